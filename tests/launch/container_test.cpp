@@ -52,8 +52,8 @@ TEST(ContainerPlan, RunsAsTheUser) {
   EXPECT_THAT(host.line(request), AllOf(HasSubstr(" --user=0:0 "), Not(HasSubstr("keep-id"))));
 }
 
-// The image does not have the user in its passwd file. Without these variables, HOME would be / and the user
-// nameless.
+// The image does not have the user in its passwd file. Without --env HOME and --env USER, HOME would be / and
+// the user would have no name.
 TEST(ContainerPlan, AnUnknownUserHasAHomeAndAName) {
   Host host;
   host.variables["USER"] = "ada";
@@ -89,7 +89,7 @@ TEST(ContainerPlan, AmdGpus) {
   ContainerRequest request = host.request();
   EXPECT_THAT(host.line(request), AllOf(HasSubstr(" --device /dev/kfd "), HasSubstr(" --device /dev/dri "),
                                         HasSubstr(" --env GPUS_PER_NODE=8 "), HasSubstr(" --cap-drop=ALL ")));
-  // AMD Primus's settings also name these devices, and a device that this node does not have.
+  // Like AMD Primus's settings, names the devices again, and one device that this node does not have.
   request.settings.options = {{"device", "/dev/kfd"}, {"device", "/dev/dri"}, {"device", "/dev/infiniband"}};
   const Step step = plan_container(request, host.surroundings()).step;
   const std::string line = shell_line(step.argv);
@@ -117,7 +117,7 @@ TEST(ContainerPlan, SourcesOfOtherFrameworksAreWithin) {
                     HasSubstr(" --env PRIMUS_THIRDPARTY_DIR=" + folder + " "), Not(HasSubstr(".venv"))));
 }
 
-// If no image is named, as usual with AMD Primus, the image follows from the node's GPUs.
+// If no image is named, as usual with AMD Primus, the GPUs of the node determine the image.
 TEST(ContainerPlan, AnImageThatNobodyNamesIsThatOfTheGpus) {
   const auto image_of = [](Host& host, const ContainerRequest& request) {
     const Step step = plan_container(request, host.surroundings()).step;
@@ -140,7 +140,7 @@ TEST(ContainerPlan, AnImageThatNobodyNamesIsThatOfTheGpus) {
   request.settings.accelerator = "none";
   EXPECT_EQ(image_of(nvidia, request), "debian:12");
 
-  // The GPUs of the nodes are not known before the job.
+  // The GPUs of the nodes are not known before the job starts.
   request.settings.accelerator = "auto";
   const auto elsewhere = [&] {
     const ElsewhereNodes nodes{.nodes = 2, .node = "<node>"};

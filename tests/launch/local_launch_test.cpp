@@ -109,7 +109,7 @@ TEST(LocalLaunch, OneFailureEndsAllWithItsErrorOnTop) {
   EXPECT_EQ(shown.result.exit_code, 7);
   EXPECT_EQ(shown.result.failed_rank, 1);
   EXPECT_EQ(shown.result.failure, "rank 1 ended with exit code 7\n  error: the reason");
-  EXPECT_LT(shown.seconds, 10);  // 0.3 s and half a second of grace, with time to spare
+  EXPECT_LT(shown.seconds, 10);  // 0.3 s of work and 0.5 s of grace, plus time for a busy machine
 }
 
 TEST(LocalLaunch, AKilledRankIsNamedWithItsSignal) {
@@ -213,7 +213,8 @@ TEST(LocalLaunch, ASchedulerThatSignalsTwiceAsksOnce) {
   EXPECT_EQ(after_two_signals("TERM", SIGTERM, 200ms, SIGTERM), -1);
 }
 
-// SIGUSR1 warns before a time limit, and SIGTERM then is the first request to stop.
+// SIGUSR1 warns before a time limit and does not count as a request to stop. The later SIGTERM is the first
+// request.
 TEST(LocalLaunch, TheWarningBeforeATimeLimitIsNoSecondRequest) {
   EXPECT_EQ(after_two_signals("USR1 TERM", SIGUSR1, 200ms, SIGTERM), -1);
 }

@@ -1,4 +1,4 @@
-// Tests of what a launcher finds out about its node: its place in the job, GPUs, network and NUMA nodes.
+// Tests of what a launcher detects about a node: rank in the job, GPUs, network and NUMA nodes.
 #include "launch/node.h"
 
 #include <gmock/gmock.h>
@@ -129,15 +129,15 @@ TEST(Node, SlurmKnowsItsNodesBetterThanTheShellThatSubmitted) {
               ElementsAre(HasSubstr("NNODES=1 of the environment is ignored, because it is 2"),
                           HasSubstr("NODE_RANK=0 of the environment is ignored, because it is 1"),
                           HasSubstr("MASTER_ADDR=oldhost is ignored")));
-  // An address is kept if it is the name of a node of the job, or any IP address, which may belong to another
-  // network.
+  // The address is kept if it names a node of the job. Any IP address is kept, because it may belong to
+  // another network.
   for (const char* address : {"n02", "n02.cluster.example", "10.0.0.7", "fd00::7"}) {
     auto variables = stale;
     variables["MASTER_ADDR"] = address;
     EXPECT_EQ(place_of(variables).master_address, address);
     EXPECT_EQ(place_of(variables).notes.size(), 2U);
   }
-  // Options that were given to the launcher itself win over Slurm's variables.
+  // Options of the launcher's command line win over Slurm's variables.
   place = place_of(stale, {.typed = {"NNODES", "NODE_RANK", "MASTER_ADDR"}});
   EXPECT_EQ(place.nodes, 1);
   EXPECT_EQ(place.node, 0);
@@ -230,7 +230,7 @@ TEST(Hardware, CountsGpusByTheirFiles) {
   }
 }
 
-// PRIMUS_GPU_MODEL names the nodes' GPUs on a login node without any.
+// On a login node without GPUs, PRIMUS_GPU_MODEL names the GPUs of the job's nodes.
 TEST(Hardware, ANamedModelNeedsNoGpusHere) {
   test::Machine machine;
   machine.variables["PRIMUS_GPU_MODEL"] = "MI355X";

@@ -1,5 +1,5 @@
 // Accepted and refused values of options of srun, sbatch and `docker run`. Where these tools are installed,
-// tests check the samples against them (tests/cli/slurm_test.cpp, container_test.cpp).
+// tests check the samples with these tools (tests/cli/slurm_test.cpp, container_test.cpp).
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace primus::test {
 struct OptionSample {
   std::string option;
   std::vector<std::string> taken, refused;
-  bool by_tool = true;  // whether the tool's client refuses them; otherwise its server does
+  bool by_tool = true;  // true: the client of the tool refuses `refused`; false: the server does
 };
 
 inline std::vector<OptionSample> srun_samples() {

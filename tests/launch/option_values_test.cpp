@@ -34,7 +34,7 @@ TEST(OptionValues, AreTakenAsTheToolsTakeThem) {
   expect_as(container_options(), "docker", test::container_samples());
 }
 
-// Values that only newer versions of Slurm support are accepted.
+// Values that only later versions of Slurm support are accepted.
 TEST(OptionValues, OfNewerVersionsAreNotRefused) {
   for (const char* nodes : {"1,2,4", "2-8:2"}) EXPECT_EQ(misfit(Form::kNodes, nodes), std::nullopt) << nodes;
   EXPECT_EQ(misfit(find_option(slurm_options(), "exclusive")->form, "topo"), std::nullopt);
@@ -78,7 +78,7 @@ TEST(OptionValues, AMistakeSaysWhatIsWantedAndWhere) {
   EXPECT_THAT(said({"--hint=x"}), HasSubstr("one of compute_bound, memory_bound, multithread"));
 }
 
-// Switches may be written together by their letters, and may be turned off.
+// One-letter switches may be combined in one argument (-vvv). Switches may be turned off (--init=false).
 TEST(OptionValues, SwitchesAreReadAsGetoptReadsThem) {
   const auto words = [](ForeignTable table, const std::vector<std::string>& given, const char* tool) {
     std::string text;
@@ -89,7 +89,7 @@ TEST(OptionValues, SwitchesAreReadAsGetoptReadsThem) {
             "--verbose --verbose --verbose --label --nodes=2 --kill-on-bad-exit ");
   EXPECT_EQ(words(container_options(), {"-it", "--init=false", "--privileged=true"}, "docker"),
             "--interactive --tty --privileged ");
-  // --wait has no value in sbatch, and one in srun.
+  // --wait has a value in srun, but none in sbatch.
   EXPECT_EQ(words(slurm_options(), {"--wait", "-N2"}, "sbatch"), "--wait --nodes=2 ");
   EXPECT_EQ(words(slurm_options(), {"-W", "5"}, "srun"), "--wait=5 ");
 }

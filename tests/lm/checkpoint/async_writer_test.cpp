@@ -94,7 +94,8 @@ TEST(SnapshotBuffer, CopiesWhatWasNotReadInTime) {
   }
 }
 
-// A tensor whose axes have another order in the file is kept, because assembling its slabs may read it twice.
+// Reading a tensor does not release its copy if the axes have another order in the file: assembling slabs may
+// read the tensor twice.
 TEST(SnapshotBuffer, KeepsWhatIsReadTwice) {
   TestTensors tensors;
   tensors.add("turned", DType::kF32, {2, 3, 4}, 1);

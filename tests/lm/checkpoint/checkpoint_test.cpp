@@ -384,7 +384,7 @@ TEST_F(CheckpointTest, ReadingChecksWhatOpeningDidNot) {
             "");
 }
 
-// Two ranks of a mesh wrote this checkpoint: each rank half of the columns, with its own checksum.
+// Two ranks of a mesh wrote this checkpoint. Each rank wrote half of the columns, with a separate checksum.
 TEST_F(CheckpointTest, SlicesOfSeveralRanks) {
   save(100);
   const Path folder = "/run/checkpoints/iter_0000100";
@@ -421,7 +421,7 @@ TEST(Manifest, RoundTripAndStrictness) {
       {"x\"", TensorPart::kOptimizer, DType::kF32, {}, 0, {{{}, 8}}}};
   const std::string json = manifest.to_json();
   EXPECT_EQ(Manifest::parse(json, "m").to_json(), json);
-  // Seals the changed manifest again, so that its parser, not its checksum, must find the error.
+  // Gives the changed manifest a correct checksum, so that the parser of manifests must find the error.
   const auto changed = [&](const std::string& from, const std::string& to) {
     std::string text = json.substr(0, json.size() - 11);
     const auto at = text.find(from);

@@ -63,7 +63,7 @@ std::vector<std::string> with_store(std::chrono::milliseconds timeout, Action ac
   return errors;
 }
 
-// Texts of any length are exchanged, including those above the size limit of one value, and none stays in the
+// Exchanges texts of any length, including texts above the size limit of one value. No text stays in the
 // store.
 TEST(StoreGroup, GathersAndBroadcastsTexts) {
   const auto errors = with_store(10s, [](StoreRank& own) {

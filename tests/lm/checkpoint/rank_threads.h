@@ -95,8 +95,8 @@ std::vector<std::string> run_ranks(int ranks, Action action) {
   return errors;
 }
 
-// Restricts tensors to the elements that rank `rank` holds. The group's flat buffer, in which the tensors lie
-// one after another as a unit's parameters do, is cut into equal ranges.
+// Restricts tensors to the elements that rank `rank` holds. The tensors lie one after another in the group's
+// flat buffer, like the parameters of a unit. The buffer is cut into one equal range per rank.
 inline std::vector<TensorSource> cut(std::vector<TensorSource> sources, int rank, int ranks) {
   std::int64_t total = 0;
   for (const auto& source : sources) total += elements(source.held());

@@ -147,7 +147,7 @@ TEST(Safetensors, RefusesIncompleteAndOverflowingTensors) {
 }
 
 TEST(Safetensors, HostileSizesCostNoMultipleOfTheInput) {
-  // A long name that would be copied, deep nesting that would recurse, and many tiny metadata entries.
+  // Refuses a long name before copying it, deep nesting before recursing, and many tiny metadata entries.
   EXPECT_THAT(refused_header("{\"" + std::string(2U << 20, 'n') + "\":{}}", 0),
               HasSubstr("more than a megabyte"));
   EXPECT_THAT(refused_header("{\"a\":{\"x\":" + std::string(1U << 20, '['), 0),
@@ -228,7 +228,7 @@ TEST(Safetensors, RefusesToWriteNonsense) {
   EXPECT_THAT(error_of([&] { plan_safetensors(tensors.sources); }), HasSubstr("extent of 'b'"));
 }
 
-// No flipped bit, truncation or extension of a valid file crashes the reader. A file that it accepts is
+// No flipped bit, truncation or extension of a valid file crashes the reader. Every accepted file is
 // consistent.
 TEST(Safetensors, MutationsAreReadOrRefused) {
   TestTensors tensors;

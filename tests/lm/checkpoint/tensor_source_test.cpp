@@ -28,8 +28,8 @@ TEST(AxisOrder, InterleavedRowsOfFourAxes) {
   EXPECT_EQ(published, (std::vector<float>{100, 200, 110, 210, 101, 201, 111, 211}));
 }
 
-// Copies every run, with axes in file order and permuted: three large slabs, and more small slabs than a slab
-// has elements.
+// Copies every run, with axes in file order and with permuted axes. The permuted tensors have three slabs of
+// 10 elements, or eight slabs of 4 elements.
 TEST(AxisOrder, CopiesEveryRun) {
   const AxisOrder orders[] = {{},
                               {.dims = {3, 2, 5}, .axes = {0, 2, 1}},

@@ -52,8 +52,8 @@ std::vector<Message> messages_of(const nlohmann::json& list) {
   return messages;
 }
 
-// For every format, the template equals the template that transformers rendered, and the learned text and the
-// prompts equal its output.
+// For every format, the template equals the one that transformers rendered. The learned text and the prompts
+// equal the output of transformers.
 TEST_F(ChatTemplates, TransformersRendersWhatIsLearned) {
   const auto tokenizer = with_template("");
   for (const char* name :
@@ -68,7 +68,7 @@ TEST_F(ChatTemplates, TransformersRendersWhatIsLearned) {
       const Conversation conversation{.messages = messages_of(one.at("messages"))};
       LearnedTokens learned;
       writer.write(conversation, learned);
-      // Rendered text after the last answer is not learned, and left out.
+      // Rendered text after the last answer is left out.
       const std::string text = tokenizer->decode(learned.ids, false), rendered = one.at("text");
       EXPECT_THAT(rendered, StartsWith(text)) << name;
       EXPECT_LE(rendered.size() - text.size(), 1U) << name;
@@ -136,7 +136,8 @@ TEST_F(ChatTemplates, TheModelsOwnFormatIsTaken) {
               HasSubstr("unknown conversation format 'llama'"));
 }
 
-// The template's default system text is written before conversations without one, and saved.
+// The template's default system text precedes conversations without a system message. The default text is
+// saved.
 TEST_F(ChatTemplates, TheDefaultSystemsTextStandsInFront) {
   const auto tokenizer = with_template("{{ '<|im_start|>system\\nBe kind.<|im_end|>\\n' }}");
   const ConversationWriter writer(choose_style("auto", *tokenizer).style, *tokenizer);
@@ -148,7 +149,7 @@ TEST_F(ChatTemplates, TheDefaultSystemsTextStandsInFront) {
   EXPECT_EQ(choose_style("auto", *again).style.default_system, "Be kind.");
 }
 
-// In SmolLM2, the token that starts a text also starts a turn. It is written once.
+// In SmolLM2, the token that starts a text also starts a turn. The token is written once.
 TEST_F(ChatTemplates, ATurnsMarkIsNotTakenForTheBeginningOfATextTwice) {
   const auto bare = tiny_tokenizer(folder_, {}, special_);
   folder_.write("tokenizer_config.json",

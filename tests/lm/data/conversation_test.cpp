@@ -153,13 +153,13 @@ TEST(ConversationRecord, NothingWithAMeaningIsPassedOver) {
                                   {"role": "user", "content": "a", "name": "Bob"}]})")
                   .unused,
               ElementsAre("messages.name", "system"));
-  // Both count tokens, so they belong to input_ids only.
+  // loss_mask and seq_start_id refer to tokens, so only records with input_ids use these keys.
   EXPECT_THAT(
       conversation_of(R"({"prompt": "a", "response": "b", "loss_mask": [0], "seq_start_id": [0]})").unused,
       ElementsAre("loss_mask", "seq_start_id"));
 }
 
-// If a record has two contents, one is learned. The other is reported unless a message equals it.
+// If a record has two contents, one is learned. The other content is reported, unless it equals a message.
 TEST(ConversationRecord, NamesTheContentThatAnotherReplaces) {
   const std::string messages =
       R"("messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])";
@@ -179,7 +179,8 @@ TEST(ConversationRecord, RefusesAKeyThatStandsTwice) {
               HasSubstr("the key 'content' occurs twice in one object"));
   EXPECT_THAT(refusal(R"({"messages": [{"role": "user", "content": [{"text": "a", "text": "b"}]}]})"),
               HasSubstr("the key 'text' occurs twice in one object"));
-  // Duplicates are also found in an object with many keys, which are compared in another way than few keys.
+  // Duplicate keys are also found in an object with many keys. Many keys are compared by another algorithm
+  // than few keys.
   std::string many = R"({"prompt": "a", "response": "b")";
   for (int i = 0; i < 100; ++i) many += fmt::format(R"(, "k{}": 1)", i);
   EXPECT_NO_THROW(conversation_of(many + "}"));
@@ -230,7 +231,7 @@ TEST(ConversationFormat, Alpaca) {
   EXPECT_EQ(written(ConversationFormat::kAlpaca, *bytes,
                     R"({"instruction": "Add", "input": "1 2", "output": "3", "system": "Be brief."})"),
             "Be brief.\n\n### Instruction:\nAdd\n\n### Input:\n1 2\n\n### Response:\n{3<|endoftext|>}");
-  // Further turns are written, too, and every answer is learned.
+  // Turns after the first one are written, too. Every answer is learned.
   EXPECT_EQ(written(ConversationFormat::kAlpaca, *bytes,
                     R"({"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "a"},
                         {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"},
@@ -269,7 +270,8 @@ TEST(ConversationFormat, ChatMl) {
   EXPECT_EQ(written(ConversationFormat::kChatMl, *tokenizer,
                     R"({"instruction": "Add", "input": "1 2", "output": "3"})"),
             "<|im_start|>user\nAdd\n\n1 2<|im_end|>\n<|im_start|>assistant\n{3<|im_end|>}");
-  // Each of the two turn marks is one token. The 127 ids below theirs belong to bytes.
+  // Each of the two turn marks is one token. The two marks have the ids 128 and 129. The 127 ids before 128
+  // belong to bytes.
   LearnedTokens tokens;
   ConversationWriter(ConversationFormat::kChatMl, *tokenizer)
       .write(conversation_of(R"({"prompt": "a", "response": "b"})"), tokens);
@@ -296,9 +298,9 @@ TEST(ConversationFormat, NamesAreUpstreams) {
     EXPECT_EQ(name_of(*conversation_format(name)), name);
 }
 
-// In generation, the prompt ends where the answer starts. So no token may cross that border in training,
-// though the tokenizer would merge "\n\n" or ": " in a whole text. Characters of the answer, like " M", are
-// merged as usual.
+// In generation, the prompt ends where the answer starts. So in training, no token may cross that border. In
+// a whole text, the tokenizer would merge "\n\n" or ": ". Characters of the answer, like " M", are merged as
+// usual.
 TEST(ConversationFormat, NoTokenSpansPromptAndAnswer) {
   const TemporaryFolder folder;
   const auto tokenizer =
@@ -461,7 +463,7 @@ TEST_F(ConversationFiles, BrokenRecordsMayBeLeftOut) {
   options.skip_bad = false;
   EXPECT_THAT(error_of([&] { read_conversations(files, writer_, options); }),
               AllOf(HasSubstr("a.jsonl:2:"), HasSubstr("--skip-bad")));
-  // If all records are skipped, nothing can be learned, which is an error.
+  // Skipping all records is an error, because nothing can be learned.
   options.skip_bad = true;
   EXPECT_THAT(error_of([&] {
                 read_conversations(find_conversations(folder_.write("b.jsonl", "{}\n[]\n")).train, writer_,

@@ -212,8 +212,8 @@ TEST_P(Stopped, ByADiskThatFillsUp) {
   }
 }
 
-// A data set that existed before is complete, old or new, or has no index. Its index never describes other
-// data.
+// A data set that existed before has its complete old data, the complete new data, or no index. An index
+// never describes other data.
 TEST(Overwriting, LeavesTheOldDataSetOrTheNew) {
   const auto write = [](Env& env, std::int32_t token) {
     IndexedDatasetWriter writer(kFolder / "out", TokenType::kU16, env);

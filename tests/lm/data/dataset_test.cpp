@@ -142,7 +142,7 @@ TEST_F(OpenDatasets, IdsOfAnotherTokenizerAreRefused) {
   tokenize_corpus(tokenize, *make_byte_tokenizer());
   options_.data_path = {tokenized_prefix(folder_ / "d", "text").string()};
   EXPECT_NO_THROW(open());
-  // A checkpoint has these files instead of the kind of tokenizer.
+  // A checkpoint has the files of a tokenizer, but not the tokenizer's kind.
   tokenizer_->save(folder_ / "saved");
   tokenizer_ = load_tokenizer("", (folder_ / "saved").string());
   EXPECT_NE(tokenizer_->fingerprint(), make_byte_tokenizer()->fingerprint());
@@ -157,7 +157,7 @@ TEST_F(OpenDatasets, IdsOfAnotherTokenizerAreRefused) {
   options_.allow_other_tokenizer = true;
   EXPECT_NO_THROW(open());
   options_.allow_other_tokenizer = false;
-  // A null tokenizer is accepted, as for data of other software, whose ids may be of any tokenizer.
+  // A null tokenizer is accepted: the data may come from other software, and the ids from any tokenizer.
   tokenizer_ = make_null_tokenizer(1000);
   EXPECT_NO_THROW(open());
 
@@ -196,7 +196,7 @@ TEST_F(OpenDatasets, PlainTextIsTokenizedOnceAndReused) {
   }
 }
 
-// Without an explicit split, some text is held out, and none of it is trained on.
+// Without an explicit split, some text is held out. The held-out text is not trained on.
 TEST_F(OpenDatasets, TextHasSomeHeldOut) {
   options_.hold_out_text = true;
   options_.valid_samples = options_.test_samples = 2;
@@ -439,7 +439,7 @@ TEST_F(OpenDatasets, SeparatePathsForEachSplit) {
   options_.valid_data_path = {folder_.write("v.txt", std::string(500, 'v'))};
   options_.valid_samples = 2;
   EXPECT_EQ(sample_of(*open().valid, 1).tokens[3], 'v');
-  // The test set may be missing.
+  // A missing test set is accepted.
   options_.test_samples = 1;
   EXPECT_EQ(open().test, nullptr);
   EXPECT_NE(open().valid, nullptr);
@@ -593,7 +593,7 @@ TEST_F(OpenDatasets, EmptySplit) {
   EXPECT_THAT(error(), HasSubstr("the smallest share is 20 of 100, one sequence (split: 80,20,0)"));
 }
 
-// A share of text that rounds to nothing gets one sample's sequences, as without `split`.
+// A share of text that rounds to no sequence gets the sequences of one sample, as without `split`.
 TEST_F(OpenDatasets, ASmallShareOfTextIsOneSample) {
   std::string text;
   for (int i = 0; i < 40; ++i) text += fmt::format("{{\"text\": \"document {:02} of a few words\"}}\n", i);
@@ -746,7 +746,7 @@ TEST(BlendedDataset, ADescriptionNamesThreeAndCountsTheOthers) {
   EXPECT_EQ(blend_of(5), "a blend of counting, counting, counting and 2 more");
 }
 
-// Two samples with the given tokens, of which 9 ends a document.
+// Two samples with the given tokens. Token 9 ends a document.
 class Listed final : public Dataset {
  public:
   explicit Listed(Tokens tokens) : tokens_(std::move(tokens)) {}

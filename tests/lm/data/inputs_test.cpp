@@ -134,7 +134,7 @@ TEST_F(Inputs, APackedTextHasTheSameParts) {
   EXPECT_EQ(parts(folder_.write("b.txt.gz", gzipped(text))), plain);
 }
 
-// The JSON files of runs and models are not text.
+// The JSON files of runs and models are not read as text.
 TEST_F(Inputs, RunsAndModelsAreNoText) {
   folder_.write("run/experiment.yaml", "exp_name: x\n");
   folder_.write("run/metrics.jsonl", kLine);
@@ -156,8 +156,7 @@ TEST_F(Inputs, RunsAndModelsAreNoText) {
   EXPECT_EQ(content_of((folder_ / "text").string()), kLine + kLine);
 }
 
-// If a link leads to a disk that is not mounted, an error reports this, because the data would otherwise be
-// left out without a message.
+// A link to a disk that is not mounted is an error. Otherwise, the data would be left out without a message.
 TEST_F(Inputs, LinksToMissingFilesAreRefused) {
   folder_.write("d/a.txt", "hello");
   const std::string folder = (folder_ / "d").string();

@@ -59,7 +59,7 @@ class SftData : public testing::Test {
     data.sample(draw, tokens, mask);
     return mask;
   }
-  // Returns the indices of the conversations of numbered() in `count` draws.
+  // Draws `count` samples from the data of numbered(). Returns the index of each sample's conversation.
   std::vector<int32_t> numbers(const Dataset& data, int64_t first, int64_t count) const {
     std::vector<int32_t> all;
     for (int64_t i = 0; i < count; ++i) all.push_back(tokens_of(data, first + i)[1]);
@@ -94,7 +94,7 @@ TEST_F(SftData, PacksKeepConversationsApart) {
   const Dataset& train = *data.train;
   ASSERT_TRUE(train.separates_documents());
   EXPECT_THAT(tokens_of(train, 0), ElementsAre(1, 2, 3, 4, 5, 6));
-  // The label 5 is never learned: it starts a conversation, and the input 4 belongs to another.
+  // The label 5 is never learned: it starts a conversation, and the input 4 belongs to another conversation.
   EXPECT_THAT(mask_of(train, 0), ElementsAre(0, 1, 1, 0, 1));
   std::vector<int32_t> starts;
   train.document_starts(0, starts);
@@ -247,8 +247,8 @@ TEST_F(SftData, AHundredthIsHeldOut) {
   EXPECT_THAT(small.notes, ElementsAre(HasSubstr("too few")));
 }
 
-// Only conversations with learned tokens are held out, because otherwise, with some seeds, the evaluation
-// would have no labels.
+// Only conversations with learned tokens are held out. Otherwise the evaluation would have no labels with
+// some seeds.
 TEST_F(SftData, WhatTeachesNothingIsNotHeldOut) {
   std::string lines;
   for (int i = 0; i < 20; ++i) {

@@ -28,9 +28,9 @@ inline std::string byte_symbols(const std::string& text) {
   return symbols;
 }
 
-// A tokenizer with one token per ASCII byte, then the merges, which may cross words, then the special tokens,
-// of which the first ends a text. With `sentencepiece`, a space is put before each text and spaces are
-// U+2581.
+// Makes a tokenizer whose ids are one per ASCII byte, then the merges, then the special tokens. Merges may
+// cross words. The first special token ends a text. With `sentencepiece`, a space is put before each text,
+// and spaces are written as U+2581.
 inline std::unique_ptr<const Tokenizer> tiny_tokenizer(const TemporaryFolder& folder, const Merges& merges,
                                                        const std::vector<std::string>& special,
                                                        bool sentencepiece = false) {

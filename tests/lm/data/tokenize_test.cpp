@@ -259,7 +259,8 @@ TEST_F(Tokenize, ALongLineCostsNoMoreMemoryThanItMayHave) {
   EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 32 << 10);  // KiB; the line has 128 MiB
 }
 
-// If the system cannot start all workers, the work runs with fewer, at least with this thread.
+// If the system cannot start all workers, fewer workers do the work. If none starts, this thread does the
+// work.
 TEST_F(Tokenize, WorksWithTheThreadsThereAre) {
   if (!kAddressSpaceCanBeLimited) GTEST_SKIP();
   options_.inputs = {folder_.write("a.jsonl", many_lines())};
@@ -319,7 +320,7 @@ TEST_F(Tokenize, SaysWhatStandsInPlaceOfText) {
             testing::Not(HasSubstr("--json-keys"))));
   EXPECT_THAT(error_for("{]"), AllOf(HasSubstr("broken JSON"), HasSubstr(skip)));
   EXPECT_THAT(error_for("{\"text\": \"\xE9\"}"), AllOf(HasSubstr("not valid UTF-8"), HasSubstr(skip)));
-  // These lines begin a list of all objects, or an object over several lines.
+  // Each of these lines begins a JSON list of objects, or an object over several lines.
   for (const char* begin : {"[{\"text\": \"a\"},", "[", "{", "[{\"text\": \"a\"}]"}) {
     EXPECT_THAT(error_for(begin),
                 AllOf(HasSubstr("a.jsonl:1:"), HasSubstr("'jq -c .[]'"), testing::Not(HasSubstr(skip))));
@@ -386,7 +387,8 @@ TEST_F(Tokenize, TextThatIsNoUtf8IsBroken) {
   options_.inputs.erase(options_.inputs.begin());
   options_.skip_bad = false;
   EXPECT_THAT(error(), HasSubstr("b.txt:2:3: error: not valid UTF-8 (byte 0xFF)"));
-  // Each paragraph is a sequence. The first one loses all bytes and keeps only the end-of-document token.
+  // Each paragraph is a sequence. The first paragraph loses all bytes and keeps only the end-of-document
+  // token.
   options_.inputs = {folder_.write("c.txt", std::string(1500, '\xFF') + "\n\n" + std::string(1500, 'c'))};
   options_.skip_bad = true;
   EXPECT_EQ(run().skipped_lines, 1u);

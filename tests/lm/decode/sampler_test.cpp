@@ -47,7 +47,7 @@ TEST(Sampler, DrawsInProportionToProbability) {
 }
 
 TEST(Sampler, TopPStopsWhereTheSumReachesIt) {
-  // Two equal tokens and p = 1/2, both exact in binary: one token reaches p.
+  // Two tokens have probability 1/2, and p is 1/2. These numbers are exact in binary, so one token reaches p.
   EXPECT_EQ(draw({0, 0}, {.temperature = 1, .top_p = 0.5}, 300).size(), 1U);
   EXPECT_EQ(draw({0, 0, 0, 0}, {.temperature = 1, .top_k = 2, .top_p = 0.5}, 300).size(), 1U);
   EXPECT_EQ(draw({0, 0, 0, 0}, {.temperature = 1, .top_p = 0.75}, 300).size(), 3U);

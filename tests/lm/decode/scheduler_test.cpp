@@ -190,7 +190,7 @@ TEST(Scheduler, LogProbsAreThoseOfOnePassOverTheWholeText) {
   }
 }
 
-// Texts that share a prompt as a group read and store it once.
+// If texts of a group share a prompt, the scheduler reads and stores this prompt once.
 TEST(Scheduler, AGroupSharesItsPrompt) {
   const ModelConfig config = longer(tiny_config());
   const auto decoder = decoder_of(config, {.capacity = 256, .pass_tokens = 64, .sequences = 8});

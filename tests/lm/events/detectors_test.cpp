@@ -197,7 +197,7 @@ TEST(Detectors, AStepTimeThatHasDoubled) {
   // One slow step in ten is accepted, as with checkpoints.
   EXPECT_THAT(reported(100, [](std::int64_t i) { return step(i, 3, 1, i % 10 == 0 ? 9.0 : 1.0); }),
               IsEmpty());
-  // Short steps are judged by their total time: 20 steps of 0.1 s are too little.
+  // Short steps are judged by their total time: 20 steps of 0.1 s are too short for a warning.
   EXPECT_THAT(reported(500, [](std::int64_t i) { return step(i, 3, 1, i > 480 ? 0.1 : 0.01); }), IsEmpty());
 }
 
@@ -246,7 +246,7 @@ TEST(Detectors, WarningsOfAMonitor) {
   EXPECT_EQ(warnings[1].iteration, 50);
   const std::string said = read_file(logs / "warning.log", 1 << 20, env);
   EXPECT_THAT(said, HasSubstr("iteration 22: the loss has grown from 3 (best, near iteration 1) to 50"));
-  // A run that resumes from before the warnings removes them.
+  // A run that resumes from an iteration before the warnings removes these warnings.
   TrainingMonitor(folder, {.resume_iteration = 20}, log, env).sync();
   EXPECT_THAT(recorded_warnings(folder.warnings_file(), env), IsEmpty());
 }

@@ -147,7 +147,7 @@ TEST(EventLog, ATornLineCostsOnlyItself) {
   }
 }
 
-// Wrong offsets, as in an edited file, cost time but no events.
+// If offsets are wrong, as in an edited file, reading takes longer but loses no event.
 TEST(EventLog, WrongOffsetsAreNoticed) {
   FaultEnv env;
   {

@@ -83,7 +83,8 @@ TEST(TrainingMonitor, TensorboardCanBeOff) {
   EXPECT_FALSE(env.status(run.folder.tensorboard()).has_value());
 }
 
-// For each sink, a file blocks its folder so that it cannot be written. The other sinks are not affected.
+// In turn, a file blocks the folder of each sink, so that the sink cannot write. The other sinks are not
+// affected.
 TEST(TrainingMonitor, SinksFailAlone) {
   const RunFolder folder(kRun);
   for (const char* dead : {"logs", "tensorboard"}) {

@@ -262,7 +262,9 @@ TEST(Exchange, TakesExpertsThatLieInTwoTensors) {
   const std::int64_t count = weights.at(experts + "down_proj").shape[0];
   const Path fewer = folder.path() / "fewer", more = folder.path() / "more";
   test::write_published_qwen3_5(golden("qwen3_5_moe"), fewer, count - 1);
-  EXPECT_THAT(refusal(folder, fewer), ::testing::HasSubstr("mlp.gate.weight"));  // it has more rows
+  EXPECT_THAT(refusal(folder, fewer),
+              ::testing::HasSubstr(
+                  "mlp.gate.weight"));  // mlp.gate.weight has more rows than the config.json has experts
   test::write_published_qwen3_5(golden("qwen3_5_moe"), more, count + 1);
   EXPECT_NE(refusal(folder, more), "");
 }
@@ -534,7 +536,7 @@ TEST(Exchange, OnlyAnotherModelIsReplacedAndOnlyWhenTold) {
   }
 }
 
-// Removes only files that an earlier copy left, and only if its process has ended.
+// Removes only files that an earlier copy left, and only if the process of that copy has ended.
 TEST(Exchange, NobodyElsesWorkIsRemoved) {
   const TemporaryFolder folder;
   const Path out = folder.path() / "out", partial = folder.path() / "out.partial";

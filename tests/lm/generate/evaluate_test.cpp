@@ -186,7 +186,7 @@ TEST(EvaluateLoss, CountsTextJsonLinesAndIndexedDataAlike) {
   const LossReport indexed = evaluate("b", tokenizer.get());
   EXPECT_EQ(indexed.tokens, 3);
   EXPECT_EQ(indexed.bytes, 3U);
-  // A document is also counted if max_tokens ends it early.
+  // A document also counts if max_tokens cuts the document off.
   const auto documents = [&](const std::string& name, std::int64_t max_tokens) {
     const auto e = evaluator(uniform_config(), {.sequence = 8, .batch = 2}, false);
     return evaluate_loss(*e, tokenizer.get(),

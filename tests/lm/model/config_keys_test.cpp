@@ -354,7 +354,8 @@ TEST(ConfigKeys, IdsOfTokensAreWrittenAsTheyWereRead) {
   }
 }
 
-// Models that process images have the key next to their text_config, inside it, or in both places.
+// Models that process images have tie_word_embeddings next to text_config, inside text_config, or in both
+// places.
 TEST(ConfigKeys, ATiedHeadMayBeSaidOfTheWholeModel) {
   json text = golden("qwen3_5");
   text["tie_word_embeddings"] = false;
@@ -424,7 +425,7 @@ TEST(ConfigKeys, QuantisedWeightsThatNothingReadsAreNamed) {
             "'quantization_config': weights quantised with fp8 with blocks of [64,64] cannot be read");
   EXPECT_EQ(with({{"quant_method", "mxfp4"}}), "accepted");
   EXPECT_EQ(with(json::object()), "accepted");
-  // Models that also process images have the key next to their text_config.
+  // Models that also process images have quantization_config next to text_config.
   const json outside = {{"model_type", "llama"},
                         {"quantization_config", {{"quant_method", "awq"}}},
                         {"text_config", golden("llama")}};

@@ -357,7 +357,8 @@ TEST(ModelConfig, RefusesSizesWhoseProductsWrap) {
   }
 }
 
-// The sizes of experts, shared experts and latents are multiplied, as heads and layers are.
+// The sizes of experts, shared experts and latents have limits, because these sizes are multiplied like heads
+// and layers.
 TEST(ModelConfig, RefusesMoreThanAnyModelHas) {
   const auto with = [](const std::string& family, const json& changes) {
     json root = golden(family);
@@ -588,7 +589,7 @@ TEST(ModelConfig, ShortConvolutionsAndTheirFeedForwards) {
   root["conv_L_cache"] = 16;
   root["layer_types"] = {"conv", "conv", "mamba", "full_attention"};
   EXPECT_EQ(refusal(root), "'layer_types': \"mamba\" is not supported for this model family");
-  // Convolutions together with windows, which the family primus_gpt allows.
+  // The family primus_gpt allows convolutions together with windows.
   json own = small_llama();
   own["model_type"] = "primus_gpt";
   own["num_hidden_layers"] = 3;

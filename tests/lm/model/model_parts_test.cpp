@@ -29,8 +29,8 @@ std::string refusal(Call&& call) {
 TEST(SplitBlocks, GivesAllStagesAlikeUnlessToldOtherwise) {
   EXPECT_EQ(split_blocks(8, {4, 1}), (Blocks{2, 2, 2, 2}));
   EXPECT_EQ(split_blocks(8, {2, 2}), (Blocks{2, 2, 2, 2}));
-  // The last stage also computes the loss, so it is the first to get one block fewer. The stages from the
-  // first one on follow.
+  // The last stage also computes the loss, so the last stage is the first one to get one block fewer. Next
+  // are the first stage, the second stage, and so on.
   EXPECT_EQ(split_blocks(7, {4, 1}), (Blocks{2, 2, 2, 1}));
   EXPECT_EQ(split_blocks(61, {8, 1}), (Blocks{7, 7, 8, 8, 8, 8, 8, 7}));
   EXPECT_EQ(split_blocks(126, {8, 1}), (Blocks{15, 16, 16, 16, 16, 16, 16, 15}));
@@ -80,8 +80,9 @@ TEST(ParseLayout, ReadsMegatronsNotation) {
   EXPECT_EQ(parse_layout("E|t*2|tt|L", 4, 0), (Blocks{0, 2, 2, 0}));
   EXPECT_EQ(parse_layout("E|(t|)*3, L", 3, 0), (Blocks{0, 1, 1, 1, 0}));
   EXPECT_EQ(parse_layout("E((t)*2|)*2,tmmL", 5, 2), (Blocks{2, 2, 1}));
-  EXPECT_EQ(parse_layout("Et*2|t*3L", 5, 1), (Blocks{2, 3}));  // without m, the module precedes the loss
-  Blocks deepseek(31, 2);                                      // DeepSeek-V3: 61 blocks in 31 parts
+  EXPECT_EQ(parse_layout("Et*2|t*3L", 5, 1),
+            (Blocks{2, 3}));  // without m, the multi-token prediction module precedes the loss
+  Blocks deepseek(31, 2);     // DeepSeek-V3: 61 blocks in 31 parts
   deepseek.front() = 3;
   deepseek.back() = 0;
   EXPECT_EQ(parse_layout("Et*3|(tt|)*29,mL", 61, 1), deepseek);

@@ -73,8 +73,8 @@ TEST(ModelSettings, SwitchesMaySayWhatTheFamilyIsAndNothingElse) {
             "exp.yaml:14: model_type 'lama' is not a supported model family");
 }
 
-// Documents and conversations within one sequence are refused, because pooling would mix the tokens of two of
-// them.
+// Packing documents or conversations into one sequence is refused, because pooling would mix tokens of
+// different documents.
 TEST(ModelSettings, PooledLatentsKnowNoDocuments) {
   const std::string pooled =
       "      model_type: deepseek_v4\n      num_query_groups: 1\n      kv_channels: 16\n"
@@ -340,7 +340,7 @@ TEST(ModelSettings, GatedDeltaNetworks) {
   EXPECT_THAT(refusal(text + layers + "      mtp_num_layers: 1\n"),
               ::testing::HasSubstr("multi-token prediction does not support models with linear attention"));
   EXPECT_THAT(refusal(layers), ::testing::HasSubstr("model_type llama has linear_attention_freq: no layers"));
-  // As a number, 1 would leave no layer.
+  // A single 1 is read as a number, which gives no layer linear attention.
   const std::string one = "      linear_attention_freq: [1]\n";
   EXPECT_THAT(refusal(one), ::testing::HasSubstr("linear_attention_freq is 1, which gives no layer linear"));
   EXPECT_THAT(refusal("      attention_output_gate: true\n"),

@@ -131,7 +131,7 @@ TEST(SettingOverrides, AreTakenOrRefusedOnEveryMixture) {
         // effect.
         const bool may_agree =
             value.is_null() || !key.choices.empty() || either.contains({original.family, key.name});
-        // A model without dense blocks accepts a width for them that equals the width of the experts.
+        // A model without dense blocks accepts a dense width that equals the width of the experts.
         const bool of_experts = key.name == "ffn_hidden_size" && other == std::to_string(original.moe.ffn);
         EXPECT_FALSE(silent && !may_agree && !of_experts) << preset << " " << setting << " has no effect";
         ++settings;

@@ -277,9 +277,9 @@ TEST(UpdateRules, ElementwiseRulesFollowTheirReferenceForTenSteps) {
   }
 }
 
-// The iteration multiplies small singular values by the product of its slopes at 0 (494 for quintic), and
-// with them the rounding of its operands, 2^-24 in fp32. An update has scale * rate times that error, and ten
-// steps add up.
+// Let s be the product of the iteration's slopes at 0 (494 for quintic). The iteration multiplies small
+// singular values by s. It also multiplies the rounding error of the operands, 2^-24 in fp32, by s. The error
+// of one update is scale * rate times that, and ten steps add up.
 TEST(UpdateRules, MuonFollowsItsReferenceForTenSteps) {
   TrainerConfig settings{.optimizer = "muon", .muon_fp32_matmul_prec = "highest"};
   const auto expect_close = [&](const char* what, double slope = 494) {
@@ -305,8 +305,8 @@ TEST(UpdateRules, MuonFollowsItsReferenceForTenSteps) {
   expect_close("lion for the rest, qkv as one");
 }
 
-// With bf16 operands, the update differs by about one percent: 2^-9 for each rounding of singular values,
-// except the smallest.
+// With bf16 operands, the update differs from the reference by about one percent. Each rounding changes
+// singular values, except the smallest ones, by 2^-9.
 TEST(UpdateRules, MuonWithNarrowProductsIsNearTheReference) {
   const TrainerConfig settings{.optimizer = "muon"};
   for (const auto& [name, error] : errors_of(settings)) {

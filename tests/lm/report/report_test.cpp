@@ -127,7 +127,7 @@ TEST_F(Reports, SettingsThatDiffer) {
              "      seed: 2\n");
   EXPECT_THAT(differing_settings({run_status(a), run_status(b)}), ElementsAre("seed", "framework"));
   EXPECT_EQ(run_status(b).settings.at("seed"), "2");
-  // The settings that users compare first come first.
+  // The list starts with the settings that users compare most.
   write_file(b / "experiment.yaml", "exp_name: b\n      bf16: true\n      lr: 0.25\n      seed: 2\n");
   const std::vector<std::string> keys = differing_settings({run_status(a), run_status(b)});
   ASSERT_GE(keys.size(), 3U);

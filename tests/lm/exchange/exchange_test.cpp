@@ -262,9 +262,8 @@ TEST(Exchange, TakesExpertsThatLieInTwoTensors) {
   const std::int64_t count = weights.at(experts + "down_proj").shape[0];
   const Path fewer = folder.path() / "fewer", more = folder.path() / "more";
   test::write_published_qwen3_5(golden("qwen3_5_moe"), fewer, count - 1);
-  EXPECT_THAT(refusal(folder, fewer),
-              ::testing::HasSubstr(
-                  "mlp.gate.weight"));  // mlp.gate.weight has more rows than the config.json has experts
+  // mlp.gate.weight has more rows than this config.json has experts.
+  EXPECT_THAT(refusal(folder, fewer), ::testing::HasSubstr("mlp.gate.weight"));
   test::write_published_qwen3_5(golden("qwen3_5_moe"), more, count + 1);
   EXPECT_NE(refusal(folder, more), "");
 }

@@ -80,9 +80,9 @@ TEST(ParseLayout, ReadsMegatronsNotation) {
   EXPECT_EQ(parse_layout("E|t*2|tt|L", 4, 0), (Blocks{0, 2, 2, 0}));
   EXPECT_EQ(parse_layout("E|(t|)*3, L", 3, 0), (Blocks{0, 1, 1, 1, 0}));
   EXPECT_EQ(parse_layout("E((t)*2|)*2,tmmL", 5, 2), (Blocks{2, 2, 1}));
-  EXPECT_EQ(parse_layout("Et*2|t*3L", 5, 1),
-            (Blocks{2, 3}));  // without m, the multi-token prediction module precedes the loss
-  Blocks deepseek(31, 2);     // DeepSeek-V3: 61 blocks in 31 parts
+  // Without m, the multi-token prediction module precedes the loss.
+  EXPECT_EQ(parse_layout("Et*2|t*3L", 5, 1), (Blocks{2, 3}));
+  Blocks deepseek(31, 2);  // DeepSeek-V3: 61 blocks in 31 parts
   deepseek.front() = 3;
   deepseek.back() = 0;
   EXPECT_EQ(parse_layout("Et*3|(tt|)*29,mL", 61, 1), deepseek);

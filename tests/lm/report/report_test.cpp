@@ -170,7 +170,7 @@ TEST_F(Reports, ARunningOneIsSeenByItsLockAndNotDisturbed) {
 TEST_F(Reports, AskingDoesNotKeepARunFromStarting) {
   const Path folder = make_run("run", 1, 9);
   const int lock = open((folder / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  ASSERT_EQ(flock(lock, LOCK_SH), 0);  // the lock of a query, but held longer
+  ASSERT_EQ(flock(lock, LOCK_SH), 0);  // takes the lock that a query takes, and holds it longer
   std::thread asks([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
     flock(lock, LOCK_UN);
@@ -242,7 +242,7 @@ TEST_F(Reports, ThousandsOfRunsAreListedQuickly) {
   ASSERT_EQ(found.folders.size(), kRuns);
   for (const Path& folder : found.folders) ASSERT_EQ(run_status(folder).state, RunState::kFinished);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  EXPECT_LT(took.count(), 10);  // a limit that a busy machine also keeps
+  EXPECT_LT(took.count(), 10);  // a busy machine is fast enough for this limit, too
 }
 
 TEST(MetricsLine, LastLineOfFilesOfAnySize) {
@@ -486,7 +486,7 @@ TEST_F(RecordedRuns, ALostRankIsRecordedByTheLauncher) {
   expect_same_without_either();
 }
 
-// An older version trained the first steps and wrote no events.
+// The first steps were trained by a version of Primus that wrote no events.
 TEST_F(RecordedRuns, EventsThatBeginInTheMiddleAreNotTheWholeRun) {
   train(0, 3, std::nullopt);
   std::filesystem::remove_all(run_.root() / kEventsFolder);

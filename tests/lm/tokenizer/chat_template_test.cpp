@@ -1,4 +1,4 @@
-// Chat templates in separate files, next to tokenizer files that cannot contain them.
+// Tests of chat templates in separate files, next to tokenizer files that cannot contain a template.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -1,5 +1,5 @@
-// Models with every kind of attention: gradients equal finite differences, and options that must not change a
-// bit (invariants_test.cpp) do not.
+// Models with every kind of attention: gradients equal finite differences, and the options of
+// invariants_test.cpp change no bit.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -72,7 +72,8 @@ TEST_P(AttentionKinds, NothingChangesABit) {
   }
 }
 
-// Heads computed from latents are not kept: more heads need memory per layer only for their outputs.
+// Heads are computed from latents and not kept. More heads need more memory per layer only for the outputs of
+// these heads.
 TEST(LatentAttention, SavesLatentsOnly) {
   const auto stash_of = [](std::int64_t layers, std::int64_t heads) {
     SessionSettings s = tiny_settings();

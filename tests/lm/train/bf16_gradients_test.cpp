@@ -98,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Bf16Gradients, testing::ValuesIn(models()),
                          [](const auto& named) { return named.param.name; });
 
 // After each of the four microbatches, the sum is rounded. The maximum error is 4 times half of 2^-8 of the
-// largest sum. In the Euclidean norm, the error is less than half of this bound.
+// largest sum. In the Euclidean norm, the error is less than half of this maximum.
 TEST_P(Bf16Gradients, OfFourMicrobatchesAreRoundedAsOftenAndNotMore) {
   SessionSettings settings = tiny_settings(DType::kBF16, GetParam().config);
   settings.step.microbatches = 4;

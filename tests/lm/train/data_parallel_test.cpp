@@ -68,8 +68,8 @@ TEST_P(DataParallelTraining, EqualsOneDeviceOnEveryMesh) {
   }
 }
 
-// Three ranks cannot divide any unit evenly, and with eight ranks, some ranks hold no element of a small
-// unit. Sums over shard groups of 2^k ranks have the order of sums over all ranks, so hybrid sharding gives
+// Three ranks cannot divide any unit evenly. With eight ranks, some ranks hold no element of a small unit.
+// Sums over shard groups of 2^k ranks have the order of sums over all ranks. Therefore hybrid sharding gives
 // equal bits.
 TEST_P(DataParallelTraining, EqualsOneDeviceOnThreeAndEightRanks) {
   SessionSettings settings = tiny_settings(GetParam().compute, GetParam().model());
@@ -84,7 +84,7 @@ TEST_P(DataParallelTraining, EqualsOneDeviceOnThreeAndEightRanks) {
       EXPECT_EQ(train_on(settings, ranks, {.microbatches = microbatches, .sharding = sharding}), replicated)
           << ranks << " ranks, level " << static_cast<int>(sharding);
     }
-    // Eight ranks are sharded in groups of 2 or 4. Three ranks have no smaller groups, so each one holds
+    // Eight ranks are sharded in groups of 2 or 4. Three ranks have no smaller groups, so each rank holds
     // everything.
     for (const Sharding sharding : {Sharding::kStates, Sharding::kGradients, Sharding::kParameters}) {
       const int shards = ranks == 3 ? 1 : sharding == Sharding::kGradients ? 2 : 4;
@@ -95,9 +95,9 @@ TEST_P(DataParallelTraining, EqualsOneDeviceOnThreeAndEightRanks) {
   }
 }
 
-// With shard groups of three ranks, the first three and the other three are summed separately, which differs
-// from the order of all six. In any order, a sum of n fp32 numbers is within n u of the exact one. The
-// tolerance is that for one device.
+// With shard groups of three ranks, ranks 0 to 2 and ranks 3 to 5 are summed separately. A sum over all six
+// ranks has another order. In any order, a sum of n fp32 numbers is within n u of the exact sum. The
+// tolerance is the one for a single device.
 TEST(HybridShards, OfThreeRanksRoundInAnotherOrder) {
   SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
   const Outcome one = train_on(settings, 1, {.microbatches = 6});
@@ -109,7 +109,7 @@ TEST(HybridShards, OfThreeRanksRoundInAnotherOrder) {
 }
 
 // Bits are equal without overlap, with hybrid shards, and with gathered values kept for the backward pass.
-// With gradients reduced in bf16, losses differ by its rounding.
+// With gradients reduced in bf16, losses differ by the bf16 rounding.
 TEST_P(DataParallelTraining, OptionsChangeNoMoreThanTheySay) {
   SessionSettings settings = tiny_settings(GetParam().compute, GetParam().model());
   const Way sharded{.sharding = Sharding::kParameters};
@@ -128,8 +128,8 @@ TEST_P(DataParallelTraining, OptionsChangeNoMoreThanTheySay) {
   }
 }
 
-// Ranks with a part of the weights each generate together the text that ranks with all weights generate.
-// Training is unchanged, and memory stays within the measured amount.
+// Ranks that each hold a part of the weights generate the same text as ranks with all weights. Training is
+// unchanged. The memory stays within the measured amount.
 TEST_P(DataParallelTraining, RanksWithAPartOfTheWeightsWriteTogether) {
   SessionSettings settings = tiny_settings(GetParam().compute, GetParam().model());
   const Way whole, sharded{.sharding = Sharding::kParameters},
@@ -152,8 +152,8 @@ TEST_P(DataParallelTraining, RanksWithAPartOfTheWeightsWriteTogether) {
   }
 }
 
-// With gradients kept in bf16, every level of sharding gives equal bits, however microbatches are summed.
-// Sums over two or four ranks are as accurate as those of one.
+// With gradients kept in bf16, every level of sharding gives equal bits, for every way of summing
+// microbatches. Sums over two or four ranks are as accurate as the sums of one rank.
 TEST(Bf16Gradients, TrainAlikeOnEveryLevel) {
   for (ModelConfig (*model)() : {tiny_llama, tiny_mixture, tiny_deepseek}) {
     SessionSettings settings = tiny_settings(DType::kBF16, model());
@@ -226,10 +226,10 @@ void PrintTo(const Rule& rule, std::ostream* out) { *out << rule.name; }
 class ShardedUpdates : public testing::TestWithParam<Rule> {};
 
 // On every level of sharding, updates equal those of one device, although no rank has a whole matrix. Sums
-// over ranks round differently, and each rule amplifies that in its way: Lion's sign of a moment near 0 may
-// flip, and Muon multiplies small singular values by up to 494. Moments with stochastic rounding may round
-// the other way if a gradient differs in its last bits. This rounding sets the tolerance for bf16 moments.
-// 8-bit moments have four binary digits fewer, so their tolerance is 16 times larger.
+// over ranks round differently, and the rules amplify this difference. With Lion, the sign of a moment near 0
+// may flip. Muon multiplies small singular values by up to 494. Moments with stochastic rounding may round
+// the other way if a gradient differs in its last bits. Stochastic rounding sets the tolerance for bf16
+// moments. 8-bit moments have four binary digits fewer, so their tolerance is 16 times larger.
 TEST_P(ShardedUpdates, EqualOneDeviceOnTwoRanks) {
   SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
   const Outcome with_adamw = train_on(settings, 1, {.microbatches = 4});
@@ -253,8 +253,8 @@ TEST_P(ShardedUpdates, EqualOneDeviceOnTwoRanks) {
   }
 }
 
-// Split masters give the bits of fp32 masters with hybrid shards, also for experts and latent attention,
-// whose routers are read in fp32.
+// With hybrid shards, split masters give the bits of fp32 masters. This includes experts and latent
+// attention, and routers, which are read in fp32.
 TEST(SplitMasters, TrainAsFp32MastersDoOnHybridShards) {
   for (ModelConfig (*model)() : {tiny_llama, tiny_mixture, tiny_deepseek}) {
     SessionSettings settings = tiny_settings(DType::kBF16, model());
@@ -265,9 +265,9 @@ TEST(SplitMasters, TrainAsFp32MastersDoOnHybridShards) {
   }
 }
 
-// Shards end at the borders of the blocks of 8-bit moments, for any number of ranks: three, which divide
-// nothing evenly, and eight, of which some have no block of a small unit. The memory plan counts all their
-// bytes.
+// For any number of ranks, shards end at borders between blocks of 8-bit moments. Three ranks divide nothing
+// evenly. With eight ranks, some ranks have no block of a small unit. The memory plan counts all bytes of the
+// shards.
 TEST(MomentsInEightBits, TrainAlikeOnThreeAndEightRanks) {
   for (ModelConfig (*model)() : {tiny_llama, tiny_deepseek}) {
     SessionSettings settings = tiny_settings(DType::kBF16, model());
@@ -291,8 +291,8 @@ TEST(MomentsInEightBits, TrainAlikeOnThreeAndEightRanks) {
   }
 }
 
-// An update with 8-bit moments differs from one with fp32 moments by 16 % (derived in turbo_adamw's test), so
-// the gain of twenty steps differs by at most a fifth.
+// An update with 8-bit moments differs from an update with fp32 moments by 16 % (derived in turbo_adamw's
+// test). The decrease of the loss over twenty steps therefore differs by at most a fifth.
 TEST(MomentsInEightBits, LearnAsMuchAsInFp32) {
   for (ModelConfig (*model)() : {tiny_llama, tiny_mixture}) {
     SessionSettings settings = tiny_settings(DType::kF32, model());
@@ -308,7 +308,8 @@ TEST(MomentsInEightBits, LearnAsMuchAsInFp32) {
   }
 }
 
-// Each moment has one byte instead of four, and scales. The matrices of this model consist of whole blocks.
+// Each moment takes one byte instead of four bytes, plus the scales. The matrices of this model consist of
+// whole blocks.
 TEST(MomentsInEightBits, TakeSixBytesLess) {
   ModelConfig model = tiny_llama();
   model.hidden = model.ffn = 256;

@@ -105,7 +105,8 @@ TEST(DelayedScales, AStepTakesTheMemoryThatWasMeasured) {
   }
 }
 
-// The first step has scales of 1. The last one has scales from magnitudes, which for gradients are small.
+// The first step has scales of 1. The last step has scales from magnitudes. The magnitudes of gradients are
+// small.
 TEST(DelayedScales, FollowTheMagnitudesOfSteps) {
   const Outcome outcome = train_alone(settings_with(delayed(3)), 5);
   const std::vector<float>& all = scales_of(outcome);
@@ -253,8 +254,8 @@ TEST(DelayedScales, PipelinesGiveTheBitsOfOneRank) {
   EXPECT_EQ(scales_of(two), scales_of(one));
 }
 
-// Covers shared experts, latent projections, and multi-token prediction, which the last stage computes after
-// the blocks.
+// Covers shared experts, latent projections, and multi-token prediction. The last stage computes multi-token
+// prediction after the blocks.
 TEST(DelayedScales, OfDeepSeekOnAPipelineOfTwo) {
   ModelConfig model = tiny_deepseek();
   model.hidden = 64, model.ffn = 96, model.moe.ffn = 32, model.moe.shared_ffn = 32, model.head_dim = 16;

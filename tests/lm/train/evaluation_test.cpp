@@ -83,8 +83,8 @@ double initial_loss(const config::Experiment& e, const data::Dataset& dataset, s
   return session->step().evaluation_loss();
 }
 
-// The first evaluation starts at sample 0, and each later one continues where the previous one ended. This
-// includes the final one, after the last step. Test data is read from its start.
+// The first evaluation starts at sample 0. Each later evaluation, including the final one after the last
+// step, starts where the previous evaluation ended. Test data is read from the start.
 TEST(Evaluation, EachHasTheNextSamples) {
   const TemporaryFolder folder;
   const config::Experiment e = experiment(folder.path());
@@ -115,8 +115,8 @@ TEST(Evaluation, EachHasTheNextSamples) {
   EXPECT_EQ(found[3].loss, initial_loss(e, *datasets.test, 0));
 }
 
-// A run that stopped at step 5 is called again with a length of 2 steps, whose validation data has samples
-// for two evaluations. Step 5 would be the third.
+// A run that stopped at step 5 is started again with a length of 2 steps. The validation data for 2 steps has
+// samples for two evaluations. The evaluation after step 5 would be the third.
 TEST(Evaluation, OfARunThatHasPassedItsLengthReadsTheLastSamples) {
   const TemporaryFolder folder;
   const FamilyRegistry families = builtin_families();

@@ -1,6 +1,6 @@
-// Every family, with all training options of its routers, and with multi-token prediction if it is published
-// with it. The number of threads, the guard device, recomputation and deferred weight gradients change no
-// bit, and measuring predicts the memory of a step.
+// Tests every family with all training options of its routers. Families that are published with multi-token
+// prediction are tested with it. The number of threads, the guard device, recomputation and deferred weight
+// gradients change no bit, and measuring predicts the memory of a step.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -52,8 +52,8 @@ TEST_P(Families, NothingChangesABit) {
   }
 }
 
-// The family primus_gpt consists of parts of published families. With the parts of one of them, it trains
-// exactly as that family does.
+// The family primus_gpt consists of parts of published families. With the parts of one published family,
+// primus_gpt trains exactly as that family does.
 TEST(PrimusGpt, IsWhatItsPartsAre) {
   int compared = 0;
   for (const NamedConfig& named : golden_configs()) {
@@ -211,7 +211,7 @@ TEST_P(Families, MeasuringIsExact) {
   expect_measured(plan, s);
 }
 
-// Experts have T * top_k rows in total for any routing, so the measured memory is exact for all.
+// Experts have T * top_k rows in total for any routing, so the measured memory is exact for any routing.
 TEST_P(Families, MeasuringIsExactForAnyRouting) {
   using Forced = turbo::RouterRule::Forced;
   SessionSettings measured = settings(DType::kBF16);

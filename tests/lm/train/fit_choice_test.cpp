@@ -1,5 +1,5 @@
-// The choice of microbatches and recomputation: it fits into memory, nothing cheaper does, and the global
-// batch is unchanged.
+// Tests the choice of microbatches and recomputation. The choice fits into memory, no cheaper choice fits,
+// and the global batch is unchanged.
 #include "lm/train/forecast/fit_choice.h"
 
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ const FamilyRegistry& families() {
   return registry;
 }
 
-// An experiment that recomputes all blocks, which is more than needed.
+// An experiment that recomputes all blocks. Recomputing fewer blocks would be enough.
 config::Experiment experiment(Words command_line) {
   config::LoadOptions options;
   options.environment = [](const std::string&) { return std::nullopt; };
@@ -102,7 +102,7 @@ TEST(FitChoice, TheLargestMicrobatchThatNeedsNoRecomputation) {
 }
 
 // The memory suffices for the smallest microbatch with full recomputation, but not without recomputation. The
-// choice fits, and no other policy that fits needs less work.
+// choice fits into memory. No other policy that fits needs less work.
 TEST(FitChoice, TheLeastRecomputationWhereSmallMicrobatchesAreNotEnough) {
   const Words smallest = {"micro_batch_size=1"};
   const double maximum = static_cast<double>(total(with(smallest)));
@@ -179,8 +179,8 @@ TEST(FitChoice, HintsNameEverySettingThatTheyNeed) {
   };
   const std::int64_t first = need_of(sharded("optim", {})),
                      maximum = need_of(sharded("optim_grads_params", kNone));
-  // Memory for the first sharding level with all blocks recomputed, and for the last level without
-  // recomputation.
+  // Sets the memory to the need of the first sharding level with all blocks recomputed, and then to the need
+  // of the last level without recomputation.
   for (const std::int64_t need : {first, std::max(first, maximum)}) {
     const std::int64_t bytes = need * 100 / 95 + 1;
     ASSERT_GT(need_of({}), bytes);

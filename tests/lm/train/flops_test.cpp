@@ -27,8 +27,8 @@ TEST_P(Flops, MatrixProductsAreWhatTheStepMultiplies) {
   turbo::Meter kernels = measure_session(rank, settings, families).kernels;
   const double tokens = 6 * static_cast<double>(kLength);
 
-  // The products of attention are not Gemms, so they are subtracted. They count once per visible key, and a
-  // query's own key counts half.
+  // The products of attention are not Gemms, so they are subtracted. Each visible key counts once, except
+  // that a query's own key counts half.
   const LatentConfig& latent = c.attention.latent;
   const std::int64_t width = c.head_dim + (latent.kv_rank > 0 ? latent.value_dim : c.head_dim);
   double keys = 0;

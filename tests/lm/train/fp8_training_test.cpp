@@ -1,5 +1,5 @@
-// Linear layers of blocks in fp8: which products use it, its cost, and that no execution option changes the
-// result of a step. tests/cli/fp8_test.cpp checks that a model learns as in bf16.
+// Tests of linear layers in fp8: which products use fp8, the cost of fp8, and that no execution option
+// changes the result of a step. tests/cli/fp8_test.cpp checks that a model learns as in bf16.
 #include <gtest/gtest.h>
 
 #include "lm/train/precision_training.h"
@@ -12,8 +12,8 @@ using turbo::KernelId;
 
 constexpr PrecisionRecipe kHybrid{.fp8 = true, .gradients = DType::kF8E5M2};
 
-// Only linear layers of blocks use fp8: four matrices in each of four blocks, three products each, for three
-// microbatches.
+// Only linear layers of blocks use fp8. Each of the four blocks has four matrices. Each matrix has three
+// products per microbatch, and a step has three microbatches.
 TEST(Fp8Training, TheProductsAreThoseOfTheBlocksLinearLayers) {
   SessionSettings settings = settings_with({});
   const turbo::Meter plain = kernels_of(settings);

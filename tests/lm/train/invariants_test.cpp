@@ -86,7 +86,8 @@ class CountdownDevice final : public ForwardingDevice {
   Countdown& countdown_;
 };
 
-// Stops steps at ever later kernels, until one completes. Returns the number of steps.
+// Stops each step some kernels later than the step before, until a step completes. Returns the number of
+// steps.
 int leave_halfway(TrainingStep& step, const data::BatchView& batch, Countdown& countdown) {
   constexpr int kStride = 23;
   step.set_stop(&countdown.stop);
@@ -142,7 +143,7 @@ TEST_P(Invariants, TwoRunsAndAnyNumberOfThreadsAgree) {
   EXPECT_EQ(train(turbo::make_cpu_device(3), settings_), reference_);
 }
 
-// A whole step runs as on a GPU: the host cannot access device memory, and streams run asynchronously.
+// A whole step runs as on a GPU: the host cannot access the device memory, and streams run late.
 TEST_P(Invariants, RunsOnADeviceWhoseMemoryIsHidden) {
   EXPECT_EQ(train(guard_device(), settings_), reference_);
 }
@@ -260,8 +261,8 @@ TEST(Recompute, SavesMemory) {
   };
   const std::int64_t none = stash({});
   EXPECT_LT(stash({.classes = RecomputePolicy::bit(OperatorClass::kActivation)}), none);
-  // Recomputing norms needs only the sums of the residual stream, which a block keeps anyway, and no addends.
-  // The stash is smaller by all 24 norm outputs except those in use at the peak.
+  // Recomputing norms needs only the sums of the residual stream, not the addends. A block keeps these sums
+  // anyway. The stash is smaller by all 24 norm outputs except those in use at the peak.
   const SessionSettings tiny = tiny_settings();
   const std::int64_t of_one = tiny.step.micro_batch * tiny.step.sequence * tiny.model.hidden * 4;
   EXPECT_LT(stash({.classes = RecomputePolicy::bit(OperatorClass::kNorm)}), none - 20 * of_one);
@@ -343,7 +344,7 @@ class DeviceApart final : public ForwardingDevice {
   }
 };
 
-// Tests fewer tokens than a slice has parts, as in text generation.
+// Runs fewer tokens than a slice has parts, as in text generation.
 TEST(LmHead, FewTokensAreOnePart) {
   SessionSettings settings = tiny_settings(DType::kBF16);
   for (const std::int64_t tokens : {2, 3, 5}) {

@@ -25,8 +25,8 @@ std::map<std::string, std::vector<float>> biases_after_a_step(int ranks, const e
   return biases;
 }
 
-// The first step routes equally on every mesh, so the histograms of scores, and the biases from them, are
-// equal, too.
+// The first step routes equally on every mesh, so the histograms of scores are equal. The biases follow from
+// the histograms.
 TEST(QuantileBiases, AreThoseOfTheWholeStepOnAnyMesh) {
   const auto one = biases_after_a_step(1, {});
   EXPECT_EQ(one.size(), 5U);  // four layers, and a module of multi-token prediction

@@ -1,5 +1,5 @@
-// The host reads a step's loss and norm after it has started the next step. It waits once per step, reads
-// values equal to those of a host that waits immediately, and still handles bad steps and failures in time.
+// The host reads a step's loss and norm after it has started the next step. The host waits once per step, and
+// reads the values that it would read without this delay. It still handles bad steps and failures in time.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -92,14 +92,15 @@ TEST(LateResult, StepsThatNobodyAsksForAreWaitedFor) {
   }
 }
 
-// The device itself skips the update of a bad step. When the host reads the result one step later, it can
-// still find the first failing operator with unchanged weights and the batch of that step.
+// The device itself skips the update of a bad step. When the host reads the result one step later, the
+// weights are unchanged and the batch of that step still exists. So the host can still find the first failing
+// operator.
 TEST(LateResult, ABadStepIsNamedWhenTheNextOneIsOnItsWay) {
   SessionSettings settings = tiny_settings();
   engine::Rank rank(guard_device());
   const std::unique_ptr<TrainingSession> session = open_session(rank, settings, builtin_families());
   session->store().initialize(rank.context(), 7);
-  // Only batches with token 1 fail, because only its row of the embedding is NaN.
+  // Only batches with token 1 fail, because only row 1 of the embedding is NaN.
   constexpr std::int32_t kBad = 1, kGood = 2;
   for (engine::Parameter& p : session->store().parameters()) {
     if (p.name != "embedding") continue;

@@ -203,7 +203,7 @@ LoadedModel load(const ModelConfig& folder, const config::Experiment& e) {
   return reconcile_with_loaded(e, model(e), folder, "config.json");
 }
 
-// Returns values for a key on the command line; most differ from its current one.
+// Returns values for a key on the command line. Most of them differ from the key's current value.
 std::vector<std::string> values_for(const KeySpec& key, const config::TrainerConfig& now) {
   std::vector<std::string> values(key.choices.begin(), key.choices.end());
   if (!values.empty()) return values;
@@ -239,10 +239,10 @@ struct Reloading {
   LoadedModel loaded = load(folder, unchanged);
 };
 
-// Returns the effect of a command-line setting when that folder is loaded.
+// Returns the effect of a command-line setting when the saved folder is loaded.
 Outcome outcome_of(const KeySpec& key, const Reloading& run, const std::string& value) {
   if (key.name == "vocab_size" && std::stoll(value) < run.folder.vocab)
-    return Outcome::kNothing;  // this value is not tried, because the data's vocabulary is larger
+    return Outcome::kNothing;  // skips this value, because the data's vocabulary is larger
   std::optional<config::Experiment> changed;
   try {
     changed = experiment(run.settings, {fmt::format("{}={}", key.name, value)});
@@ -345,7 +345,7 @@ LoadedModel loaded_from(const ModelConfig& folder, const std::vector<std::string
 }
 
 // A run keeps the router losses with which a loaded folder was trained, unless the experiment sets them. A
-// note names them.
+// note names these losses.
 TEST(LoadedModel, LossesOfRoutersGoOn) {
   struct Taken {
     ModelConfig config;
@@ -388,7 +388,8 @@ TEST(LoadedModel, LossesOfRoutersGoOn) {
     EXPECT_THAT(none.notes, ::testing::Contains(HasSubstr("moe_router_load_balancing_type is none")));
   }
   EXPECT_GE(mixtures, 10);
-  // gpt-oss's default of transformers is noted and kept by an export, but not used for training.
+  // For gpt-oss, transformers' default coefficient gives a note and stays in an export, but is not used for
+  // training.
   const auto published_with = [](const char* family, double balance) {
     ModelConfig config = saved(kExperiments.at(family));
     config.moe.training.balance_loss = balance;
@@ -408,7 +409,8 @@ TEST(LoadedModel, LossesOfRoutersGoOn) {
   EXPECT_EQ(taken(published_with("mixtral", 0.9), {}).config.moe.training.balance_loss, 0.9);
 }
 
-// The saved model has the length of its training sequences, so that evaluation and generation accept it.
+// The saved model has the length of its training sequences, so evaluation and generation accept sequences of
+// this length.
 TEST(LoadedModel, SequencesLongerThanTheModelWasMadeForAreNotedAndSaved) {
   ModelConfig folder = saved("ffn_hidden_size: 112, num_query_groups: 2");
   folder.max_positions = 64;
@@ -443,8 +445,8 @@ TEST(LoadedModel, RopeIsStretchedKeyByKey) {
   }
   EXPECT_EQ(load(saved(llama3), experiment(plain, {"rope_scaling_factor=32"})).config.rope_scaling.factor,
             32);
-  // With another kind of scaling, the original context length is that of the weights, not the 128 / 16 of the
-  // experiment.
+  // With another kind of scaling, the original context length is the weights' context length, not 128 / 16,
+  // which the experiment's values give.
   const RopeScaling yarn =
       load(saved(llama3), experiment(plain, {"rope_scaling_type=yarn", "rope_scaling_factor=16"}))
           .config.rope_scaling;

@@ -1,5 +1,5 @@
-// Whole runs with LoRA: what they train and save, that they resume bit for bit, what is refused, and that an
-// export is the adapted model.
+// Tests whole runs with LoRA: trained and saved tensors, resumption bit for bit, refused settings, and
+// exports, which equal the adapted model.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -99,7 +99,7 @@ TEST_F(LoraRuns, OtherAdaptersAreRefused) {
                     HasSubstr("set lora.dim=4 lora.alpha=8; or")));
   EXPECT_THAT(refusal("other", {load(adapted), "finetune=true", "lora.dim=2", "lora.alpha=8"}),
               AllOf(HasSubstr("has LoRA adapters that differ"), HasSubstr("set lora.dim=4; or")));
-  // A new run from weights with equal adapters starts with them.
+  // A new run from weights with equal adapters starts with these adapters.
   run("further", {load(adapted), "finetune=true", lora_});
   EXPECT_LT(losses("further").front(), losses("adapted").front());
 }

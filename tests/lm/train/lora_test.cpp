@@ -115,8 +115,8 @@ std::vector<float> part(const std::vector<float>& all, std::int64_t experts, std
   return {all.begin() + e * n, all.begin() + (e + 1) * n};
 }
 
-// Mixtures that apply router weights before an expert, after it, and after its bias; with capacities that
-// drop choices.
+// Three mixtures with capacities that drop choices. They apply router weights before an expert, after the
+// expert, or after the expert's bias.
 ModelConfig adapted_llama4() {
   ModelConfig c = tiny_lora_mixture();
   c.family = "llama4_text";
@@ -241,7 +241,7 @@ TEST(Lora, WhatIsNotTrainedKeepsItsBitsAndHasNoState) {
   }
 }
 
-// In fp32, a trained parameter has 12 bytes besides its value: a gradient and two moments.
+// In fp32, a trained parameter has 12 bytes in addition to its value: a gradient and two moments.
 TEST(Lora, FrozenWeightsTakeNoMemoryForGradientsAndStates) {
   const auto measured = [](const ModelConfig& config) {
     engine::Rank rank(turbo::make_cpu_device(2));

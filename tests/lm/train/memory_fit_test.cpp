@@ -79,7 +79,7 @@ TEST(MemoryFit, EveryChangeMakesItFitAndTheCheapestComesFirst) {
       EXPECT_THAT(describe_changes(result), HasSubstr(change.settings.front()));
     }
   }
-  // The need slightly exceeds the memory. Omitting the copy for checkpoints makes it fit, and training is
+  // The need slightly exceeds the memory. Without the copy for checkpoints, the run fits, and training is
   // unchanged.
   EXPECT_EQ(fit(experiment({}), all).changes.front().settings, std::vector<std::string>{"async_save=false"});
 }
@@ -128,8 +128,8 @@ TEST(MemoryFit, NarrowMomentsAndAdaptersWhereWeightsAloneAreTooMuch) {
   EXPECT_EQ(need_of(experiment(words)).total(), adapters.changes.back().need.total());
 }
 
-// Compares with the memory of the device if it is separate from the host's, which holds the copy for
-// checkpoints.
+// If device and host have separate memory, compares the need with the device memory. The host memory holds
+// the copy for checkpoints.
 TEST(MemoryFit, ChangesAreDescribedByTheMemoryThatIsShort) {
   MemoryFit fit;
   fit.supply = {.device = 80 << 20, .host = std::int64_t{1} << 40, .shared = false};
@@ -192,8 +192,8 @@ TEST(MemoryFit, TheAmountsThatAreComparedAreToldApart) {
   EXPECT_THAT(lack(22 * gib + (20 << 20), 22 * gib, false), HasSubstr("needs 22548 MiB of device memory"));
 }
 
-// If two ranks share the layers, needs and suggestions refer to the part of one rank. Microbatches that the
-// ranks cannot share are not suggested.
+// If two ranks share the layers, the reported need and the suggestions refer to the part of one rank.
+// Microbatches that the ranks cannot share are not suggested.
 TEST(MemoryFit, RanksThatShareLayersAreMeasuredAsSuch) {
   const config::Experiment e =
       experiment({"tensor_model_parallel_size=2", "seq_length=511", "micro_batch_size=2"});

@@ -45,8 +45,8 @@ Files files_in(const Path& folder, Env& env) {
   return files;
 }
 
-// Opens a session on each rank of a mesh, as threads. With `from`, loads its checkpoint, otherwise trains one
-// step. Returns the files that the ranks then save together.
+// Opens a session on each rank of a mesh, as threads. With `from`, loads the checkpoint of `from`. Without
+// `from`, trains one step. Returns the files that the ranks then save together.
 Files save_from(const ModelConfig& model, DType compute, const Way& way, FaultEnv* from, FaultEnv& env,
                 const config::TrainerConfig& optimizer = {}, const engine::PrecisionRecipe& precision = {}) {
   SessionSettings settings = tiny_settings(compute, model);
@@ -164,8 +164,8 @@ TEST(MeshCheckpoint, OfLatentAttentionAndMultiTokenPrediction) {
 
 const config::TrainerConfig kInEightBits{.exp_avg_dtype = "fp8", .exp_avg_sq_dtype = "fp8"};
 
-// Blocks of 128 elements start at the start of parameters, so they are equal for any number of data-parallel
-// ranks, even if published tensors start inside them.
+// Blocks of 128 elements are counted from the start of a parameter, so blocks are equal for any number of
+// data-parallel ranks. Published tensors may start within a block.
 TEST(MeshCheckpoint, OfMomentsInEightBits) {
   for (const ModelConfig& model : {with_experts(), tiny_deepseek()}) {
     expect_any_to_any(model, DType::kBF16,

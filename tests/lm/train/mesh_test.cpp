@@ -286,7 +286,7 @@ struct MeshOutcome {
   std::vector<double> losses, mtp_losses, norms, imbalance;
   std::map<std::string, std::vector<float>> weights;  // complete master weights, by name
   std::vector<std::vector<float>> logits;             // per rank: logits of both read_text() calls
-  // What the rank sent to the tensor group: the number of bytes, and the number of batches of sends.
+  // Traffic from this rank to the tensor group: the number of bytes, and the number of batches of sends.
   double tensor_traffic = 0;
   std::int64_t tensor_exchanges = 0;
   double expert_traffic = 0;  // bytes sent to the group of expert ranks
@@ -335,8 +335,8 @@ PipelineSettings pipeline_of(const ModelConfig& model, const Way& way) {
           .blocks = even_parts(model.layers, way.shape.pipeline * chunks).blocks};
 }
 
-// Appends the logits after a prompt, after one more token, and the top-k logits after the next one. All ranks
-// must call it.
+// Appends the logits after a prompt, the logits after one more token, and the top-k logits after a second
+// token. All ranks must call this function.
 void read_text(TrainingSession& session, std::vector<float>& logits) {
   if (!session.decoding()) return;
   if (!session.decoding()->parallel) session.parallel().wait_for_all_values();
@@ -359,8 +359,8 @@ bool packs(const ModelConfig& model) { return !model.any_keeps(Keeps::kPooled); 
 // Called before every step with its number.
 using BeforeStep = std::function<void(const engine::ParameterStore& store, int step)>;
 
-// Fills the memory for activations and workspaces with NaN between two steps, so that a step whose kernels
-// read what no kernel has written has other results.
+// Fills the memory for activations and workspaces with NaN between two steps. If a kernel then reads memory
+// that no kernel has written, the results of the step differ.
 void poison(engine::Rank& rank) {
   rank.synchronize();
   const engine::MemoryPlan used = rank.high_water();
@@ -378,7 +378,7 @@ MeshOutcome train_on(const ModelConfig& model, const Way& way, const BeforeStep&
   settings.step.recompute.full_layers = way.recompute ? model.layers : 0;
   settings.step.context_exchange = way.exchange;
   settings.step.pipeline = pipeline_of(model, way);
-  // Splits products at multiples of three rows, so that collectives overlap them.
+  // Splits products at multiples of three rows, so that collectives overlap the products.
   if (way.overlap_products)
     settings.step.tensor_overlap = {.min_bytes = 0, .flops_per_byte = 0.01, .rows_multiple = 3};
   settings.step.expert_overlap = way.overlap_shared;
@@ -500,8 +500,8 @@ void expect_equal(const MeshOutcome& many, const MeshOutcome& one, const Case& c
   for (const std::vector<float>& logits : many.logits)
     EXPECT_LE(distance(logits, one.logits.front()), kTolerance);
   ASSERT_EQ(many.weights.size(), one.weights.size());
-  // lora_B and the factors of residual streams start at zero. They are sums of Adam steps only, which depend
-  // most on the rounding of small gradients.
+  // lora_B and the factors of residual streams start at zero, so they are sums of Adam steps. Adam steps
+  // depend most on the rounding of small gradients.
   for (const auto& [name, weights] : one.weights) {
     const double tolerance = (name.ends_with(".lora_B") || name.ends_with(".base") ? 5 : 1) * kTolerance;
     EXPECT_LE(distance(many.weights.at(name), weights), tolerance) << name;
@@ -512,9 +512,9 @@ TEST_P(MeshTraining, EqualsOneDevice) {
   const Case& c = GetParam();
   const MeshOutcome& one = one_device(c.model);
   ASSERT_EQ(one.losses.size(), static_cast<std::size_t>(kSteps + 1));
-  // The loss of random tokens hardly decreases with adapters of a random model, and with a model that starts
-  // with uniform predictions. The same holds for DeepSeek-V4's mixed streams; with larger weights,
-  // this model would have to choose between nearly equal scores.
+  // On random tokens, the loss hardly decreases for adapters of a random model, for a model that starts with
+  // uniform predictions, and for DeepSeek-V4's mixed streams. With larger weights, DeepSeek-V4 would have to
+  // choose between nearly equal scores.
   if (!c.model().lora && has_something_to_learn(one.losses.front(), c.model()) &&
       c.model().family != "deepseek_v4") {
     EXPECT_LT(one.losses[kSteps - 1], one.losses.front());
@@ -803,7 +803,7 @@ TEST(StepBalance, ByTheChoicesOfAllDataRanksSoFar) {
   EXPECT_GT(distance(train(1, {}, 2, false, false), one), 1e-4);
 }
 
-// Combinations on eight ranks, as users run them.
+// Combinations of axes that users run, on eight ranks.
 INSTANTIATE_TEST_SUITE_P(
     Eight, MeshTraining,
     testing::Values(
@@ -911,8 +911,8 @@ INSTANTIATE_TEST_SUITE_P(
              scheduled(ScheduleKind::kVMin, {8, {.tensor = 2, .pipeline = 2, .expert = 2}})}),
     [](const auto& c) { return std::string(c.param.name); });
 
-// Memory that tensor ranks share is inversely proportional to their number. Norms, positions and the like
-// stay.
+// The memory of tensors that tensor ranks share is inversely proportional to the number of ranks. Each rank
+// has all norms and positions.
 TEST(MeshMemory, SharedStatesFallWithTheRanks) {
   const auto persistent = [](int ranks) {
     SessionSettings settings = tiny_settings(DType::kBF16, dense());
@@ -929,7 +929,8 @@ TEST(MeshMemory, SharedStatesFallWithTheRanks) {
   EXPECT_LT(rest, 0.1 * whole);
 }
 
-// A mixture whose choices a bias decides, so that a test sets the loads of its experts.
+// A mixture in which biases decide the choices of experts. A test can set the loads of experts with these
+// biases.
 ModelConfig steered() {
   ModelConfig c = glm4_moe();
   c.moe.experts = 8;
@@ -937,8 +938,8 @@ ModelConfig steered() {
   return c;
 }
 
-// Loads that change each step: all tokens to the first two experts, all to the last two, most to one expert,
-// the scores' own choices, and all to two experts of different ranks.
+// Sets other loads in each step: all tokens to the first two experts, all tokens to the last two experts,
+// most tokens to one expert, the choices without biases, and all tokens to two experts of different ranks.
 void steer(const engine::ParameterStore& store, int step) {
   for (const engine::Parameter& p : store.parameters()) {
     if (!p.name.ends_with(".moe.choice_bias")) continue;
@@ -962,7 +963,8 @@ void steer(const engine::ParameterStore& store, int step) {
   }
 }
 
-// Trains with several numbers of kept rows, and expects equal bits, and in fp32 the results of one rank.
+// Trains with several numbers of kept rows and expects equal bits. In fp32, also expects the results of one
+// rank.
 void expect_kept_rows_change_no_bit(ModelConfig (*make)(), const MeshOutcome& one, const Way& way) {
   for (const bool all_to_all : {false, true}) {
     SCOPED_TRACE(testing::Message() << all_to_all << " " << way.ranks << " " << way.shape.expert);
@@ -1034,8 +1036,8 @@ TEST(MeshExperts, AStepKeepsItsShareOfRows) {
   EXPECT_GT(everything, 1.4 * static_cast<double>(shared));
 }
 
-// If tokens choose the experts in turn, each expert gets the same number of rows, and a rank reserves memory
-// only for these.
+// If tokens choose the experts in turn, each expert gets the same number of rows. A rank reserves memory only
+// for this number of rows.
 TEST(MeshExperts, EvenChoicesNeedEqualShares) {
   const auto memory = [](turbo::RouterRule::Forced forced, double capacity) {
     ModelConfig model = steered();

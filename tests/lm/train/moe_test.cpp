@@ -1,5 +1,5 @@
-// Training of a whole mixture of experts: its losses enter the gradient with their reported weight, and
-// experts are counted once, dropped above their capacity, and balanced by their biases.
+// Tests the training of a whole mixture of experts. The losses enter the gradient with their reported weight.
+// Choices are counted once and dropped above the capacity of an expert. Biases balance the experts.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -112,8 +112,8 @@ constexpr RouterCase kRouterCases[] = {
 class RouterTraining : public testing::TestWithParam<RouterCase> {};
 
 // Returns the slope of the objective along its gradient, divided by the gradient's length: 1 if the gradient
-// is correct. All weights move, so it covers the router, the experts, the permutation, and the gradients of
-// the losses in each of them.
+// is correct. All weights move, so the slope covers the router, the experts, the permutation, and the
+// gradients of all losses.
 struct Slopes {
   double near = 0, far = 0;  // slopes with a small step, and with a step twice as large
 };
@@ -149,7 +149,7 @@ TEST_P(RouterTraining, GradientsAreFiniteDifferencesOfWhatIsReported) {
   settings.model.moe.training = {};
   GetParam().set(settings.model.moe);
   // fp32 sums of some thousand terms round the objective by about 1e-6 of it. Dividing by the small step
-  // amplifies that to about 1e-3 of the slope.
+  // amplifies this error to about 1e-3 of the slope.
   constexpr double kTolerance = 2e-3;
   // If a step changes a token's choice, the objective jumps, and the two slopes differ by a multiple of the
   // jump. Such weights cannot test the gradient, so another seed is tried. A wrong gradient gives two equal
@@ -212,7 +212,8 @@ TEST(MixtureOfExperts, WhichChoicesAreDroppedIsByWeightOrByPosition) {
     return TrainingRun(settings).forward_backward();
   };
   const StepResult lightest = run_with(true), last = run_with(false);
-  // The first layer has the same input and choices in both runs, so the same number exceeds the capacity.
+  // The first layer has the same input and choices in both runs, so the same number of choices exceeds the
+  // capacity.
   EXPECT_EQ(lightest.routing[0].load, last.routing[0].load);
   EXPECT_EQ(lightest.routing[0].dropped, last.routing[0].dropped);
   EXPECT_GT(last.routing[0].dropped, 0);

@@ -1,5 +1,5 @@
-// Whole runs with multi-token prediction: what they report and save, that they resume bit for bit, and how
-// they load weights with and without its modules.
+// Tests whole runs with multi-token prediction: reports, checkpoints, resumption bit for bit, and loading of
+// weights with and without the modules of multi-token prediction.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -56,7 +56,8 @@ TEST_F(MtpRuns, LoadedWeightsAreTrainedWithItOrWithout) {
   EXPECT_FALSE(has(without, "model.layers.2.eh_proj.weight"));
   EXPECT_THAT(read_file(without / "config.json"), Not(HasSubstr("num_nextn_predict_layers")));
 
-  // With loaded weights, multi-token prediction is as accurate as after their training.
+  // With loaded weights, multi-token prediction is as accurate as at the end of the run that saved the
+  // weights.
   run("again", {load(with), "finetune=true", "mtp_num_layers=1"});
   EXPECT_LT(losses("again").front().second, losses("with").front().second);
   EXPECT_THAT(refusal("more", {load(with), "finetune=true", "mtp_num_layers=2"}),

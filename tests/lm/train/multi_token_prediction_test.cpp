@@ -108,8 +108,8 @@ class NaiveLlama {
     return weight("embedding")[static_cast<std::size_t>(token)];
   }
 
-  // Computes h_k of a document from h_(k-1). Tokens after the end of the document get a placeholder, as they
-  // affect no position with a loss.
+  // Computes h_k of a document from h_(k-1). Tokens after the end of the document get a placeholder, because
+  // they affect no position with a loss.
   Rows module(const Rows& h, const TestBatch& batch, std::size_t begin, std::size_t k) const {
     const std::string at = "layers." + std::to_string(c_.layers + static_cast<std::int64_t>(k) - 1);
     Rows joined;
@@ -398,7 +398,7 @@ TEST(MultiTokenPrediction, CountsItsExperts) {
     for (const std::int32_t load : layer.load) choices += load;
     EXPECT_EQ(choices, 2 * 16 * 2);
   }
-  // Biases of its experts follow their load, as in other layers.
+  // The biases of experts in the module follow the load of the experts, as in other layers.
   run.session->step().update(1, 0, 0);
   int biases = 0;
   for (const engine::Parameter& p : run.session->store().parameters()) {

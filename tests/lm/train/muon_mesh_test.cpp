@@ -1,7 +1,7 @@
-// Muon orthogonalises whole matrices, which some meshes split. Experts and pipeline stages hold whole
-// matrices, so their updates equal those of one device. Each tensor rank treats its part of a matrix as a
-// separate matrix (muon_tp_mode: blockwise, as in Megatron-LM). That update differs from one device's, but is
-// equal on every level of sharding.
+// Muon orthogonalises whole matrices, but some meshes split matrices. Experts and pipeline stages hold whole
+// matrices, so updates equal those of one device. Each tensor rank treats its part of a matrix as a separate
+// matrix (muon_tp_mode: blockwise, as in Megatron-LM). The update of a part differs from the update on one
+// device, but is equal on every level of sharding.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -81,9 +81,10 @@ double squares_of_update(const std::vector<float>& before, const std::vector<flo
   return sum;
 }
 
-// An orthogonalised matrix has singular values of about 1. If it has more rows than columns, it is scaled by
-// the square root of their ratio, so its sum of squares is about its number of rows. The matrix of 48 x 80
-// gives 48. A tensor rank's part of 48 x 40 also gives 48; half of the whole matrix's update would give 24.
+// An orthogonalised matrix has singular values of about 1. A matrix with more rows than columns is scaled by
+// sqrt(rows / columns). So the sum of squares of the update is about the number of rows. The matrix of 48 x
+// 80 gives 48. A tensor rank's part of 48 x 40 also gives 48. Half of the whole matrix's update would give
+// 24.
 TEST(MuonOnMeshes, TakesATensorRanksPartForAMatrix) {
   ModelConfig model = tiny_llama();
   model.kv_heads = 4;

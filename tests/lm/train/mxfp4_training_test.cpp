@@ -1,5 +1,5 @@
-// Linear layers and experts in MXFP4: which products use it, that no execution option changes the result of a
-// step, and weights that oscillate. tests/cli/fp4_test.cpp checks that a model learns.
+// Tests of linear layers and experts in MXFP4: which products use MXFP4, that no execution option changes the
+// result of a step, and weights that oscillate. tests/cli/fp4_test.cpp checks that a model learns.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,8 +25,9 @@ SessionSettings damped(const OscillationSettings& oscillation, const ModelConfig
   return settings;
 }
 
-// Linear layers and experts of blocks use MXFP4: four matrices in each of four blocks, three products each,
-// for three microbatches. A mixture has two matrices in attention and two for experts.
+// Linear layers and experts of blocks use MXFP4. Each of the four blocks has four matrices. Each matrix has
+// three products per microbatch, and a step has three microbatches. In a mixture, two matrices belong to
+// attention and two to experts.
 TEST(Mxfp4Training, TheProductsAreThoseOfTheBlocksLinearLayersAndExperts) {
   const auto rounded = [](const PrecisionRecipe& recipe, const ModelConfig& model) {
     const turbo::Meter plain = kernels_of(settings_with({}, model));
@@ -83,8 +84,8 @@ TEST(Mxfp4Training, TwoRanksTrainAsOneAndEveryLevelOfShardingGivesTheSameBits) {
 }
 
 // The sizes divide into whole blocks for two ranks, so both ranks use the scales and random bits of a single
-// rank. In other products, the rounding of operands depends on the last bit of sums, which differs between
-// meshes.
+// rank. In products of other sizes, the rounding of operands depends on the last bit of sums. This bit
+// differs between meshes.
 TEST(Mxfp4Training, TensorAndContextRanksTrainAsOne) {
   ModelConfig model = tiny_llama();
   model.layers = 2, model.hidden = 64, model.heads = 4, model.kv_heads = 2, model.head_dim = 32,
@@ -214,8 +215,8 @@ TEST(Mxfp4Training, WeightsThatOscillateEndAtTheirNumberAndOthersStay) {
   }
 }
 
-// Each rank applies the rule to its part of a matrix, with the values to which its own products round that
-// part.
+// Each rank applies the rule to its part of a matrix. The rule uses the FP4 values that the rank's products
+// use.
 TEST(Mxfp4Training, SoTheyDoOnTensorAndExpertRanks) {
   expect_reference(tiny_llama(), false, 2, {.tensor = 2});
   ModelConfig mixture = tiny_mixture();

@@ -1,6 +1,6 @@
-// A third objective, defined only in this test: direct preference optimization of pairs, whose rejected text
-// the model generates. It needs a frozen model, losses weighted on the device, and a decoding phase before
-// each step. No code outside this test refers to preferences.
+// A third objective, defined only in this test: direct preference optimization of pairs. The model generates
+// the rejected text of a pair. The objective needs a frozen model, losses weighted on the device, and a
+// decoding phase before each step. No code outside this test refers to preferences.
 #include "lm/train/objectives/objective.h"
 
 #include <cmath>
@@ -274,8 +274,8 @@ TEST(Objective, WeighedLossesHaveTheRightGradient) {
   const double above = step().loss;
   moved(-2 * by);
   const double below = step().loss;
-  // The tolerance covers the rounding of two fp32 losses near 1, divided by their difference, and the third
-  // derivative.
+  // The tolerance covers the rounding of two fp32 losses near 1, relative to the difference of the losses,
+  // and the third derivative.
   EXPECT_NEAR((above - below) / (2 * by), square, 5e-3 * square);
 }
 
@@ -292,7 +292,7 @@ TEST(Objective, ARuleThatChangesNothingTrainsTheSameBits) {
   EXPECT_TRUE(test::train(turbo::make_cpu_device(1), settings) == without);
 }
 
-// With LoRA, the reference is the base model, which needs no memory: a pass without the adapters.
+// With LoRA, the reference is the base model: a pass without the adapters. It needs no extra memory.
 TEST(Objective, APassWithoutAdaptersIsTheBaseModel) {
   SessionSettings settings = tiny_settings(DType::kF32, tiny_lora());
   settings.evaluation = false;

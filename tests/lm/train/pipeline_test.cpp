@@ -1,9 +1,10 @@
 // Pipeline stages train as one device does, on every schedule. Ranks are threads. Gradients are summed in the
-// order of one device, and the norm, a sum over stages, is computed in fp64 and rounded to fp32, so weights
-// are equal bit by bit. The exception is an embedding that the first and the last stage share: each stage
-// first sums its own part, so the gradient differs by the rounding of one addition, 6e-8 of the larger sum.
-// If the two sums cancel, Adam would divide a rounding error by its own size. An epsilon of 1e-4 prevents
-// such full-size steps; norms then differ by 9e-6 (3.5e-5 with 1e-8).
+// order of one device. The norm is a sum over stages, computed in fp64 and rounded to fp32. So weights are
+// equal bit by bit. The exception is an embedding that the first and the last stage share. Each of these two
+// stages first sums its own part. The gradient then differs by the rounding of one addition, 6e-8 of the
+// larger sum. If the two sums cancel, Adam would divide a rounding error by its own size, which gives a step
+// of full size. An epsilon of 1e-4 prevents such steps. Gradient norms then differ by 9e-6 (with an epsilon
+// of 1e-8, by 3.5e-5).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -69,8 +70,8 @@ struct Model {
 
 PipelineSettings pipeline_of(const ModelConfig& model, ScheduleKind kind, int stages) {
   const int chunks = engine::traits_of(kind).v_shaped || kind == ScheduleKind::kInterleaved ? 2 : 1;
-  // Four stages of two chunks are more parts than there are blocks. Some parts have no block; with
-  // interleaving, a stage may have none.
+  // Four stages of two chunks have more parts than there are blocks. Some parts have no block. With
+  // interleaving, a whole stage may have no block.
   return {.schedule = kind, .chunks = chunks, .blocks = even_parts(model.layers, stages * chunks).blocks};
 }
 
@@ -161,7 +162,7 @@ TEST(PipelineOfDataRanks, EqualsOneDevice) {
        {std::pair(DType::kF32, DType::kF32), {DType::kBF16, DType::kF32}, {DType::kBF16, DType::kBF16}}) {
     SessionSettings settings = settings_of(tied_llama(), compute);
     settings.gradients = gradients;
-    // Because of the sums over data ranks, norms differed by 3e-5 in fp32 and by 0.03 in bf16.
+    // Sums over data ranks change gradient norms. Measured differences are 3e-5 in fp32 and 0.03 in bf16.
     const bool fp32 = compute == DType::kF32;
     const double tolerance = fp32 ? 1e-5 : 2e-3, of_norms = fp32 ? 5e-5 : 0.05;
     const Outcome one = train_on_ranks(settings, 1, {}, kSteps, kMicrobatches);
@@ -209,11 +210,12 @@ TEST(PipelineBesideOtherAxes, EqualsOneDevice) {
   }
 }
 
-// A V schedule does not change the sums over other axes, so its bits equal those of these axes without a
-// pipeline. The model has a tied embedding, on the stage with both ends, and experts that overflow. Compared
-// with one device, the loss of such a mixture may differ by 3e-4, with or without stages: sums over the axes
-// round differently, and if two tokens with nearly equal weights compete for an expert's last place, the
-// other one may be dropped. Without a capacity limit, results equal those of one device.
+// A V schedule does not change the sums over other axes. So its bits equal those of a mesh with the other
+// axes and without a pipeline. The model has a tied embedding, on the stage with the first and last part, and
+// experts that overflow. Compared with one device, the loss of such a mixture may differ by 3e-4, with or
+// without stages. The reason is the rounding of sums over the axes. If two tokens with nearly equal weights
+// compete for an expert's last place, a different one of the two may be dropped. Without a capacity limit,
+// results equal those of one device.
 TEST(PipelineBesideOtherAxes, OfAVHasTheBitsOfTheseAxesAlone) {
   using Shape = engine::MeshShape;
   for (const double capacity : {1.1, 0.0}) {

@@ -1,5 +1,5 @@
-// Plans for hardware that is not present: its memory decides whether a run fits, and its profile gives the
-// time.
+// Tests of plans for hardware that is not present. The hardware's memory decides whether a run fits, and the
+// hardware's profile gives the time.
 #include "lm/train/forecast/planned_hardware.h"
 
 #include <gmock/gmock.h>
@@ -200,7 +200,8 @@ TEST(PlannedHardware, TheWorstCaseOfExpertsIsTold) {
   EXPECT_LT(even.step().memory.total(), spread.step().memory.total());
 }
 
-// A rank keeps activations for all rows of its experts. If memory is too small for all, it keeps fewer.
+// A rank keeps activations for all rows of its experts. If the memory is too small for all rows, the rank
+// keeps fewer rows.
 TEST(PlannedHardware, FewerRowsOfExpertsAreKeptOnlyIfAllDoNotFit) {
   const auto plan = [](const std::string& margin, double gib) {
     config::Hardware gpu = a_gpu();
@@ -219,7 +220,7 @@ TEST(PlannedHardware, FewerRowsOfExpertsAreKeptOnlyIfAllDoNotFit) {
   EXPECT_LT(need_fewer, need_all);
   EXPECT_LT(claimed(least.memory.need, least.memory.supply), need_fewer);
   EXPECT_EQ(claimed(plan("null", kGpu).memory.need, all.memory.supply), need_all);
-  // A GPU with room for the smaller need only. fits() leaves a twentieth free.
+  // Plans for a GPU with room only for the smaller need. fits() leaves a twentieth free.
   const double room = static_cast<double>(need_all + need_fewer) / 2 / 0.95;
   const double gib = kGpu + (room - static_cast<double>(all.memory.supply.device)) / kBytes;
   const TrainingForecast small = plan("null", gib);

@@ -83,9 +83,10 @@ struct Published {
   std::int64_t prediction = 0;  // parameters of multi-token prediction only
 };
 
-// Computed by hand from the published sizes; they agree with the publishers' rounded numbers. Llama 4's
-// vision part is not counted, and gpt-oss's four-bit weights are counted one by one. Some publishers do not
-// count the embedding as active: DeepSeek-V2-Lite (2.4 billion), gpt-oss (3.6 and 5.1 billion).
+// Parameter counts, computed by hand from the published sizes. They agree with the publishers' rounded
+// numbers. Llama 4's vision part is not counted. Each four-bit weight of gpt-oss counts as one parameter.
+// Some publishers do not count the embedding as active: DeepSeek-V2-Lite (2.4 billion), gpt-oss (3.6 and 5.1
+// billion).
 constexpr Published kPublished[] = {
     {"llama2_7B", 6'738'415'616},
     {"llama2_13B", 13'015'864'320},
@@ -211,8 +212,8 @@ TEST(Presets, HaveThePublishedParameters) {
   for (const Published& own : kOwn) expect_size(own, families);
 }
 
-// published_configs.json has the architecture keys of the models' config.json by preset. For Llama 4, that is
-// the text_config, with its own model_type. Kimi K2 calls DeepSeek-V3's architecture kimi_k2.
+// published_configs.json has the architecture keys of the models' config.json by preset. For Llama 4, these
+// keys are the text_config, which has its own model_type. Kimi K2 calls DeepSeek-V3's architecture kimi_k2.
 TEST(Presets, AreThePublishedArchitectures) {
   const FamilyRegistry families = builtin_families();
   std::ifstream file(kSource / "tests/lm/train/published_configs.json");

@@ -26,8 +26,8 @@
 
 namespace primus::test {
 
-// Runs `body` for each rank of a mesh, in a thread each, on a device from `make_device`. An exception fails
-// the test.
+// Runs `body` for each rank of a mesh. Each rank has its own thread and a device from `make_device`. An
+// exception fails the test.
 inline void on_ranks(
     int ranks, const engine::MeshShape& shape, const std::function<void(engine::Rank& rank)>& body,
     bool copy_engines = false,
@@ -62,7 +62,7 @@ inline ModelConfig with_tied_embeddings(ModelConfig model) {
 
 struct Outcome {
   std::vector<double> losses, mtp_losses, norms;
-  // All master weights by name, whole. Parts of tensor and expert ranks are listed by name and position.
+  // All complete master weights by name. Parts of tensor and expert ranks are listed by name and position.
   std::map<std::string, std::vector<float>> weights;
   // The text that each rank generated before the first step and after each step, if enabled by settings.
   std::vector<std::vector<std::vector<std::int32_t>>> texts;

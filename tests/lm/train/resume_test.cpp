@@ -31,7 +31,7 @@ TEST(ChangedSettings, AreNamedAsOnACommandLine) {
   EXPECT_THAT(changes({"env.A=1"}, {"env.A=2"}), ElementsAre("env.A: 1 -> 2"));
 }
 
-// Keys within a map are reported with the name of the map: 'dropout' would be another setting.
+// Keys within a map are reported with the name of the map, because 'dropout' alone names another setting.
 TEST(ChangedSettings, OfAdaptersCarryTheirName) {
   EXPECT_THAT(changes({"lora={enabled: true, dim: 4}"}, {"lora={enabled: true, dim: 4, dropout: 0.1}"}),
               ElementsAre("lora.dropout:  -> 0.1"));

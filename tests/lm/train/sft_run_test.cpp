@@ -1,4 +1,4 @@
-// Whole runs on conversations: which tokens count in the loss, packed and padded data, and that they resume
+// Tests whole runs on conversations: which tokens count in the loss, packed and padded data, and resumption
 // bit for bit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -50,7 +50,7 @@ class SftRuns : public WholeRuns {
   }
 };
 
-// An evaluation's loss weighs all its labels equally, however they are batched.
+// The loss of an evaluation weighs all labels equally, for any division into batches.
 TEST_F(SftRuns, AnEvaluationOfSeveralBatchesCountsEachLabelOnce) {
   questions("train.jsonl", 20);
   std::string lines;
@@ -153,7 +153,8 @@ TEST_F(SftRuns, AllLearnedIsPretraining) {
   EXPECT_EQ(losses("sft", "grad_norm"), losses("text", "grad_norm"));
 }
 
-// The prompt of a generated sample is the complete question, however long, in the format used in training.
+// The prompt of a generated sample is the complete question, even if it is long, in the format used in
+// training.
 TEST_F(SftRuns, SamplesAskTheWholeQuestion) {
   const std::string question(300, 'q');
   run("run",

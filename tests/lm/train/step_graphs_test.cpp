@@ -1,5 +1,6 @@
-// Steps that are recorded once and replayed: their bits equal those of steps run kernel by kernel, whatever
-// runs between them, and they really run from graphs. A device with recordable streams simulates a GPU.
+// Tests steps that are recorded once and replayed. Their bits equal those of steps that run kernel by kernel,
+// even if other work runs between the steps. The tests also check that replayed steps run from graphs. A
+// device with recordable streams simulates a GPU.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -239,7 +240,7 @@ TEST(GraphsBesideOtherWork, ABadStepIsNamedAndLeftOut) {
 }
 
 // Forwards to a recording device, and calls `on_kernel` for each kernel that is enqueued, recorded or not.
-// Reports the number of kernels as a kernel choice, as a GPU reports its choices.
+// Reports the number of kernels in the way in which a GPU reports its choices of kernels.
 class HookedDevice final : public ForwardingDevice {
  public:
   HookedDevice(std::unique_ptr<Device> below, std::function<void()> on_kernel)

@@ -1,5 +1,5 @@
-// Step times by the clock of an asynchronous device. They include the last step before a pause, which the
-// host waits for immediately, and the first step after it.
+// Step times by the clock of an asynchronous device. The tests include the last step before a pause, for
+// which the host waits immediately, and the first step after the pause.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -102,7 +102,7 @@ class ClockedStream final : public ForwardingStream {
   bool counts_;
 };
 
-// The guard device, whose streams run asynchronously on their own threads, with that clock.
+// The guard device with the clock WorkClock. Streams run late, on their own threads.
 class ClockedDevice final : public ForwardingDevice {
  public:
   explicit ClockedDevice(WorkClock& clock) : ForwardingDevice(guard_device()), clock_(clock) {}
@@ -139,7 +139,7 @@ struct Measured {
 };
 
 // Measures steps as a run trains: each result is read after the gradients of the next step. The last result
-// before a pause is read immediately, and the pause has an evaluation. `traced`: with a tracing device.
+// before a pause is read immediately. During the pause, an evaluation runs. `traced`: with a tracing device.
 Measured measure(const DeviceTiming* timing, bool traced) {
   WorkClock clock;
   std::unique_ptr<Device> device = std::make_unique<ClockedDevice>(clock);

@@ -48,7 +48,7 @@ inline ModelConfig tiny_mixture() {
   return c;
 }
 
-// Latent attention, a dense layer and one with experts balanced by biases, and multi-token prediction of
+// Latent attention, a dense layer, a layer with experts balanced by biases, and multi-token prediction of
 // depth two.
 inline ModelConfig tiny_deepseek() {
   ModelConfig c = tiny_llama();
@@ -81,9 +81,9 @@ inline ModelConfig tiny_sparse() {
   return c;
 }
 
-// The features that AMD Primus uses in Megatron-LM's GPT for Grok 2 and MiniMax-M2.5: caps on logits, low
-// enough to matter, head norms, partly rotated heads, sigmoid scores and expert biases; and multi-token
-// prediction of depth one.
+// The features of Megatron-LM's GPT that AMD Primus uses for Grok 2 and MiniMax-M2.5: caps on logits, head
+// norms, partly rotated heads, sigmoid scores and expert biases. The caps are low enough to matter. Adds
+// multi-token prediction of depth one.
 inline ModelConfig tiny_capped() {
   ModelConfig c = tiny_llama();
   c.family = "primus_gpt";
@@ -179,7 +179,7 @@ inline ModelConfig tiny_qwen3_5() {
   c.kv_heads = 4;
   c.layers = 3;
   c.rotary_fraction = 0.5;
-  c.norm_epsilon = 1e-3;  // small states have small norms, and dividing by them would amplify rounding
+  c.norm_epsilon = 1e-3;  // dividing by the small norms of small states would amplify rounding
   c.centred_norms = c.attention.output_gate = true;
   c.linear = {.key_heads = 4, .value_heads = 8, .key_dim = 8, .value_dim = 6, .conv_width = 3};
   c.set_layers({0, 2}, &LayerSpec::attention, &kGatedDeltaNet);
@@ -343,8 +343,8 @@ inline std::vector<std::byte> bits_of(engine::Rank& rank, const Tensor& tensor) 
   return bytes;
 }
 
-// Returns the bits of a unit's weights that this rank stores, of elements [begin, end) of its shard: fp32
-// masters in any storage, and values of frozen weights.
+// Returns the bits of elements [begin, end) of this rank's shard of a unit's weights: fp32 masters in any
+// storage, and values of frozen weights.
 inline std::vector<std::byte> weight_bits(engine::Rank& rank, const engine::ParameterUnit& unit,
                                           const engine::FlatRange& range) {
   const auto part = [&](const Tensor& tensor) { return bits_of(rank, tensor.slice(range.begin, range.end)); };

@@ -19,7 +19,8 @@ struct Simulated {
   ClockState state = {};
 };
 
-// Simulates steps of seconds_of(step), until the clock declares one the last, or `maximum` steps are done.
+// Simulates steps of seconds_of(step) seconds, until the clock declares a step the last one or `maximum`
+// steps are done.
 Simulated simulate(TrainingClock& clock, double now, const std::function<double(std::int64_t)>& seconds_of,
                    double at_end = 0, std::int64_t first = 0, std::int64_t maximum = 100000) {
   Simulated run{.steps = first};

@@ -39,7 +39,7 @@ std::string hint_of(int global_batch, int micro_batch, int ranks) {
   return "";
 }
 
-// If the ranks could share the batch with smaller microbatches, the hint also suggests these.
+// If the ranks could share the batch with smaller microbatches, the hint also suggests smaller microbatches.
 TEST(TrainingSettings, ABatchThatRanksCannotShareComesWithOneThatTheyCan) {
   EXPECT_EQ(hint_of(8, 4, 2), "");
   EXPECT_THAT(hint_of(8, 8, 2), HasSubstr("a multiple of 16, or micro_batch_size to 4,"));

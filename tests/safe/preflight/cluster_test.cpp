@@ -326,7 +326,7 @@ TEST(SlowSearch, FindsALinkBetweenHalvesAndSaysNothingOfHealthyOnes) {
   EXPECT_EQ(findings[0].where, fmt::format("node-{} and node-{}", pair[0], pair[1]));
 }
 
-// A node is slow below 60 % of the median. A single pair is slow below half of that: 12 of 40 GB/s.
+// A node is slow below 60 % of the median. A single pair is slow below 30 % of the median: 12 of 40 GB/s.
 TEST(SlowSearch, APairAloneIsSlowBelowHalfTheShare) {
   const SearchPlan plan = plan_search(16);
   const Group& pair = plan.pairs[2][1];

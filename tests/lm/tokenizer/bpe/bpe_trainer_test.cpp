@@ -35,7 +35,7 @@ TEST(BpeTrainer, MergesTheMostFrequentPairFirst) {
   trainer.add("ab ab ab bc bc abc");
   const auto tokenizer = load(trainer.train());
   EXPECT_EQ(tokenizer->vocab_size(), 259);
-  // "ab" occurs in four words. After that merge, " ab" occurs in three words and " bc" in two.
+  // "ab" occurs in four words. After the merge of "ab", " ab" occurs in three words and " bc" in two words.
   EXPECT_EQ(tokenizer->token_text(257), "ab");
   EXPECT_EQ(tokenizer->token_text(258), "Ġab");
 }

@@ -1,4 +1,4 @@
-// Files that would need far more work or memory than the length of a text justifies.
+// Tests of tokenizer files with which a text needs far more work or memory than its length justifies.
 #include <gmock/gmock.h>
 
 #include <ctime>
@@ -86,7 +86,7 @@ TEST(HostileTokenizer, StepsAreCounted) {
               HasSubstr("a post-processor of more than 64 steps is not supported"));
   EXPECT_THAT(refused({{"decoder", sequence("decoders", repeated(replace("a", "b"), 65))}}),
               HasSubstr("a decoder of more than 64 steps is not supported"));
-  // The sequence itself counts as one step, so it can have 63 more.
+  // The sequence counts as one step, and can contain 63 more steps.
   const auto maximum = load({{"pre_tokenizer", sequence("pretokenizers", repeated(digits, 63))}});
   EXPECT_EQ(maximum->encode("ab"), (Ids{0, 1}));
 }
@@ -104,7 +104,8 @@ TEST(HostileTokenizer, NormalizersGrowATextWithinBounds) {
               HasSubstr("32 times"));
   EXPECT_THAT(refused({{"normalizer", {{"type", "Prepend"}, {"prepend", megabyte}}}}),
               HasSubstr("the normalizer 'Prepend' produces"));
-  // Each part between added tokens may grow up to the limit of a text, but not all parts together.
+  // The growth limit of a text applies to the sum of all parts between added tokens. A single part may reach
+  // the limit.
   const json cutter = json::array({{{"id", 5}, {"content", "b"}, {"special", true}}});
   std::string parts;
   for (int i = 0; i < 100; ++i) parts += "ab";
@@ -156,7 +157,8 @@ TEST(HostileTokenizer, TemplatesPutFewIdsAroundAText) {
 }
 
 TEST(HostileTokenizer, ExpressionsHaveABudgetForTheWholeText) {
-  // Exponential at each position, quadratic over all matches, and exponential in the search for one match.
+  // The three expressions take exponential time at each position, quadratic time over all matches, and
+  // exponential time in the search for one match.
   EXPECT_THAT(refused({{"pre_tokenizer", split("(?:a?){18}a{18}b|.")}}, std::string(60'000, 'a')),
               HasSubstr("(?:a?){18}a{18}b|. needs more than 1.1 s for a text of 60000 bytes"));
   EXPECT_THAT(refused({{"pre_tokenizer", split("a*b|.")}}, std::string(200'000, 'a')),

@@ -162,7 +162,7 @@ TEST(HuggingFace, TokenizerConfigAddsTokens) {
   EXPECT_EQ(tokenizer->special_ids().eos, 10);
   EXPECT_EQ(tokenizer->decode(Ids{8, 2, 9, 10}), "a <tool>");
   EXPECT_NE(tokenizer->fingerprint(), plain->fingerprint());
-  // Older files, which apply if the config has no added_tokens_decoder.
+  // If the config has no added_tokens_decoder, two older files apply.
   files.tokenizer_config_json = "{}";
   files.added_tokens_json = R"({"<start>": 8, "<tool>": 9})";
   files.special_tokens_map_json = R"({"eos_token": {"content": "<start>"}, "pad_token": "b"})";

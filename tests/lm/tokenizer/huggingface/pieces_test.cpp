@@ -60,7 +60,7 @@ TEST(Pieces, AreThoseOfTheTokenizersLibrary) {
   EXPECT_EQ(lines, 33);
 }
 
-// Text without characters that Unicode changed after version 14 uses the short classes, which are faster.
+// Text without characters of later Unicode versions uses the short classes, which are faster.
 TEST(Pieces, NewerCharactersAreListedWhereTheyCount) {
   const PcrePattern letters = to_pcre("\\p{L}+");
   EXPECT_EQ(letters.plain, "\\p{L}+");

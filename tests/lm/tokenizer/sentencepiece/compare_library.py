@@ -82,7 +82,7 @@ def texts(processor, count):
     own = [processor.id_to_piece(i).replace(MARK, " ") for i in range(processor.get_piece_size())]
     for _ in range(count):
         text = ""
-        # Most are short, because rounding of the sums grows along a text.
+        # Most texts are short, because the rounding error of the sums grows along a text.
         for _ in range(1 + rng.randrange(300 if rng.randrange(50) == 0 else 12)):
             kind = rng.randrange(8)
             if kind == 0:

@@ -1,8 +1,8 @@
 // Ids equal those of the sentencepiece library on random texts, for trained models and for models whose
-// scores tie. Debian's library, 0.1.97, breaks ties of unigram models differently from 0.2.3 and Primus; in
-// that case both segmentations must have equal sums of scores. compare_library.py compares every id with the
-// newest library. PRIMUS_SENTENCEPIECE_TEXTS sets the number of texts per model (default 2000), and makes the
-// test print the CPU time of both encoders.
+// scores tie. Debian's library, 0.1.97, breaks ties of unigram models in another way than 0.2.3 and Primus.
+// For such a tie, the two segmentations must have equal sums of scores. compare_library.py compares every id
+// with the latest library. PRIMUS_SENTENCEPIECE_TEXTS sets the number of texts per model (default 2000), and
+// makes the test print the CPU time of both encoders.
 #include <gtest/gtest.h>
 #include <sentencepiece_processor.h>
 
@@ -183,8 +183,8 @@ TEST(SentencePieceLibrary, UnigramWhoseSumsTie) {
 }
 
 TEST(SentencePieceLibrary, UnigramWhoseSumsTieButForRounding) {
-  // Tenths are not exact in binary, so the rounding of sums decides, and it differs between the positions of
-  // a text.
+  // Tenths are not exact in binary, so the rounding of sums decides. This rounding differs between the
+  // positions of a text.
   compare(roles() + byte_pieces() +
           all_short_pieces([](size_t length, int) { return -0.1F * static_cast<float>(length); }) +
           trainer(kUnigram, true));

@@ -206,7 +206,7 @@ TEST(SentencePiece, TokensOfTheFilesBesideItAreFoundFirst) {
   EXPECT_EQ(again->fingerprint(), tokenizer->fingerprint());
   side.tokenizer_config_json = R"({"legacy": true})";
   EXPECT_EQ(load_with()->encode("a<|im_start|>a", false), (Ids{5, 6, 5}));
-  // If the model keeps blanks, text that starts with a blank gets no further one.
+  // If the model keeps blanks, text that starts with a blank gets no second blank.
   const std::string keeps_blanks = text(3, number(3, 1) + number(4, 0) + number(5, 1));
   const auto kept = make_sentencepiece_tokenizer(bytes + keeps_blanks, "x.model", "x", side);
   EXPECT_EQ(kept->encode("a<|im_start|> a<|im_start|>a", false), (Ids{5, 6, 5, 6, 5}));

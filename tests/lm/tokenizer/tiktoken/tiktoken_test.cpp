@@ -107,7 +107,8 @@ TEST(Tiktoken, EqualsTheHuggingFaceFormOfTheSameVocabulary) {
 }
 
 // Rank files with as many ranks as the published files, because the number of ranks identifies a tokenizer.
-// write_tiktoken_golden.py explains their contents and got the expected ids from the tiktoken package.
+// write_tiktoken_golden.py explains the contents of these files. The expected ids come from the tiktoken
+// package.
 class PublishedRanks : public testing::TestWithParam<const char*> {
  protected:
   // All regular tokens of llama3.tokenizer.json, then tokens that no text contains.

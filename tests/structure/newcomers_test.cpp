@@ -139,8 +139,8 @@ TEST(Newcomers, AFamilyOfKnownPartsIsOneFile) {
 }
 
 // The table of keys is compiled twice. A new key also recompiles the files that include
-// config/trainer_config.h. Files that read a key include it; files that only pass experiments on do not. Each
-// additional file makes such a change slower (docs/performance.md).
+// config/trainer_config.h. Files that read a key include this header; files that only pass experiments on do
+// not. Each additional file makes a build after a new key slower (docs/performance.md).
 TEST(Newcomers, AKeyRecompilesOnlyItsReaders) {
   const auto including = [](const std::string& header) {
     std::set<std::string> files;
@@ -167,7 +167,7 @@ TEST(Newcomers, AKeyRecompilesOnlyItsReaders) {
 
 // Only families, and the files that make a model from settings, name kinds of layers. The code for FLOPs,
 // benchmarks, meshes, caches and comparisons of models calls the functions of LayerKind, and names no kind.
-// No header declares a kind, except the two of a plain layer.
+// No header declares a kind, except the two kinds of a plain layer.
 TEST(Newcomers, AKindOfLayerIsOneFile) {
   const auto kinds = definitions("lm/model/blocks/", "^extern const LayerKind (k\\w+)\\{");
   EXPECT_GE(kinds.size(), 8U);
@@ -287,7 +287,7 @@ TEST(Newcomers, AnOperatorIsItsFolder) {
 }
 
 // A formula.h exists because CPU and GPU kernels compute the same arithmetic: both kinds of sources include
-// it, perhaps through another header.
+// formula.h, perhaps through another header.
 TEST(Newcomers, AFormulaServesBothSortsOfDevices) {
   std::map<std::string, std::string> cpu, gpu, shared;  // texts by path
   for (const auto& [path, text] : sources()) {
@@ -313,7 +313,8 @@ TEST(Newcomers, AFormulaServesBothSortsOfDevices) {
     EXPECT_TRUE(of_cpu.contains(formula) || of_others.contains(formula)) << formula;
     EXPECT_TRUE(of_gpu.contains(formula) || of_others.contains(formula)) << formula;
   }
-  // No other file includes it: a formula is compiled for a target, in the namespace of its kernels.
+  // No other file includes a formula, because a formula is compiled for a target, in the namespace of the
+  // kernels.
   for (const auto& [path, text] : sources()) {
     if (cpu.contains(path) || gpu.contains(path) || shared.contains(path)) continue;
     EXPECT_EQ(text.find("/formula.h\""), std::string::npos) << path;
@@ -373,8 +374,8 @@ TEST(Newcomers, ADtypeIsTenFiles) {
   EXPECT_LE(files, 10);
 }
 
-// A new model setting has a line in the table of keys, and its field is declared in the file that uses it.
-// Other frameworks name it only if they treat it specially.
+// A new model setting has a line in the table of keys. The file that uses the setting declares the field. The
+// code of another framework names the setting only if the framework treats the setting specially.
 TEST(Newcomers, ASettingOfModelsIsItsKeyAndTheFileThatUsesIt) {
   const std::string llama4 = "lm/model/families/llama4.cpp", attention = "lm/model/blocks/self_attention.cpp";
   EXPECT_EQ(files_with("qk_l2_norm"), (std::set<std::string>{"config/keys.def", llama4}));
@@ -382,7 +383,7 @@ TEST(Newcomers, ASettingOfModelsIsItsKeyAndTheFileThatUsesIt) {
     EXPECT_EQ(files_with(setting, "config/"), std::set<std::string>{"config/keys.def"}) << setting;
     EXPECT_EQ(files_with(setting, "lm/"), std::set{attention}) << setting;
   }
-  // The table of fields has only those of the model as a whole and of its rotation.
+  // The table model_fields.def has only the fields of the whole model and of RoPE.
   const std::string table = "lm/model/model_fields.def";
   for (const auto& [part, file] : definitions("lm/model/", "^([A-Z]+)_FIELD\\(\\w"))
     EXPECT_TRUE(file == table && (part == "MODEL" || part == "ROPE")) << part << " in " << file;

@@ -89,7 +89,7 @@ TEST(Float16, EveryCodeIsItsNumberAndComesBack) {
     if (std::isnan(expected)) {
       EXPECT_TRUE(std::isnan(value)) << bits;
       EXPECT_TRUE(std::isnan(static_cast<float>(Float16(value)))) << bits;
-      EXPECT_EQ(Float16(value).bits | 0x0200U, bits | 0x0200U) << bits;  // payload kept, but quiet
+      EXPECT_EQ(Float16(value).bits | 0x0200U, bits | 0x0200U) << bits;  // keeps the payload, quiets the NaN
       continue;
     }
     EXPECT_EQ(static_cast<double>(value), expected) << bits;

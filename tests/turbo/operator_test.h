@@ -51,8 +51,8 @@ using Values = std::vector<double>;
 struct DeviceUnderTest {
   IsaLevel level = best_isa_level();
   int threads = 2;
-  // True for the guard device: only kernels and copies can access its memory, and its streams are
-  // asynchronous.
+  // True for the guard device: only kernels and copies can access the device's memory, and the device's
+  // streams are asynchronous.
   bool guarded = false;
   int emulated_warp = 0;  // > 0: GPU kernels in the emulator, with warps of 32 or 64 lanes
   std::string plugin;     // the plug-in of a GPU; empty: not a GPU
@@ -166,7 +166,8 @@ inline Values numeric_gradient(const std::function<double(const Values&)>& loss,
   return gradient;
 }
 
-// Returns the sum of a[i] * b[i]. With a random b, it is a scalar loss whose gradient with respect to a is b.
+// Returns the sum of a[i] * b[i]. With a random b, the sum is a scalar loss whose gradient with respect to a
+// is b.
 inline double dot(const Values& a, const Values& b) {
   double sum = 0;
   for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];

@@ -109,7 +109,7 @@ void make_rdma(FakeMachine& fake, const std::string& layer) {
     fake.write(folder + "ports/1/counters/symbol_error", "0\n");
     fake.write(fmt::format("/dev/infiniband/uverbs{}", i), "");
   }
-  // A port that is disabled on purpose, which is not a fault.
+  // A port that is disabled on purpose is not a fault.
   const std::string folder = "/sys/class/infiniband/mlx5_8/ports/1/";
   fake.write(folder + "state", "1: DOWN\n");
   fake.write(folder + "phys_state", "3: Disabled\n");

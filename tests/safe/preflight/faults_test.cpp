@@ -49,7 +49,7 @@ struct Fault {
   const char* measured;  // part of the finding's measured value
   const char* fix;       // part of the finding's fix
   void (*change)(NodeOptions&) = nullptr;
-  std::vector<const char*> also = {};  // other checks that may report it, too
+  std::vector<const char*> also = {};  // other checks that may report this fault
 };
 
 std::ostream& operator<<(std::ostream& out, const Fault& fault) { return out << fault.name; }
@@ -463,7 +463,7 @@ TEST(Faults, ANodeIsCalledAsSlurmCallsIt) {
   EXPECT_EQ(fake.machine()->node_name(), "gpu-12");
 }
 
-// Each rank needs 1 GiB, but all together at most half of a small memory.
+// Each rank needs 1 GiB. If the memory is small, all ranks together need at most half of the memory.
 TEST(Faults, RanksNeedAGibibyteEachOrHalfTheMemory) {
   const auto verdict = [](int ranks, int gib, double available) {
     FakeMachine fake;

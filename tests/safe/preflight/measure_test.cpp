@@ -147,14 +147,14 @@ TEST(Performance, ThresholdsDecide) {
 
 TEST(Performance, GpusThatPrimusCannotUseAreSaid) {
   FakeMachine fake;
-  test::make_amd_node(fake);  // their plug-in is not built here
+  test::make_amd_node(fake);  // the plug-in for AMD GPUs is not built here
   std::vector<Finding> findings;
   const std::vector<std::string> devices = devices_to_measure(*fake.machine(), findings);
   EXPECT_FALSE(devices.empty());
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_GE(findings[0].verdict, Verdict::kWarn);
   EXPECT_THAT(findings[0].measured, HasSubstr("8 GPUs"));
-  // If their speed was requested, the missing plug-in is a failure.
+  // If the speed of the GPUs was requested, the missing plug-in is a failure.
   findings.clear();
   devices_to_measure(*fake.machine(), findings, true);
   ASSERT_EQ(findings.size(), 1U);

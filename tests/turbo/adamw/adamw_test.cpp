@@ -143,7 +143,8 @@ TEST_P(AdamWTest, RandomRoundingDependsOnStreamStepAndElementAlone) {
   EXPECT_NE(one, run(bench, 1, far, 2));
 }
 
-// A bf16 second moment that changes by 0.1 % per step converges, which rounding to nearest would prevent.
+// A bf16 second moment that changes by 0.1 % per step converges. With rounding to nearest, it would not
+// converge.
 TEST_P(AdamWTest, ASlowSecondMomentInBf16DoesNotStop) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kCount = 4096;

@@ -282,7 +282,7 @@ TEST_P(BlockMomentsTest, TheMomentsFollowTheirDefinitionInDouble) {
       const double root = std::sqrt(exact_v / (1 - std::pow(set.beta2, number))) + 1e-8;
       const double expected = before[i] * (1 - set.lr * set.weight_decay) -
                               set.lr / (1 - std::pow(set.beta1, number)) * exact_m / root;
-      // 1 - beta2 in fp32 has a relative error of 3e-8 / 1e-3, which the square root halves.
+      // 1 - beta2 in fp32 has a relative error of 3e-8 / 1e-3. The square root halves this error.
       ASSERT_NEAR(after[i], expected, 3e-5 * std::abs(expected - before[i]) + 1e-7);
     }
   }

@@ -305,7 +305,7 @@ TEST(Attention, Fp16MatchesReference) {
 }
 
 // Gradients of fp16 operands must be fp16 and cannot be accumulated. Other calls throw, because no test
-// covers their accuracy.
+// covers the accuracy of such calls.
 TEST(Attention, Fp16TakesWholeGradientsOfItsOwnType) {
   OperatorBench bench;
   const AttentionShape s = shape(1, 8, 2, 2, 8, 8);

@@ -16,7 +16,7 @@ namespace {
 
 struct Case {
   AttentionShape shape;
-  // Where parts begin, except the first part, which begins at 0.
+  // The beginnings of all parts except the first part, which begins at 0.
   std::vector<std::int64_t> query_cuts, key_cuts;
   std::vector<std::int64_t> documents = {};  // lengths of documents; empty: a single document
   bool sinks = false;

@@ -239,7 +239,7 @@ struct OnDevice {
             .d_y = d_y,
             .d_edge = d_edge};
   }
-  // Returns `tensor` if an activation follows the sum; otherwise gradients do not need it.
+  // Returns `tensor` if an activation follows the sum; otherwise gradients do not need the sums.
   static Tensor of_sums(const CausalConvShape& shape, const Tensor& tensor) {
     return shape.form == Form::kSilu ? tensor : Tensor();
   }
@@ -336,8 +336,8 @@ TEST_P(CausalConvTest, PiecesWithTheirEdgesAreTheWhole) {
         const Tensor edge = bench.empty(DType::kF32, halves.edge()),
                      d_edge = bench.empty(DType::kF32, halves.edge());
         bench.run(CausalConvEdge{.shape = halves, .bcx = on.bcx, .edge = edge});
-        // The edge before a segment comes from the preceding segment, and the gradient of this edge is sent
-        // back to it.
+        // The edge before a segment comes from the preceding segment. The gradient of this edge is sent to
+        // the preceding segment.
         const auto moved = [&](const Tensor& tensor, std::int64_t by) {
           const Values all = bench.download(tensor);
           Values result(all.size());

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kKernels = static_cast<int>(KernelId::kCount);
 
-// The build's list contains every kernel once, sorted by header and line, so that it is equal on every
+// The build's list contains every kernel once, sorted by header and line. So the list is equal on every
 // machine.
 TEST(KernelCoverage, TheListIsThatOfTheHeaders) {
   const std::filesystem::path root = std::filesystem::path(PRIMUS_SOURCE_DIR) / "src" / "turbo";
@@ -121,8 +121,8 @@ TEST(KernelTable, AMissingKernelIsAnErrorThatNamesItAndTheDevice) {
   }
 }
 
-// The error for a missing kernel has the device's description, which must be that of a GPU, although the
-// emulator runs on a CPU.
+// The error for a missing kernel has the device's description. The emulator runs on a CPU, but must be
+// described as a GPU.
 TEST(KernelTable, TheEmulatorCallsItselfAGpu) {
   test::OperatorBench bench({.emulated_warp = 64});
   EXPECT_EQ(bench.device().description(), "emulated GPU, warps of 64");

@@ -204,8 +204,8 @@ TEST(CrossEntropy, ManyThreadsGiveTheSameBits) {
   }
 }
 
-// Divides the columns of logits as tensor parallelism does, and computes the statistics of each part, then
-// the loss and the gradients from the statistics of all parts.
+// Divides the columns of logits as tensor parallelism does. Computes the statistics of each part. Then
+// computes the loss and the gradients from the statistics of all parts.
 struct Parts {
   Parts(OperatorBench& bench, const Problem& p, const std::vector<std::int64_t>& cuts, DType gradient)
       : parts(bench.empty(DType::kF32,

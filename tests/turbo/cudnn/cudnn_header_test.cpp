@@ -1,4 +1,4 @@
-// If NVIDIA's header is installed, compares our declarations of cuDNN's interface with it.
+// If NVIDIA's header is installed, compares our declarations of cuDNN's interface with this header.
 #include <cudnn.h>
 #include <gtest/gtest.h>
 

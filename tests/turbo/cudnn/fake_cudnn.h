@@ -37,7 +37,8 @@ struct Compiled {
 const Compiled& compiled();
 int plans_made();
 
-// Return the addresses that were passed to the last execution, by id, and its workspace.
+// executed() returns the addresses that were passed to the last execution, by id. executed_workspace()
+// returns the workspace of this execution.
 const std::map<std::int64_t, void*>& executed();
 void* executed_workspace();
 // Returns the number of descriptors that were created and not destroyed.

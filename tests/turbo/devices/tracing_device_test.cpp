@@ -81,8 +81,8 @@ TEST(TracingDevice, WritesDownWhatRanOnEachStream) {
   unsetenv("PRIMUS_PLUGIN_PATH");
 }
 
-// A device that measures times by events, as GPUs do. It is a CPU device, which completes work when it is
-// enqueued, with an artificial clock.
+// A device that measures times by events, as GPUs do. It is a CPU device with an artificial clock, and
+// completes work when the work is enqueued.
 class TimedEvent final : public Event {
  public:
   void synchronize() override { reached = true; }

@@ -95,7 +95,8 @@ TEST_P(Fp8LinearTest, QuantisationGivesTheCodesOfTheFormats) {
   }
 }
 
-// The scale is computed from the largest magnitude, wherever it is in a tensor that several blocks process.
+// The scale is computed from the largest magnitude of a tensor, at any position. Several blocks process the
+// tensor.
 TEST_P(Fp8LinearTest, TheScaleIsThatOfTheLargestMagnitudeWhereverItIs) {
   OperatorBench bench(GetParam());
   const Shape shape{208, 336};

@@ -71,7 +71,8 @@ struct Operands {
   Values x, weights, d_y;
 };
 
-// Sets rows that belong to no expert to NaN, which no kernel may read, or which no kernel has written.
+// Sets rows that belong to no expert to NaN. Kernels must not read such rows of an input, and do not write
+// such rows of a result.
 void poison(Values& values, const Case& c) {
   std::fill(values.end() - std::ssize(values) * c.unowned / std::max<std::int64_t>(rows_of(c), 1),
             values.end(), NAN);
@@ -230,8 +231,8 @@ TEST_P(GroupedLinearTest, PickedRows) {
   }
 }
 
-// NaN in the rows and weights of one expert does not change a bit of the results of other experts, although
-// tiles and steps of k may extend beyond the last row of an expert.
+// NaN in the rows and weights of one expert does not change a bit of the results of other experts. Tiles and
+// steps of k may extend beyond the last row of an expert.
 TEST_P(GroupedLinearTest, ExpertsKeepApart) {
   OperatorBench bench(GetParam());
   const DType dtype = DType::kBF16;

@@ -9,7 +9,7 @@
 #include "turbo/linear/hipblaslt.h"
 #include "turbo/linear/rocblas.h"
 
-// Newer rocBLAS headers define a macro with the name of this function.
+// Later rocBLAS headers define a macro with the name of this function.
 #undef rocblas_gemm_ex
 
 namespace primus::turbo {

@@ -25,15 +25,15 @@ struct FakeAmd {
   int workspace = 1 << 20;  // bytes that algorithms with even numbers need
   // These members are set by the library.
   char error[200] = "";          // describes the first wrong call
-  int handles = 0, objects = 0;  // numbers of handles and objects that are not yet destroyed
+  int handles = 0, objects = 0;  // numbers of existing handles and objects
   int questions = 0, products = 0;
   int last_algorithm = -1;
   void *stream = nullptr, *workspace_memory = nullptr;
   bool atomics = true;  // rocBLAS only
 };
 
-// The one handle of a fake library, which also records the library's first misuse. Functions return the
-// library's statuses; 0 is success.
+// A fake library has one handle. The handle also records the first misuse of the library. Functions return
+// the library's statuses; 0 is success.
 struct FakeHandle {
   FakeAmd& state;
   int misused;  // the status of a misuse

@@ -106,8 +106,8 @@ TEST(Linear, LargeSumsMatchReference) {
   expect_product(benches, GemmRole::kInputGradient, layer, {DType::kBF16, DType::kBF16, DType::kBF16}, true);
 }
 
-// If an operand is fp16, both must be fp16, and the result is fp16 or fp32. There is no separate kernel for a
-// single row in fp16.
+// If an operand is fp16, both operands must be fp16, and the result is fp16 or fp32. There is no separate
+// kernel for a single row in fp16.
 TEST(Linear, ProductsInFp16MatchReference) {
   Benches benches = every_bench();
   std::vector<Layer> all = layers();
@@ -353,8 +353,8 @@ TEST(Linear, Fp32OperandsKeepAllTheirDigits) {
   }
 }
 
-// A result is rounded once, from a sum whose terms are exact to 2^-14. A few percent of the results are so
-// close to the middle between two bf16 numbers that they may be rounded up or down.
+// A result is rounded once. The terms of its sum are exact to 2^-14. A few percent of the results are so
+// close to the middle between two bf16 numbers that these results may be rounded up or down.
 TEST(Linear, Bf16ResultsOfFp32OperandsAreRoundedOnce) {
   const Layer layer{130, 80, 64};
   const GemmRole role = GemmRole::kInputGradient;

@@ -24,7 +24,7 @@ Plan reference_plan(const std::vector<int>& experts, const Values& weights, int 
       if (experts[slot] == e) mine.push_back(static_cast<int>(slot));
     }
     if (capacity > 0 && static_cast<int>(mine.size()) > capacity) {
-      // Orders by position, and within a position by sequence.
+      // Orders slots by position, and slots of one position by sequence.
       const int positions = static_cast<int>(experts.size()) / top_k / sequences;
       std::stable_sort(mine.begin(), mine.end(),
                        [&](int x, int y) { return x / top_k % positions < y / top_k % positions; });
@@ -167,7 +167,8 @@ TEST_P(MoePermuteTest, PlanRouting) {
   OperatorBench bench(GetParam());
   struct Case {
     int tokens, top_k, count, sequences;
-    std::vector<int> capacities;  // 0: unlimited. The emulated GPU is slow, so large cases have only two.
+    // 0: unlimited. The emulated GPU is slow, so large cases have only two capacities.
+    std::vector<int> capacities;
   };
   for (const auto& [tokens, top_k, count, sequences, capacities] : {Case{1, 1, 2, 1, {0, 1, 5, 40}},
                                                                     {50, 2, 4, 1, {0, 1, 5, 40}},
@@ -251,8 +252,9 @@ TEST_P(MoePermuteTest, APlanForSomeExperts) {
   }
 }
 
-// The first part has the first experts, as many as fit into its space. Each part equals the whole plan
-// restricted to its experts. Rows that are summed from two tensors have the same bits as rows of one tensor.
+// The first part has as many of the first experts as fit into its space. Each part equals the whole plan,
+// restricted to the experts of the part. Rows that are summed from two tensors have the same bits as rows of
+// one tensor.
 TEST_P(MoePermuteTest, APlanInTwoParts) {
   OperatorBench bench(GetParam());
   const std::int64_t tokens = 200, top_k = 3, count = 9, slots = tokens * top_k, hidden = 24;
@@ -299,7 +301,7 @@ TEST_P(MoePermuteTest, APlanInTwoParts) {
     bench.run(CombineRows{
         .x = x, .rows = call.parts_of(plan).rows, .weights = {}, .previous = {}, .out = together});
     const Tensor apart = bench.empty(DType::kBF16, {tokens, hidden});
-    // x without the rows of the second part, and without those of the first.
+    // Passes x without the rows of the second part, and x without the rows of the first part.
     bench.run(CombineRows{.x = x.slice(0, std::max(cut, 1)),
                           .rows = call.parts_of(head).rows,
                           .weights = {},

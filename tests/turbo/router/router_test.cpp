@@ -128,7 +128,7 @@ Values row_of(const Values& matrix, std::int64_t row, std::int64_t cols) {
 class RouterTest : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, RouterTest, ::testing::ValuesIn(devices_under_test()));
 
-// If experts are given, they are used, and their weights follow the rule.
+// If experts are given, the router uses them, and the weights of these experts follow the rule.
 TEST_P(RouterTest, WeighsTheGivenByTheRule) {
   OperatorBench bench(GetParam());
   const Case c = cases().front();

@@ -215,7 +215,8 @@ struct Weighted {
   double of(std::size_t row) const {
     return row < kOwned ? weights[static_cast<std::size_t>(slots[row])] : 0;
   }
-  // Returns `rows` with NaN in rows of no slot, which no kernel may read, or which no kernel has written.
+  // Returns `rows` with NaN in rows that belong to no slot. Kernels must not read such rows of an input, and
+  // do not write such rows of a result.
   static Values poisoned(Values rows) {
     std::fill(rows.begin() + std::ssize(rows) / kSlots * kOwned, rows.end(), NAN);
     return rows;

@@ -23,8 +23,8 @@ AsyncWriter::~AsyncWriter() {
 void AsyncWriter::save(Snapshot snapshot, Sources sources) {
   wait();
   if (sources != Sources::kStable) {
-    // If most of the last save's data was not yet read when the update began, copies the tensors during the
-    // step this time, so that the update does not wait.
+    // In the last save, most of the data may still have been unread when the optimizer update began. Then
+    // copies the tensors during this step, before the update.
     copy_first_ = sources == Sources::kOnDevice || buffer_.was_late();
     std::vector<TensorSource> all = snapshot.model;
     all.insert(all.end(), snapshot.optimizer.begin(), snapshot.optimizer.end());
@@ -82,8 +82,8 @@ WrittenBytes AsyncWriter::last_written() const {
 }
 
 void AsyncWriter::run() {
-  // The priority is lower than that of training threads. Their idle time is enough for this thread, and
-  // wait_copied() does not depend on it.
+  // Has a lower priority than the training threads. This thread runs while they are idle, and wait_copied()
+  // does not need this thread.
   constexpr int kNice = 10;
   // Sets the niceness of this thread only (Linux). A failure affects only speed, so it is ignored.
   ::setpriority(PRIO_PROCESS, 0, kNice);

@@ -81,9 +81,9 @@ class CheckpointRoot {
   // Returns the folder of the checkpoint of `iteration`, whether the folder exists or not.
   Path folder(std::int64_t iteration) const;
 
-  // For a run that starts from scratch: moves all checkpoints and `latest` to a new folder next to them,
-  // `previous-1`, `previous-2` and so on, where they cannot be mistaken for checkpoints of the new run.
-  // Returns the new folder; nullopt if there was nothing to move.
+  // For a run that starts from scratch: moves all checkpoints and `latest` to a new subfolder of the root:
+  // `previous-1`, `previous-2` and so on. The new run never reads this subfolder. Returns the subfolder;
+  // nullopt if there was nothing to move.
   std::optional<Path> set_aside();
 
   // Returns the iteration of the last checkpoint that this object saved durably.
@@ -181,8 +181,7 @@ ResumePoint find_resume_point(const Path& root, Validation validation = Validati
 //
 // save() returns at once; the writer reads the tensors during the next forward and backward passes, because
 // weights and moments change only in the next optimizer update. Call wait_copied() right before that update:
-// the caller and the writer then copy what is still unread (SnapshotBuffer), and training waits only for this
-// copy.
+// the caller and the writer then copy the unread data (SnapshotBuffer).
 class AsyncWriter {
  public:
   enum class Sources {

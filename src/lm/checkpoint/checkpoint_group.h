@@ -47,9 +47,9 @@ class GroupError : public Error {
 // Returns the errno value if `error` is the error of a file operation on any rank, else 0.
 int file_code_of(const Error& error);
 
-// Runs one step of the group. Every rank runs `work`. Once all have finished, rank 0 runs `conclude` with
-// their results, and every rank returns the result of `conclude`. If any rank fails, all throw. Rank 0 first
-// calls `failed`, which may throw a better error instead.
+// Runs one step of the group. Every rank runs `work`. Then rank 0 runs `conclude` with the results of all
+// ranks. Every rank returns the result of `conclude`. If a rank fails, all ranks throw its error. Before
+// that, rank 0 calls `failed`, which may throw a better error.
 std::string in_step(CheckpointGroup& group, const std::function<std::string()>& work,
                     const std::function<std::string(const std::vector<std::string>&)>& conclude,
                     const std::function<void(const Error&)>& failed = {});

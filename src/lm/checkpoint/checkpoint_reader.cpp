@@ -44,9 +44,9 @@ std::uint32_t crc_of(const TensorView& tensor, const Slice& slice, std::uint64_t
   return crc;
 }
 
-// Calls visit(index of the slice, record, slice, begin, end) for each slice of which rank `rank` of `ranks`
-// checks the bytes [begin, end). Together the ranks check every byte, and each rank checks about the same
-// number of bytes.
+// Calls visit(index of the slice, record, slice, begin, end) for each slice that rank `rank` of `ranks`
+// checks. The rank checks the bytes [begin, end) of the slice. Together the ranks check every byte, and each
+// rank checks about the same number of bytes.
 template <class Visit>
 void for_each_share(const Manifest& manifest, int rank, int ranks, Visit visit) {
   std::uint64_t total = 0;
@@ -69,8 +69,8 @@ void for_each_share(const Manifest& manifest, int rank, int ranks, Visit visit) 
   }
 }
 
-// Returns whether an error means that the checkpoint is damaged. It does not if this process cannot read a
-// file now (permission, too many open files) or a rank is lost.
+// Returns whether an error means that the checkpoint is damaged. Returns false if this process cannot read a
+// file now (permission, too many open files), or if a rank is lost.
 bool condemns(const Error& error, const CheckpointGroup& group) {
   if (group.size() > 1 && dynamic_cast<const GroupError*>(&error) == nullptr) return false;
   const int code = file_code_of(error);
@@ -259,8 +259,8 @@ ResumePoint find_resume_point(const Path& root, Validation validation, Env& env,
   const std::string there = in_step(
       *group, [] { return std::string(); },
       [&](const std::vector<std::string>&) {
-        // The iterations up to `latest` come first, the newest at the beginning. Later iterations follow, to
-        // be used only if all of these are damaged.
+        // The iterations up to `latest` come first, sorted from newest to oldest. Iterations after `latest`
+        // follow, for the case that all iterations up to `latest` are damaged.
         std::vector<std::int64_t> order = checkpoints.iterations();
         std::reverse(order.begin(), order.end());
         std::string problem;
@@ -285,7 +285,7 @@ ResumePoint find_resume_point(const Path& root, Validation validation, Env& env,
       return result;
     } catch (const Error& error) {
       // Does not fall back to an older checkpoint if the current checkpoint may be valid, because the run
-      // would later overwrite it.
+      // would later overwrite the current checkpoint.
       if (!condemns(error, *group)) throw;
       const std::string where = error.location().empty() ? "" : error.location() + ": ";
       result.rejected.push_back(fmt::format("{}: {}{}", folder.filename().string(), where, error.what()));

@@ -237,8 +237,8 @@ void CheckpointRoot::publish(const Path& temporary, std::int64_t iteration) {
 
 void CheckpointRoot::retire_old(std::int64_t newest) {
   if (options_.keep_last <= 0) return;
-  // Removes only checkpoints of earlier iterations. If the run resumed from an older checkpoint, later
-  // checkpoints are from the time before, and are not removed here.
+  // Removes only checkpoints of earlier iterations. Keeps checkpoints of later iterations, which exist if the
+  // run resumed from an older checkpoint.
   auto old = iterations();
   std::erase_if(old, [&](std::int64_t iteration) { return iteration > newest; });
   const auto keep = static_cast<std::size_t>(options_.keep_last);

@@ -171,9 +171,9 @@ std::string CheckpointSave::write() {
 
 Path CheckpointSave::handover_file(int rank) const { return folder_ / fmt::format(".handover-{:05}", rank); }
 
-// If elements have another order in the file, one rank writes the complete slab: the rank that holds its
-// first element in memory. Other ranks hand over their elements, because in the file they may interleave
-// element by element.
+// If the element order in the file differs from memory, one rank writes the complete slab: the rank that
+// holds the slab's first element in memory. Other ranks hand over their elements, because the elements of two
+// ranks may alternate in the file.
 void CheckpointSave::hand_over(std::size_t tensor, const HeldRun& part) {
   const TensorSource& source = *tensors_[tensor].source;
   const ElementRun& run = part.run;

@@ -9,7 +9,7 @@
 
 namespace primus {
 
-// Throws kUnsupported, which names the tensor, unless the tensor's elements are fp32, bf16, fp16 or fp64.
+// Throws kUnsupported with the tensor's name if the elements are not fp32, bf16, fp16 or fp64.
 void require_float(const TensorView& tensor);
 
 // Converts out.size() elements. `dtype` must be one that require_float() accepts; `from` may be unaligned.

@@ -16,8 +16,8 @@ namespace primus {
 namespace {
 
 constexpr std::size_t kLengthBytes = 8;
-constexpr std::size_t kMaxMetadata = 65536;  // max number of metadata entries, because each entry uses more
-                                             // memory than its text
+constexpr std::size_t kMaxMetadata = 65536;  // max number of metadata entries; a limit is needed because an
+                                             // entry uses more memory than its text
 
 constexpr std::array<std::pair<std::string_view, DType>, 12> kDTypes{{{"F64", DType::kF64},
                                                                       {"F32", DType::kF32},

@@ -116,7 +116,7 @@ class SafetensorsFolder {
   const Path& folder() const { return folder_; }
   // Returns inconsistencies that do not prevent loading: the index states a total_size that differs from the
   // tensors' size, as in some published models; the folder also contains a single model file that the index
-  // does not name; or it contains PEFT adapters, which are not read.
+  // does not name; or the folder contains PEFT adapters, which are not read.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:
@@ -178,8 +178,8 @@ struct WrittenShard {
   // CRC32C of each tensor of the shard, computed with zeros in place of the bytes that other processes hold.
   // crc32c_merge() combines the CRC32C values of all processes into the checksum of the complete tensor.
   std::vector<std::uint32_t> tensors;
-  // Slabs that this process holds only partly and therefore did not write. For each of them, one process must
-  // assemble and write the slab.
+  // Slabs that this process holds only partly and therefore did not write. One process must assemble and
+  // write each such slab.
   std::vector<SharedSlab> shared;
   WrittenBytes bytes = {};
 };

@@ -187,7 +187,7 @@ TensorView SafetensorsFolder::at(std::string_view name) const {
   for (std::size_t i = 0; i < size(); ++i) {
     const std::string_view other = (*this)[i].name;
     if (without_digits(other) != part) {
-      // "weight" is not a misspelling of "bias".
+      // Suggests only names with the same last word, because "weight" is not a misspelling of "bias".
       if (last_word(other) == last_word(name)) names.push_back(other);
     } else if (hint.empty()) {
       hint = fmt::format(

@@ -16,7 +16,8 @@
 namespace primus {
 namespace {
 
-// Number of bytes read at a time. They stay in the CPU cache between computing the checksum and writing.
+// Number of bytes read at a time. The number is small enough that the bytes stay in the CPU cache between
+// checksum and write.
 constexpr std::uint64_t kReadBytes = 256U << 10;
 
 // The order of the reference implementation: wide types first, so that every tensor is aligned to its
@@ -128,8 +129,9 @@ class TensorWriter {
     return static_cast<std::uint64_t>(elements) * element_;
   }
 
-  // If the source has a `fill` function, it fills long ranges directly into the write buffer. Writes at most
-  // `left` bytes of the held data, beginning at offset `read`. Returns the number of bytes written.
+  // If the source has a `fill` function, this function copies long ranges directly to the write buffer.
+  // Writes at most `left` bytes of the held data, beginning at offset `read`. Returns the number of bytes
+  // written.
   std::uint64_t fill_room(std::uint64_t read, std::uint64_t left) {
     if (source_.data != nullptr || left < kReadBytes) return 0;
     const std::span<std::byte> room = file_.room(offset_ + at_);

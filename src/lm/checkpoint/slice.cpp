@@ -38,8 +38,9 @@ bool tile(std::span<const Slice* const> slices, std::span<const std::int64_t> sh
   }
   if (left != 0) return false;
   if (shape.empty()) return slices.size() == 1;
-  // The boxes together have as many elements as the tensor, so they cover it unless two of them overlap.
-  // Along the first dimension, each box is compared with the boxes that begin before its end.
+  // The boxes together have as many elements as the tensor. The boxes therefore cover the tensor exactly if
+  // no two boxes overlap. Each box is compared only with the boxes that begin, along the first dimension,
+  // before the end of this box.
   std::vector<const Slice*> sorted(slices.begin(), slices.end());
   std::ranges::sort(sorted, {}, [](const Slice* slice) { return slice->offset[0]; });
   for (std::size_t i = 0; i < sorted.size(); ++i) {

@@ -34,8 +34,8 @@ std::int64_t elements(const Slice& slice);
 // count) for each range, in row-major order. The box must lie inside the tensor.
 template <typename Run>
 void for_each_run(std::span<const std::int64_t> shape, const Slice& slice, Run run) {
-  // The box covers dimensions [inner, rank) completely, and its extent in dimension inner - 1 is a range of
-  // consecutive elements, so these dimensions together form one range.
+  // The box covers dimensions [inner, rank) completely. In dimension inner - 1, the box covers consecutive
+  // indices. These dimensions together therefore form one range of consecutive elements.
   std::size_t inner = shape.size();
   std::int64_t stride = 1;  // number of elements between neighbouring indices of dimension inner - 1
   while (inner > 0 && slice.extent[inner - 1] == shape[inner - 1]) stride *= shape[--inner];

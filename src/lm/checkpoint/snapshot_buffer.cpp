@@ -29,7 +29,7 @@ void take(const TensorSource& source, std::uint64_t offset, std::span<std::byte>
 
 void SnapshotBuffer::reserve(std::uint64_t bytes) {
   if (bytes <= capacity_) return;
-  memory_.reset();  // freed before the new buffer is allocated, so that they never exist at the same time
+  memory_.reset();  // freed before the allocation of the new buffer, to limit the memory use
   capacity_ = 0;
   memory_ = allocate_large(bytes);
   if (!memory_) {

@@ -40,8 +40,8 @@ class StoreGroup final : public CheckpointGroup {
   int rank_, size_;
   std::chrono::milliseconds timeout_;
   std::uint64_t round_ = 0;
-  // Only on rank 0: the key and length of each earlier broadcast. Rank 0 erases them after the next gather(),
-  // because until then other ranks may still read them.
+  // Only on rank 0: the key and length of each earlier broadcast. Rank 0 erases a broadcast after the next
+  // gather(), because until then other ranks may still read the broadcast.
   std::vector<std::pair<std::string, std::size_t>> broadcasts_;
 };
 

@@ -41,7 +41,7 @@ struct BatchLoader::Impl {
     try {
       for (int i = 0; i < options.threads; ++i) threads.start([this] { read_ahead(); }, "reads data ahead");
     } catch (const Error&) {
-      // Fewer threads give the same result, but there must be at least one.
+      // Fewer threads give the same result, but at least one thread is needed.
       if (threads.size() == 0) throw;
     }
   }
@@ -85,10 +85,11 @@ struct BatchLoader::Impl {
     batch.loss_divisor = loss_divisor(index);
   }
 
-  // Returns the mean number of learned labels per microbatch, over all samples whose loss is one mean.
+  // Returns the mean number of learned labels per microbatch. The mean is over all samples that share one
+  // loss mean.
   double loss_divisor(std::int64_t index) const {
     if (options.samples_per_mean == 0) return 0;
-    // Number of microbatches of each rank that belong to the same mean.
+    // Number of microbatches per rank that share one loss mean.
     const std::int64_t together = options.samples_per_mean / samples_per_microbatch();
     const std::lock_guard lock(mean_mutex);
     if (mean_of != index / together) {

@@ -14,8 +14,7 @@ namespace {
 
 bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
-// Returns whether a string literal in the template has this text. In the literal, line ends may be spelled
-// "\n".
+// Returns whether the template contains `text` in a string literal. The literal may spell line ends as "\n".
 bool has_literal(std::string_view jinja, std::string_view text) {
   std::string escaped;
   for (const char c : text) c == '\n' ? escaped += "\\n" : escaped += c;

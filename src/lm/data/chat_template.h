@@ -20,9 +20,9 @@ namespace primus::data {
 // BOS token.
 std::optional<ConversationStyle> style_of_template(std::string_view jinja, const Tokenizer& tokenizer);
 
-// Returns a template for transformers' apply_chat_template, which then renders the text that
-// ConversationWriter::write encodes, or, with add_generation_prompt, the text that ConversationWriter::prompt
-// encodes. (A question and its context are one text in the template.)
+// Returns a template for transformers' apply_chat_template. The template renders the text that
+// ConversationWriter::write encodes. With add_generation_prompt, the template renders the text that
+// ConversationWriter::prompt encodes. (A question and its context are one text in the template.)
 std::string template_of(const ConversationStyle& style, const Tokenizer& tokenizer);
 
 // Returns a list of the template's features that Primus ignores, for a message: "tools, the date". Empty if

@@ -21,13 +21,13 @@ using Kind = JsonReader::Kind;
 
 constexpr std::array<std::string_view, 8> kRoles = {kSystem, kUser,       kAssistant, "tool",
                                                     "tools", "developer", "function", "observation"};
-// Other names of the same roles, used by data sets in ShareGPT style.
+// Role names in data sets of ShareGPT style, and the role that each name stands for.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kOtherRoles = {
     {{"human", kUser}, {"gpt", kAssistant}, {"bot", kAssistant}, {"model", kAssistant}}};
 
 constexpr std::array<std::string_view, 3> kQuestions = {"instruction", "prompt", "question"};
 constexpr std::array<std::string_view, 4> kAnswers = {"response", "output", "answer", "completion"};
-// Keys with which other tools mark the input_ids that are learned.
+// Keys by which other tools mark which of the input_ids are learned.
 constexpr std::array<std::string_view, 3> kOtherMasks = {"labels", "completion_mask", "assistant_masks"};
 constexpr std::array<std::string_view, 2> kContexts = {"input", "context"};
 
@@ -68,7 +68,7 @@ constexpr std::array<Unsupported, 11> kUnsupported = {
 // Keys that exclude an answer from the loss.
 constexpr std::array<std::string_view, 4> kMasks = {"weight", "train", "loss", "trainable"};
 
-// The values of keys that are alternative names for the same thing.
+// The values of keys that are synonyms, in the order of the keys.
 template <std::size_t N>
 using Texts = std::array<std::optional<std::string>, N>;
 
@@ -101,7 +101,7 @@ class Reader {
       member(key);
     }
     if (has_ids_) return finish_tokens();
-    // Both count tokens, which messages do not have yet.
+    // loss_mask and seq_start_id refer to tokens, but messages are not tokenized yet.
     if (has_mask_) note_unused("loss_mask");
     if (!starts_.empty()) note_unused("seq_start_id");
     out_.ids.clear();
@@ -156,7 +156,7 @@ class Reader {
     json_.refuse(fmt::format("{} ('{}'), which is not supported; {}", found->what, key, found->next));
   }
 
-  // Skips null, "", false, [] and {}. Returns false for any other value, part of which has then been read.
+  // Skips null, "", false, [] and {}. For any other value, returns false after reading a part of the value.
   bool is_empty_value() {
     if (json_.read_null()) return true;
     switch (json_.peek()) {

@@ -82,7 +82,8 @@ void read_lines(const InputFile& file, PartFn visit) {
   }
 }
 
-// Throws if a file of lists has more than one: its lines are conversations without the key "messages".
+// Throws if the first two lines of a file are lists. Such a file has one list of messages per line, where
+// Primus needs the key "messages".
 void refuse_lists_in_lines(std::string_view text, const std::string& file) {
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
   const std::size_t newline = text.find('\n', begin);
@@ -172,7 +173,7 @@ bool is_part(std::string_view file, std::initializer_list<std::string_view> name
   });
 }
 
-// Returns whether editors and people name copies like this; they would repeat the records.
+// Returns whether the name is that of a backup or partial copy, which would repeat records.
 bool is_backup(std::string_view file) {
   constexpr std::array<std::string_view, 7> kEndings = {"~",    ".bak", ".old", ".orig",
                                                         ".swp", ".tmp", ".part"};

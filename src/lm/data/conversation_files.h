@@ -61,8 +61,8 @@ struct TokenizedConversations {
 // ignored. Empty if nothing was skipped or ignored.
 std::string note_on_skipped(const TokenizedConversations& read, std::string_view file);
 std::string note_on_unused(const TokenizedConversations& read, std::string_view file);
-// Returns warnings about records that have both `input_ids` and texts, of which only one is used, and about
-// conversations that end with a question.
+// Returns warnings about records that have both `input_ids` and texts, and about conversations that end with
+// a question.
 std::vector<std::string> notes_on_content(const TokenizedConversations& read, std::string_view file);
 
 struct ReadOptions {

@@ -541,8 +541,8 @@ void BlockReader::next_parts(TextBlock& block) {
   constexpr std::uint64_t kParts = 32, kSmallest = 1 << 10, kLargest = 64 << 10;
   std::uint64_t share = file.size / kParts;
   if (file.compression != Compression::kNone) {
-    // The decompressed size is known only if the complete file is in the buffer. This is tried with a buffer
-    // that is large enough for any size of parts.
+    // The decompressed size is known only if the complete file fits into the buffer. Therefore first fills a
+    // buffer that is large enough for parts of the maximum size.
     const std::uint64_t read_at_once = block_size_ + 2 * kLargest + 1;
     fill(read_at_once);
     const std::uint64_t size = offset_ + buffer_.size();

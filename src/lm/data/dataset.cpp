@@ -210,7 +210,7 @@ class Opener {
     return std::max(1.0, std::floor((epochs * tokens - 1) / static_cast<double>(options_.seq_length)));
   }
 
-  // Adds how often training reads each source of a blend with weights: weights and not sizes decide it.
+  // Adds a fact for each source of a blend with weights: how often training reads the source.
   void add_facts_on_weights(std::vector<std::string>& facts) {
     const BlendList blend = parse_blend(training_paths());
     if (blend.weights.empty() || blend.paths.size() < 2) return;
@@ -409,8 +409,8 @@ class Opener {
     return seal;
   }
 
-  // Returns nullopt if the cached tokens match their checksums, "" if there are none yet, otherwise what is
-  // wrong. Reading the tokens costs less than reading the text, which the hash already required.
+  // Returns nullopt if the cached tokens match their checksums, "" if no tokens are cached, otherwise a
+  // description of the damage. Reading the tokens takes less time than reading the text for the cache key.
   std::optional<std::string> damage_of(const Path& folder) const {
     if (!Env::posix().status(folder)) return "";
     const Path prefix = tokenized_prefix(folder / "tokens", options_.text.json_key);
@@ -526,8 +526,8 @@ std::int64_t samples_of_epochs(const DataOptions& options, const Tokenizer& toke
 TokenBound bound_tokens(const std::string& path) {
   if (IndexedDataset::exists(path)) return {IndexedDataset::open(path)->tokens(), true};
   if (!Env::posix().status(path)) return {};
-  // A text has at most one token per byte, plus an EOS and a BOS token per file or line. In JSON lines the
-  // braces and the key have more bytes than this.
+  // A text has at most one token per byte, plus an EOS and a BOS token per file or line. In JSON lines, the
+  // braces and the key add more bytes than EOS and BOS add tokens.
   constexpr std::int64_t kFrame = 16;
   TokenBound bound{0, false};
   for (const InputFile& file : find_inputs({path})) {

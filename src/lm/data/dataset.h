@@ -76,8 +76,8 @@ struct DataOptions {
   std::vector<std::string> data_path;
   std::vector<std::string> train_data_path, valid_data_path, test_data_path;
   bool mock_data = false;
-  // Shares of train, valid and test in data_path; default "969,30,1". With a share of 0 there is no such data
-  // set. If the source is text and the share of validation or test data rounds to zero sequences, they get
+  // Shares of train, valid and test in data_path; default "969,30,1". A split with share 0 has no data set.
+  // If the source is text and the share of validation or test data rounds to zero sequences, this split gets
   // enough sequences for one sample.
   std::string split;
   // Splits text in data_path differently (.bin/.idx data keep `split`). The last hundredth of the text's

@@ -129,16 +129,15 @@ inline constexpr std::int64_t kMaxOrderedSamples = std::int64_t{UINT32_MAX} - 1;
 std::vector<std::string> paths_of(const std::vector<std::string>& list);
 
 // Upper bound of the number of tokens at a path of DataOptions, computed without reading the text. INT64_MAX
-// if the path does not exist on this machine or its files are compressed.
+// if the path does not exist on this machine, or if the files are compressed.
 struct TokenBound {
   std::int64_t maximum = INT64_MAX;
   bool exact = false;  // whether the bound is the exact number, as for .bin and .idx files
 };
 TokenBound bound_tokens(const std::string& path);
 
-// Returns the number of samples in `epochs` passes over the training data. For a blend, every one of its data
-// sets is passed over `epochs` times, whatever its weight. Tokenizes text if needed. Errors: as
-// open_datasets.
+// Returns the number of samples in `epochs` passes over the training data. In a blend, every data set is read
+// `epochs` times, whatever its weight. Tokenizes text if needed. Errors: as open_datasets.
 std::int64_t samples_of_epochs(const DataOptions& options, const Tokenizer& tokenizer, double epochs);
 
 }  // namespace primus::data

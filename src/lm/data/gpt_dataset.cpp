@@ -31,7 +31,7 @@ void GptDataset::check_unchanged() const {
 }
 
 void GptDataset::read(std::int64_t index, std::span<std::int32_t> tokens) const {
-  // Checks every index, because the files of the order and of the data may change at any time.
+  // Checks every index, because another process may change the mapped files at any time.
   const auto check = [this](bool inside) {
     if (inside) return;
     check_unchanged();
@@ -191,7 +191,7 @@ class MockSource final : public TokenSource {
     }
   }
   std::string name() const override { return "mock data"; }
-  // The hash does not include the lengths, because they never vary.
+  // The hash does not include the sequence lengths, because mock data always has the same lengths.
   std::uint64_t fingerprint() const override {
     return static_cast<std::uint64_t>(vocab_size_) << 32 | static_cast<std::uint32_t>(eod_);
   }

@@ -51,7 +51,7 @@ class GptDataset final : public Dataset {
 };
 
 // For each sample of a blend: its data set, and its number within that data set. Each sample comes from the
-// data set that is furthest below its weight so far; if several are equally far, the first of them is chosen
+// data set that lacks the most samples relative to its weight. Of equal data sets, the first is chosen
 // (Megatron's build_blending_indices).
 struct BlendOrder {
   std::vector<std::uint16_t> dataset;

@@ -185,8 +185,8 @@ std::shared_ptr<const IndexedDataset> IndexedDataset::open(const Path& prefix, M
   d.pointers_ = d.lengths_ + 4 * d.sequences_;
   d.document_starts_ = d.pointers_ + 8 * d.sequences_;
   d.check();
-  // The number of tokens must not exceed the file size. Otherwise sequences could overlap, so that a pass
-  // over all sequences would take very long.
+  // The number of tokens must not exceed the file size. Otherwise sequences could overlap, and a pass over
+  // all sequences would take very long.
   const std::int64_t room = d.data_bytes() / token_size(d.type_);
   for (std::int64_t i = 0; i < d.sequences_; ++i) {
     d.tokens_ += d.length(i);
@@ -455,8 +455,8 @@ void IndexedDatasetWriter::append(const IndexedDataset& other, std::int64_t firs
   for (std::int64_t document = first; document < last; ++document) {
     const std::int64_t end = other.document_start(document + 1);
     if (end > other.sequences())
-      other.check_unchanged();  // the range was valid when the data set was
-                                // opened, so the files may have changed
+      other.check_unchanged();  // the range was valid when the data set was opened; now it is not, so the
+                                // files have probably changed
     for (std::int64_t i = other.document_start(document); i < end; ++i) {
       const std::span<const std::byte> bytes = other.bytes(i);
       add_length(static_cast<std::size_t>(other.length(i)));

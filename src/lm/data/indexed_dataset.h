@@ -127,7 +127,7 @@ class IndexedDatasetWriter {
 
   // Appends a sequence. Error(kInvalid) for a token that does not fit the storage type.
   void add_sequence(std::span<const std::int32_t> tokens);
-  // Ends a document. It consists of the sequences that were added since the last call, and may have none.
+  // Ends a document. The document consists of the sequences added since the last call, and may be empty.
   void end_document();
   // Appends documents [first, last) of another data set with the same token type.
   void append(const IndexedDataset& other, std::int64_t first, std::int64_t last);
@@ -136,8 +136,8 @@ class IndexedDatasetWriter {
   // Makes the destructor keep the temporary files.
   void keep_unfinished() { keep_ = true; }
   // Completes and syncs the temporary .bin and .idx; nothing can be added afterwards. The later steps need no
-  // disk space. A caller that writes several data sets completes all of them before it renames any. If
-  // the disk becomes full, none of them gets its final name.
+  // disk space. A caller that writes several data sets completes all of them before it renames any. If the
+  // disk becomes full, no data set gets its final name.
   void complete();
   // Opens the data set under its temporary names. complete() must have been called.
   std::shared_ptr<const IndexedDataset> completed() const;

@@ -33,7 +33,7 @@ bool begins_one_value(std::string_view line) {
   return line[begin] == '[' || (line[begin] == '{' && begin == end);
 }
 
-// Returns whether the object has a key with which conversation data sets name their turns.
+// Returns whether the object has a key under which conversation data sets store the turns.
 bool is_conversation(std::string_view line) {
   std::string key;
   JsonReader reader(line, "", {.python = true});

@@ -57,8 +57,8 @@ std::array<std::uint64_t, 2> key_of(const OrderOptions& options,
 std::optional<SampleOrder> load(const Path& path, const std::array<std::uint64_t, 2>& key) {
   if (!Env::posix().status(path)) return std::nullopt;
   MappedFile file = Env::posix().map(path);
-  file.tolerate_truncation();  // the checksum below detects truncation; later, GptDataset checks it at each
-                               // sample
+  file.tolerate_truncation();  // the checksum below detects truncation now; GptDataset checks for truncation
+                               // at each sample
   const std::span<const std::byte> bytes = file.bytes();
   Header header;
   if (bytes.size() < sizeof header) return std::nullopt;

@@ -39,8 +39,8 @@ std::vector<std::uint32_t> up_to(std::size_t n) {
   return numbers;
 }
 
-// Bins of equal size for first-fit packing. They are leaves of a tree in which each node stores the largest
-// free space in its subtree.
+// Bins of equal size for first-fit packing. The bins are leaves of a tree in which each node stores the
+// largest free space in its subtree.
 class FirstFit {
  public:
   FirstFit(std::size_t maximum, std::int64_t room)

@@ -13,7 +13,7 @@
 
 namespace primus::data {
 
-// A number of sequences so large that split_sequences() gives every share above 0 at least one of them.
+// A number of sequences so large that split_sequences() gives every share above 0 at least one sequence.
 inline constexpr std::int64_t kManySequences = std::int64_t{1} << 50;
 
 // Returns the first sequence of the text that is used for validation: the last hundredth of the sequences,
@@ -21,16 +21,16 @@ inline constexpr std::int64_t kManySequences = std::int64_t{1} << 50;
 // both. If the text is too short to divide, returns the number of sequences.
 std::int64_t held_out_from(const TokenSource& source, std::int64_t seq_length);
 
-// Like split_sequences(), except if a share for validation or test is above 0, rounds to zero sequences, and
-// samples of it will be drawn (`drawn`). This share then gets the sequences [start_before(end), end), where
-// `end` is the end of the share, and training loses these sequences. If training would have none left, the
-// result is that of split_sequences().
+// Like split_sequences(), but enlarges validation or test shares that are above 0 and round to zero
+// sequences. A share is enlarged only if `drawn` says that its samples will be drawn. The enlarged share
+// begins at sequence start_before(end), where `end` is the end of the share. Training gets fewer sequences.
+// If no sequence would remain for training, returns the result of split_sequences().
 std::vector<Share> split_with_minimum(std::string_view shares, std::int64_t sequences,
                                       const std::array<bool, 3>& drawn,
                                       const std::function<std::int64_t(std::int64_t)>& start_before);
 
-// Like split_with_minimum(), for text: validation or test data get at least enough sequences for one sample,
-// and so does training.
+// Like split_with_minimum(), for text: training, validation and test data each get at least enough sequences
+// for one sample.
 std::vector<Share> split_text(const TokenSource& source, std::string_view shares,
                               const std::array<bool, 3>& drawn, std::int64_t seq_length);
 
@@ -38,8 +38,8 @@ std::vector<Share> split_text(const TokenSource& source, std::string_view shares
 // test" if `test`.
 std::string describe_held_out(const TokenSource& source, const Share& share, bool test);
 
-// Returns a note on text of which held_out_from() holds nothing out: why, and how to change it. `data`: the
-// path that the user gave.
+// Returns a note on a text of which held_out_from() holds out no sequence. The note states the reason and the
+// remedy. `data`: the path that the user gave.
 std::string nothing_to_hold_out(std::string_view data, const TokenSource& source, std::int64_t seq_length);
 
 // Returns the error for a share that is above 0 but contains no sequence. `part`: "train", "valid" or "test".

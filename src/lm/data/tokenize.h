@@ -28,8 +28,8 @@ struct TokenizeOptions {
   // Order of the documents as with Megatron's option --partitions: document i goes to partition i %
   // partitions, and the partitions are concatenated.
   int partitions = 1;
-  // kRefuse: existing output files are an error, except if the unfinished work shows that they are files of
-  // an earlier call of the same job, which was killed while it renamed its files.
+  // kRefuse: existing output files are an error. Exception: files of an earlier call of the same job that was
+  // killed while it renamed its files. The unfinished work shows which files these are.
   Existing existing = Existing::kRefuse;
   const std::atomic<bool>* stop = nullptr;  // the caller sets it to true to request an early stop; a later
                                             // call resumes the work

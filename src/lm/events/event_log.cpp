@@ -81,11 +81,11 @@ std::vector<std::uint64_t> find_offsets(const Path& path, Env& env) {
   return offsets;
 }
 
-// Pairs of an offset and a step, by ascending offset. Events before the offset are valid only if their step
-// is not later.
+// Pairs of an offset and a step, by ascending offset. An event before the offset is valid only if the event's
+// step is not after the step of the pair.
 using Limits = std::vector<std::pair<std::uint64_t, std::int64_t>>;
 
-// Calls use(event, offset) for the rare events, the last one first, until it returns false.
+// Calls use(event, offset) for the rare events, from last to first, until use() returns false.
 void read_rare_backward(const Path& path, Env& env,
                         const std::function<bool(const EventLine&, std::uint64_t)>& use) {
   const auto file = env.open(path, OpenMode::kRead);

@@ -50,7 +50,7 @@ class Picture {
   void labelled(int rank, std::string_view label, const std::string& text) {
     rows_.push_back({rank, paint(colors_, Color::kCyan, fmt::format("{:<{}}", label, kLabel)) + text});
   }
-  // Joins values, as many as fit into one row.
+  // Joins as many values as fit into one row.
   std::string figures(const std::vector<std::string>& all) const {
     std::string text;
     for (const std::string& figure : all) {

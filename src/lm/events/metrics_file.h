@@ -4,10 +4,10 @@
 //
 // Each line is passed to the operating system by one write(2) before the trainer continues, so all lines
 // survive SIGKILL. sync() makes lines survive a power failure, and is called before a checkpoint is
-// committed. Opening the file repairs it: an incomplete last line is removed, and so are the lines after the
-// iteration from which the run resumes, which the run will write again. If another program removes the file
-// during the run, the file is restored from its open handle. take_trouble() reports such changes by other
-// programs.
+// committed. Opening the file removes an incomplete last line. It also removes the lines after the iteration
+// from which the run resumes, because the run will write these lines again. If another program removes the
+// file during the run, the file is restored from its open handle. take_trouble() reports such changes by
+// other programs.
 //
 // Disk errors never throw: lines that cannot be written are buffered (up to 1 MiB) and written with the next
 // successful write. Not thread-safe.
@@ -31,7 +31,7 @@ namespace primus {
 class MetricsFile {
  public:
   // `resume_iteration`: the last iteration that the loaded model was trained on; 0 if the run starts from the
-  // beginning. In that case a file of an earlier run is renamed to <stem>.previous.jsonl, or to
+  // beginning. If 0, a file of an earlier run is renamed to <stem>.previous.jsonl, or to
   // <stem>.previous-2.jsonl and so on if that file exists. Throws Error(kInvalid) if the path is not a
   // regular file, FileError if the file cannot be read or truncated.
   MetricsFile(Path path, std::int64_t resume_iteration, Env& env = Env::posix());
@@ -75,9 +75,8 @@ std::string to_json(const EvaluationRecord& record);
 std::string to_json(const SampleRecord& record);
 std::string to_json(const RunWarning& warning);
 
-// Returns the iterations up to `last` that the file should have, counted from its first line, but does not
-// have: "3-5, 9"; "" if it has all. Long lists are truncated. If the file does not exist, all iterations are
-// missing.
+// Returns the iterations between the file's first line and `last` that have no line: "3-5, 9"; "" if none is
+// missing. Long lists are truncated. If the file does not exist, all iterations are missing.
 std::string missing_iterations(const Path& file, std::int64_t last, Env& env = Env::posix());
 
 // Returns the loss of each data set in the evaluations recorded for this iteration; NaN if a line has no

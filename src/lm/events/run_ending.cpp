@@ -107,7 +107,7 @@ void write_ending(const Path& folder, const RunEnding& ending, Env& env) noexcep
     file->write_at(as_bytes(text), 0);
     file->sync();
   } catch (const std::exception&) {
-    // If the record cannot be written, this must not hide how the run ended.
+    // A failure to write the record must not hide how the run ended.
   }
 }
 

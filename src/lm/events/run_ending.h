@@ -27,7 +27,7 @@ struct RunEnding {
 
 constexpr const char* kEndingFile = "ending.json";
 
-// Writes the file. Never throws, because a run must not fail because of this file. An existing file is
+// Writes the file. Never throws: a run must not fail because this file cannot be written. An existing file is
 // overwritten in place, so that the reason for a failure can be recorded even on a full disk.
 void write_ending(const Path& folder, const RunEnding& ending, Env& env = Env::posix()) noexcept;
 // Reads the file; returns nullopt if there is no readable file.

@@ -28,8 +28,8 @@ Throughput ThroughputMeter::update(std::int64_t iteration, const IterationWork& 
   if (work.exact && options_.peak_flops_per_device > 0 && believable) {
     options_.peak_flops_per_device = std::max(options_.peak_flops_per_device, achieved);
   }
-  // The first call starts the clock of the ETA, at the end of the first iteration, which is slower than the
-  // others.
+  // The first iteration is slower than the others. Therefore the clock of the ETA starts at the end of the
+  // first iteration.
   eta_.update(static_cast<std::uint64_t>(iteration), now);
 
   if (seen_ > options_.avg_skip_iterations) {

@@ -5,10 +5,10 @@
 // recomputation and count causal attention half. Averages skip the first `log_avg_skip_iterations` of a
 // process, restart every `log_avg_reset_interval`, and average rates harmonically (tokens over time).
 //
-// MFU is model FLOP/s divided by the device's peak for the compute type (device_peak.h). If an iteration with
-// an exact time is faster than the peak, it raises the peak, so MFU never exceeds 1. MFU is empty if the peak
-// is unknown. MFU is also empty for an iteration whose rate is more than kBelievable times the peak at the
-// start of the run: its FLOPs or its time must be wrong, so its rate must not become the peak.
+// MFU is model FLOP/s divided by the device's peak for the compute type (device_peak.h). An iteration with an
+// exact time that is faster than the peak raises the peak. MFU therefore never exceeds 1. MFU is empty if the
+// peak is unknown. MFU is also empty for an iteration whose rate is more than kBelievable times the peak at
+// the start of the run: its FLOPs or its time must be wrong, so its rate must not become the peak.
 //
 // Not thread-safe.
 #pragma once
@@ -34,8 +34,8 @@ struct IterationWork {
   double data_wait_seconds = 0.0;  // the time within `seconds` in which the trainer waited for a batch
   double tokens = 0.0;             // number of tokens: sequence length x global batch size
   double model_flops = 0.0;        // FLOPs of the forward and backward passes of the global batch
-  // False if `seconds` is the time between two clock reads on the host and the first of them may have been
-  // late. A sum over several iterations is then correct, but a single iteration may seem faster than it was.
+  // False if the host may have read the start time of `seconds` too late. The sum over several iterations is
+  // then correct, but a single iteration may seem faster than it was.
   bool exact = true;
 };
 

@@ -21,7 +21,7 @@ namespace primus {
 class Detector {
  public:
   virtual ~Detector() = default;
-  // Return a warning without a detector's name, which the caller sets to that of the DetectorEntry.
+  // Return a warning whose `detector` is empty. The caller fills in the name of the DetectorEntry.
   virtual std::optional<RunWarning> iteration(const IterationRecord& /*record*/) { return std::nullopt; }
   virtual std::optional<RunWarning> evaluation(const EvaluationRecord& /*record*/) { return std::nullopt; }
 };

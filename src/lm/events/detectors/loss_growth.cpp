@@ -20,9 +20,9 @@ constexpr std::size_t kWindow = 5;
 // a loss near zero (memorized answers) easily grows tenfold.
 constexpr double kFactor = 10;
 constexpr double kMinRise = 1;  // minimum rise, in nats per token
-// A loss that exceeds that of the first steps by this amount is worse than before training. There are two
-// limits, because the loss of the first step alone is noisy, but a run may already diverge within the first
-// window.
+// A loss that exceeds the first losses by this amount is worse than before training. kAboveStart is relative
+// to the median of the first window. kAboveFirstStep is relative to the first step: a run may diverge within
+// the first window. This limit is larger, because the loss of a single step is noisy.
 constexpr double kAboveStart = 1, kAboveFirstStep = 2;  // nats per token
 // Batches of few sequences have unlike losses, which alternate by large amounts without any divergence. The
 // limit is therefore raised by this multiple of the usual swing. A swing is the distance by which a step's

@@ -27,7 +27,7 @@ class EventLogSink final : public RunListener {
   // reason.
   static constexpr std::size_t kReserve = std::size_t{16} << 10;
 
-  // Does not sync: only this process uses the space, and after a crash of the machine it no longer runs.
+  // Does not sync: only this process uses the space, and a crash of the machine ends this process.
   void reserve_space() {
     const std::string room(kReserve, '\n');
     const auto file = env_.open(reserve_, OpenMode::kWrite);

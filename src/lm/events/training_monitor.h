@@ -2,8 +2,9 @@
 // TensorBoard, the MLPerf log, and the detectors. Warnings of detectors are published as events, too.
 //
 // Listeners (run_listener.h) are independent: a listener can neither stop training nor block other listeners.
-// If a listener fails, this is logged once; the records that it cannot buffer are lost, and it is called
-// again for later events. Every rank has a monitor; on ranks other than 0 the event log is the only listener.
+// If a listener fails, the failure is logged once. Records that the listener cannot buffer are lost. The
+// listener is called again for later events. Every rank has a monitor; on ranks other than 0 the event log is
+// the only listener.
 //
 //   TrainingMonitor monitor(run, {.resume_iteration = 400}, log);
 //   monitor.begin(facts);
@@ -63,7 +64,7 @@ class TrainingMonitor {
   void fault(const NumericsFault& fault);
   // Publishes the end of the run. If the run failed and no fault was published, publishes a fault first.
   void end(const RunEnding& ending);
-  // Syncs all records to disk. If that fails, logs this and returns false.
+  // Syncs all records to disk. On failure, logs the error and returns false.
   bool sync();
 
   // Returns the number of records that listeners have lost so far; 0 in a healthy run.

@@ -12,7 +12,7 @@ void Utf8Stream::push(std::string_view bytes, std::string& out) {
     bytes = joined;
   }
   std::size_t incomplete = 0;
-  // Finds the incomplete character at the end, which is not invalid yet.
+  // Finds the incomplete character at the end, which the next bytes may complete.
   std::string_view rest = bytes;
   while (true) {
     const std::size_t valid = unicode::valid_prefix(rest, &incomplete);

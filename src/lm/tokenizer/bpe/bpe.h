@@ -94,7 +94,8 @@ class WordCache {
 
   // Appends the ids of `word` if they are cached. Otherwise returns false and prepares store().
   bool lookup(std::string_view word, std::vector<std::int32_t>& ids);
-  // Stores the ids of the word for which lookup() last returned false, unless they are too many.
+  // Stores the ids of the word for which lookup() last returned false. Does nothing if there are too many
+  // ids.
   void store(std::span<const std::int32_t> ids);
 
  private:

@@ -84,8 +84,8 @@ const AddedToken* AddedTokenMatcher::longest(std::string_view text, std::size_t&
 void AddedTokenMatcher::split(std::string_view text,
                               FunctionRef<void(std::string_view, std::int32_t)> sink) const {
   std::size_t given = 0;  // the text before this offset went to `sink`
-  // The spaces after the last token with rstrip. They are stored, because a token of blanks would otherwise
-  // scan them repeatedly.
+  // The spaces after the last token with rstrip. Stored, because tokens of blanks would otherwise scan the
+  // same spaces repeatedly.
   std::size_t spaces_begin = 0, spaces_end = 0;
   for (std::size_t at = 0; at < text.size();) {
     std::size_t length = 0;

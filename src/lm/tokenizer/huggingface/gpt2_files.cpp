@@ -90,7 +90,7 @@ constexpr std::array<NamedStyle, 7> kModelTypes = {{{"gpt2", Style::kGpt2},
 json parse_object(const Path& file) {
   if (!Env::posix().status(file)) return json::object();
   const std::string text = read_file(file), name = file.string();
-  // This reader reports the position of an error, and limits the nesting.
+  // Unlike json::parse, JsonReader reports the position of an error and limits the nesting.
   JsonReader reader(text, name, {.python = true});
   reader.skip();
   reader.finish();

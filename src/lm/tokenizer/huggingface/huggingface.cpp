@@ -31,8 +31,8 @@ struct Parsed {
   std::vector<std::string> notes;
 };
 
-// Parses the JSON of a tokenizer stage. Limits its size, because a JSON tree needs many times the memory of
-// its text.
+// Parses the JSON of a small stage. A JSON tree needs many times the memory of its text, so the model is not
+// parsed in this way.
 json parse_small(std::string_view text) {
   if (text.size() > 2 << 20)
     throw unsupported("a stage described by more than 2 MB of JSON is not supported");

@@ -29,8 +29,8 @@ class Normalizer {
   virtual void apply(std::string& text, TextBudget& budget) const = 0;
 };
 
-// Maximum number of normalizers, pre-tokenizers, post-processors or decoders in a sequence. It is limited
-// because each of them reads the complete text. Files of real models have up to seven.
+// Maximum number of normalizers, pre-tokenizers, post-processors or decoders in a sequence. The number is
+// limited because each step reads the complete text. Files of real models have up to seven steps.
 inline constexpr std::size_t kMaxSteps = 64;
 // Maximum number of ids that post-processing adds to one text.
 inline constexpr std::size_t kMaxFrameIds = 1024;
@@ -58,8 +58,8 @@ class Decoder {
 // Returns the decoder. If decoding makes too much text from a token, the error names `file`.
 std::unique_ptr<Decoder> parse_decoder(const nlohmann::json& json, const std::string& file);
 
-// Checked access to JSON for the functions above. Error(kInvalid), which names the key, if it is missing or
-// of the wrong type.
+// Checked access to JSON for the functions above. Error(kInvalid), which names the key, if the key is missing
+// or its value has the wrong type.
 std::string get_string(const nlohmann::json& json, const char* key);
 bool get_bool(const nlohmann::json& json, const char* key, bool fallback);
 // Returns the list `key` of `object`, by reference.

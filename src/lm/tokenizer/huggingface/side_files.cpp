@@ -28,7 +28,7 @@ constexpr const char* kTemplate = "chat_template.jinja";
 
 json parse_object(const std::string& text, const std::string& name) {
   if (text.empty()) return json::object();
-  // This reader reports the position of an error, and limits the nesting.
+  // Unlike json::parse, JsonReader reports the position of an error and limits the nesting.
   JsonReader reader(text, name, {.python = true});
   reader.skip();
   reader.finish();

@@ -189,8 +189,8 @@ class SentencePieceTokenizer final : public Tokenizer {
       out += text;
     }
 
-    // Outputs the characters that the bytes form; bytes that belong to none become U+FFFD. Unless `all`,
-    // holds back an incomplete character.
+    // Outputs the characters that the bytes form; bytes that belong to no character become U+FFFD. Unless
+    // `all`, holds back an incomplete character.
     void emit_bytes(std::string& out, bool all) {
       std::string_view rest = bytes_;
       while (!rest.empty()) {

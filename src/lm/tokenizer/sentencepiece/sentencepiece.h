@@ -15,10 +15,10 @@
 
 namespace primus {
 
-// `bytes`: content of the .model file; `path` is its name in messages; `type` is the result of name(). If the
-// files next to the model (`side`) define tokens that are not in the model, all tokens that they define are
-// matched in the text before the model encodes the rest, as in transformers' LlamaTokenizer. The token roles
-// and the chat template in these files are always used.
+// `bytes`: content of the .model file; `path` is its name in messages; `type` is the result of name().
+// `side`: the files next to the model. If one of their tokens is not in the model, all of their tokens are
+// matched in the text first, and the model encodes the rest. This is as in transformers' LlamaTokenizer. The
+// token roles and the chat template in these files are always used.
 std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(std::string bytes, const std::string& path,
                                                         std::string type, SideFiles side = {});
 

@@ -350,7 +350,7 @@ class Translator {
       return;
     }
     if (next_is("{,")) refuse("a repetition without a lower bound");
-    // PCRE2 reads a possessive quantifier, Oniguruma a second repetition.
+    // In PCRE2, the + makes the quantifier possessive. In Oniguruma, the + is a second repetition.
     if (next_is("}+")) refuse("a + after a counted repetition");
     if (next_is("(*")) refuse("(*");
     if (next_is("(?")) return group();

@@ -108,7 +108,7 @@ bool is_unnormalized(char32_t c) {
 }
 
 // Returns the code points that NFC neither changes nor composes with the preceding text. NFC text may
-// therefore be cut before them. Their combining class is 0.
+// therefore be cut before such a code point. These code points have combining class 0.
 const std::bitset<kCodePoints>& nfc_inert() {
   static const std::unique_ptr<const std::bitset<kCodePoints>> table = [] {
     auto inert = std::make_unique<std::bitset<kCodePoints>>();

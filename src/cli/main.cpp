@@ -11,9 +11,10 @@
 
 namespace {
 
-// The parent may have closed a standard stream (2>&-). The next opened file would then get its descriptor,
-// and messages would be written into that file. So this opens /dev/null on the descriptor, standard input for
-// writing and the other streams for reading. Using such a stream still fails, as on a closed descriptor.
+// The parent may have closed a standard stream (2>&-). The next opened file would then get the stream's
+// descriptor, and messages would be written to that file. Therefore opens /dev/null on the descriptor: for
+// writing on standard input, for reading on the other streams. Using such a stream still fails, as on a
+// closed descriptor.
 void keep_standard_streams() {
   for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
     if (::fcntl(stream, F_GETFD) != -1 || errno != EBADF) continue;
@@ -27,8 +28,8 @@ void keep_standard_streams() {
 int main(int argc, char** argv) {
   using namespace primus;
   keep_standard_streams();
-  // Without this, a write beyond the file size limit (ulimit -f) would end the process. With it, the write
-  // fails with an error.
+  // If SIGXFSZ is ignored, a write beyond the file size limit (ulimit -f) fails with an error. Otherwise, the
+  // write would end the process.
   std::signal(SIGXFSZ, SIG_IGN);
   const std::vector<std::string> words(argv + (argc > 0 ? 1 : 0), argv + argc);
   const std::string called = argc > 0 ? argv[0] : "primus";

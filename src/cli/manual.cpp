@@ -12,8 +12,7 @@ namespace primus::cli {
 namespace {
 
 constexpr std::size_t kDocumentWidth = 100;  // line width of docs/commands.md
-// The date of the pages' texts. It is not the date of the build, because then builds would not be
-// reproducible.
+// The date of the pages' texts. The date of the build would make builds irreproducible.
 constexpr std::string_view kDate = "2026-11-22";
 
 struct Named {

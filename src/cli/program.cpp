@@ -38,7 +38,7 @@ std::vector<std::string_view> subcommands(const std::string& group) {
 }
 
 // Suggests commands that are called `word` after their group's name ("pretrain"), and commands and groups
-// that begin with it ("bench"). Empty if none match.
+// that begin with `word` ("bench"). Empty if none match.
 std::string named_shortly(const std::string& word) {
   constexpr std::size_t kMin = 3;  // shorter prefixes match too many commands
   std::vector<std::string> names;
@@ -106,8 +106,8 @@ std::vector<std::string> values_of(const Argument& argument) {
   return {};
 }
 
-// Looks for --json in the words, because a parse error may have occurred before the switch was set. If the
-// command is known (`entry`), it must also have a switch --json.
+// Looks for --json in the words, because a parse error may have occurred before the switch was set. Returns
+// false if there is no command, because the arguments are then unknown.
 bool wants_json(const CommandEntry* entry, const Arguments& arguments, Words words) {
   const Argument* const json = arguments.find("--json");
   return (!entry || (json && std::holds_alternative<bool*>(json->target))) &&

@@ -130,9 +130,9 @@ nlohmann::ordered_json json_of(const Value& value) {
   return nullptr;
 }
 
-// Returns the value of a key's field. Lists are returned as in the file, because the field stores all items
-// as texts, while the first item of [0.5, a] is a number. A number instead of a list of numbers also stays a
-// number.
+// Returns the value of a key's field. A list is returned as in the file, because the field stores all items
+// as text: the first item of [0.5, a] would no longer be a number. A number in place of a list of numbers
+// also stays a number.
 Value value_of_field(const KeySpec& key, const Experiment& experiment, const Value* set) {
   Value value = current_value(key, experiment.trainer);
   const auto same_text = [](const Value& a, const Value& b) { return a.text == b.text; };

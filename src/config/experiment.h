@@ -38,9 +38,9 @@ namespace primus::config {
 
 struct TrainerConfig;
 
-// A TrainerConfig on the heap, copied with its owner. So a new key recompiles only files that include
-// config/trainer_config.h, that is, files that read trainer keys. A moved-from object may only be assigned to
-// or destroyed.
+// A TrainerConfig on the heap, copied with its owner. A new key therefore recompiles only the files that
+// include config/trainer_config.h: the files that read trainer keys. A moved-from object may only be assigned
+// to or destroyed.
 class OwnedTrainerConfig {
  public:
   OwnedTrainerConfig();

@@ -69,8 +69,8 @@ void BenchmarkOutput::check(const SideBySide& place) {
   for (const std::string& file : {output_, saves ? baseline_[1] : std::string()})
     if (const Path folder = Path(file).parent_path(); !folder.empty()) make_folders(folder);
   if (baseline_.empty() || baseline_[0] != "compare") return;
-  // Compares with the baseline that the process with the same number saved. If it saved none, compares with
-  // the baseline of a single process.
+  // Compares with the baseline that the process with the same number saved. If no such baseline exists,
+  // compares with the baseline of a single process.
   earlier_file_ = own(baseline_[1]);
   if (!Env::posix().status(earlier_file_) && Env::posix().status(baseline_[1])) earlier_file_ = baseline_[1];
   if (!place_.single() && !Env::posix().status(earlier_file_))

@@ -35,8 +35,8 @@ class ConfigShow final : public Command {
   }
 
  private:
-  // Returns the experiment with the values that its run would derive. If the run could not start, because
-  // data are missing for example, returns it as it is.
+  // Returns the experiment with the values that its run would derive. If the run could not start, for example
+  // because data are missing, returns the experiment unchanged.
   static config::Experiment planned(const config::Experiment& experiment, Console& console) {
     try {
       return planned_experiment(experiment, builtin_families(), 1);

@@ -28,7 +28,7 @@ class DependencyCommand : public Command {
   }
 
   // Returns the pins that the user named. If the user named none, returns the pins of the frameworks that
-  // experiments can name and, if `all_of_them` is true, all other pins.
+  // experiments can name. With `all_of_them`, also returns all other pins.
   std::vector<Pin> pins(bool all_of_them = false) const {
     const launch::Surroundings here = launch::Surroundings::here();
     std::vector<Pin> all = backends::read_pins(config::default_preset_dirs(here.variable));

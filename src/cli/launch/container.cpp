@@ -179,7 +179,7 @@ class Container final : public Mode {
       const bool has_value = i + 1 < inner.options.size();
       if ((word == "--log_file" || word == "--log-file") && has_value) request.writes = inner.options[i + 1];
       // `direct` treats a value of --env without '=' as the name of a file. If no such file exists, the value
-      // names a variable of this process that the container gets.
+      // names a variable of this process, which is passed to the container.
       if (word == "--env" && has_value && launch::is_variable_name(inner.options[i + 1]) &&
           !Env::posix().status(inner.options[i + 1])) {
         request.given.push_back({"env", inner.options[++i]});

@@ -30,7 +30,8 @@ class Mode {
   virtual ~Mode() = default;
   // Declares the mode's own options. ModeOptions declares the options that all modes share.
   virtual void declare(Arguments& arguments) = 0;
-  // Counts the leading words that belong to the mode if `words` contains no "--"; the command follows.
+  // Counts the leading words that belong to the mode, for `words` without "--". The remaining words are the
+  // command.
   virtual std::size_t count_own(const Arguments& arguments, Words words) const;
   // Returns whether a command is required. A script replaces the command.
   virtual bool needs_command(const launch::LauncherSettings&) const { return true; }
@@ -45,7 +46,8 @@ class Mode {
     return std::nullopt;
   }
 
-  // Plans the entire chain for the words after "--". Throws an Error now if the run would fail with it.
+  // Plans the entire chain for the words after "--". If the run would fail with a known Error, throws this
+  // Error now.
   virtual launch::Plan plan(const ModeContext& context, Words command) = 0;
   // Like plan(), for a mode inside another chain that runs on nodes not known yet.
   virtual launch::Plan plan_elsewhere(const ModeContext& context, Words command,

@@ -29,8 +29,8 @@ struct Weights {
   std::map<std::string, std::int64_t> by_type;  // elements
 };
 
-// Returns whether a tensor belongs to multi-token prediction. Its blocks have the numbers after the model's
-// blocks.
+// Returns whether a tensor belongs to multi-token prediction. The blocks of multi-token prediction are
+// numbered after the model's blocks.
 bool of_multi_token_prediction(std::string_view name, std::int64_t layers) {
   constexpr std::string_view kBlocks = "model.layers.";
   if (!name.starts_with(kBlocks)) return false;
@@ -238,8 +238,7 @@ class ModelInfo final : public Command {
     json_report_["tensors"] = 0;
   }
 
-  // Describes the weights in the files. Their types may differ from the model's, and there may be more
-  // tensors.
+  // Describes the weights in the files. The files may contain other types than the model and further tensors.
   void add_weights(const ModelFolder& folder, const ModelConfig& config, Console& console) {
     const SafetensorsFolder weights = SafetensorsFolder::open(folder.path);
     for (const std::string& warning : weights.warnings()) console.note("warning: " + warning);

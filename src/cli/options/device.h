@@ -11,8 +11,8 @@
 
 namespace primus::cli {
 
-// Checks a device name before a job is started: the kind must be installed here, or be cuda or hip, whose
-// plug-ins the nodes may have. Throws Error(kInvalid).
+// Checks a device name before a job is started: the kind of device must be installed here. The kinds cuda and
+// hip are always accepted, because the nodes may have the plug-in. Throws Error(kInvalid).
 void check_device_name(const std::string& device);
 
 class DeviceOptions {

@@ -104,7 +104,7 @@ void ExperimentArguments::check_where_it_is(const std::map<std::string, std::str
 
 config::Experiment ExperimentArguments::load_with(const std::vector<std::string>& settings,
                                                   std::int64_t ranks) {
-  // Removes earlier values of these settings, so that no note says that they are given more than once.
+  // Removes earlier values of these settings, so that no note reports a setting that is given twice.
   for (const std::string& setting : settings) {
     const std::string key = setting.substr(0, setting.find('=') + 1);
     std::erase_if(overrides_, [&](const std::string& given) { return given.starts_with(key); });
@@ -192,8 +192,8 @@ bool ExperimentArguments::names_a_model() const {
   });
 }
 
-// Returns whether a run without an experiment file is a fine-tuning run. With any command, it is one if its
-// data are conversations.
+// Returns whether a run without an experiment file is a fine-tuning run. A run whose data are conversations
+// is always a fine-tuning run.
 bool ExperimentArguments::fine_tunes() const {
   constexpr std::string_view kConversations = "sft_dataset_name";
   return module_ == "post_trainer" || std::ranges::any_of(overrides_, [&](std::string_view word) {

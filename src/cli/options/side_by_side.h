@@ -1,6 +1,7 @@
 // Detects processes that were started with the same command and do not communicate: tasks of a Slurm step,
-// ranks of torchrun or mpirun, nodes of a launcher. If each of them runs a command separately, its files need
-// unique names; otherwise the processes would overwrite each other's files. Free functions; thread-safe.
+// ranks of torchrun or mpirun, nodes of a launcher. If each process runs a command separately, the files of
+// each process need unique names. Otherwise, the processes would overwrite each other's files. Free
+// functions; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,8 @@ struct SideBySide {
 // single process. Throws Error(kInvalid) if a variable is not a valid number.
 SideBySide side_by_side(const launch::Surroundings& surroundings);
 // Returns the number of this process's job among the jobs that were started side by side, and their count.
-// This process is a rank of the job, or starts its ranks on `nodes` machines. In the latter case it passes
-// the result to the ranks through for_ranks().
+// This process is a rank of the job, or starts its ranks on `nodes` machines. A process that starts ranks
+// passes the result to the ranks through for_ranks().
 SideBySide jobs_side_by_side(const launch::Surroundings& surroundings, std::int64_t nodes);
 std::map<std::string, std::string> for_ranks(const SideBySide& place);
 

@@ -158,10 +158,11 @@ class Preflight final : public Command {
   }
 
   bool selects() const { return host_ || gpu_ || network_; }
-  // Returns whether only performance tests run. As in AMD Primus, they override the section options.
+  // Returns whether only performance tests run. As in AMD Primus, the options for performance tests override
+  // the section options.
   bool only_perf() const { return perf_test_ || (!perf_.tests.empty() && !perf_.quick); }
   bool measures() const { return only_perf() || perf_.quick || !selects(); }
-  // Returns whether it is a failure if primus cannot use the visible GPUs.
+  // Returns whether the check fails if primus cannot use the visible GPUs.
   bool needs_gpus() const {
     return (only_perf() && perf_.tests != "storage") || node_.expected_gpus.value_or(0) > 0;
   }
@@ -325,7 +326,7 @@ class Preflight final : public Command {
     if (plan) job.communication = plan->communication;
     if (!device.starts_with("cpu")) job.min_all_reduce = min_all_reduce(table, turbo::list_devices());
     if (environment.rank != 0) return job;
-    // The names come from Slurm's node list, because it also contains nodes that failed to start.
+    // The names come from Slurm's node list, because this list also contains nodes that failed to start.
     if (std::vector<std::string> hosts = slurm_nodes(*machine); !hosts.empty()) {
       job.name_of_rank = [hosts = std::move(hosts), here = environment.local_world](int rank) {
         const auto node = static_cast<std::size_t>(rank / std::max(here, 1));

@@ -19,7 +19,7 @@ class Hybrid {
   void take() {
     const std::string family = family_of_spec();
     const Member* const count = settings_.find_member("num_layers");
-    if (!count || count->value.kind != Value::Kind::kInt) return;  // another check reports this
+    if (!count || count->value.kind != Value::Kind::kInt) return;  // another check reports num_layers
     refuse_stages_by_layers();
     refuse_without_convolution();
     const auto& [source, blocks] = mixers(*count);

@@ -46,8 +46,8 @@ enum class KeyClass : std::uint8_t {
   kNone,      // the key is implemented
   kNoEffect,  // does not affect results or memory: logging, choices between kernels, buffer sizes
   kSaidBy,    // other keys, which KeySpec::instead names, have the meaning of this key
-  kReplaced,  // the engine does KeySpec::instead, and reports that once per key if the value requests
-              // something else
+  kReplaced,  // the engine does KeySpec::instead; a value that requests something else causes one note per
+              // key
   kRefused,   // a value outside native_values is an error, which names the key
 };
 std::string_view describe(KeyClass key_class);

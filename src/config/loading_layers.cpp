@@ -32,8 +32,8 @@ class LayerStack {
     std::optional<Error> stop;  // set if further checks make no sense
     problems_.collect([&] {
       try {
-        // The preset folders of a framework with its own settings contain these settings instead of our keys.
-        // So our keys use the native engine's presets.
+        // If a framework has its own settings, its preset folders contain these settings and not our keys.
+        // For our keys, the presets of the native engine are used.
         const bool own = has_own_settings(result_.framework);
         const Value preset = files_.load_preset(name, kind, own ? "native" : result_.framework, dir_);
         refuse_model_that_needs_more(name, kind, preset);

@@ -37,8 +37,8 @@ namespace {
 constexpr const char* kTomlHint = "settings are KEY = VALUE lines, with text in quotes";
 
 // Refuses input that toml++ 3.3 cannot handle. toml++ frees a key like a.a.a.a... by recursion, which may
-// overflow the stack. Its test for white space is undefined for most non-ASCII characters, which TOML allows
-// only in strings and comments.
+// overflow the stack. In toml++, the test for white space is undefined for most non-ASCII characters. TOML
+// allows these characters only in strings and comments.
 class Prescan {
  public:
   explicit Prescan(const std::shared_ptr<const Source>& source) : source_(source), text_(source->text) {}

@@ -1,8 +1,9 @@
 // The settings of one training run: a struct with one typed field per key of keys.def, named like the key.
 //
 // A new key changes this header and recompiles each file that includes it. A change of a key's help, rules or
-// default does not. So include this header only in .cpp files that read a field, and forward-declare
-// TrainerConfig in headers. The build compiles the including files of a folder together (primus_library).
+// default does not recompile these files. Include this header only in .cpp files that read a field, and
+// forward-declare TrainerConfig in headers. The build compiles the including files of a folder together
+// (primus_library).
 //
 // A default-constructed TrainerConfig contains the defaults, with 0 (or "") in keys marked .derived in
 // keys.def. derive() computes these fields. load_experiment() calls derive(), so that all its fields are

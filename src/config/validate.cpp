@@ -423,7 +423,7 @@ class Validator {
                             "separates packed conversations)",
                             key));
     }
-    // An explicit hf_path: null is intended.
+    // No warning for an explicit hf_path: null, which requests random weights.
     if (!config_.load && experiment_.provenance_of("hf_path").layer < Layer::kOverrides) {
       warn("stage",
            "fine-tuning starts from random weights, because the experiment names none: set load or hf_path. "

@@ -113,8 +113,8 @@ bool parse_number(std::string_view text, Value& value) {
   const auto [stop, error] = std::from_chars(clean.data(), end, value.real);
   if (stop != end) return false;
   if (error == std::errc::result_out_of_range) {
-    // If the value is out of range, from_chars does not set it. It is set to infinity or 0 here, which the
-    // range check of the key reports.
+    // from_chars does not set a value that is out of range. Sets infinity or 0 instead, so that the key's
+    // range check reports the value.
     const std::size_t exponent = clean.find("e-");
     value.real = exponent == std::string::npos ? HUGE_VAL : 0.0;
   }

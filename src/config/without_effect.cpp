@@ -90,8 +90,8 @@ class WithoutEffect {
     }
   }
 
-  // Settings that have no effect with the chosen schedules of learning rate and weight decay and
-  // with the chosen recomputation.
+  // Settings that have no effect with the chosen learning-rate schedule, weight-decay schedule or
+  // recomputation.
   void schedule() {
     const TrainerConfig& c = config_;
     const bool decays = c.lr_decay_style != "constant";
@@ -106,7 +106,7 @@ class WithoutEffect {
           "with recompute_granularity: full", {"recompute_num_layers"});
   }
 
-  // Settings that only a model divided among ranks has.
+  // Settings that have an effect only if ranks share a model.
   void parallel() {
     const TrainerConfig& c = config_;
     needs(c.pipeline_model_parallel_size > 1, "with pipeline_model_parallel_size above 1",

@@ -8,12 +8,12 @@
 
 namespace primus::config {
 
-// Adds a sentence to `warnings` for each key of a native experiment that has an effect only with another key,
-// if the experiment itself, not a preset, sets it to something other than its default.
+// Adds a sentence to `warnings` for each key without effect in a native experiment. Considers only keys that
+// the experiment itself (not a preset) sets to something other than the default.
 // Keys that depend on a model that `load` names are left out.
 void warn_of_keys_without_effect(const Experiment& experiment, std::vector<std::string>& warnings);
 
-// Adds the sentences on those keys. `experiment` has the settings of the loaded model.
+// Adds the sentences about keys that depend on the loaded model. `experiment` has the settings of that model.
 void warn_of_model_keys_without_effect(const Experiment& experiment, std::vector<std::string>& warnings);
 
 }  // namespace primus::config

@@ -129,7 +129,8 @@ class Builder {
     add(value);
   }
 
-  // Returns the image from the settings, or the default image; nullopt if it depends on the node.
+  // Returns the image from the settings, or the default image; nullopt if the default image depends on the
+  // node.
   std::optional<std::string> chosen_image() {
     if (!settings_.program.empty()) {
       throw invalid(
@@ -201,8 +202,8 @@ class Builder {
     }
   }
 
-  // Podman maps the container's users only if a user other than root runs Podman. If root runs it, it behaves
-  // like Docker.
+  // Podman maps the container's users only if a user other than root runs Podman. If root runs Podman, Podman
+  // behaves like Docker.
   bool rootless_podman() const { return runtime_ == "podman" && surroundings_.user != 0; }
 
   void device(const std::string& name) { add("--device", name); }

@@ -1,6 +1,6 @@
 // Options of other programs in a launch (srun, docker ...). A table lists which options have a value. With
-// it, options can be read from a command line and from settings, merged, and written again. Unknown names are
-// passed on to the other program, unless they look like a typing error or the table is complete.
+// the table, options can be read from a command line and from settings, merged, and written again. Unknown
+// names are passed on to the other program, unless they look like a typing error or the table is complete.
 #pragma once
 
 #include <optional>
@@ -41,7 +41,7 @@ struct GivenOption {
 };
 
 // Returns whether `tool` accepts the option in this form: with a value of the right form, or without a value.
-// Unknown names are accepted. Without `tool`: whether any tool accepts it.
+// Unknown names are accepted. Without `tool`: whether any tool accepts the option.
 bool takes(ForeignTable table, const GivenOption& option, std::string_view tool = {});
 
 // Whether long names that are not in the table are handed on or refused. kRefuse is for complete tables.

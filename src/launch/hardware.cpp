@@ -193,7 +193,7 @@ constexpr Default kDeterministic[] = {
     {"TORCH_COMPILE_DISABLE", "1"},
 };
 
-// Variables that AMD Primus's scripts read and Primus does not, and their replacements.
+// Variables that only AMD Primus's scripts read, and their replacements in Primus.
 constexpr Default kUnread[] = {
     {"PATCH_TE_FLASH_ATTN", "a --patch script can edit Transformer Engine in the image"},
     {"PRIMUS_HIPBLASLT_TUNING",

@@ -378,8 +378,8 @@ class Launcher {
   static void write_all(int fd, const std::string& text) { try_write(fd, text, 1000); }
 
   const LocalLaunch& launch_;
-  // declared first, because the guard's process would keep copies of descriptors that were opened before it
-  // started
+  // declared first, because the guard process keeps copies of all descriptors that are open when the guard
+  // starts
   GroupGuard guard_;
   Signals signals_;
   std::string address_, token_;

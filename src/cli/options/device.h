@@ -11,8 +11,8 @@
 
 namespace primus::cli {
 
-// Checks a device name before a job is started: the kind of device must be installed here. The kinds cuda and
-// hip are always accepted, because the nodes may have the plug-in. Throws Error(kInvalid).
+// Checks a device name before a job is started. Throws Error(kInvalid) for a kind of device that is not
+// installed here. Always accepts cuda and hip, because the nodes may have these plug-ins.
 void check_device_name(const std::string& device);
 
 class DeviceOptions {

@@ -134,7 +134,8 @@ class TorchTitanSettings final : public Translator {
     if (warmup > 1) put("lr_warmup_init", rate / warmup, "lr_scheduler.warmup_steps");
     put("min_lr", decimal(rate * real("lr_scheduler.min_lr_factor")), "lr_scheduler.min_lr_factor");
     const std::string type = word("lr_scheduler.decay_type"), from = "lr_scheduler.decay_type";
-    // TorchTitan counts steps from 0, and its decay is one step ahead. So both decays end at step `total`.
+    // TorchTitan counts steps from 0, but its decay is one step ahead. Both frameworks therefore end the
+    // decay at step `total`.
     put("lr_decay_iters", total, "training.steps");
     const bool whole = !is_set("lr_scheduler.decay_ratio");
     double decay = whole ? total - warmup : std::nearbyint(total * real("lr_scheduler.decay_ratio"));

@@ -51,8 +51,8 @@ class GptDataset final : public Dataset {
 };
 
 // For each sample of a blend: its data set, and its number within that data set. Each sample comes from the
-// data set that lacks the most samples relative to its weight. Of equal data sets, the first is chosen
-// (Megatron's build_blending_indices).
+// data set whose number of samples so far is furthest below its share. Of equal data sets, the first is
+// chosen (Megatron's build_blending_indices).
 struct BlendOrder {
   std::vector<std::uint16_t> dataset;
   std::vector<std::uint32_t> sample;

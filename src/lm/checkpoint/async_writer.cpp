@@ -85,7 +85,7 @@ void AsyncWriter::run() {
   // Has a lower priority than the training threads. This thread runs while they are idle, and wait_copied()
   // does not need this thread.
   constexpr int kNice = 10;
-  // Sets the niceness of this thread only (Linux). A failure affects only speed, so it is ignored.
+  // Sets the niceness of this thread only (Linux). Ignores a failure, which affects only speed.
   ::setpriority(PRIO_PROCESS, 0, kNice);
   std::unique_lock lock(mutex_);
   for (;;) {

@@ -14,8 +14,8 @@
 //
 // Errors: kInvalid for a corrupt checkpoint (the message names the file or tensor and the defect); FileError,
 // for example for a full disk (the message gives the needed and the free bytes). Only one job may write to a
-// root at a time. The job is a single process, or the ranks of a CheckpointGroup, where each rank writes the
-// data that it holds. Thread-safety: see each class.
+// root at a time. The job is a single process, or the ranks of a CheckpointGroup. Each rank of the group
+// writes its own part of the data. Thread-safety: see each class.
 #pragma once
 
 #include <condition_variable>
@@ -72,11 +72,11 @@ class CheckpointRoot {
 
   // Removes leftovers of an interrupted save. Only the writing process may call it, at its start.
   void recover();
-  // Returns the iterations that have a folder, oldest first. Their checkpoints are complete by construction
-  // but not validated.
+  // Returns the iterations that have a checkpoint folder, oldest first. The folders contain complete
+  // checkpoints, but the checkpoints are not validated.
   std::vector<std::int64_t> iterations() const;
-  // Returns the iteration that `latest` names, if that checkpoint exists. Otherwise sets `problem` to a
-  // description of the problem with `latest`.
+  // Returns the iteration of the checkpoint named by `latest`, if this checkpoint exists. Otherwise sets
+  // `problem` to a description of the problem with `latest`.
   std::optional<std::int64_t> latest(std::string* problem = nullptr) const;
   // Returns the folder of the checkpoint of `iteration`, whether the folder exists or not.
   Path folder(std::int64_t iteration) const;
@@ -164,8 +164,8 @@ class CheckpointReader {
   std::vector<SafetensorsFile> shards_;
 };
 
-// The checkpoint to resume from. It is the checkpoint that `latest` names, if valid; otherwise the newest
-// valid checkpoint of an earlier iteration; otherwise the newest valid checkpoint.
+// The checkpoint to resume from. First choice: the checkpoint that `latest` names. Second choice: the newest
+// valid checkpoint of an earlier iteration. Third choice: the newest valid checkpoint.
 struct ResumePoint {
   std::optional<CheckpointReader> reader;  // empty if no checkpoint exists
   std::vector<std::string> rejected;       // reasons for rejecting checkpoints, newest checkpoint first:
@@ -185,11 +185,11 @@ ResumePoint find_resume_point(const Path& root, Validation validation = Validati
 class AsyncWriter {
  public:
   enum class Sources {
-    kLive,      // the tensors will change: the writer reads them in place until wait_copied(), then reads the
+    kLive,      // the tensors will change: the writer reads the tensors in place until wait_copied(), and the
                 // rest from a copy
-    kOnDevice,  // like kLive, but for tensors in device memory: the writer copies them at once, while the
-                // device computes
-    kStable,    // the tensors do not change until wait() returns or the next save() begins: no copy is needed
+    kOnDevice,  // like kLive, but for tensors in device memory: the writer copies the tensors at once, while
+                // the device computes
+    kStable,  // the tensors do not change until wait() returns or the next save() begins: no copy is needed
   };
 
   explicit AsyncWriter(Path root, SaveOptions options = {}, Env& env = Env::posix());

@@ -1,5 +1,5 @@
-// The ranks that save and load checkpoints together: they exchange records of the data they wrote and read,
-// and report failures. Tensor data does not pass through this interface.
+// The ranks that save and load checkpoints together. The ranks exchange failures and records of the data that
+// was written and read. Tensor data does not pass through this interface.
 //
 // Errors: Error (kIo) if a rank is lost or times out. Thread-safety: one thread at a time.
 #pragma once

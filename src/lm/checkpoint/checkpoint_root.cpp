@@ -110,8 +110,8 @@ void CheckpointRoot::recover() {
   for (const auto& name : env_.list(root_)) {
     const Path path = root_ / name;
     if (name.starts_with(kReplaced)) {
-      // An earlier save of this iteration was interrupted after it moved the old checkpoint away, and before
-      // it moved the new checkpoint to its final name.
+      // An earlier save of this iteration was interrupted between two renames: the old checkpoint was moved
+      // away, but the new checkpoint did not get its final name.
       const Path original = root_ / name.substr(kReplaced.size());
       if (!env_.is_link(original) && !env_.status(original)) {
         env_.rename(path, original);

@@ -36,8 +36,8 @@ struct TensorRecord {
 struct FileRecord {
   std::string name;  // file name without a folder
   std::uint64_t bytes = 0;
-  // CRC32C of the complete file. For a safetensors file it is the CRC32C of the header only, because each
-  // tensor has its own CRC32C.
+  // CRC32C of the complete file. For a safetensors file: CRC32C of the header only, because each tensor has a
+  // separate CRC32C.
   std::uint32_t crc = 0;
 };
 
@@ -50,8 +50,8 @@ struct Manifest {
   std::vector<FileRecord> files;      // all files of the folder except the manifest
   std::vector<TensorRecord> tensors;  // records sorted by part, then by name
 
-  // Returns JSON that ends with the CRC32C of all bytes before it, so parse() refuses a truncated or changed
-  // manifest.
+  // Returns JSON that ends with the CRC32C of all preceding bytes. parse() therefore refuses a truncated or
+  // changed manifest.
   std::string to_json() const;
   // Parses a manifest. `where` names the file in error messages.
   static Manifest parse(std::string_view json, std::string_view where);

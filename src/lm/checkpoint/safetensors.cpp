@@ -60,7 +60,8 @@ std::string shape_text(std::span<const std::int64_t> shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-// Fills a SafetensorsFile from its bytes. Each check relies only on what earlier checks ensured.
+// Fills a SafetensorsFile from its bytes. The order of the checks matters: a check may rely on the checks
+// before it.
 class HeaderParser {
  public:
   explicit HeaderParser(SafetensorsFile& file) : file_(file) {}

@@ -4,7 +4,7 @@
 // {"name":{"dtype","shape","data_offsets"},..., "__metadata__":{...}}, and the tensors' bytes
 // (docs/formats/checkpoint.md). The reader makes the checks of the Rust reference implementation and refuses
 // the same files: a header over 100 MB or past the file's end, tensors that overlap or leave holes, sizes
-// that contradict shape and dtype, and trailing bytes. It also refuses, by name, duplicate tensor names, more
+// that contradict shape and dtype, and trailing bytes. The reader also refuses duplicate tensor names, more
 // than kMaxRank dimensions, and dtypes that Primus does not support.
 //
 // Errors: kInvalid (a corrupt or inconsistent file), kUnsupported (a dtype), FileError. Memory use is at most
@@ -40,8 +40,8 @@ struct TensorView {
   std::string_view name;
   DType dtype = DType::kF32;
   std::span<const std::int64_t> shape;  // extents, outermost first; empty for a scalar
-  // Elements in row-major order, little-endian. They may be unaligned, so copy them instead of casting the
-  // pointer.
+  // Elements in row-major order, little-endian. The elements may be unaligned: copy elements instead of
+  // casting the pointer.
   std::span<const std::byte> data;
   std::uint64_t file_offset = 0;  // offset of `data` from the start of the file
   // If above 0, `data` is a matrix stored by columns, and consecutive columns start column_stride elements
@@ -96,8 +96,8 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-// A model folder: it contains either model.safetensors, or model.safetensors.index.json with the shards that
-// it names.
+// A model folder with either model.safetensors, or model.safetensors.index.json and the shards named in this
+// index.
 class SafetensorsFolder {
  public:
   // Opens a folder. Refuses shard names that contain a folder, shards whose tensors differ from the index,
@@ -192,10 +192,10 @@ struct WrittenShard {
 // the index. Only the index is synced to disk.
 void create_shards(const Path& folder, const SafetensorsLayout& layout, Env& env = Env::posix(),
                    const std::function<void(std::uint64_t)>& written = {});
-// Step 2: writes the data of the sources to their locations in the shards, and syncs the shards that it wrote
-// to. With `sync_all`, syncs all shards; one process must set this, so that sizes and headers reach the disk.
-// Does not sync the folder. Tensors are streamed. Host data is written without a copy. `fill` gets a buffer
-// of a few MB, or a buffer for one slab if the file's element order differs from memory.
+// Step 2: writes the data of the sources to the shards, and syncs the written shards. With `sync_all`, syncs
+// all shards; one process must set this, so that sizes and headers reach the disk. Does not sync the folder.
+// Tensors are streamed. Host data is written without a copy. `fill` gets a buffer of a few MB, or a buffer
+// for one slab if the file's element order differs from memory.
 std::vector<WrittenShard> write_held(const Path& folder, std::span<const TensorSource> sources,
                                      const SafetensorsLayout& layout, bool sync_all, Env& env = Env::posix(),
                                      const std::function<void(std::uint64_t)>& written = {});

@@ -14,8 +14,9 @@ namespace {
 constexpr std::string_view kSingle = "model.safetensors";
 constexpr std::string_view kIndex = "model.safetensors.index.json";
 
-// The model files in a folder. Each member is the last file of its kind, or empty. Folders also contain
-// tensor files that are not weights: training_args.bin, optimizer.pt, test data.
+// The model files in a folder. If a folder has several files of one kind, the member names the last one. A
+// member is empty if no such file exists. Folders also contain tensor files that are not weights:
+// training_args.bin, optimizer.pt, test data.
 struct WeightFiles {
   std::string index, safetensors, pickle;
 };
@@ -32,7 +33,7 @@ WeightFiles find_weight_files(const Path& folder, Env& env) {
   return found;
 }
 
-// Throws an error that explains, as far as the folder's content shows, why it contains no model.
+// Throws an error that explains, from the folder's content, why the folder contains no model.
 [[noreturn]] void refuse_folder(const Path& folder, Env& env) {
   const WeightFiles found = find_weight_files(folder, env);
   for (const std::string& name : {found.index, found.safetensors}) {
@@ -137,7 +138,7 @@ SafetensorsFolder SafetensorsFolder::open(const Path& folder, Env& env) {
     }
     result.files_.push_back(SafetensorsFile::open(folder / shard, env));
   }
-  // Each shard must contain exactly the tensors that the index lists for it.
+  // Each shard must contain exactly the tensors that the index lists for this shard.
   std::vector<std::size_t> listed(index.shards.size());
   std::uint64_t bytes = 0;
   for (const auto& line : index.lines) {

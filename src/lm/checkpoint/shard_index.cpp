@@ -17,7 +17,7 @@
 namespace primus {
 namespace {
 
-// The value is used only for warnings, so an invalid value is ignored.
+// Ignores an invalid value, because the value is used only for warnings.
 std::optional<std::uint64_t> read_total_size(JsonReader& json) {
   if (json.peek() != JsonReader::Kind::kNumber) {
     json.skip();

@@ -11,7 +11,8 @@
 
 namespace primus {
 
-// Names share one pool, so even a malicious index needs little more memory than its own size.
+// All names are in one pool. Even a malicious index therefore needs little more memory than the size of its
+// text.
 struct ShardIndex {
   static constexpr std::size_t kMaxShards = 99999;  // largest shard number in a file name: "-00001-of-99999"
 

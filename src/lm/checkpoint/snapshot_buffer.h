@@ -2,7 +2,7 @@
 // data is read from the tensors themselves; afterwards it is read from a copy in host memory.
 //
 // Nothing is copied if all data is read before the tensors change. The first save reserves the address space
-// of the copy, and later saves reuse it; memory pages are allocated only when data is copied.
+// of the copy, and later saves reuse this space; memory pages are allocated only when data is copied.
 //
 // Errors: Error (kIo) if memory is insufficient. Thread-safety: lay_out() must not run during reads or
 // copies. After lay_out(), one thread may read, and any number of threads may call copy() at once and share
@@ -29,7 +29,7 @@ class SnapshotBuffer {
   // for full copy speed.
   static constexpr std::uint64_t kPieceBytes = 4U << 20;
 
-  // Plans the snapshot of `sources`. Their tensors must not change until copy() returns.
+  // Plans the snapshot of `sources`. The tensors of `sources` must not change until copy() returns.
   void lay_out(std::vector<TensorSource> sources);
   // Copies the data that was not read yet. Several threads may call copy() at once and share the work. Throws
   // the error of a source's `fill`.
@@ -73,8 +73,8 @@ class SnapshotBuffer {
   bool reading_ = false;  // whether the writer is reading a tensor in place
   bool late_ = false;     // the result of was_late()
   bool judged_ = false;   // whether late_ has its final value
-  // Number of bytes read of each source. It does not change during copies, so the copying threads read it
-  // without the lock.
+  // Number of bytes read of each source. Copying threads read these numbers without the lock, because the
+  // numbers do not change during copies.
   std::vector<std::uint64_t> read_;
   std::size_t done_ = 0;  // number of copied pieces
   std::exception_ptr error_;

@@ -1,5 +1,6 @@
-// A CheckpointGroup over the job's key-value store. It needs no communicator, so a thread can save while the
-// rank's collectives run. It has its own timeout, because ranks take different times to write.
+// A CheckpointGroup over the job's key-value store. A thread can save while the rank's collectives run,
+// because the store needs no communicator. The group has a separate timeout, because ranks take different
+// times to write.
 //
 // Errors and thread-safety: as CheckpointGroup. If a rank is lost, the job is aborted, which ends every wait.
 #pragma once

@@ -61,8 +61,8 @@ struct AxisOrder {
   std::vector<int> axes;           // axis i of the file is axis axes[i] in memory; axes[0] must be 0
 
   bool same() const { return dims.empty(); }
-  // Returns the number of elements per index of the first axis. They form a slab, which is contiguous in the
-  // file and in memory.
+  // Returns the number of elements of a slab: the elements with the same index on the first axis. A slab is
+  // contiguous in the file and in memory.
   std::int64_t slab_elements() const;
 };
 
@@ -100,9 +100,9 @@ void to_memory_order(const AxisOrder& order, std::size_t element_bytes, std::spa
 void copy_runs(const AxisOrder& order, std::size_t element_bytes, std::span<const std::byte> file,
                std::span<const StridedRun> runs, std::span<std::byte> out);
 
-// A tensor to be written. Its bytes are in host memory at `data`, or `fill` produces them piece by piece:
-// fill(offset, out) writes bytes [offset, offset + out.size()) of the held data to `out`. `fill` may be
-// called from another thread.
+// A tensor to be written. The tensor's bytes are in host memory at `data`, or `fill` produces the bytes piece
+// by piece. fill(offset, out) writes bytes [offset, offset + out.size()) of the held data to `out`. `fill`
+// may be called from another thread.
 struct TensorSource {
   std::string name;
   DType dtype = DType::kF32;

@@ -20,9 +20,9 @@ struct BatchView {
   // of variable-length attention). Each sequence starts a new document; attention stays within documents.
   // Empty: each sequence is one document.
   std::span<const std::int32_t> document_starts = {};
-  // Divisor of the sum of masked losses; 0: the number of labels with loss_mask 1 in this microbatch. If the
-  // divisor is the mean number of learned labels per microbatch of a step, the step's loss is the mean over
-  // all learned labels of the step.
+  // Divisor of the sum of masked losses; 0: the number of labels with loss_mask 1 in this microbatch. To make
+  // a step's loss the mean over all learned labels of the step, set the divisor to the step's mean number of
+  // learned labels per microbatch.
   double loss_divisor = 0;
 };
 

@@ -19,13 +19,13 @@ struct BatchLoaderOptions {
   int prefetch = 4;  // number of microbatches read ahead by threads; 0: next() reads each microbatch itself
   int threads = 1;
   // Megatron's options with these names. reset_position_ids fills Batch::positions, and the option for the
-  // attention mask fills Batch::document_starts. They need `eod`, the token that ends a document.
+  // attention mask fills Batch::document_starts. These options need `eod`, the token that ends a document.
   bool reset_position_ids = false;
   bool reset_attention_mask = false;
   std::optional<std::int32_t> eod;
-  // If N = samples_per_mean > 0, Batch::loss_divisor makes the loss the mean over the learned labels of N
-  // consecutive samples of all ranks, counted from sample consumed_samples. N is the global batch size and a
-  // multiple of micro_batch_size * dp_size. If 0, each microbatch has its own mean.
+  // If N = samples_per_mean > 0, the loss is a mean over the learned labels of N consecutive samples of all
+  // ranks. Batch::loss_divisor is set accordingly. Samples are counted from consumed_samples. N is the global
+  // batch size and a multiple of micro_batch_size * dp_size. If 0, each microbatch has its own mean.
   std::int64_t samples_per_mean = 0;
 };
 

@@ -11,9 +11,9 @@ struct BlendList {
   std::vector<double> weights;  // normalised weights; empty for a list without weights
 };
 
-// Parses a list of paths, or of alternating weights and paths: weights are present if the length is even and
-// every first entry of a pair is a number. Error(kInvalid) for a weight without a path, and for weights that
-// are negative or add up to zero.
+// Parses a list of paths, or of alternating weights and paths: the list has weights if its length is even and
+// the first entry of every pair is a number. Error(kInvalid) for a weight without a path, and for weights
+// that are negative or add up to zero.
 BlendList parse_blend(const std::vector<std::string>& list);
 
 // Returns the weights divided by their sum.

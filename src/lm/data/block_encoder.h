@@ -78,7 +78,7 @@ class BlockEncoder {
     std::size_t begin = 0;
     for (std::size_t part = 0; part < block.parts.size(); ++part) {
       const std::size_t end = block.parts[part], before = out.tokens.size();
-      // All parts of a file are one text, so only the first part gets BOS and only the last part gets EOS.
+      // All parts of a file are one text: only the first part gets BOS, and only the last part gets EOS.
       if (options_.add_special && block.begins_file && part == 0) append(frame.before, out);
       tokenizer_.encode(std::string_view(block.text).substr(begin, end - begin), false, out.tokens);
       if (options_.add_special && block.ends_file && part + 1 == block.parts.size()) append(frame.after, out);

@@ -46,7 +46,7 @@ std::string without_escapes(std::string_view literal) {
 
 // Returns the TEXT of a literal "<|im_start|>system\nTEXT<|im_end|>"; "" if the template has no such literal.
 std::string default_system_of(std::string_view jinja, const TurnMarks& marks, std::string_view end) {
-  // Max length of a system text including its end. It limits the time spent on a malicious template.
+  // Max length of a system text including its end. The limit bounds the time spent on a malicious template.
   constexpr std::size_t kLongest = 16384;
   std::string plain = fmt::format("{}{}{}", marks.open, kSystem, marks.middle), escaped;
   for (const char c : plain) c == '\n' ? escaped += "\\n" : escaped += c;
@@ -83,7 +83,7 @@ std::optional<ConversationFormat> format_of(std::string_view jinja, std::string_
   return std::nullopt;
 }
 
-// Writes each template on one line, because a line break between tags would become part of the rendered text.
+// Writes templates. A template is one line, because text between tags is rendered literally.
 class TemplateWriter {
  public:
   TemplateWriter(const ConversationStyle& style, const Tokenizer& tokenizer)

@@ -31,7 +31,7 @@ constexpr std::array<std::string_view, 4> kAnswers = {"response", "output", "ans
 constexpr std::array<std::string_view, 3> kOtherMasks = {"labels", "completion_mask", "assistant_masks"};
 constexpr std::array<std::string_view, 2> kContexts = {"input", "context"};
 
-// Keys that change the meaning of a conversation, but that no format of Primus can express.
+// Keys that change the meaning of a conversation, and that no format of Primus supports.
 struct Unsupported {
   std::string_view key, what, next;
 };
@@ -139,7 +139,7 @@ class Reader {
     }
   }
 
-  // Skips an ignored value. Records its key in `unused`, unless the value is null or "".
+  // Skips an ignored value. If the value is neither null nor "", records its key in `unused`.
   void pass(const std::string& name) {
     const std::string_view value = json_.skip();
     if (value != "null" && value != "\"\"") note_unused(name);

@@ -51,8 +51,8 @@ struct Conversation {
   std::vector<std::int64_t> starts;
   // Keys whose value was ignored, each listed once: "id", or "messages.name" for the key "name" in a message.
   std::vector<std::string> unused;
-  // Keys of questions and answers that were ignored because the record also has `input_ids`, or `messages`
-  // that do not contain the same text.
+  // Keys of questions and answers that were ignored. Reason: the record also has `input_ids`, or `messages`
+  // with a different text.
   std::vector<std::string> replaced;
 
   // Returns whether the last turn is a turn without an answer. Such a turn is not learned.

@@ -24,7 +24,7 @@ namespace {
 // Max size of a JSON-list file, which is loaded as one block.
 constexpr std::size_t kMaxListBytes = std::size_t{4} << 30;
 
-// The text of one JSON object, and the line in the file at which it begins.
+// The text of one JSON object, and the object's first line in the file.
 struct Place {
   std::string_view text;
   std::int64_t line = 0;

@@ -45,8 +45,8 @@ struct TokenizedConversations {
   std::string first_skipped;  // why the first skipped record is broken
   // For each ignored key (Conversation::unused), the number of records that have it.
   std::map<std::string, std::int64_t> unused;
-  // For each key in Conversation::replaced, the number of records in which it was ignored, and the first such
-  // record.
+  // For each key in Conversation::replaced: the number of records in which the key was ignored, and the first
+  // such record.
   std::map<std::string, std::int64_t> replaced;
   std::string first_replaced;
   std::int64_t unanswered = 0;  // number of conversations whose last turn has no answer

@@ -391,9 +391,9 @@ void ConversationWriter::encode(const std::vector<Piece>& pieces, LearnedTokens&
 
 void ConversationWriter::encode_behind(std::string_view before, std::string_view text,
                                        std::vector<std::int32_t>& ids) const {
-  // A tokenizer may insert something at the start of every text (SentencePiece inserts a space). This
-  // function therefore encodes a prefix followed by `text`, and removes the ids of the prefix. The prefix is
-  // `before`, a newline or a letter: the first of these that does not merge with `text`.
+  // A tokenizer may insert something at the start of every text (SentencePiece inserts a space). Therefore
+  // encodes a prefix followed by `text`, and removes the ids of the prefix. The prefix is `before`, a newline
+  // or a letter: the first of these that does not merge with `text`.
   for (const std::string_view front : {before, std::string_view("\n"), std::string_view("a")}) {
     if (front.empty()) continue;
     const std::vector<std::int32_t> of_front = tokenizer_.encode(front, false);

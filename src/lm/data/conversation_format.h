@@ -128,7 +128,7 @@ class ConversationWriter {
   bool has_turns() const { return style_.format != ConversationFormat::kSquad; }
   // Returns whether the format allows a system text.
   bool has_system() const { return style_.format != ConversationFormat::kSquad; }
-  // Returns the space that the format writes between question and answer, or "". It is not part of the
+  // Returns the space that the format writes between question and answer, or "". The space is not part of the
   // answer.
   std::string_view answer_prefix() const {
     return style_.format == ConversationFormat::kMistral && style_.space_in ? " " : "";

@@ -573,7 +573,7 @@ std::size_t part_end(std::string_view text, std::size_t target) {
   }
   std::size_t end = window.size();
   if (end == text.size()) return end;
-  // No border was found, so the text is cut between two characters.
+  // No border was found: cuts the text between two characters.
   for (int i = 0; i < 3 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80; ++i) --end;
   return end;
 }

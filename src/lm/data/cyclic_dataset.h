@@ -2,8 +2,8 @@
 // permuted differently in each epoch and repeated without end.
 //
 // With N samples, microbatches of B and D data-parallel ranks, an epoch has E = N - N mod (B D) draws; the
-// remaining samples are dropped. Draw p of the run is draw w = p mod E of epoch e = p div E. It belongs to
-// microbatch i, rank r and row m of that epoch, where w = i B D + r B + m. The drawn sample is
+// remaining samples are dropped. Draw p of the run is draw w = p mod E of epoch e = p div E. Draw w belongs
+// to microbatch i, rank r and row m of epoch e, where w = i B D + r B + m. The drawn sample is
 //   sharded      r n + permutation(n, e)[i B + m],         n = (N div (B D)) B
 //   not sharded  permutation(n, e)[(i B + m) D + r],       n = (N div B) B
 // where permutation(n, e) is torch.randperm(n) of a CPU generator seeded with e: for k from 0 to n - 2, entry

@@ -424,8 +424,8 @@ class Opener {
     return "they differ from their checksum";
   }
 
-  // Builds the tokens in a separate folder and renames it at the end, so that other processes see all tokens
-  // or none. The next run resumes what an interrupted run left there.
+  // Builds the tokens in a separate folder and renames the folder at the end. Other processes therefore see
+  // all tokens or none. The next run resumes what an interrupted run left there.
   void build_cache(const std::string& pattern, const Path& cache, const Path& folder) {
     try {
       make_folders(cache);

@@ -23,8 +23,8 @@ class Dataset {
  public:
   virtual ~Dataset() = default;
 
-  // Returns the number of samples. It is at least the requested number, except for a blend without weights,
-  // which repeats nothing.
+  // Returns the number of samples: at least the requested number. Exception: a blend without weights may have
+  // fewer samples, because it repeats nothing.
   virtual std::int64_t size() const = 0;
   virtual std::int64_t seq_length() const = 0;
 
@@ -108,7 +108,7 @@ struct DataOptions {
 struct Datasets {
   std::unique_ptr<const Dataset> train, valid, test;
   bool held_out = false;  // a part of data_path is excluded from training, whether or not validation uses it
-  // Hash of the training data. It depends on the tokens and their order, not on paths. 0 if there is no
+  // Hash of the training data. The hash depends on the tokens and their order, not on paths. 0 if there is no
   // training data.
   std::uint64_t train_fingerprint = 0;
   // Texts to show to the user once, for example about skipped lines or a blend that is smaller than

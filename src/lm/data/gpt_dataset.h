@@ -25,7 +25,7 @@ struct TokenRules {
 };
 
 // Megatron's GPTDataset: samples of L + 1 tokens that continue across sequence borders, in the order of
-// sample_order.h. The order is stored in the folder `cache`, unless that path is empty.
+// sample_order.h. The order is stored in the folder `cache`; if `cache` is empty, the order is not stored.
 class GptDataset final : public Dataset {
  public:
   GptDataset(std::shared_ptr<const TokenSource> source, const OrderOptions& order, TokenRules rules,

@@ -40,8 +40,8 @@ std::string_view token_name(TokenType type);  // Returns the type's name, such a
 TokenType token_type_for(std::int64_t vocab_size);
 
 // Reads one data set through memory maps. Opening checks the complete index without keeping a copy in memory,
-// and refuses an index with more tokens than the data file. Another process may truncate or overwrite the
-// files while they are open, so data that was read is valid only after check_unchanged() has returned.
+// and refuses an index with more tokens than the data file. Another process may truncate or overwrite open
+// files. Data that was read is therefore valid only after check_unchanged() has returned.
 class IndexedDataset final : public TokenSource {
  public:
   // Opens PREFIX.bin and PREFIX.idx. Error(kInvalid) for a missing, truncated or inconsistent file; FileError
@@ -55,8 +55,8 @@ class IndexedDataset final : public TokenSource {
   std::int32_t length(std::int64_t sequence) const override { return load<std::int32_t>(lengths_, sequence); }
   void read(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const override;
   std::string name() const override { return prefix_.string(); }
-  // If the .bin is larger than 256 MiB, the hash covers only 64 MiB of it: 4096 blocks, evenly spaced from
-  // the first byte to the last.
+  // If the .bin is larger than 256 MiB, the hash covers only 64 MiB: 4096 evenly spaced blocks, including the
+  // first and the last bytes.
   std::uint64_t fingerprint() const override;
   void check_unchanged() const override;
 
@@ -76,8 +76,8 @@ class IndexedDataset final : public TokenSource {
 
  private:
   IndexedDataset() = default;
-  // Returns the bytes [offset, offset + size) of a sequence. They lie within the file even if the index has
-  // changed since it was opened.
+  // Returns the bytes [offset, offset + size) of a sequence. The bytes lie within the file even if the index
+  // has changed since opening.
   std::span<const std::byte> bytes(std::int64_t sequence, std::int64_t offset, std::int64_t size) const;
   void check() const;
   // Copies the value, because the index's arrays are not aligned.

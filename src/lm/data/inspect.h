@@ -40,7 +40,7 @@ struct Inspection {
   std::int64_t ended_documents = 0;  // number of documents whose last token is eod
 };
 
-// Computes the statistics. The argument is an open data set, so its index and data are known to agree.
+// Computes the statistics. The argument is an open data set: opening has checked that index and data agree.
 // Error(kInvalid) for tokens that do not fit in int32.
 Inspection inspect(const IndexedDataset& dataset, const InspectOptions& options);
 

@@ -39,14 +39,14 @@ class JsonLines {
  public:
   JsonLines(std::vector<std::string> keys, bool skip_bad, ReaderHints hints);
 
-  // Calls document(texts of each key) for every line of the block that is not blank. A line is invalid if it
-  // is not UTF-8, is not a JSON object, has a duplicate key, lacks a key, or if a key's value is not text. An
-  // unpaired surrogate is not text. Skips invalid lines with skip_bad; otherwise throws Error(kInvalid) at
-  // "file:line:column". Ignores a byte-order mark at the start of the file, as RFC 8259 allows.
+  // Calls document(texts of each key) for every line of the block that is not blank. Error(kInvalid) at
+  // "file:line:column" for a line that is not UTF-8 or not a JSON object, has a key twice, lacks a key, or
+  // has a key whose value is not text. (A value with an unpaired surrogate is not text.) With skip_bad, such
+  // lines are skipped. A byte-order mark at the start of the file is ignored, as RFC 8259 allows.
   void read(const TextBlock& block, std::string_view file,
             FunctionRef<void(std::span<const JsonTexts>)> document);
 
-  // Returns the number of lines skipped in the last block, and the reason for the first of them.
+  // Return the number of lines skipped in the last block, and the reason for the first skipped line.
   std::uint64_t skipped() const { return skipped_; }
   const std::string& first_skipped() const { return first_skipped_; }
 

@@ -22,8 +22,8 @@ void check_made_by(const Path& prefix, const TokenSource& source, const Tokenize
 // The tokenizer that encoded all data sets of a merge.
 class MadeBy {
  public:
-  // Reads the note of one data set. Throws Error(kInvalid) if it names another tokenizer than the note of an
-  // earlier data set.
+  // Reads the note of one data set. Throws Error(kInvalid) if this note and the note of an earlier data set
+  // name different tokenizers.
   void add(const Path& prefix, const TokenSource& source, Env& env = Env::posix());
   // Attaches the note to the merged data set; its complete() must have been called. Attaches nothing if any
   // input has no note, because the tokenizer of the merged data is then unknown.

@@ -25,8 +25,8 @@ void copy_documents(const IndexedDataset& from, std::int64_t first, std::int64_t
   }
 }
 
-// Returns the folder for unfinished work. It differs from the folder of tokenize_corpus() for the same
-// prefix, which may contain work to resume.
+// Returns the folder for unfinished work. The folder differs from the folder of tokenize_corpus() for the
+// same prefix, because that folder may contain work to resume.
 Path folder_for(const Path& output) { return output.string() + ".bin"; }
 
 void refuse_input_as_output(const Path& input, const Path& output) {

@@ -24,8 +24,8 @@ using RearrangeProgressFn = std::function<void(std::int64_t, std::int64_t)>;
 std::vector<Path> find_datasets(const std::vector<std::string>& paths);
 
 // Writes all documents of `inputs` to `output`, as Megatron's IndexedDatasetBuilder.add_index does.
-// Error(kInvalid) if their token types differ, if `output` is an input, if `output` exists and kRefuse is
-// set, or while another process writes `output`.
+// Error(kInvalid) if the token types of the inputs differ, if `output` is an input, if `output` exists and
+// kRefuse is set, or while another process writes `output`.
 void merge_datasets(const std::vector<Path>& inputs, const Path& output,
                     const RearrangeProgressFn& progress = {}, Existing existing = Existing::kRefuse,
                     Env& env = Env::posix());

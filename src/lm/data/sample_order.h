@@ -4,8 +4,8 @@
 // The sequences are repeated for as many epochs as the samples need, and shuffled. Concatenated, they form
 // one stream. Row k holds the tokens [k L, k L + L] of the stream, where L is the sequence length;
 // consecutive rows share one token. The rows are then shuffled too. If less than 80 % of the last epoch is
-// needed, the sequences and rows of that epoch are shuffled separately and follow the rows of the earlier
-// epochs.
+// needed, the sequences and rows of that epoch are shuffled separately. These rows then follow the rows of
+// the earlier epochs.
 #pragma once
 
 #include <cstdint>
@@ -51,8 +51,8 @@ SampleOrder build_sample_order(const OrderOptions& options, FunctionRef<std::int
                                std::string_view name);
 
 // Returns the order of build_sample_order() from a file in the folder `cache` (docs/formats/megatron.md). The
-// first process builds the file while others wait, and all processes map the file, so that they share its
-// memory. The file's name is a hash of the lengths and options; a damaged file is built again.
+// first process builds the file while others wait. All processes map the file and share its memory. The
+// file's name is a hash of the lengths and options; a damaged file is built again.
 SampleOrder cached_sample_order(const OrderOptions& options, FunctionRef<std::int32_t(std::int64_t)> length,
                                 std::string_view name, const Path& cache);
 

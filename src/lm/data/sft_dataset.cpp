@@ -305,7 +305,7 @@ class SftOpener {
     if (std::string fact = note_on_unused(read, name); !fact.empty()) result.facts.push_back(std::move(fact));
   }
 
-  // If a part has several files, lists them for the user, who may have added one by mistake.
+  // If a part has several files, lists the files for the user, who may have added one by mistake.
   static void note_files(const std::vector<InputFile>& files, std::string_view part, Datasets& result) {
     constexpr std::size_t kShown = 8;
     if (files.size() < 2) return;

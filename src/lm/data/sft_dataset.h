@@ -3,12 +3,12 @@
 // Each sample is a sequence of L = seq_length inputs, plus the label of the last one. A padded sample is one
 // conversation; a packed sample holds several, packed first-fit. A conversation of more than L + 1 tokens is
 // truncated. The rest of a sample is filled with padding tokens, which are never learned. A label counts in
-// the loss if it is a learned token and its input belongs to the same conversation. The first token of an
-// answer therefore counts, although its input is the last token of the prompt.
+// the loss if the label is a learned token and its input belongs to the same conversation. The first token of
+// an answer therefore counts, although its input is the last token of the prompt.
 //
 // Let P be the number of samples. Draw d of the run is sample d mod P of epoch d div P, for every mesh. With
-// `shuffle`, the order in an epoch depends only on the seed and the epoch's number, so the number of consumed
-// samples is the only state to save.
+// `shuffle`, the order in an epoch depends only on the seed and the epoch's number. The number of consumed
+// samples is therefore the only state to save.
 #pragma once
 
 #include <cstdint>

@@ -117,9 +117,9 @@ class Output {
   std::vector<std::unique_ptr<IndexedDatasetWriter>> writers_;
 };
 
-// Workers fetch blocks one after another and encode them concurrently. The blocks are written in the order in
-// which they were read, so the result is the same for any number of workers. At most a few blocks per worker
-// are in memory.
+// Workers fetch blocks one after another and encode them concurrently. The blocks are written in reading
+// order. The result is therefore the same for any number of workers. At most a few blocks per worker are in
+// memory.
 class BlockWorkers {
  public:
   using Write = std::function<void(const TextBlock& block, const EncodedBlock& encoded)>;
@@ -232,8 +232,8 @@ class BlockWorkers {
     });
   }
 
-  // Writes a block or throws its error. Blocks come in order, so the earliest error is reported, whichever
-  // worker fails first.
+  // Writes a block or throws its error. Blocks arrive in reading order. Therefore the earliest error in the
+  // input is reported, whichever worker fails first.
   void write_or_fail(const Work& work) {
     if (failure_ != nullptr) return;
     try {

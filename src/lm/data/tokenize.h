@@ -56,9 +56,9 @@ struct TokenizeResult {
 // key; kInvalid if there is no input, or if another process is writing the same files; FileError.
 //
 // Unfinished work is in the folder <output_prefix>.partial. A call with the same options, tokenizer and
-// inputs resumes it (inputs are compared by size and date). An error in the input removes the unfinished
-// work; after a disk error, the work saved before remains. `env` is used for the output; the inputs are on
-// the real file system.
+// inputs resumes the work (inputs are compared by size and date). An error in the input removes the
+// unfinished work; after a disk error, the work saved before remains. `env` is used for the output; the
+// inputs are on the real file system.
 TokenizeResult tokenize_corpus(const TokenizeOptions& options, const Tokenizer& tokenizer,
                                const TokenizeProgressFn& progress = {}, Env& env = Env::posix());
 

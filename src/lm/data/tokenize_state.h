@@ -23,7 +23,7 @@ struct TokenizeState {
   std::vector<IndexedDatasetWriter::Progress> writers;
 };
 
-// Reads the file. Returns nullopt if it does not exist, or if another version of Primus wrote it.
+// Reads the file. Returns nullopt if the file does not exist or was written by another version of Primus.
 std::optional<TokenizeState> load_state(const Path& file, Env& env);
 void save_state(const TokenizeState& state, const Path& file, Env& env);
 

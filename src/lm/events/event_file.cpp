@@ -58,7 +58,7 @@ std::string event_head(std::int64_t step, double wall_time) {
   return event;
 }
 
-// A CRC over data that contains CRCs is weak, so the format rotates stored CRCs and adds a constant.
+// A CRC over data that contains CRCs is weak. The format therefore rotates stored CRCs and adds a constant.
 std::uint32_t masked_crc(std::string_view data) {
   return std::rotr(crc32c(0, as_bytes(data)), 15) + 0xa282ead8U;
 }

@@ -1,6 +1,6 @@
 // A TensorBoard event file, written natively: tfrecord framing with masked CRC32C around protobuf Event
-// messages. The few fields that Primus uses are encoded by hand (format: docs/formats/run-folder.md), so
-// neither protobuf nor TensorFlow is needed.
+// messages. The few fields that Primus uses are encoded by hand, without protobuf or TensorFlow (format:
+// docs/formats/run-folder.md).
 //
 // Disk errors never throw: an event that cannot be written is dropped and counted. Not thread-safe.
 #pragma once

@@ -123,7 +123,7 @@ EventLog::~EventLog() {
   try {
     flush();
   } catch (const std::exception&) {
-    // The disk is full, so the last lines of this rank are lost.
+    // The disk is full: the last lines of this rank are lost.
   }
 }
 

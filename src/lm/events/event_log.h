@@ -1,15 +1,15 @@
 // The file of a rank's events, RUN/events/rank-00003.jsonl, with one line per event (docs/formats/events.md).
-// It is append-only. A process that resumes from step k starts with a `begin` event of step k, which
-// invalidates the lines that earlier processes wrote about later steps.
+// The file is append-only. A process that resumes from step k starts with a `begin` event of step k. This
+// event invalidates the lines of earlier processes about steps after k.
 //
-// Lines of steps and phases are buffered until kStepPause has passed since the last write, so that very short
-// steps do not need a system call each. Any other event immediately writes all buffered lines. Only sync()
-// syncs the file to disk. While writes fail, up to kMaxPending bytes are buffered; if the buffer is full,
-// lines of steps are dropped first.
+// Lines of steps and phases are buffered until kStepPause has passed since the last write. Very short steps
+// therefore share system calls. Any other event immediately writes all buffered lines. Only sync() syncs the
+// file to disk. While writes fail, up to kMaxPending bytes are buffered; if the buffer is full, lines of
+// steps are dropped first.
 //
-// Rare events are all events except steps and phases. To make them readable without parsing all steps, each
-// line contains the offset of the previous rare line: EventLine::before. Readers verify this offset, and read
-// the complete file if the offset is wrong.
+// Rare events are all events except steps and phases. Each line contains the offset of the previous rare
+// line: EventLine::before. Readers can thus find rare events without parsing all steps. Readers verify this
+// offset, and read the complete file if the offset is wrong.
 //
 // EventLog throws FileError if a line could not be written; the line stays buffered until the next event. Not
 // thread-safe.
@@ -92,7 +92,7 @@ std::int64_t read_events(const Path& file, const std::function<void(const EventL
                          Env& env = Env::posix());
 
 // Calls event(line) for valid rare events, the newest first, until event() returns false. Reads only the
-// lines of rare events, unless offsets are wrong. Throws FileError.
+// lines of rare events; reads all lines if an offset is wrong. Throws FileError.
 void read_rare_events(const Path& file, const std::function<bool(const EventLine&)>& event,
                       Env& env = Env::posix());
 

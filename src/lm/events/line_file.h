@@ -1,6 +1,6 @@
-// Reads line files from either end in bounded memory. Bytes after the last newline are ignored: they belong
-// to a line that was cut by a crash or is still being written. A line longer than kMaxLine is read as an
-// empty line; Primus writes only shorter lines.
+// Reads line files from either end in bounded memory. Bytes after the last newline are ignored. Such bytes
+// belong to a line that was cut by a crash or is still being written. A line longer than kMaxLine is read as
+// an empty line; Primus writes only shorter lines.
 //
 // Errors: FileError. Not thread-safe.
 #pragma once

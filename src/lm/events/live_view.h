@@ -22,7 +22,7 @@
 
 namespace primus {
 
-// A series of any length in bounded memory: if it has more than kMax points, neighbouring points are
+// A series of any length in bounded memory. If the series has more than kMax points, neighbouring points are
 // averaged.
 class Curve {
  public:

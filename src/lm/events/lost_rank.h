@@ -1,5 +1,4 @@
-// Records the end of a run in the launcher, if the process of rank 0 was lost before it could record the end
-// itself.
+// Lets the launcher record the end of a run if the process of rank 0 was lost before recording the end.
 //
 // Free function without state.
 #pragma once

@@ -28,7 +28,7 @@ Json number(double value) {
 }
 
 // Returns the size of the file up to the end of its last line whose iteration is at most `last`. Reads
-// backwards from the end, so the time does not depend on the length of the history.
+// backwards from the end. The time therefore does not depend on the length of the history.
 std::uint64_t good_size(File& file, std::int64_t last) {
   const std::uint64_t size = file.size();
   std::uint64_t end = size;  // end of the part that is not checked yet; it follows a newline

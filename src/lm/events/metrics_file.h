@@ -2,8 +2,8 @@
 // per iteration, evaluations.jsonl one per evaluation, samples.jsonl one per generated text, warnings.jsonl
 // one per detector warning. Keys and units: docs/formats/metrics.md.
 //
-// Each line is passed to the operating system by one write(2) before the trainer continues, so all lines
-// survive SIGKILL. sync() makes lines survive a power failure, and is called before a checkpoint is
+// Each line is passed to the operating system by one write(2) before the trainer continues. All lines
+// therefore survive SIGKILL. sync() makes lines survive a power failure, and is called before a checkpoint is
 // committed. Opening the file removes an incomplete last line. It also removes the lines after the iteration
 // from which the run resumes, because the run will write these lines again. If another program removes the
 // file during the run, the file is restored from its open handle. take_trouble() reports such changes by
@@ -58,7 +58,7 @@ class MetricsFile {
 
   Env& env_;
   AppendFile file_;
-  // Open handle of the same file. It is used to read the file again after another program removed its name.
+  // Open handle of the same file, for reading the file after another program has removed it.
   std::unique_ptr<File> open_file_;
   std::string trouble_;
   bool changed_ = false;  // whether a change by another program has been reported

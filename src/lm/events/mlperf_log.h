@@ -16,9 +16,9 @@
 // run_stop.
 //
 // A run that starts from scratch renames an older file, as MetricsFile does. A run that resumes appends an
-// empty line and then all events from init_start on for this process. No line is removed, so the steps after
-// the loaded checkpoint appear twice. MLPerf's rules require exactly one run_start, so the log of a resumed
-// run cannot be submitted.
+// empty line and then all events from init_start on for this process. No line is removed. The steps after the
+// loaded checkpoint therefore appear twice. The log of a resumed run cannot be submitted to MLPerf, because
+// MLPerf's rules require exactly one run_start.
 //
 // Lines are passed to the operating system by one write(2) before training continues. While writes fail, up
 // to 1 MiB of lines are buffered. begin() throws errors, and so does begin_evaluation() if it begins the run;

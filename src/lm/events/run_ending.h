@@ -1,6 +1,6 @@
 // ending.json: records how the last process that trained in a folder ended, for 'primus runs' and users
-// (docs/formats/run-folder.md). Its state is "running" while the process trains, and remains "running" if the
-// process is killed.
+// (docs/formats/run-folder.md). The recorded state is "running" while the process trains, and remains
+// "running" if the process is killed.
 //
 // Free functions without state.
 #pragma once

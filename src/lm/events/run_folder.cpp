@@ -60,7 +60,7 @@ RunLock::RunLock(const Path& folder, const char* hint) {
   if (reason == EWOULDBLOCK) {
     throw invalid(fmt::format("another process is training in '{}'", folder.string()), hint);
   }
-  // The file system does not support locks, so the run continues without one.
+  // The file system does not support locks: continues without a lock.
   file_ = -1;
 }
 

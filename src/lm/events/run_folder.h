@@ -33,7 +33,8 @@ struct RunIdentity {
 class RunFolder {
  public:
   // Throws Error(kInvalid), which names the key, if a component is empty or would lead outside of the
-  // workspace ("..", absolute, control characters). Touches no file, so --dry-run may use it.
+  // workspace ("..", absolute, control characters). Touches no file; --dry-run may therefore create this
+  // object.
   explicit RunFolder(const RunIdentity& identity);
 
   const Path& root() const { return root_; }
@@ -70,8 +71,8 @@ class RunLock {
   explicit RunLock(const Path& folder,
                    const char* hint = "wait for it or stop it, or give this run another name (exp_name)");
   ~RunLock();
-  // Returns whether a process holds the lock now. Changes nothing, so any process may call it. Returns false
-  // if the state cannot be determined.
+  // Returns whether a process holds the lock now. Changes nothing; any process may call this function.
+  // Returns false if the state cannot be determined.
   static bool held(const Path& folder);
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;

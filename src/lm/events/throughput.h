@@ -8,7 +8,7 @@
 // MFU is model FLOP/s divided by the device's peak for the compute type (device_peak.h). An iteration with an
 // exact time that is faster than the peak raises the peak. MFU therefore never exceeds 1. MFU is empty if the
 // peak is unknown. MFU is also empty for an iteration whose rate is more than kBelievable times the peak at
-// the start of the run: its FLOPs or its time must be wrong, so its rate must not become the peak.
+// the start of the run. Such a rate must be wrong and must not become the peak.
 //
 // Not thread-safe.
 #pragma once
@@ -64,8 +64,8 @@ class ThroughputMeter {
   explicit ThroughputMeter(ThroughputOptions options)
       : options_(options), measured_peak_(options.peak_flops_per_device) {}
 
-  // Adds the iteration with number `iteration` (the first is 1). It ended at `now`, in seconds of the steady
-  // clock.
+  // Adds the iteration with number `iteration` (the first is 1). `now`: the end of the iteration, in seconds
+  // of the steady clock.
   Throughput update(std::int64_t iteration, const IterationWork& work, double now);
   // Returns the peak in FLOP/s per device; 0: unknown.
   double peak() const { return options_.peak_flops_per_device; }

@@ -69,7 +69,8 @@ void TrainingMonitor::add_detectors(const RunFolder& run, Env& env) {
       recorded_evaluations(run.evaluations_file(), options_.resume_iteration, env);
   for (const DetectorEntry* entry : detectors()) {
     std::unique_ptr<Detector> detector = entry->make();
-    // Passes the recorded evaluations to the detector, so that warnings about them are not repeated.
+    // Passes the recorded evaluations to the detector, so that warnings about these evaluations are not
+    // repeated.
     for (const EvaluationRecord& record : evaluations) detector->evaluation(record);
     auto listener = std::make_unique<DetectorListener>(entry->name, std::move(detector), found_);
     RunListener* const at = listener.get();

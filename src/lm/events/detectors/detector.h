@@ -1,7 +1,7 @@
 // Detectors report problems that do not stop a run: a growing loss, a gradient spike, slow steps, worsening
 // evaluations. A detector is one file in this folder; the file ends with the detector's DetectorEntry. The
 // build collects all entries, and each detector becomes a listener (run_listener.h). A detector reads a run's
-// records and returns a warning once per episode. It warns again only after the run has recovered.
+// records and returns a warning once per episode. The detector warns again only after the run has recovered.
 //
 // Detectors only read numbers, and their memory is bounded. Not thread-safe.
 #pragma once

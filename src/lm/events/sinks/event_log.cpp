@@ -23,7 +23,7 @@ class EventLogSink final : public RunListener {
   std::uint64_t dropped() const override { return log_.dropped(); }
 
  private:
-  // Space reserved for the last event, so that a run that ends because of a full disk can still record the
+  // Space reserved for the last event. A run that ends because of a full disk can therefore record the
   // reason.
   static constexpr std::size_t kReserve = std::size_t{16} << 10;
 

@@ -52,8 +52,8 @@ struct Console {
   void write_raw(std::string_view bytes) const;
 };
 
-// An option or a value of another program that has no meaning here. Its use is an error with this
-// explanation.
+// An option or value of another program, which has no meaning in Primus. Using this option or value is an
+// error with this explanation.
 struct Refusal {
   std::string name;             // "--split-sentences", "fp16"
   std::string reason, instead;  // one sentence each, without a period
@@ -91,7 +91,7 @@ struct Argument {
   // Sets the range of a number: parsing refuses values below `minimum` or above `maximum`. double must
   // represent both bounds exactly.
   Argument& between(double minimum, double maximum);
-  // Sets the default that help shows, for a target that stays empty if the option is not given.
+  // Sets the default that help shows. For targets that stay empty if the option is not given.
   template <class Value>
   Argument& default_note(const Value& counts) {
     shown_default = fmt::format("{}", counts);
@@ -133,8 +133,8 @@ class Command {
   // Returns 0 or an exit code that the command documents. Throws errors.
   virtual int run(Console& console) = 0;
   // Launchers call this before they start a job. Throws an error that would prevent a job of this size from
-  // starting, if it can be detected now. `variables`: environment variables of the job, in addition to the
-  // variables of this process. 0 nodes or ranks: the number is unknown.
+  // starting, if the error can be detected now. `variables`: environment variables of the job, in addition to
+  // the variables of this process. 0 nodes or ranks: the number is unknown.
   virtual void check_job(int /*nodes*/, int /*ranks_per_node*/,
                          const std::map<std::string, std::string>& /*variables*/) {}
   // Returns the input files of the job that do not exist now, if this machine can check them. Empty if

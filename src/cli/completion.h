@@ -1,6 +1,6 @@
-// Completion of the word being typed in a shell. The shell's script is short. It passes the words to `primus
-// __complete`, which answers from the declarations that help also uses. So an installed script stays valid
-// when the program changes.
+// Completion of the word being typed in a shell. The shell's script is short. The script passes the words to
+// `primus __complete`, which answers from the declarations that help also uses. So an installed script stays
+// valid when the program changes.
 #pragma once
 
 #include <span>

@@ -308,8 +308,8 @@ launch::DirectCommand check_command(Words words, bool debug, Experiments experim
   if (words.empty() || words[0] == "help" || is_help(words[0])) return result;
   Console nowhere{.out = {}, .err = {}, .program = "primus", .invocation = "primus"};
   std::size_t used = 0;
-  // If the words ask for a group's help, the program that the launcher starts prints it. A group without a
-  // subcommand is an error, because a printed help text would look like a finished job.
+  // If the words ask for a group's help, the program that the launcher starts prints this help. A group
+  // without a subcommand is an error, because a printed help text would look like a finished job.
   if (is_group(words[0]) && words.size() > 1 && is_help(words[1])) return result;
   if (is_group(words[0]) && !find_command(words[0]) && (words.size() == 1 || words[1].starts_with('-'))) {
     throw invalid(fmt::format("'{}' needs a subcommand", words[0]),

@@ -63,8 +63,8 @@ void BenchmarkOutput::check_words() {
 void BenchmarkOutput::check(const SideBySide& place) {
   check_words();
   place_ = place;
-  // This check runs before the measurement, because an error about a missing folder after an hour would lose
-  // all results.
+  // Checks before the measurement, because an error about a missing folder after an hour would lose all
+  // results.
   const bool saves = !baseline_.empty() && baseline_[0] == "save";
   for (const std::string& file : {output_, saves ? baseline_[1] : std::string()})
     if (const Path folder = Path(file).parent_path(); !folder.empty()) make_folders(folder);

@@ -1,5 +1,5 @@
-// Functions that all commands of `primus benchmark` share: they show, write and compare reports, and parse
-// lists of sizes.
+// Functions that all commands of `primus benchmark` share, for showing, writing and comparing reports, and
+// for parsing lists of sizes.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace primus::cli {
 
 class BenchmarkOutput {
  public:
-  // `names`: names of the --output option, including AMD Primus's name for it if that differs.
-  // `appended`: default report for --append.
+  // `names`: names of the --output option, including AMD Primus's name if different. `appended`: default
+  // report for --append.
   void declare(Arguments& args, std::string_view names = "--output,--output-file",
                const std::string& appended = {});
   // Checks the options before anything is measured. Throws Error(kInvalid). If other processes or jobs run

@@ -103,8 +103,7 @@ class DataSplit final : public Command {
               fmt::format("--split {} of {} documents leaves none for {}", split_, documents, kNames[i]),
               "give it a larger share, or 0");
         } else if (Env::posix().status(name + ".idx")) {
-          // This is an error, because the existing data set may contain documents that the new data sets also
-          // contain.
+          // Throws, because the existing data set and the new data sets may contain the same documents.
           throw invalid(fmt::format("'{}' already exists from another split", name),
                         "remove it, or choose another prefix with -o");
         }

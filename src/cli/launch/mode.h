@@ -1,5 +1,5 @@
 // The modes of AMD Primus's command line, `<mode> [options] -- <command>`: how the processes of a command are
-// started. A mode declares its options like a command, for parsing, help, the manual and completion. It
+// started. A mode declares its options like a command, for parsing, help, the manual and completion. A mode
 // builds a launch plan (launch/plan.h), which --dry-run shows.
 #pragma once
 
@@ -52,7 +52,7 @@ class Mode {
   // Like plan(), for a mode inside another chain that runs on nodes not known yet.
   virtual launch::Plan plan_elsewhere(const ModeContext& context, Words command,
                                       const launch::ElsewhereNodes& nodes);
-  // Runs the plan. Returns the exit code, unless this process execs another program.
+  // Runs the plan. Returns the exit code; does not return if this process execs another program.
   virtual int run(const ModeContext& context, Words command, Console& console);
 };
 
@@ -74,23 +74,24 @@ launch::LauncherSettings settings_within(const ModeContext& context, const ModeO
 // Returns all modes, in the order of help.
 std::span<const ModeEntry> modes();
 const ModeEntry* find_mode(std::string_view name);
-// A mode and all of its options, declared into `arguments`. This object must exist while `arguments` is used.
+// A mode and all of its options, declared into `arguments`. The DeclaredMode must exist while `arguments` is
+// used.
 struct DeclaredMode {
   std::unique_ptr<Mode> mode;
   std::unique_ptr<ModeOptions> common;
 };
 DeclaredMode declare(const ModeEntry& entry, Arguments& arguments);
 
-// Like Mode::asks_for_dry_run_within(), but checks both this mode, whose options were parsed into `inner`,
-// and the modes that it starts.
+// Like Mode::asks_for_dry_run_within(), but checks both this mode and the modes that this mode starts. The
+// options of this mode were parsed into `inner`.
 std::optional<std::string> dry_run_of(const DeclaredMode& inner, const ModeEntry& entry,
                                       const ModeContext& context, Words command);
 
 extern const ModeEntry kDirect, kContainer, kSlurm, kKubernetes;
 
-// Where a command runs. This decides which of its input files can be checked now. kHere: on this machine; all
-// files are checked. kInThisFolder: in this folder, on a machine whose other folders may differ. kElsewhere:
-// on a machine whose files are unknown.
+// Where a command runs, which decides which of its input files can be checked now. kHere: on this machine;
+// all files are checked. kInThisFolder: in this folder, on a machine whose other folders may differ.
+// kElsewhere: on a machine whose files are unknown.
 enum class Experiments { kHere, kInThisFolder, kElsewhere };
 
 // Checks whether `words` are a command of this program and returns the properties that the launcher needs.

@@ -21,7 +21,7 @@ class Slurm final : public Mode {
               "srun (the default) or sbatch, and any of its options");
   }
 
-  // Slurm's options look like a command's options, so only '--' marks where the command begins.
+  // Only '--' marks where the command begins, because Slurm's options look like a command's options.
   std::size_t count_own(const Arguments& arguments, Words words) const override {
     for (std::size_t at = 0; at < words.size(); ++at) {
       if (is_option_with_value(arguments, words, at)) {
@@ -103,7 +103,7 @@ class Slurm final : public Mode {
   };
 
   static Inner inner_of(Words words) {
-    // The default of AMD Primus: a container, unless 'direct' is given.
+    // The default of AMD Primus is a container; 'direct' overrides this default.
     const ModeEntry* entry = words.empty() ? nullptr : find_mode(words[0]);
     if (entry && entry != find_mode("direct") && entry != find_mode("container")) {
       throw invalid(fmt::format("'slurm' cannot start '{}'", words[0]), "choose 'container' or 'direct'");

@@ -18,7 +18,7 @@
 namespace primus::cli {
 namespace {
 
-// JSON has no NaN or infinity, so both become null. A report with such a number has failed anyway.
+// Writes null for NaN and infinity, which JSON does not have. A report with such a number has failed anyway.
 nlohmann::json number(double value) {
   return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr);
 }
@@ -119,7 +119,7 @@ class ModelVerify final : public Command {
     };
     line(report.logits);
     std::vector<TensorComparison> gradients = report.gradients;
-    // Sorts NaN before all numbers. It needs a separate rule, because comparisons with NaN are false.
+    // Sorts NaN before all numbers. NaN needs a separate rule, because comparisons with NaN are false.
     auto badness = [](const TensorComparison& c) {
       return std::isnan(c.normalised) ? std::numeric_limits<double>::infinity() : c.normalised;
     };

@@ -30,7 +30,8 @@ class ModelArguments {
 };
 
 // Sampling and stopping options. An option that is not given takes its value from the model's
-// generation_config.json, if the file has it; a note lists these values and those that are not supported.
+// generation_config.json, if the file has a value; a note lists these values and those that are not
+// supported.
 class SamplingArguments {
  public:
   void declare(Arguments& arguments, std::int64_t max_tokens);

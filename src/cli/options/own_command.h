@@ -1,4 +1,4 @@
-// The command line of this process, for starting it again as the ranks of a job.
+// The command line of this process, for starting the same command again as the ranks of a job.
 #pragma once
 
 #include <string>

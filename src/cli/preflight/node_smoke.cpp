@@ -87,7 +87,7 @@ class NodeSmoke final : public Command {
       console.note(fmt::format("{}: {}", report.nodes.front().host, name_of(report.verdict())));
     }
     // If one Slurm step covers all nodes, only node 0 reports failure in its exit code. An error of another
-    // task could make Slurm kill node 0 before it has written the report of all nodes.
+    // task could make Slurm kill node 0 before node 0 has written the report of all nodes.
     const bool is_end = result->is_whole || !result->place.one_step;
     const int code = is_end ? node_.report.exit_code(report, kSmokeFailed) : 0;
     leave_stuck_threads(report, code);

@@ -160,8 +160,8 @@ PerfPlan plan_perf(const PerfRequest& request, const PerfPlace& place) {
                              : request.inter_groups.empty() ? (request.quick ? "all" : "2,4,all")
                                                             : request.inter_groups;
   c.inter_groups = small_numbers(numbers("--inter-group-sizes", groups, kMaxGroup, std::max(place.nodes, 1)));
-  // Default sizes that exceed the number of nodes are removed. If the user requested such a size, it stays,
-  // and the report lists it as skipped.
+  // Default sizes that exceed the number of nodes are removed. A size that the user requested stays, and the
+  // report lists this size as skipped.
   if (request.inter_groups.empty() || request.one_group)
     std::erase_if(c.inter_groups, [&](int size) { return size > place.nodes; });
   return plan;

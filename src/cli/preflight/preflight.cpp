@@ -85,8 +85,8 @@ class Preflight final : public Command {
   void check_job(int nodes, int ranks_per_node, const std::map<std::string, std::string>&) override {
     check_words();
     node_.check();
-    // This reports invalid sizes, which do not depend on the device. If the number of ranks is 0, it is
-    // unknown, and no size is refused.
+    // Reports invalid sizes, which do not depend on the device. 0 ranks: the number is unknown, and no size
+    // is refused.
     plan_perf(perf_, {.gpu = false, .local_ranks = ranks_per_node, .nodes = nodes});
     if (!config_.empty() && Env::posix().status(config_)) load_experiment();
   }

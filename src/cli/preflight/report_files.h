@@ -1,4 +1,4 @@
-// Functions that all preflight commands share: they show and write a report, and compute the exit code.
+// Functions that all preflight commands share, for showing and writing a report and for the exit code.
 #pragma once
 
 #include <string>
@@ -28,7 +28,8 @@ class ReportOptions {
 // threads.
 void leave_stuck_threads(const preflight::Report& report, int exit_code);
 
-// Writes DIR/NAME.md, .json and, unless disabled, .html. Returns a description of the written files.
+// Writes DIR/NAME.md, DIR/NAME.json and, by default, DIR/NAME.html. Returns a description of the written
+// files.
 std::string write_report(const preflight::Report& report, const Path& folder, const std::string& name,
                          bool html, bool plots);
 

@@ -81,7 +81,7 @@ class Report final : public Command {
   }
 
  private:
-  // Skips runs without steps, because they have no records and must not block the export of other runs.
+  // Skips runs without steps: such runs have no records, and must not block the export of other runs.
   void export_to_mlflow(const std::vector<Path>& folders, const Console& console) const {
     std::size_t exported = 0;
     for (const Path& folder : folders) {

@@ -153,7 +153,7 @@ class Train : public Command {
   }
 
  private:
-  // A plan does not depend on the data's content, so mock data is used if the experiment names no data.
+  // Uses mock data if the experiment names no data, because a plan does not depend on the data's content.
   config::Experiment experiment_to_plan(std::int64_t world, const Console& console) {
     try {
       return experiment_.read(world);
@@ -225,16 +225,16 @@ class Train : public Command {
     if (world_) ranks_.check_world(*world_);
   }
 
-  // Throws if the ranks cannot split the model or the batch as requested. Each rank would also refuse this,
-  // but only the first rank's error would be reported. Loaded models are checked by the ranks, which read the
-  // models.
+  // Throws if the ranks cannot split the model or the batch as requested. Each rank would also refuse such a
+  // split, but only the first rank's error would be reported. Loaded models are checked by the ranks, which
+  // read the models.
   static void check_mesh(const config::Experiment& experiment, int world) {
     if (experiment.trainer->load) {
       check_batches(experiment, world);
       return;
     }
-    // If vocab_size is unset, the tokenizer determines it later. Ranks can split any vocabulary size, so the
-    // check uses `world` as a placeholder.
+    // If vocab_size is unset, the tokenizer determines it later. The check uses `world` as a placeholder,
+    // because ranks can split any vocabulary size.
     const ModelConfig model =
         model_config_of(experiment, experiment.trainer->vocab_size.value_or(world), builtin_families());
     session_settings_of(experiment, model, world);
@@ -251,7 +251,7 @@ class Train : public Command {
   }
 
   // Returns the experiment with microbatches and recomputation that fit. Ranks started by a launcher choose
-  // separately and must all find the same result, so they use the memory size of --fit-memory.
+  // separately, but must find the same result. These ranks therefore use the memory size of --fit-memory.
   config::Experiment fitted(const config::Experiment& experiment,
                             const std::optional<comm::JobEnvironment>& place, std::int64_t world,
                             const Console& console) {
@@ -402,8 +402,8 @@ class Train : public Command {
                        .version = PRIMUS_VERSION,
                        .asked_by = stop_signal_name});
       trainer.prepare();
-      // From now on, signals let the run save its progress. Launchers and schedulers signal every process,
-      // and each starter also forwards the signal to the processes that it started.
+      // From now on, signals let the run save its progress. Launchers and schedulers signal every process.
+      // Each process that has started other processes also forwards the signal to them.
       const bool is_watched = place || std::getenv("SLURM_JOB_ID");
       const TrainingSummary summary =
           trainer.run(catch_stop_signals(is_watched ? SecondSignal::kIgnored : SecondSignal::kEnds));
@@ -414,8 +414,8 @@ class Train : public Command {
       // A run that is refused before it starts has no folder yet.
       if (Env::posix().status(folder.root())) log.write_to_files(LogLevel::kError, error.what());
       if (job) {
-        // The other ranks show this text as the reason for their end. It contains this rank's number, the
-        // location and the hint.
+        // The other ranks show this text as the reason for their end. The text contains this rank's number,
+        // the location and the hint.
         const std::string &hint = error.hint(), &location = error.location();
         job->abort(fmt::format("rank {}: {}{}{}", job->rank(), location.empty() ? "" : location + ": ",
                                error.what(), hint.empty() ? "" : " (" + hint + ")"),

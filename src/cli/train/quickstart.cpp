@@ -112,15 +112,15 @@ class Quickstart final : public Command {
     if (steps_ && seconds_) throw invalid("--steps and --seconds exclude each other");
   }
 
-  // Returns whether the run has trained at least one step. If it has not, for example after an error in its
-  // text, new options replace its experiment.
+  // Returns whether the run has trained at least one step. If the run has trained no step, for example
+  // because of an error in its text, new options replace the run's experiment.
   static bool has_trained(const RunFolder& folder) {
     const RunLock nobody_trains_there(folder.root());
     const auto metrics = Env::posix().status(folder.metrics_file());
     return (metrics && metrics->size > 0) || Env::posix().status(folder.checkpoints() / "latest").has_value();
   }
 
-  // Renames the folder of an earlier run, so that it survives even if the new run fails.
+  // Renames the folder of an earlier run, so that the earlier run survives even if the new run fails.
   void put_aside(const Path& root, const Console& console) const {
     const RunLock nobody_trains_there(root);
     int number = 1;
@@ -235,7 +235,7 @@ class Quickstart final : public Command {
     TrainingSummary summary;
     std::exception_ptr error;
     std::atomic<bool> over{false};
-    // declared last, so that it joins the thread before the objects that the thread uses are destroyed
+    // declared last, so that the thread is joined before the objects that the thread uses are destroyed
     ThreadGroup thread;
     thread.start(
         [&] {
@@ -286,7 +286,7 @@ class Quickstart final : public Command {
   }
 
   // Returns the first words of a line (or of a sentence, if there are no lines) near the end of the text. In
-  // a text of 400 kB or more, this part is held out, so the model has not seen it.
+  // a text of 400 kB or more, this part is held out: the model has not seen this part.
   static std::string prompt_of(const Path& text) {
     constexpr std::uint64_t kEnd = 8 << 10;
     constexpr std::size_t kWords = 4, kMax = 60;

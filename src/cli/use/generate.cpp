@@ -98,8 +98,8 @@ class Generate final : public Command {
     load_model_weights(folder, decoder.store(), decoder.rank());
 
     std::string text;
-    // The output continues where the prompt ends. This includes the space that some tokenizers drop at the
-    // beginning of a text.
+    // The output continues where the prompt ends. The output thus includes the space that some tokenizers
+    // drop at the beginning of a text.
     StreamDecoder stream(*tokenizer);
     if (!prompt.empty() || writer_) {
       for (const std::int32_t id : kept) stream.push(id);
@@ -117,7 +117,7 @@ class Generate final : public Command {
           return true;
         });
       } catch (...) {
-        // The output may end within a line, so this moves the error message to a new line.
+        // Moves the error message to a new line, because the output may end within a line.
         if (!json_ && (!text.empty() || (!writer_ && !prompt.empty()))) console.print("\n");
         throw;
       }
@@ -210,7 +210,7 @@ class Generate final : public Command {
                           .sequences = std::min<std::int64_t>(together, lines.size())};
     for (std::size_t i = 0; i < lines.size(); ++i) {
       GenerateSettings own = settings;
-      // Each line has its own seed, so the generated text does not depend on the batch.
+      // The generated text does not depend on the batch, because every line has its own seed.
       own.sampling.seed = lines[i].seed.value_or(settings.sampling.seed + i);
       own.max_tokens = lines[i].max_tokens.value_or(settings.max_tokens);
       std::vector<std::int32_t> ids =
@@ -289,7 +289,7 @@ class Generate final : public Command {
     }
     if (prompt_ == "-") return read_standard_input();
     if (prompt_ || !input_is_handed_over()) return prompt_.value_or("");
-    // Standard input may be a pipe that stays open without a writer, so a note is shown after this time.
+    // Shows a note after this time, because standard input may be a pipe that stays open without a writer.
     constexpr int kPatienceMilliseconds = 1000;
     pollfd input{STDIN_FILENO, POLLIN, 0};
     if (poll(&input, 1, kPatienceMilliseconds) == 0)

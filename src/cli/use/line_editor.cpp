@@ -215,8 +215,8 @@ std::size_t LineEditor::after(std::size_t at) const {
 }
 
 std::size_t LineEditor::before(std::size_t at) const {
-  // Clusters of several code points can be found only in forward direction, so the search begins at the last
-  // line break or space.
+  // The search begins at the last line break or space, because clusters of several code points can be found
+  // only in forward direction.
   std::size_t begin = at;
   while (begin > 0 && (begin == at || !is_blank(text_[begin]))) --begin;
   while (begin < at) {
@@ -274,7 +274,7 @@ LineEditor::Screen LineEditor::screen(std::size_t prompt_columns, std::size_t co
   for (std::size_t at = 0;; at = after(at)) {
     const std::string_view cluster = std::string_view(text_).substr(at, after(at) - at);
     const std::size_t width = cluster == "\n" ? 0 : columns_of(cluster);
-    // The cursor needs a column even if it is after the last character of a row.
+    // The cursor needs a column even after the last character of a row.
     if (cluster != "\n" && column + std::max<std::size_t>(width, 1) > columns && column > 0) next_row();
     if (at == cursor_) {
       screen.row = screen.rows.size() - 1;

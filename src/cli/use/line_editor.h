@@ -1,8 +1,8 @@
 // Editing of one line at a terminal: cursor keys, history, the usual control keys, pasted text.
 //
-// LineEditor is pure state: it consumes keyboard bytes and provides the text and its layout on the screen. It
-// supports UTF-8, characters of several code points, and characters two columns wide. A line contains line
-// breaks only if they were pasted.
+// LineEditor is pure state: it consumes keyboard bytes and provides the text and its layout on the screen.
+// LineEditor supports UTF-8, characters of several code points, and characters two columns wide. A line
+// contains line breaks only if they were pasted.
 //
 //   arrows, Home, End, Ctrl-A/E/B/F   move         Ctrl-Left/Right, Alt-B/F   move by words
 //   Backspace, Delete, Ctrl-H/D       delete       Ctrl-W, Alt-D              delete a word

@@ -52,7 +52,7 @@ class TrainingMonitor {
   bool evaluated(std::int64_t iteration, const std::string& data_set) const;
   // Returns whether a validation loss at or below the target is recorded for this iteration.
   bool reached_target(std::int64_t iteration) const;
-  // Publishes a generated text. Does nothing unless MonitorOptions::samples is set.
+  // Publishes a generated text. Does nothing if MonitorOptions::samples is false.
   void sample(const SampleRecord& record);
   // Returns whether a generated text is already recorded for this iteration. An earlier process may have
   // recorded it, if the run resumes from this iteration.

@@ -12,9 +12,8 @@ namespace primus {
 // Ids 0..255 are the bytes of the text. Id 256, <|endoftext|>, ends a document. Any bytes can be encoded.
 std::unique_ptr<const Tokenizer> make_byte_tokenizer();
 
-// Returns whether two fingerprints belong to tokenizers that make the same ids. This is the case if they are
-// equal, or if one belongs to the byte tokenizer and the other to the tokenizer.json that it saves.
-// Thread-safe.
+// Returns whether two fingerprints belong to tokenizers that make the same ids. This is the case for equal
+// fingerprints, and for the byte tokenizer and the tokenizer.json that it saves. Thread-safe.
 bool make_same_ids(std::uint64_t fingerprint, std::uint64_t other);
 
 // Megatron's NullTokenizer: the text "17 4 99" is [17, 4, 99]. Each id is in [0, vocab_size). The last id,

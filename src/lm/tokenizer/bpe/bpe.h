@@ -83,7 +83,7 @@ struct MergeScratch {
 // Merges `symbols` in place until no pair merges. Supports at most 2^31 - 1 symbols.
 void merge_symbols(const MergeTable& merges, std::vector<std::int32_t>& symbols, MergeScratch& scratch);
 
-// Caches the ids of recent short words. The cache is direct-mapped, so its size is bounded without an
+// Caches the ids of recent short words. The cache is direct-mapped. Its size is therefore bounded without an
 // eviction list. Not thread-safe: each thread needs its own.
 class WordCache {
  public:
@@ -99,8 +99,8 @@ class WordCache {
   void store(std::span<const std::int32_t> ids);
 
  private:
-  // The table is small at first, because many tokenizers encode only little text. It grows after a number of
-  // stores.
+  // The table is small at first, because many tokenizers encode only little text. The table grows after a
+  // number of stores.
   static constexpr int kFirstBits = 9, kGrowth = 3, kLastBits = 15;
   struct alignas(64) Entry {
     // The bytes of the word, padded with zeros; the last byte is the word's length. All bytes are zero in a
@@ -116,8 +116,8 @@ class WordCache {
   std::uint64_t missed_key_[4] = {};
 };
 
-// A pool of objects that threads borrow one at a time. It grows to the largest number of objects in use at
-// once.
+// A pool of objects that threads borrow one at a time. The pool grows to the largest number of objects in use
+// at once.
 template <class T>
 class Pool {
  public:

@@ -46,7 +46,7 @@ BpeModel::BpeModel(BpeOptions options, Vocabulary vocabulary, std::span<const Me
 
 void BpeModel::prepare() {
   for (const std::string* affix : {&options_.continuing_subword_prefix, &options_.end_of_word_suffix}) {
-    // The affix is added to every character, so its length is limited.
+    // Limits the length of the affix, because the affix is added to every character.
     if (affix->size() > kMaxAffixBytes) {
       throw unsupported(fmt::format("a prefix or suffix of tokens with more than {} bytes is not supported",
                                     kMaxAffixBytes));

@@ -1,6 +1,5 @@
-// GPT-2's alphabet of bytes: it has a printable character for every byte, so that a vocabulary of byte
-// strings can be stored in a text file. Printable Latin-1 bytes map to themselves, the other bytes to U+0100
-// and above.
+// GPT-2's alphabet has a printable character for every byte. A vocabulary of byte strings can therefore be
+// stored in a text file. Printable Latin-1 bytes map to themselves, the other bytes to U+0100 and above.
 #pragma once
 
 #include <optional>

@@ -1,7 +1,7 @@
 // The ids of added tokens, assigned in the same way as in the tokenizers library.
 //
-// A token that the model contains keeps the id that it has in the model. Every other token gets the next free
-// id, in the order of add(). The ids in the files are ignored.
+// A token that the model contains keeps its id in the model. Every other token gets the next free id, in the
+// order of add(). The ids in the files are ignored.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ namespace primus {
 // Must be filled by one thread; afterwards any number of threads may read.
 class AddedVocabulary {
  public:
-  // `find` returns the id of a token in the model. It is called until the last add(). `count` is the number
-  // of tokens in the model.
+  // `find` returns the id of a token in the model. `find` is called until the last add(). `count` is the
+  // number of tokens in the model.
   AddedVocabulary(std::function<std::optional<std::int32_t>(std::string_view)> find, std::int32_t count)
       : find_(std::move(find)), next_(count) {}
 

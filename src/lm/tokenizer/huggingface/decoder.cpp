@@ -58,8 +58,9 @@ class SpacedDecoding final : public Decoding {
 };
 using SpacedDecoder = PlainDecoder<SpacedDecoding>;
 
-// SentencePiece's decoding in Hugging Face's components: first Replace and Metaspace per token, then
-// ByteFallback over runs of <0x..> tokens, then Fuse, and then a Strip of the start of the complete text.
+// SentencePiece's decoding, built from Hugging Face's components. Replace and Metaspace handle single tokens;
+// ByteFallback handles runs of <0x..> tokens. Then Fuse joins the texts, and Strip strips the start of the
+// complete text.
 struct ChainOptions {
   struct Replace {
     std::string from, to;
@@ -118,7 +119,8 @@ class ChainDecoder final : public Decoder {
     }
 
    private:
-    // Appends a run of bytes: as text if all of it is valid UTF-8, otherwise as replacement characters.
+    // Appends a run of bytes: as text if the complete run is valid UTF-8, otherwise as replacement
+    // characters.
     void flush_bytes(std::string& out) {
       if (bytes_.empty()) return;
       if (unicode::is_valid(bytes_)) {

@@ -1,5 +1,5 @@
 // Byte-level BPE in the two GPT-2 files of OpenAI: vocab.json (token to id) and merges.txt (two tokens per
-// line, sorted by rank). They are converted to the tokenizer.json that Hugging Face's converters write.
+// line, sorted by rank). Both files are converted to the tokenizer.json that Hugging Face's converters write.
 //
 // The two files contain neither the splitting rule nor the special tokens. If the files are given without a
 // model folder, the rule and the special tokens of GPT-2 are used, as in Megatron's GPT2BPETokenizer. In a

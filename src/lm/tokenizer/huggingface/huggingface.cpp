@@ -188,8 +188,8 @@ class HuggingFaceTokenizer final : public Tokenizer {
         }
       });
     } catch (const Error& error) {
-      // The error appears while a text is read, but its cause is in the tokenizer's file, so the message
-      // names that file.
+      // The error appears while a text is read, but the cause is in the tokenizer's file. The message
+      // therefore names the tokenizer's file.
       throw Error(error.kind(), fmt::format("the tokenizer '{}': {}", files_.path, error.what()),
                   error.hint());
     }
@@ -339,8 +339,8 @@ class HuggingFaceTokenizer final : public Tokenizer {
     return id < model_->vocabulary().size() ? model_->vocabulary().text(id) : std::string_view();
   }
 
-  // Sets bos, eos, pad, unk and the chat template as transformers finds them, or, if transformers' files are
-  // missing, by the usual names of these tokens.
+  // Sets bos, eos, pad, unk and the chat template as transformers does. If transformers' files are missing,
+  // finds these tokens by their usual names.
   void take_roles(const SideSettings& settings) {
     const auto id_of = [this](const std::optional<std::string>& text) {
       return text ? token_id(*text) : std::nullopt;

@@ -21,7 +21,7 @@ struct HuggingFaceFiles : SideFiles {
 };
 
 // Returns `tokenizer`, the content of the tokenizer.json at `path`, together with the contents of the files
-// next to it.
+// in the same folder.
 HuggingFaceFiles read_huggingface_files(const std::filesystem::path& path, std::string tokenizer_json);
 
 // Makes the tokenizer. `type` is the text that its name() returns.

@@ -36,7 +36,7 @@ std::optional<std::filesystem::path> chat_template_file(const std::filesystem::p
 struct SideSettings {
   // Tokens with their flags, in the order in which transformers adds them. The id is -1 if the file has none.
   std::vector<AddedToken> described;
-  // Further special tokens. Each is added unless there is already an added token with the same text.
+  // Further special tokens. A token is added only if no added token has the same text.
   std::vector<AddedToken> named;
   std::optional<std::string> bos, eos, pad, unk;  // texts of the BOS, EOS, padding and unknown tokens
   std::string chat_template;

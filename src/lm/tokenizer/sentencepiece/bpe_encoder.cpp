@@ -33,7 +33,7 @@ class BpeEncoder final : public Encoder {
   void encode(std::string_view text, std::vector<Segment>& segments) const override {
     const auto scratch = scratches_.borrow();
     if (user_defined_.empty()) return encode_stretch(text, segments, *scratch);
-    // User-defined pieces never merge with other text, so they split the text.
+    // Splits the text at user-defined pieces, which never merge with other text.
     std::size_t begin = 0;
     for (std::size_t at = 0; at < text.size();) {
       std::size_t length = 0;

@@ -1,4 +1,4 @@
-// A map from byte strings to values. It finds all strings that start at a position of a text.
+// A map from byte strings to values, which finds all strings that start at a position of a text.
 #pragma once
 
 #include <array>

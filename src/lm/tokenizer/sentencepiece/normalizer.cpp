@@ -17,7 +17,7 @@ constexpr std::size_t kMaxRuleBytes = 256;
 // Real rules produce less: the longest result in nmt_nfkc_cf is 33 bytes, for U+FDFA.
 constexpr std::size_t kMaxResultBytes = 256;
 
-// These functions read the fields of a darts-clone unit.
+// Functions that read the fields of a unit of darts-clone's trie.
 bool has_leaf(std::uint32_t unit) { return (unit >> 8 & 1) != 0; }
 std::uint32_t leaf_value(std::uint32_t unit) { return unit & 0x7FFFFFFF; }
 std::uint32_t label(std::uint32_t unit) { return unit & 0x800000FF; }

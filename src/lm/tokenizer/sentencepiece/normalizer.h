@@ -22,7 +22,7 @@ class Normalizer {
   Normalizer(const NormalizerSpec& spec, const ByteTrie& user_defined);
 
   // Appends the normalized text; `text` must be valid UTF-8. If `continues` is true, `text` follows another
-  // text, so no space is added before it. Error(kInvalid) if the result exceeds a TextBudget.
+  // text, and no space is added before `text`. Error(kInvalid) if the result exceeds a TextBudget.
   void normalize(std::string_view text, std::string& out, bool continues = false) const;
 
  private:

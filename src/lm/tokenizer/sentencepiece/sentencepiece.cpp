@@ -225,7 +225,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     return token != nullptr ? token->content : std::string();
   }
 
-  // Adds the tokens of the side files, unless the model has all of them.
+  // Adds the tokens of the side files. Does nothing if the model has all of these tokens.
   void add_tokens(const SideSettings& settings, const std::string& path) {
     AddedVocabulary added([this](std::string_view text) { return piece_id(text); }, pieces());
     for (const AddedToken& token : settings.described) added.add(token);

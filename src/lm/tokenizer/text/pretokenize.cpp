@@ -204,7 +204,7 @@ struct O200kMatcher {
   }
 };
 
-// A pre-tokenizer that cuts with one of the matchers above. Their matches leave no gaps.
+// A pre-tokenizer that cuts with one of the matchers above. The matches leave no gaps.
 template <class Matcher>
 class KnownSplit final : public PreTokenizer {
  public:
@@ -261,7 +261,7 @@ class Splitter {
     last_matched_ = matched;
   }
 
-  // Joins each match with the part after it, unless that part is a match too.
+  // Joins each match with the part after the match, if that part is not a match.
   void join_backwards() {
     std::vector<Part> joined;
     bool next_matched = false;
@@ -361,7 +361,8 @@ constexpr std::string_view kQwen2Pattern =
 }  // namespace
 
 std::unique_ptr<PreTokenizer> make_regex_split(std::string_view regex, SplitBehavior behavior, bool invert) {
-  // These expressions leave no gaps, so isolating the matches and removing the gaps are equivalent.
+  // The matches of these expressions leave no gaps. Isolating the matches is therefore the same as removing
+  // the gaps.
   const bool matches_kept =
       (behavior == SplitBehavior::kIsolated) || (behavior == SplitBehavior::kRemoved && invert);
   if (matches_kept) {

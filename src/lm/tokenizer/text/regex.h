@@ -14,8 +14,8 @@ namespace primus {
 // Thread-safety: for_each_match may be called from several threads at once.
 class Regex {
  public:
-  // Error(kUnsupported), which quotes the expression, if PCRE2 does not accept it or it is longer than 16
-  // KiB.
+  // Error(kUnsupported), which quotes the expression, if the expression is longer than 16 KiB or PCRE2 does
+  // not accept it.
   explicit Regex(std::string_view pattern);
   ~Regex();
   Regex(Regex&&) noexcept;

@@ -312,7 +312,8 @@ class Translator {
   }
 
   bool wants_others(bool negated) const { return in_class_ && negated; }
-  // Refuses properties in a class if case is ignored, because Oniguruma then folds them and PCRE2 does not.
+  // Refuses properties in a class if case is ignored. In this case, Oniguruma folds the properties, and PCRE2
+  // does not.
   void require_case() const {
     if (in_class_ && ignores_case_.back()) refuse("a property in a class where case is ignored");
   }

@@ -32,8 +32,8 @@ class TextBudget {
   }
 
   // Throws Error(kInvalid), which quotes `expression`, if matching this text has used more CPU time of this
-  // thread than 1 s plus 2 us per byte. This is ten times the time that the slowest expressions of real
-  // tokenizers need. Reads the clock at the first call, at every 64th call, and if `due` is set.
+  // thread than 1 s plus 2 us per byte. The slowest expressions of real tokenizers need a tenth of this time.
+  // Reads the clock at the first call, at every 64th call, and if `due` is set.
   void take_match(std::string_view expression, bool due = false) {
     if (due || calls_ % kCallsPerCheck == 0) check_time(expression);
     ++calls_;
@@ -42,7 +42,7 @@ class TextBudget {
   std::uint32_t steps_per_match() const { return steps_per_match_; }
 
  private:
-  // The time is read only at every 64th call, because reading it costs as much as a few matches.
+  // Reads the clock only at every 64th call, because reading the clock costs as much as a few matches.
   static constexpr std::uint64_t kCallsPerCheck = 64;
   void check_time(std::string_view expression);
   [[noreturn]] void refuse_output(std::string_view stage) const;

@@ -51,7 +51,7 @@ bool is_punctuation(char32_t c, std::string_view category) {
   return category.starts_with('P') && !is_punctuation_since_9(c);
 }
 
-// Returns whether \w includes the character. It also includes the joiners and the circled and squared letters
+// Returns whether \w includes the character. \w also includes the joiners and the circled and squared letters
 // (Other_Alphabetic outside L and M).
 bool is_word(char32_t c, std::string_view category) {
   return category.starts_with('L') || category.starts_with('M') || category == "Nd" || category == "Nl" ||
@@ -85,8 +85,8 @@ Properties property_bits(char32_t c) {
 }
 
 // Characters that were added in Unicode 10 or later and take part in normalisation. The normalizers of the
-// tokenizers library do not support them: they stay unchanged, and nothing is reordered or composed across
-// them.
+// tokenizers library do not support these characters: they stay unchanged, and other characters are neither
+// reordered nor composed across them.
 constexpr auto kUnnormalized = std::to_array<Range>(
     {{0x7FD, 0x7FD},     {0x897, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},
      {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},   {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},
@@ -262,7 +262,7 @@ bool has_newer(std::string_view text) {
   const char* p = text.data();
   const char* const end = p + text.size();
   while (p < end) {
-    // U+0897 is the first newer character, so shorter encodings are skipped.
+    // Skips encodings shorter than that of U+0897, the first newer character.
     if (static_cast<unsigned char>(*p) < 0xE0) {
       ++p;
     } else if ((table[decode(p)] & kNewer) != 0) {

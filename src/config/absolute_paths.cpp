@@ -23,7 +23,7 @@ std::string absolute(const std::string& path) {
   return error ? path : result.lexically_normal().string();
 }
 
-// Hub names of models look like relative paths, so only existing paths are changed.
+// Changes only existing paths, because hub names of models look like relative paths.
 void make_absolute_if_there(std::optional<std::string>& path) {
   if (path && is_there(*path)) path = absolute(*path);
 }

@@ -29,9 +29,9 @@ bool is_old_bool(std::string_view text) {
   return false;
 }
 
-// Writes a string as a YAML scalar. If Primus and PyYAML both read the unquoted text as this string, it has
-// no quotes. Otherwise it has double quotes and JSON's escapes. Escapes ${, because the loader would read it
-// as a variable.
+// Writes a string as a YAML scalar. The scalar has no quotes if Primus and PyYAML both read the unquoted text
+// as this string. Otherwise, the scalar has double quotes and JSON's escapes. Escapes ${, because the loader
+// would read it as a variable.
 std::string yaml_string(std::string_view text) {
   std::string escaped;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -174,9 +174,9 @@ std::string origin_of(const Experiment& experiment, const KeySpec& key, const Va
 }
 
 // Returns whether the value must be derived when the file is loaded again, so that the file must not contain
-// the key. This applies to the steps of the decay, which follow train_iters, and to train_iters if it follows
-// from a length in epochs, tokens or minutes. With `load` it also applies to unset model settings, which come
-// from the loaded config.json.
+// the key. Such values are the steps of the decay, which follow train_iters. train_iters is such a value if
+// the length is given in epochs, tokens or minutes. With `load`, unset model settings are such values,
+// because they come from the loaded config.json.
 bool follows_from_another(const Experiment& experiment, const KeySpec& key) {
   const TrainerConfig& c = experiment.trainer;
   if (experiment.sets(key.name)) return false;
@@ -197,7 +197,7 @@ std::string to_yaml(const Experiment& experiment) {
   if (!experiment.env.empty()) {
     text += "env:\n";
     for (const auto& [name, value] : experiment.env) {
-      // Instead of a secret, the file contains a reference to the environment variable that holds it.
+      // Instead of a secret, the file contains a reference to the environment variable with the secret.
       text +=
           fmt::format("  {}: {}\n", name,
                       is_secret(name, value) ? fmt::format("${{{}}}", name) : nlohmann::json(value).dump());

@@ -1,5 +1,5 @@
-// Terms of other programs ("serve", "dpo", "gguf") and where to find their functions: the Primus command for
-// the same purpose, or another program if Primus has no such command.
+// Terms of other programs ("serve", "dpo", "gguf") and the Primus commands for the same purpose. If Primus
+// has no such command, names another program.
 #pragma once
 
 #include <optional>

@@ -118,7 +118,7 @@ struct Experiment {
   std::filesystem::path output_dir() const;
 };
 
-// A cache of settings files, by path. Each file is read once. Loads that share this object see the same
+// A cache of settings files, by path. Every file is read once. Loads that share this object see the same
 // content even if a file changes in between. Not thread-safe.
 class SettingsFiles {
  public:

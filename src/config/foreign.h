@@ -35,8 +35,8 @@ void for_each_setting(const BackendFields& fields, const Value& settings, Visit&
 // experiment.trainer contains the translation of the settings that have a counterpart.
 bool has_foreign_settings(const Experiment& experiment);
 
-// Returns the setting at `path` if AMD Primus adds it to the framework's settings (section `extra`), or else
-// null.
+// Returns the setting at `path` if it is one that AMD Primus adds to the framework's settings (section
+// `extra`); otherwise null.
 const Value* find_extra(const BackendFields& fields, std::string_view path);
 
 // Returns whether the framework, or AMD Primus's extension of it, has the setting or section `path`.

@@ -1,6 +1,6 @@
 // The engines that an experiment can name as its `framework`: the native engine and other frameworks. Each
-// has a file in config/frameworks that ends with its FrameworkEntry. The build collects these entries in a
-// list. Stateless.
+// engine has a file in config/frameworks. The file ends with the engine's FrameworkEntry. The build collects
+// these entries in a list. Stateless.
 #pragma once
 
 #include <memory>

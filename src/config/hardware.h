@@ -1,5 +1,6 @@
 // Rates and sizes of a hardware product, one file each in presets/hardware/*.yaml. Preflight compares
-// measured rates with them, and a plan for an absent device uses its memory and rates.
+// measured rates with the rates of the product. A plan for an absent device uses the memory and rates of the
+// product.
 //
 //   name: NVIDIA H100 SXM
 //   match: [H100 80GB HBM3]            # the device's name contains one of these

@@ -35,8 +35,8 @@ class Hybrid {
     put("num_layers", std::to_string(blocks.size()));
     put("model_type", family);
     settings_.set("linear_attention_freq", at, std::move(list));
-    // Drops position_embedding_type: none. It has no effect here: latent attention always has its own rotary
-    // positions, and all other layers have no positions.
+    // Drops position_embedding_type: none. The key has no effect here: latent attention always has its own
+    // rotary positions, and all other layers have no positions.
     const Value* const positions = settings_.find("position_embedding_type");
     const bool none = positions && positions->text == "none";
     std::erase_if(settings_.members, [&](const Member& m) {

@@ -1,5 +1,5 @@
-// Translates AMD Primus's hybrids (model_type: mamba), whose layers alternate between a mixer and a
-// feed-forward, to a model family of the native engine whose blocks contain both.
+// Translates AMD Primus's hybrids (model_type: mamba) to a model family of the native engine. Layers of the
+// hybrids alternate between a mixer and a feed-forward; a block of the native engine contains both.
 #pragma once
 
 #include <map>

@@ -28,7 +28,8 @@ bool is_name_char(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.';
 }
 
-// Returns the position of `reference` inside the string that starts at `origin`, if it is on that line.
+// Returns the position of `reference` inside the string that starts at `origin`, if `reference` is on the
+// line of `origin`.
 Origin place_of(const Origin& origin, std::string_view reference) {
   if (!origin.source || origin.line < 1 || !origin.source->columns_in_bytes) return origin;
   const std::string_view text = origin.source->text;
@@ -297,8 +298,8 @@ std::vector<fs::path> FileLoader::preset_folders(std::string_view kind, std::str
   for (const fs::path& root : preset_dirs_) {
     dirs.push_back(root / kind / framework);
     dirs.push_back(root / kind);
-    // AMD Primus has one folder of presets per engine. The native engine has the same keys as Megatron-LM, so
-    // it also uses Megatron-LM's presets.
+    // AMD Primus has one folder of presets per engine. The native engine also uses Megatron-LM's presets,
+    // because both have the same keys.
     if (framework == "native") dirs.push_back(root / kind / "megatron");
   }
   return dirs;
@@ -349,7 +350,8 @@ fs::path FileLoader::find_preset(const Value& name, std::string_view kind, std::
 
 std::vector<fs::path> default_preset_dirs(const ReadVariable& read) {
   std::vector<fs::path> dirs;
-  // Skips a folder that is already in the list. This happens if the program runs from its build folder.
+  // Skips a folder that is already in the list. A folder can be listed twice if the program runs from its
+  // build folder.
   const auto add = [&](const fs::path& dir) {
     const fs::path normal = dir.lexically_normal();
     if (std::find(dirs.begin(), dirs.end(), normal) == dirs.end()) dirs.push_back(normal);

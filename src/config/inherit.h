@@ -46,7 +46,7 @@ class FileLoader {
  private:
   Value load(Value document, const std::filesystem::path& path);
   void apply_extends(Value& document, const std::filesystem::path& path);
-  // Returns the preset folders for `kind` and `framework`, in the order in which they are searched.
+  // Returns the preset folders for `kind` and `framework`, in search order.
   std::vector<std::filesystem::path> preset_folders(std::string_view kind, std::string_view framework) const;
   std::filesystem::path find_preset(const Value& name, std::string_view kind, std::string_view framework,
                                     const std::filesystem::path& experiment_dir) const;
@@ -56,7 +56,7 @@ class FileLoader {
   std::shared_ptr<SettingsFiles> settings_files_;
   std::filesystem::path first_;  // the first file read: the experiment, which no hint may suggest as a preset
   std::vector<std::filesystem::path> chain_;  // files being loaded, outermost first, to find cycles
-  // While a preset is loaded: the folders with presets that it may extend by name.
+  // While a preset is loaded: the folders with presets that the loaded preset may extend by name.
   std::vector<std::filesystem::path> extended_dirs_;
   int files_ = 0;
 };

@@ -1,4 +1,4 @@
-// Hints for a mistaken key or value: the key's name in Primus, and the command that explains it.
+// Hints for a mistaken key or value: the key's name in Primus, and the command that explains the key.
 #pragma once
 
 #include <span>

@@ -41,7 +41,7 @@ struct KeyCondition {
   std::vector<std::string_view> values;
 };
 
-// How the native engine treats a key. Each key that it does not implement has one of the other classes.
+// How the native engine treats a key. kNone: implemented keys. All other keys have one of the other classes.
 enum class KeyClass : std::uint8_t {
   kNone,      // the key is implemented
   kNoEffect,  // does not affect results or memory: logging, choices between kernels, buffer sizes
@@ -146,8 +146,8 @@ const KeySpec* find_key(std::string_view name);
 // Names and aliases of all keys, sorted.
 std::span<const std::string_view> key_names();
 
-// Checks type, range and choices of `value` and, if the key has a field, stores it there; null restores the
-// default. Throws an Error at the value's position.
+// Checks type, range and choices of `value`. If the key has a field, stores `value` in the field; null
+// restores the default. Throws an Error at the value's position.
 void assign(const KeySpec& key, const Value& value, TrainerConfig& config);
 
 // Throws kUnsupported at the value's position if the native engine does not support the value.

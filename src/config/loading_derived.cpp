@@ -58,7 +58,7 @@ class NativeSettings {
     result_.provenance.insert_or_assign("num_threads", std::move(variable->from));
   }
 
-  // Reads the target loss of an MLPerf run from the environment if the experiment does not set it. AMD
+  // If the experiment sets no target loss for an MLPerf run, reads the target loss from the environment. AMD
   // Primus's MLPerf scripts set one or both of the two variables.
   void take_target_of_environment() {
     if (!stage_of(result_.trainer).mlperf_log || result_.provenance.contains("target_eval_loss")) return;
@@ -161,8 +161,8 @@ void derive_fields(Experiment& experiment) {
   }
 }
 
-// Primus-Turbo's keys for sliding windows with attention sinks set window_size, unless the same layer or a
-// stronger layer sets window_size.
+// Primus-Turbo's keys for sliding windows with attention sinks set window_size. Exception: window_size itself
+// is set in the same layer or a stronger layer.
 void derive_sink_windows(Loading& loading) {
   TrainerConfig& c = loading.result.trainer;
   const Provenance sink = loading.result.provenance_of("sink_sliding_window");

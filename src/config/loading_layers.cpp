@@ -69,9 +69,9 @@ class LayerStack {
         problems_.add(error_at(member.origin, fmt::format("unknown key '{}'", member.key.substr(0, 80)),
                                hint_for_unknown_key(member.key), member.key.size()));
       } else if (const Value* twin = renamed.find(key->name)) {
-        // A key may be set under its name and under an alias, as in some of AMD Primus's files. This is
-        // allowed if the values are equal. If both norm_epsilon and layernorm_epsilon are set, Megatron-LM's
-        // models read layernorm_epsilon.
+        // A key may be set under its name and under an alias, as in some of AMD Primus's files. The values
+        // must then be equal. If both norm_epsilon and layernorm_epsilon are set, Megatron-LM's models read
+        // layernorm_epsilon.
         const bool same = twin->is_scalar() && (twin->text == member.value.text ||
                                                 (twin->real != 0 && twin->real == member.value.real));
         if (same) continue;

@@ -121,7 +121,7 @@ class Outline {
     }
   }
 
-  // These values become folders below the workspace and must not leave it.
+  // These values become folders below the workspace and must not lead out of the workspace.
   void require_relative_path(std::string_view key, const std::string& text) {
     if (text.empty()) return;
     const fs::path path(text);

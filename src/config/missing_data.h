@@ -1,5 +1,5 @@
-// Two texts by which other code recognizes a case: the error about missing training data, which a dry run
-// ignores, and the name of an experiment that has no file, as in 'train posttrain load=...'.
+// Two texts by which other code recognizes a case. One is the error about missing training data, which a dry
+// run ignores. The other is the name of an experiment without a file, as in 'train posttrain load=...'.
 #pragma once
 
 namespace primus::config {

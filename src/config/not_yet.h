@@ -1,5 +1,5 @@
-// Engines and models that AMD Primus has and this program lacks. Their names give a one-sentence explanation
-// instead of a list of unknown keys.
+// Engines and models that AMD Primus has and this program lacks. For the name of such an engine or model, the
+// user gets a one-sentence explanation instead of a list of unknown keys.
 #pragma once
 
 #include <string_view>

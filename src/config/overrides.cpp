@@ -96,7 +96,7 @@ class ArgumentReader {
   }
 
  private:
-  // Returns the error for a setting without a value. Its cause is often an unset shell variable.
+  // Returns the error for a setting without a value. A frequent cause is an unset shell variable.
   static Error no_value(const std::string& argument, std::size_t end, std::size_t dashes, char between) {
     const std::string key = argument.substr(0, std::min<std::size_t>(end, 80));
     return error_at(argument_origin(argument, dashes), fmt::format("'{}{}' has no value", key, between),

@@ -1,4 +1,4 @@
-// Collects the problems of one input, so that a user can fix all of them after one run.
+// Collects the problems of one input, so that a user can fix all problems after one run.
 #pragma once
 
 #include <string>
@@ -9,7 +9,8 @@
 
 namespace primus::config {
 
-// Several problems as one Error: its text lists them, and programs can read each separately.
+// Several problems as one Error. The text of the Error lists all problems, and programs can read every
+// problem separately.
 class SeveralProblems : public Error {
  public:
   // `count` is the number of problems that were found. `problems` contains the first of these, and at least

@@ -30,7 +30,7 @@ std::string Experiment::name_of(std::string_view key) const {
 Error Experiment::error_for(std::string_view key, std::string what, std::string hint) const {
   const Provenance provenance_of_key = provenance_of(key);
   if (provenance_of_key.layer <= Layer::kDerived) {
-    // The key was not set, so the error has no position.
+    // The error has no position, because the key was not set.
     return invalid(std::move(what), std::move(hint));
   }
   const Value* value = settings.find(key);

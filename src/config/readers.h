@@ -1,7 +1,7 @@
-// Parses text to a Value tree. Both readers are strict, because experiment files are untrusted: they accept
-// at most 1 MB, 64 levels and 65536 values, only UTF-8, no duplicate keys and no YAML tags. The contents of
-// YAML aliases and merge keys count each time they are used. All errors have a position file:line:col. Memory
-// use is at most a small multiple of the input's size.
+// Parses text to a Value tree. Both readers are strict, because experiment files are untrusted. The readers
+// accept at most 1 MB, 64 levels and 65536 values, only UTF-8, no duplicate keys and no YAML tags. The
+// contents of YAML aliases and merge keys count each time they are used. All errors have a position
+// file:line:col. Memory use is at most a small multiple of the input's size.
 #pragma once
 
 #include <filesystem>
@@ -36,7 +36,8 @@ Value read_document(const std::filesystem::path& path);
 // Reads text in memory; the extension of source->name selects the format.
 Value read_document(const std::shared_ptr<const Source>& source);
 
-// Reads a command-line argument as one YAML value. It and all values inside it have the origin `origin`.
+// Reads a command-line argument as one YAML value. The value and all values inside it have the origin
+// `origin`.
 Value read_yaml_inline(std::string_view text, const Origin& origin);
 
 // The steps of read_document. `check_text` refuses invalid text before it is parsed.

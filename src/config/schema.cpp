@@ -123,7 +123,7 @@ Json module_schema() {
       for (std::string_view name : framework_names()) frameworks.push_back(std::string(name));
       value = {{"anyOf", Json::array({{{"enum", frameworks}}, {{"$ref", "#/$defs/unset"}}})}};
     }
-    // This schema has no anyOf for null, because with anyOf editors report an inner error for the entire map.
+    // Omits anyOf for null: with anyOf, editors report an inner error for the entire map.
     if (key.name == "overrides") value = {{"$ref", "#/$defs/trainer"}};
     properties[std::string(key.name)] = described(key, value);
   }
@@ -259,7 +259,7 @@ std::string experiment_table(const Keys& keys) {
   return text;
 }
 
-// The reference contains this text, because users of AMD Primus look for it next to the keys.
+// The reference contains this text, because users of AMD Primus look for these differences next to the keys.
 constexpr std::string_view kDifferences = R"(
 ## Where this differs from AMD Primus
 

@@ -17,7 +17,8 @@
 
 namespace primus::config {
 
-// The defaults of all keys. They are not in the header, so that a changed default recompiles only config/.
+// The defaults of all keys. The values are not in the header, so that a changed default recompiles only
+// config/.
 struct KeyDefaults {
 #define PRIMUS_KEY_FIELD(type, name) type name;
 #include "config/key_fields.def"  // generated from keys.def

@@ -1,4 +1,4 @@
-// Translates the settings of another framework to our trainer keys. This class applies the framework's table
+// Translates the settings of another framework to our trainer keys. Translator applies the framework's table
 // keys.yaml; a derived class in config/frameworks contains the translations that need code. Used once, by one
 // thread.
 #pragma once

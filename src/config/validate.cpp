@@ -256,7 +256,7 @@ class Validator {
     }
     const std::string& type = config_.rope_scaling_type;
     // Megatron-LM selects the kind of rotary scaling by other keys. These keys apply if rope_scaling_type is
-    // unset; if it is set, they must agree with it.
+    // unset. If rope_scaling_type is set, these keys must agree with it.
     const auto contradicts = [&](std::string_view key, bool agrees, std::string_view value) {
       const auto layer = [&](std::string_view k) { return experiment_.provenance_of(k).layer; };
       if (agrees || layer(key) < Layer::kOverrides || layer(key) <= layer("rope_scaling_type")) return;

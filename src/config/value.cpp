@@ -77,7 +77,7 @@ bool parse_number(std::string_view text, Value& value) {
   const std::size_t sign = clean.size();
   i = take_digits(text, i, clean);
   std::size_t digits = clean.size() - sign;
-  // 007 is octal in YAML 1.1 and decimal in YAML 1.2, so it is treated as text.
+  // Treats 007 as text, because 007 is octal in YAML 1.1 and decimal in YAML 1.2.
   if (digits > 1 && clean[sign] == '0') return false;
   bool integer = true;
   if (i < text.size() && text[i] == '.') {

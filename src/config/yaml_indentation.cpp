@@ -70,7 +70,7 @@ Line parse_line(std::string_view text) {
   return line;
 }
 
-// Returns the hint for a line that lacks a colon with a blank after it.
+// Returns the hint for a line that lacks a colon followed by a blank.
 std::string hint_without_key(std::string_view said) {
   const std::size_t colon = said.find(':');
   if (colon != std::string_view::npos && colon > 0) {

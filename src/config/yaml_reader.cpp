@@ -1,7 +1,7 @@
 // A strict reader that uses yaml-cpp's events. Unlike yaml-cpp's nodes, events report anchors, aliases, tags
 // and duplicate keys, and parsing can stop at any depth. An alias copies the value of its anchor, and every
 // copied value counts towards kMaxValues. So a few lines that would expand to billions of values are refused
-// before they are copied.
+// before the expansion.
 #include <fmt/format.h>
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/exceptions.h>

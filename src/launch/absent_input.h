@@ -1,4 +1,4 @@
-// Describes an input file that does not exist although a setting of a command names it.
+// Describes an input file that a setting of a command names, and that does not exist.
 #pragma once
 
 #include <string>

@@ -1,10 +1,10 @@
 // Mode container: Primus inside a container of docker, podman or apptainer.
 //
 // By default a container gets the current folder, this program (read-only), the node's GPUs, and the
-// variables that the job needs. It gets no privileges: all capabilities are dropped, and it runs as the
-// calling user. RDMA devices and the host's network are added if the job has several nodes. For more access,
-// use options of `docker run`, or AMD Primus's set of privileges (--privileged-set). Variables with secrets
-// are passed by name, so that command lines do not contain their values.
+// variables that the job needs. A container gets no privileges: all capabilities are dropped, and the
+// container runs as the calling user. RDMA devices and the host's network are added if the job has several
+// nodes. For more access, use options of `docker run`, or AMD Primus's set of privileges (--privileged-set).
+// Variables with secrets are passed by name, so that command lines do not contain their values.
 #pragma once
 
 #include <string>

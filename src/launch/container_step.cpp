@@ -39,9 +39,9 @@ constexpr const char* kHandedOnPrefixes[] = {"PRIMUS_", "NCCL_", "RCCL_", "GLOO_
 
 bool is_there(const Path& path) { return Env::posix().status(path).has_value(); }
 
-// Returns the default image. The program comes from the host, so an image only needs a shell, the C and C++
-// libraries of Debian 12 or newer, and the GPU vendor's runtime. For AMD GPUs it is AMD Primus's image, in
-// the newest version whose contents are in AMD Primus's release notes.
+// Returns the default image. The program comes from the host. An image therefore needs only a shell, the C
+// and C++ libraries of Debian 12 or newer, and the GPU vendor's runtime. The default for AMD GPUs is AMD
+// Primus's image, in the newest version whose contents are in AMD Primus's release notes.
 const char* usual_image(Vendor vendor) {
   switch (vendor) {
     case Vendor::kAmd:
@@ -158,9 +158,9 @@ class Builder {
 
   void name() {
     if (apptainer_) return;
-    // The name contains the launcher's process id. So it differs from the name of a container that an earlier
-    // launcher left behind or that another step of the job started. The job's number alone would not suffice,
-    // because a requeued Slurm job keeps its number.
+    // The name contains the launcher's process id. The name therefore differs from the names of containers of
+    // earlier launchers and of other steps of the job. The job's number alone would not suffice, because a
+    // requeued Slurm job keeps its number.
     const std::string process = here_ ? std::to_string(getpid()) : "<process>";
     const auto job = here_ ? surroundings_.setting("SLURM_JOB_ID") : std::optional<std::string>("<job>");
     const GivenOption* const named = given("name");
@@ -267,7 +267,7 @@ class Builder {
   }
 
   // Converts Docker's --gpus to Container Device Interface names, which Podman accepts since 4.1. (Podman
-  // before version 5 accepts --gpus, but ignores it.)
+  // before version 5 accepts and ignores --gpus.)
   static std::vector<std::string> devices_of_gpus(const std::string& text) {
     constexpr int kMaxGpus = 1024;
     const auto named = [](std::string_view name) { return fmt::format("nvidia.com/gpu={}", name); };
@@ -442,9 +442,9 @@ class Builder {
       if (handed_on && is_set(name)) all[name] = std::nullopt;
     }
     for (const auto& [name, value] : place_) all[name] = value;
-    // The user may not exist in the image, but the caches of Triton and torch.compile need a home folder and
-    // a user name, so these are set. Hugging Face's cache stays in the current folder, where AMD Primus keeps
-    // it, unless HF_HOME is set.
+    // Sets a home folder and a user name for the caches of Triton and torch.compile, because the user may not
+    // exist in the image. If HF_HOME is not set, Hugging Face's cache is in the current folder, as in AMD
+    // Primus.
     if (!apptainer_ && !settings_.privileged_set && !given("privileged") && !given("user")) {
       all["HOME"] = "/tmp";
       all["USER"] = surroundings_.setting("USER").value_or("primus");

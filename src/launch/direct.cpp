@@ -435,8 +435,8 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
 
 Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& command,
                            const ElsewhereNodes& nodes, const std::string& program) {
-  // Files that exist only on the nodes cannot be checked here. The nodes check them, and the plan has a
-  // note for each.
+  // Files that exist only on the nodes cannot be checked here. Such files get a note and are checked on the
+  // nodes.
   std::vector<std::string> notes = command.notes;
   std::set<Path> only_there;
   const auto look_for = [&](const Path& file, const std::string& what) {

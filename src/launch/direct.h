@@ -56,22 +56,22 @@ struct DirectPlan {
 DirectPlan plan_direct(const DirectSettings& settings, const DirectCommand& command,
                        const Surroundings& surroundings);
 
-// Describes the nodes on which `primus direct` will run, if they are not known yet. `nodes`: their number; 0:
-// the job determines it. `address` and `port` may be placeholders.
+// Describes the nodes on which `primus direct` will run, if the nodes are not known yet. `nodes`: their
+// number; 0: the job determines it. `address` and `port` may be placeholders.
 struct ElsewhereNodes {
   int nodes = 0;
   std::optional<int> ranks;  // ranks per node; nullopt: one per GPU
   std::optional<int> tasks;  // tasks per node, if each task is a rank
   std::string address, port, node;
-  bool same_folder = false;  // the command runs in the current folder, or in a copy of it that all nodes see
+  bool same_folder = false;  // runs in the current folder, or in a copy that all nodes see
 };
 // Plans `primus direct` on these nodes.
 Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& command,
                            const ElsewhereNodes& nodes, const std::string& program);
 
-// Returns whether this process can check that an input file of the job exists. This is true if the job runs
-// on this machine, or if the job runs in the current folder (`in_this_folder`) and the file is in that
-// folder.
+// Returns whether this process can check that an input file of the job exists. Returns true if the job runs
+// on this machine. Also returns true if the job runs in the current folder (`in_this_folder`) and the file is
+// in that folder.
 bool is_looked_for_here(const Path& file, bool in_this_folder, bool on_this_machine);
 // Returns the note for a file that does not exist on this machine but may exist on the job's machines:
 // "--patch '/x' is not on this machine, ...".

@@ -1,6 +1,7 @@
 // Options of other programs in a launch (srun, docker ...). A table lists which options have a value. With
 // the table, options can be read from a command line and from settings, merged, and written again. Unknown
-// names are passed on to the other program, unless they look like a typing error or the table is complete.
+// names are passed on to the other program. Exceptions: the table is complete, or the name looks like a
+// typing error.
 #pragma once
 
 #include <optional>
@@ -17,7 +18,7 @@ struct ForeignOption {
   // kTruth: a switch that is usually on; "=false" turns it off.
   enum class Takes { kNothing, kValue, kOptionalValue, kTruth };
   // Meaning of a repeated option. kOnce: the last option counts. kAddUp: all occurrences count. kReplace: all
-  // occurrences on the command line count, and they replace the occurrences in files.
+  // occurrences on the command line count, and replace the occurrences in files.
   enum class Times { kOnce, kAddUp, kReplace };
   std::string_view name;  // "nodes"
   char letter = 0;        // 'N'; 0: none

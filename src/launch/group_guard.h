@@ -24,7 +24,7 @@ class GroupGuard {
 
   // `group`: the id of a process group, which is its leader's process id. At most kMaxGroups at a time.
   void add(pid_t group) { tell(group); }
-  // Call it after waiting for the group's leader, because the id may then be reused.
+  // Call remove() after waiting for the group's leader, because the id may then be reused.
   void remove(pid_t group) { tell(-group); }
 
   static constexpr int kMaxGroups = 4096;

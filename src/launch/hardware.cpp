@@ -186,7 +186,8 @@ constexpr Default kAinic[] = {
     {"RCCL_AINIC_ROCE", "1"},
     {"RCCL_GDR_FLUSH_GPU_MEM_NO_RELAXED_ORDERING", "0"},
 };
-// Variables that PRIMUS_DETERMINISTIC=1 sets. They make the vendors' libraries sum in a fixed order.
+// Variables that PRIMUS_DETERMINISTIC=1 sets. These variables make the vendors' libraries sum in a fixed
+// order.
 constexpr Default kDeterministic[] = {
     {"NCCL_ALGO", "Ring"},           {"NVTE_ALLOW_NONDETERMINISTIC_ALGO", "0"},
     {"PRIMUS_TURBO_AUTO_TUNE", "0"}, {"ROCBLAS_DEFAULT_ATOMICS_MODE", "0"},
@@ -269,8 +270,8 @@ std::string interface_to(const Path& root, const std::optional<std::uint32_t>& a
   return best.empty() ? fallback : best;
 }
 
-// Returns the required LD_LIBRARY_PATH. It has the folder of ROCm's libraries first and, with USING_AINIC,
-// the folder of the network cards' libraries last. Empty if no change is needed.
+// Returns the required LD_LIBRARY_PATH. The folder of ROCm's libraries is first. With USING_AINIC, the folder
+// of the network cards' libraries is last. Empty if no change is needed.
 std::string library_path(const Surroundings& surroundings, bool ainic) {
   const std::string before = surroundings.variable("LD_LIBRARY_PATH").value_or("");
   std::string path = before;
@@ -329,7 +330,7 @@ Accelerators find_accelerators(const Surroundings& surroundings) {
   if (!found.any()) find_amd(surroundings.root, found);
   if (!found.any() && surroundings.dry_run) found = assumed_gpus(surroundings);
   if (!found.any()) {
-    // A container's devices may not be visible yet, so the model alone determines the environment.
+    // The model alone determines the environment, because a container's devices may not be visible yet.
     if (model) {
       found.vendor = model->starts_with("MI") ? Vendor::kAmd : Vendor::kNvidia;
       found.model = *model;

@@ -1,8 +1,8 @@
 // Programs that run on each node before the command: hooks and patches.
 //
 // A hook folder has *.sh and *.py files for every command, and in GROUP/NAME/ ("train/pretrain") files for
-// one command. Hooks run in the order of their names, with the command's words as arguments. Each patch is
-// named by the user. Output lines of the form
+// one command. Hooks run in the order of their names, with the command's words as arguments. Patches are
+// files that the user names. Output lines of the form
 //
 //   env.NAME=VALUE set a variable for later programs
 //   extra.key=VALUE add "--key VALUE" to the command
@@ -32,9 +32,9 @@ std::vector<Path> hook_files(const std::vector<Path>& folders, const HookCommand
 // Returns the interpreter of a file: "bash", "python3", or none.
 std::vector<std::string> interpreter_of(const Path& file);
 
-// Runs one file and returns the arguments that it adds. The file also reports variables, which are set in
-// this process, except variables for which `is_fixed` is true because the user set them. `show` receives
-// output lines. Throws Error(kDependency) if the file fails.
+// Runs one file and returns the arguments that it adds. Sets the reported variables in this process, except
+// those for which `is_fixed` returns true: the user has set these variables. `show` receives output lines.
+// Throws Error(kDependency) if the file fails.
 enum class HookKind { kHook, kPatch };
 std::vector<std::string> run_hook(HookKind kind, const Path& file, const std::vector<std::string>& words,
                                   const std::function<bool(const std::string& name)>& is_fixed,

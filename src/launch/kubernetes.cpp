@@ -231,7 +231,7 @@ class Manifest {
     container["resources"] = resources();
     container["securityContext"] = {{"allowPrivilegeEscalation", false},
                                     {"capabilities", {{"drop", {"ALL"}}}}};
-    // RDMA needs locked memory, so the container gets the capability to lock memory.
+    // The container gets the capability to lock memory, because RDMA needs locked memory.
     if (!s_.rdma_resource.empty())
       container["securityContext"]["capabilities"]["add"] = Json::array({"IPC_LOCK"});
     container["volumeMounts"] = mounts;

@@ -1,7 +1,7 @@
 // Mode k8s: the manifest of a Kubernetes job, as a JobSet (jobset.x-k8s.io/v1alpha2) or a PyTorchJob of the
 // Kubeflow training operator (kubeflow.org/v1). Each node is a pod with one container that runs `primus
-// direct`. Pods are spread over the values of a topology key, have no privileges and no cluster token, and
-// get 2 minutes to save before they end. Manifests contain no secrets; they refer to Secrets by name.
+// direct`. Pods are spread over the values of a topology key, and have no privileges and no cluster token. A
+// pod has 2 minutes to save before it is ended. Manifests contain no secrets; they refer to Secrets by name.
 #pragma once
 
 #include <optional>

@@ -267,8 +267,8 @@ class Launcher {
     const auto failed = [](const RankProcess* p) {
       return !WIFEXITED(p->status) || WEXITSTATUS(p->status) != 0;
     };
-    // A killed process closes its connections before its status is available, so a peer may fail and end
-    // earlier. Waits briefly for a killed process, to report it as the cause.
+    // A killed process closes its connections before its status is available. A peer may therefore fail and
+    // end earlier. Waits briefly for a killed process, to report it as the cause.
     constexpr auto kMoment = 50ms, kLook = 2ms;
     if (result_.failed_rank < 0 && std::any_of(ended.begin(), ended.end(), failed)) {
       for (auto waited = 0ms; waited < kMoment && std::none_of(ended.begin(), ended.end(), killed);

@@ -1,5 +1,5 @@
-// Starts the ranks of a job on this host, one process each, with torchrun's environment (see
-// comm/rendezvous/environment.h), and watches them.
+// Starts and watches the ranks of a job on this host: one process per rank, with torchrun's environment (see
+// comm/rendezvous/environment.h).
 //
 // The first rank that fails ends the job. The other ranks have 0.2 s to end because of their lost connection.
 // After this time they get SIGTERM, and half a second later SIGKILL. These signals go to all processes in the
@@ -34,13 +34,14 @@ struct LocalLaunch {
   std::uint16_t master_port = 0;
 
   // Standard output and error of each rank. Without a file, all ranks' lines are shown with the prefix "[rank
-  // 3] ". With a file, lines are appended to it, and only the first rank's lines are shown, without prefix.
+  // 3] ". With a file, lines are appended to the file, and only the first rank's lines are shown, without
+  // prefix.
   std::function<Path(int rank)> output_file = {};
   int output = 1, error = 2;  // file descriptors for shown lines
   Path log_file = {};         // shown lines are also appended to this file; empty: no file
 
-  // If false, the command is one process and not a rank. It gets no rank environment, and its output is shown
-  // unchanged.
+  // If false, the command is one process and not a rank. The process gets no rank environment, and its output
+  // is shown unchanged.
   bool is_job = true;
 
   std::chrono::milliseconds patience = std::chrono::milliseconds(200);  // time between a failure and SIGTERM

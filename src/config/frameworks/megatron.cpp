@@ -1,4 +1,4 @@
-// Megatron-LM: its settings are our keys, so it needs no translator.
+// Megatron-LM needs no translator, because Megatron-LM's settings are our keys.
 #include "config/framework.h"
 
 namespace primus::config {

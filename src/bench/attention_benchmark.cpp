@@ -1,5 +1,5 @@
-// Times attention: cases of given sizes, of presets, and of tables in AMD Primus's form
-// (operator_benchmark.h).
+// Times attention (operator_benchmark.h). Cases come from given sizes, presets, or tables in AMD Primus's
+// format.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -44,7 +44,7 @@ ListedShape read_shape(JsonReader& json) {
     } else if (key == "model") {
       json.require(JsonReader::Kind::kString, kWhat, key);
       shape.model = json.read_string();
-      // Refuses such characters, because the name is printed to terminals and tables without escaping.
+      // Refuses unprintable characters, because terminals and tables get the name without escaping.
       if (printable(shape.model) != shape.model || shape.model.find_first_of("\t\n") != std::string::npos)
         json.refuse("a model's name must not contain control characters");
     } else if (key == "causal") {

@@ -1,9 +1,10 @@
-// Benchmarks: their options, as data, and their work. The command `primus benchmark NAME` declares the
-// options, prepares the subject (a device, an experiment, or ranks), and shows progress. At the end it shows,
-// saves and compares the report (cli/benchmark/benchmark_command.h).
+// Declares benchmarks: the options of a benchmark, as data, and its work. The command `primus benchmark NAME`
+// declares the options, prepares the subject (a device, an experiment, or ranks), and shows progress. At the
+// end it shows, saves and compares the report (cli/benchmark/benchmark_command.h).
 //
-// A benchmark consists of a file in this folder, which ends with its entry, and a command file in
-// cli/benchmark. The build finds the entry (primus_entry_list in cmake/PrimusBuild.cmake):
+// A benchmark consists of a file in this folder and a command file in cli/benchmark. The file in this folder
+// ends with the benchmark's entry. The build collects the entries (primus_entry_list in
+// cmake/PrimusBuild.cmake):
 //   extern const BenchmarkEntry kMemoryEntry{.name = "memory",
 //                                            .make = make_benchmark<MemoryBenchmark>,
 //                                            .subject = BenchmarkSubject::kDevice,
@@ -42,13 +43,13 @@ struct MeasuredTypes {
   bool fp16 = false, fp8 = false, fp4 = false;
 };
 
-// An option or a value of another program that has no meaning here: the reason, and an alternative.
+// An option or value of another program that Primus refuses, with the reason and an alternative.
 struct RefusedOption {
   std::string_view names, reason, instead;
 };
 
-// An option and where its value is stored. Optionals and vectors stay empty if the option is not given; other
-// targets keep their initial value, which is the default.
+// An option and where its value is stored. If the option is not given, optionals and vectors stay empty.
+// Other targets keep their initial value, which is the default.
 struct BenchmarkOption {
   std::string_view names, value;  // "--sizes", "LIST"; empty `value`: the option is a switch
   std::string help;
@@ -59,8 +60,7 @@ struct BenchmarkOption {
   std::optional<std::pair<double, double>> range = {};  // minimum and maximum
   std::vector<std::string> choices = {};                // allowed words; empty: any
   std::vector<RefusedOption> refused = {};              // words that Primus refuses, with the reasons
-  bool several = false;                                 // the option's list has all words up to the next
-                                                        // option
+  bool several = false;  // all words up to the next option belong to this option
   // Returns the elements of `values` that name files or folders, which must exist. Null: no value names a
   // file.
   std::vector<std::string> (*reads)(const std::vector<std::string>& values) = nullptr;
@@ -86,18 +86,19 @@ struct BenchmarkRun {
   Device* rank_device = nullptr;
   std::string report_file = {};  // value of --output; empty: not given
   // Callbacks that report progress. `measured` takes the number of finished measurements. The other callback
-  // takes the name of a phase, and how much of it is done (0 of 0: unknown). Only rank 0 shows progress.
+  // takes the name of a phase and the finished share of the phase (0 of 0: unknown). Only rank 0 shows
+  // progress.
   std::function<void(std::int64_t done)> measured = [](std::int64_t) {};
   std::function<void(std::string_view what, std::int64_t done, std::int64_t total)> progress =
       [](std::string_view, std::int64_t, std::int64_t) {};
   std::function<void(const std::string& text)> note = [](const std::string&) {};  // shows a line immediately
-  // Returns the file name that this process uses for a file given by the user, because processes that run
-  // side by side must write different files.
+  // Returns this process's own name for a file that the user named, because concurrent processes must write
+  // different files.
   std::function<std::string(const std::string& file)> own_file = [](const std::string& file) { return file; };
 };
 
-// One run of a benchmark. Single-threaded, but measure() with kRanks may run in one thread per rank at the
-// same time.
+// One run of a benchmark. Single-threaded, except that measure() with kRanks may run concurrently in one
+// thread per rank.
 class Benchmark {
  public:
   virtual ~Benchmark() = default;
@@ -105,8 +106,8 @@ class Benchmark {
   virtual std::vector<RefusedOption> refused() const { return {}; }
   // Throws Error(kInvalid) for values that are invalid on every machine. Does not read the user's files.
   virtual void check() {}
-  // Returns the user's file or folder that prepare() reads; empty if it reads none. The file may exist only
-  // on the nodes of a job.
+  // Returns the user's file or folder that prepare() reads; empty if prepare() reads none. The file may exist
+  // only on the nodes of a job.
   virtual std::string input() const { return {}; }
   // Reads the options' values. Call once, after check(). Throws Error(kInvalid) for invalid values.
   virtual void prepare() {}

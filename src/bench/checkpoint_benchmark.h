@@ -19,9 +19,10 @@ struct CheckpointBenchmarkOptions {
   std::function<void(std::int64_t done)> progress = {};
 };
 
-// Times saving, loading right after a save (often from the page cache), and loading after the cache was
-// dropped, if the file system supports that. Loading verifies all checksums. Throws Error if the folder lacks
-// space for two checkpoints or the data read differs from the data written.
+// Times three operations: a save, a load right after the save (often from the page cache), and a load after
+// the page cache was dropped. Omits the last one if the file system cannot drop the cache. Loading verifies
+// all checksums. Throws Error if the folder lacks space for two checkpoints or the data read differs from the
+// data written.
 BenchmarkReport benchmark_checkpoint(const CheckpointBenchmarkOptions& options, Env& env = Env::posix());
 
 }  // namespace primus

@@ -45,7 +45,7 @@ class Texts {
   Texts(const Texts&) = delete;
   Texts& operator=(const Texts&) = delete;
 
-  // Prefills all prompts; their pages stay in the cache.
+  // Prefills all prompts; the prompts' pages stay in the cache.
   void read() {
     submit(0);
     while (decoder_.step()) continue;

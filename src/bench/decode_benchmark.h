@@ -1,5 +1,5 @@
 // Measures generation speed: tokens per second for one sequence and for batches, with a paged KV cache, and
-// the share of memory bandwidth used. Weights are random, so only the shape of a model is needed.
+// the used share of memory bandwidth. Weights are random, so only the model's sizes are needed.
 // Single-threaded.
 #pragma once
 
@@ -31,9 +31,8 @@ struct DecodeBenchmarkOptions {
   std::function<void(std::string_view what, std::int64_t done, std::int64_t total)> progress = {};
 };
 
-// Returns the bytes that a decode step must read. These are the keys and values of `length` tokens of each
-// sequence and, once per batch, all weights that a token uses, with the maximum number of experts that the
-// batch can select.
+// Returns the bytes that a decode step must read. Counts the keys and values of `length` tokens per sequence.
+// Counts the weights once per batch, with the maximum number of experts that the batch can select.
 double bytes_of_decoding(const ModelConfig& config, const FamilyRegistry& families, DType dtype,
                          std::int64_t batch, std::int64_t length);
 

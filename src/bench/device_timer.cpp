@@ -89,7 +89,7 @@ BenchmarkResult DeviceTimer::time_calls(const std::function<void()>& call) {
     return std::chrono::duration<double>(Clock::now() - start).count() / static_cast<double>(calls);
   };
   seconds_of(1);  // loads kernels and selects algorithms
-  // A sample takes at least 10 ms, so that the host's launch overhead is small compared with it.
+  // A sample takes at least 10 ms, so that the host's launch overhead is a small share of the sample.
   const double one = std::max(seconds_of(2), 1e-9);
   BenchmarkResult result;
   result.calls = std::clamp(static_cast<std::int64_t>(0.01 / one), std::int64_t{1}, std::int64_t{1000});

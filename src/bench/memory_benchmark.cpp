@@ -70,8 +70,8 @@ class Cases {
   }
 
  private:
-  // Returns buffers, whose number is a multiple of `together`. Each is written once, because unwritten memory
-  // may map to a single page.
+  // Returns a multiple of `together` buffers. Each buffer is written once, because unwritten memory may map
+  // to a single page.
   std::vector<Tensor> buffers(std::int64_t together) {
     std::vector<Tensor> made;
     for (std::int64_t set = timer_.sets(together * bytes_, kMaxSets); set > 0; --set) {
@@ -122,8 +122,8 @@ class Cases {
   std::int64_t count_, bytes_;
 };
 
-// The benchmark. Its bytes are the sum of reads and writes. If a device shares the host's memory, transfers
-// between host and device are copies within this memory.
+// Reported bytes are the sum of reads and writes. If a device shares the host's memory, transfers between
+// host and device are copies within this memory.
 class MemoryBenchmark final : public DeviceBenchmark {
   std::vector<BenchmarkOption> options() override { return {{"--sizes", "LIST", "of a buffer", &sizes_}}; }
   std::vector<RefusedOption> refused() const override {

@@ -17,7 +17,7 @@
 namespace primus {
 namespace {
 
-// Times the matrix products of a model's layers. The model is a preset, a folder, or sizes.
+// Times the matrix products of a model's layers. The user gives a preset, a folder, or sizes.
 class ModelGemmBenchmark : public DeviceBenchmark {
  public:
   // A size option that can replace the model's size.
@@ -68,8 +68,7 @@ class ModelGemmBenchmark : public DeviceBenchmark {
                                 length, kMax));
     check_experts(config);
     products_ = products_of(config, batch_ * length);
-    // It is an error to override a size that no product uses, because the model then lacks the layers with
-    // this size.
+    // Refuses to override a size that no product uses: the model has no layer with this size.
     for (std::size_t i = 0; i < sizes_.size(); ++i) {
       if (!given_[i]) continue;
       ModelConfig other = config;

@@ -20,7 +20,8 @@ std::vector<ModelProduct> products_of(const ModelConfig& c, std::int64_t tokens)
       same->times += product.times;
     }
   };
-  // A multi-token prediction module contains a block like the model's last block, and applies the head again.
+  // A multi-token prediction module contains a block like the model's last block. The module also applies the
+  // head.
   const std::int64_t modules = c.mtp.modules();
   for (std::int64_t layer = 0; layer < c.layers + modules; ++layer) {
     for (const LayerProduct& p : layer_products(c, std::min(layer, c.layers - 1)))

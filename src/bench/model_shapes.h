@@ -8,10 +8,10 @@
 
 namespace primus {
 
-// Returns the matrix products for `tokens` rows: attention projections (for latent attention, each of its
-// steps), the dense and expert feed-forward layers that the model has, and the head. Omits routers, like the
-// FLOP count. `times` includes the blocks and heads of multi-token prediction; the projection of their joined
-// inputs is a separate product.
+// Returns the matrix products for `tokens` rows: attention projections (all projections of latent attention),
+// dense and expert feed-forward layers, and the head. Omits routers, like the FLOP count. `times` includes
+// the blocks and heads of multi-token prediction. The projection of a module's concatenated inputs is a
+// separate product.
 std::vector<ModelProduct> products_of(const ModelConfig& config, std::int64_t tokens);
 
 // Returns the full causal attention of a layer for one sequence of `sequence` tokens. Latent attention is

@@ -39,7 +39,7 @@ std::string name_of(GemmRole role, const GemmCase& c) {
   return fmt::format("{} {}x{}x{}", name_of_role(role), c.m, c.n, c.k);
 }
 
-// Times products in MXFP4, and then each quantization of an operand.
+// Times the MXFP4 products, and then the quantization of each operand.
 void time_fp4_products(DeviceTimer& bench, const GemmCase& c,
                        const std::vector<std::vector<turbo::Gemm>>& products, const std::string& prefix,
                        std::vector<BenchmarkResult>& results) {
@@ -92,7 +92,8 @@ void time_float_layer(DeviceTimer& bench, const GemmCase& c, const OperatorBench
         {.role = GemmRole::kWeightGradient, .a = y, .b = x, .c = d_w, .accumulate = true, .workspace = {}});
   }
   if (options.fp4) return time_fp4_products(bench, c, {weight, forward, input}, prefix, results);
-  // The weight gradient is timed first, because the other products overwrite its operands.
+  // The weight gradient is timed first, because the other two products overwrite the operands of the weight
+  // gradient.
   const auto bytes = static_cast<double>(x_bytes + y_bytes);
   results.push_back(
       bench.time(prefix + name_of(kRoles[2], c), weight, bytes + 2.0 * static_cast<double>(d_w_bytes)));
@@ -287,8 +288,7 @@ void time_attention(DeviceTimer& bench, const AttentionCase& which, DType dtype,
 }
 
 double product_rate(DeviceTimer& bench, Device& device, const OperatorBenchmarkOptions& options) {
-  // The side of a square product that is large enough to use the entire device. A GPU needs a larger product
-  // than a CPU.
+  // Side of a square product that occupies the entire device. A GPU needs a larger product than a CPU.
   const std::int64_t side = device.synchronous() ? 1024 : 8192;
   if (options.fp8) {
     const Fp8Operand a = random_codes(bench, DType::kF8E4M3, {side, side}),

@@ -1,6 +1,6 @@
 // Measures single operators on a device: time, TFLOP/s, GB/s, and their share of the device's peak, measured
-// in the same run (report.h). Operands are random, and consecutive calls use different memory, so operands
-// are not in caches, as in a training step. The same code measures every device. Single-threaded.
+// in the same run (report.h). Operands are random. Consecutive calls use different memory, so operands are
+// not in caches, as in a training step. The same code measures every device. Single-threaded.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@ namespace primus {
 
 struct OperatorBenchmarkOptions {
   DType dtype = DType::kBF16;  // type of operands; only linear layers and attention support fp16
-  // Times linear layers' matrix products in fp8 (turbo/fp8_linear): activations and weights in e4m3,
-  // gradients in e5m2 (Megatron's "hybrid"). Each product is timed from bf16 operands, and again without
-  // their quantization. Suites other than linear layers do not support it.
+  // Times matrix products of linear layers in fp8 (turbo/fp8_linear). Activations and weights are e4m3,
+  // gradients are e5m2 (Megatron's "hybrid"). Each product is timed from bf16 operands, and again from fp8
+  // operands, without quantization. Suites other than linear layers do not support fp8.
   bool fp8 = false;
   // Times matrix products of linear layers and experts in MXFP4 (turbo/mxfp4), from bf16 operands. The
   // quantization of each product's operands is also timed separately.
@@ -71,13 +71,13 @@ struct ModelProduct {
   std::string what;                        // "qkv"
   std::int64_t rows = 0, out = 0, in = 0;  // rows: with experts, the rows of all experts together
   std::int64_t experts = 0, top_k = 1;
-  std::int64_t times = 1;  // occurrences per forward pass: number of layers that have it
+  std::int64_t times = 1;  // uses per forward pass: the number of layers that contain the product
 
   bool operator==(const ModelProduct&) const = default;
 };
 // Times weight gradient, forward product and input gradient of each product. Returns three results per
-// product in this order; in fp8, it returns two results for each of the three. `suite`: suite of the report.
-// fp8 and fp16 omit experts, with a note.
+// product in this order; in fp8, six results per product. `suite`: suite of the report. fp8 and fp16 omit
+// experts, with a note.
 BenchmarkReport benchmark_model_gemm(Device& device, const std::string& suite,
                                      const std::vector<ModelProduct>& products,
                                      const OperatorBenchmarkOptions& options);

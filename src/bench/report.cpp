@@ -105,7 +105,7 @@ Timing summarize(std::vector<double> samples) {
   std::sort(samples.begin(), samples.end());
   timing.median = median_of_sorted(samples);
   timing.fastest = samples.front(), timing.slowest = samples.back();
-  // The smallest sample that is at least as large as 95 % of the samples.
+  // Smallest sample that at least 95 % of the samples do not exceed.
   timing.p95 = samples[(samples.size() * 95 + 99) / 100 - 1];
   timing.spread = (high - low) / timing.median;
   return timing;

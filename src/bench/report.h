@@ -1,9 +1,9 @@
 // Results of a benchmark as plain data, and their output as text, JSON, CSV, Markdown and an HTML page with
 // plots. Every suite of `primus benchmark` returns such a report. Pure functions.
 //
-// Times are seconds per call. A figure is the median of its samples. Its repeatability is estimated from the
-// run itself: the samples are split by time into five parts, and `spread` is the relative range of the parts'
-// medians. A figure with a spread above 5 % is called noisy.
+// Times are seconds per call. A figure is the median of its samples. The repeatability of a figure is
+// estimated from the same run. The samples are split by time into five parts. `spread` is the relative range
+// of the parts' medians. A figure with a spread above 5 % is called noisy.
 #pragma once
 
 #include <cstdint>
@@ -42,18 +42,18 @@ struct BenchmarkReport {
   std::string device;      // the device and other conditions that affect figures: "cpu: 2 threads, avx512 | 4
                            // ranks, shared memory"
   std::string dtype;       // empty: does not apply
-  std::string place = {};  // where the benchmark ran, in the user's words; empty: unknown
+  std::string place = {};  // the user's name for the place where the benchmark ran; empty: unknown
   // FLOP/s of a large square product of this type, and bytes/s (read plus written) of a large copy, both
   // measured in the same run; 0: not measured.
   double gemm_ceiling = 0, copy_ceiling = 0;
   std::vector<BenchmarkResult> results;
   std::vector<std::string> notes;  // notes about omitted cases, with reasons
-  // Output of suites with their own format, which to_text() and to_json() return unchanged; empty: the suite
-  // has no own format.
+  // Output of a suite that has its own format; empty for other suites. to_text() and to_json() return this
+  // output unchanged.
   std::string own_text = {}, own_json = {};
 };
 
-// Returns a sentence about noisy figures; empty if there are none.
+// Returns a sentence about noisy figures; empty if no figure is noisy.
 std::string noise_note(const BenchmarkReport& report);
 
 std::string to_text(const BenchmarkReport& report);
@@ -87,8 +87,8 @@ BaselineComparison compare_with_baseline(const BenchmarkReport& report, const st
 std::string to_text(const BaselineComparison& comparison);
 nlohmann::ordered_json to_json(const BaselineComparison& comparison);
 
-// The page contains the table, a roofline if FLOPs and ceilings are known, and rates over sizes. `comparison`
-// may be null; `when`: local time for display.
+// The page contains the table, plots of rates over sizes, and a roofline if FLOPs and ceilings are known.
+// `comparison` may be null; `when`: local time for display.
 std::string to_html(const BenchmarkReport& report, const BaselineComparison* comparison,
                     const std::string& when, const std::string& version);
 

@@ -30,7 +30,7 @@ std::string roofline(const BenchmarkReport& report) {
   return line_chart("Roofline", {.x = "FLOPs per byte", .y = "TFLOP/s", .log_y = true}, {roof, cases});
 }
 
-// Returns one chart per rate: lines over sizes for cases with sizes, bars for other cases.
+// Returns one chart per rate. Cases with sizes are lines over the sizes, other cases are bars.
 std::string charts(const BenchmarkReport& report) {
   std::string text;
   for (const Rate& rate : rates_of(report)) {

@@ -1,4 +1,4 @@
-// The table of a report and the rates in it, shared by all output formats.
+// The table of a report and its rates. All output formats use this table.
 #pragma once
 
 #include <string>
@@ -12,11 +12,11 @@ struct Rate {
   double BenchmarkResult::*amount;  // amount per call
   const char* json;                 // "bus_bytes"
   const char* title;                // "bus GB/s"
-  double scale;                     // factor from amount per second to the unit of the title
+  double scale;                     // factor that converts an amount per second to the title's unit
   int digits;                       // digits after the decimal point
 
   double value(const BenchmarkResult& result) const { return result.*amount / result.timing.median * scale; }
-  std::string text(const BenchmarkResult& result) const;  // empty if it does not apply
+  std::string text(const BenchmarkResult& result) const;  // returns "" if the rate does not apply to `result`
 };
 
 // Returns the rates that apply to at least one result.

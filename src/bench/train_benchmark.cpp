@@ -54,7 +54,7 @@ TrainBenchmarkReport begun_report(engine::Rank& rank, TrainingSession& session,
   return report;
 }
 
-// Adds the step times, and the kernels' shares of them.
+// Adds the step times and each kernel's share of the step time.
 void add_times(TrainBenchmarkReport& report, const turbo::Meter& timed, std::vector<double> times,
                const SessionSettings& settings, const config::TrainerConfig& c) {
   double sum = 0;
@@ -83,7 +83,7 @@ void add_times(TrainBenchmarkReport& report, const turbo::Meter& timed, std::vec
             [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
 }
 
-// Runs and times the steps. Releases all of its memory at the end.
+// Runs and times the steps. Frees the memory of the steps at the end.
 TrainBenchmarkReport time_steps(const config::Experiment& experiment, const SessionSettings& settings,
                                 const FamilyRegistry& families, const TrainBenchmarkOptions& options) {
   const config::TrainerConfig& c = experiment.trainer;

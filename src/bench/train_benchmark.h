@@ -23,8 +23,8 @@ struct TrainBenchmarkOptions {
   // If set, records `traced_steps` further steps after the timed ones.
   std::shared_ptr<turbo::TraceRecorder> trace = {};
   std::int64_t traced_steps = 1;
-  // Seconds for each of the model's products and attention shapes, which are timed separately after the steps
-  // have finished and their memory is free; 0: not measured.
+  // Measuring time, in seconds, of each matrix product and attention shape of the model; 0: not measured.
+  // These are timed separately, after the steps have freed their memory.
   double ceiling_seconds = 0;
   // Called after each step, including warm-up, with finished and total steps.
   std::function<void(std::int64_t, std::int64_t)> progress = {};
@@ -58,8 +58,9 @@ struct TrainBenchmarkReport {
   // synchronously.
   double enqueue_seconds = 0;
   std::int64_t replayed_steps = 0;  // timed and later steps that ran as graphs (lm/train/step/step_graphs.h)
-  // With TrainBenchmarkOptions::ceiling_seconds: the time of a step with only matrix products and attention,
-  // at the speeds that this run measured for each of them separately. Excludes recomputation.
+  // With TrainBenchmarkOptions::ceiling_seconds: the time of a step that only computes matrix products and
+  // attention, without recomputation. Uses the speeds that this run measured for each product and attention
+  // shape separately.
   struct Ceiling {
     double product_seconds = 0, attention_seconds = 0;
     double model_flops_per_second = 0;  // FLOP/s of a step that takes `seconds`

@@ -22,7 +22,7 @@ void assign(void* accumulator, const void* in, std::int64_t count) {
 template <class T, Reduction kReduction>
 Accumulator<T> combine(Accumulator<T> sum, Accumulator<T> x) {
   if constexpr (kReduction == Reduction::kMax) {
-    // The maximum with a NaN is NaN. Comparisons with NaN are false, so `x != x` tests for NaN.
+    // The maximum of a NaN and any number is NaN. `x != x` tests for NaN.
     const bool takes = x > sum || x != x;
     return takes ? x : sum;
   } else if constexpr (std::is_integral_v<T>) {  // unsigned addition, for which overflow is defined

@@ -3,27 +3,27 @@
 // (counts calls, without peers).
 //
 // Every rank of a group holds its own Communicator and makes the same calls in the same order. A call only
-// enqueues work. The work runs in stream order, and an event recorded after it marks its completion. Work of
-// one communicator runs in call order, even when the calls use different streams. Tensors are contiguous
-// device memory. They must stay valid and unchanged until the work has finished.
+// enqueues work. The work runs in stream order. An event recorded after the call marks the end of the work.
+// Work of one communicator runs in call order, even when the calls use different streams. Tensors are
+// contiguous device memory. They must stay valid and unchanged until the work has finished.
 //
 // In place: `in` and `out` may be the same memory (for reduce_scatter: `out` is this rank's part of `in`; for
 // all_gather: `in` is this rank's part of `out`). Any other overlap is not allowed.
 //
-// Reductions on CPUs depend on neither timing nor transport. The sum of n ranks is the sum of the first p
-// ranks (p is the largest power of two below n) plus the sum of the remaining ranks, each computed
-// recursively by this rule. bf16 and fp16 are accumulated in fp32 and rounded once. kMean divides the sum by
-// the size (floating types only). Integers wrap around. kMax propagates NaN.
+// Reductions on CPUs depend on neither timing nor transport. Let p be the largest power of two below n. The
+// sum over n ranks is the sum over the first p ranks plus the sum over the remaining ranks. Both partial sums
+// are computed recursively by this rule. bf16 and fp16 are accumulated in fp32 and rounded once. kMean
+// divides the sum by the size (floating types only). Integers wrap around. kMax propagates NaN.
 //
-// On GPUs, the vendor's library chooses the order. It depends on the tensor size, the number of ranks and the
-// machine's topology; if these are equal, sums are reproducible from run to run. bf16 and fp16 may be rounded
-// at every addition, kMean may divide before it adds, and kMax may drop a NaN. Two ranks have only one
-// possible order, so their fp32 sums have the same bits as on CPUs. Data movement and integer addition are
+// On GPUs, the vendor's library chooses the order. This order depends on the tensor size, the number of ranks
+// and the machine's topology. Runs that agree in all three compute equal sums. bf16 and fp16 may be rounded
+// at every addition, kMean may divide before it adds, and kMax may drop a NaN. A sum over two ranks has only
+// one order, so fp32 sums of two ranks have the same bits as on CPUs. Data movement and integer addition are
 // exact everywhere.
 //
 // Errors: calls that break the rules above (types, counts, ranks) are bugs in this program and throw
-// std::logic_error immediately. A later failure (a peer is lost, makes a different call, or is late) aborts
-// the whole job: every waiting rank wakes up, and throws an Error with the first cause. Later calls on all
+// std::logic_error immediately. A later failure aborts the whole job: a peer is lost, makes a different call,
+// or is late. Then every waiting rank wakes up and throws an Error with the first cause. Later calls on all
 // communicators of the job throw the same Error. On GPUs, mismatched calls are detected only by the timeout
 // of a waiting rank. Mismatched calls with equal numbers of bytes are not detected, and give wrong data.
 //
@@ -63,11 +63,11 @@ std::string_view name_of(Reduction reduction);  // "sum"
 // Returns whether communicators can move and reduce this type: fp32, fp64, bf16, fp16, int32, int64 or uint8.
 bool supports(DType dtype);
 
-// The kernels that a group's collectives overlap. On a GPU, kernels and collectives need multiprocessors, so
-// this setting decides how they share the multiprocessors (comm/overlap.h). It has no effect on CPUs.
+// The kernels that a group's collectives overlap. On a GPU, this setting divides the multiprocessors between
+// kernels and collectives (comm/overlap.h). The setting has no effect on CPUs.
 enum class Overlap : std::uint8_t {
   kNothing,  // no kernels, or kernels that end before the collective does (expert all-to-all)
-  // any kernels; used for collectives of parameters and gradients, and of context ranks' keys and values
+  // any kernels; for collectives of parameters, gradients, and the keys and values of context ranks
   kKernels,
   kProducts,  // GEMMs that are divided to match the collective's length (engine/parallel/tensor_parallel.h)
 };
@@ -105,8 +105,8 @@ struct Call {
   Tensor in, out;
   // only all_to_all: elements sent to, and received from, each rank
   std::vector<std::int64_t> send_counts, receive_counts;
-  // Only all_to_all_rows: the number of rows used in each part. The two members above then hold the sizes of
-  // full parts.
+  // Only all_to_all_rows: the number of rows used in each part. In this case, send_counts and receive_counts
+  // hold the sizes of full parts.
   Tensor send_rows, receive_rows;
   std::vector<Transfer> transfers;  // exchange
 };
@@ -147,9 +147,9 @@ class Communicator {
                        const Tensor& receive_counts);
   // Runs all transfers of the batch concurrently, so their order cannot cause a deadlock. Between two ranks,
   // sends are matched with receives in the order of calls and of the batch. Matching transfers must have
-  // equal counts and types. Ranks that no transfer names need not call it. A rank may send to itself.
+  // equal counts and types. Ranks that no transfer names need not call exchange(). A rank may send to itself.
   void exchange(Stream& stream, std::span<const Transfer> transfers);
-  // Barrier: the stream waits until every rank's stream has reached this point.
+  // The stream waits until every rank's stream has reached this point.
   void barrier(Stream& stream);
 
   // Creates a communicator for some of this group's ranks: members[i] becomes rank i. Only the members call
@@ -160,7 +160,8 @@ class Communicator {
   // Ends the job's communication and wakes up all waiting ranks. The first reason given on any rank is
   // reported.
   virtual void abort(const std::string& reason) noexcept = 0;
-  // Sets how long work may wait for other ranks without progress before the job is aborted.
+  // Sets the maximum time that work may wait for other ranks without progress. After this time, the job is
+  // aborted.
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
 
   // Returns whether exchange() moves data by copy engines, which leaves all multiprocessors free.

@@ -23,7 +23,7 @@ struct Signature {
   DType dtype = DType::kU8;
   Reduction reduction = Reduction::kSum;
   std::int32_t root = 0;
-  std::int64_t count = 0;  // elements of `in` if equal on all ranks, else elements that this rank sends
+  std::int64_t count = 0;  // elements of `in` if equal on all ranks, else the elements that this rank sends
 
   bool operator==(const Signature&) const = default;
   std::string to_string() const;  // "all_reduce (sum of 1024 fp32)"
@@ -46,7 +46,7 @@ class FlightRecorder {
     Signature signature;
     State state = State::kEnqueued;
     double enqueued = 0, started = 0, ended = 0;  // seconds since 1970; 0: not yet
-    int waiting_for = -1;                         // rank in the job for which this rank currently
+    int waiting_for = -1;                         // job rank for which this rank currently
                                                   // waits, or -1
 
     std::string to_string() const;  // "all_reduce #17 (sum of 1024 fp32) of group 'world'"
@@ -68,8 +68,8 @@ class FlightRecorder {
   nlohmann::ordered_json to_json() const;
 
  private:
-  // Because the fields are atomic, a reader may read a slot while it is overwritten. The reader detects this
-  // because `id` has changed after reading.
+  // The fields are atomic, so a reader may read a slot while a collective overwrites the slot. The reader
+  // detects the overwrite, because `id` differs before and after reading.
   struct Slot {
     std::atomic<std::uint64_t> id{0}, sequence{0};
     std::atomic<std::int64_t> count{0}, enqueued{0}, started{0}, ended{0};  // times in ns since 1970

@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 // Up to this size, every rank receives all inputs and computes the entire result. This needs one exchange
 // instead of two.
 constexpr std::int64_t kSmallBytes = 4096;
-// Bytes that one rank reduces before results are gathered. They are few enough to stay in caches.
+// Bytes that one rank reduces before results are gathered. Blocks of this size stay in caches.
 constexpr std::int64_t kBlockBytes = 256 << 10;
 // Size of a rank's staging memory for an in-place all_to_all, over all peers.
 constexpr std::int64_t kStagingBytes = 1 << 20;
@@ -34,8 +34,8 @@ std::int64_t part_begin(std::int64_t count, int parts, int index) {
   return each * index + std::min<std::int64_t>(more, index);
 }
 
-// Returns the number of elements in the rows that `counts` gives for `peer`. A part has room for `maximum`
-// elements.
+// Returns the number of elements in the rows of `peer`, whose number is in `counts`. A part has room for
+// `maximum` elements.
 std::int64_t counted_elements(const Tensor& counts, int peer, std::int64_t width, std::int64_t maximum) {
   const std::int64_t elements = static_cast<const std::int32_t*>(counts.data)[peer] * width;
   if (elements < 0 || elements > maximum)
@@ -237,9 +237,9 @@ void HostCommunicator::run_all_reduce(const Tensor& in, const Tensor& out, Reduc
     copy_bytes(to, result, in.bytes());
     return;
   }
-  // For each block, every rank reduces its part, then the parts are gathered. This is safe in place: the
-  // result of another rank overwrites this rank's input of that part, but that rank sends the result only
-  // after it has received the input.
+  // For each block, every rank reduces its part, then the parts are gathered. This is safe in place. Another
+  // rank's result overwrites this rank's input of that part, but the other rank has received this input
+  // before it sends the result.
   const std::int64_t block = kBlockBytes / element * size();
   for (std::int64_t begin = 0; begin < count; begin += block) {
     const std::int64_t n = std::min(count - begin, block);
@@ -318,8 +318,8 @@ void HostCommunicator::run_all_to_all(const Call& call) {
   }
 }
 
-// Received data overwrites data that is not sent yet. So outgoing data is copied to a staging buffer, which
-// holds a slice of each part at a time.
+// Received data overwrites data that is not sent yet. So outgoing data is copied to a staging buffer, one
+// slice of each part at a time.
 void HostCommunicator::run_all_to_all_in_place(const Call& call) {
   const std::int64_t element = size_of(call.in.dtype);
   const std::int64_t piece =

@@ -1,10 +1,10 @@
 // Collectives on CPUs. The algorithms here work over every transport that implements Links.
 //
-// All ranks exchange directly. In a reduction, each rank owns a part of the tensor: it receives the inputs of
-// this part and adds them in a fixed order. Then the results of all parts are gathered. This moves as many
-// bytes as a ring, and the order of summation depends on neither timing nor the split of tensors. The order
-// is specified in comm/communicator.h. Large tensors are processed in blocks, without a copy of the entire
-// tensor.
+// All ranks exchange directly. In a reduction, each rank owns a part of the tensor. The owner receives all
+// inputs of this part and adds the inputs in a fixed order. Then the results of all parts are gathered. The
+// algorithm moves as many bytes as a ring. Its order of summation depends on neither timing nor the split of
+// tensors. The order is specified in comm/communicator.h. Large tensors are processed in blocks, without a
+// copy of the entire tensor.
 //
 // Needs streams of a CPU device (KernelContext is cpu::CpuContext).
 #pragma once
@@ -82,7 +82,7 @@ class HostCommunicator final : public Communicator {
   std::mutex mutex_;  // guards the fields below; the rank's thread enqueues, the streams' threads run
   std::condition_variable turn_changed_;
   std::map<std::uint64_t, Operation> operations_;  // calls, by the turn at which they run
-  // next_turn_: the turn of the next call that is enqueued; turn_: the turn that may run now
+  // next_turn_: turn of the next enqueued call; turn_: the turn that may run now
   std::uint64_t next_turn_ = 0, turn_ = 0;
   std::uint64_t collectives_ = 0, exchanges_ = 0;
 };

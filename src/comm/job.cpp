@@ -101,7 +101,7 @@ class JobLinkFactory final : public LinkFactory {
   JobLinkFactory(std::shared_ptr<StoreClient> store, std::shared_ptr<AbortState> abort,
                  const JobEnvironment& environment, const JobOptions& options)
       : store_(std::move(store)), abort_(std::move(abort)), environment_(environment), options_(options) {
-    // Each rank publishes its host's identity, so that all ranks know which of them share a host.
+    // Each rank publishes its host's identity, so that all ranks know which ranks share a host.
     const Deadline deadline = in(options_.start_timeout);
     store_->set(fmt::format("host/{}", environment_.rank), local::host_identity());
     for (int rank = 0; rank < environment_.world; ++rank) {
@@ -120,7 +120,7 @@ class JobLinkFactory final : public LinkFactory {
     };
     const bool one_host = std::all_of(members.begin(), members.end(),
                                       [&](int member) { return host_of(member) == host_of(members[0]); });
-    // The id lists all members and may be too long for a key, so it is hashed.
+    // The id lists all members, so the id may be too long for a key. The key contains a hash of the id.
     const std::string key = "links/" + hex(as_text(sha256(id)));
     const Deadline deadline = in(options_.start_timeout);
     const auto check = [&] { abort_->check(); };
@@ -234,7 +234,7 @@ Job::Job(const JobEnvironment& environment, const JobOptions& options)
   try {
     if (options.before_start) options.before_start(*client_);
     client_->set(arrival_key(rank()), name_of(transport_of(environment_, options_)));
-    // Rank 0 must reach the barrier before the deadline, or else other ranks report rank 0 as missing.
+    // If rank 0 reaches the barrier after the deadline, other ranks report rank 0 as missing.
     if (rank() == 0)
       wait_for_ranks(deadline - std::min<std::chrono::milliseconds>(options.start_timeout / 4, 5s));
     client_->barrier("start", deadline);

@@ -43,8 +43,8 @@ struct JobOptions {
   std::function<void(const std::string& text)> notice = {};
   std::chrono::milliseconds notice_time = std::chrono::seconds(10);
   // Called on every rank as soon as the rank has reached the store, before the ranks wait for each other. So
-  // the ranks that have arrived can exchange data even if other ranks never arrive. An exception that it
-  // throws ends the job.
+  // ranks that have arrived can exchange data even if other ranks never arrive. An exception from this
+  // callback ends the job.
   std::function<void(StoreClient& store)> before_start = {};
 };
 
@@ -63,10 +63,11 @@ class Job {
 
   // Returns a new communicator of all ranks. All ranks must call it.
   std::unique_ptr<HostCommunicator> world();
-  // Returns a new communicator for tensors on this rank's `device`. It uses the vendor's library if the
-  // device kind has `collectives` (turbo::collectives_of), else it is world(). All ranks need devices of the
-  // same kind, and no two ranks may share a GPU. Throws Error: kDependency if the library is missing or too
-  // old, kInvalid if the ranks' devices or versions do not match. The device must outlive the communicator.
+  // Returns a new communicator for tensors on this rank's `device`. The communicator uses the vendor's
+  // library if the device kind has `collectives` (turbo::collectives_of); otherwise it equals world(). All
+  // ranks need devices of the same kind, and no two ranks may share a GPU. Throws Error: kDependency if the
+  // library is missing or too old, kInvalid if the ranks' devices or versions do not match. The device must
+  // outlive the communicator.
   std::unique_ptr<Communicator> world(Device& device, const DeviceCollectives* collectives);
 
   // Compares names and values across all ranks, such as settings and hashes of data. If any two ranks differ,
@@ -83,13 +84,14 @@ class Job {
   void abort(const std::string& reason, ErrorKind kind = ErrorKind::kIo) noexcept {
     state_->abort->abort(reason, kind);
   }
-  // Ends this rank normally. Rank 0 waits until all others have left, because they need its rendezvous.
+  // Ends this rank normally. Rank 0 waits until all other ranks have left, because other ranks need rank 0's
+  // rendezvous.
   void leave();
 
  private:
   Job(const JobEnvironment& environment, const JobOptions& options);
-  // Called on rank 0: waits until all ranks have reached the store, or until the deadline, and reports
-  // missing ranks while it waits. Also checks that all ranks use the same transport.
+  // Called on rank 0: waits until all ranks have reached the store, or until the deadline. Meanwhile it
+  // reports missing ranks. Also checks that all ranks use the same transport.
   void wait_for_ranks(Deadline deadline);
   // All ranks publish their device, and rank 0 compares the devices. If they do not match, all ranks throw an
   // Error.

@@ -16,8 +16,8 @@ namespace primus::comm {
 
 class Links {
  public:
-  // Peers to wait for: wait() returns when bytes arrive from a peer in `from`, or when a peer in `to` has
-  // room again.
+  // Peers to wait for: wait() returns when a peer in `from` has sent bytes, or when a peer in `to` has room
+  // again.
   struct Interest {
     std::vector<int> from, to;
   };

@@ -13,8 +13,8 @@ namespace primus::comm {
 
 class MeasuringCommunicator final : public Communicator {
  public:
-  // Acts as rank `rank` of a group of `size` ranks. `copied_products`: by_copy_engines() is true for this
-  // group, and for groups split off it, if the group overlaps GEMMs.
+  // Acts as rank `rank` of a group of `size` ranks. `copied_products`: if the group overlaps GEMMs,
+  // by_copy_engines() is true for this group and its subgroups.
   MeasuringCommunicator(std::string name, int rank, int size, bool copied_products = false,
                         Overlap overlap = Overlap::kNothing)
       : Communicator(std::move(name), rank, size, overlap), copied_products_(copied_products) {}

@@ -33,7 +33,7 @@ struct Messenger::Header {
   std::uint8_t kind, dtype, reduction, unused;
   std::int32_t root, reserved;
   std::uint64_t sequence;
-  std::int64_t count, call_count;  // number of elements of this message, and of the call
+  std::int64_t count, call_count;  // `count`: elements of this message; `call_count`: elements of the call
   std::uint8_t fill[Links::kGranule - 40];
 };
 
@@ -123,7 +123,7 @@ bool Messenger::push_some(int peer) {
 
 bool Messenger::push_all() {
   bool any = false;
-  // Each rank starts with its successor, so that ranks do not all send to the same rank.
+  // Each rank starts with its successor. Otherwise all ranks would first send to the same rank.
   const int size = static_cast<int>(peers_.size());
   for (int i = 1; i < size; ++i) any = push_some((rank_ + i) % size) || any;
   return any;

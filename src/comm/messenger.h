@@ -1,9 +1,9 @@
 // Moves the bytes of one collective at a time over the links of a group. Sends proceed whenever there is
 // room, even during other waits of the rank. So the order of sends and receives cannot cause a deadlock.
 //
-// Every message begins with a header that describes the sender's call. The receiver compares it with its own
-// call, so the error for mismatched calls is immediate and names both calls. Waiting without progress for
-// longer than the rank's timeout aborts the job with a message that names the missing ranks.
+// Every message begins with a header that describes the sender's call. The receiver compares the header with
+// its own call. So mismatched calls give an immediate error that names both calls. Waiting without progress
+// for longer than the rank's timeout aborts the job with a message that names the missing ranks.
 //
 // Belongs to one communicator. Not thread-safe: used by one thread at a time.
 #pragma once
@@ -36,7 +36,7 @@ class Messenger {
   void expect(int peer, DType dtype, std::int64_t count);
   // Queues the next part. `data` must not change until settle() or finish().
   void send(int peer, const void* data, std::int64_t bytes);
-  // Queues the receive of the next part, which is complete after complete_receives().
+  // Queues the receive of the next part. The part has arrived after complete_receives().
   void receive(int peer, void* into, std::int64_t bytes);
   void complete_receives();
   // Waits for the next `bytes` from `peer` and passes them to `use` in pieces, without copying. The size and
@@ -47,7 +47,7 @@ class Messenger {
   void progress();
   // Waits until the transport no longer reads the caller's send buffers.
   void settle();
-  // Ends the collective: settles, and waits for the ends of all messages.
+  // Ends the collective: calls settle(), and waits until all messages have ended.
   void finish();
 
  private:

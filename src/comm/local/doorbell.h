@@ -1,5 +1,6 @@
-// Wake-ups between ranks that share memory: each rank has one word that its peers increment, and sleeps on it
-// with a futex. Works between threads and between processes. The initial state is all zero.
+// Wake-ups between ranks that share memory: each rank has one word, which its peers increment. A rank sleeps
+// on its word with a futex. Doorbells work between threads and between processes. The initial state is all
+// zero.
 #pragma once
 
 #include <atomic>
@@ -40,8 +41,8 @@ class Doorbells {
   std::vector<char> touched_;
 };
 
-// Links whose ranks wake each other with doorbells. A subclass touches the bells of the peers that have new
-// bytes or room.
+// Links whose ranks wake each other with doorbells. A subclass rings the bells of peers that have new bytes
+// or new room.
 class BellLinks : public Links {
  public:
   void publish() final { bells_.ring_touched(); }

@@ -15,8 +15,8 @@ namespace primus::comm::local {
 
 // The layout of a group's shared region. The initial state is all zero.
 struct RingRegion {
-  // Returns the bytes of a region for `ranks`. Pairs of ranks that do not communicate use none of their
-  // pages.
+  // Returns the bytes of a region for `ranks`. Memory pages of a pair of ranks stay unused if the pair does
+  // not communicate.
   static std::size_t bytes(int ranks);
   static std::size_t ring_bytes(int ranks);
 };

@@ -154,7 +154,7 @@ std::shared_ptr<std::byte> map_from_giver(const std::string& name, std::size_t b
   wait_readable(peer, deadline, check, "the rank that owns the shared memory did not answer in time");
   DescriptorMessage message;
   const ssize_t got = recvmsg(peer.fd(), &message.header, MSG_CMSG_CLOEXEC);
-  // The kernel drops a descriptor if this process has too many open.
+  // The kernel drops the descriptor if this process has too many open descriptors.
   if (got == 1 && (message.header.msg_flags & MSG_CTRUNC) != 0) {
     throw io_error("cannot receive the shared memory of this host's ranks", EMFILE, kDescriptors);
   }

@@ -1,5 +1,5 @@
-// Memory shared by processes of one host. It has no name in any file system: the processes pass its
-// descriptor over a socket whose name disappears with the socket. So a crash leaves no file behind.
+// Memory shared by processes of one host. It has no name in any file system: processes pass the descriptor
+// over a socket. The socket's name disappears with the socket, so a crash leaves no file.
 #pragma once
 
 #include <cstddef>
@@ -15,13 +15,13 @@ namespace primus::comm::local {
 // user.
 std::string host_identity();
 
-// Zeroed memory and its descriptor for other processes. A seal prevents shrinking, which would crash
+// Zeroed memory and its descriptor for other processes. A seal prevents shrinking: a smaller file would crash
 // processes that map the memory.
 struct SharedMemory {
   Socket descriptor;
   std::shared_ptr<std::byte> memory;
 };
-// Throws Error(kIo) if the system cannot provide it.
+// Throws Error(kIo) if the system cannot provide the memory.
 SharedMemory create_shared_memory(std::size_t bytes);
 
 // Sends a descriptor to `receivers` processes of the same user that connect to name().
@@ -29,7 +29,7 @@ class DescriptorGiver {
  public:
   DescriptorGiver();
   const std::string& name() const { return name_; }
-  // Calls `check` while waiting; it may throw. Throws Error(kIo) after the deadline.
+  // Calls `check` while waiting; `check` may throw. Throws Error(kIo) after the deadline.
   void give(const Socket& descriptor, int receivers, Deadline deadline, const std::function<void()>& check);
 
  private:
@@ -38,8 +38,8 @@ class DescriptorGiver {
 };
 
 // Connects to the DescriptorGiver of this name and maps the `bytes` of its descriptor. Calls `check` while
-// waiting. Throws Error(kIo) after the deadline, if the other process has ended or belongs to another user,
-// or if the size differs.
+// waiting. Throws Error(kIo) if the deadline has passed, the other process has ended or belongs to another
+// user, or the size differs.
 std::shared_ptr<std::byte> map_from_giver(const std::string& name, std::size_t bytes, Deadline deadline,
                                           const std::function<void()>& check);
 

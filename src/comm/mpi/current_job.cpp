@@ -48,7 +48,8 @@ std::string host_name() {
 }
 
 // Returns an address at which other hosts reach this host: its name, or the first address of its network
-// interfaces if the name resolves to the loopback interface (Debian's /etc/hosts maps it to 127.0.1.1).
+// interfaces if the name resolves to a loopback address. Debian's /etc/hosts maps the host's name to
+// 127.0.1.1.
 std::string reachable_address() {
   const std::string name = host_name();
   try {

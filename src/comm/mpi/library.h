@@ -23,8 +23,7 @@ class Library {
   virtual ~Library() = default;
 
   virtual std::string version() const = 0;  // "Open MPI v4.1.4"
-  // This process's rank and the number of processes, both within the job and within its host, and the host's
-  // number.
+  // This process's rank and the number of processes, in the job and on this host, and the host's number.
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual int local_rank() const = 0;

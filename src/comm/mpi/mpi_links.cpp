@@ -171,7 +171,7 @@ void MpiLinks::pop(int peer, std::size_t bytes) {
   in.current = (in.current + 1) % kSlots;
 }
 
-// MPI has no wait with a timeout, so this polls. Polling also lets MPI progress its messages.
+// MPI has no wait with a timeout, so this function polls. Polling also lets MPI progress its messages.
 void MpiLinks::wait(std::uint32_t, const Interest& interest, std::chrono::milliseconds limit) {
   const Clock::time_point begin = Clock::now();
   constexpr auto kPatience = 50us, kPause = 20us;

@@ -1,10 +1,10 @@
 // Links over MPI: messages between each pair of ranks of a group, without blocking inside MPI.
 //
-// A stream is split into messages of up to one slot. The sender copies into one of its slots and lets MPI
-// send it; the receiver has posted its slots and reads in place. MPI may continue a send only while
-// the sender calls MPI, and after a collective the sender may wait outside of MPI. So a rank finishes a
-// collective only after its messages have been sent (drained()). Data begins in a slot at an offset equal to
-// its stream position modulo the granule, so that elements stay aligned. The bytes before that offset are
+// A stream is split into messages of up to one slot. The sender copies data to one of its slots, and MPI
+// sends this slot. The receiver has posted its own slots and reads the data in place. A send may progress
+// only while the sender calls MPI. After a collective, the sender may wait outside of MPI. So a rank finishes
+// a collective only after its messages have been sent (drained()). Data begins in a slot at an offset equal
+// to its stream position modulo the granule, so that elements stay aligned. The bytes before that offset are
 // padding.
 #pragma once
 
@@ -24,7 +24,7 @@ class MpiLinks final : public Links {
  public:
   // `members`: ranks in MPI_COMM_WORLD; messages with `tag` belong to this group.
   MpiLinks(std::span<const int> members, int tag);
-  // Cancels receives. If peers do not accept a send within a second, its memory is not freed.
+  // Cancels receives. If peers do not accept a send within a second, the send's memory is not freed.
   ~MpiLinks() override;
   MpiLinks(const MpiLinks&) = delete;
   MpiLinks& operator=(const MpiLinks&) = delete;

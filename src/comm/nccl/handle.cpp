@@ -11,7 +11,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How long a leaving rank waits for peers to finish its last work.
+// Time limit for peers to finish the last work of a leaving rank.
 constexpr auto kFarewell = 5s;
 // How long a call may take to return before its communicator is aborted.
 constexpr auto kPatience = 2s;
@@ -85,7 +85,7 @@ Handle::~Handle() {
     const std::lock_guard lock(mutex_);
     if (const Comm comm = comm_.exchange(nullptr)) library_->destroy(comm);
   } catch (const std::exception&) {
-    end();  // a peer did not finish in time; the rank that failed reports the cause
+    end();  // a peer did not finish in time; the failed rank reports the cause
   }
 }
 

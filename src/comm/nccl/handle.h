@@ -1,5 +1,6 @@
 // One communicator of the library in non-blocking mode. Long operations are polled, so that an abort of the
-// job also ends a waiting rank. Thread-safe: any thread may end it while the rank's own thread is in a call.
+// job also ends a waiting rank. Thread-safe: any thread may end the communicator while the rank's own thread
+// is in a call.
 #pragma once
 
 #include <atomic>
@@ -18,9 +19,9 @@ namespace primus::comm::nccl {
 
 class Handle {
  public:
-  // Waits for the other ranks of the group. Throws Error if they are late, the library failed, or the job was
-  // aborted. `what`: for messages, "group 'dp' of 8 ranks". `max_blocks`: maximum blocks of a library
-  // kernel, each of which occupies a multiprocessor; 0: the library's default.
+  // Waits for the other ranks of the group. Throws Error if the other ranks are late, the library failed, or
+  // the job was aborted. `what`: for messages, "group 'dp' of 8 ranks". `max_blocks`: maximum blocks of a
+  // library kernel, each of which occupies a multiprocessor; 0: the library's default.
   Handle(std::shared_ptr<const Library> library, std::shared_ptr<RankState> state, std::string what,
          const UniqueId& id, int ranks, int rank, int max_blocks, Deadline deadline);
   // Waits briefly until peers have received this rank's data, except during stack unwinding.
@@ -29,17 +30,17 @@ class Handle {
   Handle& operator=(const Handle&) = delete;
 
   // Runs `call`, which starts work in the library. Returns when the work is on its stream. The start may need
-  // other ranks: during the wait, `waiting` is called repeatedly with the elapsed time. It may throw. Throws
-  // the Error of the job's abort, or an Error with the library's message.
+  // other ranks: during the wait, `waiting` is called repeatedly with the elapsed time. `waiting` may throw.
+  // Throws the Error of the job's abort, or an Error with the library's message.
   using Waiting = FunctionRef<void(std::chrono::milliseconds waited)>;
   void run(FunctionRef<Result(Comm)> call, const Signature& what, Waiting waiting);
   // Returns the failure of work in progress, or "". `remote`: whether another rank caused the failure. Does
   // not block: returns "" while the rank is in a call.
   std::string problem(bool& remote);
-  // Ends all work in progress, and prevents new work. A call in progress first gets some time to return. If
-  // it does not return, it is stuck in the driver, whose queue is full until this work ends. In that case the
-  // communicator is aborted during the call. A library that does not support this may crash or block this
-  // rank.
+  // Ends all work in progress, and prevents new work. A call in progress first gets some time to return. A
+  // call that does not return is stuck in the driver, whose queue is full until the pending work ends. In
+  // that case, the communicator is aborted during the call. A library without support for such an abort may
+  // crash or block this rank.
   void end() noexcept;
 
   // "unhandled cuda error: <what the library logged last>"

@@ -18,9 +18,9 @@ using namespace std::chrono_literals;
 
 // How long to wait, after a failure caused by another rank, for the rendezvous to report the cause.
 constexpr auto kCauseDelay = 1000ms;
-// Maximum pending collectives. A rank that is further ahead waits here, where an abort can wake it, instead
-// of in the driver, whose queues hold about a thousand operations. The limit is lower with copy engines,
-// because one exchange is several operations.
+// Maximum pending collectives. A rank that is further ahead waits here, because an abort can wake the rank
+// here but not in the driver. The driver's queues hold about a thousand operations. The limit is lower with
+// copy engines, because one exchange is several operations.
 constexpr std::size_t kMaxPending = 256, kMaxPendingCopies = 64;
 // Minimum bytes per rank for an all_gather by copy engines; for smaller tensors, the flags cost more than the
 // library's call.
@@ -69,7 +69,7 @@ NcclCommunicator::NcclCommunicator(std::string name, std::string id, std::vector
   if (size() > 1) {
     context_->collectives.make_current(context_->ordinal);
     const Deadline deadline = in(context_->start_timeout);
-    // The id lists all members and may be too long for a key, so it is hashed.
+    // The id lists all members, so the id may be too long for a key. The key contains a hash of the id.
     const std::string key = "nccl/" + hex(as_text(sha256(id_)));
     UniqueId unique{};
     if (rank == 0) {
@@ -418,7 +418,7 @@ bool NcclCommunicator::end() noexcept {
   for (const Pending& pending : pending_) {
     if (first && pending.begun) state_.recorder.ended(pending.record, true);
   }
-  // A call that ran at the same time may have enqueued further waits for flags, so release() is needed again.
+  // A concurrent call may have enqueued further waits for flags, so release() is needed again.
   return copies_ != nullptr;
 }
 

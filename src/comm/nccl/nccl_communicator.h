@@ -1,14 +1,14 @@
 // Collectives between GPUs by the vendor's library, NCCL or RCCL.
 //
 // Work runs on the given streams, between two events that a watchdog polls. The watchdog fills the flight
-// recorder. If a collective does not end within the rank's timeout, it aborts the job and names the ranks
-// waited for.
+// recorder. If a collective does not end within the rank's timeout, the watchdog aborts the job and names the
+// missing ranks.
 //
 // communicator.h lists the differences from CPU communicators. The most important difference: the library
 // chooses the order of sums.
 //
-// A group of one rank needs no library. If wants_copy_engines() is true for a group, it runs exchange() and
-// large all_gather() calls by copy engines (peer_copies.h).
+// A group of one rank needs no library. If wants_copy_engines() is true for a group, copy engines run the
+// group's exchange() and large all_gather() calls (peer_copies.h).
 #pragma once
 
 #include <chrono>
@@ -28,7 +28,7 @@
 
 namespace primus::comm::nccl {
 
-// State shared by the communicators of one rank. The device must outlive it.
+// State shared by the communicators of one rank. The device must outlive this state.
 struct Context {
   // `collectives`: from the device's plug-in. `library`: null in a job of one rank.
   Context(Device& on, const DeviceCollectives& collectives, std::shared_ptr<const Library> library,
@@ -64,11 +64,11 @@ class NcclCommunicator final : public Communicator, private Watched {
 
  private:
   using Clock = std::chrono::steady_clock;
-  // A collective that was enqueued and whose end was not yet observed.
+  // An enqueued collective whose end was not yet observed.
   struct Pending {
     std::uint64_t record = 0;
     bool exchange = false;
-    std::vector<int> peers;  // ranks of the group that it needs
+    std::vector<int> peers;  // ranks of the group that the collective waits for
     std::unique_ptr<Event> begin, end;
     std::optional<Clock::time_point> begun;
   };
@@ -87,7 +87,7 @@ class NcclCommunicator final : public Communicator, private Watched {
   void stage(Stream& stream, Call& call);
   std::unique_ptr<Event> take_event();
   void wait_for_room();
-  // Called when `pending` has waited too long for other ranks: aborts the job unless these ranks are busy
+  // Called when `pending` has waited too long for other ranks: aborts the job, except if these ranks are busy
   // with an activity (excused() in rank_state.h).
   void be_late(const Pending& pending, std::chrono::milliseconds waited);
   std::vector<int> peers_of(const Call& call) const;

@@ -33,7 +33,7 @@ std::uint32_t trial_word(int rank, std::int64_t i) {
   return static_cast<std::uint32_t>(rank + 1) * 2654435761u + static_cast<std::uint32_t>(i);
 }
 
-// Blocks until `there()` returns true. It usually does so at the first call, because hosts run ahead of their
+// Blocks until `there()` returns true. The first call usually returns true, because hosts run ahead of their
 // devices.
 template <class There>
 void wait_until(There there, PeerCopies::Waiting waiting) {
@@ -66,7 +66,7 @@ struct PeerCopies::Lane {
 };
 
 struct PeerCopies::Region {
-  alignas(kLine) std::atomic<std::uint32_t> closed;  // number of ranks that have unmapped the other ranks'
+  alignas(kLine) std::atomic<std::uint32_t> closed;  // number of ranks that have unmapped other ranks'
                                                      // memory
   std::atomic<bool> failed;                          // whether any rank's trial failed
 

@@ -2,11 +2,11 @@
 // Tensor ranks use them for exchanges that overlap GEMMs.
 //
 // There is no staging buffer: the receiver's copy engine reads directly from the sender's buffer. For each
-// transfer, the sender's host posts the buffer's address in memory shared by the hosts; the receiver's host
-// waits for it and enqueues the copy. Two flags per pair of ranks order the devices: `ready` counts transfers
-// whose data is ready on the sender's stream, `done` counts finished copies. A stream continues after its own
-// copies and after the peers' reads of its buffers. So memory can be reused in stream order, and a stuck rank
-// blocks its peers inside the call.
+// transfer, the sender's host thread posts the buffer's address in shared host memory. The receiver's host
+// thread waits for this address and enqueues the copy. Two flags per pair of ranks order the devices: `ready`
+// counts transfers whose data is ready on the sender's stream, `done` counts finished copies. A stream
+// continues after its own copies and after the peers' reads of its buffers. So memory can be reused in stream
+// order, and a stuck rank blocks its peers inside the call.
 //
 //   sender's stream    ... data | ready = n |                      | wait done >= n | ...
 //   receiver's stream  ...      |    wait ready >= n, copy, done = n                | ...
@@ -39,27 +39,27 @@ struct Context;
 class PeerCopies {
  public:
   // Collective: all ranks of the group call it with a `key` unique to the group. It tests all requirements of
-  // the copies. If copies do not work between some ranks, returns null on every rank, with the same `why`.
+  // the copies. If copies between any two ranks do not work, returns null on every rank, with the same `why`.
   // Throws Error if the job is aborted or a rank does not arrive.
   static std::unique_ptr<PeerCopies> open(Context& context, const std::string& key, int size, int rank,
                                           std::string& why);
-  // Call it only after the streams have finished this object's work. Waits briefly until the peers have
+  // Destroy this object only after the streams have finished its work. Waits briefly until the peers have
   // finished too.
   ~PeerCopies();
   PeerCopies(const PeerCopies&) = delete;
   PeerCopies& operator=(const PeerCopies&) = delete;
 
-  // Runs Communicator::exchange(), except for a rank's sends to itself. While the host waits for another rank
-  // to post, it calls `waiting` with the elapsed time; `waiting` may throw. In that case, work that is
-  // already enqueued waits until release().
+  // Runs Communicator::exchange(), except for a rank's sends to itself. While the host waits for another
+  // rank's post, it calls `waiting` with the elapsed time. If `waiting` throws, enqueued work waits until
+  // release().
   using Waiting = FunctionRef<void(std::chrono::milliseconds waited)>;
   void exchange(Stream& stream, std::span<const Transfer> transfers, Waiting waiting);
 
   // Runs Communicator::all_gather(). Calls `waiting` as exchange() does.
   void all_gather(Stream& stream, const Tensor& in, const Tensor& out, Waiting waiting);
 
-  // After an abort: unblocks the stream's waits; the data in memory is undefined afterwards. Peers that still
-  // run may overwrite the flags again, so call it repeatedly until the work has ended.
+  // After an abort: unblocks the stream's waits; the data in memory is undefined afterwards. Running peers
+  // may overwrite the flags again, so call release() repeatedly until the work has ended.
   void release() noexcept;
 
  private:

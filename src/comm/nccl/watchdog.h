@@ -1,6 +1,6 @@
-// Watches the communicators of one rank while their work runs on the device and the host does not wait for
-// it. One thread polls their progress every few milliseconds. When the job is aborted, it ends their pending
-// work, so that every waiting thread wakes up. Thread-safe.
+// Watches the communicators of one rank while their work runs on the device, because the host does not wait
+// for this work. One thread polls their progress every few milliseconds. When the job is aborted, it ends
+// their pending work, so that every waiting thread wakes up. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ class Watched {
   virtual ~Watched() = default;
   // Records started and finished work; aborts the job on a failure. Returns true while work is pending.
   virtual bool poll() noexcept = 0;
-  // Ends pending work after the job was aborted. Returns true if it must be called again later.
+  // Ends pending work after the job was aborted. Returns true if end() must be called again later.
   virtual bool end() noexcept = 0;
 };
 
@@ -32,7 +32,7 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
 
   void add(Watched& watched);
-  // After it returns, `watched` is not called again.
+  // After remove() has returned, `watched` is not called again.
   void remove(Watched& watched) noexcept;
   // Wakes the watchdog's thread, because there is new work.
   void wake();

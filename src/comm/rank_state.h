@@ -35,7 +35,8 @@ class AbortState {
     if (aborted()) throw_reason();
   }
   // Registers a listener that is called once with the reason and kind: at the abort, or immediately if the
-  // job was already aborted. It must not throw. Destroying the returned object unsubscribes the listener.
+  // job was already aborted. The listener must not throw. Destroying the returned object unsubscribes the
+  // listener.
   using Listener = std::function<void(const std::string& reason, ErrorKind kind)>;
   std::shared_ptr<void> subscribe(Listener listener);
 
@@ -73,7 +74,8 @@ class Activities {
   std::uint64_t next_ = 1;
 };
 
-// Registers an activity for the object's lifetime. `activities` must outlive it; null: no effect.
+// Registers an activity for the lifetime of this object. `activities` must outlive this object; null: no
+// effect.
 class Activity {
  public:
   Activity(Activities* activities, std::string what)
@@ -91,10 +93,10 @@ class Activity {
 
 // The status a rank reports to another rank that waits for it.
 struct RankStatus {
-  std::uint64_t sequence = 0;  // number of the last collective that it began in the requested group; 0: none
+  std::uint64_t sequence = 0;  // number of the rank's last collective in the requested group; 0: none
   std::string last;            // description of that collective
   double seconds = 0;          // seconds since that collective began
-  std::string running;         // description of the collective that it runs now, in any group; empty: none
+  std::string running;         // description of the rank's current collective, in any group; empty: none
   int waiting_for = -1;        // rank in the job that this collective waits for, or -1
   std::string activity;        // the rank's oldest activity; empty: none
   double activity_seconds = 0;
@@ -110,7 +112,7 @@ struct RankState {
   int rank = 0, world = 1;  // rank and number of ranks in the job
   std::shared_ptr<AbortState> abort = std::make_shared<AbortState>();
   FlightRecorder recorder;
-  // How long this rank waits for a missing rank, and for a rank that is busy with an activity.
+  // How long this rank waits: for a missing rank, and for a rank that is busy with an activity.
   std::atomic<std::chrono::milliseconds> timeout{kDefaultTimeout}, activity_timeout{kDefaultTimeout};
   Activities activities;
   // Called occasionally, from any thread, with a text that names the busy rank for which this rank waits.
@@ -126,15 +128,15 @@ struct RankState {
 
 RankStatus status_of(const RankState& state, const std::string& group);
 
-// Follows the chains of waiting ranks from `suspects` to their ends. Returns true if the ranks there are all
-// busy with an activity that is younger than activity_timeout. In that case it also calls `notice` and sets
-// excused_until, so that no rank is reported missing for another timeout. `suspects` and `statuses` as in
+// Follows the chains of waiting ranks from `suspects` to their ends. Returns true if all ranks at these ends
+// are busy with an activity that is younger than activity_timeout. In that case, also calls `notice` and sets
+// excused_until. Then no rank is reported missing for another timeout. `suspects` and `statuses` as in
 // diagnose().
 bool excused(RankState& state, std::span<const int> suspects,
              const std::vector<std::optional<RankStatus>>& statuses);
 
-// Returns a text that explains why the collective `mine` does not finish. It names the missing ranks and
-// their current work. `suspects`: ranks in the job that `mine` waits for; `statuses`: by rank in the job,
+// Returns a text that explains why the collective `mine` does not finish. The text names the missing ranks
+// and their current work. `suspects`: ranks in the job that `mine` waits for; `statuses`: by rank in the job,
 // possibly empty.
 std::string diagnose(const FlightRecorder::Record& mine, std::chrono::milliseconds waited,
                      std::span<const int> suspects, const std::vector<std::optional<RankStatus>>& statuses);

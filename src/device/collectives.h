@@ -1,5 +1,5 @@
 // The device services that a vendor's collectives library (NCCL, RCCL) needs. A device plug-in fills this
-// table, and comm/nccl, which includes no vendor header, calls through it.
+// table. comm/nccl calls its functions, and so needs no vendor header.
 #pragma once
 
 #include <array>
@@ -18,9 +18,9 @@ struct PeerHandle {
   auto operator<=>(const PeerHandle&) const = default;
 };
 
-// Transfers and synchronisation between devices of one host that use no multiprocessors. A stream copies from
-// memory of another process (Stream::copy_on_device), and waits for flags in host memory, which all processes
-// have mapped. Every function throws Error on failure.
+// Transfers and synchronisation between devices of one host, without multiprocessors. A stream copies from
+// memory of another process (Stream::copy_on_device). A stream can also wait for flags in host memory that
+// all processes have mapped. Every function throws Error on failure.
 struct DevicePeers {
   // Returns a handle for the allocation of device `ordinal` that contains `address`. Sets `offset` to the
   // position of `address` in the allocation.
@@ -29,16 +29,16 @@ struct DevicePeers {
   // process must not free the allocation before close().
   void* (*open)(int ordinal, const PeerHandle& handle);
   void (*close)(int ordinal, void* opened) noexcept;
-  // Maps host memory, which must consist of complete pages, for device `ordinal` until unmap_flags(). Returns
-  // the device address.
+  // Maps host memory for device `ordinal` until unmap_flags(). The memory must consist of complete pages.
+  // Returns the device address.
   void* (*map_flags)(int ordinal, void* host, std::int64_t bytes);
   void (*unmap_flags)(int ordinal, void* host) noexcept;
-  // Sets *flag = value after all earlier work of the stream is done and its results are visible to every
-  // device.
+  // Sets *flag = value after all earlier work of the stream is done and the results of this work are visible
+  // to every device.
   void (*set_flag)(Stream& stream, void* flag, std::uint32_t value);
   // Makes later work of the stream wait until int32(*flag - value) >= 0.
   void (*wait_flag)(Stream& stream, void* flag, std::uint32_t value);
-  // True if copy engines are used by default, as on devices on which they were tested and were faster.
+  // Whether copy engines are the default. True on devices where copy engines were tested and were faster.
   bool usual = false;
 };
 
@@ -49,7 +49,8 @@ struct DeviceCollectives {
 
   // Returns the vendor's handle of a stream that one of the plug-in's devices created.
   void* (*stream_handle)(Stream& stream);
-  // Returns true while the work of the stream is recorded in a graph; its events cannot be queried then.
+  // Returns true while the work of the stream is recorded in a graph. During this time, events of the stream
+  // cannot be queried.
   bool (*recording)(Stream& stream);
   // Returns whether the work before the last record() of the event is done; does not wait. Any thread may
   // call it. Throws Error if the device is lost.
@@ -58,8 +59,9 @@ struct DeviceCollectives {
   void (*make_current)(int ordinal);
   // Returns a name of the device that is the same in all processes of a host: "0000:1B:00.0".
   std::string (*identity)(int ordinal);
-  // Installs a check that runs whenever the host has waited for a stream or event of the device. It throws if
-  // the work was aborted, so the caller does not use incomplete results. Replaces the previous check.
+  // Installs a check that runs whenever the host has waited for a stream or event of the device. The check
+  // throws if the work was aborted, so that the caller does not use incomplete results. Replaces the previous
+  // check.
   void (*guard)(Device& device, std::function<void()> check);
   // Null if the devices do not support such transfers.
   const DevicePeers* peers = nullptr;

@@ -4,8 +4,8 @@
 //
 // A Device and the objects that it creates belong to one rank and share no state with other ranks, so several
 // devices may exist in one process. One thread at a time allocates memory and creates streams and events. A
-// stream is used by one thread at a time, but not always by the same thread. If a library has a current
-// device per thread, the implementation must therefore set it in every call.
+// stream is used by one thread at a time, but not always by the same thread. So if a library has a current
+// device per thread, the implementation must set this device in every call.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,8 @@ namespace primus {
 class KernelTable;
 
 // The resources of a device that a kernel gets in addition to its arguments: threads and address translation
-// on a CPU, a stream handle and library handles on a GPU. Kernels of a backend cast it to the derived type.
+// on a CPU, a stream handle and library handles on a GPU. Kernels of a backend cast the context to the
+// derived type.
 class KernelContext {
  public:
   virtual ~KernelContext() = default;
@@ -88,8 +89,7 @@ class Stream {
   virtual void synchronize() = 0;  // blocks the host until all work is done; rethrows errors of this work
   // Allows later work to be interrupted: when *stop is true, launch() and copies throw StopRequest
   // (base/system/stop_request.h). If `stop` is null, work always completes. Has an effect only on streams
-  // that run work within the call. Other streams complete all enqueued work, so their kernels should be
-  // short.
+  // that run work within the call. All other streams complete all enqueued work, so kernels should be short.
   virtual void stop_on(const std::atomic<bool>* /*stop*/) {}
 };
 
@@ -110,8 +110,8 @@ class Device {
   // memory.
   virtual void* allocate(std::int64_t bytes) = 0;
   virtual void release(void* address) noexcept = 0;
-  // Allocates host memory, aligned to Arena::kAlignment, that this device copies asynchronously and at full
-  // speed. Throws Error if there is not enough memory.
+  // Allocates host memory that this device copies asynchronously and at full speed, aligned to
+  // Arena::kAlignment. Throws Error if there is not enough memory.
   virtual void* allocate_pinned(std::int64_t bytes) = 0;
   virtual void release_pinned(void* address) noexcept = 0;
   virtual std::unique_ptr<Stream> create_stream(StreamKind kind) = 0;
@@ -126,7 +126,7 @@ class Device {
   virtual std::unique_ptr<Graph> capture(Stream& /*stream*/, const std::function<void()>& /*work*/) {
     return nullptr;
   }
-  // Returns true if launch() returns only after the kernel has run, so that the wall time of launch() is the
+  // Returns true if launch() returns only after the kernel has run. Then the wall time of launch() is the
   // time of the kernel.
   virtual bool synchronous() const = 0;
 };

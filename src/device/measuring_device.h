@@ -16,7 +16,7 @@ class MeasuringDevice final : public Device {
   MeasuringDevice(DeviceProperties properties, std::string description, const KernelTable& kernels,
                   std::unique_ptr<KernelContext> context);
 
-  // Uses the context of `source`, another measuring device. It is for plans for devices of other machines.
+  // Uses the context of `source`, another measuring device. For plans for devices of other machines.
   MeasuringDevice(DeviceProperties properties, std::string description, const KernelTable& kernels,
                   std::unique_ptr<Device> source);
 
@@ -37,7 +37,7 @@ class MeasuringDevice final : public Device {
  private:
   DeviceProperties properties_;
   std::string description_;
-  std::unique_ptr<Device> source_;  // has the context; null: context_ is used
+  std::unique_ptr<Device> source_;  // owner of the context; null: context_ is used
   const KernelTable& kernels_;
   std::unique_ptr<KernelContext> context_;
 };

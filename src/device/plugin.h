@@ -25,10 +25,10 @@ struct DeviceSpec {
   int threads = 0;            // number of threads for CPU kernels; 0: one per core that the process may use
   // If false, kernels may use faster algorithms, whose results may differ in the last bits between runs.
   bool deterministic = true;
-  // If false, attention uses our own kernels instead of the vendor's library. Matrix products still use their
-  // library.
+  // If false, attention uses our own kernels instead of the vendor's library. Matrix products still use the
+  // vendor's library.
   bool attention_library = true;
-  // The folder that stores the choices of library algorithms, which are made by timing. If empty, algorithms
+  // The folder that stores which library algorithms were fastest when they were timed. If empty, algorithms
   // are not timed.
   std::string tuning_folder = {};
 };
@@ -41,16 +41,16 @@ struct DevicePlugin {
   int (*count)(std::string& why);
   // Returns the properties of device `ordinal` < count().
   DeviceProperties (*properties)(int ordinal);
-  // Opens a device. Throws Error if it cannot be used.
+  // Opens a device. Throws Error if the device cannot be used.
   std::unique_ptr<Device> (*open)(const DeviceSpec& spec);
   // Creates a device only for measuring (engine/runtime/rank.h): its kernels report their workspace sizes.
   // Needs neither hardware nor driver.
   std::unique_ptr<Device> (*measuring)(const DeviceSpec& spec);
-  // Services for the vendor's collectives (device/collectives.h). Null if the devices have none; they then
-  // use the communicators of src/comm.
+  // Services for the vendor's collectives (device/collectives.h). Null if the devices have no such library;
+  // these devices use the communicators of src/comm.
   const DeviceCollectives* collectives = nullptr;
-  // Functions that measure the time of work (device/timing.h). Null if functions that are launched on a
-  // stream run in order with its work on the host, so that they can read the clock.
+  // Functions that measure the time of work (device/timing.h). Null if functions launched on a stream run on
+  // the host, in order with the stream's work: such functions can read the clock.
   const DeviceTiming* timing = nullptr;
 };
 

@@ -31,7 +31,7 @@ bool is_name(std::string_view name) {
   });
 }
 
-// Names of kinds of devices have no hyphen, whereas names of all other plug-ins have one.
+// Names of device kinds have no hyphen. Names of all other plug-ins have a hyphen.
 bool is_kind(std::string_view name) { return is_name(name) && name.find('-') == std::string_view::npos; }
 
 std::string library_of(const std::string& folder, std::string_view kind) {

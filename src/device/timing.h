@@ -10,7 +10,7 @@
 namespace primus {
 
 struct DeviceTiming {
-  // Creates an event that records the time at which it is reached.
+  // Creates an event that records the time at which a stream reaches the event.
   std::unique_ptr<Event> (*create)(Device& device);
   // Returns whether the work before the last record() of the event is done; does not wait.
   bool (*reached)(Event& event);

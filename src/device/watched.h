@@ -1,5 +1,5 @@
-// Streams and devices that can record work. They are wrappers: they pass all calls on to another stream or
-// device, which does the work.
+// Streams and devices that can record work. They are wrappers, which pass all calls to another stream or
+// device.
 //
 // Callers label the work that they enqueue (WatchedWork), such as a collective or the forward pass of a
 // microbatch. On streams without such a wrapper, labels have no effect.
@@ -46,7 +46,7 @@ inline Device& innermost(Device& device) {
 }
 
 // Gives one label to all work that is enqueued on `stream` during the lifetime of this object. `label`
-// returns a WorkLabel, and is called only if the stream is being recorded.
+// returns a WorkLabel. It is called only while the stream's work is recorded.
 class WatchedWork {
  public:
   template <class Label>
@@ -59,7 +59,7 @@ class WatchedWork {
     try {
       stream_->end();
     } catch (...) {
-      // Ignores that the device is lost, because the next call reports it, too.
+      // Ignores that the device is lost, because the next call reports the lost device, too.
     }
   }
   WatchedWork(const WatchedWork&) = delete;

@@ -1,4 +1,4 @@
-// A folder for files that are not needed after a calculation.
+// A folder for files of one calculation.
 #pragma once
 
 #include <string_view>

@@ -37,8 +37,8 @@ std::string name_of(Transport transport);
 
 // Returns the transport that PRIMUS_TRANSPORT sets; kAuto if unset. Throws Error(kInvalid).
 Transport wanted_transport();
-// Throws Error(kInvalid) if ranks cannot use this transport. `one_host`: they share a host; `by_mpi`: mpirun
-// started them.
+// Throws Error(kInvalid) if ranks cannot use this transport. `one_host`: the ranks share a host; `by_mpi`:
+// mpirun started the ranks.
 void check_transport(Transport transport, bool one_host, bool by_mpi);
 
 // Which groups of GPUs on one host use copy engines instead of the vendor's library, which occupies

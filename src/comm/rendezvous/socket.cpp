@@ -102,8 +102,8 @@ Socket listen_on(const std::string& host, std::uint16_t port) {
   for (const addrinfo* a = own.get(); a && error == EADDRNOTAVAIL; a = a->ai_next)
     error = try_listen(*a, socket);
   if (error == EADDRNOTAVAIL) {
-    // If no address belongs to this machine, for example because of NAT, listens on all addresses. IPv6's
-    // wildcard includes IPv4.
+    // If no address belongs to this machine (NAT, for example), listens on all addresses. IPv6's wildcard
+    // includes IPv4.
     const Addresses any = resolve("", port, true);
     for (const int family : {AF_INET6, AF_INET}) {
       for (const addrinfo* a = any.get(); a && error != 0; a = a->ai_next) {
@@ -187,8 +187,7 @@ Socket connect_to(const std::string& host, std::uint16_t port, Deadline deadline
       if (connect(socket.fd(), a->ai_addr, a->ai_addrlen) != 0) {
         error = errno;
         if (error == EINPROGRESS) {
-          // Limits the wait, so that a host that drops packets does not use up the time for the other
-          // addresses.
+          // Limits the wait: a host that drops packets must leave time for the other addresses.
           wait_for(socket, POLLOUT, std::min(deadline, in(5s)));
           socklen_t size = sizeof(error);
           pollfd entry{socket.fd(), POLLOUT, 0};

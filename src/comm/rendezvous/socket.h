@@ -36,8 +36,8 @@ class Socket {
 };
 
 // Listens on `port` (0: any free port) at the addresses of `host` that belong to this machine, or at all
-// addresses of this machine if `host` has none of them (a service address, NAT). Throws Error(kInvalid) if
-// the port is in use or the name unknown.
+// addresses of this machine if no address of `host` belongs to this machine (a service address, NAT). Throws
+// Error(kInvalid) if the port is in use or the name unknown.
 Socket listen_on(const std::string& host, std::uint16_t port);
 std::uint16_t port_of(const Socket& socket);
 // Returns true if `host` resolves only to loopback addresses.
@@ -52,7 +52,7 @@ inline constexpr std::chrono::seconds kSilence{25};
 void expect_acknowledgements(const Socket& socket);
 
 // Connects, retrying until the deadline while the port does not accept connections. Calls `check` between
-// attempts; it may throw. Throws Error(kIo) with the last reason.
+// attempts; `check` may throw. Throws Error(kIo) with the last reason.
 Socket connect_to(const std::string& host, std::uint16_t port, Deadline deadline,
                   const std::function<void()>& check = {});
 // Returns an accepted connection, or an invalid socket if none is pending.

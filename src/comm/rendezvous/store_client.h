@@ -26,8 +26,8 @@ class StoreClient {
   // Connects and authenticates with the token, retrying until the deadline. Throws Error: no server, not a
   // rendezvous, wrong token, different version or WORLD_SIZE, or the reason if the job was already aborted.
   // Passes received aborts to `abort`, and sends aborts made through `abort` to all ranks. `answer` returns
-  // this rank's status for other ranks' questions. The reading thread calls it. `still_trying` is called
-  // occasionally while the server does not listen yet.
+  // this rank's status for other ranks' questions. The reading thread calls `answer`. `still_trying` is
+  // called occasionally while the server does not listen yet.
   StoreClient(const JobEnvironment& environment, Deadline deadline, std::shared_ptr<AbortState> abort,
               std::function<std::string(const std::string& group)> answer,
               const std::function<void()>& still_trying = {});
@@ -43,10 +43,10 @@ class StoreClient {
   // Waits for the key and returns its value. Throws Error(kIo) after the deadline.
   std::string wait(const std::string& key, Deadline deadline);
   std::int64_t add(const std::string& key, std::int64_t number);
-  // Returns after all ranks of the job have called it with this name. Each name is used only once.
+  // Returns after all ranks of the job have called barrier() with this name. Each name is used only once.
   void barrier(const std::string& name, Deadline deadline);
   // Returns every rank's answer within `time`; nullopt for ranks that do not answer. If rank 0 does not
-  // answer, all are nullopt.
+  // answer, all elements are nullopt.
   std::vector<std::optional<std::string>> ask(const std::string& group, std::chrono::milliseconds time);
   // Announces that this rank ends normally, so that its disconnection is not a failure.
   void leave();

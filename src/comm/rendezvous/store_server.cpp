@@ -26,7 +26,7 @@ constexpr auto kIntroductionTime = 5s, kFrameTime = 30s;
 constexpr std::size_t kMaxOut = 64U << 20;  // unread data for one peer
 constexpr auto kLongestWait = 24h;
 
-// Returns the time `ms` from now, limited to the longest allowed wait.
+// Returns the time that is `ms` from now, or the end of the longest allowed wait if that is earlier.
 std::chrono::steady_clock::time_point deadline_after(std::uint64_t ms) {
   return std::chrono::steady_clock::now() +
          std::min<std::chrono::milliseconds>(std::chrono::milliseconds(ms & 0x7fffffff), kLongestWait);
@@ -49,7 +49,8 @@ StoreServer::~StoreServer() {
   stop_ = true;
   const std::uint64_t one = 1;
   if (::write(waker_.fd(), &one, sizeof(one)) < 0) {
-    // A failed write is ignored. It fails only if the counter is full, and then the thread wakes up anyway.
+    // A failed write is ignored. The write fails only if the counter is full, and then the thread wakes up
+    // anyway.
   }
   thread_.join();
 }
@@ -164,7 +165,8 @@ void StoreServer::post(Connection& c, std::string frame) {
 // ---- Introductions ------------------------------------------------------------------------------
 
 void StoreServer::refuse(Connection& c, wire::Verdict verdict, const std::string& text) {
-  // A refusal has a code of zeros, because an unauthenticated peer must not get a code made with the token.
+  // A refusal has a code of zeros: an unauthenticated peer must not get a code that was computed from the
+  // token.
   const std::string code(32, '\0');
   c.out += wire::u32(static_cast<std::uint32_t>(verdict)) + code +
            wire::u32(static_cast<std::uint32_t>(text.size())) + text;
@@ -374,7 +376,7 @@ void StoreServer::finish_waiting() {
                                .number(there ? 1 : 0)
                                .string(there ? std::string_view(found->second) : std::string_view())
                                .frame());
-    // Dropping a peer removes its other requests, too, so restart the iteration.
+    // Dropping a peer also removes other requests of the peer, so restart the iteration.
     if (done.connection->dead) w = waiting_.begin();
   }
   std::vector<std::uint64_t> late;

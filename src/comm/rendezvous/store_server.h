@@ -73,7 +73,8 @@ class StoreServer {
   void accept_new();
   void read(Connection& connection);
   void write(Connection& connection);
-  // These functions remove a complete introduction or frame from `in`. They return false if it is incomplete.
+  // These functions remove a complete introduction or frame from `in`. They return false if the introduction
+  // or frame is incomplete.
   bool introduce(Connection& connection);
   bool read_frame(Connection& connection);
   void handle(Connection& connection, std::string_view body);

@@ -47,7 +47,7 @@ Socket connect_one(const std::string& id, int rank, const std::string& address, 
     const std::string own = random_bytes(wire::kNonce);
     Socket socket = connect_to(address.substr(0, space), port, deadline, directory.check);
     char nonce[wire::kNonce], proof[kCode];
-    // The listening peer sends its nonce only after it has itself connected to all ranks below its own.
+    // The listening peer first connects to all ranks below its own rank, and then sends its nonce.
     IoResult result = IoResult::kTimeout;
     while (result == IoResult::kTimeout && milliseconds_until(deadline) != 0) {
       pollfd entry{socket.fd(), POLLIN, 0};

@@ -32,9 +32,9 @@ std::size_t TcpLinks::push(int peer, std::span<const std::byte> data) {
 
 std::span<const std::byte> TcpLinks::peek(int peer) {
   Peer& p = peers_[static_cast<std::size_t>(peer)];
-  // Fewer bytes than a granule may be an incomplete element. They are moved to the front of the buffer, to
-  // make room for the next bytes. Their offset stays equal to their stream position modulo the granule, so
-  // that elements stay aligned.
+  // Fewer bytes than a granule may be an incomplete element. These bytes move to the front of the buffer, to
+  // make room for the next bytes. Their offset modulo the granule equals their stream position modulo the
+  // granule, so that elements stay aligned.
   if (p.end - p.begin < kGranule && p.lost.empty()) {
     if (!p.buffer) p.buffer = std::make_unique_for_overwrite<std::byte[]>(kBuffer);
     const std::size_t front = p.begin % kGranule;

@@ -45,8 +45,8 @@ struct Directory {
   std::string token;
 };
 
-// Connects this rank with all others: it connects to lower ranks and accepts connections from higher ranks.
-// Drops connections that fail to authenticate with the token.
+// Connects this rank with all other ranks: connects to lower ranks, and accepts connections from higher
+// ranks. Drops connections that fail to authenticate with the token.
 std::vector<Socket> connect_group(const std::string& id, int size, int rank, const Directory& directory,
                                   Deadline deadline);
 

@@ -17,8 +17,8 @@ namespace primus::cpu {
 namespace {
 
 int affinity_cores() {
-  // The mask must be at least as large as that of the Linux kernel. No call returns this size, so this
-  // function tries larger and larger masks.
+  // The mask must be at least as large as that of the Linux kernel. No call returns the size of the Linux
+  // kernel's mask, so this function tries larger and larger masks.
   for (int cpus = 1024; cpus <= (1 << 20); cpus *= 2) {
     cpu_set_t* mask = CPU_ALLOC(static_cast<std::size_t>(cpus));
     if (mask == nullptr) break;
@@ -31,8 +31,8 @@ int affinity_cores() {
   return static_cast<int>(std::max(sysconf(_SC_NPROCESSORS_ONLN), 1L));
 }
 
-// The file has two numbers, microseconds of CPU time and of the period, such as "200000 100000", or "max
-// 100000" if there is no limit.
+// The file has the microseconds of CPU time and of the period, such as "200000 100000". Without a limit, it
+// has "max 100000".
 std::optional<double> bandwidth_v2(const std::string& folder) {
   std::ifstream file(folder + "/cpu.max");
   double quota = 0, period = 0;

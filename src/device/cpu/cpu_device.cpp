@@ -95,9 +95,9 @@ void* CpuDevice::allocate_pinned(std::int64_t bytes) {
 
 void CpuDevice::release_pinned(void* address) noexcept { std::free(address); }
 
-// New pages are zero, and occupy memory only after the first access. For large blocks, huge pages are
-// requested, because a step accesses gigabytes: with small pages, page faults in the first step and TLB
-// misses in all steps would take noticeable time.
+// New pages are zero, and occupy memory only after the first access. Large blocks use huge pages, because a
+// step accesses gigabytes. With small pages, page faults in the first step and TLB misses in all steps would
+// take noticeable time.
 void* CpuDevice::allocate(std::int64_t bytes) {
   const auto fail = [&](int error) {
     return io_error("cannot allocate " + std::to_string(bytes) + " bytes of memory", error,

@@ -39,8 +39,8 @@ class CpuContext final : public KernelContext {
 
 class CpuDevice final : public Device {
  public:
-  // `threads` is the number of threads of this rank's pool, including the calling thread; with 0, it is the
-  // number of cores that the process may use. `kernels` must outlive the device.
+  // `threads`: number of threads of this rank's pool, including the calling thread; 0: one thread per core
+  // that the process may use. `kernels` must outlive the device.
   CpuDevice(int threads, const KernelTable& kernels);
   ~CpuDevice() override;
 
@@ -62,7 +62,7 @@ class CpuDevice final : public Device {
   ThreadPool pool_;
   const KernelTable& kernels_;
   CpuContext context_;
-  std::unordered_map<void*, std::size_t> blocks_;  // maps the address of each allocation to its mapped bytes
+  std::unordered_map<void*, std::size_t> blocks_;  // allocation address -> number of mapped bytes
 };
 
 // Describes the machine's processor and memory as a device.

@@ -120,7 +120,7 @@ void WorkerStream::work() {
     Task task = std::move(queue_.front());
     queue_.pop_front();
     if (failure_ && !task.always) {
-      // synchronize() waits until the queue is empty, so it must be notified even if the last work was
+      // synchronize() waits until the queue is empty, so this call is needed even if the last work was
       // dropped.
       if (queue_.empty()) changed_.notify_all();
       continue;

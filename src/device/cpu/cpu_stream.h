@@ -18,8 +18,8 @@
 
 namespace primus::cpu {
 
-// Counts the record() calls that were enqueued, and those that streams have reached. As in CUDA, a wait
-// refers to the latest record() before it, and an event that was never recorded does not block. After a
+// Counts the enqueued record() calls, and the record() calls that streams have reached. As in CUDA, a wait
+// refers to the latest record() before the wait. An event that was never recorded does not block. After a
 // failure of the stream, the failure is thrown in every thread and passed to every stream that waits for its
 // events.
 class CpuEvent final : public Event {
@@ -44,8 +44,8 @@ class CpuEvent final : public Event {
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
-// Runs work inside the call that requests it, and throws its errors from that call. Large copies and fills
-// use the pool.
+// Runs work inside the call that requests the work. This call also throws the errors of the work. Large
+// copies and fills use the pool.
 class InlineStream : public Stream {
  public:
   explicit InlineStream(CpuContext& context) : context_(context) {}
@@ -64,9 +64,9 @@ class InlineStream : public Stream {
   CpuContext& context_;
 };
 
-// An InlineStream for transfers within host memory. The calling thread performs them with its own priority on
-// one core, so that the data stays in the cache of this core. Several threads may use it concurrently,
-// because a pool of one thread runs loops in the caller and has no state.
+// An InlineStream for transfers within host memory. The calling thread does the transfers on one core with
+// its own priority, so that the data stays in the cache of this core. Several threads may use it
+// concurrently, because a pool of one thread runs loops in the caller and has no state.
 struct OneThread {
   ThreadPool pool{1};
   CpuContext context{pool, 0};
@@ -78,7 +78,7 @@ class CallerStream final : private OneThread, public InlineStream {
 
 // A first-in-first-out queue with a thread that runs it. After a failure, the stream drops queued and new
 // work until synchronize() has reported the failure. Events are still marked as reached, so no waiter blocks
-// forever. They pass the failure to streams that wait for them.
+// forever. Events pass the failure to the streams that wait for them.
 class WorkerStream final : public Stream {
  public:
   // `threads` is the number of threads for kernels. `address_offset` is as in CpuContext; copies also add it

@@ -32,8 +32,8 @@ namespace {
 
 // ---- Fibers -------------------------------------------------------------------------------------
 
-// Saved registers of a suspended fiber. On x86-64 they are on the fiber's own stack. ucontext is not used
-// there, because it makes a system call in every switch, and kernels switch millions of times.
+// Saved registers of a suspended fiber. On x86-64, the registers are on the fiber's own stack. A switch with
+// ucontext would need a system call, and kernels switch millions of times.
 struct Registers {
 #if defined(__x86_64__)
   void* stack = nullptr;
@@ -77,8 +77,8 @@ void switch_registers(Registers& from, Registers& to) {
 #endif
 }
 
-// A stack with an inaccessible page below it, so that a kernel that overflows its stack crashes instead of
-// corrupting the adjacent stack.
+// A stack with an inaccessible page below it. So a stack overflow crashes instead of corrupting the adjacent
+// stack.
 class FiberStack {
  public:
   static constexpr std::size_t kBytes = std::size_t{128} << 10;
@@ -117,8 +117,7 @@ struct Fiber {
 struct Warp {
   std::int64_t exchanges = 0;  // number of completed exchanges
   int arrived = 0;
-  // There are two buffers, because a lane that is ahead by one exchange must not overwrite data that a slow
-  // lane still reads.
+  // Two buffers: a lane that is ahead by one exchange must not overwrite data that a slow lane still reads.
   alignas(64) std::array<std::array<std::byte, 64 * kExchangeBytes>, 2> slots;
 };
 
@@ -128,7 +127,7 @@ struct FreeMemory {
 struct SharedMemory {
   std::unique_ptr<void, FreeMemory> memory;
   std::size_t bytes = 0;
-  bool touched = false;  // true if the current block has accessed it
+  bool touched = false;  // true if the current block has accessed this variable
 };
 
 // ---- Running one block --------------------------------------------------------------------------
@@ -183,7 +182,7 @@ class Multiprocessor {
 
 thread_local Multiprocessor* active = nullptr;
 
-// If a fiber of a block fails, this is thrown in all other fibers of the block, to end them.
+// If a fiber of a block fails, all other fibers of the block throw this and end.
 struct Abandoned {};
 
 void Multiprocessor::enter() {

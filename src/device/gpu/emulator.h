@@ -1,8 +1,8 @@
-// A small SIMT machine in software: it runs GPU kernels as ordinary C++, so every hand-written kernel can be
-// tested without a GPU, at the warp widths of both vendors (32 and 64).
+// A small SIMT machine in software. It runs GPU kernels as ordinary C++, with the warp widths of both vendors
+// (32 and 64). So every hand-written kernel can be tested without a GPU.
 //
-// A block's threads are fibers of one operating-system thread. A fiber runs until it waits (at a barrier, in
-// an exchange between lanes, or for another thread), and then the next fiber of the block runs. Blocks are
+// A block's threads are fibers of one operating-system thread. A fiber runs until it waits at a barrier, in
+// an exchange between lanes, or for another thread. Then the next fiber of the block runs. Blocks are
 // independent and spread over a thread pool. The following cases, which have undefined behaviour on real
 // hardware, are errors here: a barrier that some threads of a block do not reach, an exchange without some
 // lanes of the warp, a wait that no remaining thread can end, a thread of an early-starting kernel that does
@@ -27,7 +27,7 @@ struct Grid {
   int threads;               // number of threads per block; a multiple of `warp`
   int warp;                  // lanes per warp, at most 64
   std::size_t shared_bytes;  // size of the dynamic shared memory
-  // For a kernel that may begin before the previous kernel ends: its type, for error messages; null for other
+  // The type of a kernel that may begin before the previous kernel ends, for error messages. Null for other
   // kernels. Each thread of such a kernel must call wait_for_previous() before it ends. The emulator cannot
   // check that the call precedes memory accesses of the thread.
   const std::type_info* early = nullptr;
@@ -61,7 +61,7 @@ void wait_until(bool (*ready)(const void*), const void* state);
 void made_progress();
 
 // Every lane of the warp contributes `bytes` bytes and gets the data of all lanes; the data of lane l is at
-// offset l * kExchangeBytes. It is valid until the second exchange() of this lane after this call.
+// offset l * kExchangeBytes. The data is valid until the second exchange() of this lane after this call.
 const std::byte* exchange(const void* data, std::size_t bytes);
 
 // Returns the block's shared variable that `name` identifies, aligned to 128 bytes. All threads of a block

@@ -64,14 +64,14 @@ class Guard {
   std::function<void()> check_;
 };
 
-// If a kernel has reported a fault, clears it and throws it as an error.
+// If a kernel has reported a fault, clears the fault and throws an error.
 void throw_fault(Fault& fault) {
   if (fault.kind != Fault::Kind::kNone) throw to_error(std::exchange(fault, Fault{}));
 }
 
 class GpuEvent final : public Event {
  public:
-  // If `timed`, the event records the time at which it is reached.
+  // If `timed`, the event records the time at which the stream reaches the event.
   GpuEvent(int device, std::shared_ptr<const Guard> guard, bool timed)
       : device_(device), guard_(std::move(guard)) {
     check(PRIMUS_GPU_CALL(SetDevice)(device_), "choose a GPU");
@@ -120,8 +120,8 @@ class GpuStream final : public Stream {
             StreamKind kind)
       : device_(gpu.index), guard_(std::move(guard)) {
     choose_device();
-    // Collectives have a higher priority, so that they get free multiprocessors first, because other ranks
-    // wait for them.
+    // Collectives have a higher priority and get free multiprocessors first, because other ranks wait for
+    // collectives.
     int lowest = 0, highest = 0;
     check(PRIMUS_GPU_CALL(DeviceGetStreamPriorityRange)(&lowest, &highest), "read the priorities of streams");
     check(PRIMUS_GPU_CALL(StreamCreateWithPriority)(&stream_, PRIMUS_GPU_CALL(StreamNonBlocking),
@@ -250,8 +250,8 @@ class GpuDevice final : public Device {
     bytes = (bytes + kPage - 1) / kPage * kPage;
     void* address = malloc(bytes);
     check(PRIMUS_GPU_CALL(Memset)(address, 0, static_cast<std::size_t>(bytes)), "clear device memory");
-    // The default stream clears the memory, and other streams do not wait for it. Therefore the host waits
-    // here.
+    // The default stream clears the memory, and other streams do not wait for the default stream. Therefore
+    // the host waits here.
     check(PRIMUS_GPU_CALL(DeviceSynchronize)(), "clear device memory");
     return address;
   }

@@ -15,12 +15,12 @@
 // A short kernel takes longer to launch than to run. A kernel with `using StartsEarly = void` may begin while
 // the previous kernel of the stream still runs (NVIDIA's programmatic dependent launch, from Hopper on).
 // Every thread then calls wait_for_previous() before it accesses memory that other kernels write, and before
-// it writes memory that other kernels read. Every thread also calls it before it ends, because otherwise the
-// next kernel would not wait for the previous kernel either. The emulator checks that no thread ends without
-// the call.
+// it writes memory that other kernels read. Every thread must call wait_for_previous() before the thread
+// ends: otherwise the next kernel would not wait for the previous kernel either. The emulator checks that no
+// thread ends without the call.
 //
-// A kernel with a member kAlone has a multiprocessor to itself (its threads may use all registers), and may
-// take the address of its arguments.
+// A block of a kernel with a member kAlone has a multiprocessor to itself, so threads may use all registers.
+// Such a kernel may take the address of its arguments.
 //
 // `Context` is the device context of a kernel: it has a stream on a GPU, and a thread pool in the emulator.
 #pragma once
@@ -107,7 +107,7 @@ void launch(Context& context, std::int64_t blocks, const Kernel& kernel, std::si
 }
 
 // Returns the number of multiprocessors, which determines the size of persistent grids. Results must not
-// depend on it.
+// depend on this number.
 inline std::int64_t multiprocessors(const Context& context) { return context.multiprocessors(); }
 
 // Returns the maximum bytes of shared memory per block.

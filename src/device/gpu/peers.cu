@@ -142,8 +142,8 @@ PeerHandle share(int ordinal, const void* address, std::int64_t& offset) {
   return at->second;
 }
 
-// Memory of other processes that this process has mapped. Two groups of ranks may include the same process;
-// they use the same mapping, because the driver may refuse to map memory twice.
+// Memory of other processes that this process has mapped. Two groups of ranks may include the same process.
+// Both groups use the same mapping, because the driver may refuse to map memory twice.
 struct Mapped {
   void* address = nullptr;
   int users = 0;

@@ -1,5 +1,5 @@
 // Common names for functions of the CUDA and HIP runtimes, so that both have the same host code. Every
-// failing call throws an Error with the requested action, the answer of the runtime and a hint. Only nvcc and
+// failing call throws an Error with the requested action, the runtime's message and a hint. Only nvcc and
 // clang for HIP compile this file.
 #pragma once
 

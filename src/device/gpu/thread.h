@@ -2,8 +2,8 @@
 // barriers, exchanges between the lanes of a warp, shared memory, integer atomics.
 //
 // Every lane of a warp must take part in an exchange, and every thread of a block in a barrier; the emulator
-// checks this. There are no floating-point atomics, because their order, and therefore the result, would vary
-// between runs.
+// checks this. There are no floating-point atomics, because the order of atomics, and so the result, would
+// vary between runs.
 #pragma once
 
 #include <cstdint>
@@ -73,8 +73,8 @@ PRIMUS_DEVICE T from_lane_before(T value, int distance) {
 PRIMUS_DEVICE void atomic_add(std::int32_t* to, std::int32_t value) { atomicAdd(to, value); }
 PRIMUS_DEVICE void atomic_max(std::int32_t* to, std::int32_t value) { atomicMax(to, value); }
 
-// Returns an object of type T in the shared memory of the block. A kernel has one such object per type; it is
-// not initialised.
+// Returns an object of type T in the shared memory of the block. A kernel has one such object per type. The
+// object is not initialised.
 template <class T>
 PRIMUS_DEVICE T& shared() {
   __shared__ __align__(128) unsigned char memory[sizeof(T)];

@@ -1,5 +1,5 @@
-// Attention over a fused projection (with gradients) and over a cache (without), and the operators that
-// prepare queries and keys for it.
+// Attention over a fused projection (with gradients) and over a cache (without gradients), and the operators
+// that prepare queries and keys for attention.
 #include "base/check.h"
 #include "engine/operators/fp32_weight_gradient.h"
 #include "engine/operators/fused_columns.h"
@@ -78,7 +78,7 @@ struct Rotation {
   enum Out : OutputName { kY };
 };
 
-// A linear function of each row, which depends on the row's position. kApply(op, from, to, backward) also
+// A linear function of each row that depends on the row's position. kApply(op, from, to, backward) also
 // computes the input's gradient from the output's.
 template <void (*kApply)(OperatorCall&, const Tensor&, const Tensor&, bool)>
 constexpr Operator by_position(std::string_view name) {
@@ -201,7 +201,8 @@ void attention_backward_input(OperatorCall& op) {
   add_previous(op, {d_qkv, previous});
 }
 
-// Computes the gradient of the sinks, the operator's parameter. It needs only the log-sum-exp and the output.
+// Computes the gradient of the sinks, the operator's parameter. This gradient needs only the log-sum-exp and
+// the output.
 void attention_backward_weight(OperatorCall& op) {
   const auto a = op.attributes<AttentionAttributes>();
   write_fp32_weight_gradient(op, [&](const Tensor& d_sinks, bool accumulate) {

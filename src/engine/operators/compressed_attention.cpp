@@ -46,7 +46,7 @@ void pooling_forward(OperatorCall& op) {
 
 void pooling_backward(OperatorCall& op) {
   const auto d_x = op.fresh_d_in(Pooling::kX);
-  // If the gates are frozen, their bias is frozen too, and its gradient is not computed.
+  // If the gates are frozen, the bias of the gates is frozen too. Its gradient is not computed.
   const bool of_bias = op.needs_d_in(Pooling::kBias);
   const ScratchTensor unwanted(op.context().scratch, DType::kF32, op.in_shape(Pooling::kBias));
   const OperatorCall::Target d_bias =
@@ -134,7 +134,7 @@ struct Window {
   enum Out : OutputName { kSelected };
 };
 
-// The position input is not read; it only provides the tape.
+// The position input only provides the tape; its values are not read.
 void window_forward(OperatorCall& op) {
   const auto a = op.attributes<WindowAttributes>();
   const Tensor given(a.given, DType::kI32, {a.batch * a.sequence, a.given_cols});

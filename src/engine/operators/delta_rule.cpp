@@ -162,7 +162,7 @@ constexpr Operator kDeltaRule{
 
 // --- with a cache
 
-// Attributes may hold pointers, because the call runs immediately, while the objects still exist.
+// Attributes may hold pointers: the call runs immediately, while the objects still exist.
 struct CachedAttributes {
   turbo::DeltaRuleShape shape;
   const KvCacheLayer* layer;

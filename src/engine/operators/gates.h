@@ -12,8 +12,8 @@
 
 namespace primus::engine {
 
-// The column ranges of one part. Each has an offset in the fused projection and an offset in the part. At
-// most turbo::CopyColumns::kMaxRuns ranges.
+// The column ranges of one part, at most turbo::CopyColumns::kMaxRuns. Each range has an offset in the fused
+// projection and an offset in the part.
 using ColumnRuns = std::vector<turbo::ColumnRun>;
 
 // Splits the columns of x into up to three parts, which together cover all columns: [T, n] -> [T, columns of
@@ -23,8 +23,8 @@ std::array<Value, 3> split_columns(const Value& x, const std::vector<ColumnRuns>
 // x * sigmoid(gate) with x [T, n] -> [T, n]. The gate is [T, n], or [T, 1] in x's type or fp32.
 Value gated(const Value& x, const Value& gate);
 
-// RMSNorm of each head of x times an activation of the gate (turbo::GatedNormForward): x and gate [T, heads *
-// dim], `weight` [dim] -> [T, heads * dim].
+// RMSNorm of each head of x, multiplied by an activation of the gate (turbo::GatedNormForward): x and gate
+// [T, heads * dim], `weight` [dim] -> [T, heads * dim].
 Value gated_norm(const Value& x, const Value& gate, Parameter& weight, turbo::GateActivation activation,
                  double epsilon);
 

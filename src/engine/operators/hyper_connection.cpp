@@ -87,8 +87,8 @@ void write_forward(OperatorCall& op) {
                                          .z = op.out(HyperWrite::kZ)});
 }
 
-// Memory for the gradient of an input. Kernels always write it, so a frozen input, which needs no gradient,
-// gets scratch memory.
+// Memory for the gradient of an input. Kernels always write this gradient, so the gradient of a frozen input
+// goes to scratch memory.
 struct Gradient {
   Gradient(OperatorCall& op, InputPlace i) : wanted(op.needs_d_in(i)) {
     if (wanted) {

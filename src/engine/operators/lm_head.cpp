@@ -1,11 +1,11 @@
 // The LM head fused with its loss. operators.h has the contract; this explains when it runs.
 //
-// Logits are the largest tensor of a small model, so a slice of them exists only between two products. The
-// input gradient, the weight gradient and the loss all need the same slice of logits: computing them together
-// costs three products instead of five. This requires the gradient with respect to each token's loss, which
-// is already known in the forward pass: it equals the token's weight, which includes the normalisation. So in
-// training, all work happens when the backward pass begins, and none in the forward pass. A deferred weight
-// gradient computes the slice a second time, with the same bits.
+// Logits are the largest tensor of a small model, so only one slice of the logits exists at a time, between
+// two products. The input gradient, the weight gradient and the loss all need the same slice of logits:
+// computing them together costs three products instead of five. This requires the gradient with respect to
+// each token's loss. That gradient equals the token's weight, which includes the normalisation, so it is
+// known in the forward pass. In training, all work happens when the backward pass begins, and no work in the
+// forward pass. A deferred weight gradient computes the slice a second time, with the same bits.
 //
 // On a GPU the fp32 logits exist for only a part of a slice at a time, because the two following products
 // read only the bf16 gradient.
@@ -75,8 +75,8 @@ void cross_entropy(OperatorCall& op, const Slice& slice, const Tensor& logits, c
                                                   .cap = cap});
 }
 
-// Returns the number of tokens per slice. It is computed from the largest part of the vocabulary, so it is
-// equal on all ranks over which the vocabulary is divided.
+// Returns the number of tokens per slice. This number follows from the largest part of the vocabulary, so it
+// is equal on all ranks that share the vocabulary.
 std::int64_t slice_tokens_of(const OperatorCall& op, std::int64_t tokens, std::int64_t vocab) {
   const SharedVocabulary shared = op.attributes<LossAttributes>().vocabulary;
   if (shared.group) vocab = (shared.size + shared.group->size() - 1) / shared.group->size() + 64;
@@ -149,8 +149,8 @@ void backward_input(OperatorCall& op) {
   if (op.needs_d_in(LmHead::kHidden)) target = op.fresh_d_in(LmHead::kHidden);
   const Tensor& d_hidden = target.out;
   for_each_slice(op, true, [&](const Slice& slice, const Tensor& d_logits) {
-    // Computes the weight gradient first: it is the model's largest gradient, and its reduction can then
-    // start early.
+    // Computes the weight gradient first. It is the model's largest gradient, so its reduction should start
+    // early.
     if (weight_now) add_weight_gradient(op, slice, d_logits);
     if (d_hidden.absent()) return;
     launch(op.context(), Gemm{.role = GemmRole::kInputGradient,
@@ -186,8 +186,8 @@ constexpr Operator kInference{
 }  // namespace
 
 std::int64_t lm_head_slice_tokens(const Device& device, std::int64_t tokens, std::int64_t vocab) {
-  // Every slice reads and writes the entire weight gradient. On a fast GPU this takes noticeable time unless
-  // a slice has thousands of tokens.
+  // Every slice reads and writes the entire weight gradient. On a fast GPU, slices need thousands of tokens
+  // to make this time negligible.
   const DeviceProperties properties = device.properties();
   std::int64_t logits_bytes = std::int64_t{256} << 20;
   if (!properties.host_memory) {
@@ -195,7 +195,7 @@ std::int64_t lm_head_slice_tokens(const Device& device, std::int64_t tokens, std
     // A small GPU needs most of its memory for other data.
     if (properties.memory > 0) logits_bytes = std::min(logits_bytes, properties.memory / 40);
   }
-  // Slices have about the same size, in multiples of 64 rows, which fill the tiles of matrix products.
+  // Slices have about the same size. It is a multiple of 64 rows, to fill the tiles of matrix products.
   const std::int64_t fit = std::max<std::int64_t>(64, logits_bytes / (vocab * 4) / 64 * 64);
   const std::int64_t slices = (tokens + fit - 1) / fit;
   return std::min(tokens, (tokens / std::max<std::int64_t>(slices, 1) + 63) / 64 * 64);

@@ -1,9 +1,8 @@
-// Low-rank adapters on the tape (LowRank): the operations before A's product and after B's product. Several
-// kinds of operators share this code.
+// Low-rank adapters on the tape (LowRank): the operations before A's product and after B's product.
 //
 // Dropout zeroes random elements of A's input or of B's output (turbo/dropout/dropout.h). The mask is not
-// stored: the backward pass draws the same random numbers again. A's input is also recomputed for A's
-// gradient.
+// stored: the backward pass draws the same random numbers again. A's gradient also needs A's input, which the
+// backward pass recomputes.
 #pragma once
 
 #include <utility>
@@ -12,12 +11,12 @@
 
 namespace primus::engine {
 
-// The random source of dropout. Together with the adapter's name it determines the mask.
+// The random source of dropout. This source and the adapter's name determine the mask.
 struct DropoutSource {  // stochastic rounding of gradients also uses it (PrecisionRecipe::at_random)
   std::uint64_t seed = 0;
   Tensor scalars = {};  // the step's scalars (turbo/step_scalars.h)
-  // Each token's number within the step's global batch, int32. of_layer: the tokens that this rank's layers
-  // process together with their tensor group. own: the tokens that this rank holds between layers. Without a
+  // Each token's number within the step's global batch, int32. of_layer: the tokens that the layers of this
+  // rank's tensor group process together. own: the tokens that this rank holds between layers. Without a
   // tensor group, `of_layer` and `own` are equal.
   Value of_layer = {}, own = {};
 };

@@ -1,5 +1,5 @@
-// The experts' computation on the rows of the tokens that chose them, and the operators that move rows to
-// experts and combine them per token (moe_operators.h).
+// The experts' computation on the rows of their tokens, and the operators that send rows to experts and
+// combine rows per token (moe_operators.h).
 #include <optional>
 #include <utility>
 
@@ -23,7 +23,7 @@ using turbo::launch;
 
 struct PlanAttributes {
   std::int64_t expert_count, tokens, top_k;
-  std::int64_t begin, end;  // the range of the plan within its tensor; end 0: the plan is the entire tensor
+  std::int64_t begin, end;  // the plan's range within its tensor; end 0: the plan is the entire tensor
 };
 
 turbo::RoutingPlan plan_of(OperatorCall& op, InputPlace plan) {
@@ -58,7 +58,8 @@ void combine_forward(OperatorCall& op) {
   launch(op.context(), sum);
 }
 
-// Computes what one part of the routing adds to the gradient of the weights, and the gradient of its rows.
+// Computes the gradients of one part of the routing: its rows' gradient, and its contribution to the gradient
+// of the weights.
 void combine_backward(OperatorCall& op, Combine::In rows, const turbo::RoutingPlan& plan) {
   const Tensor d_out = op.d_out(Combine::kOut);
   if (op.needs_d_in(Combine::kWeights)) {
@@ -145,8 +146,8 @@ constexpr Operator kGroupedLinear{.name = "grouped_linear",
                                   .for_weight = saves(GroupedLinear::kRows, GroupedLinear::kPlan)};
 
 // ---- dispatch and linear, linear and combine ---------------------------------------------------- These
-// products read token rows in place, and keep the experts' output rows in scratch memory until they are
-// summed. So the tape does not store top_k copies of tokens or results.
+// products read token rows in place. The experts' output rows are in scratch memory until they are summed. So
+// the tape does not store top_k copies of tokens or results.
 
 struct DispatchLinear {
   enum In : InputName { kX, kPlan, kGradient };  // kGradient: only for a part of a routing (RoutingParts)
@@ -440,8 +441,8 @@ PlanAttributes attributes_of(const Routing& r) {
   return {r.expert_count, r.weights.shape()[0], r.weights.shape()[1], r.plan_begin, r.plan_end};
 }
 
-// Returns the adapter of `weight`. Adapters of experts do not support dropout, because it would need the
-// token numbers of rows from other ranks.
+// Returns the adapter of `weight`. Adapters of experts do not support dropout: the mask would need the token
+// numbers of rows from other ranks.
 const LowRank& adapter_of(const Value& rows, const Parameter& weight) {
   PRIMUS_CHECK("experts", weight.low_rank.dropout == 0);
   return rows.tape().adapter_of(weight);

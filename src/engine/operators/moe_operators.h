@@ -1,8 +1,8 @@
 // The training operators of a mixture of experts. Each of T tokens chooses top_k of E experts, which gives T
 // · top_k rows, sorted by expert. The number of rows per expert is known only on the device, so memory and
-// the shapes on the tape must be the same for every routing. If the experts are distributed over ranks, a
-// routing covers only some of them (engine/parallel/parallel_operators.h), and the number of rows is the
-// maximum that these experts can get.
+// the shapes on the tape must be the same for every routing. If ranks share the experts, a routing covers
+// only this rank's experts (engine/parallel/parallel_operators.h). The number of rows is then the maximum
+// that these experts can get.
 //
 //   Routing r = route(router_logits(x, gate, {}), rule);
 //   y = linear_combine(weighted_swiglu(dispatch_linear(x, gate_up, r), r), down, r);
@@ -40,9 +40,9 @@ struct RoutingRule {
 };
 
 // Returns the expert loads for the balance loss of this microbatch: [1, E] int32, summed over all data ranks
-// and over the step's microbatches up to this one. `running` [E] int32, in persistent memory, holds them
+// and over the step's microbatches up to this one. `running`, [E] int32 in persistent memory, holds the loads
 // between microbatches; it is zero when a step begins. Counts each token exactly once, even if later
-// operators are recomputed. All ranks of the stage call it in the same order.
+// operators are recomputed. All ranks of the stage call step_load() in the same order.
 Value step_load(const Value& logits, const RoutingRule& rule, const Tensor& running, DataParallel& parallel);
 
 // The experts that each token chose, the weight of each choice, and the position of its row.
@@ -52,17 +52,17 @@ struct Routing {
   Value plan;     // a turbo::RoutingPlan
   std::int64_t expert_count = 0;
   std::int64_t rows = 0;  // maximum number of rows
-  std::int64_t kept = 0;  // above 0: the plan is in two parts, and the first has at most this many rows
-  // if this is one of two parts: the range of the part's plan in `plan`
+  std::int64_t kept = 0;  // above 0: the plan has two parts, and the first part has at most this many rows
+  // if this is one part of a routing: the range in `plan` that holds this part's plan
   std::int64_t plan_begin = 0, plan_end = 0;
   bool by_logits = true;  // the chosen experts are exactly the experts with the largest logits
 };
 
-// `choice_bias`, [E] fp32 or absent, is added to the scores only for the choice. `given`, [T, top_k] int32 in
-// memory that outlives the tape, or absent: the experts to use in place of a choice; weights still come from
-// the scores. `by_table`: like `given`, but a result of experts_by_table(), or empty. `tokens`: as for
-// router_logits, or empty if no random numbers are drawn. `load`: the result of step_load(), or empty: the
-// load of these tokens is used.
+// `choice_bias`, [E] fp32 or absent, is added to the scores only for the choice. `given`, [T, top_k] int32 or
+// absent: replaces the chosen experts; weights still come from the scores. The memory of `given` must outlive
+// the tape. `by_table`: like `given`, but a result of experts_by_table(), or empty. `tokens`: as for
+// router_logits, or empty if no random numbers are drawn. `load`: the result of step_load(); empty: the load
+// of these tokens.
 Routing route(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias = {},
               const Tensor& given = {}, const Value& tokens = {}, const Value& load = {},
               const Value& by_table = {});
@@ -74,8 +74,8 @@ Value experts_by_table(const Value& tokens, Parameter& table);
 // Copies the chosen experts to `experts` [T, top_k] int32 in memory that outlives the tape. Runs once, like
 // observe().
 void record(const Routing& routing, const Tensor& experts);
-// Copies `numbers`, int32 values from which a pass derives choices. `to` must be in memory that outlives the
-// tape.
+// Copies `numbers`, int32 values from which a pass derives choices, to `to`. The memory of `to` must outlive
+// the tape.
 void record(const Value& numbers, const Tensor& to);
 
 // Adds this routing to counters in persistent memory: `load` [E + 1] int32 (turbo::ExpertLoad) and `losses`
@@ -89,13 +89,13 @@ void observe(const Value& logits, const Routing& routing, const RoutingRule& rul
 void observe_margins(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias,
                      const turbo::MarginBins& bins, const Tensor& counts);
 
-// The two parts of a routing with Routing::kept > 0. The first part has the experts [0, n). n is the largest
-// number for which these experts have at most Routing::kept rows in total. The second part has all other
-// experts; usually it is empty. If the operators of the second part are replayed (ReplayScope), a step keeps
-// no activations for it, and has memory for its maximum number of rows only once.
+// The two parts of a routing with Routing::kept > 0. The first part has the experts [0, n), with the largest
+// n for which these experts have at most Routing::kept rows in total. The second part has all other experts;
+// usually it is empty. The operators of the second part may be replayed (ReplayScope). Then a step keeps no
+// activations of the second part, and needs memory for its maximum number of rows only once.
 //
-// Results have the same bits as without parts: an expert's rows are multiplied together, and a token's rows
-// are summed in the same order.
+// Results have the same bits as without parts, because an expert's rows are multiplied together and a token's
+// rows are summed in the same order.
 struct RoutingParts {
   Routing head, rest;
   // These Values represent the rows of the two parts, [rows, c]. They have gradients but no contents. One
@@ -105,8 +105,8 @@ struct RoutingParts {
 // Divides a routing into its parts. `x`: the input of dispatch_linear().
 RoutingParts parts_of(const Routing& routing, const Value& x);
 
-// Products with experts' matrices, including their low-rank adapters, one per expert. Multiplies each token's
-// row by the matrix of each expert that it chose: [T, in] · [E, out, in]ᵀ -> [T · top_k, out]. `gradient`: if
+// Products with experts' matrices, including one low-rank adapter per expert. Multiplies each token's row by
+// the matrix of each expert that the token chose: [T, in] · [E, out, in]ᵀ -> [T · top_k, out]. `gradient`: if
 // `routing` is one part of a divided routing, this part's gradient value in RoutingParts; `weight` then has
 // no adapter.
 Value dispatch_linear(const Value& x, Parameter& weight, const Routing& routing, const Value& gradient = {});
@@ -116,7 +116,7 @@ Value grouped_linear(const Value& rows, Parameter& weight, const Routing& routin
 Value combine(const Value& rows, const Routing& routing, const Value& addend = {});
 // Computes combine() for the rows of both parts of a routing.
 Value combine(const Value& head, const Value& rest, const RoutingParts& parts);
-// grouped_linear() followed by combine(), for rows that are already weighted. As a single operator, it needs
+// grouped_linear() followed by combine(), for rows that are already weighted. This single operator needs
 // memory for the experts' output only while it runs.
 Value linear_combine(const Value& rows, Parameter& weight, const Routing& routing, const Value& addend = {});
 // Computes linear_combine() for the rows of both parts of a routing. The parameter has no adapter.
@@ -127,7 +127,7 @@ Value grouped_bias(Value rows, Parameter& bias, const Routing& routing);
 
 // Applies SwiGLU and multiplies by the weights of the choices: [rows, 2*ffn] -> [rows, ffn]. `weigh_input`:
 // multiplies gate and up (Llama 4, which weights the experts' input). Otherwise the weight multiplies the
-// result, which equals weighting the expert's output.
+// result of SwiGLU, which equals weighting the expert's output.
 Value weighted_swiglu(const Value& gate_up, const Routing& routing, bool weigh_input = false);
 // SwiGLU with clamping (turbo::ClampedSwigluForward): [rows, 2*ffn] -> [rows, ffn].
 struct SwigluClamp {

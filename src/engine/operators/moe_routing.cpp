@@ -27,7 +27,7 @@ turbo::RouterRandom with_tokens(const OperatorCall& op, turbo::RouterRandom rand
   return random;
 }
 
-// The router's input: the hidden states, or with jitter a perturbed fp32 copy in scratch memory.
+// The router's input: the hidden states. With jitter, it is a perturbed fp32 copy in scratch memory.
 class Input {
  public:
   explicit Input(OperatorCall& op) : tensor_(op.in(Product::kX)) {

@@ -1,8 +1,8 @@
 // The norm of a residual stream, fused where possible into the product that reads it.
 //
 // During bf16 decoding, on devices that support it, a product of a few rows also adds the pending addend,
-// norms the rows and applies the epilogue (turbo/linear/linear.h, AroundProduct). Otherwise, norm() and the
-// named operators run one after the other.
+// normalises the rows and applies the epilogue (turbo/linear/linear.h, AroundProduct). Otherwise, norm() and
+// the named operators run one after the other.
 #pragma once
 
 #include "engine/operators/operators.h"
@@ -12,13 +12,13 @@ namespace primus::engine {
 
 class Normed {
  public:
-  // `decoding`: calls are not recorded, and all parameters are resident. Without it, the norm runs
-  // immediately. The stream and the weight must outlive this object.
+  // `decoding`: calls are not recorded, and all parameters are resident. If `decoding` is false, the norm
+  // runs immediately. The stream and the weight must outlive this object.
   Normed(Residual& x, Parameter& weight, double epsilon, bool decoding);
-  // Wraps a value that is already normed. Several branches may read it.
+  // Wraps a value that is already normalised. Several branches may read this value.
   Normed(Value value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
 
-  // Returns the normed value. The first call computes the norm.
+  // Returns the normalised value. The first call computes the norm.
   const Value& value() const;
 
   // value() · weightᵀ, plus an optional bias (null: none): [T, hidden] -> [T, out].

@@ -20,7 +20,7 @@ using turbo::launch;
 
 // --- embedding
 
-// The part of the vocabulary that the table covers. Both zero: the entire vocabulary.
+// The part of the vocabulary that the table covers. If both members are zero, the entire vocabulary.
 struct TableAttributes {
   std::int64_t first, vocabulary;
 };
@@ -63,7 +63,7 @@ struct NormAttributes {
   float epsilon;
 };
 
-// Computes the input gradient of both norm operators. Both keep the rows that they normalise (`x`) and
+// Computes the input gradient of both norm operators. Each norm operator keeps its input rows (`x`) and
 // `rstd`.
 void norm_input_gradient(OperatorCall& op, const Tensor& x, const Tensor& rstd, const Tensor& d_y,
                          const Tensor& previous, const Tensor& d_x) {

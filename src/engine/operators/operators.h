@@ -20,7 +20,7 @@ namespace primus::engine {
 struct Residual {
   Value sum;
   Value pending;           // empty: no addend
-  Value checkpoints = {};  // [T, n * hidden]: the sum before n earlier layers, for attention residuals
+  Value checkpoints = {};  // [T, n * hidden]: the streams before n earlier layers, for attention residuals
 };
 
 // Looks up each token's row of the table: [T] int32 -> [T, hidden].
@@ -36,7 +36,7 @@ void add(Residual& x, Value y);
 void flush(Residual& x);
 
 // Operators called while this object lives belong to block `layer`. Recompute policies drop and recompute
-// whole blocks. The first block of a group of dropped blocks adds the pending addend, so the tape keeps one
+// whole blocks. The first block of a dropped group of blocks adds the pending addend, so the tape keeps one
 // tensor per group.
 class BlockScope {
  public:
@@ -49,8 +49,8 @@ class BlockScope {
   Tape& tape_;
 };
 
-// Operators called while this object lives are replayed in the backward pass instead of keeping their
-// outputs, under any recompute policy. Use it for large outputs that are computed from small inputs.
+// Operators called while this object lives are replayed in the backward pass under any recompute policy, so
+// their outputs are not kept. Use it for large outputs that are computed from small inputs.
 class ReplayScope {
  public:
   explicit ReplayScope(Tape& tape) : tape_(tape), before_(tape.set_replay(true)) {}
@@ -113,7 +113,7 @@ Value scale_by_position(Value x, const Value& positions, const PositionScaling& 
 struct KvCacheLayer {
   Tensor k, v, ring;
   Tensor state, recent, committed;
-  Tensor index;  // keys of an indexer (turbo/indexer), [pages, page_size, head_dim]
+  Tensor index;  // an indexer's keys (turbo/indexer), [pages, page_size, head_dim]
 };
 // For inference: appends the pass's new tokens to the pages; each new token attends to its entire sequence so
 // far.

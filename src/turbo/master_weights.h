@@ -1,11 +1,11 @@
 // fp32 master weights: stored next to their bf16 working values, or split into the working value and a 16-bit
 // remainder.
 //
-// The working value is the master rounded to nearest, with ties away from zero. The remainder, which is
-// master minus working value in units of the last place of the master, is then in [-2^15, 2^15 - 1], so it
-// fits into 16 bits. The sum of working value and remainder is exactly the master. The bits of the remainder
-// are the lower half of the master's bits, read as a signed number. If ties were rounded to even, a working
-// value whose last bit is 0 would belong to 65537 masters, which 16 bits cannot distinguish.
+// The working value is the master rounded to nearest, with ties away from zero. The remainder is master minus
+// working value, in units of the last place of the master. The remainder is in [-2^15, 2^15 - 1] and fits
+// into 16 bits. The sum of working value and remainder is exactly the master. The bits of the remainder are
+// the lower half of the master's bits, read as a signed number. If ties were rounded to even, 65537 masters
+// would share a working value whose last bit is 0, and 16 bits cannot distinguish 65537 masters.
 //
 // The functions use integer operations on the bits, so results are the same on every device. Infinities,
 // zeros and denormals need no special case, and NaN stays NaN.

@@ -1,11 +1,11 @@
 // Stochastic rounding from fp32 to bf16: rounds up or down at random, so that the expected value is exact. A
-// running average whose change per step is less than half a unit in the last place then still changes on
-// average; with rounding to nearest it would not change at all (Gupta et al., "Deep learning with limited
-// numerical precision", 2015). Used for optimizer moments.
+// running average may change by less than half a unit in the last place per step. Stochastic rounding
+// preserves such changes on average; rounding to nearest would lose them (Gupta et al., "Deep learning with
+// limited numerical precision", 2015). Used for optimizer moments.
 //
 // The random bits are a function of (stream, step, element), so results do not depend on threads, devices or
-// shards. They are computed by two calls of a 32-bit mixing function, which does not slow down a memory-bound
-// kernel. For sampling, use base/random/random.h instead.
+// shards. Two calls of a 32-bit mixing function compute the random bits. These calls do not slow down a
+// memory-bound kernel. For sampling, use base/random/random.h instead.
 #pragma once
 
 #include <bit>

@@ -1,7 +1,7 @@
 // fp32 products on matrix units for bf16. An fp32 number is exactly the sum of three bf16 numbers, and a
 // product of sums is a sum of products (Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial
 // Intelligence Datatype For Higher-Precision Computations", arXiv:1904.06376). If the second operand is bf16,
-// this needs three products, whose sum is as exact as an fp32 product. If both operands are fp32 and the
+// three bf16 products suffice. Their sum is as exact as an fp32 product. If both operands are fp32 and the
 // result is bf16, with a rounding error of 2^-8, two rounded parts per operand suffice: the three largest of
 // their four products have a relative error of 2^-14.
 //
@@ -17,8 +17,8 @@ namespace primus::turbo::PRIMUS_CPU_ISA {
 
 class SplitGemm {
  public:
-  // Returns whether this class supports the types of `call`, and this CPU computes three bf16 products faster
-  // than one fp32 product.
+  // Returns whether this class should compute `call`. It must support the types of `call`, and three bf16
+  // products must be faster on this CPU than one fp32 product.
   static bool suits(const Gemm& call);
 
   // `direct` is the GEMM with the role and the shape of the call, without addresses.

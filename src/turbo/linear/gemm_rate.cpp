@@ -62,7 +62,7 @@ class Products {
     product_.b.data = operands_->get().allocate(product_.b.bytes()).address;
     product_.c.data = operands_->get().allocate(product_.c.bytes()).address;
 
-    // Operands are random, because a GPU multiplies zeros faster: this needs less power.
+    // Operands are random. A GPU multiplies zeros faster, because zeros need less power.
     for (const Tensor& operand : {product_.a, product_.b}) {
       const bool wide = dtype == DType::kF32;
       launch(*context_, RandomNormal{.out = wide ? operand : product_.c,
@@ -104,8 +104,8 @@ template <class Counts>
 std::optional<double> best_rate(Device& device, DType dtype, RateTime time, Counts&& counts) {
   const bool host = device.properties().host_memory;
   // On a GPU, small products would measure the launch time, and synchronizing after each product would add
-  // host time. On a few cores, products of side 1024 have the rate of larger products; for many cores they
-  // are too small.
+  // host time. On a few cores, products of side 1024 have the rate of larger products. For many cores,
+  // products of this side are too small.
   constexpr double kTooShort = 0.003;
   auto products = std::make_unique<Products>(device, dtype, host ? 1024 : 4096, host ? 1 : 16);
   products->run();  // the first run compiles kernels and touches memory

@@ -1,7 +1,7 @@
 // Matrix products of linear layers. Our own kernels compute products of a few rows (linear/gpu_skinny.h) and
 // the products of routers (linear/gpu_split.h). The library, if there is one (linear/gpu_blas.h), computes
 // all other products that it supports, in some cases with our own addition (linear/added_apart.h). Our own
-// kernels compute all products that it does not support.
+// kernels compute all products that the library does not support.
 #include <algorithm>
 
 #include "turbo/gpu/gemm_tile.h"

@@ -55,7 +55,7 @@ class TimedEvent {
   EventHandle event_ = nullptr;
 };
 
-// Times algorithms on the GPU of a context without a stream, and uses the default stream.
+// Times algorithms on the default stream of a GPU. The context must have no stream.
 class GpuTrials final : public TrialDevice {
  public:
   explicit GpuTrials(Context& context) : context_(context) {}
@@ -176,8 +176,8 @@ class StreamProducts {
 #endif
 
 std::int64_t workspace_of(Context& context, const LibraryProduct& product) {
-  // Tunes products here, because this function runs for every product before the memory of a step is
-  // allocated, and before ranks wait for each other.
+  // Tunes products here, because this function runs early for every product: the memory of a step is not yet
+  // allocated, and ranks do not yet wait for each other.
   if (!context.shared().tuning_folder().empty() && context.stream() == nullptr) {
     context.library<StreamProducts>().tune(context, product);
   }

@@ -1,5 +1,5 @@
-// The functions of cuBLASLt for LtProducts (linear/lt_products.h). NVIDIA's header declares them, and they
-// are loaded from the installed library. Only nvcc compiles this file.
+// The functions of cuBLASLt for LtProducts (linear/lt_products.h). NVIDIA's header declares these functions.
+// They are loaded from the installed library. Only nvcc compiles this file.
 #pragma once
 
 #include <cublasLt.h>
@@ -88,8 +88,8 @@ struct CublasLtApi {
     preference_set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &c, sizeof(c));
     preference_set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &c, sizeof(c));
   }
-  // The first operand of the library is our second operand. The library stores the pointers in this call, and
-  // reads the scales when the product runs.
+  // The first operand of the library is our second operand. desc_set() stores only the pointers to the
+  // scales; the library reads the scales when the product runs.
   void scale(Desc desc, const LibraryProduct& product) const {
     desc_set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &product.b_scale, sizeof(const void*));
     desc_set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &product.a_scale, sizeof(const void*));

@@ -1,9 +1,9 @@
-// Products of one or two rows, y = x · Wᵀ, as in decoding. Their time is that of reading W once. A kernel has
-// two template arguments (gpu_few_rows_parts.h): the first loads rows of x (StagedRows, NormedRows), the
-// second processes and stores results (PlainResults, GatedResults, RotatedResults).
+// Products of one or two rows, y = x · Wᵀ, as in decoding. Such a product takes the time of reading W once. A
+// kernel has two template arguments (gpu_few_rows_parts.h): the first loads rows of x (StagedRows,
+// NormedRows), the second processes and stores results (PlainResults, GatedResults, RotatedResults).
 //
-// Blocks are persistent and process one tile of rows of W after the other, so that weights are read without a
-// pause; the first weights are prefetched while the previous kernel still computes x. With the matrix units,
+// Blocks are persistent: they process one tile of rows of W after the other and read weights without a pause.
+// The first weights are prefetched while the previous kernel still computes x. With the matrix units,
 // computing sums takes less time than reading. The warps of a block divide the columns of W among themselves
 // and add their sums in warp order. An element of the result therefore has the same bits for both classes of
 // rows and for any number of rows of x and of W. The bits are also the same whether weights are loaded into
@@ -99,9 +99,9 @@ struct FewRowProduct : FewRowTiles<Rows, Results> {
 
 // ---- Launches -----------------------------------------------------------------------------------
 
-// Returns whether the kernels support these rows and columns, if x and W are aligned to 16 bytes: columns
-// must be a multiple of 8, and the shared memory of two blocks must fit into a multiprocessor. For more rows,
-// gpu_skinny.cu is faster.
+// Returns whether the kernels support these numbers of rows and columns. The number of columns must be a
+// multiple of 8, and the shared memory of two blocks must fit into a multiprocessor. The caller checks that x
+// and W are aligned to 16 bytes. For more rows, gpu_skinny.cu is faster.
 inline bool takes_few_rows(const Context& context, std::int64_t rows, std::int64_t in, std::int64_t out) {
   constexpr std::int64_t kMax = 1 << 30, kElse = 8 << 10, kAlways = 40 << 10;
   return rows >= 1 && rows <= kFewRows && in >= 1 && in % 8 == 0 && in <= kMax && out <= kMax &&
@@ -128,7 +128,7 @@ void launch_few_rows(Context& context, const Rows& x, const Results& results, st
     }
   }
   using Product = FewRowProduct<Rows, Results>;
-  // Launches three blocks per multiprocessor, because two blocks do not run enough reads concurrently.
+  // Launches three blocks per multiprocessor, because two blocks do not keep enough reads in flight.
   constexpr std::int64_t kBlocks = 3, kUnasked = 40 << 10, kAsked = (48 << 10) + 16;
   // A block also has static shared memory, so it may need more than 48 KiB in total even if `staged` is
   // slightly less than 48 KiB.

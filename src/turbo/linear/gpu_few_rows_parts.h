@@ -1,6 +1,6 @@
-// Parts of the kernels of gpu_few_rows.h: they load rows of x into shared memory, process results, and define
-// the tiles of rows of W. kFewRowThreads threads of a block execute this code; `meet` is a barrier among
-// these threads.
+// Parts of the kernels of gpu_few_rows.h. The parts load rows of x into shared memory, process results, and
+// define the tiles of rows of W. kFewRowThreads threads of a block execute this code; `meet` is a barrier
+// among these threads.
 #pragma once
 
 #include "turbo/gpu/mma.h"
@@ -42,8 +42,8 @@ struct StagedRows {
   }
 };
 
-// Computes RMSNorm of x + delta, with the same bits as rms_norm/gpu.cu. Every block computes it, and block 0
-// also writes the sum.
+// Computes RMSNorm of x + delta, with the same bits as rms_norm/gpu.cu. Every block computes the norm, and
+// block 0 also writes x + delta.
 struct NormedRows {
   static constexpr int kLine = StagedRows::kLine;
   StagedRows of;
@@ -109,7 +109,7 @@ struct NormedRows {
 // ---- Results ------------------------------------------------------------------------------------
 
 // Maps row n of a tile to a row of W, and stores the products of this row with rows of x. Tile rows after the
-// end of W read the last row of W again; their products are not stored.
+// end of W read the last row of W again. The products of these tile rows are not stored.
 template <class C>
 struct PlainResults {
   static constexpr bool kPaired = false;
@@ -178,7 +178,7 @@ struct RotatedResults : Pairs {
 // Number of rows of a stripe: the rows of W that a warp reads with one load per lane.
 constexpr int kStripeRows = kWarp == 32 ? 8 : 16;
 
-// Finds the rows of W in a tile, and completes their sums.
+// Maps the rows of a tile to rows of W, and adds the sums of all warps.
 template <class Rows, class Results>
 struct FewRowTiles {
   using StartsEarly = void;
@@ -192,12 +192,12 @@ struct FewRowTiles {
   int rows, in, tiles;
 
   struct Sums {
-    // There are two sets, because some warps write the sums of a tile while other warps still add those of
-    // the previous tile.
+    // There are two sets of sums, because some warps write the sums of a tile while other warps still add the
+    // sums of the previous tile.
     float of_warp[2][kFewRowWarps][kFewRows][kStripeRows];
   };
 
-  // Returns row n of a tile, a row of W.
+  // Returns the row of W that is row n of a tile.
   PRIMUS_DEVICE const BFloat16* row_of(int tile, int n) const {
     const int item = tile * kItems + n % kItems, last = results.count() - 1;
     int row = results.row_of(item < last ? item : last);
@@ -205,8 +205,8 @@ struct FewRowTiles {
     return w + static_cast<std::int64_t>(row) * in;
   }
 
-  // Adds the sums of all warps and stores the results. All threads that have sums call this; meet() is a
-  // barrier among them.
+  // Adds the sums of all warps and stores the results. All threads that have sums call this function; meet()
+  // is a barrier among these threads.
   template <class Meet>
   PRIMUS_DEVICE void finish(int tile, int parity, const Accumulator& mine, const Meet& meet) const {
     auto& of_warp = shared<Sums>().of_warp[parity];

@@ -1,7 +1,7 @@
 // Products of one or two rows (gpu_few_rows.h) that load weights into a ring buffer in shared memory with
-// Hopper's copy engine. For long rows of W, this was measured to be faster than loading into registers. It is
-// not used if a block first normalises the rows of x, because the ring would be full before the norm is
-// complete (figures in docs/performance.md).
+// Hopper's copy engine. For long rows of W, the ring was measured to be faster than loading into registers.
+// The ring is not used if a block first normalises the rows of x, because the ring would be full before the
+// norm is complete (measurements: docs/performance.md).
 #pragma once
 
 #include "turbo/gpu/box_copy.h"
@@ -9,20 +9,20 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// A block uses so much shared memory that a multiprocessor holds only one. If it were smaller, it could start
-// while another kernel still reads memory, and filling its ring would slow that kernel by more time than it
-// saves.
+// A block uses so much shared memory that a multiprocessor holds only one block. A smaller block could start
+// while another kernel still reads memory. Filling the ring would then cost the other kernel more time than
+// the early start saves.
 template <class Rows, class Results>
 struct FewRowRing : FewRowTiles<Rows, Results> {
   using Tiles = FewRowTiles<Rows, Results>;
   using Tiles::kStep, Tiles::rows, Tiles::in, Tiles::tiles;
-  // One entry of the ring holds this number of columns of each row of a tile. kPitch puts consecutive rows
-  // half a line of banks apart, so that the lanes of a load have no bank conflicts.
+  // kSlice is the number of columns of each row of a tile in one entry of the ring. kPitch puts consecutive
+  // rows half a line of banks apart, so that the lanes of a load have no bank conflicts.
   static constexpr int kSlice = 8 * kStep, kPitch = kSlice + 32;
   static constexpr int kPlaceBytes = kStripeRows * kPitch * static_cast<int>(sizeof(BFloat16));
   static constexpr int kPlaces = 3;
-  // Min. number of columns. With fewer columns, two blocks would fit into the 227 KiB of shared memory of a
-  // Hopper multiprocessor, which must not happen (see above).
+  // Min. number of columns. With fewer columns, a Hopper multiprocessor, which has 227 KiB of shared memory,
+  // would hold two blocks instead of one (see above).
   static constexpr int kLongRow = 8192;
   static_assert(2 * (StagedRows::shared_bytes(1, kLongRow) + kPlaces * kPlaceBytes) > 227 << 10);
   static constexpr int kThreads = kFewRowThreads + kWarp;
@@ -37,7 +37,7 @@ struct FewRowRing : FewRowTiles<Rows, Results> {
     return reinterpret_cast<BFloat16*>(dynamic_shared() + offset + i * kPlaceBytes);
   }
 
-  // An entry of the ring, and the parity of its gates.
+  // An entry of the ring, and the phase parity of the mbarriers of this entry.
   struct At {
     int place = 0;
     std::uint32_t parity = 0;
@@ -64,7 +64,7 @@ struct FewRowRing : FewRowTiles<Rows, Results> {
     }
   }
 
-  // Fills the ring. Runs in a separate warp; kStripeRows of its lanes copy one row each.
+  // Fills the ring. Runs in a separate warp, in which kStripeRows lanes copy one row each.
   PRIMUS_DEVICE void fill(Gates& gates) const {
     At at;
     for (int tile = static_cast<int>(block()); tile < tiles; tile += static_cast<int>(blocks())) {

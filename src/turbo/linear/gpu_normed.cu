@@ -7,8 +7,8 @@ namespace primus::turbo::PRIMUS_GPU {
 static_assert(kFewRows <= AroundProduct::kMaxRows && StagedRows::kLine == AroundProduct::kColumnMultiple);
 
 bool takes_normed(const Context& context, const Gemm& g) {
-  // For rows up to this length, rms_norm/gpu.cu uses one warp per row, which sums in a different order. They
-  // are not fused, because the bits of a row would then depend on the number of rows.
+  // For rows up to this length, rms_norm/gpu.cu uses one warp per row, and so another order of additions.
+  // Such rows are not fused, because the bits of a row would then depend on the number of rows.
   constexpr std::int64_t kByWarps = 4 * kWarp * StagedRows::kLine;
   return g.a.cols() > kByWarps && takes_few_rows(context, g.a.rows(), g.a.cols(), g.b.rows());
 }

@@ -8,9 +8,9 @@ namespace {
 constexpr std::int64_t kMaxRows = 8, kMaxColumns = 1 << 30;
 
 // A block processes 16 rows of W. In every step, its warps read adjacent stripes of these rows. Weights are
-// loaded from global memory directly into operands: they are the left operand of a product whose right
-// operand is the rows of x. With the matrix units, computing sums takes less time than reading. The sums of
-// the warps are added in warp order.
+// loaded from global memory directly into the left operand of the matrix units. The rows of x are the right
+// operand. With the matrix units, computing sums takes less time than reading. The sums of the warps are
+// added in warp order.
 template <class C>
 struct SkinnyProduct {
   static constexpr int kThreads = 256;

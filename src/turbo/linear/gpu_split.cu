@@ -40,7 +40,7 @@ PRIMUS_DEVICE void split(float x, BFloat16 (&parts)[kParts]) {
   } else {
     PRIMUS_UNROLL
     for (int i = 0; i < kParts; ++i) {
-      // Truncates to eight leading digits, so that the remainder is exact.
+      // Truncates to the eight leading binary digits, so that the remainder is exact.
       parts[i].bits = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16);
       x -= to_float(parts[i]);
     }
@@ -49,8 +49,8 @@ PRIMUS_DEVICE void split(float x, BFloat16 (&parts)[kParts]) {
 
 // C[m, n] (+)= sum over k of A(m, k) · B(n, k). An operand is "by depth" if each index
 // of depth (k) has a contiguous line in memory, whose elements differ in m (or n). A block computes a tile of
-// C, or one piece of its sums. While it multiplies the operands of one step, it loads those of the next step
-// into registers.
+// C, or one piece of its sums. While the block multiplies the operands of one step, it loads the operands of
+// the next step into registers.
 template <class A, class B, class C, bool kLeftByDepth, bool kRightByDepth>
 struct SplitTiles {
   static constexpr int kThreads = 256;
@@ -65,8 +65,8 @@ struct SplitTiles {
                                                               : 3;
   static constexpr int kLeftParts = kPartsOf<A>, kRightParts = kPartsOf<B>;
   static constexpr int kMaxParts = kLeftParts > kRightParts ? kLeftParts : kRightParts;
-  // The matrix units truncate when they add. They therefore accumulate at most kStepsTogether steps; then
-  // their sums are added to fp32 sums with rounding.
+  // The matrix units truncate when they add. The matrix units therefore accumulate at most kStepsTogether
+  // steps. Then the sums are added, with rounding, to fp32 sums.
   static constexpr int kStepsTogether = 4;
 
   const A* a;

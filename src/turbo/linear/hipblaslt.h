@@ -37,9 +37,9 @@ struct HeuristicResult {
   int reserved[4];
 };
 
-// The functions of the library. Their names are those that LtProducts expects, without the prefix
-// "hipblasLt". Matrices are column-major. The library is never closed. A handle belongs to the GPU that is
-// current at its creation, and to one thread at a time.
+// The functions of the library. LtProducts expects these names, which are hipBLASLt's names without the
+// prefix "hipblasLt". Matrices are column-major. The library is never closed. A handle belongs to the GPU
+// that is current at its creation, and to one thread at a time.
 struct Library {
   Status (*create)(Handle* handle);
   Status (*destroy)(Handle handle);

@@ -31,8 +31,8 @@ bool is_for_library(const LibraryProduct& product) {
   // If the operands have different types, the product must be as exact as in fp32, and the library's product
   // is less exact. The library rejects empty products.
   if (call.a.dtype != call.b.dtype) return false;
-  // When the library accumulates into a 16-bit result, it rounds twice. If this is not allowed, added_apart.h
-  // adds the product separately.
+  // When the library accumulates into a 16-bit result, it rounds twice. Only weight gradients may be rounded
+  // twice. For other products, added_apart.h adds the product separately.
   if (call.accumulate && size_of(call.c.dtype) == 2 && call.role != GemmRole::kWeightGradient) return false;
   return call.a.elements() > 0 && call.b.elements() > 0 && call.c.elements() > 0;
 }

@@ -1,5 +1,5 @@
-// The description of a product for a vendor's library, the key that the choice of its algorithm depends on,
-// and the choice of algorithms by timing. This code does not depend on devices or libraries.
+// Describes products for a vendor's library, and chooses their algorithms by timing. ProductKey contains all
+// properties of a product that a choice depends on. This code does not depend on devices or libraries.
 #pragma once
 
 #include <compare>
@@ -24,7 +24,7 @@ inline constexpr std::int64_t kLibraryWorkspaceBytes = std::int64_t{32} << 20;
 // A product for a library. An fp8 product is a forward product of codes, with scales.
 struct LibraryProduct {
   Gemm gemm;
-  const void *a_scale = nullptr, *b_scale = nullptr;  // fp8 only: each points to one float on the device
+  const void *a_scale = nullptr, *b_scale = nullptr;  // fp8 only: pointers to one float each, on the device
   bool fast = false;                                  // fp8 only: less precise accumulation
 
   bool is_fp8() const { return primus::turbo::is_fp8(gemm.a.dtype); }
@@ -43,8 +43,8 @@ DataType library_type(DType dtype) {
   }
 }
 
-// Returns whether a library's result is as exact as required (linear.h), and the product is not empty. Always
-// true in fp8, which only libraries compute.
+// Returns whether a library may compute the product: its result must be as exact as linear.h requires, and
+// the product must not be empty. Always true for fp8 products, which only libraries compute.
 bool is_for_library(const LibraryProduct& product);
 
 // Types, shape and options of a product: everything on which the choice of its algorithm may depend.
@@ -60,9 +60,9 @@ struct ProductKey {
 };
 ProductKey key_of(const LibraryProduct& product);
 
-// Returns the key for choosing an algorithm. For weight gradients (in fp8: products with an fp32 result)
-// `accumulate` is set in this key, so that the first microbatch of a step, which assigns, and later
-// microbatches, which add, use the same algorithm.
+// Returns the key for choosing an algorithm. This key has `accumulate` set for weight gradients (in fp8: for
+// products with an fp32 result). All microbatches of a step then use the same algorithm, although the first
+// microbatch assigns and later microbatches add.
 ProductKey tuned_key(ProductKey key);
 
 // Returns the name of the product in the file of choices.

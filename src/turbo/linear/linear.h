@@ -1,9 +1,9 @@
 // The three matrix products of a linear layer y = x · Wᵀ, with x [tokens, in], W [out, in]. Products
 // accumulate in fp32, and a bf16 result is rounded once. There is one exception: if a weight gradient
-// accumulates into bf16, the product may also be rounded before the addition, as in cuBLASLt. Two fp16
-// operands give an fp16 or fp32 result under the same rules; fp16 operands cannot be combined with operands
-// of other types. If an operand is fp32, the product is as exact as an fp32 product (rounded, if the result
-// is bf16), regardless of the units that a device uses.
+// accumulates into bf16, the product may also be rounded before the addition, as in cuBLASLt. For two fp16
+// operands, the result is fp16 or fp32, and the same rules apply. An fp16 operand cannot be combined with an
+// operand of another type. If an operand is fp32, the product is as exact as an fp32 product (rounded, if the
+// result is bf16), regardless of the units that a device uses.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -17,16 +17,16 @@ enum class GemmRole : std::uint8_t {
   kWeightGradient,  // d_W [out, in]     = d_y[tokens, out]ᵀ · x [tokens, in]
 };
 
-// Operations fused around the first product of a transformer's branch. In decoding, with a few rows at a
-// time, launching kernels costs about as much as reading weights, so the product's kernel also does these
-// operations:
+// Operations fused around the first product of a transformer's branch. In decoding, a product has few rows,
+// and launching kernels takes about as long as reading weights. The product's kernel therefore also does
+// these operations:
 //
 //   sum = a + delta,  n = RMSNorm(sum),  c = end(n · bᵀ + bias)
 //
 // Results equal those of RmsNormForward, Gemm, AddBias and Rope or SwigluForward in sequence, each rounded to
-// bf16. Devices without launch costs do not support fusion, and other devices support it only for shapes for
-// which it is faster. If is_taken() returns false, call the separate operators. Fusion is possible only for
-// kForward with at most kMaxRows rows, if all tensors are bf16, their addresses are multiples of 16, and
+// bf16. Devices without launch costs do not support fusion. Other devices support fusion only for shapes for
+// which fusion is faster. If is_taken() returns false, call the separate operators. Fusion is possible only
+// for kForward with at most kMaxRows rows, if all tensors are bf16, their addresses are multiples of 16, and
 // `accumulate` is false.
 struct AroundProduct {
   static constexpr std::int64_t kMaxRows = 8, kColumnMultiple = 8;
@@ -55,12 +55,12 @@ struct Gemm {
   Tensor b;                 // right operand of the role, fp32 or bf16 (or fp16, with a in fp16)
   Tensor c;                 // result, fp32 or bf16 (or fp16, with fp16 operands)
   bool accumulate = false;  // c += instead of c =
-  // Number of multiprocessors of a GPU that the product should not use, so that a concurrent collective can
-  // (comm/overlap.h). Only cuBLASLt considers this number; AMD's libraries, our own products and CPUs ignore
-  // it. The number may change how results are rounded.
+  // Number of multiprocessors that the product should leave to a concurrent collective (comm/overlap.h). Only
+  // cuBLASLt considers this number. AMD's libraries, our own products and CPUs ignore the number. The number
+  // may change how results are rounded.
   int spared = 0;
   AroundProduct around = {};
-  // The workspace size reported for a call with `around` that a device does not support.
+  // The workspace size that a device reports if it does not support the call's `around`.
   static constexpr std::int64_t kNotTaken = -1;
   Tensor workspace;
   void check() const;

@@ -1,5 +1,5 @@
-// Matrix products by a library, and a plan for each: its descriptors and its algorithm. lt_products.h chooses
-// the algorithm.
+// Matrix products by a library. Each product has a plan, which contains descriptors and an algorithm.
+// lt_products.h chooses the algorithm.
 #pragma once
 
 #include <algorithm>
@@ -162,8 +162,8 @@ typename LtProducts<Api>::Candidates LtProducts<Api>::candidates(const Plan& pla
   return results;
 }
 
-// Returns candidates that may use the workspace, followed by candidates without a workspace, which do not
-// split sums.
+// Returns candidates that may use the workspace, followed by candidates without a workspace. Candidates
+// without a workspace do not split sums.
 template <class Api>
 typename LtProducts<Api>::Candidates LtProducts<Api>::candidates_to_time(const Plan& plan,
                                                                          const ProductKey& key) const {

@@ -56,8 +56,8 @@ bool LtProducts<Api>::is_usable(const Plan& plan, const ProductKey& key, const A
 
 template <class Api>
 void LtProducts<Api>::tune(const LibraryProduct& product, TrialDevice& device) {
-  // Products with fewer FLOPs are not tuned, because launching them takes longer than running them, and there
-  // may be many.
+  // Products with fewer FLOPs are not tuned. Their launches take longer than their computation, and a run may
+  // have many such products.
   constexpr double kMinWork = 1e9;
   if (product.gemm.flops() < kMinWork) return;
   const ProductKey key = tuned_key(library_key(product));

@@ -1,5 +1,4 @@
-// Computes the workspace size of products for a GPU whose plug-in is not loaded: the size that a library
-// gets.
+// Returns the workspace size of products for a GPU whose plug-in is not loaded. The size is the library's.
 #include "turbo/devices/planned_kernels.h"
 #include "turbo/linear/library_product.h"
 #include "turbo/linear/linear.h"

@@ -10,7 +10,7 @@
 namespace primus::turbo::rocblas {
 
 // Computes the products of one stream. Not thread-safe. Equal calls have bit-identical results, because
-// atomic additions, whose order varies, are switched off.
+// atomic additions are switched off (their order varies).
 class Products {
  public:
   // Uses the current GPU. Throws Error if the library does not start.

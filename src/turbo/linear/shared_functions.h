@@ -9,9 +9,9 @@
 
 namespace primus::turbo {
 
-// Opens the first of `files` that has all functions that bind(find) requests by find(pointer, "name"). The
-// library is never closed. Returns false if no file has all functions; `why` then describes what was found.
-// If some of the files exist, it describes one of these.
+// Opens the first of `files` that has all functions that `bind` requests: bind(find) calls find(pointer,
+// "name") for each function. The library is never closed. Returns false if no file has all functions; `why`
+// then contains the reason. If some of the files exist, `why` describes one of the existing files.
 template <class Bind>
 bool open_functions(std::span<const char* const> files, std::string& why, Bind&& bind) {
   std::string not_there, not_whole;

@@ -51,7 +51,7 @@ class Keeping {
   std::int64_t sequences_, slots_, top_k_, capacity_;  // slots_: number of slots per sequence
 };
 
-// Divides a complete plan into its two parts, and writes both.
+// Writes the two parts of a complete plan: `head` and `rest`.
 void split_plan(const CpuContext& context, const PlanRouting& a) {
   const RoutingPlan plan = a.parts_of(a.plan), head = a.parts_of(a.head), rest = a.parts_of(a.rest);
   const auto list = [&](const Tensor& tensor) { return context.data<std::int32_t>(tensor); };
@@ -94,8 +94,8 @@ void plan_routing(CpuContext& context, const PlanRouting& a) {
     const std::int64_t expert = expert_of[slot] - first;
     return expert >= 0 && expert < experts && (!kept_before || kept_before[slot] >= 0) ? expert : -1;
   };
-  // offsets[e + 1] first counts the slots of expert e. Then it is the next free row of expert e, which
-  // advances from its first row to its end.
+  // offsets[e + 1] is first the number of slots of expert e. Then it is the next free row of expert e: it
+  // starts at the first row of expert e and ends after the last row.
   std::fill(offsets, offsets + experts + 1, 0);
   for (std::int64_t slot = 0; slot < count; ++slot) {
     if (const std::int64_t expert = own(slot); expert >= 0) ++offsets[expert + 1];

@@ -155,7 +155,7 @@ struct PlaceSlots {
   }
 };
 
-// Computes a complete plan without a capacity in one block, for few slots, as in decoding. A thread first
+// Computes a complete plan for few slots (as in decoding), without a capacity, in one block. A thread first
 // processes one slot, and later one expert.
 struct PlanFewSlots {
   static constexpr int kThreads = 512, kMaxSlots = kThreads, kWarps = kThreads / kWarp;
@@ -225,7 +225,8 @@ struct PlanFewSlots {
   }
 };
 
-// Divides a complete plan into its two parts. Thread i writes the values for index i of every list.
+// Writes the two parts of a complete plan: `head` and `rest`. Thread i writes the values for index i of every
+// list.
 struct SplitPlan {
   const std::int32_t *offsets, *rows, *slots, *tokens;
   std::int32_t *head_offsets, *head_rows, *head_slots, *head_tokens;
@@ -261,7 +262,7 @@ struct SplitPlan {
   }
 };
 
-// Divides a complete plan into its two parts, and writes both.
+// Writes the two parts of a complete plan: `head` and `rest`.
 void split_plan(Context& context, const PlanRouting& a) {
   const RoutingPlan plan = a.parts_of(a.plan), head = a.parts_of(a.head), rest = a.parts_of(a.rest);
   const auto list = [&](const Tensor& tensor) { return context.data<std::int32_t>(tensor); };
@@ -302,7 +303,8 @@ void plan_routing(Context& context, const PlanRouting& a) {
   if (!a.head.absent()) split_plan(context, a);
 }
 
-// For each rank, one block handles the rows sent to it and one block the rows received from it.
+// There are two blocks per peer rank: one block handles the rows sent to this peer, and the other block
+// handles the rows received from this peer.
 struct PlaceTokens {
   static constexpr int kThreads = 256;
   const std::int32_t* experts;

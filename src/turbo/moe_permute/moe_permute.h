@@ -53,22 +53,22 @@ struct PlanRouting {
   std::int64_t capacity;            // 0: no limit
   std::int64_t sequences = 1;       // the tokens are sequences of equal length, one after the other
   std::int64_t first = 0, all = 0;  // all 0: expert_count
-  // RoutingPlans, out, or absent: the same plan in two parts. `head` has the first experts, as many as fit
-  // into its space for rows; `rest` has all others, with rows numbered from 0, and space for as many rows as
-  // `plan`. In each part, the experts of the other part have no rows.
+  // out, or absent: two RoutingPlans that are the parts of `plan`. `head` has the first experts, up to the
+  // last expert whose rows fit into `head`. `rest` has all other experts, and numbers their rows from 0.
+  // `rest` has space for as many rows as `plan`. In each part, the experts of the other part have no rows.
   Tensor head = {}, rest = {};
   RoutingPlan parts_of(const Tensor& any) const {
     return {any, expert_count, experts.shape[0], experts.shape[1]};
   }
-  // Returns whether some slots have no row, even without a capacity.
+  // Returns whether slots may lack a row even if there is no capacity.
   bool partial() const { return all > expert_count || !kept.absent(); }
   void check() const;
   double flops() const { return 0; }
 };
 
 // The rows that ranks exchange when they share the experts, in one int32 tensor. Each rank sends the row of a
-// token once to each rank that has one of its experts, at most `maximum` rows to any rank. -1 marks an
-// unused row or token.
+// token once to each rank that has an expert of this token. A rank sends at most `maximum` rows to another
+// rank. -1 marks an unused row or token.
 struct DispatchPlan {
   Tensor sends, receives;  // [ranks]: number of rows sent to each rank, and received from each rank
   Tensor sent;             // [ranks * maximum, 1]: for each outgoing row, its token on this rank

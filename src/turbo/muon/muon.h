@@ -1,7 +1,7 @@
 // Kernels of Muon (Jordan et al. 2024; Liu et al. 2025, arXiv:2502.16982) that run before and after its
-// matrix products. The update is the momentum of a matrix with its singular values replaced by about 1, which
-// a Newton-Schulz iteration computes: X = momentum / |momentum|, then several times X = (a + b*XX' +
-// c*(XX')^2) X. The products are Gemm (turbo/linear); lm/optimizer/muon.cpp calls these kernels and the
+// matrix products. The update is the momentum matrix with all singular values replaced by about 1. A
+// Newton-Schulz iteration computes this matrix: X = momentum / |momentum|, then several times X = (a + b*XX'
+// + c*(XX')^2) X. The products are Gemm (turbo/linear); lm/optimizer/muon.cpp calls these kernels and the
 // products.
 #pragma once
 

@@ -38,7 +38,7 @@ struct Rounding {
   }
 };
 
-// A thread has kCount adjacent numbers, so a few lanes share a block.
+// A thread has kCount adjacent numbers, so a few lanes process one MXFP4 block together.
 template <class T, int kCount, bool kRandom>
 struct RoundRows {
   static constexpr int kThreads = 256, kLanes = static_cast<int>(kMxBlock) / kCount;

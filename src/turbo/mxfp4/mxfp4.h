@@ -1,9 +1,9 @@
 // Rounds operands of products to MXFP4 (mxfp4_format.h): each number becomes (value of a 4-bit code) * (scale
 // of its block), in its original type. engine/operators/mxfp4_products.h multiplies such numbers.
 //
-// The supported GPUs and CPUs have no fp4 instructions; GPUs since NVIDIA Blackwell and AMD MI350 have them.
-// An MXFP4 value is exact in bf16, so an ordinary product of the values equals the product of the codes.
-// Codes are never stored, because packing them would move half a byte more per number.
+// The supported GPUs and CPUs have no fp4 instructions, which came with NVIDIA Blackwell and AMD MI350. An
+// MXFP4 value is exact in bf16, so an ordinary product of the values equals the product of the codes. Codes
+// are never stored, because packing them would move half a byte more per number.
 #pragma once
 
 #include <array>

@@ -40,7 +40,7 @@ constexpr MxScale mx_scale(std::uint32_t largest_magnitude) {
           std::bit_cast<float>(static_cast<std::uint32_t>(kBias - exponent) << 23U)};
 }
 
-// `magnitude` is min(|x|, 6), and `step` the distance between e2m1 numbers near it.
+// `magnitude` is min(|x|, 6). `step` is the distance between the e2m1 numbers near `magnitude`.
 struct E2m1Place {
   float magnitude, step, steps;  // steps = 1 / step
 

@@ -3,8 +3,8 @@
 // choices of this step. Let s be the sigmoids of the logits, tau_t the (top_k + 1)-th largest of s[t, e] +
 // bias[e], and s[t, e] - tau_t the margins of expert e. Then
 //   bias[e] = -(quantile 1 - top_k / experts of the margins of e), minus the mean over experts if `centred`.
-// Quantiles are read from histograms, which are summed over microbatches and ranks; margins of one bin are
-// assumed to be evenly distributed within the bin.
+// Quantiles are computed from histograms that are summed over microbatches and ranks. The margins of a bin
+// are assumed to be evenly distributed within the bin.
 #pragma once
 
 #include "tensor/tensor.h"

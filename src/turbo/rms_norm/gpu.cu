@@ -1,5 +1,5 @@
-// A block processes a long row in two passes, of which the second reads the row from the cache. A shorter
-// row, which fits into the registers of a warp, is processed by one warp.
+// A block processes a long row in two passes; the second pass reads the row from the cache. If a row fits
+// into the registers of a warp, one warp processes the row.
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/rms_norm/formula.h"
@@ -269,7 +269,7 @@ struct BackwardByWarps {
   }
 };
 
-// Max. number of lines of partial sums, and so of blocks: enough to keep a GPU busy.
+// Max. number of blocks, each with one line of partial sums. This number keeps a GPU busy.
 constexpr std::int64_t kLines = 256;
 
 template <class T, int kNeighbours>

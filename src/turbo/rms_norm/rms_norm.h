@@ -26,7 +26,7 @@ struct RmsNormForward {
 
 // d_x = d_sum + the gradient through the norm, where d_sum is the gradient of the residual stream (absent:
 // zero). d_x may be the same memory as d_sum or d_y. With d_weight, the call also computes the gradient of
-// the weight, as RmsNormBackwardWeight does, but with a different order of sums.
+// the weight, like RmsNormBackwardWeight. The order of additions differs from RmsNormBackwardWeight.
 struct RmsNormBackwardInput {
   static constexpr KernelId kId = KernelId::kRmsNormBackwardInput;
   Tensor x;                 // [tokens, hidden]: input of the norm, which is `sum` of the forward pass

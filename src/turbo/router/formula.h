@@ -24,7 +24,7 @@ PRIMUS_FORMULA std::uint32_t expert_key(float score) {
 }
 
 // Return a score that depends only on its own logit x, and the derivative of this score. For very negative x,
-// log(1 + e^x) is nearly e^x, which log1p computes without loss of digits; for large x, it is x.
+// log(1 + e^x) is nearly e^x, and log1p loses no digits. For large x, log(1 + e^x) is x.
 PRIMUS_FORMULA float lone_score(RouterRule::Scoring scoring, float x) {
   if (scoring == RouterRule::Scoring::kSigmoid) return sigmoid(x);
   return x > 20.0F ? ::sqrtf(x) : ::sqrtf(::log1pf(exp(x)));
@@ -35,7 +35,8 @@ PRIMUS_FORMULA float lone_slope(RouterRule::Scoring scoring, float x, float scor
 }
 
 // Returns the gradient of a chosen expert's score. `inverse` is 1 / (sum of the chosen scores), or 1 without
-// normalisation; `mean` is the mean of the gradients of all weights, weighted by these weights.
+// normalisation; `mean` is the mean of the gradients of the chosen experts' weights, weighted by the
+// normalised scores.
 PRIMUS_FORMULA float chosen_gradient(const RouterRule& rule, float d_weight, float inverse, float mean) {
   return rule.scale * inverse * (d_weight - (rule.normalise ? mean : 0.0F));
 }

@@ -89,8 +89,8 @@ struct RouterTable {
   double flops() const { return 0; }
 };
 
-// Counts how often each expert is among the top_k scores, ignoring bias and groups, in each of `segments`
-// segments, which are equal numbers of consecutive tokens. The load-balancing losses use these counts.
+// Counts how often each expert is among the top_k scores, ignoring bias and groups. Each segment, an equal
+// number of consecutive tokens, is counted separately. The load-balancing losses use these counts.
 struct RouterLoad {
   static constexpr KernelId kId = KernelId::kRouterLoad;
   std::int32_t top_k;
@@ -106,8 +106,8 @@ struct RouterLoad {
 //   z         the mean over tokens of  (log Σ_e exp logits[t, e])²
 // p is the softmax, or, for other kinds of scores, the scores divided by their sum. One segment per
 // microbatch gives the loss of Switch Transformer and Megatron-LM's aux_loss; one segment per sequence gives
-// the loss of DeepSeek (seq_aux_loss). If experts are balanced, the loss is 1. With the loads of several
-// microbatches and `load_share` it is Megatron-LM's global_aux_loss.
+// the loss of DeepSeek (seq_aux_loss). If experts are balanced, the balance loss is 1. With the loads of
+// several microbatches and with `load_share`, the balance loss is Megatron-LM's global_aux_loss.
 struct RouterLosses {
   static constexpr KernelId kId = KernelId::kRouterLosses;
   RouterRule rule;

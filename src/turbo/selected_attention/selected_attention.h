@@ -1,10 +1,10 @@
 // Attention of each query over its own list of keys (DeepSeek-V3.2's sparse attention in absorbed form,
-// arXiv:2512.02556). All heads of a query have the same list, and the same key for each listed row: a latent,
-// whose first columns are the value.
+// arXiv:2512.02556). All heads of a query share the list and its keys. A key is a row of kv: a latent, whose
+// first columns are the value.
 //
-// For each query `selected` holds row numbers of kv, each at most once; entries of -1, at any position of the
-// list, are empty. A query sees exactly the keys of its list; the kernel does not mask by position, document
-// or sequence. A query with an empty list gets out = 0 and lse = -infinity, or its sink.
+// For each query, `selected` holds row numbers of kv without repetition. Entries of -1 are empty, and may
+// have any position in the list. A query sees exactly the keys of its list; the kernel does not mask by
+// position, document or sequence. A query with an empty list gets out = 0 and lse = -infinity, or its sink.
 //
 // All operands are fp32, or all are bf16; sums are in fp32 and results are rounded once. The order of all
 // sums depends only on the shape. AttentionBackwardSinks (turbo/attention) computes the gradients of sinks.
@@ -21,7 +21,7 @@ struct SelectedAttentionShape {
   std::int64_t selected;  // length of a query's list
   std::int64_t heads;
   std::int64_t key_dim;    // columns per head of q, and columns of kv
-  std::int64_t value_dim;  // number of columns of kv, from the first on, that are the value; <= key_dim
+  std::int64_t value_dim;  // the first value_dim columns of kv are the value; <= key_dim
   float scale;             // multiplies q·k
   void check(KernelId kernel) const;
 };

@@ -24,8 +24,8 @@ PRIMUS_DEVICE float value_of(Ranked x) {
 PRIMUS_DEVICE std::int32_t id_of(Ranked x) {
   return static_cast<std::int32_t>(0xffffffffU - static_cast<std::uint32_t>(x));
 }
-// Represents NaN and +infinity. It precedes every other number, so the first result tells whether a row has a
-// NaN or +infinity.
+// Represents NaN and +infinity. kUnordered precedes every other number, so the first result tells whether a
+// row has a NaN or +infinity.
 constexpr Ranked kUnordered = ~Ranked{0};
 
 struct Larger {
@@ -46,8 +46,8 @@ PRIMUS_DEVICE void largest(Ranked (&mine)[kOfThread], std::int64_t k, Write writ
     for (const Ranked x : mine) best = Larger{}(best, x);
     best = block_reduce<kThreadsOfPart>(best, Larger{});
     if (thread() == 0) write(i, best);
-    // All ids are different, so only one thread has this number and removes it. kUnordered, which several
-    // threads may have, is not removed; it is then found again in every iteration.
+    // All ids are different, so only one thread has this number and removes it. Several threads may have
+    // kUnordered. They do not remove kUnordered, so every later iteration finds kUnordered again.
     if (best == kUnordered) continue;
     PRIMUS_UNROLL
     for (Ranked& x : mine) x = x == best ? 0 : x;

@@ -58,7 +58,7 @@ TEST_P(OscillationTest, AWindowFollowsTheReference) {
   constexpr float kRatio = 1.25F;
   for (const Form form : {Form::kWide, Form::kSplit}) {
     for (const std::int64_t n : {1, 47, 4096}) {
-      const auto walk = [&](std::uint64_t seed) {  // the steps of a walk are multiples of 2^-12
+      const auto walk = [&](std::uint64_t seed) {  // returns multiples of 2^-12
         Values w = random_values(n, seed);
         for (double& value : w) value = std::round(value * 0x1p12) * 0x1p-12;
         return w;
@@ -113,8 +113,8 @@ TEST_P(OscillationTest, AWindowFollowsTheReference) {
   }
 }
 
-// At the end of a window, a weight that did not move is not set to its rounded value. A skipped step does not
-// change any tensor.
+// At the end of a window, a weight that did not move keeps its value. A skipped step does not change any
+// tensor.
 TEST_P(OscillationTest, AWeightThatStoodStillStaysAndASkippedStepChangesNothing) {
   OperatorBench bench(GetParam());
   const Values w = {1, 1, 1};

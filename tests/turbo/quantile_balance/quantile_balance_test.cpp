@@ -14,8 +14,8 @@ constexpr MarginBins kRange{.low = -1, .high = 1};
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
-// Returns the margin of each expert for each token: its score minus the largest biased score among experts
-// that are not chosen.
+// Returns the margin of each expert for each token. The margin is the score of the expert minus the largest
+// biased score of the experts that the token did not choose.
 std::vector<Values> margins(const Values& logits, const Values& bias) {
   std::vector<Values> of(kExperts);
   for (std::size_t t = 0; t < kTokens; ++t) {

@@ -124,8 +124,8 @@ TEST_P(RmsNormTest, ForwardWithResidual) {
   }
 }
 
-// If a weight is stored minus one, results are those of the weight itself, both for rows that fit into the
-// registers of a warp and for longer rows.
+// Storing weights minus one does not change results. Tests rows that fit into the registers of a warp, and
+// longer rows.
 TEST_P(RmsNormTest, WeightsMayBeStoredMinusOne) {
   OperatorBench bench(GetParam());
   for (const auto& [tokens, hidden, dtype] : cases()) {

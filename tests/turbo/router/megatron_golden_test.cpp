@@ -38,7 +38,7 @@ RouterRule rule_of(const nlohmann::json& settings) {
   rule.normalise = sigmoid ? rule.top_k > 1 : !settings.value("pre_softmax", false);
   rule.groups = settings.value("groups", 1);
   rule.top_groups = settings.value("group_topk", 1);
-  // The score of a group is the sum of its topk / group_topk best scores.
+  // In Megatron-LM, the score of a group is the sum of its topk / group_topk best scores.
   if (rule.groups > 1 && rule.top_k / rule.top_groups == 2)
     rule.group_score = RouterRule::GroupScore::kTwoBest;
   rule.scale = settings.value("scaling", 1.0F);

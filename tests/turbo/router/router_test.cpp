@@ -128,7 +128,7 @@ Values row_of(const Values& matrix, std::int64_t row, std::int64_t cols) {
 class RouterTest : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, RouterTest, ::testing::ValuesIn(devices_under_test()));
 
-// If experts are given, the router uses them, and the weights of these experts follow the rule.
+// If the caller gives the experts, the router uses the given experts, and computes their weights by the rule.
 TEST_P(RouterTest, WeighsTheGivenByTheRule) {
   OperatorBench bench(GetParam());
   const Case c = cases().front();
@@ -300,7 +300,7 @@ TEST_P(RouterTest, LoadsOfMoreMicrobatchesCountByTheirMean) {
   EXPECT_NEAR(balance(load, 0.5F), of_both / 2, 1e-6 * of_both);
 }
 
-// The noise of a token depends on its index in the global batch, not on its microbatch.
+// The noise of a token depends on the token's index in the global batch, not on the token's microbatch.
 TEST_P(RouterTest, NoiseBelongsToTheTokenWhateverIsAroundIt) {
   OperatorBench bench(GetParam());
   const std::int64_t tokens = 24, hidden = 67, experts = 8, k = 2;
@@ -391,7 +391,7 @@ TEST_P(RouterTest, ForcedBalance) {
     }
     for (const double e : chosen) ++load[static_cast<std::size_t>(e)];
     const int maximum = *std::max_element(load.begin(), load.end());
-    // The expected number of slots per expert is 100. With random experts, it may be exceeded by four
+    // The expected number of slots per expert is 100. With random experts, the number may exceed 100 by four
     // standard deviations.
     EXPECT_LE(maximum, forced == RouterRule::Forced::kEven ? 100 : 140);
   }

@@ -215,8 +215,8 @@ struct Weighted {
   double of(std::size_t row) const {
     return row < kOwned ? weights[static_cast<std::size_t>(slots[row])] : 0;
   }
-  // Returns `rows` with NaN in rows that belong to no slot. Kernels must not read such rows of an input, and
-  // do not write such rows of a result.
+  // Returns `rows` with NaN in the rows that have no slot. As inputs, these rows must not be read; as
+  // results, they must not be written.
   static Values poisoned(Values rows) {
     std::fill(rows.begin() + std::ssize(rows) / kSlots * kOwned, rows.end(), NAN);
     return rows;
@@ -238,14 +238,15 @@ struct WeightedGradients {
   Values by_gate_up, by_weight;
 };
 
-// Returns gradients by finite differences. They are computed once for all devices, because computing them is
-// slower than the kernels.
+// Returns gradients by finite differences. The gradients are computed once for all devices, because finite
+// differences are slower than the kernels.
 const WeightedGradients& weighted_gradients(DType dtype, std::int64_t ffn, const Weighted& w,
                                             const Values& gate_up, const Values& d_out, bool weigh_input) {
   static std::map<std::tuple<DType, std::int64_t, bool>, WeightedGradients> known;
   WeightedGradients& result = known[{dtype, ffn, weigh_input}];
   if (!result.by_weight.empty()) return result;
-  // An output depends on one gate and one up value, so all gates, and then all up values, move at once.
+  // An output depends on only one gate value and one up value. Finite differences therefore move all gate
+  // values at once, and later all up values at once.
   result.by_gate_up.resize(gate_up.size());
   const auto width = static_cast<std::size_t>(ffn);
   for (const std::size_t first : {std::size_t{0}, width}) {

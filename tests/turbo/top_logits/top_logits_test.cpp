@@ -53,8 +53,8 @@ TEST(TopLogits, AreTheFirstOfAllWhenSorted) {
       for (const DType dtype : {DType::kF32, DType::kBF16}) {
         SCOPED_TRACE(spec.name() + ", " + std::to_string(c.width) + ", " + std::string(name_of(dtype)));
         Values logits = rounded(random_values(c.rows * c.width, 5, 3), dtype);
-        // Makes the logits of the two halves of the row equal, so that ties also occur in fp32. In bf16, ties
-        // occur anyway.
+        // Mirrors the first half of the row in the second half, so that there are ties in fp32. In bf16,
+        // there are ties anyway.
         for (std::int64_t i = 0; i < c.width / 2; ++i) logits[c.width - 1 - i] = logits[i];
         logits[0] = -0.0;
         for (std::int64_t row = 0; row < c.rows && c.vocab > 9; ++row) logits[row * c.width + 7] = -INFINITY;

@@ -19,8 +19,8 @@ namespace fs = std::filesystem;
 
 const fs::path kSource = fs::path(PRIMUS_SOURCE_DIR) / "src";
 
-// The namespace of each folder; the longest matching entry counts. A file may open further namespaces inside
-// it.
+// The namespace of each folder; the longest matching entry counts. Files may open further namespaces inside
+// this namespace.
 const std::map<std::string, std::string> kNamespaces = {
     {"backends", "primus::backends"},
     {"base", "primus"},
@@ -128,8 +128,8 @@ TEST(Habits, OperandsHaveNames) {
   EXPECT_GT(calls, 300);
 }
 
-// A function uses the names of one operator only: another operator's name selects the operand at its
-// position, which may be the wrong one.
+// A function uses the names of only one operator. A name of another operator would select an operand by its
+// position, perhaps the wrong operand.
 TEST(Habits, AFunctionNamesOperandsOfOneOperator) {
   static const std::regex use(R"(\bop_?\.)" + kOperandOf + R"((\w+)::k)");
   int functions = 0;

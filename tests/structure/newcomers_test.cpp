@@ -1,5 +1,5 @@
-// Tests that a new command, operator, optimizer and so on touches few files (docs/extending.md has the
-// table): the rest of the program does not contain its name.
+// Tests that a new part (a command, an operator, an optimizer and so on) touches few files (docs/extending.md
+// has the table). The rest of the program does not contain the name of the part.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -94,8 +94,8 @@ TEST(Newcomers, AnOptimizerIsOneFileAndItsKeys) {
   const auto optimizers = definitions("lm/optimizer/", "^extern const OptimizerEntry (k\\w+)");
   EXPECT_GE(optimizers.size(), 4U);
   for (const auto& [name, file] : optimizers) EXPECT_EQ(files_with(name, "lm/"), std::set{file}) << name;
-  // Keys marked .own() need no entry for other frameworks. AdamW is the default, and Muon has keys in other
-  // frameworks, so both occur in more files.
+  // Keys marked .own() need no entry for other frameworks. The names of AdamW and Muon occur in more files:
+  // AdamW is the default, and Muon has keys in other frameworks.
   const std::string keys = "config/keys.def";
   for (const char* word : {"\"lion\"", "lion_beta1", "lion_beta2"})
     EXPECT_EQ(files_with(word), (std::set<std::string>{keys, "lm/optimizer/lion.cpp"})) << word;
@@ -112,8 +112,8 @@ TEST(Newcomers, AnObjectiveIsOneFile) {
   const auto objectives = definitions("lm/train/objectives/", "^extern const ObjectiveEntry (k\\w+)");
   EXPECT_GE(objectives.size(), 3U);
   for (const auto& [name, file] : objectives) EXPECT_EQ(files_with(name), std::set{file}) << name;
-  // The entry states its stage. The schema names a stage only as the default, and at keys that belong to that
-  // stage.
+  // The entry of an objective names its stage. The table of keys names a stage only as the default value and
+  // at keys that belong to the stage.
   EXPECT_EQ(definitions("config/", "^KEY\\(std::string, stage, .*\\.one_of\\((.*)\\)\\)$"),
             (std::vector<std::pair<std::string, std::string>>{{"names_of_stages()", "config/keys.def"}}));
   const auto stages = definitions("lm/train/objectives/", "\\.stage = \\{\\.name = \"(\\w+)\"");
@@ -140,7 +140,7 @@ TEST(Newcomers, AFamilyOfKnownPartsIsOneFile) {
 
 // The table of keys is compiled twice. A new key also recompiles the files that include
 // config/trainer_config.h. Files that read a key include this header; files that only pass experiments on do
-// not. Each additional file makes a build after a new key slower (docs/performance.md).
+// not. Each additional file makes the build after a new key slower (docs/performance.md).
 TEST(Newcomers, AKeyRecompilesOnlyItsReaders) {
   const auto including = [](const std::string& header) {
     std::set<std::string> files;
@@ -165,9 +165,9 @@ TEST(Newcomers, AKeyRecompilesOnlyItsReaders) {
         << ": include config/trainer_config.h too, so that the build groups the file with such readers";
 }
 
-// Only families, and the files that make a model from settings, name kinds of layers. The code for FLOPs,
-// benchmarks, meshes, caches and comparisons of models calls the functions of LayerKind, and names no kind.
-// No header declares a kind, except the two kinds of a plain layer.
+// Only families, and the files that make a model from settings, name kinds of layers. Other code, such as
+// that for FLOPs, meshes and caches, calls the functions of LayerKind and names no kind. Headers declare only
+// the two kinds of a plain layer.
 TEST(Newcomers, AKindOfLayerIsOneFile) {
   const auto kinds = definitions("lm/model/blocks/", "^extern const LayerKind (k\\w+)\\{");
   EXPECT_GE(kinds.size(), 8U);
@@ -180,7 +180,8 @@ TEST(Newcomers, AKindOfLayerIsOneFile) {
           << name << " in " << path;
     }
   }
-  // A kind without options also has no function in a header: its entry makes its layers.
+  // For a kind without options, headers do not declare a function either: the entry of the kind makes the
+  // layers.
   EXPECT_EQ(files_with("kCompressedAttention.make"),
             std::set<std::string>{"lm/model/families/deepseek_v4.cpp"});
   EXPECT_EQ(definitions("lm/model/blocks/layers.h", "(short_convolution|compressed_attention)").size(), 0U);
@@ -193,8 +194,8 @@ TEST(Newcomers, ASinkIsOneFile) {
     EXPECT_EQ(files_with("ListenerEntry " + name), std::set{file}) << name;
 }
 
-// A framework has a file for its keys and one for its jobs, and tables in presets/backends. Megatron-LM is
-// left out here, because the native engine shares its keys.
+// A framework has a file for its keys, a file for its jobs, and tables in presets/backends. This test leaves
+// out Megatron-LM, because the native engine shares Megatron-LM's keys.
 TEST(Newcomers, ABackendIsTwoFilesAndItsTables) {
   const auto backends = definitions("backends/", "^extern const BackendEntry (k\\w+)");
   EXPECT_GE(backends.size(), 3U);
@@ -235,8 +236,8 @@ TEST(Newcomers, EveryFindingComesFromACheck) {
   for (const auto& [word, file] : definitions("", "(\\.check = \")")) ADD_FAILURE() << word << " in " << file;
 }
 
-// A benchmark has a file for its work, which ends with its entry, and a file for its command. The command
-// selects the entry by the suite's name, and has no other code.
+// A benchmark has two files. The file for its work ends with the benchmark's entry. The file for its command
+// only selects this entry, by the suite's name.
 TEST(Newcomers, ABenchmarkIsItsWorkAndItsCommand) {
   const auto benchmarks =
       definitions("bench/", "^extern const BenchmarkEntry k\\w+\\{\\s*\\.name = \"([\\w-]+)\"");
@@ -261,7 +262,8 @@ TEST(Newcomers, ABenchmarkIsItsWorkAndItsCommand) {
 TEST(Newcomers, AnOperatorIsItsFolder) {
   // turbo/linear/gemm_rate.cpp prepares its operands with these two kernels.
   const std::set<std::string> used_by_others = {"Cast", "RandomNormal"};
-  // The build finds kernels by this line, and the struct has the same name (primus_kernel_list).
+  // The build finds kernels by this line (primus_kernel_list). The struct that contains the line has the name
+  // of the kernel.
   const std::string line = "  static constexpr KernelId kId = KernelId::k";
   const auto kernels = definitions("turbo/", "^" + line + "(\\w+);");
   EXPECT_EQ(kernels, definitions("turbo/", "^struct (\\w+) \\{\n" + line + "\\1;"));
@@ -272,7 +274,7 @@ TEST(Newcomers, AnOperatorIsItsFolder) {
   for (const auto& [kernel, header] : kernels) {
     if (used_by_others.contains(kernel)) continue;
     const std::string folder = fs::path(header).parent_path().string() + "/";
-    // Another struct may have the same name, and a word search cannot tell them apart.
+    // A word search cannot distinguish two structs of the same name.
     if (structs[kernel] > 1) {
       not_looked_at.insert(kernel);
       continue;
@@ -286,7 +288,7 @@ TEST(Newcomers, AnOperatorIsItsFolder) {
                   {"turbo/lion/lion.h", "turbo/lion/lion.cpp", "turbo/lion/cpu.cpp", "turbo/lion/gpu.cu"}));
 }
 
-// A formula.h exists because CPU and GPU kernels compute the same arithmetic: both kinds of sources include
+// A formula.h contains arithmetic that CPU and GPU kernels share. Sources of both kinds include the
 // formula.h, perhaps through another header.
 TEST(Newcomers, AFormulaServesBothSortsOfDevices) {
   std::map<std::string, std::string> cpu, gpu, shared;  // texts by path
@@ -313,7 +315,7 @@ TEST(Newcomers, AFormulaServesBothSortsOfDevices) {
     EXPECT_TRUE(of_cpu.contains(formula) || of_others.contains(formula)) << formula;
     EXPECT_TRUE(of_gpu.contains(formula) || of_others.contains(formula)) << formula;
   }
-  // No other file includes a formula, because a formula is compiled for a target, in the namespace of the
+  // No other file includes a formula.h, because a formula is compiled for a target, in the namespace of its
   // kernels.
   for (const auto& [path, text] : sources()) {
     if (cpu.contains(path) || gpu.contains(path) || shared.contains(path)) continue;
@@ -374,8 +376,8 @@ TEST(Newcomers, ADtypeIsTenFiles) {
   EXPECT_LE(files, 10);
 }
 
-// A new model setting has a line in the table of keys. The file that uses the setting declares the field. The
-// code of another framework names the setting only if the framework treats the setting specially.
+// A new model setting has a line in the table of keys. The file that uses the setting declares its field. The
+// files of other frameworks name a setting only if they treat the setting specially.
 TEST(Newcomers, ASettingOfModelsIsItsKeyAndTheFileThatUsesIt) {
   const std::string llama4 = "lm/model/families/llama4.cpp", attention = "lm/model/blocks/self_attention.cpp";
   EXPECT_EQ(files_with("qk_l2_norm"), (std::set<std::string>{"config/keys.def", llama4}));
@@ -383,7 +385,7 @@ TEST(Newcomers, ASettingOfModelsIsItsKeyAndTheFileThatUsesIt) {
     EXPECT_EQ(files_with(setting, "config/"), std::set<std::string>{"config/keys.def"}) << setting;
     EXPECT_EQ(files_with(setting, "lm/"), std::set{attention}) << setting;
   }
-  // The table model_fields.def has only the fields of the whole model and of RoPE.
+  // The table of fields has only the fields of the whole model and of its rotary embedding.
   const std::string table = "lm/model/model_fields.def";
   for (const auto& [part, file] : definitions("lm/model/", "^([A-Z]+)_FIELD\\(\\w"))
     EXPECT_TRUE(file == table && (part == "MODEL" || part == "ROPE")) << part << " in " << file;

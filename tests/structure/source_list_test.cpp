@@ -90,7 +90,7 @@ TEST_F(SourceList, AnotherFormIsRefusedAndItsFileNamed) {
   EXPECT_FALSE(std::filesystem::exists(list_));
 }
 
-// A listed statement ends before its semicolon, even if other text follows on that line. The lines of a
+// A listed statement ends before its semicolon, even if more text follows on the line. The lines of the
 // statement are joined.
 TEST_F(SourceList, AStatementMayTakeSeveralLines) {
   write("a.h", "Rule kIdA{.x = {.name = \"a\"}, .f = make};\n  Rule kIdB{.x = {1}};\n");

@@ -152,8 +152,8 @@ TEST(Arena, LiveBlocksNeverOverlap) {
   }
 }
 
-// The rule as a plain search: take the smallest hole that fits, the first of several equal holes, or else the
-// open end.
+// A plain search by the arena's rule: take the smallest hole that is large enough, and the first of equal
+// holes. If no hole is large enough, take the open end.
 TEST(Arena, ChoosesAsAPlainSearchDoes) {
   for (const std::int64_t capacity : {std::int64_t{0}, 400 * kUnit}) {
     Arena arena("stash", capacity > 0 ? base() : nullptr, capacity);

@@ -97,8 +97,9 @@ TEST(Float16, EveryCodeIsItsNumberAndComesBack) {
   }
 }
 
-// For each pair of neighbours: below the midpoint a value rounds to the lower one, above it to the upper one,
-// and at the midpoint to the even one. Above the largest number, 65536 takes the place of infinity.
+// For each pair of adjacent numbers: a value below the midpoint is rounded to the lower number, a value above
+// the midpoint to the upper number, and the midpoint to the even number. The number after the largest finite
+// number is 65536, which is rounded to infinity.
 TEST(Float16, RoundsToNearestEven) {
   for (std::uint32_t bits = 0; bits < 0x7c00; ++bits) {
     const double low = value_of_half(bits), high = bits == 0x7bff ? 65536 : value_of_half(bits + 1);

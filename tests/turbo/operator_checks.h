@@ -1,7 +1,7 @@
-// Tests that launch() refuses wrong operands before any kernel runs. The checks.cpp of each operator's folder
-// has a correct call for every kernel. In turn, each operand gets a type that no kernel supports, or an
-// additional column. turbo_check_test runs the checks of all operators (primus_entry_list finds them) and
-// fails if a kernel has no checks.
+// Tests that launch() refuses wrong operands before any kernel runs. The checks.cpp in each operator's folder
+// has a correct call for every kernel. The tests change this call in one operand at a time: the operand gets
+// a type that no kernel supports, or an additional column. turbo_check_test runs the checks of all operators
+// (primus_entry_list finds them) and fails if a kernel has no checks.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -64,8 +64,8 @@ struct DeviceUnderTest {
     return kernels + ", " + std::to_string(threads) + " threads" + (guarded ? ", guarded" : "");
   }
 };
-// The emulator runs on a CPU device. It has its own description, so that a missing GPU kernel is not reported
-// as missing on the CPU.
+// The emulator runs on a CPU device. The emulator has its own description, so that errors do not report a
+// missing GPU kernel as missing on the CPU.
 class EmulatedDevice final : public primus::test::ForwardingDevice {
  public:
   EmulatedDevice(std::unique_ptr<Device> cpu, std::string description)
@@ -79,7 +79,7 @@ class EmulatedDevice final : public primus::test::ForwardingDevice {
 inline void PrintTo(const DeviceUnderTest& device, std::ostream* out) { *out << device.name(); }
 
 // Returns a CPU device for each instruction set of this machine, the guard device with the best instruction
-// set, and emulated GPUs. With PRIMUS_TEST_GPU=FILE it returns the first GPU of that plug-in instead
+// set, and emulated GPUs. With PRIMUS_TEST_GPU=FILE, returns only the first GPU of this plug-in
 // (scripts/gpu_check.sh). PRIMUS_TEST_GPU_FAST=1 also allows kernels whose last bits vary, and
 // PRIMUS_TEST_GPU_OWN=1 disables the vendor's library for attention.
 inline std::vector<DeviceUnderTest> devices_under_test() {

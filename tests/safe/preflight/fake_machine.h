@@ -104,7 +104,7 @@ class FakeMachine {
 
  private:
   primus::test::TemporaryFolder folder_;  // has the tools
-  // The folder has hundreds of small files, so it is in memory if possible.
+  // This folder has hundreds of small files. It is in memory if possible.
   primus::test::TemporaryFolder root_{::access("/dev/shm", W_OK) == 0 ? Path("/dev/shm") : folder_.path()};
   std::map<std::string, std::string> environment_;
   std::map<std::string, std::optional<Space>> spaces_;

@@ -49,7 +49,7 @@ struct Fault {
   const char* measured;  // part of the finding's measured value
   const char* fix;       // part of the finding's fix
   void (*change)(NodeOptions&) = nullptr;
-  std::vector<const char*> also = {};  // other checks that may report this fault
+  std::vector<const char*> also = {};  // other checks that may report the fault, too
 };
 
 std::ostream& operator<<(std::ostream& out, const Fault& fault) { return out << fault.name; }
@@ -423,7 +423,8 @@ TEST(Faults, NoneOnMachinesInGoodHealth) {
   }
 }
 
-// Demands are checked whichever sections run. Sections that do not run report nothing else.
+// Demands of the caller are checked even if their sections do not run. A section that does not run reports
+// nothing else.
 TEST(Faults, DemandsAreCheckedInEverySection) {
   FakeMachine fake;
   make_nvidia_node(fake);
@@ -463,7 +464,7 @@ TEST(Faults, ANodeIsCalledAsSlurmCallsIt) {
   EXPECT_EQ(fake.machine()->node_name(), "gpu-12");
 }
 
-// Each rank needs 1 GiB. If the memory is small, all ranks together need at most half of the memory.
+// Each rank needs 1 GiB. If the machine has little memory, half of the memory suffices for all ranks.
 TEST(Faults, RanksNeedAGibibyteEachOrHalfTheMemory) {
   const auto verdict = [](int ranks, int gib, double available) {
     FakeMachine fake;

@@ -154,7 +154,7 @@ TEST(Performance, GpusThatPrimusCannotUseAreSaid) {
   ASSERT_EQ(findings.size(), 1U);
   EXPECT_GE(findings[0].verdict, Verdict::kWarn);
   EXPECT_THAT(findings[0].measured, HasSubstr("8 GPUs"));
-  // If the speed of the GPUs was requested, the missing plug-in is a failure.
+  // If the user requested the speed of GPUs, the missing plug-in is a failure.
   findings.clear();
   devices_to_measure(*fake.machine(), findings, true);
   ASSERT_EQ(findings.size(), 1U);

@@ -96,9 +96,9 @@ Moments step_with(OperatorBench& bench, std::int64_t n, DType first, DType secon
   return {bench.download(exp_avg), bench.download(exp_avg_sq), bench.download(param)};
 }
 
-// Stochastic rounding returns one of the two bf16 numbers around the exact moment. It is unbiased: the mean
-// error of n roundings is within 5 standard deviations. The standard deviation of one rounding is at most
-// half a spacing.
+// Stochastic rounding returns one of the two bf16 numbers around the exact moment. The rounding is unbiased:
+// the mean error of n roundings is within 5 standard deviations. The standard deviation of one rounding is at
+// most half a spacing.
 TEST_P(AdamWTest, MomentsInBf16AreRoundedAtRandomAndKeepTheirMean) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kCount = 20011;

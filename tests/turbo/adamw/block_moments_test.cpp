@@ -204,8 +204,8 @@ Values wild_gradient(std::int64_t n, int step) {
   return rounded(grad, DType::kF32);
 }
 
-// Checks the moments `stored` for the exact values `exact`: the scale of each block is right for its largest
-// value, every value became one of the two codes around it, and rounding has no bias.
+// Checks that the moments `stored` are correct roundings of `exact`. The scale of each block is right for its
+// largest value. Every value became one of the two adjacent codes. Rounding has no bias.
 void expect_stored(const Values& stored, const Values& exact, const Values& scales, const Format& format) {
   double bias = 0, variance = 0;
   for (std::size_t block = 0; block < scales.size(); ++block) {
@@ -232,8 +232,9 @@ void expect_stored(const Values& stored, const Values& exact, const Values& scal
   EXPECT_LE(std::abs(bias), 5 * std::sqrt(variance));
 }
 
-// A step with 8-bit moments is compared with a step that starts from equal fp32 moments: weights have equal
-// bits, and the new moments are the fp32 moments, rounded. One of the moments, or both, are in 8 bits.
+// Compares a step with 8-bit moments with a step that starts from equal fp32 moments. The weights have equal
+// bits, and the new 8-bit moments are the rounded fp32 moments. The first moment, the second moment, or both
+// have 8 bits.
 TEST_P(BlockMomentsTest, AStepIsThatOfTheNumbersTheyHold) {
   for (const std::int64_t n : {kMomentBlock, 3 * kMomentBlock, 150 * kMomentBlock}) {
     for (const auto& [first_coded, second_coded] : {std::pair(true, true), {true, false}, {false, true}}) {
@@ -361,8 +362,8 @@ TEST_P(BlockMomentsTest, NoUpdateExplodes) {
   EXPECT_GT(below_a_unit, 1000) << "too few second moments lie below one unit of their block";
 }
 
-// A second moment that changes by 0.1 % per step converges. With rounding to nearest it would stop at about a
-// hundredth of its limit.
+// A second moment that changes by 0.1 % per step converges. With rounding to nearest, the moment would stop
+// at about a hundredth of its limit.
 TEST_P(BlockMomentsTest, ASlowSecondMomentDoesNotStop) {
   constexpr std::int64_t kCount = 32 * kMomentBlock;
   const Moment m = first(kCount), v = second(kCount);
@@ -377,8 +378,8 @@ TEST_P(BlockMomentsTest, ASlowSecondMomentDoesNotStop) {
 
 // With equal gradients, weights with 8-bit moments stay close to weights with fp32 moments. The relative
 // standard deviation of rounding a moment is at most 1/16. A first moment accumulates beta1 / sqrt(1 -
-// beta1^2) = 2.06 times this: 0.129. A second moment with beta2 = 0.95 accumulates 3.04 times this, of which
-// the root takes half: 0.095. Together, the deviation is sqrt(0.129² + 0.095²) = 0.16.
+// beta1^2) = 2.06 times 1/16: 0.129. A second moment with beta2 = 0.95 accumulates 3.04 times 1/16, and the
+// square root halves this deviation: 0.095. Together, the deviation is sqrt(0.129² + 0.095²) = 0.16.
 TEST_P(BlockMomentsTest, TwentyStepsStayWithinTheRoundingOfTheirMoments) {
   constexpr std::int64_t kCount = 32 * kMomentBlock;
   const Settings set{.beta2 = 0.95, .weight_decay = 0};

@@ -123,13 +123,13 @@ class Problem {
 
   void expect_matches_reference() {
     // In fp32, results are sums of a few hundred products with random rounding errors. In bf16, both
-    // probabilities and results may be rounded to bf16. In fp16, they are rounded in the same way, with three
-    // more bits.
+    // probabilities and results may be rounded to bf16. In fp16, probabilities and results are rounded in the
+    // same way, with three more bits.
     const double tolerance = dtype_ == DType::kF32 ? 2e-6 : dtype_ == DType::kF16 ? 1e-2 / 8 : 1e-2;
     const AttentionReference& reference = expected_.reference;
     EXPECT_LE(normalised_error(bench_.download(forward.out), reference.out), tolerance);
     EXPECT_LE(normalised_error(bench_.download(forward.lse), reference.lse), 1e-6);
-    // A query gradient is a sum over all keys, so its error grows with the square root of their number.
+    // A query gradient is a sum over all keys, so its error grows with the square root of the number of keys.
     const double of_queries = tolerance * std::max(1.0, std::sqrt(static_cast<double>(s_.seq_k) / 256.0));
     expect_gradient(backward.d_q, reference.d_q, s_.seq_q, s_.seq_q, s_.heads * s_.head_dim, of_queries);
     expect_gradient(backward.d_k, reference.d_k, s_.seq_k, s_.capacity_k, s_.kv_heads * s_.head_dim,
@@ -226,7 +226,7 @@ std::vector<AttentionShape> cache_shapes() {
 }
 
 // Returns whether the emulator is fast enough for the shape. The emulator computes a few hundred thousand
-// query-key pairs per second, and always complete tiles of queries.
+// query-key pairs per second. Tiles of queries are always computed completely.
 bool quick_to_emulate(const AttentionShape& s) {
   return s.batch * s.heads * std::max<std::int64_t>(s.seq_q, 64) * s.seq_k <= 150'000;
 }

@@ -97,7 +97,7 @@ Paged run(OperatorBench& bench, const Case& c, const Inputs& inputs, DType dtype
   const auto batch = static_cast<std::int64_t>(which.size());
   const std::int64_t k_width = c.kv_heads * c.head_dim, v_width = c.kv_heads * c.value_dim,
                      q_width = c.heads * c.head_dim, row_width = q_width + k_width + v_width;
-  // A gap of 8 keeps the beginning of rows at multiples of a vector.
+  // With a gap of 8 elements, rows still begin at multiples of a vector.
   const std::int64_t gap = c.head_dim % 8 == 0 && c.value_dim % 8 == 0 ? 8 : 3;
   const std::int64_t k_stride = k_width + gap, v_stride = c.shared ? k_stride : v_width + 2 * gap;
   const std::int64_t blocks = 320 / c.page_size + 1, pages = batch * blocks + 2;

@@ -1,5 +1,5 @@
-// If attention is computed for parts of the queries and keys, and the results are joined, the result equals
-// attention over all queries and keys. Ring attention relies on this.
+// Tests attention that is computed in parts. The joined results of parts of the queries and keys equal
+// attention over all queries and keys. Ring attention relies on this equality.
 #include <gtest/gtest.h>
 
 #include <algorithm>

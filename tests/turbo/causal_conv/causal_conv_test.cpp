@@ -239,7 +239,8 @@ struct OnDevice {
             .d_y = d_y,
             .d_edge = d_edge};
   }
-  // Returns `tensor` if an activation follows the sum; otherwise gradients do not need the sums.
+  // Returns `tensor` if an activation follows the sum. Without an activation, gradients do not need the
+  // tensor.
   static Tensor of_sums(const CausalConvShape& shape, const Tensor& tensor) {
     return shape.form == Form::kSilu ? tensor : Tensor();
   }
@@ -297,8 +298,8 @@ TEST_P(CausalConvTest, BackwardWeightAssignsAndAccumulates) {
   }
 }
 
-// Tokens of other documents or sequences are not multiplied by zero but skipped, so NaN in these tokens has
-// no effect.
+// The kernel skips tokens of other documents or sequences (it does not multiply them by zero). NaN in these
+// tokens therefore has no effect.
 TEST_P(CausalConvTest, WhatATokenDoesNotSeeMayBeNan) {
   OperatorBench bench(GetParam());
   for (const Form form : {Form::kGated, Form::kSilu}) {
@@ -321,8 +322,8 @@ TEST_P(CausalConvTest, WhatATokenDoesNotSeeMayBeNan) {
   }
 }
 
-// If segments of sequences get the edges of adjacent segments, their results are those of the complete
-// sequences. Context parallelism uses this: each rank has two segments of every sequence.
+// If segments of sequences get the edges of adjacent segments, the segments have the results of the complete
+// sequences. Context parallelism relies on this property: each rank has two segments of every sequence.
 TEST_P(CausalConvTest, PiecesWithTheirEdgesAreTheWhole) {
   OperatorBench bench(GetParam());
   for (const Form form : {Form::kGated, Form::kSilu}) {

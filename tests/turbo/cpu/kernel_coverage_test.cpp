@@ -121,8 +121,8 @@ TEST(KernelTable, AMissingKernelIsAnErrorThatNamesItAndTheDevice) {
   }
 }
 
-// The error for a missing kernel has the device's description. The emulator runs on a CPU, but must be
-// described as a GPU.
+// The error for a missing kernel contains the device's description. The emulator runs on a CPU, but its
+// description must be that of a GPU.
 TEST(KernelTable, TheEmulatorCallsItselfAGpu) {
   test::OperatorBench bench({.emulated_warp = 64});
   EXPECT_EQ(bench.device().description(), "emulated GPU, warps of 64");

@@ -86,7 +86,7 @@ TEST(CrossEntropy, MatchesReference) {
       p.cap = cap;
       const Reference expected = p.expected();
       // exp is accurate to 2 ulp, and sums of positive terms cannot cancel. Capped logits are at most 8, and
-      // accurate to 6 ulp, which is 3e-6. This is also the relative error of a probability. Losses are around
+      // accurate to 6 ulp, which is 3e-6. The relative error of a probability is also 3e-6. Losses are around
       // 10.
       for (auto& [name, bench] : benches) {
         SCOPED_TRACE(name);
@@ -204,8 +204,8 @@ TEST(CrossEntropy, ManyThreadsGiveTheSameBits) {
   }
 }
 
-// Divides the columns of logits as tensor parallelism does. Computes the statistics of each part. Then
-// computes the loss and the gradients from the statistics of all parts.
+// Divides the columns of logits into parts, as tensor parallelism does. Computes first the statistics of each
+// part. Then computes the loss and the gradients from the statistics of all parts.
 struct Parts {
   Parts(OperatorBench& bench, const Problem& p, const std::vector<std::int64_t>& cuts, DType gradient)
       : parts(bench.empty(DType::kF32,

@@ -207,8 +207,8 @@ TEST_F(CudnnPlans, OurOwnKernelDoesADeterministicBackwardOfANarrowWindow) {
   EXPECT_FALSE(call.plan);
   EXPECT_THAT(call.refusal, HasSubstr("a window"));
   EXPECT_EQ(fake::plans_made(), 0);
-  // cuDNN is used in the cases in which it is at least as fast as our own kernel: on GPUs without warpgroups,
-  // for head dims other than 64 and 128, and for windows that mask few pairs or none.
+  // cuDNN is used if it is at least as fast as our own kernel. This is the case on GPUs without warpgroups,
+  // for head dims other than 64 and 128, and for windows that mask no pairs or few pairs.
   EXPECT_TRUE(attention.find(backward(s), false).plan);
   s.window = 640;
   EXPECT_TRUE(attention.find(backward(s), true).plan);

@@ -1,5 +1,6 @@
 // A fake cuDNN that computes nothing. It stores descriptors, offers the engines that a test sets, and records
-// what was executed. Its state is global: run one test at a time, and call reset() before each.
+// what was executed. The state of the fake is global: run one test at a time, and call reset() before each
+// test.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +38,7 @@ struct Compiled {
 const Compiled& compiled();
 int plans_made();
 
-// executed() returns the addresses that were passed to the last execution, by id. executed_workspace()
-// returns the workspace of this execution.
+// Return the tensor addresses (by id) and the workspace that were passed to the last execution.
 const std::map<std::int64_t, void*>& executed();
 void* executed_workspace();
 // Returns the number of descriptors that were created and not destroyed.

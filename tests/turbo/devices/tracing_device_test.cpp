@@ -81,8 +81,8 @@ TEST(TracingDevice, WritesDownWhatRanOnEachStream) {
   unsetenv("PRIMUS_PLUGIN_PATH");
 }
 
-// A device that measures times by events, as GPUs do. It is a CPU device with an artificial clock, and
-// completes work when the work is enqueued.
+// A device that measures times by events, as GPUs do. The device is a CPU device with an artificial clock. It
+// completes work as soon as the work is enqueued.
 class TimedEvent final : public Event {
  public:
   void synchronize() override { reached = true; }
@@ -117,8 +117,8 @@ class TimedDevice final : public test::ForwardingDevice {
   std::vector<TimedEvent*> created;
 };
 
-// If a device measures by events, spans appear when their events are reached, and their times are converted
-// to the clock of the host.
+// If a device measures by events, spans appear when their events are reached. The times of spans are
+// converted to the clock of the host.
 TEST(TracingDevice, TimesOfADeviceThatKeepsThemItself) {
   static constexpr DeviceTiming kTiming{
       .create = [](Device& device) { return static_cast<TimedDevice&>(device).create_timed(); },

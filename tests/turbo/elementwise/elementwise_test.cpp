@@ -180,8 +180,8 @@ TEST_P(ElementwiseTest, RandomNormalIsTheStreamsOwnNumbers) {
   draw(again.slice(0, 777), 0);
   draw(again.slice(777, n), 777);
   EXPECT_EQ(bench.bytes(again), bench.bytes(out));
-  // Columns [5, 5 + 13) of rows with 103 columns, from row 2 on, draw the same numbers as in the complete
-  // tensor.
+  // A tensor that holds only columns [5, 5 + 13) of rows with 103 columns, from row 2 on, draws the same
+  // numbers as the complete tensor.
   constexpr std::int64_t kRows = 31, kColumns = 13, kStride = 103, kFirst = 2 * kStride + 5;
   const Tensor columns = bench.empty(DType::kF32, {kRows * kColumns});
   bench.run(RandomNormal{.out = columns,

@@ -96,8 +96,9 @@ TEST_P(EmbeddingTest, ABf16TableIsRoundedOnce) {
   }
 }
 
-// The sum of the embeddings of three vocabulary parts, one of which has a single row, equals the complete
-// embedding: each element comes from one part. Each part also computes its rows of the gradient.
+// The vocabulary has three parts; one part has a single row. The sum of the embeddings of the parts equals
+// the complete embedding, because each element comes from one part. Each part also computes its rows of the
+// gradient.
 TEST_P(EmbeddingTest, PartsOfAVocabularyAddUpToTheWhole) {
   OperatorBench bench(GetParam());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {

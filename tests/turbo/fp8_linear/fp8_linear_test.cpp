@@ -169,7 +169,7 @@ TEST_P(Fp8LinearTest, AKnownScaleGivesItsCodesAndTheLargestMagnitudeInOnePass) {
         const Tensor input = bench.upload(x, x_type, shape),
                      scales = bench.upload({1 / scale, scale}, DType::kF32, {2});
         const Values before = bench.download(scales);
-        // If the magnitude that is already recorded is larger, it stays.
+        // A larger magnitude that is already recorded stays.
         for (const double noted : {0.0, 29.0, 31.0}) {
           const QuantizeFp8 call{.x = input,
                                  .codes = bench.empty(type, shape),

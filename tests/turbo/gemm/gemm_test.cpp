@@ -139,8 +139,8 @@ double element_b(const Problem& p, const Operands& x, std::int64_t j, std::int64
 }
 
 // Compares every element with a float64 sum. The bound is that of an fp32 sum in any order: |error| <= (k +
-// 1) eps (|C| + sum |a| |b|). Here eps is 2^-24, or twice this for bf16 units that round both products of a
-// pair. A bf16 result adds half a unit in the last place. `compute` receives the operands and fills C.
+// 1) eps (|C| + sum |a| |b|). Here eps is 2^-24. For bf16 units that round both products of a pair, eps is
+// 2^-23. A bf16 result adds half a unit in the last place. `compute` receives the operands and fills C.
 void expect_matches_reference(const Problem& p, FunctionRef<void(Operands&)> compute) {
   Operands x(p, static_cast<unsigned>(p.m * 31 + p.n * 7 + p.k));
   const Operands before = x;
@@ -336,8 +336,8 @@ TEST(Gemm, BitIdenticalWhenRowsArePicked) {
           std::vector<char> workspace(cpu_gemm_workspace_bytes(g, pool.size()));
           g.workspace = workspace.data(), g.workspace_bytes = workspace.size();
           cpu_gemm(pool, g);
-          // If A has few rows and B's rows are not picked, a different kernel is used, which sums in a
-          // different order.
+          // If A has few rows and B's rows are not picked, another kernel computes the product. The sums of
+          // this kernel have another order.
           if (!of_a && layout == GemmLayout::kNT && e.m <= gemm::kSkinnyRows) continue;
           EXPECT_EQ(std::memcmp(in_order.c.data(), picked.c.data(), picked.c.bytes()), 0) << p.name();
         }
@@ -363,7 +363,7 @@ TEST(Gemm, BitIdenticalPastTheCachesAndReadingAhead) {
         ThreadPool pool(threads);
         multiply(pool, p, plain);
         GemmArgs g = arguments(p, other);
-        // C starts on a cache line, so every row does if rows consist of whole cache lines.
+        // C starts on a cache line. If rows consist of whole cache lines, every row starts on a cache line.
         std::vector<float> c(static_cast<std::size_t>(g.m * g.ldc + 16), 5.0F);
         float* aligned = c.data();
         while (reinterpret_cast<std::uintptr_t>(aligned) % 64 != 0) ++aligned;

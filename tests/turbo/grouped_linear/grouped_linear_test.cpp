@@ -6,7 +6,7 @@
 namespace primus::turbo::test {
 namespace {
 
-// The number of rows of each expert, and the number of rows after them that belong to no expert.
+// The number of rows of each expert, and the number of rows at the end that belong to no expert.
 struct Case {
   std::vector<std::int64_t> rows;
   std::int64_t unowned, in, out;
@@ -27,8 +27,8 @@ const std::vector<Case>& cases() {
       {{0, 150, 3, 0, 128, 0}, 5, 168, 264},
       // All three products use wide tiles, and have a partial last step of k.
       {{0, 140, 3, 0, 1}, 5, 264, 264},
-      // There are more rows than the decoding kernel supports, but so few that devices with warpgroups first
-      // copy rows that are picked by index.
+      // There are more rows than the decoding kernel supports. There are so few rows that devices with
+      // warpgroups first copy the rows that are picked by index.
       {{2, 0, 9, 1}, 1, 264, 264},
       // A case with few rows, as in decoding. The rows are longer than a warp reads in two passes.
       {{1, 0, 2, 0}, 1, 1304, 19},
@@ -36,8 +36,8 @@ const std::vector<Case>& cases() {
   return all;
 }
 
-// For devices with warpgroups, adds a case in which so many tiles read each row that rows picked by index are
-// copied first. For GPUs, adds a case with more tiles than multiprocessors, so that a block computes several
+// For devices with warpgroups, adds a case in which rows picked by index are copied first, because many tiles
+// read each row. For GPUs, adds a case with more tiles than multiprocessors, so that a block computes several
 // tiles.
 std::vector<Case> cases_of(const DeviceUnderTest& device) {
   std::vector<Case> result = cases();
@@ -71,8 +71,8 @@ struct Operands {
   Values x, weights, d_y;
 };
 
-// Sets rows that belong to no expert to NaN. Kernels must not read such rows of an input, and do not write
-// such rows of a result.
+// Sets rows that belong to no expert to NaN. As inputs, these rows must not be read; as results, they must
+// not be written.
 void poison(Values& values, const Case& c) {
   std::fill(values.end() - std::ssize(values) * c.unowned / std::max<std::int64_t>(rows_of(c), 1),
             values.end(), NAN);

@@ -106,7 +106,8 @@ TEST_P(LatentPoolingTest, ForwardAndBackward) {
   }
 }
 
-// Each token selects the tokens of its window, and either all complete pooled blocks or the chosen blocks.
+// Each token selects the tokens of its window and pooled blocks: either all complete blocks, or the chosen
+// blocks.
 TEST_P(LatentPoolingTest, WindowsAndWhatIsPooled) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kBatch = 2, kSequence = 7;

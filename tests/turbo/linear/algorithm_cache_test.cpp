@@ -79,7 +79,7 @@ TEST_F(AlgorithmCacheTest, NothingMeasuredIsNothingKept) {
   EXPECT_EQ(ask(first, "a", 2), choice(2));
 }
 
-// If ranks start at the same time, only one rank measures, and all ranks use its choice.
+// If ranks start at the same time, only one rank measures, and all ranks use the choice of this rank.
 TEST_F(AlgorithmCacheTest, RanksAgree) {
   std::atomic<int> measurements{0};
   std::vector<std::optional<AlgorithmChoice>> got(6);

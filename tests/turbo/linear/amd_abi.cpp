@@ -9,14 +9,14 @@
 #include "turbo/linear/hipblaslt.h"
 #include "turbo/linear/rocblas.h"
 
-// Later rocBLAS headers define a macro with the name of this function.
+// Some versions of rocBLAS's header define a macro with the name of this function.
 #undef rocblas_gemm_ex
 
 namespace primus::turbo {
 namespace {
 
-// True if two parameter types are passed in the same way: both or neither are pointers, both or neither are
-// floating-point types, and their sizes are equal.
+// True if two parameter types are passed in the same way: the two types have equal sizes, and agree in
+// whether they are pointers or floating-point types.
 template <class Ours, class Theirs>
 constexpr bool kSameArgument =
     std::is_pointer_v<Ours> == std::is_pointer_v<Theirs> &&

@@ -1,6 +1,6 @@
 // The state that a test shares with fake hipBLASLt and rocBLAS libraries. Each fake is a separate library,
-// which is opened as the real library is. It computes on the host, and checks its arguments strictly. The
-// state is global, so run one test at a time.
+// which is opened like the real library. The fake libraries compute on the host and check their arguments
+// strictly. The state is global, so run one test at a time.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +32,8 @@ struct FakeAmd {
   bool atomics = true;  // rocBLAS only
 };
 
-// A fake library has one handle. The handle also records the first misuse of the library. Functions return
-// the library's statuses; 0 is success.
+// The only handle of a fake library. The handle also records the first misuse of the library. Functions
+// return the library's statuses; 0 is success.
 struct FakeHandle {
   FakeAmd& state;
   int misused;  // the status of a misuse

@@ -95,7 +95,7 @@ TEST(Linear, ProductsOfRoutersMatchReference) {
   }
 }
 
-// For a 16-bit result, GPUs compute these products in two parts (added_apart.h).
+// GPUs compute a product with a large sum and a 16-bit result in two parts (added_apart.h).
 TEST(Linear, LargeSumsMatchReference) {
   Benches benches;
   for (const DeviceUnderTest& spec : devices_under_test()) {
@@ -308,8 +308,8 @@ TEST(Linear, WhatIsAroundAProductIsTakenWhereItPays) {
   }
 }
 
-// The product of an fp32 operand and 1 is exactly the operand, if the value of the operand's lowest bit is at
-// least the smallest normal number of bf16.
+// The product of an fp32 operand and 1 is exactly the operand. The value of the operand's lowest bit must be
+// at least the smallest normal number of bf16.
 TEST(Linear, Fp32OperandsKeepAllTheirDigits) {
   const Layer layer{40, 40, 19};
   const Shapes forward = shapes(GemmRole::kForward, layer);

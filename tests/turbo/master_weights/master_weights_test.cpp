@@ -199,7 +199,8 @@ After steps_with(const DeviceUnderTest& device, const Form& form, std::int64_t n
   } else {
     after.masters = download_as<std::uint32_t>(bench, s.param);
   }
-  // NaNs stay NaN in both forms, but a split does not preserve the payload of a NaN that a GPU computes.
+  // NaNs stay NaN in both forms. If a GPU computes a NaN, split masters do not preserve the payload of this
+  // NaN.
   for (std::size_t i = 0; i < after.masters.size(); ++i) {
     if (!std::isnan(of_bits(after.masters[i]))) continue;
     after.masters[i] = bits_of(std::numeric_limits<float>::quiet_NaN());

@@ -97,8 +97,8 @@ TEST_P(MoePermuteTest, PlanDispatch) {
     const Shape slots{s.tokens, c.top_k};
     const Tensor experts = bench.upload(doubles(s.experts), DType::kI32, slots);
     const Tensor dropped = c.drops ? bench.upload(doubles(kept), DType::kI32, slots) : Tensor();
-    // As many rows as a rank has tokens are always enough. `fullest` is the largest number of rows that is
-    // sent from one rank to one rank.
+    // The number of tokens of a rank is always a sufficient number of rows. `fullest` is the largest number
+    // of rows that one rank sends to another rank.
     int fullest = 0;
     for (int from = 0; from < c.ranks; ++from) {
       for (int to = 0; to < c.ranks; ++to) {
@@ -181,7 +181,7 @@ TEST_P(MoePermuteTest, PlanRouting) {
     const Tensor weights = bench.upload(s.weights, DType::kF32, {tokens, top_k});
     for (const int capacity : capacities) {
       for (const bool by_weight : {false, true}) {
-        // Without a capacity, weights are not read; the small cases test this.
+        // Without a capacity, kernels do not read weights. Only the small cases test this combination.
         if (by_weight && capacity == 0 && tokens > 50) continue;
         const Tensor plan = bench.empty(DType::kI32, RoutingPlan::shape(count, tokens, top_k));
         bench.run(PlanRouting{.experts = experts,
@@ -252,9 +252,9 @@ TEST_P(MoePermuteTest, APlanForSomeExperts) {
   }
 }
 
-// The first part has as many of the first experts as fit into its space. Each part equals the whole plan,
-// restricted to the experts of the part. Rows that are summed from two tensors have the same bits as rows of
-// one tensor.
+// The first part has the first experts, up to the last expert whose rows fit into this part. Each part equals
+// the whole plan restricted to the experts of the part. Sums of rows from two tensors have the same bits as
+// sums of rows from one tensor.
 TEST_P(MoePermuteTest, APlanInTwoParts) {
   OperatorBench bench(GetParam());
   const std::int64_t tokens = 200, top_k = 3, count = 9, slots = tokens * top_k, hidden = 24;
@@ -301,7 +301,7 @@ TEST_P(MoePermuteTest, APlanInTwoParts) {
     bench.run(CombineRows{
         .x = x, .rows = call.parts_of(plan).rows, .weights = {}, .previous = {}, .out = together});
     const Tensor apart = bench.empty(DType::kBF16, {tokens, hidden});
-    // Passes x without the rows of the second part, and x without the rows of the first part.
+    // `x` has the rows of the first part, and `more` has the rows of the second part.
     bench.run(CombineRows{.x = x.slice(0, std::max(cut, 1)),
                           .rows = call.parts_of(head).rows,
                           .weights = {},

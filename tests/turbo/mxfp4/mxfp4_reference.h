@@ -37,7 +37,7 @@ inline double scale_of(const Values& block) {
   int exponent = 0;  // largest = fraction * 2^exponent, fraction in [1, 2)
   const double fraction = 2 * std::frexp(largest, &exponent);
   --exponent;
-  // fp32 numbers below the smallest normal number do not have an exponent field, so their magnitude is not
+  // The exponent field of fp32 numbers below the smallest normal number is 0, so their magnitude is not
   // rounded up.
   if (exponent >= -126 && fraction >= 1.75) ++exponent;
   return std::ldexp(1.0, std::clamp(exponent - 2, -127, 125));

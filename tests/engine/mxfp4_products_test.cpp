@@ -132,8 +132,9 @@ TEST_P(Mxfp4ProductsTest, ExpertsMultiplyAsLayersOfTheirRows) {
                                      operand(b, kIn, true, gradient));
       expected.insert(expected.end(), c.begin(), c.end());
     }
-    expected.resize(static_cast<std::size_t>(call.product.c.elements()));  // rows of no expert are zero
-    EXPECT_LE(normalised_error(bench.download(call.product.c), expected), 1e-5);
+    Values found = bench.download(call.product.c);
+    found.resize(expected.size());  // rows of no expert are undefined
+    EXPECT_LE(normalised_error(found, expected), 1e-5);
   }
 }
 

@@ -115,27 +115,5 @@ TEST(Evaluation, EachHasTheNextSamples) {
   EXPECT_EQ(found[3].loss, initial_loss(e, *datasets.test, 0));
 }
 
-// A run that stopped at step 5 is started again with a length of 2 steps. The validation data for 2 steps has
-// samples for two evaluations. The evaluation after step 5 would be the third.
-TEST(Evaluation, OfARunThatHasPassedItsLengthReadsTheLastSamples) {
-  const TemporaryFolder folder;
-  const FamilyRegistry families = builtin_families();
-  Logger log(LogOptions{});
-  const std::atomic<bool> stop = false;
-  config::Experiment e = experiment(folder.path());
-  e.trainer->train_iters = 100;
-  e.trainer->exit_interval = 5;
-  for (const std::int64_t length : {100, 2}) {
-    e.trainer->train_iters = length;
-    Trainer trainer(e, families, log);
-    trainer.prepare();
-    ASSERT_EQ(trainer.run(stop).last_step, 5);
-  }
-  const auto found = evaluations(run_folder_of(e).root());
-  ASSERT_EQ(found.size(), 4U);  // after steps 2, 4 and 5, and on test data
-  EXPECT_EQ(found[2].iteration, 5);
-  EXPECT_EQ(found[2].loss, found[1].loss);
-}
-
 }  // namespace
 }  // namespace primus::test

@@ -1,7 +1,7 @@
 // The kernels of a device. An operator call is a trivially copyable struct of tensors and attributes
-// (RmsNormForward, Gemm, ...) that identifies its kernel by `static constexpr KernelId kId`; a backend
+// (RmsNormForward, Gemm, ...). `static constexpr KernelId kId` of the struct identifies the kernel. A backend
 // registers one function per struct. If the table has no function for a call, the call throws
-// Error(kUnsupported), which names kernel and device.
+// Error(kUnsupported) with the names of the kernel and the device.
 #pragma once
 
 #include <array>

@@ -98,13 +98,13 @@ void cpu_gemm(ThreadPool& pool, const GemmArgs& args);
 // Returns the number of floating-point operations of the product: 2 m n k.
 double gemm_flops(const GemmArgs& args);
 
-// Returns the peak rate of cpu_gemm() on this machine, in FLOP/s. It repeats a few large square products with
-// operands of `dtype` for `seconds` in total (each product at least once), and returns the best rate.
-// Allocates about 40 MB temporarily.
+// Returns the peak rate of cpu_gemm() on this machine, in FLOP/s. The measurement repeats a few large square
+// products with operands of `dtype` for `seconds` in total (each product at least once). The result is the
+// best rate. Allocates about 40 MB temporarily.
 double measure_gemm_peak(ThreadPool& pool, DType dtype, double seconds);
 
-// Measures the peak rate of the arithmetic units, in FLOP/s. All threads of the pool run the instruction that
-// the default provider uses for `dtype`, with all operands in registers. Returns 0 on a CPU with neither
+// Measures the peak rate of the arithmetic units, in FLOP/s. All threads of the pool run the default
+// provider's instruction for `dtype`, with all operands in registers. Returns 0 if the CPU has neither
 // AVX-512 nor AVX2.
 double measure_fma_peak(ThreadPool& pool, DType dtype, double seconds);
 

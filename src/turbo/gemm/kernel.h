@@ -1,10 +1,10 @@
-// The interface between a provider and the blocked driver (blocked.cpp): the shape of its register tile, the
-// layout of packed operands, and the functions that pack, multiply and store.
+// The interface between a provider and the blocked driver (blocked.cpp): the shape of the provider's register
+// tile, the layout of packed operands, and the functions that pack, multiply and store.
 //
 //   Packed A has strips of `mr` rows:    [k / kb][mr][kb], zero-padded.
 //   Packed B has strips of `nr` columns: [k / pairs][nr][pairs], zero-padded;
 //   `pairs` is 2 for bf16 (VNNI), 1 for fp32.
-// Every strip has the complete range of k, so a panel (a part of this range) is contiguous in each strip.
+// Every strip has the complete range of k. A panel is a part of this range, and is contiguous in each strip.
 #pragma once
 
 #include <cstddef>
@@ -17,20 +17,21 @@ namespace primus::turbo::gemm {
 
 // One call of a packing function: `strips` consecutive strips over one range of k.
 struct PackCall {
-  // Element (first row or column of the strips, first k); with `rows`, element (row 0, first k).
+  // The address of element (first row or column of the strips, first k). With `rows`, the address of element
+  // (row 0, first k).
   const void* source;
   std::int64_t ld;           // leading dimension of the source, in elements
   const std::int32_t* rows;  // for gathered rows: the source index of each row; else null
-  std::int64_t extent;  // rows of A (columns of B) from there to the end; further rows of strips become zero
-  std::int64_t k;       // length of the k range; the remainder of its last block is zero-filled
+  std::int64_t extent;       // rows of A (columns of B) from the first strip on; later rows become zero
+  std::int64_t k;            // length of the k range; the remainder of its last block is zero-filled
   int strips;
   void* packed;              // points to the first k (a multiple of kb) of the first strip
   std::int64_t strip_bytes;  // stride between strips
 };
 using PackFunction = void (*)(const PackCall&);
 
-// c_out[mr, nr] = c_in + a · b over `blocks` blocks of kb. Null c_in means zero. Unless the kernel has
-// `any_c`, C is a contiguous tile and c_in is null or c_out.
+// c_out[mr, nr] = c_in + a · b over `blocks` blocks of kb. Null c_in means zero. If the kernel's `any_c` is
+// false, C is a contiguous tile, and c_in is null or c_out.
 struct TileCall {
   const void* a;
   const void* b;
@@ -40,7 +41,8 @@ struct TileCall {
   std::int64_t ld_out;
   std::int64_t blocks;
   int rows;  // number of valid rows, in [1, mr]; the kernel may write anything to the other rows
-  // Prefetch hints, which kernels may ignore. Any address is allowed, because it is neither read nor written.
+  // Prefetch hints, which kernels may ignore. Any address is allowed, because hints are neither read nor
+  // written.
   const char* ahead;           // prefetched to L2: the next strip of B, or memory that the caller reads next
   const char* next_c;          // the block of C that the next call reads or writes
   std::int64_t next_c_stride;  // stride between rows, in bytes
@@ -67,8 +69,8 @@ using TileIoFunction = void (*)(const TileIo&);
 
 struct TileIoFunctions {
   TileIoFunction load_f32, store_f32, load_bf16, store_bf16;
-  // store_f32 with non-temporal stores, for rows of complete cache lines; null if the CPU has no such
-  // instruction or nr is too small. A fence must follow before another thread may read.
+  // The variant of store_f32 with non-temporal stores, for rows of complete cache lines. Null if the CPU has
+  // no such stores or nr is too small. Other threads may read only after a fence.
   TileIoFunction stream_f32;
 };
 
@@ -76,8 +78,8 @@ struct Kernel {
   int mr, nr, kb;
   std::int64_t max_panel;  // max. size of k per panel, so that a strip's panel stays in its cache level
   // Bytes of packed operands per task (see choose_tasks()). If at least `min_columns` columns of B (or all
-  // columns) fit into resident_b bytes, they stay in L2, and passing_a limits the rows of A per task.
-  // Otherwise resident_a limits the rows of A that stay in L2.
+  // columns) fit into resident_b bytes, these columns stay in L2, and passing_a limits the rows of A per
+  // task. Otherwise resident_a limits the rows of A that stay in L2.
   struct Cache {
     std::int64_t resident_b, min_columns, passing_a, resident_a;
   } cache;
@@ -101,8 +103,9 @@ const Kernel* portable_kernel(DType ab_dtype);
 const Kernel* xsmm_kernel(DType ab_dtype);
 const Kernel* xsmm_bf16_kernel();
 const Kernel* amx_kernel();
-// Set all eight tiles of this thread to 16 rows x 64 bytes, and release them. After end_amx() the operating
-// system has no tile state to save in a context switch. Require that amx_kernel() is not null.
+// begin_amx() sets all eight tiles of this thread to 16 rows x 64 bytes, and end_amx() releases the tiles.
+// After end_amx(), the operating system has no tile state to save in a context switch. These functions
+// require that amx_kernel() is not null.
 void begin_amx();
 void end_amx();
 // Runs 4 tile products per iteration on registers only, to measure the units' peak. Requires that

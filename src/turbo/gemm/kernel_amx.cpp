@@ -7,12 +7,12 @@
 // 2 x (16 rows x 32 k) of A, and tiles 6-7 hold 2 x (16 pairs of k x 16 columns) of B. One k block of 32
 // needs four loads and four products; a product takes 16 cycles, a load 8 if it hits L1.
 //
-// The strip of B stays in L1 while strips of A stream through it from L2. A is loaded with the non-temporal
-// hint, so that it does not evict B. This raises the rate of the inner loop from 62 % to 85 % of the tile
-// units' peak, as long as a panel of B fits into L1 (512 x 32 x 2 bytes = 32 of 48 KiB).
+// The strip of B stays in L1 while strips of A are loaded from L2. Loads of A have the non-temporal hint, so
+// that A does not evict B. The hint raises the rate of the inner loop from 62 % to 85 % of the tile units'
+// peak, if a panel of B fits into L1 (512 x 32 x 2 bytes = 32 of 48 KiB).
 //
-// The instructions are inline assembly because g++ 12's tile intrinsics neither tell the compiler which
-// memory they read nor keep the stores of the tile configuration alive.
+// The instructions are inline assembly, because the tile intrinsics of g++ 12 do not tell the compiler which
+// memory they read. The compiler may also remove the stores of the tile configuration.
 namespace primus::turbo::gemm {
 namespace {
 
@@ -50,8 +50,8 @@ void run_32_rows(const TileCall& call) {
   const char *ahead = call.ahead, *next_c = call.next_c, *second_c = next_c + call.next_c_second;
   std::int64_t blocks = call.blocks;
   // The next block of C is prefetched only to L2: in L1, rows whose stride is a power of two map to few sets
-  // and would evict each other. The loop prefetches two rows per block; if k is small, rows remain that are
-  // prefetched afterwards.
+  // and would evict each other. The loop prefetches two rows per block. If k is small, the remaining rows are
+  // prefetched after the loop.
   const std::int64_t rows = call.next_c_second == 64 ? kMr : kMr / 2;
   for (std::int64_t row = 2 * blocks; row < rows; ++row) {
     asm volatile(

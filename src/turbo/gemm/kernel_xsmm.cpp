@@ -21,17 +21,17 @@ extern "C" int primus_open_for_xsmm(const char* /*path*/, int /*flags*/, ...) {
   return -1;
 }
 
-// libxsmm works on column-major matrices, so it computes Cᵀ = Bᵀ · Aᵀ: its first operand is our packed B,
-// whose nr columns are contiguous, and its second operand is our packed A, whose rows are contiguous in k. C
-// is always a contiguous tile, so that a few compiled kernels suffice for all shapes. Copying a tile takes 1
-// % of the time of computing it.
+// libxsmm works on column-major matrices and computes Cᵀ = Bᵀ · Aᵀ. The first operand of libxsmm is our
+// packed B, whose nr columns are contiguous. The second operand is our packed A, whose rows are contiguous in
+// k. C is always a contiguous tile, so that a few compiled kernels suffice for all shapes. Copying a tile
+// takes 1 % of the time of computing it.
 
 namespace primus::turbo::gemm {
 namespace {
 
 constexpr int kMr = 64, kNr = 64, kKb = 64;
-// Kernels are compiled for 8, 16, ... rows, so that the kernel does not compute all 64 rows of a tile for the
-// few rows of generation or for the last rows of a matrix.
+// Kernels are compiled for 8, 16, ... rows. Tiles with few rows, as in generation or at the end of a matrix,
+// then do not take the time of 64 rows.
 constexpr int kRowStep = 8;
 
 template <class Function>
@@ -39,9 +39,9 @@ using Functions = std::array<std::array<Function, 2>, kMr / kRowStep>;  // [rows
 
 template <class Function, class Dispatch>
 std::optional<Functions<Function>> compile(Dispatch dispatch) {
-  // If libxsmm cannot allocate its registry or code buffer, it reports no error and dereferences a null
-  // pointer. This function first allocates the same amount of memory, which throws an exception if memory is
-  // short.
+  // If libxsmm cannot allocate its registry or code buffer, libxsmm reports no error and dereferences a null
+  // pointer. Therefore this function first allocates the same amount of memory. If memory is short, this
+  // allocation throws an exception.
   constexpr std::size_t kTaken = std::size_t{32} << 20;
   std::make_unique_for_overwrite<std::byte[]>(kTaken);
   libxsmm_init();
@@ -133,7 +133,7 @@ const Kernel* xsmm_kernel(DType ab_dtype) {
 }
 
 const Kernel* xsmm_bf16_kernel() {
-  // On older AVX-512 CPUs, libxsmm emulates bf16, which is slower than fp32.
+  // On older AVX-512 CPUs, libxsmm emulates bf16. The emulation is slower than fp32.
   static const bool available = cpu_features().avx512_bf16 &&
                                 libxsmm_get_target_archid() >= LIBXSMM_X86_AVX512_CPX &&
                                 functions_bf16().has_value();

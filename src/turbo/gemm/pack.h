@@ -9,7 +9,7 @@
 namespace primus::turbo::gemm {
 
 // The source rows of a packing function, which are consecutive or gathered. at() returns the rows of a block.
-// ahead() also accepts indices after the last row; the address that it returns may be prefetched but not
+// ahead() also accepts indices after the last row. The returned address may be prefetched, but must not be
 // read.
 template <class T>
 struct RowsInOrder {
@@ -53,10 +53,10 @@ void with_rows(const PackCall& call, std::int64_t count, Body body) {
 // nr, kb).
 OperandPackers f32_packers_64x64x64(DType source);
 OperandPackers f32_packers_4x8x64(DType source);
-// Returns packers for fp32 operands from fp32 memory; they need avx512bw.
+// Returns packers for fp32 operands from fp32 memory. The packers need avx512bw.
 OperandPackers f32_packers_64x64x64_avx512();
 
-// Return packers for bf16 operands in VNNI order from bf16 memory; they need avx512bw.
+// These functions return packers for bf16 operands in VNNI order from bf16 memory. The packers need avx512bw.
 OperandPackers bf16_packers_32x32x32();
 OperandPackers bf16_packers_64x64x64();
 

@@ -7,7 +7,8 @@
 #include "turbo/gemm/pack.h"
 
 // AMX needs about one cycle per element of A, so bf16 packing must use full vectors. Two elements that are
-// adjacent along k are moved as one 32-bit word, so transposing such pairs is transposing 32-bit words.
+// adjacent along k are moved as one 32-bit word. Therefore the transposition of such pairs is a transposition
+// of 32-bit words.
 namespace primus::turbo::gemm {
 namespace {
 
@@ -20,8 +21,8 @@ using Bits = std::uint16_t;
 // and the starts of consecutive groups are `four_stride` bytes apart.
 template <class Rows>
 inline void transpose_16x16(Rows from, char* to, std::int64_t to_stride, std::int64_t four_stride) {
-  // After loading rows i, i+4, i+8, i+12 into one register by 128-bit loads, only transpositions within
-  // 128-bit lanes remain. This saves half of the shuffles, which only one execution port can run.
+  // 128-bit loads bring rows i, i+4, i+8 and i+12 into one register. The remaining transpositions are within
+  // 128-bit lanes. This saves half of the shuffles, and only one execution port can run shuffles.
   __m512i part[16];
   for (int i = 0; i < 4; ++i) {
     for (int q = 0; q < 4; ++q) {
@@ -56,8 +57,8 @@ inline __m512i interleave(const Bits* even, const Bits* odd) {
   return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
 }
 
-// Functions for full blocks. A block has more rows than the hardware prefetcher can track streams, so each
-// function prefetches the block that is packed next.
+// Functions for full blocks. Each function prefetches the block that is packed next, because the hardware
+// prefetcher cannot track as many streams as a block has rows.
 template <int kMr, int kKb>
 struct RowsOfA {
   template <class Rows>
@@ -161,8 +162,8 @@ void copy_padded(Rows from, std::int64_t rows, std::int64_t cols, T* to) {
     std::memcpy(to + i * kCols, from[i], sizeof(T) * static_cast<std::size_t>(cols));
 }
 
-// Prefetches rows [begin, end) to L2, one row after the other, because the hardware prefetcher supports
-// sequential access within a row but cannot predict the next row.
+// Prefetches rows [begin, end) to L2, one row after the other. The hardware prefetcher cannot predict the
+// next row.
 template <class Rows>
 void fetch_rows(Rows from, std::int64_t begin, std::int64_t end, std::int64_t extent, std::int64_t width) {
   constexpr std::int64_t kLine = 64 / sizeof(*from[0]);
@@ -179,8 +180,8 @@ void pack(const PackCall& call) {
   const std::int64_t blocks = (call.k + kKb - 1) / kKb;
   with_rows<T>(call, kContiguous ? call.extent : call.k, [&](auto source) {
     for (std::int64_t i = 0; i < blocks * call.strips; ++i) {
-      // k is the inner loop if it runs along a row. If k runs across rows, it is the outer loop: adjacent
-      // strips read the same rows, whose pages then stay in the TLB.
+      // If k runs along a row, k is the inner loop. If k runs across rows, k is the outer loop: adjacent
+      // strips read the same rows, and the pages of these rows stay in the TLB.
       const std::int64_t k = (kContiguous ? i % blocks : i / call.strips) * kKb;
       const std::int64_t s = kContiguous ? i / blocks : i % call.strips;
       const std::int64_t ks = std::min<std::int64_t>(kKb, call.k - k);

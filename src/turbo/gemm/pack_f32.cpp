@@ -6,8 +6,8 @@
 #include "tensor/bfloat16.h"
 #include "turbo/gemm/pack.h"
 
-// fp32 products take dozens of cycles per packed element, so packing is fast enough with the 128-bit vectors
-// of the baseline instruction set.
+// The 128-bit vectors of the baseline instruction set are fast enough for packing, because fp32 products take
+// dozens of cycles per packed element.
 namespace primus::turbo::gemm {
 namespace {
 
@@ -61,8 +61,8 @@ void transpose_block(Rows from, float* to, std::int64_t to_ld, std::int64_t rows
 // block) for every block of every strip.
 template <int kWidth, int kBlock, class Function>
 void for_each_block(const PackCall& call, Function block) {
-  // k is the outer loop: adjacent strips of a k-strided source read the same rows, whose pages then stay in
-  // the TLB.
+  // k is the outer loop: adjacent strips of a k-strided source read the same rows, and the pages of these
+  // rows stay in the TLB.
   for (std::int64_t k = 0; k < call.k; k += kBlock) {
     for (int s = 0; s < call.strips; ++s) {
       char* packed = static_cast<char*>(call.packed) + s * call.strip_bytes;
@@ -73,7 +73,8 @@ void for_each_block(const PackCall& call, Function block) {
   }
 }
 
-// A strip of A has the layout of its source if k runs along a row. A strip of B has it if k runs across rows.
+// A strip of A has the layout of its source if k runs along a row. A strip of B has the layout of its source
+// if k runs across rows.
 template <class T, int kWidth, int kKb, bool kContiguous, bool kTranspose>
 void pack(const PackCall& call) {
   constexpr std::int64_t kRows = kContiguous ? kWidth : kKb, kCols = kContiguous ? kKb : kWidth;

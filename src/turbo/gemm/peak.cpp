@@ -30,8 +30,9 @@ double shortest(double seconds, Body body) {
   return best;
 }
 
-// Loops that use only registers. Each iteration has enough independent multiply-adds to hide their latency.
-// The empty asm statements keep each value in a register and prevent the compiler from simplifying the loop.
+// Loops that use only registers. Each iteration has enough independent multiply-adds to hide the latency of a
+// multiply-add. The empty asm statements keep each value in a register and prevent the compiler from
+// simplifying the loop.
 constexpr std::int64_t kIterations = 50000;
 constexpr int kChains = 12;
 
@@ -97,7 +98,7 @@ Loop loop_of(GemmProvider provider) {
 double measure_fma_peak(ThreadPool& pool, DType dtype, double seconds) {
   const Loop loop = loop_of(default_gemm_provider(dtype));
   if (!loop.run) return 0;
-  // There are several tasks per thread, so that other threads run the tasks of a thread that starts late.
+  // There are several tasks per thread. If a thread starts late, other threads run its tasks.
   const std::int64_t tasks = 4 * pool.size();
   const double time = shortest(seconds, [&] {
     pool.parallel_for(tasks, 1, [&](std::int64_t, std::int64_t, int) { loop.run(kIterations); });
@@ -111,8 +112,7 @@ double measure_gemm_peak(ThreadPool& pool, DType dtype, double seconds) {
   const auto element = static_cast<std::size_t>(size_of(dtype));
   std::vector<CacheLine> a(kLargest * element / sizeof(CacheLine)), b(a.size());
   for (auto* operand : {&a, &b}) {
-    // All elements are 1: products are as fast as with other numbers and, unlike products of random numbers,
-    // never subnormal.
+    // All elements are 1. Products of ones are as fast as products of other numbers, and are never subnormal.
     if (dtype == DType::kBF16) {
       auto* values = reinterpret_cast<BFloat16*>(operand->data());
       std::fill(values, values + kLargest, BFloat16(1.0F));

@@ -157,7 +157,7 @@ void multiply_skinny(ThreadPool& pool, const GemmArgs& g, VectorLevel level) {
                         .accumulate = g.accumulate,
                         .store = g.c_dtype == DType::kF32 ? store<float> : store<BFloat16>};
   const Columns columns = columns_function(level, g.ab_dtype);
-  // Each task reads at least 32 KiB of W, because waking a thread for less takes longer than doing the work.
+  // Each task reads at least 32 KiB of W. For smaller tasks, waking a thread takes longer than the task.
   const std::int64_t minimum = ceil_div(std::int64_t{32} << 10, g.k * size_of(g.ab_dtype));
   const std::int64_t grain = round_up(std::max(minimum, ceil_div(g.n, 8 * pool.size())), 4);
   pool.parallel_for(g.n, grain,

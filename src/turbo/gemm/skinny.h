@@ -1,5 +1,5 @@
-// y = x · Wᵀ for a few rows of x, as in generation: every weight is used only a few times, so the product is
-// memory-bound. W is read once, without packing, and multiplied with all rows of x.
+// y = x · Wᵀ for a few rows of x, as in generation. The product is memory-bound, because every weight is used
+// only a few times. W is read once, without packing, and multiplied with all rows of x.
 #pragma once
 
 #include <cstddef>

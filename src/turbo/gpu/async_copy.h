@@ -1,5 +1,6 @@
-// Asynchronous copies from global to shared memory (cp.async on NVIDIA, sm_80 and later), so that a block
-// fetches the next operands while it multiplies. On other targets they are synchronous copies.
+// Asynchronous copies from global to shared memory (cp.async on NVIDIA, sm_80 and later). With asynchronous
+// copies, a block fetches the next operands while it multiplies. On other targets, the copies are
+// synchronous.
 #pragma once
 
 #include "turbo/gpu/values.h"
@@ -17,8 +18,8 @@ using SharedAddress = std::byte*;
 PRIMUS_DEVICE SharedAddress shared_address(void* to) { return static_cast<std::byte*>(to); }
 #endif
 
-// Copies 16 bytes; both addresses are multiples of 16. If not `valid`, writes zeros and does not read `from`,
-// which must still be an address in global memory.
+// Copies 16 bytes; both addresses are multiples of 16. If `valid` is false, writes zeros and does not read
+// `from`. `from` must always be an address in global memory.
 PRIMUS_DEVICE void copy_async(SharedAddress to, const void* from, bool valid) {
 #if PRIMUS_CUDA_ARCH >= 800
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(__cvta_generic_to_global(from)),

@@ -1,6 +1,6 @@
 // Copies with Hopper's copy engine (TMA): between boxes of a tensor and panels (warpgroup.h), and from
-// contiguous bytes to shared memory. In the emulator the calling thread copies. A gate reports when data has
-// arrived in shared memory.
+// contiguous bytes to shared memory. In the emulator the calling thread copies. An mbarrier (class Gate)
+// reports when data has arrived in shared memory.
 #pragma once
 
 #include "turbo/gpu/warpgroup.h"
@@ -12,7 +12,8 @@
 namespace primus::turbo::PRIMUS_GPU {
 
 // A bf16 tensor [size[2], size[1], size[0]] from which boxes of 64 x `lines` elements are copied. `step` has
-// the strides of dimensions 1 and 2 in elements, which are multiples of 8. The address is a multiple of 16.
+// the strides of dimensions 1 and 2, in elements. The strides are multiples of 8, and the address is a
+// multiple of 16.
 struct BoxSource {
   const BFloat16* data;
   std::int64_t size[3];
@@ -62,8 +63,8 @@ inline BoxMap box_map(const BoxSource& source) { return source; }
 #endif
 
 // Copies the box that begins at (first, line, matrix) into a panel; elements outside the tensor are zero. The
-// gate receives 128 bytes for each line of the box, including lines outside the tensor. One thread calls
-// this; the map must be a kernel argument.
+// mbarrier receives 128 bytes for each line of the box, including lines outside the tensor. One thread calls
+// this function. The map must be a kernel argument.
 PRIMUS_DEVICE void copy_box([[maybe_unused]] BFloat16* panel, [[maybe_unused]] const BoxMap& from,
                             [[maybe_unused]] int first, [[maybe_unused]] int line,
                             [[maybe_unused]] int matrix, [[maybe_unused]] Gate& gate) {
@@ -85,7 +86,7 @@ PRIMUS_DEVICE void copy_box([[maybe_unused]] BFloat16* panel, [[maybe_unused]] c
 #endif
 }
 
-// Prefetches a box into the L2 cache. One thread calls this, and need not wait for the prefetch.
+// Prefetches a box into the L2 cache. One thread calls this function, and need not wait for the prefetch.
 PRIMUS_DEVICE void prefetch_box([[maybe_unused]] const BoxMap& from, [[maybe_unused]] int first,
                                 [[maybe_unused]] int line, [[maybe_unused]] int matrix) {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
@@ -95,10 +96,10 @@ PRIMUS_DEVICE void prefetch_box([[maybe_unused]] const BoxMap& from, [[maybe_unu
 #endif
 }
 
-// Writes a panel's box to the tensor, or adds it to the tensor and rounds the sum again; elements outside the
-// tensor are skipped. One thread calls this, after show_writes() and a barrier; end_group_of_boxes() and
-// wait_for_boxes() (warpgroup_results.h) report when the panel may be overwritten. No other thread may add to
-// the same box.
+// Writes a panel's box to the tensor, or adds the box to the tensor and rounds the sum again. Elements
+// outside the tensor are skipped. One thread calls this function, after show_writes() and a barrier.
+// end_group_of_boxes() and wait_for_boxes() (warpgroup_results.h) report when the panel may be overwritten.
+// No other thread may add to the same box.
 template <bool kAdd>
 PRIMUS_DEVICE void copy_box_back([[maybe_unused]] BFloat16* panel, [[maybe_unused]] const BoxMap& to,
                                  [[maybe_unused]] int first, [[maybe_unused]] int line,
@@ -130,8 +131,8 @@ PRIMUS_DEVICE void copy_box_back([[maybe_unused]] BFloat16* panel, [[maybe_unuse
 #endif
 }
 
-// Copies bytes to shared memory; the gate receives the number of bytes. One thread calls this; addresses and
-// size are multiples of 16.
+// Copies bytes to shared memory; the mbarrier receives the number of bytes. One thread calls this function.
+// Addresses and size are multiples of 16.
 PRIMUS_DEVICE void copy_run([[maybe_unused]] void* to, [[maybe_unused]] const void* from,
                             [[maybe_unused]] int bytes, [[maybe_unused]] Gate& gate) {
 #if !defined(PRIMUS_GPU_VENDOR)

@@ -1,4 +1,4 @@
-// Products of a few bf16 rows with one matrix, or of each row with one of several matrices, by ordinary
+// Products of a few bf16 rows and one matrix, or of each row and one of several matrices, by ordinary
 // multiply-adds. With one or two rows, the time of the product is that of reading the weights.
 #pragma once
 
@@ -13,8 +13,8 @@ struct OneMatrix {
   PRIMUS_DEVICE std::int64_t first_of(std::int64_t, std::int64_t) const { return 0; }
 };
 
-// Row r uses the matrix of head r % heads. A head has `step` rows of weights, and its matrix begins at row
-// `first` of these rows.
+// Row r uses the matrix of head r % heads. A head has `step` rows of weights, and the head's matrix begins at
+// row `first` of these rows.
 struct MatrixOfHead {
   std::int64_t heads, step, first;
   PRIMUS_DEVICE std::int64_t matrix_of(std::int64_t row) const { return row % heads; }
@@ -30,8 +30,9 @@ struct MatrixOfExpert {
   const std::int32_t *offsets, *picks;
   std::int64_t experts;
 
-  // Returns the matrix of a row, or a negative number if it has none. All lanes of a warp call this; together
-  // they count the experts whose rows end at or before the row, so that all loads run concurrently.
+  // Returns the matrix of a row, or a negative number if the row has no matrix. All lanes of a warp call this
+  // function. The lanes together count the experts whose rows end at or before the row. This way, all loads
+  // run concurrently.
   PRIMUS_DEVICE std::int64_t matrix_of(std::int64_t row) const {
     std::int32_t before = 0;
     for (std::int64_t e = lane(); e < experts; e += kWarp) before += offsets[e + 1] <= row ? 1 : 0;
@@ -44,8 +45,8 @@ struct MatrixOfExpert {
 };
 
 // y[r, :] = (row r of x, as given by Rows) · W[matrix of r]ᵀ. Rows without a matrix are not written. A warp
-// computes kOutputs elements of a row; blocks that run concurrently compute the same columns, so rows that
-// use the same matrix read it from the cache. `in` is a multiple of 8, and rows are aligned to 16 bytes.
+// computes kOutputs elements of a row. Concurrent blocks compute the same columns: rows with the same matrix
+// read the matrix from the cache. `in` is a multiple of 8, and rows are aligned to 16 bytes.
 template <class W, class C, class Rows, int kOutputs>
 struct FewDots {
   static constexpr int kThreads = 256, kOfBlock = kThreads / kWarp * kOutputs, kLine = 8;

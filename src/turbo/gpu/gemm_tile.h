@@ -3,8 +3,8 @@
 //
 //   C[m, n] (+)= sum over k of A(m, k) · B(n, k)
 //
-// Operands that are both bf16 or both fp16 are multiplied on the matrix units. If one operand is fp32, both
-// are multiplied in fp32. A block computes a tile of 64 x 64.
+// Operands that are both bf16 or both fp16 are multiplied on the matrix units. If one operand is fp32, the
+// product is computed in fp32. A block computes a tile of 64 x 64.
 #pragma once
 
 #include "turbo/gpu/mma.h"
@@ -39,8 +39,8 @@ struct TileProduct {
     T b[kSide][kDepth + 8];
   };
 
-  // Fills a tile; adjacent threads read adjacent elements. `picks` are indices of rows or of depths,
-  // depending on which of these dimensions is the row of the activations.
+  // Fills a tile; adjacent threads read adjacent elements. `picks` are indices of rows if rows of the tile
+  // are rows of the activations. Otherwise `picks` are indices of depths.
   template <class X>
   PRIMUS_DEVICE static void fill(T (&tile)[kSide][kDepth + 8], const X* x, std::int64_t row,
                                  std::int64_t depth, std::int64_t rows, std::int64_t depths,

@@ -1,8 +1,8 @@
 // Products of 16 x 16 tiles by one warp: C[16, 16] += A[16, 16] · B[16, 16]ᵀ, with fp32 accumulation.
 //
 // bf16 and fp16 use the matrix units: mma.sync on NVIDIA (sm_80 and later), MFMA on AMD (gfx90a, gfx942). The
-// emulator uses a plain product and distributes elements over lanes as the hardware does. fp32 uses ordinary
-// multiply-adds on operands that stay in shared memory, with fp32 precision.
+// emulator computes a plain product and distributes elements over lanes in the same way as the hardware. fp32
+// products use ordinary multiply-adds on operands in shared memory.
 //
 // mma_operands.h defines the tiles.
 #pragma once
@@ -36,7 +36,7 @@ PRIMUS_DEVICE void multiply(Accumulator& c, const Operand<T>& a, const Operand<T
 
 #elif defined(__CUDACC__)
 
-// a is 16 x 16. b consists of two halves of 8 rows; the first kHalves of them are multiplied.
+// a is 16 x 16. b consists of two halves of 8 rows; the first kHalves of these halves are multiplied.
 template <int kHalves = 2, class T>
 PRIMUS_DEVICE void multiply(Accumulator& c, const Operand<T>& a, const Operand<T>& b) {
 #if PRIMUS_CUDA_ARCH >= 800
@@ -84,7 +84,7 @@ void multiply(Accumulator& c, const Operand<T>& a, const Operand<T>& b) {
       return to_float(of_lane(row % 8 * 4 + k % 8 / 2).b.at[k % 2 + k / 8 * 2 + row / 8 * 4]);
     return to_float(of_lane(row + k / 4 * 16).b.at[k % 4]);
   };
-  // With 32 lanes, a lane's elements in columns 8 to 15 are its last ones.
+  // With 32 lanes, a lane's last elements are those in columns 8 to 15.
   constexpr int kComputed = kWarp == 32 ? kPerLane / 2 * kHalves : kPerLane;
   // The elements of a lane are in few rows and columns, and each of these rows and columns is gathered once.
   // In unrolled loops, the positions of elements are constants. Emulated products take most of their time
@@ -101,7 +101,7 @@ void multiply(Accumulator& c, const Operand<T>& a, const Operand<T>& b) {
 #pragma GCC unroll 16
     for (int k = 0; k < kTile; ++k) cols[i][k] = right(col, k);
   }
-  // The sums grow together: each waits for its own previous term, and not for the other sums.
+  // The sums grow concurrently: the next term of a sum waits only for the previous term of the same sum.
   for (int k = 0; k < kTile; ++k) {
 #pragma GCC unroll 8
     for (int i = 0; i < kComputed; ++i)

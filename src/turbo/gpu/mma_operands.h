@@ -1,6 +1,6 @@
 // 16 x 16 tiles distributed over a warp: accumulators, and bf16 and fp16 operands (mma.h). Accumulator::row
-// and col give the element-to-lane mapping; code outside this file and mma.h must not make other assumptions
-// about this mapping.
+// and col define the mapping of elements to lanes. Code outside this file and mma.h must use these functions,
+// and must not assume a mapping.
 #pragma once
 
 #include "turbo/gpu/values.h"
@@ -60,14 +60,14 @@ PRIMUS_DEVICE float reduce_col(float value, Combine combine) {
 
 // ---- bf16 and fp16 ------------------------------------------------------------------------------
 
-// A lane's part of an operand tile [rows, k], k being the dimension that is summed over.
+// A lane's part of an operand tile [rows, k]. k is the dimension that is summed over.
 template <class T>
 struct Operand {
   static_assert(sizeof(T) == 2);
   T at[kPerLane];
 
-  // Return the row and k of this lane's element i in the tile. Left operands (A) and right operands (B)
-  // differ only in the position of the two halves of a 16-row tile.
+  // These functions return the row and k of this lane's element i in the tile. Left operands (A) and right
+  // operands (B) differ only in the position of the two halves of a 16-row tile.
   PRIMUS_DEVICE static int left_row(int i) {
     if constexpr (kWarp == 32) return lane() / 4 + i / 2 % 2 * 8;
     return lane() % 16;
@@ -150,9 +150,9 @@ PRIMUS_DEVICE Operand<T> load_right(const T* tile, int step) {
 
 #endif
 
-// Rows of 32 columns; a lane reads 16 bytes of each of its rows from global memory. A stripe is an operand of
-// two products without passing through shared memory. Its columns are permuted, in the same way for left and
-// right operands, so the results are the same as without the permutation.
+// Rows of 32 columns. A lane reads 16 bytes of each of its rows from global memory. A stripe is an operand of
+// two products without passing through shared memory. The columns of a stripe are permuted. The permutation
+// is the same for left and right operands, and does not change the results.
 struct Stripe {
   static constexpr int kCols = 32;
   static constexpr int kProducts = kCols / kTile;
@@ -163,7 +163,8 @@ struct Stripe {
   PRIMUS_DEVICE static int row(int i) { return kWarp == 32 ? lane() / 4 + i * 8 : lane() % 16; }
   PRIMUS_DEVICE static int col() { return (kWarp == 32 ? lane() % 4 : lane() / 16) * 8; }
 
-  // Returns the left operand of a product: selects its words, which hold two elements each, from the rows.
+  // Returns the left operand of a product: selects the operand's words from the rows. A word holds two
+  // elements.
   PRIMUS_DEVICE Operand<BFloat16> left(int product) const {
     Words words;
     PRIMUS_UNROLL
@@ -184,8 +185,8 @@ struct Stripe {
   };
 };
 
-// Converts sums to a left operand. With warps of 32, sums and operands have the same layout, so the
-// conversion uses only registers.
+// Converts sums to a left operand. With warps of 32, the conversion uses only registers, because sums and
+// operands have the same layout.
 template <class T>
 PRIMUS_DEVICE Operand<T> to_left(const Accumulator& sums) {
   Operand<T> result;

@@ -5,15 +5,15 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// Numbers the items that the threads of a block hold, in the order of threads. Each call numbers some items
-// of every thread. The object must be in shared memory.
+// Gives consecutive numbers to the items of the threads of a block, in the order of threads. Each call
+// numbers some items of every thread. The object must be in shared memory.
 template <int kThreads>
 struct Numbering {
   static constexpr int kWarps = kThreads / kWarp;
   std::int32_t ends_of_warps[kWarps];
 
   // Numbers `mine` items of this thread and returns the number of the first. Numbering starts at `next`,
-  // which increases by the number of items of all threads. All threads of the block must call this.
+  // which increases by the number of items of all threads. All threads of the block must call this function.
   PRIMUS_DEVICE std::int32_t operator()(std::int32_t mine, std::int32_t& next) {
     // Computes the inclusive prefix sum within the warp, then adds the sums of the preceding warps.
     std::int32_t upto = mine;

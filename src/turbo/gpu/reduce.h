@@ -92,7 +92,7 @@ void ordered_sum(Context& context, std::int64_t n, const Term& term, const Store
 // ---- Columns ------------------------------------------------------------------------------------
 
 // Divides rows of n columns into slices of consecutive rows. The division depends only on `rows` and n. If n
-// is small, there are more slices, so that a GPU stays busy.
+// is small, there are more slices, so that all parts of the GPU are busy.
 struct RowSlices {
   RowSlices(std::int64_t rows, std::int64_t n)
       : rows_per_slice(std::max<std::int64_t>(
@@ -134,8 +134,8 @@ struct RowSumParts {
   }
 };
 
-// out[i] (+)= the sum over slices of lines[slice][i], rounded once: kGroups threads per column each add some
-// slices, then one thread adds their sums.
+// out[i] (+)= the sum over slices of lines[slice][i], rounded once. A column has kGroups threads, and each
+// thread adds some slices. Then one thread adds the kGroups sums.
 template <class T>
 struct RowSum {
   static constexpr int kThreads = 1024, kColumns = 32, kGroups = kThreads / kColumns;

@@ -1,4 +1,5 @@
-// Every gpu.cu defines register_<operator>(table), once per target; it registers the operator's kernels.
+// Every gpu.cu defines register_<operator>(table), once per target. This function registers the operator's
+// kernels.
 #pragma once
 
 #include "device/gpu/target.h"

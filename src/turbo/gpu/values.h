@@ -1,9 +1,9 @@
 // Tensor elements in kernel code: conversions between storage types and float, vector loads and stores,
 // mathematics.
 //
-// Sources are compiled without floating-point contraction, so a product and a sum are rounded separately
-// unless multiply_add() is used. A kernel that only adds and multiplies therefore gives the same results on
-// every target.
+// Sources are compiled without floating-point contraction: a product and a sum are rounded separately. Only
+// multiply_add() rounds once. Therefore a kernel that only adds and multiplies has the same results on every
+// target.
 #pragma once
 
 #include <bit>
@@ -19,7 +19,7 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-using namespace gpu::PRIMUS_GPU;  // NOLINT: kernels use both namespaces of a target as one
+using namespace gpu::PRIMUS_GPU;  // NOLINT: kernels use both namespaces of a target
 using gpu::Fault;
 
 // ---- Types --------------------------------------------------------------------------------------
@@ -133,8 +133,8 @@ PRIMUS_DEVICE Bytes16 load_line_once(const void* from) {
 #endif
 }
 
-// Like load() and store(), but for data that is not used again soon, so that it does not evict other data
-// from the caches.
+// Like load() and store(), but for data that is not used again soon. Such data does not evict other data from
+// the caches.
 template <int kCount, class T>
 PRIMUS_DEVICE void load_once(const T* from, float (&to)[kCount]) {
   if constexpr (sizeof(Pack<T, kCount>) == sizeof(Bytes16)) {
@@ -160,8 +160,8 @@ PRIMUS_DEVICE void store_once(T* to, const float (&from)[kCount]) {
   store<kCount>(to, from);
 }
 
-// Prefetches the bytes at this address into L2. It does not read their values, so another kernel may still
-// write them.
+// Prefetches the bytes at this address into L2. The values of the bytes are not read, so another kernel may
+// still write these bytes.
 PRIMUS_DEVICE void prefetch([[maybe_unused]] const void* from) {
 #if PRIMUS_CUDA_ARCH >= 800
   asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(from)));
@@ -190,8 +190,8 @@ void with_vector(bool possible, Body&& body) {
 PRIMUS_DEVICE float multiply_add(float a, float b, float c) { return ::fmaf(a, b, c); }
 PRIMUS_DEVICE float infinity() { return std::bit_cast<float>(0x7f800000U); }
 
-// These functions are accurate to about two units in the last place. Kernels use them where exact functions
-// would make them slower.
+// These functions are accurate to about two units in the last place. Kernels use these functions where exact
+// functions would be slower.
 PRIMUS_DEVICE float fast_root(float x) {
 #if defined(__CUDA_ARCH__)
   float result;

@@ -1,15 +1,16 @@
-// Building blocks of warpgroup kernels (a warpgroup is four warps): panels in shared memory, gates
-// (mbarriers) that report when data has arrived and when it has been used, barriers for a subset of threads,
-// and registers moved between warpgroups. Copies into panels are in box_copy.h, products of panels in
+// Building blocks of warpgroup kernels (a warpgroup is four warps): panels in shared memory, mbarriers (class
+// Gate), barriers for a subset of threads, and registers moved between warpgroups. An mbarrier reports when
+// data has arrived or has been used. Copies into panels are in box_copy.h, products of panels in
 // warpgroup_products.h, output of results in warpgroup_results.h. Available on NVIDIA GPUs of compute
-// capability 9.0, compiled for sm_90a (wgmma, TMA, mbarrier, setmaxnreg), and, with the same shared memory
-// layout, in the emulator with warps of 32. Host code checks has_warpgroups() first. Kernels that use this
-// header are kAlone (device/gpu/launch.h), and have an empty body if PRIMUS_WARPGROUPS is 0.
+// capability 9.0, compiled for sm_90a (wgmma, TMA, mbarrier, setmaxnreg). Also available in the emulator with
+// warps of 32, with the same layout of shared memory. Host code checks has_warpgroups() first. Kernels that
+// use this header are kAlone (device/gpu/launch.h), and have an empty body if PRIMUS_WARPGROUPS is 0.
 //
 // Operands consist of panels: lines of 128 bytes (64 bf16), the first at a multiple of 1024 bytes. A line has
 // eight pieces of 16 bytes. Piece p of line l is stored at position p ^ (l % 8), so that reads along a line
-// and across lines have no bank conflicts. An operand is "by depth" if each line has a single index of
-// depth (k), and "by row" if each line has a single m (or n):
+// and across lines have no bank conflicts. The depth of a product is k. An operand is stored "by depth" if a
+// line has one element of each row (consecutive m or n, one k). An operand is stored "by row" if a line has
+// elements of one row (consecutive k):
 //
 //   by row    one panel; one line per row, with 64 elements of depth
 //   by depth  one panel per 64 rows, consecutively; one line per element of depth, with 64 rows
@@ -49,8 +50,8 @@ PRIMUS_DEVICE BFloat16* in_panel(BFloat16* panel, int line, int piece) {
   return panel + line * kPanelLine + (piece ^ (line % 8)) * 8;
 }
 
-// Returns the block's dynamic shared memory as a Memory that begins with a panel; the launch requests
-// kPanelAlignment bytes more than sizeof(Memory).
+// Returns the block's dynamic shared memory as a Memory. A Memory begins with a panel. The launch must
+// request kPanelAlignment bytes more than sizeof(Memory).
 template <class Memory>
 PRIMUS_DEVICE Memory& shared_panels() {
   const auto start = reinterpret_cast<std::uintptr_t>(dynamic_shared());
@@ -59,22 +60,23 @@ PRIMUS_DEVICE Memory& shared_panels() {
 
 // ---- Gates --------------------------------------------------------------------------------------
 
-// An mbarrier: counts arrivals and copied bytes, in phases. A phase is complete when the gate has counted all
-// arrivals and all expected bytes; then the next phase begins. Gates are in shared memory.
+// An mbarrier: counts arrivals and copied bytes, in phases. A phase is complete when the mbarrier has counted
+// all arrivals and all expected bytes; then the next phase begins. mbarriers are in shared memory.
 class Gate {
  public:
-  // One thread calls this; show_gates() and a barrier must follow.
+  // One thread calls this function; show_gates() and a barrier must follow.
   PRIMUS_DEVICE void init(int arrivals);
   // Counts an arrival. Earlier writes of this thread are visible to threads that wait for the phase.
   PRIMUS_DEVICE void arrive();
   // Adds `bytes` to the number of bytes that the current phase waits for.
   PRIMUS_DEVICE void expect(int bytes);
   PRIMUS_DEVICE void arrive_and_expect(int bytes);
-  // Counts an arrival when all copies that this thread has started (async_copy.h) are complete; the thread
-  // itself does not wait. A waiting thread calls show_writes() before products read the data.
+  // Counts an arrival when all copies that this thread has started (async_copy.h) are complete. The thread
+  // does not wait. A waiting thread calls show_writes() before products read the data.
   PRIMUS_DEVICE void arrive_after_copies();
-  // Waits until the phase of this parity (the first is 0) is complete; the phase before the first counts as
-  // complete. A wait of more than 20 s is a bug in the kernel and ends it with an error.
+  // Waits until the phase of this parity is complete. The first phase has parity 0, and the phase before the
+  // first phase counts as complete. A wait of more than 20 s is a bug in the kernel, and ends the kernel with
+  // an error.
   PRIMUS_DEVICE void wait(std::uint32_t parity);
 
 #ifdef PRIMUS_GPU_VENDOR
@@ -161,7 +163,7 @@ PRIMUS_DEVICE void Gate::wait([[maybe_unused]] std::uint32_t parity) {
   constexpr std::uint64_t kLongest = 20'000'000'000;
   const std::uint64_t start = now();
   while (!over()) {
-    // An invalid store ends the kernel. This is not a trap instruction, because in a kernel with a trap the
+    // An invalid store ends the kernel. The code has no trap instruction: in a kernel with a trap, the
     // compiler ignores acquire_registers() and uses only the registers with which the kernel starts.
     if (now() - start > kLongest) {
       asm volatile("st.global.u32 [%0], %1;" ::"l"(std::uint64_t{0}), "r"(0) : "memory");
@@ -202,7 +204,7 @@ inline void Gate::wait(std::uint32_t parity) {
 
 #endif
 
-// Makes the gates that this thread initialised visible to the copy engine (TMA).
+// Makes the mbarriers that this thread initialised visible to the copy engine (TMA).
 PRIMUS_DEVICE void show_gates() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -210,8 +212,8 @@ PRIMUS_DEVICE void show_gates() {
 #endif
 }
 
-// Makes this thread's writes to shared memory visible to products and to the copy engine; call it before the
-// arrival or barrier that announces them.
+// Makes this thread's writes to shared memory visible to products and to the copy engine. Call this function
+// before the arrival or barrier that announces the writes.
 PRIMUS_DEVICE void show_writes() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -227,8 +229,8 @@ PRIMUS_DEVICE void barrier_among([[maybe_unused]] int number, [[maybe_unused]] i
 #endif
 }
 
-// These functions set the number of registers per thread, a multiple of 8, for the code that follows. All
-// threads of a warpgroup must call them.
+// These functions set the number of registers per thread for the code that follows: a multiple of 8. All
+// threads of a warpgroup must call these functions.
 template <int kCount>
 PRIMUS_DEVICE void release_registers() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)

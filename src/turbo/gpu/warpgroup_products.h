@@ -1,12 +1,13 @@
-// Warpgroup products (wgmma): 64 rows of a left operand, in panels (warpgroup.h) or in registers, times up to
-// 256 columns of a right operand in panels, into sums in registers. The emulator reads the same panels.
+// Warpgroup products (wgmma) of 64 rows of a left operand and up to 256 columns of a right operand. The left
+// operand is in panels (warpgroup.h) or in registers, the right operand is in panels, and the sums are in
+// registers. The emulator reads the same panels.
 #pragma once
 
 #include "turbo/gpu/warpgroup_sums.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// Returns the address at which depth 16 · d begins, in an operand whose first row is the first row of
+// Returns the address of depth 16 · d of an operand. The first row of the operand is the first row of
 // `panel`.
 template <bool kByDepth>
 PRIMUS_DEVICE const BFloat16* at_depth(const BFloat16* panel, int d) {

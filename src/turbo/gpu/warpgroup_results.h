@@ -1,5 +1,6 @@
 // Output of warpgroup sums (warpgroup_products.h) from registers: additions in memory, waits for the copy
-// engine, and a shuffle after which a lane has more adjacent elements than the two of warpgroup sums.
+// engine, and a shuffle. Before the shuffle, a lane has two adjacent elements; after the shuffle, a lane has
+// more adjacent elements.
 #pragma once
 
 #include "turbo/gpu/values.h"
@@ -19,7 +20,8 @@ PRIMUS_DEVICE void add_four([[maybe_unused]] float* to, [[maybe_unused]] const f
 #endif
 }
 
-// Writes a lane's elements of its row `slot` (0 or 1), two by two, to the line `to`, or adds them there.
+// Writes a lane's elements of row `slot` (0 or 1) to the line `to`, or adds the elements to the line, in
+// pairs.
 template <class Sums, class To>
 PRIMUS_DEVICE void write_pairs(const Sums& sums, int slot, To* to, bool accumulate) {
   PRIMUS_UNROLL
@@ -40,8 +42,8 @@ PRIMUS_DEVICE void end_group_of_boxes() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 #endif
 }
-// Waits until the copy engine has read all of these groups, except the last kLater groups, from shared
-// memory, which may then be overwritten.
+// Waits until the copy engine has read all of these groups except the last kLater groups. The shared memory
+// of these groups may then be overwritten.
 template <int kLater = 0>
 PRIMUS_DEVICE void wait_for_boxes() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)

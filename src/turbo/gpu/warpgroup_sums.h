@@ -6,8 +6,8 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// 64 x kCols sums of a warpgroup. A warp has 16 rows of them, and its lanes hold pairs of adjacent elements
-// of a row.
+// 64 x kCols sums of a warpgroup. A warp has 16 rows of the sums, and each lane holds pairs of adjacent
+// elements of a row.
 template <int kColumns>
 struct WarpgroupSums {
   static constexpr int kCols = kColumns, kCount = kCols / 2, kRows = 64;
@@ -22,8 +22,8 @@ struct WarpgroupSums {
 };
 using WideSums = WarpgroupSums<256>;
 
-// A left operand of 64 rows and a depth of 16 in the registers of a warpgroup. Its layout is that of sums,
-// rounded to bf16.
+// A left operand of 64 rows and a depth of 16 in the registers of a warpgroup. The layout is that of sums,
+// and the elements are bf16.
 struct LeftInRegisters {
   std::uint32_t pairs[4];
 };
@@ -42,8 +42,8 @@ PRIMUS_DEVICE LeftInRegisters to_left(const WarpgroupSums<kCols>& sums, int d) {
 }
 
 // Forces the computation of these registers to be complete at this point. Products that are not complete
-// still access registers, which the compiler does not take into account. It might otherwise move the
-// computation past later statements.
+// still access these registers, but the compiler does not know this. Without this function, the compiler
+// might move the computation past later statements.
 template <int kCols>
 PRIMUS_DEVICE void settle([[maybe_unused]] WarpgroupSums<kCols>& sums) {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
@@ -58,10 +58,10 @@ PRIMUS_DEVICE void settle([[maybe_unused]] LeftInRegisters& left) {
 #endif
 }
 
-// Makes the assembler place later waits for products after the arithmetic that yields `value`, which is not
-// negative. Otherwise it would place the waits before this arithmetic, which would then not overlap with
-// products. It does not move waits across a store, so this function stores to `unused`, in shared memory,
-// under a condition that is never true.
+// Makes the assembler place later waits for products after the arithmetic that yields `value`. Otherwise the
+// assembler would place the waits before this arithmetic, and the arithmetic would not overlap with products.
+// The assembler does not move waits across a store. Therefore this function has a store to `unused` in shared
+// memory, with a condition that is never true: `value` is not negative.
 PRIMUS_DEVICE void compute_before_waits([[maybe_unused]] float value, [[maybe_unused]] void* unused) {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
   asm volatile(
@@ -75,8 +75,8 @@ PRIMUS_DEVICE void compute_before_waits([[maybe_unused]] float value, [[maybe_un
 #endif
 }
 
-// Call this before the first product of a group: products then see earlier writes to the registers that they
-// use.
+// Call this function before the first product of a group. Products of the group then see earlier writes to
+// their registers.
 PRIMUS_DEVICE void begin_products() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");

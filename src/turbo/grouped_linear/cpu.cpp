@@ -1,6 +1,7 @@
 // Grouped GEMM on the CPU, by turbo/gemm. All threads together compute the product of a large expert.
 // Products of small experts are computed concurrently, each in one thread, beginning with the largest expert.
-// cpu_gemm() returns the same bits for any number of threads, so the threshold affects only the time.
+// The threshold for small experts affects only the time, because cpu_gemm() returns the same bits for any
+// number of threads.
 #include <algorithm>
 #include <numeric>
 
@@ -91,9 +92,9 @@ class Experts {
     return {b_ + expert * bytes, bytes};
   }
 
-  // Returns the operands of an expert to prefetch: B first, because it is packed before A. It does not return
-  // rows that are picked by index: these are not contiguous, and products of other experts have already read
-  // them.
+  // Returns the operands of an expert to prefetch: B first, because B is packed before A. Rows that are
+  // picked by index are not prefetched: such rows are not contiguous, and products of other experts have
+  // already read the rows.
   std::array<GemmReadAhead, 2> read_ahead(std::int64_t expert) const {
     std::array<GemmReadAhead, 2> ahead;
     if (!b_rows_) ahead[0] = operand_b(expert);
@@ -117,7 +118,7 @@ std::int64_t workspace_for(const GroupedGemm& call, std::int64_t rows, int threa
   return whole_lines(static_cast<std::int64_t>(cpu_gemm_workspace_bound(args, threads)));
 }
 
-// The workspace begins with the order of the experts, followed by the scratch memory of their products.
+// The workspace begins with the order of the experts. The scratch memory of the experts' products follows.
 std::int64_t order_bytes(const GroupedGemm& call) { return whole_lines(call.offsets.bytes()); }
 
 std::int64_t workspace(CpuContext& context, const GroupedGemm& call) {

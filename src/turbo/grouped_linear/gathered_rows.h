@@ -10,17 +10,17 @@
 namespace primus::turbo {
 
 struct GatheredRows {
-  // The operand whose rows are copied, a or b of the call; null: no rows are copied.
+  // The operand whose rows may be copied: a or b of the call. Null: no rows are copied.
   const Tensor* operand = nullptr;
   bool gathers = false;
-  // Number of rows for which the workspace has room; never smaller for a call with more rows.
+  // Number of rows for which the workspace has room. A call with more rows has at least the same room.
   std::int64_t room = 0;
 
   std::int64_t bytes() const { return operand ? room * operand->cols() * size_of(operand->dtype) : 0; }
 };
 
-// Returns the rows to copy. A copy pays if many tiles read each row, or if it moves few bytes compared with
-// the weights.
+// Returns the rows to copy. A copy saves time if many tiles read each row, or if the rows have few bytes
+// compared with the weights.
 inline GatheredRows gathered_rows(const GroupedGemm& call) {
   constexpr std::int64_t kManyCols = 4096;  // columns of the other operand
   constexpr std::int64_t kShare = 20;       // otherwise a copy moves at most (bytes of the weights) / kShare

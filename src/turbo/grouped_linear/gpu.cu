@@ -22,8 +22,8 @@ const std::int32_t* count_row_tiles(Context& context, const GroupedGemm& call, s
 // ---- Rows that are gathered first ---------------------------------------------------------------
 
 // Copies rows that are picked by index to contiguous memory. Warpgroup products fetch contiguous rows with
-// the copy engine. This is faster than fetching rows by index: by a sixth if tiles are full, and by a factor
-// of three if each expert has only a few rows.
+// the copy engine. The copy engine is faster than fetching rows by index: by a sixth if tiles are full, and
+// by a factor of three if each expert has only a few rows.
 template <int kCount>
 struct GatherPicked {
   const BFloat16* x;
@@ -36,7 +36,7 @@ struct GatherPicked {
   }
 };
 
-// Returns whether a product uses warpgroups if its rows are multiples of 16 bytes.
+// Returns whether a product with rows of multiples of 16 bytes uses warpgroups.
 bool is_wide(const Context& context, const GroupedGemm& call) {
   const Tensor& of_experts = call.role == GemmRole::kWeightGradient ? call.c : call.b;
   const std::int64_t cols = call.role == GemmRole::kForward ? of_experts.shape[1] : of_experts.shape[2];
@@ -44,7 +44,7 @@ bool is_wide(const Context& context, const GroupedGemm& call) {
   return has_warpgroups(context) && cols >= WideSums::kCols && call.a.rows() > 0 && call.b.rows() > 0;
 }
 
-// Returns the operand whose rows are gathered first, if any, and its workspace.
+// Returns the operand whose rows are gathered first, if any, and the workspace for these rows.
 GatheredRows gathered(const Context& context, const GroupedGemm& call) {
   const GatheredRows picked = gathered_rows(call);
   if (!picked.operand || !is_wide(context, call) || picked.operand->cols() % kVector<BFloat16> != 0)
@@ -54,7 +54,7 @@ GatheredRows gathered(const Context& context, const GroupedGemm& call) {
 
 std::int64_t workspace(Context& context, const GroupedGemm& call) { return gathered(context, call).bytes(); }
 
-// Copies the rows that are picked by index to the workspace, and returns the call that reads them there.
+// Copies the rows that are picked by index to the workspace, and returns a call that reads the copies.
 GroupedGemm gather(Context& context, const GroupedGemm& call, const Tensor& operand) {
   const bool a = !call.a_rows.absent();
   const std::int64_t rows = call.rows(), cols = operand.cols();
@@ -182,8 +182,8 @@ bool multiply_few_rows(Context& context, const GroupedGemm& call) {
   return true;
 }
 
-// Every expert gets enough blocks for all rows; blocks after the expert's last row end at once. This takes
-// some microseconds, but avoids a host synchronization.
+// Every expert gets enough blocks for all rows of the call. Blocks after the expert's last row end at once.
+// The unused blocks take some microseconds, but the host needs no synchronization.
 template <class T, class C>
 void multiply_groups(Context& context, const GroupedGemm& call) {
   if constexpr (std::is_same_v<T, BFloat16>) {

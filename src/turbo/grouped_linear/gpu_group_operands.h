@@ -1,5 +1,5 @@
-// Operands of a grouped GEMM by warpgroups (gpu_warpgroups.h): its shared memory, which tiles of C a block
-// computes, and how its last warpgroup fetches their operands.
+// Operands of a grouped GEMM by warpgroups (gpu_warpgroups.h): the shared memory, the tiles of C of a block,
+// and the fetches of operands by the last warpgroup of a block.
 #pragma once
 
 #include "turbo/gpu/async_copy.h"
@@ -9,13 +9,13 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// "By depth": see turbo/gpu/warpgroup.h. In row sums (the weight gradient) both operands are by depth. Only
-// row sums can accumulate.
+// turbo/gpu/warpgroup.h defines "by depth". In row sums (the weight gradient), both operands are stored by
+// depth. Only row sums can accumulate.
 template <class C, bool kLeftByDepth, bool kRightByDepth>
 struct GroupOperands {
   static constexpr bool kAlone = true;
   static constexpr bool kSumsRows = kLeftByDepth;
-  // Weight gradients in bf16 are written by boxes, all fp32 results by patches.
+  // Weight gradients in bf16 are written as boxes (GroupBoxes), and all fp32 results as patches (GroupPatch).
   static constexpr bool kBoxes = kSumsRows && sizeof(C) == 2, kPatches = sizeof(C) == 4;
   static constexpr int kMultiplying = 2 * kWarpgroup, kThreads = kMultiplying + kWarpgroup;
   static constexpr int kRows = kGroupSide, kCols = WideSums::kCols, kDepth = kPanelLine, kStages = 4;
@@ -40,7 +40,7 @@ struct GroupOperands {
   BoxMap prefetched_map;       // C in words of 16 bits, for row sums
   const BFloat16 *a, *b;       // for operands with picked rows
   C* c;
-  int m, n, k;  // m (or k when rows are summed) is ignored: see offsets
+  int m, n, k;  // `offsets` replaces m (or k when rows are summed)
   int experts;
   const std::int32_t *offsets, *first_tiles;
   const std::int32_t *a_picks, *b_picks;
@@ -113,8 +113,8 @@ struct GroupOperands {
     }
   }
 
-  // Prefetches the part of C that the tile accumulates into, shortly before the addition: memory then reads
-  // complete lines, where additions would read parts of them.
+  // Prefetches the tile's part of C shortly before the addition. The prefetch reads complete lines from
+  // memory; the additions would read parts of lines.
   PRIMUS_DEVICE void prefetch_results(const Tile& where, int step, int steps) const {
     constexpr int kWords = static_cast<int>(sizeof(C) / sizeof(BFloat16));
     if (!accumulate || step + 1 < steps) return;
@@ -144,8 +144,8 @@ struct GroupOperands {
     }
   }
 
-  // Fetches operands with picked rows by copies of 16 bytes, shared by all threads of the warpgroup. The copy
-  // engine fetches the other operand at the same time.
+  // Fetches operands with picked rows by copies of 16 bytes. All threads of the warpgroup share this work.
+  // The copy engine fetches the other operand at the same time.
   PRIMUS_DEVICE void fetch_picked(Memory& memory, int me) const {
     const int all = tiles();
     const int boxes = (a_picks ? 0 : kRows * kDepth * 2) + (b_picks ? 0 : kCols * kDepth * 2);

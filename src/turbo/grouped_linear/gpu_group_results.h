@@ -46,7 +46,7 @@ struct GroupResults {
     }
   }
 
-  // Writes fp32 sums through shared memory, so that a warp writes long segments of rows; writing short
+  // Writes fp32 sums through shared memory. A warp then writes long segments of rows, because writing short
   // segments is slow.
   PRIMUS_DEVICE void write_patches(GroupPatch& patch, const WideSums& sums) const {
     constexpr int kAcross = WideSums::kCols / GroupPatch::kCols, kPatches = 2 * kAcross;

@@ -1,10 +1,11 @@
-// Grouped GEMM in bf16 in tiles of 128 x 128, which fetches the operands of several steps ahead.
-// grouped_linear/gpu.cu uses it if rows are multiples of 16 bytes.
+// Grouped GEMM in bf16 in tiles of 128 x 128. The kernel fetches the operands of several steps ahead.
+// grouped_linear/gpu.cu uses this kernel if rows are multiples of 16 bytes.
 //
 //   C[m, n] (+)= sum over k of A(m, k) · B(n, k), for each expert
 //
-// Only the device has the number of rows of each expert. The host therefore starts enough blocks for any
-// distribution of rows over experts: rows / 128 blocks, and one more per expert for its last, shorter tile.
+// Only the device has the number of rows of each expert. Therefore the host starts enough blocks for any
+// distribution of rows over experts: rows / 128 blocks, and one more block per expert for the expert's last,
+// shorter tile.
 #pragma once
 
 #include "turbo/gpu/async_copy.h"
@@ -40,13 +41,13 @@ struct CountRowTiles {
   }
 };
 
-// An operand is "by depth" if each index of depth (k) has a contiguous line in memory, whose elements differ
-// in m (or n). Otherwise, each line has a single m (or n).
+// The depth of a product is k. An operand is stored "by depth" if adjacent elements in memory have
+// consecutive m (or n) and the same k.
 template <class C, bool kLeftByDepth, bool kRightByDepth>
 struct GroupTiles {
   static constexpr int kThreads = 256;
   static constexpr int kSide = kGroupSide, kDepth = 32;
-  // A step of both operands needs 20 KiB, so two fit into the 64 KiB of an AMD GPU.
+  // One step of both operands needs 20 KiB: two steps fit into the 64 KiB of shared memory of an AMD GPU.
   static constexpr int kStages = kWarp == 32 ? 4 : 2;
   static constexpr int kWarpsDown = 2, kWarpsAcross = kThreads / kWarp / kWarpsDown;
   static constexpr int kDown = kSide / kWarpsDown / kTile, kAcross = kSide / kWarpsAcross / kTile;
@@ -66,7 +67,7 @@ struct GroupTiles {
 
   const BFloat16 *a, *b;
   C* c;
-  // m (or k if rows are summed) is not used, because it depends on the expert (offsets).
+  // m (or k if rows are summed) is not used, because the number of rows depends on the expert (offsets).
   std::int64_t m, n, k;
   std::int64_t left_step, right_step;  // elements between the starts of consecutive rows in memory
   // b_expert, c_expert: elements between the matrices of consecutive experts.
@@ -87,8 +88,8 @@ struct GroupTiles {
     const std::int32_t* picks;                    // row in memory of each index of depth; null: the same
     const BFloat16* rows[kByDepth ? 1 : kLines];  // rows of this thread's lines; null: the line is zero
 
-    // `first` is the first row of the tile, `bound` the end of the rows; `index` has the position of each row
-    // in memory, or is null.
+    // `first` is the first row of the tile, and `bound` is the end of the rows. `index` has the position of
+    // each row in memory, or is null.
     PRIMUS_DEVICE Source(const BFloat16* x, std::int64_t row_step, std::int64_t first, std::int64_t bound,
                          std::int64_t depth, const std::int32_t* index)
         : from(kByDepth ? x + first : x), step(row_step), depths(depth), picks(index) {

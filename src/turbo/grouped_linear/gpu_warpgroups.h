@@ -2,9 +2,10 @@
 //
 //   C[m, n] (+)= sum over k of A(m, k) · B(n, k), for each expert
 //
-// A block processes one tile after the other. Its last warpgroup fetches operands several steps of depth 64
-// ahead; each of the first two warpgroups multiplies 64 rows. A stage of operands has two gates: `full` opens
-// when the operands have arrived, `empty` when both multiplying warpgroups have used them.
+// A block processes one tile after the other. The last warpgroup of the block fetches operands several steps
+// of depth 64 ahead. Each of the first two warpgroups multiplies 64 rows. A stage of operands has two
+// mbarriers: a phase of `full` is complete when the operands have arrived, and a phase of `empty` is complete
+// when both multiplying warpgroups have used the operands.
 #pragma once
 
 #include "turbo/gpu/warpgroup_products.h"
@@ -12,8 +13,8 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// "By depth": see turbo/gpu/warpgroup.h. In row sums (the weight gradient) both operands are by depth. Only
-// row sums support `accumulate`.
+// turbo/gpu/warpgroup.h defines "by depth". In row sums (the weight gradient), both operands are stored by
+// depth. Only row sums support `accumulate`.
 template <class C, bool kLeftByDepth, bool kRightByDepth>
 struct GroupWarpgroups : GroupOperands<C, kLeftByDepth, kRightByDepth> {
   using Base = GroupOperands<C, kLeftByDepth, kRightByDepth>;
@@ -87,8 +88,8 @@ struct GroupWarpgroups : GroupOperands<C, kLeftByDepth, kRightByDepth> {
     }
   }
 
-  // Clears the lines from `from` on, which are not of this expert. Both multiplying warpgroups share this
-  // work.
+  // Clears the lines from `from` on, because these lines belong to other experts. The two multiplying
+  // warpgroups share this work.
   PRIMUS_DEVICE static void clear_lines(Stage& stage, int from) {
     constexpr int kPanels = (kRows + kCols) / kPanelLine;
     static_assert(sizeof(Stage) == kPanels * kDepth * kPanelLine * sizeof(BFloat16));

@@ -1,6 +1,6 @@
 // Many linear layers at once, each applied to its own range of rows: the experts of a mixture of experts.
-// Rows are sorted by expert. Kernels read the start of each expert's rows from device memory, so shapes do
-// not depend on the routing.
+// Rows are sorted by expert. Kernels read the start of each expert's rows from device memory. Therefore
+// shapes do not depend on the routing.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -14,9 +14,10 @@ namespace primus::turbo {
 //   kForward         c [rows, out]  = a [rows, in]  · b[e] [out, in]ᵀ
 //   kInputGradient   c [rows, in]   = a [rows, out] · b[e] [out, in]
 //   kWeightGradient  c[e] [out, in] = a [rows of e, out]ᵀ · b [rows of e, in]
-// An expert without rows has a weight gradient of zero. Rows from offsets[experts] on belong to no expert:
-// they may have any contents in the operands, and are not written in c. Activations may be given as a matrix
-// of tokens and row indices: row r of a is then row a_rows[r] of this matrix.
+// An expert without rows has a weight gradient of zero. Rows from offsets[experts] on belong to no expert.
+// The operands may have any contents in these rows, and these rows of c are not written. The caller may pass
+// activations as a matrix of tokens with row indices: row r of the operand is then row a_rows[r] of the
+// matrix a.
 struct GroupedGemm {
   static constexpr KernelId kId = KernelId::kGroupedGemm;
   GemmRole role;

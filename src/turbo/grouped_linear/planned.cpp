@@ -1,6 +1,6 @@
-// Computes the workspace size of grouped GEMM for a GPU whose plug-in is not loaded. It assumes a Hopper GPU,
-// on which gpu.cu first copies rows that are picked by index to the workspace if this pays. Other GPUs need
-// no workspace, so the size is too large for them.
+// Computes the workspace size of grouped GEMM for a GPU whose plug-in is not loaded. The size is that of a
+// Hopper GPU, where gpu.cu may first copy rows that are picked by index to the workspace. Other GPUs need no
+// workspace.
 #include "turbo/devices/planned_kernels.h"
 #include "turbo/grouped_linear/gathered_rows.h"
 

@@ -7,8 +7,8 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Common base of the kernels over heads. All columns after the normalised heads count as one more head of the
-// row.
+// Common base of the kernels over heads. The columns after the normalised heads together count as one more
+// head of the row.
 template <class T, int kCount>
 struct Heads {
   static constexpr int kThreads = 256;

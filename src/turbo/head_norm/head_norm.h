@@ -1,4 +1,4 @@
-// RMSNorm of every query head and every key head of a fused projection, each over its own head_dim columns
+// RMSNorm of every query head and every key head of a fused projection, over the head_dim columns of the head
 // (QK norm: Henry et al. 2020; with weights in Qwen 3, without weights in Llama 4):
 //   y = x * rstd * (weight + offset),  rstd = 1/sqrt(mean(x²) + eps) per token and head.
 // The offset is 1 if weights are stored minus one, else 0. A row has `heads` query heads, then `kv_heads` key

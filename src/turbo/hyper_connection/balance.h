@@ -6,8 +6,8 @@
 
 namespace primus::turbo {
 
-// Divides the columns of c [n, n] by their sums + eps; each further iteration divides rows, then columns, in
-// this way. `divisors` [(2 * iterations - 1) * n] receives the n divisors of each step.
+// Divides each column of c [n, n] by (sum of the column + eps). Each further iteration divides rows, and then
+// columns, in this way. `divisors` [(2 * iterations - 1) * n] receives the n divisors of each step.
 constexpr void balance(float* c, std::int64_t n, std::int64_t iterations, float eps, float* divisors) {
   for (std::int64_t step = 0; step < 2 * iterations - 1; ++step) {
     // Even steps divide columns, odd steps rows. Element i of line (column or row) l is c[l * across + i *

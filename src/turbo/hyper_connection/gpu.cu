@@ -1,5 +1,5 @@
-// There is one block per token. One of its threads computes the factors in a few hundred operations, while
-// other blocks read and write streams.
+// There is one block per token. One thread of the block computes the factors in a few hundred operations.
+// Meanwhile, other blocks read and write streams.
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/hyper_connection/formula.h"

@@ -1,6 +1,6 @@
 // Manifold-constrained hyper-connections (mHC; Xie et al. 2026, arXiv:2512.24880). The residual has several
-// parallel streams. A layer reads a mixture of the streams, and its output is added to each stream. A matrix
-// whose rows and columns each sum to 1 mixes the streams.
+// parallel streams. A layer reads a mixture of the streams, and the layer's output is added to each stream. A
+// matrix mixes the streams; the sum of each row and of each column of this matrix is 1.
 //
 // For a token with streams x[0 .. n), each `hidden` wide, the caller supplies p = x · fnᵀ of all streams as
 // one row:
@@ -10,9 +10,9 @@
 //   comb[i, j] = balance(softmax over j of (scale[2] s[2n + i n + j] + base[2n + i n + j]) + eps)
 //   y = Σ_j pre[j] x[j]                      HyperRead: the layer's input
 //   z[k] = post[k] out + Σ_j comb[j, k] x[j]   HyperWrite: the streams after the layer
-// balance (Sinkhorn and Knopp) divides columns by their sums + eps, then `iterations` - 1 times rows and
-// columns. After the last layer, which only reads the streams, `iterations` is 0 and only `pre` exists. All
-// factors are in fp32.
+// balance (Sinkhorn and Knopp) divides columns by their sums + eps. Then balance divides rows and columns in
+// the same way, `iterations` - 1 times. After the last layer, which only reads the streams, `iterations` is 0
+// and only `pre` exists. All factors are in fp32.
 //
 // Streams are most of the memory traffic: x is read twice and written once, in addition to the read for p.
 #pragma once
@@ -30,8 +30,8 @@ struct HyperShape {
   float eps, norm_eps;
 
   constexpr bool mixes() const { return iterations > 0; }
-  // Return the number of columns of p, of elements of `scale`, and of columns of `mixing` (post, then comb
-  // row by row).
+  // These functions return the number of columns of p, the number of elements of `scale`, and the number of
+  // columns of `mixing`. A row of `mixing` holds post, then comb row by row.
   constexpr std::int64_t products() const { return mixes() ? (2 + streams) * streams : streams; }
   constexpr std::int64_t scales() const { return mixes() ? 3 : 1; }
   constexpr std::int64_t mixing() const { return streams + streams * streams; }

@@ -1,5 +1,5 @@
-// Each thread computes the scores of one query in its own buffer and selects from them, so that no memory for
-// the complete score matrix is needed.
+// Each thread computes the scores of one query in its own buffer and selects keys by these scores. Therefore
+// the complete score matrix is not stored.
 #include <algorithm>
 
 #include "turbo/cpu/register.h"
@@ -10,7 +10,7 @@
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
 
-// Computes the scores of a query for the `count` keys that it sees; at(j) is key j of them.
+// Computes the scores of a query for the `count` visible keys. at(j) is visible key j.
 template <class T, class W, class Keys>
 PRIMUS_INLINE void score(const T* q, const W* w, std::int64_t heads, std::int64_t dim, std::int64_t count,
                          Keys at, std::uint32_t* scores) {
@@ -32,7 +32,7 @@ PRIMUS_INLINE void score(const T* q, const W* w, std::int64_t heads, std::int64_
 template <class Row>
 void select(const std::uint32_t* scores, std::int64_t count, std::int64_t top_k, std::uint32_t* copy, Row row,
             std::int32_t* selected) {
-  std::uint32_t minimum = 0;              // all scores above this are selected
+  std::uint32_t minimum = 0;              // all scores above `minimum` are selected
   std::int64_t equal_to_minimum = count;  // number of scores equal to `minimum` that are selected
   if (count > top_k) {
     std::copy_n(scores, count, copy);
@@ -59,7 +59,7 @@ void with_types(const Tensor& q, const Tensor& w, Body body) {
   });
 }
 
-// Returns the bytes of all buffers. Each thread stores the scores of one query, and a copy of them.
+// Returns the bytes of all buffers. Each thread stores the scores of one query, and a copy of these scores.
 std::int64_t buffers(const CpuContext& context, std::int64_t maximum) {
   return context.threads() * 2 * maximum * static_cast<std::int64_t>(sizeof(std::uint32_t));
 }

@@ -1,7 +1,7 @@
 // There are two kernels for each slice of queries. The first computes scores on the tiles of turbo/attention,
 // with a query's heads as rows. The second kernel finds the lowest score of each query's list by a radix
-// search: it determines one byte after the other from counts of scores with equal leading bytes. It needs no
-// sorting, and uses atomics only for counts.
+// search. The search determines one byte of this score after the other, from counts of scores with equal
+// leading bytes. The kernel needs no sorting, and uses atomics only for counts.
 #include "turbo/attention/gpu_paged.h"
 #include "turbo/attention/gpu_tiles.h"
 #include "turbo/gpu/register.h"
@@ -11,14 +11,14 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// Sums elements over the rows of a tile. All lanes that have elements of a column get its sum.
+// Sums elements over the rows of a tile. All lanes that have elements of a column get the sum of the column.
 PRIMUS_DEVICE float reduce_col(float value) {
   PRIMUS_UNROLL
   for (int mask = kWarp == 32 ? 4 : 16; mask < kWarp; mask *= 2) value += from_lane_xor(value, mask);
   return value;
 }
 
-// The keys that query `token` sees. There are `count` of them, and key j is row(j) of the operand.
+// The keys that query `token` sees. There are `count` visible keys. Key j is row(j) of the operand.
 template <class T>
 struct RowsOfSequence {
   const T* k;
@@ -63,8 +63,8 @@ struct RowsOfPages {
   }
 };
 
-// Each block computes the scores of one query for a range of its keys. Skips queries whose lists can hold all
-// keys that they see.
+// Each block computes the scores of one query for a range of the query's keys. Skips a query if the query's
+// list can hold all visible keys.
 template <class T, class W, class Source>
 struct Scores {
   using Tiles = AttentionTiles<T>;
@@ -192,8 +192,8 @@ struct Select {
   PRIMUS_DEVICE void write(Memory& m, const std::uint32_t* own, const Seen& seen, std::int32_t* list) const {
     std::int32_t equal_to_minimum = 0;
     const std::uint32_t bound = minimum(m, own, seen.count, equal_to_minimum);
-    // For the prefix sums, each thread counts the scores above the bound, and the scores equal to the bound,
-    // in its range of keys.
+    // For the prefix sums, each thread counts scores in its range of keys: the scores above the bound, and
+    // the scores equal to the bound.
     const std::int64_t run = (seen.count + kThreads - 1) / kThreads;
     const std::int64_t begin = smaller(thread() * run, seen.count), end = smaller(begin + run, seen.count);
     std::int32_t above = 0, equal = 0;

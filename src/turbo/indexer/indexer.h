@@ -21,8 +21,8 @@ struct IndexerShape {
   std::int64_t seq_k;  // key rows per sequence
   std::int64_t heads, head_dim;
   std::int64_t top_k;  // list length
-  // A key row represents `stride` tokens, and queries see it from the last of these tokens on: query i of a
-  // sequence sees the first (q_first + i + 1) / stride rows.
+  // A key row represents `stride` tokens. A query sees the row if the query is not before the last of these
+  // tokens: query i of a sequence sees the first (q_first + i + 1) / stride rows.
   std::int64_t stride = 1;
   std::int64_t q_first = 0;  // position of the first query within its sequence
 

@@ -73,9 +73,9 @@ struct HeadProduct {
   std::int64_t a_step, b_step, c_step;
 };
 
-// The products for queries, or for values. For each head, their operands are narrow rows (the query's nope
-// part, or the value), wide rows (as wide as latents), and the head's rows of the up-projection. For queries,
-// x is narrow and out is wide; for values, x is wide and out is narrow.
+// The products for queries, or for values. Each head has three operands: narrow rows (the query's nope part,
+// or the value), wide rows (as wide as latents), and the head's rows of the up-projection. For queries, x is
+// narrow and out is wide; for values, x is wide and out is narrow.
 struct Sides {
   Sides(const CpuContext& context, const LatentShape& s, LatentProject::Side side, const Tensor& x,
         const Tensor& out, const Tensor& up)
@@ -154,8 +154,8 @@ std::int64_t bytes_of(const CpuContext& context, const HeadProduct& product) {
   return static_cast<std::int64_t>(cpu_gemm_workspace_bytes(product.args, context.threads()));
 }
 
-// Copies the rotated part of each head's query, which is not multiplied, from narrow to wide rows, or from
-// wide to narrow rows.
+// Copies the rotated part of each head's query from narrow to wide rows, or from wide to narrow rows. This
+// part is not multiplied.
 void copy_rope_part(CpuContext& context, const LatentShape& s, const Tensor& from_tensor,
                     const Tensor& to_tensor, bool back) {
   with_float_type(from_tensor.dtype, [&](auto tag) {

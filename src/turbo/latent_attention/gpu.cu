@@ -45,7 +45,8 @@ void latent_qkv(Context& context, const LatentQkv& a) {
   });
 }
 
-// There is one thread per element; the elements of d_q are followed by those of d_kv and of d_rope_key.
+// There is one thread per element. The elements of d_q come first, then the elements of d_kv, then the
+// elements of d_rope_key.
 template <class T>
 struct SplitBody {
   LatentShape s;
@@ -87,8 +88,8 @@ void latent_qkv_backward(Context& context, const LatentQkvBackward& a) {
   });
 }
 
-// Copies the rotated part of each head's query, which is not multiplied, from narrow to wide rows, or from
-// wide to narrow rows.
+// Copies the rotated part of each head's query from narrow to wide rows, or from wide to narrow rows. This
+// part is not multiplied.
 template <class T>
 struct CopyRopePart {
   LatentShape s;
@@ -109,9 +110,9 @@ void copy_rope_part(Context& context, const LatentShape& s, const Tensor& from, 
                       CopyRopePart<T>{s, context.data<T>(from), context.data<T>(to), back});
 }
 
-// The products for queries, or for values. For each head, their operands are narrow rows (the query's nope
-// part, or the value), wide rows (as wide as latents), and the head's rows of the up-projection. For queries,
-// x is narrow and out is wide; for values, x is wide and out is narrow.
+// The products for queries, or for values. Each head has three operands: narrow rows (the query's nope part,
+// or the value), wide rows (as wide as latents), and the head's rows of the up-projection. For queries, x is
+// narrow and out is wide; for values, x is wide and out is narrow.
 struct Sides {
   Sides(const LatentShape& shape, LatentProject::Side side, const Tensor& x, const Tensor& out)
       : s(shape),
@@ -128,7 +129,7 @@ struct Sides {
     std::int64_t step, stride;  // elements between consecutive heads, and between consecutive rows
   };
 
-  // Products of operands a(m, k) and b(n, k), each of which may be stored transposed.
+  // Products of operands a(m, k) and b(n, k). Each operand may be stored transposed.
   template <class T>
   void to_wide(Context& context, const Tensor& up) const {
     run<T, T>(context, {wide_tensor.rows(), s.rank, width}, context.data<T>(narrow_tensor), narrow, false,
@@ -172,8 +173,8 @@ struct Sides {
   std::int64_t first_weight;
 };
 
-// For few tokens: multiplies the nope part of queries by their head's rows of the up-projection. A block
-// processes one head of one token. A thread sums an eighth of the terms for kLine adjacent columns.
+// For few tokens: multiplies the nope part of each head's query by the head's rows of the up-projection. A
+// block processes one head of one token. A thread sums an eighth of the terms for kLine adjacent columns.
 struct FewQueries {
   static constexpr int kThreads = 512, kGroups = 8, kLines = kThreads / kGroups, kLine = 8, kAhead = 8;
   using StartsEarly = void;

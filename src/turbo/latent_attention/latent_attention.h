@@ -2,10 +2,10 @@
 // token's keys and values are products of one small latent vector; all heads share the part of the key that
 // has the rotary position.
 //
-// Training materializes all heads: LatentQkv joins them into rows that turbo/attention reads. With a cache
-// only latents are stored, and the kernels compute (q W_uk) · latent instead of q · (W_uk latent), which the
-// paper calls absorption. All heads then have the same key, the latent, and the same value, the first columns
-// of the latent.
+// Training materializes all heads: LatentQkv joins the heads into rows that turbo/attention reads. A cache
+// stores only latents. With a cache, the kernels compute (q W_uk) · latent instead of q · (W_uk latent),
+// which the paper calls absorption. The key of all heads is then the latent, and the value of all heads is
+// the first columns of the latent.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -44,8 +44,8 @@ struct LatentQkvBackward {
   double flops() const { return 0; }
 };
 
-// Multiplies each head by its rows of the up-projection: queries before attention over latents, or values
-// after it.
+// Multiplies each head by the head's rows of the up-projection: queries before attention over latents, or
+// values after attention.
 struct LatentProject {
   static constexpr KernelId kId = KernelId::kLatentProject;
   enum class Side : std::uint8_t {

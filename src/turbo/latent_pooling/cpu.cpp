@@ -19,7 +19,7 @@ struct Slots {
   const T* x;
   const float* bias;
 
-  // Calls use(row, column of its value, column of its gate, row and column of the bias) for every slot.
+  // Calls use(row, column of the value, column of the gate, row and column of the bias) for every slot.
   template <class Use>
   PRIMUS_INLINE void each(std::int64_t pooled, Use use) const {
     const std::int64_t sequence = pooled / s.blocks(), block = pooled % s.blocks();
@@ -140,7 +140,7 @@ void backward(CpuContext& context, const LatentPoolingBackward& a) {
                      }
                    });
                  });
-    // The gate of a slot affects only one block, so d_x already has its complete gradient.
+    // d_x already has the complete gradient of each gate, because the gate of a slot affects only one block.
     row_sum(context, s.pooled(), a.d_bias.elements(), context.data<float>(a.workspace), a.d_bias, false,
             [&](float* line, std::int64_t pooled) {
               const std::int64_t first = pooled / s.blocks() * s.sequence + pooled % s.blocks() * s.ratio;

@@ -22,8 +22,8 @@ struct Slots {
   PRIMUS_DEVICE std::int64_t row(std::int64_t pooled, std::int64_t slot) const {
     return pooled / blocks * s.sequence + pooled % blocks * s.ratio + slot;
   }
-  // Returns the column of the slot's value, which is also that of its bias. The gate is `gates` columns to
-  // the right.
+  // Returns the column of the slot's value, which is also the column of the slot's bias. The gate is `gates`
+  // columns to the right.
   PRIMUS_DEVICE std::int64_t column(std::int64_t slot, std::int64_t c) const {
     return s.overlap && slot >= 0 ? s.dim + c : c;
   }
@@ -104,7 +104,7 @@ struct Backward {
   }
 };
 
-// The gate of a slot affects only one block, so d_x already has its complete gradient.
+// d_x already has the complete gradient of each gate, because the gate of a slot affects only one block.
 template <class T>
 struct BiasTerm {
   static constexpr int kCount = 1;

@@ -2,11 +2,12 @@
 // (DeepSeek-V4) attends to the pooled latents for tokens before its window. Each column has its own softmax
 // over the slots of a block:
 //   out[w, c] = Σ_s softmax_s(gate[s, c] + bias[s, c]) value[s, c].
-// Without overlap the slots of block w are its tokens. With overlap each token has two values and two gates.
-// The slots are then the tokens of block w - 1 (if w > 0) with their first value and gate, and the tokens of
-// block w with their second value and gate. Tokens after the last complete block belong to no block.
+// Without overlap, the slots of block w are the tokens of block w. With overlap, each token has two values
+// and two gates. The slots are then the first values and gates of the tokens of block w - 1 (if w > 0), and
+// the second values and gates of the tokens of block w. Tokens after the last complete block belong to no
+// block.
 //
-// A row of the projection holds all values, then all gates: [2 * parts * dim], where parts is 2 with overlap,
+// A row of the projection holds all values, then all gates: [2 * parts * dim]. `parts` is 2 with overlap,
 // else 1.
 #pragma once
 
@@ -52,9 +53,10 @@ struct LatentPoolingBackward {
   double flops() const { return 0; }
 };
 
-// Lists the rows that each query attends to, in a matrix of latents followed by pooled rows. These are the
-// last `window` tokens of its sequence, including itself, and the pooled blocks that end at or before it (all
-// of them, or only the chosen blocks). Unused entries are -1.
+// Lists the rows that each query attends to, in a matrix of latents followed by pooled rows. A query attends
+// to the last `window` tokens of its sequence, including the query's own token. A query also attends to the
+// pooled blocks that end at or before the query: all of these blocks, or only the chosen blocks. Unused
+// entries are -1.
 struct WindowAndPooled {
   static constexpr KernelId kId = KernelId::kWindowAndPooled;
   std::int64_t batch, sequence, window;

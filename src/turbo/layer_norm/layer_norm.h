@@ -1,6 +1,6 @@
 // LayerNorm of rows: y = (x - mean) / sqrt(variance + eps) * weight + bias (Ba et al. 2016). The models use
-// RMSNorm; LayerNorm is for the keys of DeepSeek's indexer, which is not trained, so it has no gradients.
-// Statistics are in fp32; results are rounded once.
+// RMSNorm; LayerNorm is for the keys of DeepSeek's indexer. LayerNorm has no gradients, because the indexer
+// is not trained. Statistics are in fp32; results are rounded once.
 #pragma once
 
 #include "tensor/tensor.h"

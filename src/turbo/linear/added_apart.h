@@ -1,7 +1,7 @@
-// Library products that accumulate into a 16-bit result. On an H100 every cuBLASLt algorithm for them rounds
-// twice: first the product to 16 bits, then the sum. The library therefore multiplies into fp32 memory, some
-// rows of the result at a time. Our own kernel then adds these rows to the result with one rounding.
-// Device-independent.
+// Library products that accumulate into a 16-bit result. On an H100, every cuBLASLt algorithm for such
+// products rounds twice: first the product to 16 bits, then the sum. The library therefore multiplies into
+// fp32 memory, some rows of the result at a time. Our own kernel then adds these rows to the result with one
+// rounding. Device-independent.
 #pragma once
 
 #include "turbo/linear/linear.h"
@@ -9,12 +9,14 @@
 namespace primus::turbo {
 
 // Returns whether a product is computed in this way: it accumulates into 16 bits, and its operands have one
-// type. Weight gradients are not: linear.h allows rounding them twice.
+// type. Weight gradients are not computed in this way, because linear.h allows rounding weight gradients
+// twice.
 bool is_added_apart(const Gemm& call);
 
-// Max. bytes of fp32 rows at a time. These rows stay in the L2 cache of a Hopper GPU until they are added.
+// Maximum number of bytes of fp32 rows at a time. These rows stay in the L2 cache of a Hopper GPU until the
+// addition.
 inline constexpr std::int64_t kAddedBytes = std::int64_t{32} << 20;
-// Min. number of rows at a time; they fill a tile of the library.
+// Minimum number of rows at a time. This number of rows fills a tile of the library.
 inline constexpr std::int64_t kAddedRows = 256;
 
 // Returns the number of rows of the result to multiply at a time: all rows, or a multiple of kAddedRows.

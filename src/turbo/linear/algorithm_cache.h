@@ -5,13 +5,13 @@
 //       {"algorithm": "<128 hex digits>", "microseconds": 1234.5, "next_microseconds": 1240.25, "of": 8}}}
 //
 // The format number also identifies the measuring method; 2 is the method of algorithm_trial.h. If the file
-// has another number, its products are measured again.
+// has another format number, all products are measured again.
 //
-// The last bits of a result depend on the algorithm, so a choice is permanent: a process uses the choice that
-// it finds in the file. Only one process at a time measures; all other processes that use the folder wait for
-// its result. All ranks therefore use the same algorithms, on one host and on hosts that share a home folder.
-// The file is replaced atomically. Its content is not trusted: malformed entries are ignored, and the library
-// validates an algorithm before it is used.
+// The last bits of a result depend on the algorithm. Therefore a choice is permanent: if the file has a
+// choice, a process uses this choice. Only one process at a time measures. Meanwhile, other processes that
+// use the folder wait for the result. Therefore all ranks use the same algorithms, on one host and on hosts
+// that share a home folder. The file is replaced atomically. The content of the file is not trusted:
+// malformed entries are ignored, and the library validates each algorithm.
 #pragma once
 
 #include <array>
@@ -24,7 +24,8 @@
 
 namespace primus::turbo {
 
-// The library's opaque description of an algorithm, which is valid only for the same version of the library.
+// The library's opaque description of an algorithm. The description is valid only for the same version of the
+// library.
 using AlgorithmWords = std::array<std::uint64_t, 8>;
 
 struct AlgorithmChoice {

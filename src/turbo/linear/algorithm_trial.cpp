@@ -21,8 +21,8 @@ int AlgorithmTrials::products_of(double slot, double seconds) const {
   return std::max(limits_.in_a_row, static_cast<int>(std::min(std::ceil(slot / seconds), kMax)));
 }
 
-// Keeps the device busy until it is warm. Assumes that a pause undoes about as many seconds of warm-up as the
-// pause lasts.
+// Keeps the device busy until it is warm. Assumes that a pause of s seconds undoes about s seconds of
+// warm-up.
 void AlgorithmTrials::warm(int candidate, double seconds, const Run& run) {
   const double now = clock_();
   warmth_ = std::max(0.0, warmth_ - (now - warm_at_));
@@ -63,7 +63,8 @@ std::optional<AlgorithmTrial> AlgorithmTrials::choose(int candidates, const Run&
   if (ran.empty()) return std::nullopt;
   AlgorithmTrial result{.of = static_cast<int>(ran.size()), .sustained = sustained};
 
-  // The finalists are the fastest candidates and the library's own choice, with which they are compared.
+  // The finalists are the fastest candidates and the library's own choice. The fastest candidates are
+  // compared with the library's choice.
   const Candidate own = ran.front();
   std::sort(ran.begin(), ran.end(), faster);
   const auto finalists = std::min(ran.size(), static_cast<std::size_t>(limits_.finalists));

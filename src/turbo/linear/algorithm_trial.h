@@ -1,10 +1,10 @@
 // Finds the algorithm of a library that is the fastest in a training step, by timing.
 //
 // There are two methods. The method "bursts" runs every candidate a few times, with the GPU in its current
-// state. The method "sustained" first keeps the GPU busy until it has the clock of a training step (a step
-// multiplies without pauses, and a GPU at its power limit lowers its clock). Then it times all candidates,
-// and times the fastest candidates again for longer. The total cost is bounded: when the time for all trials
-// is used up, later trials skip the warm-up and the second timing.
+// state. The method "sustained" first keeps the GPU busy until the GPU has the clock of a training step. (A
+// step multiplies without pauses, and a GPU at its power limit lowers its clock.) Then this method times all
+// candidates, and times the fastest candidates again for longer. The total time is limited: when the time for
+// all trials is used up, later trials skip the warm-up and the second timing.
 //
 // Device-independent: the caller supplies a function that runs the products.
 #pragma once
@@ -52,8 +52,8 @@ class AlgorithmTrials {
   explicit AlgorithmTrials(Clock clock) : AlgorithmTrials(std::move(clock), Limits{}) {}
   AlgorithmTrials(Clock clock, const Limits& limits) : clock_(std::move(clock)), limits_(limits) {}
 
-  // Chooses among candidates [0, candidates), the most promising first. If time is short, skips the last
-  // candidates. Returns nothing if no candidate runs.
+  // Chooses among candidates [0, candidates). The caller orders the candidates, with the most promising
+  // candidate first. If time is short, skips the last candidates. Returns nothing if no candidate runs.
   std::optional<AlgorithmTrial> choose(int candidates, const Run& run);
 
  private:

@@ -1,6 +1,7 @@
-// Products by the libraries of AMD GPUs: hipBLASLt if it is installed and has an algorithm, else rocBLAS. Our
-// own kernels compute products that neither library accepts. Reports the choice for every product, and its
-// reason. Device-independent, so tests run without a GPU, with libraries that compute on the host.
+// Products by the libraries of AMD GPUs: hipBLASLt if hipBLASLt is installed and has an algorithm, else
+// rocBLAS. Our own kernels compute products that neither library accepts. Reports the choice for every
+// product, and the reason of the choice. Device-independent, so tests run without a GPU, with libraries that
+// compute on the host.
 #pragma once
 
 #include <functional>
@@ -35,12 +36,13 @@ class AmdProducts {
   // Enqueues the product. Returns false if our own kernel must compute it. Opens libraries at the first
   // product that needs them.
   bool multiply(const LibraryProduct& product);
-  // Chooses the algorithm of hipBLASLt for an upcoming product by timing several algorithms, unless the
-  // choice is known. rocBLAS does not offer a choice of algorithms.
+  // If the algorithm of hipBLASLt for an upcoming product is not known, chooses the algorithm by timing
+  // several algorithms. rocBLAS does not offer a choice of algorithms.
   void tune(const LibraryProduct& product, TrialDevice& device);
 
  private:
-  // Return null if there is no usable library; why_no_lt_ or why_no_rocblas_ then has the reason.
+  // These functions return null if there is no usable library. Then why_no_lt_ or why_no_rocblas_ has the
+  // reason.
   LtProducts<hipblaslt::Api>* lt_products();
   rocblas::Products* rocblas_products();
 

@@ -1,5 +1,5 @@
-// The linear layer's products on the CPU, by turbo/gemm, which chooses its own instruction set and multiplies
-// operands of one type, fp32 or bf16. fp16 products are computed in fp32 from copies.
+// The linear layer's products on the CPU, by turbo/gemm. turbo/gemm chooses its own instruction set, and
+// multiplies operands of one type, fp32 or bf16. fp16 products are computed in fp32 from copies.
 #include "turbo/check.h"
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"

@@ -29,8 +29,8 @@ PRIMUS_INLINE Parts exact_parts(float x) {
   return {{leading_part(x), leading_part(middle), leading_part(middle - leading(middle))}};
 }
 
-// These functions split a factor into two rounded parts h and l. They return (h, h, l) for a left factor and
-// (h, l, h) for a right factor, so the sum of the three products is h h + h l + l h.
+// These functions split a factor into two rounded parts h and l. The parts are (h, h, l) for a left factor
+// and (h, l, h) for a right factor. The sum of the three products is then h h + h l + l h.
 PRIMUS_INLINE Parts left_parts(float x) {
   const BFloat16 high = from_float<BFloat16>(x);
   return {{high, high, from_float<BFloat16>(x - to_float(high))}};

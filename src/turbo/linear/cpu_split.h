@@ -1,9 +1,9 @@
-// fp32 products on matrix units for bf16. An fp32 number is exactly the sum of three bf16 numbers, and a
-// product of sums is a sum of products (Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial
-// Intelligence Datatype For Higher-Precision Computations", arXiv:1904.06376). If the second operand is bf16,
-// three bf16 products suffice. Their sum is as exact as an fp32 product. If both operands are fp32 and the
-// result is bf16, with a rounding error of 2^-8, two rounded parts per operand suffice: the three largest of
-// their four products have a relative error of 2^-14.
+// fp32 products on matrix units for bf16. An fp32 number is exactly the sum of three bf16 numbers (Henry,
+// Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For Higher-Precision
+// Computations", arXiv:1904.06376). An fp32 product is therefore a sum of bf16 products. If the second
+// operand is bf16, three bf16 products are as exact as an fp32 product. If both operands are fp32 and the
+// result is bf16, two rounded parts per operand suffice. The three largest of the four products of these
+// parts have a relative error of 2^-14; the rounding error of the result is 2^-8.
 //
 // Differences from an fp32 product: infinities may become NaN, the largest numbers (above 3.39e38) become
 // infinite, and numbers below 1e-33 lose digits.

@@ -1,14 +1,13 @@
 // The backward pass of attention in bf16 by warpgroups (turbo/gpu/warpgroup.h). As in gpu_tiles_backward.h,
-// there are two kernels of equal structure. A block of the first kernel keeps 128 keys and values, 64 for
-// each of two warpgroups. The block iterates over queries and d_out (the passing operands) in steps of 64. In
-// the second kernel, the block keeps queries and d_out, and iterates over keys and values. The last warpgroup
-// fetches the passing operands:
+// there are two kernels. A block of the first kernel keeps 128 keys and values, 64 for each of two
+// warpgroups. The block iterates over queries and d_out (passing operands) in steps of 64. In the second
+// kernel, a block keeps queries and d_out, and iterates over keys and values. The last warpgroup fetches
+// passing operands:
 //
 //   scores = kept · passingᵀ, d_weights = kept' · passing'ᵀ, then
 //   d_v += weightsᵀ · d_out and d_k += d_scoresᵀ · q (or d_q += d_scores · k)
 //
-// Weights stay in registers as left operands. A passing tile is the right operand of both kinds of products,
-// and is not reordered.
+// Weights are left operands in registers. A passing tile is the right operand of both kinds of products.
 #pragma once
 
 #include "turbo/attention/gpu_query_weights.h"

@@ -22,8 +22,8 @@ struct PackCall {
   const void* source;
   std::int64_t ld;           // leading dimension of the source, in elements
   const std::int32_t* rows;  // for gathered rows: the source index of each row; else null
-  std::int64_t extent;       // rows of A (columns of B) from the first strip on; later rows become zero
-  std::int64_t k;            // length of the k range; the remainder of its last block is zero-filled
+  std::int64_t extent;  // rows of A (columns of B) from the first strip to the end; later rows become zero
+  std::int64_t k;       // length of the k range; the remainder of its last block is zero-filled
   int strips;
   void* packed;              // points to the first k (a multiple of kb) of the first strip
   std::int64_t strip_bytes;  // stride between strips

@@ -12,7 +12,7 @@
 // peak, if a panel of B fits into L1 (512 x 32 x 2 bytes = 32 of 48 KiB).
 //
 // The instructions are inline assembly, because the tile intrinsics of g++ 12 do not tell the compiler which
-// memory they read. The compiler may also remove the stores of the tile configuration.
+// memory they read. With these intrinsics, the compiler may also remove the stores of the tile configuration.
 namespace primus::turbo::gemm {
 namespace {
 

@@ -68,8 +68,8 @@ constexpr std::string_view kWithoutSay[] = {"add_cross_attention",
                                             "use_bfloat16",
                                             "use_cache"};
 
-// Sampling options. Older versions of transformers write them to config.json, newer ones to
-// generation_config.json.
+// Sampling options. Older versions of transformers write these options to config.json. Newer versions write
+// these options to generation_config.json.
 constexpr std::string_view kSampling[] = {"assistant_confidence_threshold",
                                           "assistant_lookbehind",
                                           "bad_words_ids",

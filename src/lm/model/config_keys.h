@@ -12,7 +12,7 @@
 namespace primus {
 
 // Returns the unknown keys of `config`, sorted, without keys whose value is null. `written` is the
-// config.json that Primus writes for the same model; all its keys count as known.
+// config.json that Primus writes for the same model. All keys of `written` count as known.
 std::vector<std::string> unknown_keys(const nlohmann::json& config, const nlohmann::json& written,
                                       const Family& family);
 

@@ -103,8 +103,8 @@ class StreamEnds {
   virtual ~StreamEnds() = default;
   // Before the first block: [T, hidden] -> [T, streams * hidden].
   virtual engine::Value widen(const engine::Value& hidden) const = 0;
-  // Between pipeline stages: packs the entire stream into [T, streams * hidden]. unpack() reverses it before
-  // block `layer`.
+  // Between pipeline stages: packs the entire stream into [T, streams * hidden]. unpack() reverses pack()
+  // before block `layer`.
   virtual engine::Value pack(engine::Residual& x) const {
     flush(x);
     return x.sum;

@@ -6,7 +6,7 @@
 namespace primus {
 namespace {
 
-// Megatron-LM's switches whose value follows from model_type, and their value in most families.
+// Megatron-LM's switches whose value follows from model_type, with the value that most families have.
 constexpr std::array<FamilySwitch, 14> kSwitches = {{{"multi_latent_attention", "false"},
                                                      {"add_qkv_bias", "false"},
                                                      {"add_bias_linear", "false"},

@@ -83,8 +83,8 @@ class LanguageModel {
   engine::Value select(const engine::Value& hidden, const engine::Value& rows) const;
 
   // Allocates a KV cache for incremental decoding: pages for `sequences` sequences of up to `capacity`
-  // tokens, for this rank's blocks and heads, and their page tables. The cache has `pages` pages of
-  // `page_size` tokens. The cache's memory is valid until the phase ends.
+  // tokens, for this rank's blocks and heads, and page tables. The cache has `pages` pages of `page_size`
+  // tokens. The cache's memory is valid until the phase ends.
   KvCache make_kv_cache(engine::Phase& phase, DType dtype, std::int64_t sequences, std::int64_t capacity,
                         std::int64_t pages, std::int64_t page_size) const;
 

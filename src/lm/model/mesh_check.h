@@ -19,8 +19,7 @@ struct MeshMismatch {
 };
 
 // Returns the first reason why the model cannot train on the mesh, or nullopt if it can. Microbatches have
-// `micro_batch` sequences of `sequence` tokens. `exchange` is the method by which context ranks exchange
-// data.
+// `micro_batch` sequences of `sequence` tokens; `exchange`: how context ranks exchange data.
 std::optional<MeshMismatch> mesh_mismatch(const ModelConfig& config, const engine::MeshShape& shape,
                                           std::int64_t micro_batch, std::int64_t sequence,
                                           engine::ContextParallel::Exchange exchange = {});

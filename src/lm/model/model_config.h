@@ -40,8 +40,8 @@ struct RopeScaling {
   // used by yarn; longrope uses only attention_factor
   std::optional<double> attention_factor, mscale, mscale_all_dim;
   bool truncate = true;  // used by yarn: whether the limits of the ramp are rounded to whole dimensions
-  // Used by longrope: divisors of the frequencies in tables of up to original_max_positions positions, and in
-  // longer tables.
+  // Used by longrope: divisors of the frequencies. short_factor is for tables of up to original_max_positions
+  // positions, long_factor for longer tables.
   std::vector<double> short_factor, long_factor;
 
   bool operator==(const RopeScaling&) const = default;

@@ -140,8 +140,8 @@ class Filler {
                               is_set("rope_type") || is_set("position_embedding_type") ||
                               ((t_.multi_latent_attention || m_.any_keeps(Keeps::kPooled)) &&
                                (is_set("rotary_scaling_factor") || is_set("rope_scaling_factor")));
-    // These settings were derived before the model was known. Resets them, so that derive() computes them
-    // again.
+    // These settings were derived before the model was known. The settings are reset here, so that derive()
+    // computes new values.
     fill("rope_scaling_type", t_.rope_scaling_type, "");
     fill("rope_scaling_factor", t_.rope_scaling_factor, 0.0);
     fill("rotary_scaling_factor", t_.rotary_scaling_factor, 0.0);

@@ -1,5 +1,5 @@
-// The model that an experiment describes: its settings, which of them are explicit, and errors that point to
-// settings. Internal to lm/model. Const and stateless, so thread-safe.
+// The model that an experiment describes: the settings, the set of explicit settings, and errors that point
+// to settings. Internal to lm/model. Const and stateless, so thread-safe.
 #pragma once
 
 #include <cstdint>

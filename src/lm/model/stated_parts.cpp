@@ -149,7 +149,8 @@ class PartsReader {
     if (c.any_keeps(Keeps::kInputs)) refuse_modules("short convolutions");
   }
 
-  // Refuses multi-token prediction. `layers`: the kind of layers with which it is not supported.
+  // Refuses multi-token prediction. `layers`: the kind of layers with which multi-token prediction is not
+  // supported.
   void refuse_modules(std::string_view layers) const {
     if (t_.mtp_num_layers.value_or(0) == 0) return;
     throw experiment_.error_for("mtp_num_layers",

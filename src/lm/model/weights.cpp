@@ -46,8 +46,8 @@ engine::FlatRange written_of(const Parameter& p, const CheckpointPart& part) {
   return elements_of(p, part).intersect({slice.begin - p.offset, slice.end - p.offset});
 }
 
-// Returns the ranges of consecutive elements that these elements form in the published tensor, in memory
-// order.
+// In the published tensor, the elements of `range` form ranges of consecutive elements. Returns these ranges
+// in memory order.
 HeldRuns runs_of(const engine::FlatRange& range, const Parameter& p, const CheckpointPart& part) {
   const Shape& whole = p.whole_shape();
   const std::int64_t first = part.row * (whole.rank() > 1 ? whole[whole.rank() - 1] : 1);

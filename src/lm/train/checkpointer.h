@@ -19,8 +19,8 @@ class Checkpointer {
   // All arguments must outlive this object. `trace` may be null.
   Checkpointer(RunPlan& plan, RunProgress& progress, TrainingSession& session, RunTrace* trace);
 
-  // Loads the run's newest checkpoint. If there is none, loads the weights that `load` names, or initializes
-  // the weights. Logs which settings changed since the checkpoint.
+  // Loads the run's newest checkpoint. If there is no checkpoint, loads the weights that `load` names, or
+  // initializes the weights. Logs which settings changed since the checkpoint.
   void load_or_initialize();
   // Locks the checkpoint folder for this run, and builds the files that accompany the weights.
   void open();
@@ -41,7 +41,7 @@ class Checkpointer {
   std::optional<std::string> newest() const;
 
  private:
-  // Returns the newest valid checkpoint in `root`; logs damaged ones.
+  // Returns the newest valid checkpoint in `root`; logs damaged checkpoints.
   ResumePoint resume_point(const Path& root) const;
   // Warns if the run has records of steps, but no checkpoint to continue from.
   void warn_of_lost_steps() const;

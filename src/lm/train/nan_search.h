@@ -15,8 +15,8 @@ class NanSearch {
   NanSearch(const RunPlan& plan, RunProgress& progress, TrainingSession& session)
       : plan_(plan), progress_(progress), session_(session) {}
 
-  // Checks the result of step `iteration`, which is RunProgress::result. If its loss or gradient norm is not
-  // finite, counts the step. With check_for_nan_in_loss_and_grad, also publishes a fault and throws
+  // Checks the result of step `iteration`, which is RunProgress::result. If the loss or the gradient norm is
+  // not finite, counts the step. With check_for_nan_in_loss_and_grad, also publishes a fault and throws
   // Error(kNumerics), which names the operator. The weights must not have changed since the step was
   // computed.
   void check(std::int64_t iteration);

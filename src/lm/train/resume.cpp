@@ -111,8 +111,8 @@ struct Difference {
 };
 
 // Returns a difference that a user's setting caused, and this setting. Prefers settings that changed since
-// the checkpoint, and then the strongest layer. If no setting of the user is the cause, returns the first
-// difference and "".
+// the checkpoint, and among these the setting from the strongest layer. If no setting of the user is the
+// cause, returns the first difference and "".
 std::pair<Difference, std::string> cause(const std::vector<Difference>& differences,
                                          const CheckpointReader& checkpoint,
                                          const config::Experiment& experiment) {

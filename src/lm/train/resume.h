@@ -107,7 +107,7 @@ void refuse_another_optimizer(const CheckpointReader& checkpoint, const TrainerS
 // Parses YAML that config::to_yaml wrote; returns the settings by key.
 std::map<std::string, std::string> settings_of(std::string_view yaml);
 
-// Returns the recorded value of a setting, as written by config::to_yaml; "" if it is not recorded.
+// Returns the recorded value of a setting, as written by config::to_yaml; "" if the setting is not recorded.
 std::string recorded_setting(const TrainerState& state, const std::string& key);
 
 }  // namespace primus

@@ -72,7 +72,7 @@ void RunLength::plan_time() {
   std::istringstream in(plan_.ranks.from_first(fmt::format(
       "{} {} {} {} {}", own.seconds, own.warm_seconds, own.planned, own.data_steps, own.finished ? 1 : 0)));
   in >> shared.seconds >> shared.warm_seconds >> shared.planned >> shared.data_steps >> shared.finished;
-  // whether the user set lr_decay_iters; otherwise it follows from the length
+  // whether the user set lr_decay_iters; otherwise the value follows from the length
   const bool by_steps = plan_.c.lr_decay_iters > 0;
   progress_.clock.emplace(
       ClockOptions{.total = total,

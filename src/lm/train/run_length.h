@@ -29,7 +29,7 @@ class RunLength {
  private:
   void plan_time();
   // Returns the clock of the run that is continued; empty if the run starts from scratch. If that run counted
-  // steps instead of time, the clock has no planned steps, and its member `seconds` contains the number of
+  // steps instead of time, the clock has no planned steps, and the member `seconds` contains the number of
   // steps. Reads a checkpoint.
   std::optional<ClockState> continued_clock() const;
   // Runs a few steps before the first step of the run, and returns the seconds per step. All ranks must call

@@ -35,7 +35,7 @@ struct RunPlan {
 
   // Returns the device on which this rank trains. If a host has several GPUs, each rank uses a different GPU.
   DeviceSpec choose_device(std::vector<std::string>* notes = nullptr) const;
-  // Publishes what the run is doing, and which fraction of it is done.
+  // Publishes what the run is doing, and which fraction of this work is done.
   void phase(std::string_view what, std::optional<double> share = {}) const;
   data::TokenizeProgressFn tokenize_progress() const;
   DataRequest data_request() const;

@@ -3,9 +3,10 @@
 // in traces/steps-A-B/rank-N.json of the run's folder.
 //
 // The files of all ranks share one time axis, which is based on the clocks of the hosts. A trace viewer shows
-// each rank as a process. A file is replaced by rename, so it is always complete, even if the run ends early.
-// A is the first traced step; a run that resumes between A and B therefore writes a new folder. Tracing does
-// not change results. Training continues if a trace cannot be written; the failure is logged once.
+// each rank as a process. A file is replaced by rename. The file is therefore always complete, even if the
+// run ends early. A is the first traced step; a run that resumes between A and B therefore writes a new
+// folder. Tracing does not change results. Training continues if a trace cannot be written; the failure is
+// logged once.
 //
 // Not thread-safe.
 #pragma once

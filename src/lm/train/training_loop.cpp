@@ -67,8 +67,7 @@ bool Trainer::Run::run_steps(TrainingSummary& summary, const std::atomic<bool>& 
   bool stopping = plan.ranks.any(stop);
   while (progress.iteration < progress.last_iteration && !stopping) {
     turn_trace();
-    // A request that comes later applies to the next step. All ranks get the votes together with this step's
-    // loss.
+    // A later stop request applies to the next step. All ranks get the votes together with this step's loss.
     session->step().vote_to_stop(stop || (!plan.ranks.single() && is_out_of_time(began)));
     if (!train_step(stop)) return true;
     if (trace) {

@@ -74,7 +74,7 @@ struct LatentAttentionOptions {
                             // head apart
   // Whether checkpoints store the projection of the rotated key in a separate tensor, self_attn.k_rope.
   bool own_rope_key = false;
-  double norm_epsilon = 1e-6;  // epsilon of the norms of latents; DeepSeek's models use the default of their
+  double norm_epsilon = 1e-6;  // epsilon of the norms of latents; DeepSeek's models use the default of
                                // RMSNorm
 };
 std::unique_ptr<Layer> latent_attention(const ModelConfig& config, const BlockParameters& parameters,
@@ -116,8 +116,8 @@ class FeedForward final : public Layer {
               const std::string& name, const std::string& published, const FeedForwardNames& names = {},
               double limit = 0);
   engine::Value forward(const engine::Normed& h, const BlockInputs& in) const override;
-  // The two halves of the forward pass, for callers that insert other work between them: widen() returns [T,
-  // this rank's width], and narrow() maps the result of widen() back to [T, hidden].
+  // The two halves of the forward pass, for callers that insert other work between the halves. widen()
+  // returns [T, this rank's width]. narrow() maps the result of widen() back to [T, hidden].
   engine::Value widen(const engine::Normed& h, const BlockInputs& in) const;
   engine::Value narrow(const engine::Value& wide, const BlockInputs& in) const;
 

@@ -249,7 +249,7 @@ class MixtureOfExperts final : public Layer {
     return linear(latent_.norm ? norm(y, *latent_.norm, epsilon_) : y, *latent_.up);
   }
 
-  // Applies the gate of the shared experts, if there is one, to their output for this rank's tokens.
+  // If the shared experts have a gate, applies this gate to the output for this rank's tokens.
   Value gated_shared(const Normed& h, Value y) const {
     return shared_gate_ ? gated(y, router_logits(h.value(), *shared_gate_)) : y;
   }

@@ -1,5 +1,5 @@
-// DeepSeek-V3 (arXiv:2412.19437): experts scored by sigmoids and balanced by a bias that affects only their
-// choice.
+// DeepSeek-V3 (arXiv:2412.19437): experts scored by sigmoids and balanced by a bias that affects only the
+// choice of experts.
 #include <nlohmann/json.hpp>
 
 #include "lm/model/families/deepseek.h"

@@ -31,7 +31,8 @@ void read_expert_counts(const ConfigReader& reader, const char* key, ModelConfig
 // written as it was read.
 double shortest(float value);
 
-// Writes the rotated fraction of each head, even if the fraction is 1. For families whose default is not 1.
+// Writes the rotated fraction of each head, even if the fraction is 1. Used by families whose default is not
+// 1.
 void write_rotary_fraction(const ModelConfig& config, nlohmann::json& json);
 
 // Reads which layers are dense. A layer is dense if mlp_only_layers lists it, or if its number is not a

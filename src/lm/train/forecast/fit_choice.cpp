@@ -93,7 +93,8 @@ class Search {
   std::optional<Candidate> measure(const TrainerConfig& c) const;
   // Tries larger microbatches with the recomputation of `best`.
   void enlarge(Candidate& best);
-  // Returns the least recomputation that fits with the microbatch size of `light`, which recomputes nothing.
+  // `light` recomputes nothing. Returns the least recomputation with which the microbatch size of `light`
+  // fits.
   std::optional<Candidate> least_recomputation(const Candidate& light);
   // `light`, the choice without recomputation, does not fit, and `minimum` does not fit either.
   [[noreturn]] void refuse(const Candidate& light, const Candidate& minimum) const;
@@ -233,7 +234,8 @@ void Search::refuse(const Candidate& light, const Candidate& minimum) const {
 }
 
 FitChoice Search::run() {
-  // Throws for errors of the experiment's own settings, so at least one size below can be measured.
+  // Throws the errors of the experiment's own settings. After this check, at least one size below can be
+  // measured.
   session_settings_of(experiment_, model_, world_);
   TrainerConfig smallest = experiment_.trainer;
   without_recomputation(smallest);

@@ -91,7 +91,7 @@ class Objective {
   // Returns the prompt of sample texts (sample_interval) for the case that sample_prompt is not set.
   virtual std::vector<std::int32_t> sample_prompt(const data::Datasets& datasets,
                                                   const DataRequest& request) const = 0;
-  // Returns how to set validation data, for a warning: "set valid_data_path".
+  // Returns a hint for a warning that says how to set validation data: "set valid_data_path".
   virtual std::string_view validation_hint() const = 0;
 
   // ---- resuming and saving
@@ -114,9 +114,9 @@ class Objective {
   virtual MakeLossRule loss_rule(const config::Experiment& experiment) const;
 };
 
-// The entry of an objective. The objective's file defines it as `extern const ObjectiveEntry kPretrain{...}`.
-// The build copies the initializer of `.stage` into config's table of stages. Therefore `.stage` must come
-// first, and its texts must contain no semicolon and no brace.
+// The entry of an objective. The objective's file defines the entry as `extern const ObjectiveEntry
+// kPretrain{...}`. The build copies the initializer of `.stage` into config's table of stages. Therefore
+// `.stage` must come first, and its texts must contain no semicolon and no brace.
 struct ObjectiveEntry {
   config::Stage stage;  // value of the key `stage` that selects this objective
   std::unique_ptr<Objective> (*make)();

@@ -31,7 +31,7 @@ constexpr std::array<std::string_view, 10> kConversationKeys = {"sft_conversatio
                                                                 "eval_iters",
                                                                 "seed"};
 
-// Runs `work`. If it throws an error without a position in a file, adds the key's position.
+// Runs `work`. If `work` throws an error without a position in a file, adds the position of the key.
 void at_key(const config::Experiment& experiment, std::string_view key, const std::function<void()>& work) {
   try {
     work();

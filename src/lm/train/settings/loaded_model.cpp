@@ -233,7 +233,7 @@ void reconcile_mtp(Reconciliation& r, const MtpConfig& ours, MtpConfig& theirs) 
   if (ours.enabled && theirs.layers > 0) {
     r.shape("mtp_num_layers", ours.layers, theirs.layers);
   } else if (ours.enabled) {
-    // config.json may lack the number; a wrong number is detected when the weights are loaded
+    // config.json may lack the number of modules; loading the weights detects a wrong number
     theirs.layers = ours.layers;
   } else if (theirs.layers > 0) {
     r.note(

@@ -72,8 +72,8 @@ std::optional<std::string_view> key_of_user(const config::Experiment& e) {
   return std::nullopt;
 }
 
-// Returns whether the user names only a kind of tokenizer. The loaded folder's files are then read as that
-// kind.
+// Returns whether the user names only a kind of tokenizer. The files of the loaded folder are then read as
+// this kind of tokenizer.
 bool names_only_a_kind(const config::TrainerConfig& c, std::string_view key) {
   return key == "tokenizer_type" && c.tokenizer_type != "NullTokenizer" &&
          c.tokenizer_type != "ByteTokenizer" && c.tokenizer_type != "byte";

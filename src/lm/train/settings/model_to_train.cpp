@@ -219,7 +219,7 @@ std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& e, std::
   if (of_preset && c.vocab_size) {
     const std::string ids = std::to_string(*c.vocab_size);
     if (c.tokenizer_type == "NullTokenizer") return load_tokenizer("NullTokenizer", ids);
-    // If the preset's tokenizer exists, mock data uses its ids and ends documents with its end token.
+    // If the preset's tokenizer exists, mock data uses the ids and the end token of this tokenizer.
     const std::optional<std::string> missing = c.mock_data ? missing_tokenizer(c) : std::nullopt;
     if (missing) {
       if (notes) {

@@ -63,7 +63,7 @@ class TrainingSession {
   // If there is a loss rule, runs its work before a step. `batches` are this rank's batches of the step. Call
   // this function before TrainingStep::begin().
   void before_step(std::int64_t step, std::span<data::Batch> batches);
-  // Returns the delayed scales; null if the precision recipe has none.
+  // Returns the delayed scales; null if the precision recipe has no delayed scales.
   engine::DelayedScales* scales() { return scales_ ? &*scales_ : nullptr; }
   // Returns the settings of a decoder for these weights; empty if SessionSettings::sample_capacity is 0.
   const std::optional<ReaderSettings>& decoding() const { return decoding_; }

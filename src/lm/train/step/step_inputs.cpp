@@ -102,8 +102,8 @@ void StepInputs::for_each(ModelInputs& inputs, int chunk, bool training, bool wi
     held(inputs.loss_weights, DType::kF32, host.loss_weights);
   }
   if (settings_.packed_documents) held(blocks.first_key, DType::kI32, host.first_key);
-  // Covers the tokens of all context ranks, because random numbers belong to positions in the complete
-  // sequence.
+  // The numbers are for the tokens of all context ranks, because random numbers belong to positions in the
+  // complete sequence.
   if (training && draws_random_) visit(blocks.token_numbers, DType::kI32, all, host.token_numbers.data());
   if (!with_mtp || !last) return;
   inputs.mtp.resize(static_cast<std::size_t>(model_.config().mtp.modules()));

@@ -46,7 +46,7 @@ class StepInputs {
   // whether to add the inputs of multi-token prediction.
   void stage(Staging& host, const data::BatchView& batch, std::int64_t number, double weight,
              bool with_mtp) const;
-  // Allocates the inputs of a model chunk in stash memory on the tape, and copies them from `host`. If
+  // Allocates the inputs of a model chunk in stash memory on the tape, and copies the inputs from `host`. If
   // `places` is given, only stores the allocated memory in `places`. In a recorded step, copy() then copies
   // the inputs.
   ModelInputs place(engine::Tape& tape, int chunk, bool with_mtp, Staging& host,

@@ -18,8 +18,9 @@ struct MeshMismatch {
   std::string next;  // the advice: "set tensor_model_parallel_size to 2"
 };
 
-// Returns the first reason why the model cannot train on the mesh, or nullopt if it can. Microbatches have
-// `micro_batch` sequences of `sequence` tokens; `exchange`: how context ranks exchange data.
+// Returns the first reason why the model cannot train on the mesh; nullopt if there is no reason.
+// Microbatches have `micro_batch` sequences of `sequence` tokens; `exchange`: how context ranks exchange
+// data.
 std::optional<MeshMismatch> mesh_mismatch(const ModelConfig& config, const engine::MeshShape& shape,
                                           std::int64_t micro_batch, std::int64_t sequence,
                                           engine::ContextParallel::Exchange exchange = {});

@@ -99,8 +99,7 @@ std::optional<ClockState> RunLength::continued_clock() const {
     kept.finished = false;
     return kept;
   }
-  // If the checkpoint is from an older version that counted only steps, or from a run with train_iters, the
-  // time is given in steps of that run.
+  // Older versions and runs with train_iters counted only steps. `seconds` is then this number of steps.
   if (!same || state.train_iters == 0) return ClockState{.seconds = static_cast<double>(state.iteration)};
   const double each = *plan_.c.train_minutes * 60 / static_cast<double>(state.train_iters);
   return ClockState{.seconds = static_cast<double>(state.iteration) * each,

@@ -5,8 +5,8 @@
 // spread over the remaining time. A slower or faster machine changes the number of steps but not the shape of
 // the schedule. The number of steps that is planned at the start affects only the order of the data.
 //
-// For each step, rank 0 makes a decision (Turn) by its own clock, and the other ranks adopt it. Not
-// thread-safe.
+// For each step, rank 0 makes a decision (Turn) by its own clock, and the other ranks adopt this decision.
+// Not thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,7 @@ class Indexer {
  public:
   Indexer(const ModelConfig& config, const BlockParameters& parameters);
 
-  // Returns, for each token of the microbatch, the tokens that the indexer selects for it
+  // Returns the tokens that the indexer selects for each token of the microbatch
   // (engine/operators/selected_attention.h). `h`: the normed stream, only this rank's tokens; `latents`: the
   // normed query latents of all tokens.
   engine::Value select(const engine::Value& h, const engine::Value& latents, const BlockInputs& in) const;

@@ -26,11 +26,11 @@ struct FitChoice {
   std::string next;       // the next faster choice, which needs too much memory; empty if there is none
 };
 
-// Returns the choice with the least work per step that fits `supply`; among choices with equal work, the one
-// with the largest microbatch. Work is the FLOPs of all kernels plus, with pipelines, the FLOPs that would
-// fit into the idle time of stages. `model` is the experiment's model; `world` is the number of ranks.
-// `keep_microbatch` keeps the experiment's micro_batch_size, for a run that resumes. If no choice fits,
-// throws Error(kInvalid) with at most three changes that would help. Also throws the errors of the
+// Returns the choice with the least work per step that fits `supply`. If several choices have equal work,
+// returns the choice with the largest microbatch. Work is the FLOPs of all kernels plus, with pipelines, the
+// FLOPs that would fit into the idle time of stages. `model` is the experiment's model; `world` is the number
+// of ranks. `keep_microbatch` keeps the experiment's micro_batch_size, for a run that resumes. If no choice
+// fits, throws Error(kInvalid) with at most three changes that would help. Also throws the errors of the
 // experiment's own settings.
 FitChoice choose_fit(const config::Experiment& experiment, const ModelConfig& model,
                      const FamilyRegistry& families, const MemorySupply& supply, int world = 1,

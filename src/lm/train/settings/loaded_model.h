@@ -22,8 +22,8 @@ struct LoadedModel {
 //     because they extend the context; any other key throws Error(kInvalid) at its location;
 //   - in a preset: throws if the key determines tensor shapes; other keys are ignored with a note;
 //   - nowhere, so that it has its default value: the value of config.json is used without a note.
-// Settings that affect only training (such as MtpConfig::enabled) come from `ours`. If the weights were
-// trained with router losses, the notes name these.
+// Settings that affect only training (such as MtpConfig::enabled) come from `ours`. A note names each router
+// loss with which the weights were trained.
 LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const ModelConfig& ours,
                                   const ModelConfig& loaded, const std::string& where);
 

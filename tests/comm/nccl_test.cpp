@@ -1,5 +1,5 @@
-// The GPU communicator without a GPU, on a library with NCCL's interface (fake_nccl.h) whose ranks are
-// threads on guard devices: results, groups, and failures of ranks and of the library.
+// Tests the GPU communicator without a GPU: results, groups, and failures of ranks and of the library. A fake
+// library has NCCL's interface (fake_nccl.h). Ranks are threads on guard devices.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
-// Wraps any device, adds streams that can be recorded (Device::capture), as on a GPU, and counts kernels and
-// replays. Actions that a GPU forbids during a recording are errors here: the recording thread may not wait
-// for the stream, use events on it or allocate memory. Other threads and streams continue.
+// Wraps any device and adds streams that can be recorded (Device::capture), as on a GPU. Counts kernels and
+// replays. Actions that a GPU forbids during a recording are errors here. The recording thread may not wait
+// for the stream, use events on the stream, or allocate memory. Other threads and streams continue.
 //
 //   auto counts = std::make_shared<RecordingDevice::Counts>();
 //   RecordingDevice device(turbo::make_cpu_device(2), counts);

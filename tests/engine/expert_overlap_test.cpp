@@ -1,5 +1,5 @@
-// Tests work that overlaps the transfer of tokens to experts on other ranks: the order of launches and events
-// on guard devices, whose streams are asynchronous, and equal bits with and without overlap.
+// Tests work that overlaps the transfer of tokens to experts on other ranks. Checks the order of launches and
+// events on guard devices, which have asynchronous streams. Results have equal bits with and without overlap.
 #include <gtest/gtest.h>
 
 #include <cmath>

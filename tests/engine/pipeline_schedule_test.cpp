@@ -1,5 +1,5 @@
-// Tests pipeline schedules of every kind and many sizes: work follows its inputs, sends match receives, no
-// stage deadlocks, and idle time and memory are as the papers state.
+// Tests pipeline schedules of every kind and many sizes: work runs after its inputs exist, sends match
+// receives, and no stage deadlocks. Idle time and memory are as the papers state.
 #include "engine/parallel/pipeline_schedule.h"
 
 #include <gtest/gtest.h>
@@ -41,8 +41,8 @@ void for_each_schedule(ScheduleKind kind, Check&& check) {
   }
 }
 
-// Runs a schedule under strict rules: a stage runs its items one after the other, a transfer needs both sides
-// at once, and an item's inputs must be present when its turn comes.
+// Runs a schedule under strict rules: a stage runs its items one after the other, and a transfer needs both
+// sides at once. The inputs of an item must be present when the item starts.
 class StrictMachine {
  public:
   explicit StrictMachine(const PipelineSchedule& schedule) : schedule_(schedule), shape_(schedule.shape) {}

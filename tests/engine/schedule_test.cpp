@@ -1,5 +1,5 @@
-// Tests several live tapes: every legal order of forward, input-gradient and weight-gradient work over
-// microbatches and two halves of a model (a zero-bubble V on one device) gives the same gradient bits.
+// Tests several live tapes with two halves of a model (a zero-bubble V on one device). Every legal order of
+// the forward, input-gradient and weight-gradient work of all microbatches gives the same gradient bits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ PipelineSchedule schedule_of(std::vector<Work> list, bool weights) {
 }
 
 // A random order of all work that respects the dependencies: chunks forward in order, then backward from the
-// last chunk, and weight gradients after their backward.
+// last chunk, and each weight gradient after the backward pass of its chunk.
 PipelineSchedule random_schedule(unsigned seed, bool weights) {
   std::mt19937 random(seed);
   struct Progress {

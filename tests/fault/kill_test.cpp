@@ -39,8 +39,8 @@ TEST(Kill, ARunThatIsKilledAndRestartedEqualsOneThatIsNot) {
     for (int starts = 0;; ++starts) {
       ASSERT_LT(starts, 200) << "no progress between kills";
       Program program(command(folder.path(), name));
-      // A kill comes at a random time, from before the first write until 70 % of a run, so each run is killed
-      // several times.
+      // A kill comes at a random time between the start and 70 % of a run. So each run is killed several
+      // times.
       const std::chrono::duration<double> life =
           whole * (kills < kKills ? std::uniform_real_distribution(0.02, 0.7)(random) : 1000.0);
       const auto end = std::chrono::steady_clock::now() + life;

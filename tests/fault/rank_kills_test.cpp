@@ -92,7 +92,7 @@ TEST_P(RankKills, EndAllAndTheRestartLosesNothing) {
     const ProgramResult result = program.wait();
     EXPECT_NE(result.exit_code, 0);
     EXPECT_LT(std::chrono::steady_clock::now() - began, 5s);
-    // The message may name another rank: on a very busy machine peers end with their own errors before the
+    // The message may name another rank. On a very busy machine, peers may end with other errors before the
     // launcher detects the killed process. tests/launch tests the launcher's message.
     EXPECT_THAT(result.err, HasSubstr("error: rank "));
     for (const pid_t process : all) EXPECT_NE(kill(process, 0), 0) << "a rank still runs";

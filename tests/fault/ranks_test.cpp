@@ -1,5 +1,5 @@
-// Tests of training with several processes: the results equal those of one process, any number of ranks can
-// resume any checkpoint, and an error of one rank ends all ranks.
+// Tests of training with several processes. The results equal those of one process. Any number of ranks can
+// resume any checkpoint. An error of one rank ends all ranks.
 #include "fault/ranks.h"
 
 #include <gmock/gmock.h>

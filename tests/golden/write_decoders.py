@@ -51,9 +51,8 @@ MODELS = {
     "ministral3": lambda: transformers.Ministral3Config(**COMMON | {"num_hidden_layers": 3}, head_dim=32, rope_parameters=YARN),
 }
 # Matrices that are followed by a norm. An AdamW step rotates such a matrix by the learning rate divided by the scale of
-# the matrix. With half of this scale, the rotation was too large: rounding the weights to bf16 moved the gradient norm
-# of the tenth step by 5.6 %, although everything else was float64. With this scale, rounding moves none of the ten
-# gradient norms by more than 0.4 %.
+# the matrix. With half of this scale, the rotation was too large. Rounding only the weights to bf16 moved the gradient
+# norm of the tenth step by 5.6 %. With this scale, rounding moves none of the ten gradient norms by more than 0.4 %.
 NORMED = {"olmo2": ("q_proj.weight", "k_proj.weight", "o_proj.weight", "down_proj.weight")}
 
 

@@ -128,8 +128,8 @@ TEST(Habits, OperandsHaveNames) {
   EXPECT_GT(calls, 300);
 }
 
-// A function uses the names of only one operator. A name of another operator would select an operand by its
-// position, perhaps the wrong operand.
+// A function uses the names of one operator only. Another operator's name selects the operand at the same
+// position, which may be the wrong operand.
 TEST(Habits, AFunctionNamesOperandsOfOneOperator) {
   static const std::regex use(R"(\bop_?\.)" + kOperandOf + R"((\w+)::k)");
   int functions = 0;

@@ -236,8 +236,8 @@ TEST(Newcomers, EveryFindingComesFromACheck) {
   for (const auto& [word, file] : definitions("", "(\\.check = \")")) ADD_FAILURE() << word << " in " << file;
 }
 
-// A benchmark has two files. The file for its work ends with the benchmark's entry. The file for its command
-// only selects this entry, by the suite's name.
+// A benchmark has a file for its work and a file for its command. The file for the work ends with the
+// benchmark's entry. The command selects the entry by the suite's name, and has no other code.
 TEST(Newcomers, ABenchmarkIsItsWorkAndItsCommand) {
   const auto benchmarks =
       definitions("bench/", "^extern const BenchmarkEntry k\\w+\\{\\s*\\.name = \"([\\w-]+)\"");

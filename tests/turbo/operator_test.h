@@ -190,7 +190,7 @@ class OperatorBench {
   Context& context() { return context_; }
   Meter& meter() { return meter_; }
 
-  // Returns a new tensor, filled with bytes that are NaN in every floating-point type, so that a test detects
+  // Returns a new tensor, filled with bytes that are NaN in every floating-point type. So a test detects
   // elements that a kernel does not write.
   Tensor empty(DType dtype, Shape shape) {
     Tensor tensor = zeros(dtype, shape);

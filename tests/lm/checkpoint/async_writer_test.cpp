@@ -94,8 +94,8 @@ TEST(SnapshotBuffer, CopiesWhatWasNotReadInTime) {
   }
 }
 
-// Reading a tensor does not release its copy if the axes have another order in the file: assembling slabs may
-// read the tensor twice.
+// If the axes have another order in the file, a tensor is copied even after it was read: assembling slabs may
+// read a tensor twice.
 TEST(SnapshotBuffer, KeepsWhatIsReadTwice) {
   TestTensors tensors;
   tensors.add("turned", DType::kF32, {2, 3, 4}, 1);

@@ -270,8 +270,7 @@ TEST(ConversationFormat, ChatMl) {
   EXPECT_EQ(written(ConversationFormat::kChatMl, *tokenizer,
                     R"({"instruction": "Add", "input": "1 2", "output": "3"})"),
             "<|im_start|>user\nAdd\n\n1 2<|im_end|>\n<|im_start|>assistant\n{3<|im_end|>}");
-  // Each of the two turn marks is one token. The two marks have the ids 128 and 129. The 127 ids before 128
-  // belong to bytes.
+  // Each of the two turn marks is one token: 128 or 129. Lower ids belong to bytes.
   LearnedTokens tokens;
   ConversationWriter(ConversationFormat::kChatMl, *tokenizer)
       .write(conversation_of(R"({"prompt": "a", "response": "b"})"), tokens);

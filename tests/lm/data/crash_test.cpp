@@ -1,5 +1,5 @@
-// Wherever tokenizing, merging or splitting was interrupted or ran out of disk space, no data set is partial,
-// and a second call makes equal files.
+// Interrupts tokenizing, merging and splitting at every operation, or lets the disk fill up. No data set is
+// partial, and a second call makes equal files.
 #include <gmock/gmock.h>
 
 #include <cerrno>

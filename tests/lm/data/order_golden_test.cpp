@@ -20,8 +20,8 @@ const std::string kGolden = PRIMUS_SOURCE_DIR "/tests/golden/megatron/";
 // numbers 1; a sum from left to right would lose only the first 1.
 TEST(NumpyRandom, SumsAsNumpyDoes) {
   EXPECT_EQ(pairwise_sum(std::vector<double>{1, 0x1p60, -0x1p60, 1, 1, 1, 1, 1}), 4);
-  // Each partial sum takes every eighth number, so 2^60 and -2^60 cancel first and no other number is lost. A
-  // remainder, like the 17th number, is added at the end.
+  // Each partial sum takes every eighth number. So 2^60 and -2^60 cancel first, and no other number is lost.
+  // A remainder, like the 17th number, is added at the end.
   std::vector<double> sixteen(16, 1);
   sixteen[0] = 0x1p60;
   sixteen[8] = -0x1p60;

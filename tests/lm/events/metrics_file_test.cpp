@@ -264,9 +264,9 @@ TEST(MetricsFile, SyncOutlivesAPowerFailure) {
   EXPECT_THAT(iterations(env), ElementsAre(1, 2));
 }
 
-// A run of 12 iterations with checkpoints at every fourth is killed at each single file operation (SIGKILL:
-// completed writes stay, one may be partial) and then restarted. The file must have exactly one line per
-// iteration.
+// A run of 12 iterations saves a checkpoint at every fourth iteration. The run is killed at each single file
+// operation, and then restarted. After SIGKILL, completed writes stay, and one write may be partial. The file
+// must have exactly one line per iteration.
 TEST(MetricsFile, OneLineForEachIterationWhateverKills) {
   constexpr int kLast = 12, kEvery = 4;
   const auto run = [](FaultEnv& env, std::int64_t& checkpoint) {

@@ -46,8 +46,8 @@ TEST(RunLock, LetsOneProcessIn) {
   const test::TemporaryFolder folder;
   {
     const RunLock held(folder.path());
-    // flock() belongs to the open file, so a second lock in this process is refused like that of another
-    // process.
+    // A lock of flock() belongs to the open file. So a second lock in this process is refused, like a lock of
+    // another process.
     try {
       const RunLock second(folder.path());
       ADD_FAILURE() << "the folder was locked twice";

@@ -1,6 +1,6 @@
-// Import and export of model folders: published weights are preserved bit for bit, quantised weights become
-// the numbers that they encode, and a folder that does not match its config.json is refused before anything
-// is written.
+// Tests import and export of model folders. Published weights are preserved bit for bit. Quantised weights
+// become the numbers that they encode. A folder that does not match its config.json is refused before
+// anything is written.
 #include "lm/exchange/exchange.h"
 
 #include <fmt/format.h>

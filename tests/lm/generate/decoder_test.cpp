@@ -81,8 +81,8 @@ TEST(Decoder, ComputesInBf16) {
   expect_close(decoder->read(tokens), reference.back(), 5e-2);
 }
 
-// Products that a GPU fuses during decoding (engine/operators/normed.h), with the biases and head norms of
-// some families: the emulated kernels agree with the CPU's.
+// Tests products that a GPU fuses during decoding (engine/operators/normed.h), with the biases and head norms
+// of some families. The emulated kernels agree with the CPU kernels.
 TEST(Decoder, FusedProductsOfAGpuAgreeWithTheCpu) {
   ModelConfig grouped = tiny_config();
   grouped.layers = 1, grouped.hidden = 1032;  // shorter rows are not fused

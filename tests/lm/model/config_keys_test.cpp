@@ -1,5 +1,5 @@
-// Keys of config.json: a key that changes what transformers computes always has an effect or is refused, and
-// an unknown key is always reported.
+// Tests keys of config.json. A key that changes the result of transformers has an effect or is refused. An
+// unknown key is always reported.
 #include "lm/model/config_keys.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// config.json: which keys are read, which are refused and how errors name them, and that a written file reads
-// back as an equal model.
+// Tests config.json: which keys are read, which keys are refused, and the errors about keys. A written file
+// reads back as an equal model.
 #include "lm/model/model_config.h"
 
 #include <fmt/format.h>
@@ -563,8 +563,8 @@ TEST(ModelConfig, GreedyChoiceKnowsNoGroups) {
   EXPECT_EQ(refusal(root), "'n_group' is missing");
 }
 
-// LFM2's config.json has the feed-forward width that a model without gates would have, and lists either the
-// kinds of layers or the layers with attention.
+// LFM2's config.json has the feed-forward width of a model without gates. It lists either the kinds of layers
+// or the layers with attention.
 TEST(ModelConfig, ShortConvolutionsAndTheirFeedForwards) {
   json root = golden("lfm2");
   root["layer_types"] = nullptr;

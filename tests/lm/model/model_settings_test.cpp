@@ -1,5 +1,5 @@
-// From an experiment to a model: the keys of every family take effect, and a setting that a family does not
-// support is refused at its key.
+// Tests models made from experiments. The keys of every family take effect. If a family does not support a
+// setting, the error names the key.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -421,8 +421,8 @@ TEST(ModelSettings, Windows) {
             "exp.yaml:14: window_attn_skip_freq needs window_size");
 }
 
-// One line in model_fields.def is enough for a field: its setting reaches the model, is filled into an
-// experiment without it, and is named in errors about its keys.
+// One line in model_fields.def is enough for a field. The field's setting reaches the model, and is filled
+// into an experiment without this setting. Errors about the field's keys name the setting.
 TEST(ModelFields, GoFromSettingsToTheModelAndBack) {
   const ModelConfig untouched;
   int fields = 0;

@@ -1,7 +1,7 @@
 // Compares training steps with steps of Megatron-LM with equal settings
 // (tests/golden/megatron/write_model_golden.py): the losses of the model, of multi-token prediction and of
-// the routers, the load of each expert, every gradient of their sum, and the update of the expert biases;
-// also with packed documents.
+// the routers, every gradient of the sum of these losses, the load of each expert, and the update of the
+// expert biases. Some cases have packed documents.
 #include "lm/train/megatron_golden.h"
 
 #include <gtest/gtest.h>

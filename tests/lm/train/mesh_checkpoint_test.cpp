@@ -1,5 +1,5 @@
-// Checkpoints do not depend on the mesh: ranks of any mesh load what ranks of any other mesh saved, and save
-// weights and optimizer states again byte for byte.
+// Checkpoints do not depend on the mesh. Ranks of any mesh load the checkpoints of any other mesh, and save
+// the loaded weights and optimizer states byte for byte.
 #include <gtest/gtest.h>
 
 #include <algorithm>

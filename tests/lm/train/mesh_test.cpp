@@ -1071,8 +1071,8 @@ TEST(MeshExperts, EvenChoicesEqualOneDevice) {
   }
 }
 
-// Each part of an all-to-all has the maximum number of rows, which is the number of a rank's tokens, or less
-// if capacities limit it.
+// Each part of an all-to-all has the maximum number of rows. This maximum is the number of a rank's tokens,
+// or less if capacities limit the rows.
 TEST(MeshTraffic, AllToAllIsAsLargeAsCapacitiesAllow) {
   for (const double factor : {0.0, 1.1}) {
     ModelConfig model = mixture_all_to_all();

@@ -1,7 +1,7 @@
-// Multi-token prediction: losses equal those of a naive Llama in double precision (order of the joined
-// halves, positions of predicted tokens, masks at the ends of documents, means), gradients equal finite
-// differences, and other results do not change. Bit-exactness is tested in invariants_test.cpp, model
-// "deepseek".
+// Tests multi-token prediction. Losses equal the losses of a naive Llama in double precision. This covers the
+// order of the joined halves, positions of predicted tokens, masks at the ends of documents, and means.
+// Gradients equal finite differences. Other results do not change. Bit-exactness is tested in
+// invariants_test.cpp, model "deepseek".
 #include "lm/model/multi_token_prediction.h"
 
 #include <gtest/gtest.h>

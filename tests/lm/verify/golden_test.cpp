@@ -79,8 +79,8 @@ class LoraGolden : public testing::TestWithParam<AdaptedGolden> {};
 
 // Number of adapter matrices in two layers. Llama has four As and seven Bs per layer. Qwen3 has two As and
 // four Bs in attention, and two As and three Bs for each of eight experts. DeepSeek has one A and one B in
-// attention. The dense feed-forward of its first layer, and the six experts and the shared expert of its
-// second layer, have two As and three Bs each.
+// attention. Each feed-forward of DeepSeek has two As and three Bs: the dense one of the first layer, and the
+// six experts and the shared expert of the second layer.
 INSTANTIATE_TEST_SUITE_P(Models, LoraGolden,
                          testing::Values(AdaptedGolden{"llama", ".", 2 * (4 + 7)},
                                          AdaptedGolden{"qwen3_moe", "qwen3_moe", 2 * (6 + 8 * 5)},

@@ -204,8 +204,8 @@ Values wild_gradient(std::int64_t n, int step) {
   return rounded(grad, DType::kF32);
 }
 
-// Checks that the moments `stored` are correct roundings of `exact`. The scale of each block is right for its
-// largest value. Every value became one of the two adjacent codes. Rounding has no bias.
+// Checks the moments `stored` for the exact values `exact`: the scale of each block is right for the block's
+// largest value. Every value became one of the two codes around the value. Rounding has no bias.
 void expect_stored(const Values& stored, const Values& exact, const Values& scales, const Format& format) {
   double bias = 0, variance = 0;
   for (std::size_t block = 0; block < scales.size(); ++block) {
@@ -232,9 +232,8 @@ void expect_stored(const Values& stored, const Values& exact, const Values& scal
   EXPECT_LE(std::abs(bias), 5 * std::sqrt(variance));
 }
 
-// Compares a step with 8-bit moments with a step that starts from equal fp32 moments. The weights have equal
-// bits, and the new 8-bit moments are the rounded fp32 moments. The first moment, the second moment, or both
-// have 8 bits.
+// A step with 8-bit moments is compared with a step that starts from equal fp32 moments: weights have equal
+// bits, and the new 8-bit moments are the rounded fp32 moments. One of the moments, or both, are in 8 bits.
 TEST_P(BlockMomentsTest, AStepIsThatOfTheNumbersTheyHold) {
   for (const std::int64_t n : {kMomentBlock, 3 * kMomentBlock, 150 * kMomentBlock}) {
     for (const auto& [first_coded, second_coded] : {std::pair(true, true), {true, false}, {false, true}}) {

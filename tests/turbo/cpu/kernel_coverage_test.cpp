@@ -1,5 +1,5 @@
-// Checks that every kernel that is declared in an operator's header is in the list of kernels, has a CPU and
-// a GPU implementation, and is tested.
+// Checks every kernel that an operator's header declares: it is in the list of kernels, has a CPU and a GPU
+// implementation, and is tested.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -310,8 +310,8 @@ TEST(Gemm, BitIdenticalWhenSliced) {
   });
 }
 
-// If rows are picked from a larger matrix by index, some of them twice, results have the bits of a product
-// with a matrix that has these rows in order.
+// Rows are picked from a larger matrix by index, some rows twice. The results have the bits of a product with
+// a copy of these rows in order.
 TEST(Gemm, BitIdenticalWhenRowsArePicked) {
   ThreadPool pool(2);
   for_each_kernel([&](GemmProvider provider, DType ab) {

@@ -69,7 +69,7 @@ Values doubles(const std::vector<int>& values) { return {values.begin(), values.
 class MoePermuteTest : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, MoePermuteTest, ::testing::ValuesIn(devices_under_test()));
 
-// Each rank sends a token once to each rank that has one of the token's experts, and row indices of all ranks
+// Each rank sends a token once to each rank that has one of the token's experts. The row indices of all ranks
 // are consistent.
 TEST_P(MoePermuteTest, PlanDispatch) {
   OperatorBench bench(GetParam());

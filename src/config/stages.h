@@ -12,7 +12,7 @@ namespace primus::config {
 
 struct TrainerConfig;
 
-// The kind of training data, which determines the keys that name it.
+// The kind of training data. The kind determines which keys name the data.
 enum class Material : std::uint8_t {
   kText,           // data_path and related keys, or mock_data
   kConversations,  // sft_dataset_name

@@ -82,8 +82,8 @@ WrittenBytes AsyncWriter::last_written() const {
 }
 
 void AsyncWriter::run() {
-  // Has a lower priority than the training threads. This thread runs while they are idle, and wait_copied()
-  // does not need this thread.
+  // Has a lower priority than the training threads. This thread runs while the training threads are idle.
+  // wait_copied() does not need this thread.
   constexpr int kNice = 10;
   // Sets the niceness of this thread only (Linux). Ignores a failure, which affects only speed.
   ::setpriority(PRIO_PROCESS, 0, kNice);

@@ -189,7 +189,7 @@ class AsyncWriter {
                 // rest from a copy
     kOnDevice,  // like kLive, but for tensors in device memory: the writer copies the tensors at once, while
                 // the device computes
-    kStable,  // the tensors do not change until wait() returns or the next save() begins: no copy is needed
+    kStable,    // the tensors do not change until wait() returns or the next save() begins: no copy is needed
   };
 
   explicit AsyncWriter(Path root, SaveOptions options = {}, Env& env = Env::posix());

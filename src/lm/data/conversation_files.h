@@ -20,7 +20,8 @@ struct ConversationFiles {
   std::vector<std::string> other;
   bool divided = false;  // true: a folder with separate files for each split; false: all files are in `train`
 
-  // Returns whether files for validation or test exist. If not, a part of `train` may be used for validation.
+  // Returns whether files for validation or test exist. If no such files exist, a part of `train` may be used
+  // for validation.
   bool has_evaluated() const { return !valid.empty() || !test.empty(); }
 };
 

@@ -51,7 +51,7 @@ class GptDataset final : public Dataset {
 };
 
 // For each sample of a blend: its data set, and its number within that data set. Each sample comes from the
-// data set whose number of samples so far is furthest below its share. Of equal data sets, the first is
+// data set whose number of previous samples is furthest below its share. The first of equal data sets is
 // chosen (Megatron's build_blending_indices).
 struct BlendOrder {
   std::vector<std::uint16_t> dataset;

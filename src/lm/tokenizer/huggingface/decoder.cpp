@@ -16,7 +16,8 @@ using TextOf = std::function<std::string_view(std::int32_t)>;
 
 namespace {
 
-// A decoder without settings. Its state is constructed from the function that returns the text of a token.
+// A decoder without settings. The state of the decoder is constructed from the function that returns the text
+// of a token.
 template <class State>
 class PlainDecoder final : public Decoder {
  public:

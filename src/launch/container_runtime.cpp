@@ -12,9 +12,9 @@
 namespace primus::launch {
 namespace {
 
-// Returns docker's error if its daemon does not answer; empty if it does. The request lists at most one
-// container. In every version, including podman's emulation of docker, this is the cheapest request that
-// fails without a daemon.
+// Returns docker's error if the docker daemon does not answer; empty if the daemon answers. The request lists
+// at most one container. In every version, including podman's emulation of docker, this is the cheapest
+// request that fails without a daemon.
 std::string why_docker_fails(const Surroundings& surroundings) {
   constexpr std::chrono::seconds kPatience{10};
   const SubprocessResult asked = run_subprocess(

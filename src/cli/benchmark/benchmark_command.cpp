@@ -87,7 +87,7 @@ class EntryCommand final : public Command {
   bool is(BenchmarkSubject subject) const { return entry_.subject == subject; }
   bool has_device() const { return is(BenchmarkSubject::kDevice) || is(BenchmarkSubject::kRanks); }
 
-  // Throws errors that do not depend on the machine.
+  // Checks the options without examining the machine. Throws Error.
   void check_words() {
     if (is(BenchmarkSubject::kRanks)) ranks_.check_words();
     device_.check_words();

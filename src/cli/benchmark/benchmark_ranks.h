@@ -21,7 +21,7 @@ class BenchmarkRanks {
 
   // Declares --nproc, --nnodes and related options, and --transport.
   void declare(Arguments& args);
-  // Throws errors that do not depend on the machine.
+  // Checks the options without examining the machine. Throws Error.
   void check_words() const;
   std::int64_t nodes() const { return ranks_.nodes(); }
   // Starts the ranks if no launcher has started them. Otherwise connects the ranks and measures on each.

@@ -167,7 +167,7 @@ class Preflight final : public Command {
     return (only_perf() && perf_.tests != "storage") || node_.expected_gpus.value_or(0) > 0;
   }
 
-  // Throws errors that do not depend on the machine.
+  // Checks the options without examining the machine. Throws Error.
   void check_words() const {
     if (config_.empty() && !overrides_.empty()) {  // without an experiment, these words cannot be overrides
       throw invalid(fmt::format("'{}' is not an option of preflight", overrides_.front()),

@@ -206,7 +206,7 @@ class Train : public Command {
     check_words();
   }
 
-  // Throws errors that depend on neither the machine nor the ranks.
+  // Checks the options without examining the machine or the ranks. Throws Error.
   void check_words() const {
     if (fit_memory_) parse_fit_memory(*fit_memory_);
     constexpr std::int64_t kMaxWorld = 1 << 20;

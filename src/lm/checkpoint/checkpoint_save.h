@@ -37,8 +37,8 @@ class CheckpointSave {
   // Rank 0: checks that the data of all ranks covers every tensor, and merges the checksums. Returns the
   // argument of assemble(), which is equal for every rank; empty if there is nothing to assemble.
   std::string collect(const std::vector<std::string>& written);
-  // Every rank: writes each slab (AxisOrder) of which it holds the first element. Other ranks hand over the
-  // slab's remaining elements in files.
+  // Every rank: writes each slab (AxisOrder) of which this rank holds the first element. Other ranks hand
+  // over the slab's remaining elements in files.
   void assemble(const std::string& collected);
   // Rank 0: removes handover files, writes the manifest, and syncs the folder.
   void finish();

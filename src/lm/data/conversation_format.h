@@ -135,7 +135,7 @@ class ConversationWriter {
   }
 
  private:
-  // A text that is encoded separately. `ends`: whether the token that ends an answer follows it.
+  // A text that is encoded separately. `ends`: whether the token that ends an answer follows the text.
   struct Piece {
     std::string text;
     bool learned = false, ends = false;

@@ -80,7 +80,7 @@ struct DataOptions {
   // If the source is text and the share of validation or test data rounds to zero sequences, this split gets
   // enough sequences for one sample.
   std::string split;
-  // Splits text in data_path differently (.bin/.idx data keep `split`). The last hundredth of the text's
+  // Replaces `split` for text in data_path, but not for .bin/.idx data. The last hundredth of the text's
   // sequences is used for validation, but at least enough sequences for one sample; there is no test data. A
   // text of one sequence is used for training only.
   bool hold_out_text = false;

@@ -194,7 +194,7 @@ std::string to_json(const IterationRecord& record) {
   if (record.throughput.average) add_speed(json, *record.throughput.average, "_avg");
   if (record.throughput.eta) json["eta_seconds"] = number(*record.throughput.eta);
   add_memory(json, record);
-  // The names of losses come from the experiment. Invalid UTF-8 in them must not stop the run.
+  // The names of losses come from the experiment. Invalid UTF-8 in a name must not stop the run.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

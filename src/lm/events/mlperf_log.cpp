@@ -26,7 +26,7 @@ std::string text_of(const MlperfValue& value) {
           if (std::isnan(v)) return "\"NaN\"";
           if (std::isinf(v)) return v > 0 ? "\"Infinity\"" : "\"-Infinity\"";
         }
-        // The names come from the environment. Invalid UTF-8 in them must not stop the run.
+        // The names come from the environment. Invalid UTF-8 in a name must not stop the run.
         return nlohmann::json(v).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
       },
       value);

@@ -17,7 +17,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using State = RunEnding::State;
 
-// The file always has this size. It can therefore be overwritten even when the disk is full.
+// The file always has this size. The file can therefore be overwritten even when the disk is full.
 constexpr std::size_t kBytes = 2048, kMaxText = 1000;
 
 constexpr std::array<std::pair<State, std::string_view>, 4> kStates = {{{State::kRunning, "running"},

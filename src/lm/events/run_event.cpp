@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The texts come from experiments and from the system. Invalid UTF-8 in them must not stop the run.
+// The texts come from experiments and from the system. Invalid UTF-8 in a text must not stop the run.
 std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 struct ToJson {

@@ -47,15 +47,15 @@ class TrainingMonitor {
   void iteration(const IterationRecord& record);
   void begin_evaluation(std::int64_t iteration, const std::string& data_set);
   void evaluation(const EvaluationRecord& record);
-  // Returns whether this evaluation is already recorded. An earlier process may have recorded it, if the run
-  // resumes from this iteration.
+  // Returns whether this evaluation is already recorded. If the run resumes from this iteration, an earlier
+  // process may have recorded the evaluation.
   bool evaluated(std::int64_t iteration, const std::string& data_set) const;
   // Returns whether a validation loss at or below the target is recorded for this iteration.
   bool reached_target(std::int64_t iteration) const;
   // Publishes a generated text. Does nothing if MonitorOptions::samples is false.
   void sample(const SampleRecord& record);
-  // Returns whether a generated text is already recorded for this iteration. An earlier process may have
-  // recorded it, if the run resumes from this iteration.
+  // Returns whether a generated text is already recorded for this iteration. If the run resumes from this
+  // iteration, an earlier process may have recorded a text.
   bool sampled(std::int64_t iteration) const { return options_.samples && iteration == last_sample_; }
   void checkpoint(std::int64_t iteration, CheckpointFacts::State state);
   // Publishes a request to stop. `cause`: the source of the request, or the limit that was reached.

@@ -21,7 +21,7 @@ namespace primus {
 namespace {
 
 // Members of the classes that differ between the two dialects. PCRE2's \s also includes U+180E, which left
-// White_Space in Unicode 6.3; its \w lacks marks and connectors. Oniguruma's \w and \b also count the
+// White_Space in Unicode 6.3; PCRE2's \w lacks marks and connectors. Oniguruma's \w and \b also count the
 // superscripts and fractions of Latin-1 as word characters, except for a \w inside a class.
 constexpr std::string_view kSpaces =
     R"(\x{9}-\x{d}\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";

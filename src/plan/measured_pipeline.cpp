@@ -116,7 +116,7 @@ void read_event(JsonReader& json, Trace& trace) {
   if (category != "schedule" || arguments.empty()) return;
   JsonReader reader(arguments, trace.name);
   read_work(reader, trace.name, timed.work);
-  // The condition is negated so that it also rejects NaN.
+  // The negated condition also rejects NaN.
   if (!(std::abs(timed.start) <= kLongest && duration >= 0 && duration <= kLongest)) {
     throw damaged(trace.name, fmt::format("a piece of work begins at {:.6g} ms and takes {:.6g} ms",
                                           timed.start, duration));
@@ -180,7 +180,7 @@ std::vector<Path> files_of(const Path& name) {
   if (status->type != FileStatus::Type::kFolder) return {name};
   std::vector<Path> files = files_in(name);
   if (!files.empty()) return files;
-  // For a run folder or its folder of traces, uses the newest traces.
+  // For a run folder, or for a run's folder of traces, uses the newest traces.
   const Path traces = Env::posix().status(name / "traces") ? name / "traces" : name;
   std::optional<std::filesystem::file_time_type> newest;
   for (const std::string& steps : Env::posix().list(traces)) {
@@ -261,7 +261,7 @@ double mean(const engine::PipelineTimeline& timeline, Kind kind) {
 // sent.
 void measure_transfers(MeasuredPipeline& result) {
   const engine::PipelineShape& shape = result.measured.schedule.shape;
-  // The sends, by part that produced the tensor, microbatch and direction.
+  // The sends. Key: the part that produced the tensor, the microbatch, and the direction.
   std::map<std::tuple<int, std::int64_t, bool>, TimedWork> sends;
   const auto& stages = result.measured.timeline.stages;
   const auto part = [&](std::size_t stage, const Work& work) {

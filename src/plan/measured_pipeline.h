@@ -1,5 +1,5 @@
-// The measured timeline of a pipeline, read from the traces of its ranks (key `profile`,
-// lm/train/run_trace.h), next to the timeline of its schedule. Free functions without state.
+// The measured timeline of a pipeline and the timeline of its schedule. The measured timeline comes from the
+// traces of the ranks (key `profile`, lm/train/run_trace.h). Free functions without state.
 #pragma once
 
 #include <cstdint>

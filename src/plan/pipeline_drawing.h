@@ -14,8 +14,8 @@ namespace primus::drawing {
 inline constexpr std::size_t kMargin = 10;  // left margin of text rows: "stage 12  "
 
 enum class Labels : std::uint8_t { kAll, kNone, kWhereTheyFit };
-// Draws one row per stage with `columns` columns, each of which represents the time `per_column`. Without
-// labels, a piece of work is drawn as its letter, repeated. '.' means that the stage is idle.
+// Draws one row per stage with `columns` columns. A column represents the time `per_column`. Without labels,
+// a piece of work is drawn as its letter, repeated. '.' means that the stage is idle.
 std::string text_rows(const engine::PipelineTimeline& timeline, std::size_t columns, double per_column,
                       Labels labels);
 

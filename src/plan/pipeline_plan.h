@@ -22,7 +22,7 @@ PipelinePlan plan_pipeline(engine::ScheduleKind kind, int stages, int chunks, st
 
 // Draws one row per stage, and the figures of the plan below the rows. If `width` is sufficient, every piece
 // of work shows its letter and microbatch, "F3" (a ' for each chunk after the first). Otherwise it shows its
-// letter, repeated in proportion to its time. '.' means that the stage waits.
+// letter, repeated in proportion to its time. '.' means that the stage is idle.
 std::string to_text(const PipelinePlan& plan, std::size_t width);
 // Draws the same picture as an SVG image with the width of a page.
 std::string to_svg(const PipelinePlan& plan);

@@ -150,19 +150,19 @@ Value cached_latent_attention(const Value& q, const Value& latent, const Value& 
 Value swiglu(const Value& gate_up, turbo::GluGate gate = turbo::GluGate::kSilu);
 
 // cap · tanh(x / cap) of each element (turbo/soft_cap), which caps router scores and LM logits. Pass x by
-// std::move to run in place. Recompute policies treat it as routing. lm_head_loss() has its own cap.
+// std::move to run in place. Recompute policies treat soft_cap() as routing. lm_head_loss() has its own cap.
 Value soft_cap(Value x, double cap);
 
 // The LM head and the weighted cross-entropy, in slices of tokens, so the complete logits never exist: [T,
 // hidden] -> [T] fp32, the weighted loss per token (turbo/cross_entropy/cross_entropy.h).
 //
-// In training the entire classifier runs in the backward pass, where loss, hidden gradient and (unless
-// deferred) weight gradient share one product per slice. The returned Value holds the loss only after
+// In training, the entire classifier runs in the backward pass. There the loss, the hidden gradient and the
+// weight gradient (if not deferred) share one product per slice. The returned Value holds the loss only after
 // Tape::backward().
 Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights);
 // Tokens per slice of lm_head_loss(), for `vocab` columns. On a CPU, the fp32 logits of a slice take at most
-// about 256 MiB. On a GPU the limit is 2 GiB or 1/40 of its memory, whichever is less. With bf16 gradients,
-// only a quarter of these logits exists at a time.
+// about 256 MiB. On a GPU the limit is the smaller of 2 GiB and 1/40 of the GPU's memory. With bf16
+// gradients, only a quarter of these logits exists at a time.
 std::int64_t lm_head_slice_tokens(const Device& device, std::int64_t tokens, std::int64_t vocab);
 
 }  // namespace primus::engine

@@ -1,7 +1,7 @@
 // Attention over keys that an indexer selected (turbo/selected_attention, turbo/indexer), on the tape.
 //
-// In training and in passes without a cache, the key rows are those of the microbatch, sequence after
-// sequence, and row numbers count from its first row. With a cache, row numbers refer to the pages.
+// In training and in passes without a cache, the key rows are the rows of the microbatch, sequence after
+// sequence. Row numbers count from the microbatch's first row. With a cache, row numbers refer to the pages.
 #pragma once
 
 #include "engine/operators/operators.h"

@@ -39,7 +39,7 @@ Tensor before(const OperatorCall& op, const Attributes& a) {
 }
 
 // Exchanges edges between ranks. `out`: the edges of the slices before this rank's slices (`by` -1) or after
-// them (`by` 1), and zeros where no such slice exists.
+// this rank's slices (`by` 1). Edges of missing slices are zero.
 void neighbours(turbo::Context& context, const Attributes& a, const Tensor& own, int by, const Tensor& out) {
   ContextParallel& group = *a.context;
   const std::int64_t ranks = group.ranks(), edge = own.elements() / a.shape.segments;

@@ -1,9 +1,9 @@
 // Short convolutions (turbo/causal_conv) as an operator of the tape.
 //
 // With context parallelism a token's neighbours may be on another rank. Each rank sends the last width - 1
-// inputs of its two slices of every sequence to all others, and uses the received inputs that precede its
-// slices. In the backward pass, gradients of these inputs are sent back. Only these few rows are exchanged,
-// independent of the sequence's length.
+// inputs of its two slices of every sequence to all other ranks. From the received inputs, a rank uses the
+// inputs that precede its slices. In the backward pass, gradients of these inputs are sent back. The number
+// of exchanged rows does not depend on the sequence's length.
 #pragma once
 
 #include "engine/operators/operators.h"

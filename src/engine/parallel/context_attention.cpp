@@ -75,9 +75,9 @@ void copy(turbo::Context& context, const Tensor& from, const Tensor& to) {
   if (!context.measuring()) context.stream.copy_on_device(to.data, from.data, to.bytes());
 }
 
-// One kernel call, which attends from queries of this rank to keys of any rank. Queries and keys belong to
-// one sequence. A piece is one slice of a sequence. Pieces are numbered in the order of a rank's rows. One
-// call may process two neighbouring pieces.
+// One kernel call: attention of this rank's queries to keys of any rank, within one sequence. A piece is one
+// slice of a sequence. Pieces are numbered in the order of a rank's rows. One call may process two
+// neighbouring pieces.
 struct Block {
   std::int64_t q, q_pieces, k, k_pieces;
   bool own_keys;  // this block contains each query's own key, so this call also adds the sinks
@@ -152,7 +152,7 @@ class Call {
   }
 
   // Statistics are [heads, tokens] per sequence. Kernels need the statistics of a block in contiguous memory.
-  // If a block has only one of the two pieces, `apart` is the contiguous copy.
+  // For a block with only one of the two pieces, `apart` is the contiguous copy.
   Tensor dense_lse(const Tensor& all, const Block& block, const Tensor& apart) const {
     return block.q_pieces == 2 ? lse_place(all, block) : apart;
   }
@@ -255,8 +255,8 @@ class Call {
   // first piece.
   Block causal_block(int from, std::int64_t first) const {
     const int rank = a_.context->rank();
-    // The first slice of an earlier rank precedes both slices of this rank, and its last slice follows both.
-    // Both slices of a later rank lie between the slices of this rank.
+    // The first slice of an earlier rank precedes both slices of this rank. The last slice of an earlier rank
+    // follows both slices of this rank. Both slices of a later rank lie between the slices of this rank.
     Block b = from == rank  ? block(first, 2, first, 2)
               : from < rank ? block(first, 2, first, 1)
                             : block(first + 1, 1, first, 2);
@@ -349,8 +349,8 @@ void forward(OperatorCall& op) {
   if (!in_place) launch(op.context(), turbo::Cast{.x = sum, .out = op.out(ContextOperands::kOut)});
 }
 
-// Gradients of a call's inputs. The gradient that this rank's queries give to its own keys is written into
-// the sum. The gradients that queries of other ranks give to these keys are added later.
+// Gradients of a call's inputs. The sum first gets the gradient of this rank's keys from this rank's queries.
+// Contributions from queries of other ranks are added later.
 class Gradients {
  public:
   Gradients(const OperatorCall& op, const Call& call, const Tensor& d_qkv)
@@ -358,8 +358,8 @@ class Gradients {
     Arena& scratch = op.context().scratch;
     if (!in_place_) wide_.emplace(scratch, DType::kF32, d_qkv.shape);
     sum_ = wide_ ? wide_->get() : d_qkv;
-    // With two ranks, each query gradient is the sum of two parts. They are added while gradients of keys and
-    // values are in flight.
+    // With two ranks, each query gradient is the sum of two parts. The two parts are added while gradients of
+    // keys and values are in flight.
     if (call.at_most_two_parts()) d_q_.emplace(scratch, sum_.dtype, Shape{call.tokens(), call.q_width()});
   }
 
@@ -457,8 +457,8 @@ class Gradients {
   Written written_{0}, attended_{0};
 };
 
-// Key and value gradients that are sums of three or more parts are sent in fp32. With two ranks, they are
-// sent once in their own type and added on the owner.
+// Key and value gradients that are sums of three or more parts are sent in fp32. With two ranks, these
+// gradients are sent once in their own type and added on the owner.
 void backward_input(OperatorCall& op) {
   const Call call(op);
   turbo::Context& context = op.context();
@@ -470,8 +470,8 @@ void backward_input(OperatorCall& op) {
   call.copy_out(qkv, call.q_width(), own.get());
   Gradients gradients(op, call, d_qkv);
   if (group.exchange() == ContextParallel::Exchange::kRing) {
-    // The gradients of a rank's keys and values follow them around the ring, one step later. The gradients
-    // start at the first rank after the owner, and end at the owner.
+    // The gradients of a rank's keys and values follow the keys and values around the ring, one step later.
+    // The gradients start at the first rank after the owner, and end at the owner.
     const ScratchTensor part(scratch, gradients.dtype(), call.kv_shape());
     const ScratchTensor arriving(scratch, gradients.dtype(), call.kv_shape());
     std::optional<ScratchTensor> sum;

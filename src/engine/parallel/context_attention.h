@@ -1,8 +1,8 @@
 // Context parallelism: the ranks of a group hold different tokens of the same sequences, and attention
 // transfers keys and values to the queries (ring attention, Liu et al. 2023; the layout is Megatron-LM's).
 //
-// Each sequence is cut into 2 C slices for C ranks, and rank c holds the slices c and 2 C - 1 - c, which
-// balances the causal work. All operators except attention work on the rank's own tokens, whose positions are
+// Each sequence is cut into 2 C slices for C ranks. Rank c holds the slices c and 2 C - 1 - c, which balances
+// the causal work. All operators except attention work on the rank's own tokens, whose positions are
 // explicit.
 //
 //   kRing       keys and values are sent around the ring. Each transfer overlaps the attention over
@@ -47,7 +47,7 @@ class ContextParallel {
   void pass_on(const Tensor& from, const Tensor& into, Event& arrived);
   void all_gather(const Tensor& own, const Tensor& all);
   void reduce_scatter(const Tensor& all, const Tensor& own);
-  // Runs the transfers; values_arrived() marks their end.
+  // Runs the transfers; values_arrived() marks the end of the transfers.
   void exchange(std::span<const comm::Transfer> transfers);
   void wait(Event& arrived) { rank_.compute().wait(arrived); }
   // The backward pass has two transfers in flight: keys and values, and their gradients.

@@ -187,7 +187,7 @@ DType DataParallel::sent_dtype(const ParameterUnit& unit) const {
 }
 
 void DataParallel::reduce(ParameterUnit& unit) {
-  // At most two reductions hold memory: one in flight, and one that waits for it.
+  // At most two reductions hold memory: one in flight, and the next one, which waits.
   while (reducing_.size() > 1) join_oldest_reduction();
   complete_gradient(unit);
   Traffic& traffic = traffic_of(unit);
@@ -271,8 +271,8 @@ void DataParallel::sum(const Tensor& tensor) {
 
 void DataParallel::sum_over_data(const Tensor& tensor) {
   if (mesh_.data_ranks() == 1) return;
-  // The group includes the context ranks, which hold equal values because they share sequences. Therefore
-  // only the first context rank contributes.
+  // The group includes the context ranks. Context ranks share sequences and hold equal values, so only the
+  // first context rank contributes.
   if (mesh_.place().context != 0 && !rank_.measuring())
     rank_.compute().fill_zero(tensor.data, tensor.bytes());
   all_reduce(*mesh_.reduction(ReduceGroup::kData).all, tensor, comm::Reduction::kSum);

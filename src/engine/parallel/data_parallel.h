@@ -1,20 +1,21 @@
-// Data parallelism: gathers a unit's values before operators read them, and reduces its gradients to the
-// ranks that own them (engine/runtime/parameters.h, Sharding), over the unit's reduce group
-// (engine/parallel/mesh.h). The tape calls it around every operator with a parameter. On one rank it is free.
+// Data parallelism: gathers a unit's values before operators read these values, and reduces the unit's
+// gradients to the ranks that own the gradients (engine/runtime/parameters.h, Sharding). Both use the unit's
+// reduce group (engine/parallel/mesh.h). The tape calls DataParallel around every operator with a parameter.
+// On one rank, these calls do nothing.
 //
-// Values. Under Sharding::kParameters a unit is gathered into the stash before its first operator. It is
-// released when operators with parameters of another declared group run. If reshard_after_forward is off,
+// Values. Under Sharding::kParameters a unit is gathered into the stash before its first operator. The unit
+// is released when operators with parameters of another declared group run. If reshard_after_forward is off,
 // units gathered in a forward pass are released only in the backward pass. Every pass visits the units in the
-// same order, so the order is recorded, and the next unit is prefetched while the current one computes. At
+// same order. So the order is recorded, and the next unit is prefetched while the current unit computes. At
 // lower levels values are gathered once after each update.
 //
 // Gradients. A unit's gradient is reduced as soon as it has all contributions of the step (with
 // Layout::reduce_each_microbatch: of the microbatch). The reduction overlaps the rest of the backward pass.
 //
-// All levels of Sharding give the same bits, because they sum in the same order. A gradient is summed over
-// microbatches on each rank and then over ranks; with reduce_each_microbatch it is summed over ranks first.
-// Hybrid sharding first sums within the groups of ranks that hold one sharded copy. On the CPU in fp32, it
-// gives the same bits if these groups have 2^k ranks (comm/communicator.h).
+// All levels of Sharding give the same bits, because the order of sums is the same. A gradient is summed over
+// microbatches on each rank and then over ranks. With reduce_each_microbatch, a gradient is first summed over
+// ranks. Hybrid sharding first sums within the groups of ranks that hold one sharded copy. On the CPU in
+// fp32, hybrid sharding gives the same bits if these groups have 2^k ranks (comm/communicator.h).
 //
 // Collectives run on the rank's communication stream, in the same order on all ranks. Not thread-safe.
 #pragma once
@@ -36,7 +37,7 @@ struct DataParallelSettings {
   // False: units are not prefetched, and the compute stream waits until updated values are distributed.
   bool overlap_gather = true;
   bool reshard_after_forward = true;
-  // The type in which fp32 gradients are reduced. bf16 halves the traffic and rounds once before and once
+  // The type in which fp32 gradients are reduced. bf16 halves the traffic, but rounds once before and once
   // after the sum. Gradients stored in bf16 are always sent in bf16.
   DType reduce_dtype = DType::kF32;
 };
@@ -47,7 +48,7 @@ class DataParallel {
   // KV cache. kBase: an evaluation without adapters.
   enum class Pass : std::uint8_t { kForward, kBackward, kWeight, kEvaluation, kReading, kBase };
 
-  // The store must be allocated for the rank's mesh. Both must outlive this object.
+  // The store must be allocated for the rank's mesh. `rank` and `store` must outlive this object.
   DataParallel(Rank& rank, ParameterStore& store, const DataParallelSettings& settings);
 
   // Starts a step of this many microbatches: the next contribution to each gradient assigns it. Also drops
@@ -55,7 +56,7 @@ class DataParallel {
   void begin_step(std::int64_t microbatches);
   // Starts a pass of one chunk of the model. The operators called from now on belong to this pass.
   void begin_pass(Pass pass, int chunk);
-  // Makes the parameter readable for kernels enqueued from now on; valid until the next use() of another
+  // Makes the parameter readable for kernels enqueued from now on; readable until the next use() of another
   // unit.
   void use(const Parameter& parameter);
   // Provides memory for the parameter's gradient, which the next kernels write.
@@ -96,7 +97,7 @@ class DataParallel {
     bool gathering = false;  // the compute stream has not waited for `gathered` yet
     bool reducing = false;   // the compute stream has not waited for `reduced` yet
     bool has_sum = false;    // ParameterUnit::reduced holds this step's sum once `reduced` is done
-    bool adds = false;       // the reduction in flight is added to that sum
+    bool adds = false;       // the reduction in flight is added to this step's sum
     int complete = 0;        // parameters that have all their contributions
     // Stash memory. values: gathered values. gradient: this rank's gradient. narrow: that gradient in the
     // type of the reduction. part: the reduced result.

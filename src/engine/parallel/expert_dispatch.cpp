@@ -54,7 +54,7 @@ class Call {
   Buffer token_buffer(const Tensor& like) const { return buffer(a_.tokens, like); }
   Buffer row_buffer(const Tensor& like) const { return buffer(a_.rows(), like); }
 
-  // Each of the following functions starts a collective. The buffer `held` is not released before finish().
+  // Each of the following functions starts a collective, which holds the buffer `held` until finish().
   void gather(const Tensor& own, const Tensor& all, Buffer held) const {
     start([&](Communicator& group, Stream& stream) { group.all_gather(stream, own, all); }, std::move(held));
   }
@@ -72,7 +72,7 @@ class Call {
               Stream& stream) { group.all_to_all_rows(stream, packed, p.sends, out, p.receives); },
           std::move(held));
   }
-  // Sends rows back to the ranks that they came from.
+  // Sends rows back to the ranks that sent them.
   void send_back(const Tensor& rows, const Tensor& returned, Buffer held) const {
     const DispatchPlan p = plan();
     start([&](Communicator& group,

@@ -11,18 +11,18 @@
 // There are two methods. With all-gather, every rank gets all tokens of the group, and each token gets the
 // sum of the rows that all ranks return. With all-to-all, each rank sends a token's row once to each rank
 // that holds an expert of the token. Each of these ranks returns the sum of its experts' outputs for the row.
-// For the all-to-all, every rank first gathers the numbers of the experts that all tokens chose, a few
-// numbers per token. From these, each rank computes on the device which rows it sends and receives, without a
+// For the all-to-all, every rank first gathers the expert numbers that all tokens chose, a few numbers per
+// token. From these numbers, each rank computes on the device which rows it sends and receives. This needs no
 // host sync (comm::all_to_all_rows). Memory is allocated for the maximum number of rows: a rank's tokens, or
 // the number that capacities allow.
 //
 // The gradient of one transfer is the other transfer. When the backward pass reaches end_return(), it starts
-// to send the gradient of end_return()'s result. When it reaches begin_return(), it waits for that transfer.
-// The transfer overlaps the gradients of the operators between the two calls. Dispatch works in the same way.
-// Results have the same bits with and without overlap.
+// to send the gradient of end_return()'s result. When the backward pass reaches begin_return(), it waits for
+// that transfer. The transfer overlaps the gradients of the operators between the two calls. Dispatch works
+// in the same way. Results have the same bits with and without overlap.
 //
 // All ranks of a group make the same calls in the same order, replays included. If several transfers are in
-// flight, the transfer that began last must be ended first.
+// flight, end them in reverse order.
 #pragma once
 
 #include "engine/parallel/expert_parallel.h"
@@ -37,7 +37,7 @@ struct DispatchOptions {
 };
 
 struct Dispatch {
-  Routing routing;  // routing of the rows that reach this rank's experts; with all-to-all, row `rank *
+  Routing routing;  // routing of the rows for this rank's experts; with all-to-all, row `rank *
                     // maximum + i` is the i-th row from that rank
   Value plan;       // turbo::DispatchPlan; empty for all-gather
   ExpertParallel* parallel = nullptr;  // null: this rank has all experts and sends no rows

@@ -48,8 +48,8 @@ void ExpertParallel::abandon() noexcept {
     try {
       finish();
     } catch (const std::exception&) {
-      // This transfer has failed too. Its error is ignored, because an earlier error of this step is already
-      // being reported.
+      // This transfer has failed too. The transfer's error is ignored, because an earlier error of this step
+      // is already being reported.
     }
   }
   spare_processors();

@@ -1,5 +1,5 @@
-// Collectives that send tokens to experts of other ranks and return the results. They overlap other work of
-// the rank, such as its shared experts (engine/parallel/expert_dispatch.h has the operators).
+// Collectives that send tokens to experts of other ranks and return the results. These collectives overlap
+// other work of the rank, such as its shared experts. engine/parallel/expert_dispatch.h has the operators.
 //
 // One operator begins a collective, and a later operator waits for it. Collectives are waited for in reverse
 // order, because a replay (engine/runtime/tape.h) may dispatch other tokens while gradients are in flight.
@@ -26,9 +26,9 @@ class ExpertParallel {
   // Allocates stash memory for a transfer.
   Buffer allocate(std::int64_t bytes) { return rank_.stash().allocate(bytes); }
 
-  // Calls `collective` with the stream to run it on, after the work enqueued on the compute stream up to now.
-  // `overlap`: uses a separate stream, so the collective overlaps later work of the compute stream. The
-  // operators' inputs and outputs must live until finish(); `buffer` is held until then.
+  // Calls `collective` with a stream. The collective runs on this stream, after the work enqueued on the
+  // compute stream up to now. `overlap`: uses a separate stream, so the collective overlaps later work of the
+  // compute stream. The operators' inputs and outputs must live until finish(); `buffer` is held until then.
   using Collective = FunctionRef<void(comm::Communicator& group, Stream& stream)>;
   void start(bool overlap, Collective collective, Buffer buffer);
   // Makes the compute stream wait for the most recent collective, and returns the buffer of that collective.
@@ -48,8 +48,8 @@ class ExpertParallel {
   Rank& rank_;
   comm::Communicator& group_;
   bool overlap_;
-  // The stream of these transfers. It is not the rank's communication stream, because the transfers of
-  // data-parallel shards on that stream would delay them.
+  // The stream of these transfers. The rank's communication stream is not used, because its transfers of
+  // data-parallel shards would delay these transfers.
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Event> computed_;
   std::vector<Flight> flights_;

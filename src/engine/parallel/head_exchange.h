@@ -1,6 +1,6 @@
 // All-to-all between context ranks (DeepSpeed-Ulysses, Jacobs et al. 2023): converts rows of all heads of
-// this rank's tokens to rows of this rank's heads of all tokens, and back. Operators use it if they need
-// every token of a sequence, in order. Contiguous tokens are sent directly from the input, and are received
+// this rank's tokens to rows of this rank's heads of all tokens, and back. For operators that need every
+// token of a sequence, in order. Contiguous tokens are sent directly from the input, and are received
 // directly at their final address. This rank's own part is copied during the transfers.
 #pragma once
 

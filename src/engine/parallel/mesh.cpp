@@ -47,7 +47,7 @@ Mesh::Mesh(std::unique_ptr<comm::Communicator> world, const MeshShape& shape)
 
   const int stage_ranks = shape.stage_ranks(ranks), first = place_.stage * stage_ranks;
   const int within = world_->rank() - first, data = shape.data(ranks);
-  // the lowest rank of the stage that holds this rank's sequences
+  // the lowest of this stage's ranks that hold this rank's sequences
   const int of_data = first + place_.data * tensor_context;
   tensor_ =
       split(every(of_data + place_.context * shape.tensor, shape.tensor, 1), "tensor", Overlap::kProducts);
@@ -134,7 +134,7 @@ void Mesh::set_timeout(std::chrono::milliseconds timeout) {
 Mesh Mesh::measuring() const {
   if (size() == 1) return {};
   // The measuring mesh also reports whether transfers use copy engines, because products are then split by
-  // rank. In this way, memory is measured and GPU libraries are timed with the products of training.
+  // rank. So memory is measured, and GPU libraries are timed, with the products of training.
   const bool copied = tensor_ && tensor_->by_copy_engines();
   return {std::make_unique<comm::MeasuringCommunicator>(world_->name(), rank(), size(), copied), shape_};
 }

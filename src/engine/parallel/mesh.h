@@ -8,10 +8,9 @@
 // parameter's gradient is summed over all ranks of the stage that hold the same part of the parameter
 // (ReduceGroup).
 //
-// The groups of ranks that share one sharded copy may be smaller than a reduce group (hybrid sharding,
-// Megatron's num_distributed_optimizer_instances): each shard group, a group of consecutive ranks, holds one
-// copy. Ranks with the same index in their shard groups hold the same shard. A reduction first runs within
-// each shard group.
+// With hybrid sharding (Megatron's num_distributed_optimizer_instances), a reduce group has several shard
+// groups. A shard group consists of consecutive ranks, which together hold one sharded copy. Ranks with the
+// same index in their shard groups hold the same shard. A reduction first runs within each shard group.
 //
 // Each rank owns its mesh. Not thread-safe.
 #pragma once
@@ -30,8 +29,8 @@ namespace primus::engine {
 // Ranks on each axis. The number of data ranks follows from the size of the world.
 struct MeshShape {
   int tensor = 1, context = 1, pipeline = 1;
-  int expert = 1, expert_tensor = 1;  // ranks of a stage on the expert axes
-  int copies = 1;                     // copies of the sharded state: num_distributed_optimizer_instances
+  int expert = 1, expert_tensor = 1;  // number of a stage's ranks on each expert axis
+  int copies = 1;  // number of copies of the sharded state: num_distributed_optimizer_instances
 
   int stage_ranks(int world) const { return world / pipeline; }
   int data(int world) const { return world / (tensor * context * pipeline); }
@@ -60,8 +59,8 @@ constexpr std::size_t index(ReduceGroup group) { return static_cast<std::size_t>
 // A reduce group, from the view of one of its ranks.
 struct Reduction {
   comm::Communicator* all = nullptr;  // null: a group of one rank
-  // `shard`: the ranks that hold one sharded copy. `replicas`: the ranks that hold the same shard (null: one
-  // copy).
+  // `shard`: the ranks that together hold one sharded copy. `replicas`: the ranks that hold the same shard
+  // (null: only one copy exists).
   comm::Communicator* shard = nullptr;
   comm::Communicator* replicas = nullptr;
 
@@ -111,8 +110,8 @@ class Mesh {
   void set_timeout(std::chrono::milliseconds timeout);
 
   const Reduction& reduction(ReduceGroup group) const { return reductions_[index(resolve(group))]; }
-  // Reduce groups of the same ranks share one communicator. Returns the reduce group that owns this
-  // communicator.
+  // Reduce groups of the same ranks share one communicator. Returns the reduce group that owns the
+  // communicator of `group`.
   ReduceGroup resolve(ReduceGroup group) const;
 
  private:

@@ -1,4 +1,4 @@
-// Operators of several ranks that work on the same tokens: tensor, sequence and expert parallelism.
+// Operators for ranks that work on the same tokens: tensor, sequence and expert parallelism.
 //
 // Between layers every rank holds its own rows: of the T tokens of a microbatch, rank r of n has rows [r T/n,
 // (r + 1) T/n). In a layer, each rank gathers the rows of all ranks, applies its part of the weights, and
@@ -19,8 +19,8 @@
 
 namespace primus::engine {
 
-// How the backward pass obtains gathered rows. kAgain: it gathers them again. kKept: the forward pass keeps
-// them.
+// How the backward pass obtains gathered rows. kAgain: the backward pass gathers the rows again. kKept: the
+// forward pass keeps the rows.
 enum class Gathered : std::uint8_t { kAgain, kKept };
 
 // Gathers the rows of all ranks, in rank order: [T/n, c] -> [T, c]. Use it before operators that compute a
@@ -58,7 +58,7 @@ Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, 
 Value token_losses(const Value& hidden, Parameter& weight, const Value& labels, const Value& ones,
                    const SharedVocabulary& vocabulary, double cap = 0);
 // Gathers the logits of the entire vocabulary on every rank: [T, own] -> [T, size]. Not differentiable:
-// training works on parts (lm_head_loss).
+// training uses lm_head_loss(), which works on parts of the vocabulary.
 Value gather_logits(const Value& own, const SharedVocabulary& vocabulary);
 
 // Experts split over the ranks of `group`. Each rank has the experts [first, first + count), or a part of the
@@ -67,7 +67,7 @@ struct SharedExperts {
   comm::Communicator* group = nullptr;
   const comm::Communicator* tokens = nullptr;
   std::int64_t first = 0, count = 0;
-  // a maximum number of rows of this rank's experts that the caller knows; 0: unknown
+  // the caller's upper limit for the number of rows of this rank's experts; 0: unknown
   std::int64_t limit = 0;
   std::int64_t keeps = 0;  // above 0: a plan with more rows than this has two parts (Routing::kept)
 
@@ -77,7 +77,7 @@ struct SharedExperts {
   std::int64_t max_rows(std::int64_t tokens_of_all, std::int64_t of_microbatch, std::int64_t top_k,
                         std::int64_t capacity) const;
 };
-// The rows of a rank's experts, and how its plan stores them.
+// The rows of a rank's experts, and the layout of these rows in the rank's plan.
 struct OwnRows {
   std::int64_t tokens = 0, top_k = 0;  // number of tokens whose choices are planned, and choices per token
   std::int64_t maximum = 0;            // Routing::rows
@@ -89,9 +89,9 @@ struct OwnRows {
 // turbo::PlanRouting. `plan`: out.
 void plan_own_rows(OperatorCall& op, const SharedExperts& experts, std::int64_t all, const OwnRows& rows,
                    const Tensor& choices, const Tensor& kept, const Tensor& plan);
-// Restricts the routing of a microbatch to this rank's experts and to the tokens that the group's ranks hold,
-// in rank order. The result dispatches the rows of gather_tokens(x, group). `capacity`: RoutingRule's. The
-// gradient of the weights is complete for this rank's tokens, and zero for other tokens.
+// Restricts the routing of a microbatch to this rank's experts. The tokens are the tokens of all ranks of the
+// group, in rank order. The result dispatches the rows of gather_tokens(x, group). `capacity`: RoutingRule's.
+// The gradient of the weights is complete for this rank's tokens, and zero for other tokens.
 Routing share_routing(const Routing& routing, const SharedExperts& experts, std::int64_t capacity);
 
 }  // namespace primus::engine

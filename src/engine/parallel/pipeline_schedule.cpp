@@ -36,7 +36,7 @@ Order gpipe(const PipelineShape& shape, std::int64_t microbatches) {
   return order;
 }
 
-// `first` forward passes, then one backward pass and one forward pass in turn.
+// `first` forward passes, then backward and forward passes in turn.
 Order alternate(const Order& forwards, const Order& backwards, std::size_t first) {
   Order order(forwards.begin(), forwards.begin() + static_cast<std::ptrdiff_t>(first));
   for (std::size_t i = 0; i < backwards.size(); ++i) {
@@ -46,8 +46,8 @@ Order alternate(const Order& forwards, const Order& backwards, std::size_t first
   return order;
 }
 
-// Microbatches go through the chunks in groups of `stages`: when a group has passed the current chunk of all
-// stages, the first stage starts the group's next chunk. With one chunk this is plain 1F1B.
+// Microbatches go through the chunks in groups of `stages` microbatches. When a group has passed the current
+// chunk of all stages, the first stage starts the next chunk of the group. With one chunk this is plain 1F1B.
 Order one_forward_one_backward(const PipelineShape& shape, std::int64_t microbatches, int stage) {
   Order forwards, backwards;
   const std::int64_t group = shape.chunks == 1 ? 1 : shape.stages;
@@ -65,12 +65,12 @@ Order one_forward_one_backward(const PipelineShape& shape, std::int64_t microbat
                    static_cast<std::size_t>(std::min<std::int64_t>(first, std::ssize(forwards))));
 }
 
-// The building block of a V-shaped schedule (Qi et al. 2024, section 3): the times at which a stage does its
-// four pieces of work for one microbatch. A step is the delay between neighbouring stages. Chunk 0 passes
-// down the stages and chunk 1 up; their backward passes return in the opposite order, chunk 1 down and chunk
-// 0 up. The block repeats every six units of time, because a stage has six pieces of work per microbatch
-// (including two weight gradients). So the sum of the steps determines how long activations are held, and
-// hence the memory.
+// The building block of a V-shaped schedule (Qi et al. 2024, section 3): the start times of a stage's four
+// pieces of work for one microbatch. A step is the delay between neighbouring stages. The forward pass of
+// chunk 0 goes down the stages, and the forward pass of chunk 1 goes up. Then the backward pass of chunk 1
+// goes down, and the backward pass of chunk 0 goes up. The block repeats every six units of time, because a
+// stage has six pieces of work per microbatch (including two weight gradients). So the sum of the steps
+// determines how long activations are held, and therefore the memory.
 struct BlockSteps {
   int forward_down, forward_up, backward_down, backward_up;
 };
@@ -98,7 +98,7 @@ std::optional<std::vector<BlockTimes>> block_times(int stages, const BlockSteps&
   return times;
 }
 
-// Returns the block that ends first: it has the shortest waits at its turning points.
+// Returns the block that ends first, with the shortest waits at its turning points.
 std::vector<BlockTimes> earliest_block(int stages, const BlockSteps& steps) {
   for (int sum = 3; sum <= 3 * kBlockPeriod; ++sum) {
     for (int a = 1; a <= kBlockPeriod; ++a) {
@@ -130,8 +130,8 @@ std::vector<Order> repeat_block(const std::vector<BlockTimes>& block, std::int64
 // --- times, weight gradients and transfers
 
 // Assigns times to the stages' orders. Every piece of work takes one unit and starts as early as possible. If
-// backward passes are split, weight gradients fill the times when a stage would wait. When a stage holds
-// `limit` activations, it first runs the weight gradient that frees the oldest of them.
+// backward passes are split, weight gradients fill the times in which a stage would be idle. When a stage
+// holds `limit` activations, it first runs the weight gradient that frees the oldest of them.
 class Arrangement {
  public:
   Arrangement(const PipelineShape& shape, std::int64_t microbatches, const std::vector<Order>& orders,
@@ -179,8 +179,8 @@ class Arrangement {
                                       : end(true, part + 1, work.microbatch);
   }
 
-  // Runs the piece of work that starts first among the next pieces of all stages. So start times never
-  // decrease from one call to the next.
+  // Runs the piece of work that starts first among the next pieces of all stages. So the start time of a call
+  // is never before the start time of the previous call.
   bool step() {
     int chosen = -1;
     double earliest = kUnknown;
@@ -236,13 +236,13 @@ class Arrangement {
   std::vector<Stage> stages_;
 };
 
-// Builds the stages' lists. Computing work is sorted by its start. A transfer is placed at the time when the
-// work that produces its data ends, before work that starts at that time. All stages use the same order of
-// transfers.
+// Builds the stages' lists. Computing work is sorted by its start. A transfer is placed at the end of the
+// work that produces the transfer's data, before work that starts at that time. All stages use the same order
+// of transfers.
 std::vector<std::vector<Work>> with_transfers(const PipelineShape& shape,
                                               const std::vector<std::vector<TimedWork>>& timed) {
-  // Sort key: time, then transfers before computation, then microbatch and number of a transfer. The last
-  // element is the item.
+  // Sort key: the time, transfers before computation, the microbatch, and the number of the transfer. The
+  // last element is the item.
   using Item = std::tuple<double, int, std::int64_t, int, Work>;
   std::vector<std::vector<Item>> items(timed.size());
   for (int s = 0; s < shape.stages; ++s) {

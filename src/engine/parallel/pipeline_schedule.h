@@ -13,11 +13,10 @@
 //                     Stage s holds the parts s and 2 stages - 1 - s: the first stage also has the
 //                     loss.
 //
-// Order of transfers. All work of all stages is sorted by its start time under the assumption that the
-// forward pass, the input gradient and the weight gradient of a chunk take equally long and transfers take no
-// time. A stage's list is the part of that order that concerns this stage. Sender and receiver have the same
-// order of transfers. So stages can run their lists one item after the other, and block in every transfer,
-// without a deadlock.
+// Order of transfers. All work of all stages is sorted by start time. This assumes that the forward pass, the
+// input gradient and the weight gradient of a chunk take equally long, and that transfers take no time. A
+// stage's list has the stage's items in that order. Sender and receiver have the same order of transfers. So
+// a stage can run its list one item after the other and block in every transfer, without a deadlock.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +39,7 @@ enum class ScheduleKind : std::uint8_t {
 
 struct ScheduleTraits {
   ScheduleKind kind;
-  std::string_view name;   // in experiments and on the command line, as in AMD Primus (pp_algorithm)
+  std::string_view name;   // name in experiments and on the command line, as in AMD Primus (pp_algorithm)
   std::string_view title;  // for display
   bool splits_backward;    // weight gradients are separate work
   bool v_shaped;           // two chunks, the second in the reverse order of stages
@@ -70,7 +69,7 @@ struct PipelineShape {
 struct Work {
   enum class Kind : std::uint8_t {
     kForward,
-    kBackward,  // input gradients, and weight gradients unless these are separate work
+    kBackward,  // input gradients; also weight gradients if these are not separate work
     kWeight,    // weight gradients, in schedules that split backward passes
     kSend,
     kReceive,
@@ -78,8 +77,9 @@ struct Work {
   Kind kind = Kind::kForward;
   int chunk = 0;  // index on this stage
   std::int64_t microbatch = 0;
-  // Only for transfers. gradient: the transfer carries the gradient of the chunk's input (sent) or output
-  // (received), instead of the chunk's output (sent) or input (received). peer: the other stage.
+  // Only for transfers. gradient: the transfer carries a gradient: a send carries the gradient of the chunk's
+  // input, a receive the gradient of its output. Otherwise a send carries the chunk's output, a receive its
+  // input. peer: the other stage.
   bool gradient = false;
   int peer = -1;
 
@@ -87,8 +87,9 @@ struct Work {
   bool operator==(const Work&) const = default;
 };
 
-// Returns a short label. "F3": the forward pass of microbatch 3; in chunk n, n apostrophes follow. B and W
-// are similar. "send F3": the output of that pass; "receive B3": the gradient of the chunk's output.
+// Returns a short label. "F3": the forward pass of microbatch 3; the label of chunk n ends with n
+// apostrophes. B: backward pass; W: weight gradient. "send F3": the output of that pass; "receive B3": the
+// gradient of the chunk's output.
 std::string label_of(const Work& work);
 // Returns F, B or W.
 char letter_of(Work::Kind kind);
@@ -101,8 +102,8 @@ struct PipelineSchedule {
 };
 
 // Checks the numbers. The kind determines whether a stage has 1 chunk, 2 chunks, or any number (interleaved,
-// GPipe). Throws Error(kInvalid), which names the number to change and a valid value, if the kind does not
-// support these numbers.
+// GPipe). Throws Error(kInvalid) if the kind does not support these numbers. The message names the number to
+// change and a valid value.
 void check_schedule(ScheduleKind kind, int stages, int chunks, std::int64_t microbatches);
 // Builds a schedule after check_schedule(). A single stage has no transfers.
 PipelineSchedule make_schedule(ScheduleKind kind, int stages, int chunks, std::int64_t microbatches);
@@ -121,7 +122,7 @@ struct TimedWork {
 struct PipelineTimeline {
   std::vector<std::vector<TimedWork>> stages;
   double makespan = 0;
-  double bubble = 0;  // idle fraction of all stages' time until the makespan
+  double bubble = 0;  // idle fraction of the time of all stages, up to the makespan
   // Per stage: the maximum number of (chunk, microbatch) pairs whose activations are held at the same time,
   // from the start of the forward pass to the end of the last backward work.
   std::vector<int> peak_stash;

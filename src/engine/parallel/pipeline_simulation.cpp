@@ -40,7 +40,8 @@ class Simulation {
  private:
   static constexpr double kUnknown = std::numeric_limits<double>::infinity();
   using Times = std::vector<std::vector<double>>;  // [part][microbatch]
-  // A stage's computation and its transfers run concurrently. Each of the two follows list order.
+  // A stage's computation and its transfers run concurrently: computation in list order, and transfers in
+  // list order.
   struct Stage {
     std::size_t position[2] = {0, 0};
     double free[2] = {0, 0};

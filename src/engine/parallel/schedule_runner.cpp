@@ -46,9 +46,9 @@ ScheduleRunner::ScheduleRunner(Rank& rank, DataParallel& parallel, ChunkedModel&
   connect();
 }
 
-// A library may connect two ranks at their first transfer, and block the host until both ranks reach it. In
-// the middle of a schedule, both ranks might wait for each other's kernels, so connections are made before
-// the first step.
+// A library may connect two ranks at their first transfer, and block the host until both ranks reach this
+// transfer. In the middle of a schedule, the ranks might wait for each other's kernels. So connections are
+// made before the first step.
 void ScheduleRunner::connect() {
   if (rank_.measuring()) return;
   std::set<int> peers;
@@ -86,8 +86,8 @@ void ScheduleRunner::run(std::int64_t microbatches) {
     }
     if (work.kind == Kind::kForward && work.microbatch >= microbatches) return;
     ++position_;
-    // Receives that follow this work overlap it, so their memory is allocated before the kernels are
-    // enqueued.
+    // Receives that follow this work overlap the work. So memory for the receives is allocated before the
+    // kernels are enqueued.
     if (const std::size_t end = transfers_end(position_, true); end > position_) transfer(end);
     switch (work.kind) {
       case Kind::kForward:

@@ -2,11 +2,11 @@
 // backward passes, weight gradients and transfers of a step, with one tape per active chunk and microbatch.
 // Training on one device is the simplest schedule: one stage.
 //
-// Each part sends one tensor, the residual stream, to the next part. Its gradient returns in the same type.
-// Between parts on one stage, memory is passed on without a copy. Transfers run on the rank's communication
-// stream and overlap the kernels. Consecutive transfers of the list form one batch, whose sends and receives
-// run together. A receive that follows computation in the list begins concurrently with it. At most two
-// batches with sends hold memory at a time.
+// Each part sends one tensor, the residual stream, to the next part. The tensor's gradient returns in the
+// same type. Between parts on one stage, memory is passed on without a copy. Transfers run on the rank's
+// communication stream and overlap the kernels. Consecutive transfers of the list form one batch, whose sends
+// and receives run together. A receive that follows computation in the list begins concurrently with the
+// computation. At most two batches with sends hold memory at a time.
 //
 // A measuring rank runs the same list, so the memory of the entire schedule is measured exactly. Not
 // thread-safe.
@@ -63,13 +63,13 @@ class ScheduleRunner {
     WeightGradientQueue::Policy weight_gradients = WeightGradientQueue::Policy::kInline;
   };
 
-  // All must outlive this object. The caller calls DataParallel::begin_step.
+  // All arguments must outlive this object. The caller calls DataParallel::begin_step.
   ScheduleRunner(Rank& rank, DataParallel& parallel, ChunkedModel& model, Settings settings);
 
   // Returns to the beginning of the list. Abandons an unfinished step.
   void begin();
-  // Continues until the next forward pass needs a microbatch >= `microbatches`, whose inputs are not
-  // available yet, or until the end of the list. Throws StopRequest if a stop was requested; then call
+  // Continues until the end of the list, or until the next forward pass needs a microbatch >= `microbatches`.
+  // Inputs of such microbatches are not available yet. Throws StopRequest if a stop was requested; then call
   // abandon().
   void run(std::int64_t microbatches);
   // Evaluation: runs one microbatch through this stage's chunks. All stages call it in the same order, each
@@ -98,7 +98,7 @@ class ScheduleRunner {
     Value received;  // the previous part's output
     int sent = -1;   // slot of the value sent to the next part
     std::vector<Value> losses;
-    bool done = false;  // only weight gradients that are out of turn remain
+    bool done = false;  // only weight gradients that wait for their turn remain
   };
   // A batch of transfers in flight.
   struct Flight {

@@ -17,7 +17,8 @@ namespace primus::engine {
 
 class StagePass {
  public:
-  // `pipeline`: one rank per stage, in order; null: one stage. Both must outlive this object.
+  // `pipeline`: one rank per stage, in order; null: one stage. `rank` and `pipeline` must outlive this
+  // object.
   StagePass(Rank& rank, comm::Communicator* pipeline, const PipelineShape& shape);
 
   // Begins the tape for a chunk.

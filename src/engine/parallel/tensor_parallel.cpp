@@ -165,8 +165,8 @@ void multiply_and_scatter(OperatorCall& op, GemmRole role, const Tensor& a, cons
   for (int i = 1; i < ranks; ++i) {
     const int to = (rank + i) % ranks, from = (rank + ranks - i) % ranks;
     const Rows of_peer = rows_of(all, group, to);
-    // The first product overlaps the earlier collective, and later products the transfer of the previous
-    // part.
+    // The first product overlaps the earlier collective. Each later product overlaps the transfer of the
+    // previous part.
     const std::int64_t bytes = i > 1 ? own.bytes() : overlapped_before;
     if (bytes > 0) {
       multiply_overlapped(op, role, of_peer.of(a), of_peer.of(all), bytes);
@@ -295,7 +295,7 @@ void scattered_backward_weight(OperatorCall& op) {
   weight_gradient(op, op.d_out(Scattered::kProducts), op.in(Scattered::kX));
 }
 
-// Recompute policies treat it like scatter_tokens(), which has the same output.
+// Recompute policies treat this operator like scatter_tokens(), which has the same output.
 constexpr Operator kScattered{.name = "scattered_linear",
                               .operator_class = OperatorClass::kCommunication,
                               .forward = scattered_forward,
@@ -353,7 +353,7 @@ Value gathered_linear(const Value& x, Parameter& weight, comm::Communicator* gro
   return sum(std::move(y), after_low_rank(std::move(added), low_rank, RowsOf::kLayer));
 }
 
-// The adapter's A is split like the weight, and its B is complete.
+// The adapter's A is split like the weight. The adapter's B is complete.
 Value scattered_linear(const Value& x, Parameter& weight, comm::Communicator* group,
                        TensorParallel* overlap) {
   Value y = scattered_product(x, weight, group, overlap);

@@ -4,12 +4,12 @@
 //   scattered_linear: x [T, in/n] · partᵀ --scatter (sum)--> [T/n, out]
 //
 // In gathered_linear, a rank multiplies its own rows while the rows of other ranks arrive. In
-// scattered_linear, it computes the rows for other ranks before its own rows. If a GPU's collectives library
-// uses multiprocessors, the overlapped product leaves some multiprocessors free for it (comm/overlap.h). Only
-// as many rows are multiplied in this way as the collective's duration allows. The product of the other rows
-// uses all multiprocessors. If copy engines make the transfers, products always use all multiprocessors, and
-// rows are multiplied rank by rank as they arrive. The results equal those of gather_tokens(), linear() and
-// scatter_tokens(). Sums over ranks are computed in fp32 and rounded once.
+// scattered_linear, a rank computes the rows for other ranks before its own rows. If a GPU's collectives
+// library uses multiprocessors, the overlapped product leaves some multiprocessors free for it
+// (comm/overlap.h). This product has only as many rows as the collective's duration allows. The product of
+// the other rows uses all multiprocessors. If copy engines make the transfers, products always use all
+// multiprocessors, and rows are multiplied rank by rank as they arrive. The results equal those of
+// gather_tokens(), linear() and scatter_tokens(). Sums over ranks are computed in fp32 and rounded once.
 //
 // Not thread-safe; one per rank. All ranks of the group make the same calls in the same order.
 #pragma once
@@ -31,9 +31,9 @@ class TensorParallel {
     // Minimum number of gathered or scattered bytes for overlap. For smaller transfers, split products and
     // waits between streams cost more than overlap saves.
     std::int64_t min_bytes = std::int64_t{8} << 20;
-    // FLOPs of an overlapped product per byte that a rank receives: the remaining multiprocessors of an H100
-    // reach 570 TFLOP/s, and the transfer 210 GB/s. Rows are rounded to multiples of rows_multiple, for
-    // complete tiles.
+    // FLOPs of an overlapped product per byte that a rank receives. On an H100, the remaining multiprocessors
+    // reach 570 TFLOP/s, and the transfer reaches 210 GB/s. Rows are rounded to multiples of rows_multiple,
+    // for complete tiles.
     double flops_per_byte = 2700;
     std::int64_t rows_multiple = 128;
     bool overlap = true;
@@ -79,8 +79,8 @@ class TensorParallel {
 };
 
 // gathered_linear: linear(gather_tokens(x, group), weight). scattered_linear: scatter_tokens(linear(x,
-// weight), group). With `overlap`, communication overlaps products. Without it, or for small transfers, the
-// separate operators run.
+// weight), group). With `overlap`, communication overlaps products. Without `overlap`, or for small
+// transfers, the separate operators run.
 Value gathered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* overlap);
 Value scattered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* overlap);
 

@@ -8,14 +8,14 @@
 // Quantising a tensor again with the same scale gives the same codes and records the same magnitude. So
 // results depend neither on recomputation nor on the order of products, and each product can quantise its
 // operands itself. Evaluation does not record magnitudes. A step with non-finite gradients changes neither
-// the history nor the scales nor any weight. (Transformer Engine adds such a step to its history, and keeps a
-// scale only if the magnitude itself is not finite.)
+// the history nor the scales nor any weight. (Transformer Engine adds such a step to its history. It keeps
+// the old scale only if the magnitude is not finite.)
 //
-// A magnitude is the maximum over all ranks of all stages: a tensor rank's part of a matrix has the scale of
-// the complete matrix, and any mesh has the scales of one device. Every rank therefore holds the scales of
-// all layers, including those of other stages, and any rank can save them. Transformer Engine adds an entry
-// to its history once per microbatch. Primus adds one once per step, so the result does not depend on the
-// microbatch size.
+// A magnitude is the maximum over all ranks of all stages. So a tensor rank's part of a matrix has the scale
+// of the complete matrix, and any mesh has the scales of one device. Every rank holds the scales of all
+// layers, including layers of other stages, and any rank can save the scales. Transformer Engine adds an
+// entry to its history once per microbatch. Primus adds an entry once per step, so the result does not depend
+// on the microbatch size.
 //
 // Histories and scales are stored on the device; the host holds no copy. Not thread-safe.
 #pragma once

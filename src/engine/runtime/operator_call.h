@@ -1,5 +1,5 @@
 // An operator of the tape (engine/runtime/tape.h), a recorded call of an operator (Entry), and OperatorCall,
-// through which the operator's functions see that call.
+// the view of a call for the operator's functions.
 #pragma once
 
 #include <array>
@@ -88,10 +88,11 @@ struct Operator {
   void (*backward_weight)(OperatorCall&) = nullptr;  // null: no weights
   Saves for_input = {};                              // needed by backward_input
   Saves for_weight = {};  // needed by backward_weight, besides the gradients of the outputs
-  // output 0 may reuse the memory of input 0, because the backward pass does not read input 0
+  // the backward pass does not read input 0, so output 0 may reuse its memory
   bool in_place = false;
-  bool is_loss = false;                 // gradients start at this operator, so backward_input always runs
-  bool weight_reads_parameter = false;  // backward_weight reads the parameter, as the other functions may
+  bool is_loss = false;  // gradients start at this operator, so backward_input always runs
+  bool weight_reads_parameter =
+      false;               // backward_weight reads the parameter (the other functions always may)
   bool once = false;       // the call also updates counters, so its outputs are never dropped or replayed
   bool unsettled = false;  // outputs are still in flight, or some of their rows are never written
   bool hollow = false;     // outputs have no memory, only gradients; needs `unsettled`
@@ -128,7 +129,7 @@ class OperatorCall {
   Tensor optional_in(InputPlace i) const { return has_in(i) ? in(i) : Tensor(); }
   // Returns the shape of input i, even after the input's memory is released.
   const Shape& in_shape(InputPlace i) const;
-  // Input i, or output j if it reuses that memory (in-place operators).
+  // Input i, or output j if output j reuses the memory of input i (in-place operators).
   Tensor in_or_out(InputPlace i, OutputPlace j) const;
   bool has_parameter() const { return entry().parameter != nullptr; }
   Parameter& parameter() const;
@@ -167,7 +168,7 @@ class OperatorCall {
   // only this call reads it.
   Tensor complete_d_out(OutputPlace j);
 
-  // Memory for the weight gradient, in its unit's type. `accumulate` false: assign, since this is the first
+  // Memory for the weight gradient, in its unit's type. `accumulate` false: assign, because this is the first
   // contribution. For kernels that write only fp32: engine/operators/fp32_weight_gradient.h.
   struct WeightTarget {
     Tensor out;

@@ -48,8 +48,8 @@ struct PublishedLayout {
   std::vector<std::int64_t> shape = {};
 };
 
-// A rank's part of a complete parameter. Rows are counted as in CheckpointPart. All rows have the same range
-// of columns.
+// A rank's part of a complete parameter: some rows, each with the same range of columns. Rows are counted as
+// in CheckpointPart.
 struct Placement {
   // `rows` rows that start at row `whole` of the complete parameter.
   struct Rows {
@@ -79,8 +79,8 @@ struct CheckpointPart {
 struct ParameterUnit;
 struct Parameter;
 
-// Two small matrices that are trained next to a frozen matrix (LoRA; Hu et al. 2021, arXiv:2106.09685). They
-// change a product x · Wᵀ to x · Wᵀ + scale (x · downᵀ) · upᵀ.
+// Two small matrices that are trained next to a frozen matrix (LoRA; Hu et al. 2021, arXiv:2106.09685). The
+// matrices change a product x · Wᵀ to x · Wᵀ + scale (x · downᵀ) · upᵀ.
 struct LowRank {
   Parameter* down = nullptr;  // A [rank, in]; null: no adapter
   Parameter* up = nullptr;    // B [out, rank]
@@ -102,17 +102,17 @@ struct Parameter {
   bool decay = true;        // false: no weight decay, even if not a vector (biases of experts)
   float norm_offset = 0;    // number added to each norm weight before use
   bool head_norm = false;   // QK-norm weight: decayed only with Layout::decay_head_norms
-  bool per_expert = false;  // the first axis counts experts, of which each token uses only a few
+  bool per_expert = false;  // the first axis counts experts; a token uses only a few experts
   // Operators read this parameter in fp32, even if they read other parameters in bf16. Routers need this. As
-  // for other parameters, checkpoints hold its value in the compute type and its fp32 master.
+  // for other parameters, checkpoints hold the value in the compute type and the fp32 master.
   bool reads_full_precision = false;
   // Checkpoints also hold the parameter's value in fp32. Implies reads_full_precision.
   bool full_precision = false;
   // Checkpoints hold the values as int64. Needs full_precision, because fp32 represents integers up to 2^24
   // exactly.
   bool whole_numbers = false;
-  // Index of the block whose linear layer or experts have this matrix; PrecisionRecipe chooses the types of
-  // its products by this index. -1: not the matrix of a linear layer or of experts.
+  // Index of the block whose linear layer or experts have this matrix. From this index, PrecisionRecipe
+  // chooses the precision of the matrix's products. -1: not the matrix of a linear layer or of experts.
   std::int64_t linear_of = -1;
   LowRank low_rank = {};     // the matrix's adapter, used by linear() and similar operators
   bool is_low_rank = false;  // A or B of another matrix: loaded weights may lack it

@@ -13,7 +13,8 @@ namespace primus::engine {
 namespace {
 
 // Every parameter starts on a 256-byte boundary of fp32 buffers, and so on at least a 128-byte boundary of
-// bf16 buffers. States with scales need this, because a parameter must start at the beginning of a block.
+// bf16 buffers. States with scales need this alignment, because a parameter must start at the beginning of a
+// block.
 constexpr std::int64_t kAlignElements = Arena::kAlignment / 4;
 
 std::int64_t aligned(std::int64_t elements, std::int64_t to) { return (elements + to - 1) / to * to; }
@@ -184,8 +185,9 @@ void ParameterStore::allocate(const Layout& layout, Arena& arena) {
   for (std::size_t number = 0; number < groups_.size(); ++number) {
     const Group& group = groups_[number];
     if (!group.here) continue;
-    // Each kind has one reduce group, is trained or frozen, and is read in the compute type or in fp32.
-    // Parameters that are not sharded (see add_unit) form a separate kind.
+    // Parameters of one kind have the same reduce group, are all trained or all frozen, and are read in the
+    // same type (the compute type or fp32). Parameters that are not sharded (see add_unit) form a separate
+    // kind.
     constexpr std::size_t kKinds = 5;
     std::array<std::vector<Parameter*>, kKinds * kReduceGroups> kinds;
     for (Parameter* p : group.parameters) {
@@ -284,7 +286,7 @@ void ParameterStore::allocate(ParameterUnit& unit, Arena& arena) {
     if (elements.empty()) continue;
     elements = elements.intersect(unit.shard);
     for (const StateSpec& spec : layout_.states[rule]) {
-      // Every rank lists every state, even a state of which it stores no elements.
+      // Every rank lists every state, even if the rank stores no element of the state.
       const auto take_or_name = [&](std::int64_t count, DType dtype) {
         return count == 0 ? Tensor(nullptr, dtype, {0}) : take(count, dtype);
       };
@@ -299,8 +301,8 @@ void ParameterStore::allocate(ParameterUnit& unit, Arena& arena) {
 
 namespace {
 
-// Draws distinct integers for each row, one after the other, and draws again after a repetition. It runs only
-// once, so it runs on the host.
+// Draws distinct integers for each row, one after the other, and draws again after a repetition. This happens
+// only once, so it runs on the host.
 void fill_distinct(turbo::Context& context, const Parameter& p, const FlatRange& range, std::uint64_t seed,
                    const Tensor& out) {
   const auto bound = static_cast<std::uint32_t>(p.initializer.value);

@@ -70,8 +70,8 @@ struct StateSpec {
   DType dtype = DType::kF32;
 
   bool has_scales() const { return turbo::has_block_scales(dtype); }
-  // The type in checkpoints. It represents each value exactly, so any mesh can load the state, with any
-  // blocks.
+  // The type in checkpoints. This type represents each value exactly, so any mesh can load the state, with
+  // any division into blocks.
   DType saved_dtype() const { return has_scales() ? DType::kBF16 : dtype; }
   bool operator==(const StateSpec&) const = default;
 };
@@ -124,7 +124,7 @@ struct ParameterUnit {
   std::int64_t elements = 0;       // total, including padding
   std::vector<ParameterRun> runs;  // in order, including padding between parameters
   FlatRange shard;                 // the elements that this rank stores and updates
-  FlatRange slice;                 // the part of the shard that this rank contributes to sums over all ranks
+  FlatRange slice;                 // this rank's part of the shard in sums over all ranks
 
   // The next tensors have the shape [elements]; a tensor without memory is absent.
   Tensor values;    // values that operators read
@@ -178,8 +178,7 @@ class ParameterStore {
   Parameter& add(std::string name, Shape shape, Initializer initializer,
                  std::vector<CheckpointPart> parts = {}, Placement placement = {});
 
-  // Ignores published tensors whose names have this prefix: they belong to the model, but this run does not
-  // use them.
+  // Ignores published tensors whose names have this prefix: this run does not use these tensors of the model.
   void leave_out(std::string prefix) { left_out_.push_back(std::move(prefix)); }
   bool left_out(std::string_view published_name) const;
 
@@ -188,7 +187,7 @@ class ParameterStore {
     // Gradient type of parameters that are read in bf16: fp32 or bf16. Gradients of all other parameters are
     // fp32.
     DType gradients = DType::kF32;
-    // False: inference, which stores only values, in the compute type.
+    // False: inference. Only values in the compute type are stored.
     bool train = true;
     // The states of each update rule. `rule_of` returns a parameter's rule, an index into `states`; empty:
     // all parameters have the first rule.
@@ -201,7 +200,7 @@ class ParameterStore {
     bool split_masters = false;
     // Sums gradients over microbatches after the reduction over ranks, not before.
     bool reduce_each_microbatch = false;
-    // True: weight decay applies to QK-norm weights as to matrices.
+    // True: weight decay also applies to QK-norm weights.
     bool decay_head_norms = false;
 
     // True if a unit's complete gradient, summed over several ranks, keeps its memory between steps.

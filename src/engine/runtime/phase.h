@@ -1,10 +1,10 @@
 // Memory that a rank needs in one phase of its work, such as the KV cache when training pauses to generate.
-// This memory lies at one end of the stash, while operators of the phase allocate at the other end. It is
-// released when the phase ends. Consecutive phases therefore share memory: a measuring rank needs the maximum
-// over its phases, not their sum.
+// This memory lies at one end of the stash, while operators of the phase allocate at the other end. The
+// phase's memory is released when the phase ends. Consecutive phases therefore share memory: a measuring rank
+// needs the maximum over its phases, not their sum.
 //
-// Begin and end a phase between steps, when the stash is empty: otherwise surviving blocks would have other
-// addresses than in measure mode. Not thread-safe; the rank must outlive the phase.
+// Begin and end a phase between steps, when the stash is empty. Otherwise the addresses of surviving blocks
+// would differ from measure mode. Not thread-safe; the rank must outlive the phase.
 #pragma once
 
 #include <vector>

@@ -1,6 +1,6 @@
-// The precision of the products of linear layers. A recipe selects it by the product's role and by the block
-// of the product's weight (Parameter::linear_of), not by parameter names. Operands and results have the
-// compute type under any recipe.
+// The precision of the products of linear layers. A recipe selects the precision by the product's role and by
+// the block of the product's weight (Parameter::linear_of), not by parameter names. Operands and results have
+// the compute type under any recipe.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ struct PrecisionRecipe {
   DType gradients = DType::kF8E4M3;
   bool weight_gradients = true;  // false: weight gradients are not computed in fp8
   // With fp4: rounds output gradients stochastically, using the tape's DropoutSource. Does not apply to
-  // routed experts, whose rows have no token numbers.
+  // routed experts, because their rows have no token numbers.
   bool at_random = false;
   // Blocks [0, first) and [last, layers) use the compute type instead of fp8 or fp4. Layers after the model's
   // blocks (multi-token prediction) use fp8 or fp4.

@@ -30,15 +30,15 @@ struct MemoryPlan {
 
 class Rank {
  public:
-  // Owns the device and starts in measure mode, without memory. `mesh` is used once memory is reserved; until
-  // then a mesh of the same shape counts the bytes that would be sent.
+  // Owns the device and starts in measure mode, without memory. `mesh` is used after memory is reserved.
+  // Before that, a mesh of the same shape counts the bytes that would be sent.
   explicit Rank(std::unique_ptr<Device> device, Mesh mesh = {});
   ~Rank();
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
 
   // Leaves measure mode: allocates the planned memory, zeroed. Objects that use the measuring arenas must be
-  // destroyed before. Throws Error if the device has too little memory.
+  // destroyed before this call. Throws Error if the device has too little memory.
   void reserve(const MemoryPlan& plan);
   // The maximum memory in use up to now.
   MemoryPlan high_water() const;
@@ -51,7 +51,7 @@ class Rank {
   void synchronize();
   Mesh& mesh() { return measuring() ? measured_mesh_ : mesh_; }
   Arena& persistent() { return arenas_->persistent; }
-  // Allocates a tensor in persistent(), which lives as long as these arenas.
+  // Allocates a tensor in persistent(). The tensor lives as long as these arenas.
   Tensor persistent(DType dtype, const Shape& shape) {
     return {persistent().allocate(shape.elements() * size_of(dtype)).address, dtype, shape};
   }

@@ -368,7 +368,7 @@ void Tape::set_gradient(const Value& value, const Tensor& gradient) {
 void Tape::set_gradient(int index, Buffer gradient) {
   Slot& slot = slots_[index];
   PRIMUS_CHECK("Tape::set_gradient", !slot.gradient);
-  // The gradient is dropped if all parameters before the value are frozen, like the embedding in LoRA
+  // The gradient is dropped if all parameters before the value are frozen, for example the embedding in LoRA
   // training.
   if (slot.differentiable) slot.gradient = std::move(gradient);
 }
@@ -416,7 +416,7 @@ void Tape::backward() {
   in_backward_ = true;
   if (settings_.parallel) settings_.parallel->begin_pass(DataParallel::Pass::kBackward, settings_.chunk);
   for (int e = static_cast<int>(entries_.size()) - 1; e >= 0; --e) backward_entry(e);
-  // With the inline policy, waiting work may run as soon as its turn comes.
+  // With the inline policy, a waiting weight gradient may run as soon as its turn comes.
   if (settings_.weight_gradients->policy() == WeightGradientQueue::Policy::kInline) {
     settings_.weight_gradients->run(*this);
   }

@@ -1,10 +1,11 @@
 // The tape: runs the model forward as plain C++, records each call, and replays the record backwards.
 //
 // Model code calls operators (engine/operators/operators.h) on Values; each call runs its kernels immediately
-// and adds one small entry to the tape. backward() walks the entries in reverse. An operator splits its
-// gradient into the input gradient, which runs during the walk, and the weight gradient, which goes through a
+// and adds one small entry to the tape. backward() walks the entries in reverse. An operator has an input
+// gradient and a weight gradient. The input gradient runs during the walk. The weight gradient goes through a
 // WeightGradientQueue and may run much later (zero-bubble pipelines). Activations that a RecomputePolicy
-// drops are replayed from their entries when needed, with the same kernels on the same inputs: bit-exact.
+// drops are replayed from their entries when needed. The replay runs the same kernels on the same inputs, so
+// results have the same bits.
 //
 // One Tape holds one microbatch of one chunk of the model. Several tapes may exist at the same time, in any
 // phase. All tapes of a rank share its stash and compute stream. Not thread-safe.
@@ -35,8 +36,8 @@ struct DropoutSource;  // engine/operators/low_rank.h
 class Tape;
 class WeightGradientQueue;
 
-// Model code's handle to one activation of a tape. Copies share it. When the last copy is destroyed, the
-// memory is freed unless the backward pass needs it.
+// Model code's handle to one activation of a tape. Copies share the activation. When the last copy is
+// destroyed, the memory is freed, except if the backward pass needs it.
 class Value {
  public:
   Value() = default;
@@ -75,7 +76,7 @@ class Tape {
     WeightGradientQueue* weight_gradients = nullptr;  // required for training
     DataParallel* parallel = nullptr;                 // null: all parameters and gradients are resident
     bool adapters = true;                             // false: linear layers omit their adapters
-    const std::atomic<bool>* stop = nullptr;  // any thread may set it: then no further operator begins
+    const std::atomic<bool>* stop = nullptr;  // any thread may set this flag; then no further operator begins
                                               // (StopRequest)
   };
 
@@ -145,7 +146,7 @@ class Tape {
     static const LowRank kNone;
     return settings_.adapters ? weight.low_rank : kNone;
   }
-  // Returns whether parameters are gathered. Then an operator may read only its own parameter, whose values
+  // Returns whether parameters are gathered. If so, an operator may read only its own parameter, whose values
   // exist while the operator runs.
   bool gathers_parameters() const { return settings_.parallel != nullptr; }
 
@@ -187,9 +188,9 @@ class Tape {
     Buffer data, gradient;
     int producer = -1;  // index of the entry, or -1 for an input
     int handles = 0;    // live Values
-    int uses = 0;       // pending backward computations that read it
+    int uses = 0;       // number of pending backward computations that read this slot
     bool differentiable = false;
-    bool dropped = false;   // freed after the forward pass although it has uses: the backward pass replays it
+    bool dropped = false;   // freed after the forward pass; the backward pass replays it
     bool external = false;  // input of the tape: its memory lives until clear()
   };
 

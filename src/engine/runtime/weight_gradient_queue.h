@@ -1,9 +1,9 @@
-// Decides when weight gradients run and in which order they are summed.
+// Decides when weight gradients run, and in which order weight gradients are summed.
 //
 // Floating-point sums depend on their order. The order here is the same for every schedule: contributions to
-// a parameter are summed by microbatch, and within one microbatch in backward order of the uses. Work that
-// arrives early waits for its turn, and its activations stay allocated until then. So any legal schedule
-// gives the same bits. Schedules that keep microbatches in order have no such waits.
+// a parameter are summed by microbatch, and within one microbatch in backward order of the uses. A weight
+// gradient that is ready early waits for its turn, and its activations stay allocated until then. So any
+// legal schedule gives the same bits. Schedules that keep microbatches in order have no such waits.
 //
 // Not thread-safe; one per rank.
 #pragma once

@@ -56,9 +56,9 @@ struct LaunchResult {
   std::string failure;   // "rank 3 was killed by signal 9 (Killed)", and the last lines it wrote
 };
 
-// Runs all ranks to the end. If a rank cannot be started, ends the other ranks and throws Error. Call it from
-// the program's main thread before other threads exist, because it blocks signals in this thread, and ranks
-// end with the calling thread.
+// Runs all ranks to the end. If a rank cannot be started, ends the other ranks and throws Error. Call this
+// function from the program's main thread before other threads exist. It blocks signals in this thread, and
+// ranks end when the calling thread ends.
 LaunchResult run_local(const LocalLaunch& launch);
 
 }  // namespace primus::launch

@@ -110,7 +110,7 @@ bool resolves(const std::string& host) {
   return true;
 }
 
-// In clouds, the names of nodes may have no DNS entry. Slurm provides their addresses.
+// In clouds, node names may have no DNS entry. Slurm provides the addresses of such nodes.
 std::string address_of_node(const std::string& name, const Surroundings& surroundings) {
   const auto scontrol = resolves(name) ? std::nullopt : surroundings.find_program("scontrol");
   if (!scontrol) return name;
@@ -215,7 +215,7 @@ namespace {
 void find_master(const Surroundings& surroundings, const NodeDefaults& defaults, bool slurm,
                  NodePlace& place) {
   const auto port = number(surroundings, "MASTER_PORT", 1, kMaxPort);
-  // In AMD Primus's settings, the address "localhost" means that the address is unset.
+  // In AMD Primus's settings, the address "localhost" means that no address is set.
   const std::string usual = defaults.master_address.value_or("");
   place.master_address = surroundings.setting("MASTER_ADDR").value_or(usual == "localhost" ? "" : usual);
   place.master_port = static_cast<std::uint16_t>(port.value_or(defaults.master_port.value_or(0)));

@@ -1,9 +1,9 @@
-// Determines which node of a job this machine is, and how many ranks it starts.
+// Determines which node of a job this machine is, and how many ranks this machine starts.
 //
-// The variables are those of AMD Primus: NNODES, NODE_RANK, GPUS_PER_NODE, MASTER_ADDR, MASTER_PORT. If one
-// is not set, its value follows from Slurm's variables in a Slurm job, and elsewhere from a default: one
-// node, with one rank per GPU (or one rank without GPUs). In a Slurm job, Slurm determines the nodes. If
-// NNODES, NODE_RANK or MASTER_ADDR of the submitting shell contradict Slurm, they are ignored with a note.
+// The variables are those of AMD Primus: NNODES, NODE_RANK, GPUS_PER_NODE, MASTER_ADDR, MASTER_PORT. In a
+// Slurm job, the values of unset variables follow from Slurm's variables. Elsewhere, the default is one node
+// with one rank per GPU (or one rank without GPUs). In a Slurm job, Slurm determines the nodes. If NNODES,
+// NODE_RANK or MASTER_ADDR of the submitting shell contradict Slurm, the variable is ignored with a note.
 // Variables that the user gives to the launcher (--env) override Slurm's.
 #pragma once
 
@@ -26,7 +26,8 @@ struct NodePlace {
   std::string master_address;  // empty: a single node, which chooses an address
   std::uint16_t master_port = 0;
 
-  // Set if Slurm has started one task per rank. Then this process is a rank and starts no other ranks.
+  // Set if Slurm has started one task per rank. In this case, this process is a rank and starts no other
+  // ranks.
   struct Task {
     int rank = 0, world = 1, local_rank = 0, local_world = 1;
   };
@@ -53,8 +54,8 @@ std::uint16_t port_of_job(std::uint64_t job);
 // Throws Error(kInvalid) naming a variable that is not a number or contradicts other variables.
 NodePlace find_node(const Surroundings& surroundings, const NodeDefaults& defaults, const Accelerators& gpus);
 
-// Describes this process if it is one of several tasks of a Slurm step (srun) and no launcher has made it a
-// rank, so that RANK and WORLD_SIZE are unset.
+// Describes this process as one of several tasks of a Slurm step (srun). Only for processes that no launcher
+// has made a rank, so RANK and WORLD_SIZE are unset.
 struct StepTask {
   std::int64_t task = 0, tasks = 2;
   std::string step;       // job and step number
@@ -64,13 +65,14 @@ struct StepTask {
 // is not a number.
 std::optional<StepTask> task_of_step(const Surroundings& surroundings);
 
-// The launcher sets this to the Slurm step of its processes. A process in another, nested step ignores it.
+// The launcher sets this to the Slurm step of its processes. A process in a nested step ignores this
+// variable.
 inline constexpr const char* kLaunchedStep = "PRIMUS_LAUNCHED_STEP";
-// The name of a variable that is set if GPUS_PER_NODE is the number of Slurm tasks and not of GPUs.
+// Name of a variable that is set if GPUS_PER_NODE is the number of Slurm tasks, not the number of GPUs.
 inline constexpr const char* kTasksAsRanks = "PRIMUS_TASKS_AS_RANKS";
 
-// Checks the variables of a node's place that the user gave a launcher for remote nodes. Throws
-// Error(kInvalid) for a value that is not a number in its range.
+// Checks variables of NodePlace that the user gave to a launcher of remote nodes. Throws Error(kInvalid) for
+// a value that is not a number in its range.
 void check_place_variables(const std::map<std::string, std::string>& variables);
 
 // Parses the value of a variable that sets the number of ranks per node. Throws Error(kInvalid) naming the

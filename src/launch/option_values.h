@@ -1,6 +1,6 @@
-// The forms of option values: times, sizes, ranges and names as Slurm, docker, podman and Kubernetes read
-// them. Command-line options and settings share this grammar. It accepts the values that the tools accept.
-// Any text is valid for names that only a server can check (partitions, networks).
+// The forms of option values: times, sizes, ranges and names in the formats of Slurm, docker, podman and
+// Kubernetes. Command-line options and settings share these forms. A form accepts the values that the tools
+// accept. Any text is valid for names that only a server can check (partitions, networks).
 #pragma once
 
 #include <cstdint>

@@ -3,7 +3,8 @@
 //   slurm -> container -> direct -> process
 //
 // as data. `--dry-run` shows the complete chain. A real run replaces this process by the first program of the
-// chain, which plans the rest on the machine where it runs. Planning only reads files and variables.
+// chain. That program plans the rest of the chain on its own machine. Planning only reads files and
+// variables.
 #pragma once
 
 #include <sys/types.h>
@@ -24,9 +25,9 @@ struct Surroundings {
   std::function<std::optional<std::string>(const std::string& name)> variable;
   // Returns the names of all variables, sorted.
   std::function<std::vector<std::string>()> variable_names;
-  Path root = "/";      // prefix for devices and system files
+  Path root = "/";      // prefix of the paths of devices and system files
   std::string program;  // absolute path of this program, which runs on nodes and in containers
-  uid_t user = 0;       // the user and group that run it
+  uid_t user = 0;       // user and group that run this program
   gid_t group = 0;
   // True if the plan is only shown. Then missing programs and devices cause notes instead of errors, and a
   // machine without GPUs is treated as having the GPUs of PRIMUS_GPU_MODEL.
@@ -53,7 +54,7 @@ struct Step {
 
 struct Plan {
   std::vector<Step> steps;         // this process runs the first step
-  std::vector<std::string> ranks;  // one line per process of the last step, if it has several
+  std::vector<std::string> ranks;  // one line per process of the last step; empty: only one process
 };
 
 // Returns the plan as text, with commands in shell syntax and redacted secrets.

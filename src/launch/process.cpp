@@ -75,8 +75,8 @@ int wait_for(pid_t pid) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-// The child's variables are set in the parent, which does not need the old values any more. `group`: the
-// signal mask of a child in a separate process group; null: the child stays in this process's group.
+// The child's variables are set in the parent, which no longer needs the old values. `group`: the signal mask
+// of a child in a separate process group; null: the child stays in this process's group.
 pid_t start(const Step& step, int input, int output, const sigset_t* group = nullptr) {
   apply_environment(step);
   const std::vector<char*> argv = pointers(step.argv);
@@ -144,7 +144,7 @@ class Lines {
   std::string text_;
 };
 
-// A running program without input. Its standard output and its standard error share one pipe.
+// A running program without input. Standard output and standard error of the program share one pipe.
 class Outputs {
  public:
   Outputs() {
@@ -207,8 +207,8 @@ class ProcessGroup {
     }
   }
 
-  // Checks whether the leader has ended. If it was stopped because it used the terminal, makes its group the
-  // terminal's foreground group.
+  // Checks whether the leader has ended. If the leader was stopped because it used the terminal, makes the
+  // leader's group the terminal's foreground group.
   void look() {
     int status = 0;
     if (status_ || waitpid(leader_, &status, WNOHANG | WUNTRACED) != leader_) return;

@@ -26,7 +26,7 @@ int run_and_wait(const Step& step);
 int run_and_read(const Step& step, const std::function<void(std::string_view)>& line);
 
 // Like run_and_read, but in a separate process group. A signal that asks this process to stop goes to the
-// complete group; after 5 s the remaining processes are killed, and this process ends by the same signal.
+// complete group. After 5 s, the remaining processes are killed, and this process ends by the same signal.
 int run_group_and_read(const Step& step, const std::function<void(std::string_view)>& line);
 
 }  // namespace primus::launch

@@ -190,7 +190,7 @@ bool read_option(ForeignTable table, std::string_view tool, const Member& member
     }
   }
   const std::string name = known ? std::string(known->name) : member.key;
-  // The option is a switch in at least one of the tools, as "wait: true" in sbatch.
+  // The option is a switch in at least one of the tools: "wait: true" in sbatch, for example.
   const bool is_truth = member.value.kind == Kind::kBool && takes(table, {name, std::nullopt});
   const bool is_switch = known && (known->takes == ForeignOption::Takes::kNothing || is_truth);
   if (member.value.is_map()) throw expected(member.value, member.key, "text or a list");
@@ -345,10 +345,10 @@ LauncherSettings read_settings(const Value& document) {
   return s;
 }
 
-// Returns whether users other than `user` and root are in the group, as listed members or by their primary
-// group. Returns true for a group without an entry, with one exception: the process's own group, if `user`
-// has no entry either. This happens in a container that runs as a host user, where the launcher on the host
-// has already checked the file.
+// Returns whether users other than `user` and root are in the group, as listed members or by primary group.
+// Returns true for a group without an entry. Exception: the process's own group, if `user` has no entry
+// either. This happens in a container that runs as a host user. There, the launcher on the host has already
+// checked the file.
 bool has_other_members(gid_t group, uid_t user) {
   const struct group* const entry = ::getgrgid(group);
   if (!entry) return ::getpwuid(user) != nullptr || group != ::getegid();
@@ -368,7 +368,7 @@ bool has_other_members(gid_t group, uid_t user) {
   return found;
 }
 
-// Returns nullopt if the file may be read, or else the reason why not.
+// Returns nullopt if the file may be read; otherwise returns the reason for the refusal.
 std::optional<std::string> untrusted(const Path& file) {
   struct stat link = {}, status = {};
   if (::lstat(file.c_str(), &link) != 0 || ::stat(file.c_str(), &status) != 0) return std::nullopt;

@@ -1,11 +1,11 @@
 // The launcher's settings: .primus.yaml, with AMD Primus's sections main, slurm, container and direct, and
-// k8s.
+// the section k8s.
 //
 // Several files are merged, and later files override earlier files: /etc/primus/primus.yaml (system),
 // ~/.primus.yaml (user), ./.primus.yaml (project), and the files of --config. Maps are merged key by key;
 // other values, including lists, are replaced. Command-line options override all files. The project's file
-// can name programs to run, so it is read only if it belongs to the user or to root and no other user can
-// write to it.
+// can name programs to run. So this file is read only if it belongs to the user or to root, and no other user
+// can write to it.
 //
 // ${NAME} and ${NAME:default} are replaced by variables. Errors have file:line:col; unknown keys are errors.
 #pragma once

@@ -14,9 +14,9 @@ inline bool asks_to_stop(int signal) {
   return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
 }
 
-// During its lifetime SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are blocked in this thread and
-// read from a descriptor instead. Children must restore the signal mask that before() returns. Throws
-// Error(kIo).
+// During the lifetime of this object, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are blocked in
+// this thread. A descriptor provides these signals instead. Children must restore the signal mask that
+// before() returns. Throws Error(kIo).
 class Signals {
  public:
   Signals();

@@ -20,7 +20,7 @@ bool is_given(const std::vector<GivenOption>& options, std::initializer_list<std
                      [&](std::string_view name) { return find_given(options, name) != nullptr; });
 }
 
-// Returns the value as a number; nullopt if it is missing or not a number ("2-4").
+// Returns the value as a number; nullopt if the value is missing or not a number ("2-4").
 std::optional<int> number_of(const std::vector<GivenOption>& options, std::string_view name) {
   const GivenOption* const option = find_given(options, name);
   if (!option || !option->value) return std::nullopt;
@@ -121,7 +121,7 @@ std::string batch_script(const std::vector<std::string>& srun, bool has_ranks, b
 
 namespace {
 
-// Refuses options of Slurm's tools that name a command in place of the one after '--'.
+// Refuses options of Slurm's tools that would replace the command after '--'.
 void refuse_other_commands(const std::vector<GivenOption>& options) {
   for (const auto& [name, whose] : {std::pair("wrap", "sbatch"), std::pair("multi-prog", "srun")}) {
     if (find_given(options, name)) {
@@ -131,8 +131,7 @@ void refuse_other_commands(const std::vector<GivenOption>& options) {
   }
 }
 
-// Refuses values of --export that would keep Slurm from passing on the variables for the job's secret and
-// ranks.
+// Refuses values of --export with which Slurm would not pass on the variables of the job's secret and ranks.
 void require_export(const std::vector<GivenOption>& options) {
   const GivenOption* const exported = find_given(options, "export");
   if (exported && exported->value.value_or("") != "ALL" &&

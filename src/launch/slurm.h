@@ -1,11 +1,11 @@
-// Mode slurm: srun starts one launcher on each node, now or in a batch job; the launcher starts the node's
+// Mode slurm: srun starts one launcher on each node, now or in a batch job. The launcher starts the node's
 // ranks (direct.h) or a container (container.h).
 //
 // A batch job whose ranks can save gets a warning before its time limit (--signal=B:USR1@120, unless the user
-// sets another signal): its ranks save and stop. With --requeue, the job is then queued again and resumes. It
-// is also queued again if a node or rank is lost. The other ranks detect the loss long before Slurm does, and
-// srun does not wait for a lost node. A job that lasted less than ten minutes is queued again at most three
-// times.
+// sets another signal): its ranks save and stop. With --requeue, the job is then queued again and resumes.
+// The job is also queued again if a node or rank is lost. The other ranks detect the lost node or rank long
+// before Slurm does, and srun does not wait for a lost node. A job that lasted less than ten minutes is
+// queued again at most three times.
 //
 // In batch jobs, options that only srun has are passed to the job's step.
 #pragma once
@@ -30,8 +30,8 @@ struct SlurmRequest {
 
 // Timeouts in seconds for srun's --wait. When the first launcher of a step has ended, srun waits this long
 // and then ends the other launchers. srun itself ends KillWait + 2 seconds later. Without --wait, srun of
-// Slurm 22.05 waits forever if a node dies and soon runs again, because srun gets no message about lost
-// tasks. Ranks of the native engine end within a second of each other; other programs may still be writing.
+// Slurm 22.05 may wait forever: if a node dies and soon runs again, srun gets no message about lost tasks.
+// Ranks of the native engine end within a second of each other; other programs may still be writing.
 inline constexpr int kWaitForOwnRanks = 60, kWaitForRanks = 600;
 
 struct SlurmPlan {

@@ -43,7 +43,7 @@ BatchReader::BatchReader(engine::Rank& rank, const LanguageModel& model, const R
                settings.pass_tokens > 0 && !(settings.replay && reads_together(rank, settings)));
   settings_.pass_tokens =
       std::clamp(settings.pass_tokens, settings.sequences, settings.capacity * settings.sequences);
-  // Exchange and computation do not overlap, because only few tokens are exchanged.
+  // Exchange and computation do not overlap, because passes exchange only a few tokens.
   if (comm::Communicator* const group = rank.mesh().experts()) experts_.emplace(rank, *group, false);
   cache_ = model.make_kv_cache(phase_, settings.compute, settings.sequences, settings.capacity,
                                settings.all_pages(), ReaderSettings::kPageTokens);
@@ -115,8 +115,8 @@ std::int64_t BatchReader::pass_size(std::int64_t rows, std::int64_t maximum) con
 
 void BatchReader::measure() {
   measure_passes();
-  // When the passes first run, this records which parameters to prefetch. The second time they are
-  // prefetched, which needs more memory.
+  // The first run of the passes records which parameters to prefetch. The second run prefetches these
+  // parameters, which needs more memory.
   if (settings_.parallel) measure_passes();
 }
 
@@ -136,8 +136,8 @@ void BatchReader::measure_passes() {
   }
 }
 
-// If layers keep states, returns the sequence whose states cover the longest prefix of these tokens. A token
-// counts only if it is in a page and a state covers it.
+// If layers keep states, returns the sequence whose states cover the longest prefix of these tokens. Only
+// tokens that are also in a page count.
 BatchReader::Shared BatchReader::find(std::span<const std::int32_t> tokens) const {
   const auto maximum = tokens.first(tokens.size() - 1);
   if (!keeps_states()) return {pages_.match(maximum)};
@@ -152,8 +152,8 @@ BatchReader::Shared BatchReader::find(std::span<const std::int32_t> tokens) cons
   return best;
 }
 
-// Returns the idle sequence whose states are needed. If there is none, returns the one that was released
-// first, because states of recently released sequences are more likely to be reused.
+// Returns the idle sequence whose states are needed. If there is none, returns the idle sequence that was
+// released first: states of recently released sequences are more likely to be reused.
 std::size_t BatchReader::idle_slot(const Shared& shared) const {
   if (shared.from && !slots_[*shared.from].taken) return *shared.from;
   std::size_t idle = slots_.size();
@@ -339,7 +339,7 @@ BatchReader::Pass BatchReader::writing_pass(std::int64_t rows, const WantedLogit
 
 BatchReader::Pass BatchReader::mixed_pass(std::int64_t rows, const WantedLogits& wanted) const {
   Pass pass = writing_pass(rows, wanted);
-  // `reported` depends only on `rows`, so that there are few kinds of passes to record.
+  // `reported` depends only on `rows`, so only a few kinds of passes are recorded.
   pass.reported = pass_size(std::min(rows, settings_.sequences), settings_.sequences);
   pass.selects = true;
   return pass;
@@ -356,7 +356,7 @@ void BatchReader::forward(const Pass& pass) {
   }
   if (recorded && recorded->graph) {
     recorded->graph->launch(stream);
-    // Nothing has used the stash since the pass, so its logits are still valid.
+    // Nothing has used the stash since the pass, so the pass's logits are still valid.
     if (pass.top_k == 0) download(recorded->logits);
   } else {
     if (recorded) recorded->ran = true;

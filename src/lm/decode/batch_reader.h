@@ -1,21 +1,20 @@
 // A language model that reads many sequences at a time and returns the logits of the next token of each
 // sequence. The keys and values of the tokens read stay on the device, in pages that sequences share
-// (page_table.h). A sequence allocates pages as it grows, shares those of a common prefix with other
-// sequences, and frees them when it is released. Another object owns the weights. The reader's memory is a
-// phase of the rank (engine/runtime/phase.h) that lasts as long as the reader.
+// (page_table.h). A sequence allocates pages as it grows, and frees its pages when it is released. Sequences
+// with a common prefix share the pages of the prefix. Another object owns the weights. The reader's memory is
+// a phase of the rank (engine/runtime/phase.h) that lasts as long as the reader.
 //
-// A pass has one of a few fixed numbers of rows; it is padded with rows that belong to no sequence. The
-// memory of every pass is therefore known from one measurement per number of rows. The launch arguments of
-// kernels contain no lengths, which are in tables on the device; so a recorded pass (Device::capture) can be
-// replayed for every further token.
+// A pass has one of a few fixed numbers of rows, and is padded with rows that belong to no sequence. So one
+// measurement per number of rows gives the memory of every pass. Lengths are in tables on the device, not in
+// launch arguments of kernels. So a recorded pass (Device::capture) can be replayed for every further token.
 //
 // Some layers keep a state per sequence instead of pages (short convolutions, delta rules). A new sequence
-// with the same prefix as an earlier one copies the states that the earlier sequence has at the end of that
+// with the same prefix as an earlier sequence copies the states of the earlier sequence at the end of that
 // prefix. If there are no such states, these layers read all tokens of the new sequence.
 //
-// If the model is divided over ranks (tensor, expert or pipeline parallelism), all ranks of the mesh read the
-// same tokens at the same time, and each rank gets the logits. Data and context ranks also read the same
-// tokens: a sequence is not distributed over them.
+// If ranks share the model (tensor, expert or pipeline parallelism), all ranks of the mesh read the same
+// tokens at the same time, and each rank gets the logits. Data and context ranks also read the same tokens: a
+// sequence is not distributed over these ranks.
 //
 // Not thread-safe. Uses the rank's compute stream, stash and scratch; all arguments must outlive it.
 #pragma once
@@ -79,13 +78,13 @@ class BatchReader {
   void measure();
 
   // Assigns an idle sequence to a text that begins with `tokens` (at least one). Returns nullopt if all
-  // sequences are in use. Afterwards length() is the number of leading tokens that need not be read, because
-  // their pages are shared with another sequence. The last of `tokens` must always be read.
+  // sequences are in use. Afterwards, length() is the number of leading tokens that need not be read, because
+  // another sequence shares their pages. The last of `tokens` must always be read.
   std::optional<std::int64_t> begin(std::span<const std::int32_t> tokens);
   // Returns the value that length() would have after begin(tokens).
   std::int64_t shared(std::span<const std::int32_t> tokens) const { return find(tokens).length; }
-  // Returns whether a new text can reuse the first `length` tokens of a text of which `read` tokens have been
-  // read. With layers that keep states, read - length must be small.
+  // Returns whether a new text can reuse the first `length` tokens of a text, if `read` tokens of that text
+  // have been read. With layers that keep states, read - length must be small.
   bool can_share(std::int64_t length, std::int64_t read) const {
     return !keeps_states() || read - length <= kSpareTokens;
   }
@@ -104,17 +103,18 @@ class BatchReader {
   // Throws the errors that read() would throw for these inputs, without reading anything.
   void check(std::span<const Input> inputs) const;
   // Runs one pass: appends each input's tokens to its sequence. Inputs must be in ascending order of
-  // sequences, and their tokens must fit a pass. Then next() returns the logits of the inputs with `tells`.
-  // If the top-k logits suffice, the device selects them, and only the selected logits are copied to the
-  // host. A row with NaN or infinity cannot be sorted, so all its logits are copied. Throws Error(kInvalid),
-  // before reading anything, if tokens do not fit the reserved pages or an id is outside the vocabulary.
+  // sequences, and their tokens must fit a pass. Afterwards next() has the logits of the inputs with `tells`.
+  // If the top-k logits suffice, the device selects the top-k logits, and only these are copied to the host.
+  // A row with NaN or infinity cannot be sorted, so all logits of such a row are copied. Throws
+  // Error(kInvalid), before reading anything, if tokens do not fit the reserved pages or an id is outside the
+  // vocabulary.
   void read(std::span<const Input> inputs, const WantedLogits& wanted = {});
   // Returns the logits for the token after an input. `telling` is the input's index among the inputs with
   // `tells`. Valid until the next read().
   NextLogits next(std::size_t telling) const;
-  // Returns the log probabilities of the tokens `chosen`, one token for each input with `tells`. They are
-  // taken over the model's entire vocabulary at temperature 1, in fp32, with the operator of the training
-  // loss. Requires a preceding read() with WantedLogits::log_probs.
+  // Returns the log probabilities of the tokens `chosen`, one token for each input with `tells`. The
+  // probabilities cover the model's entire vocabulary at temperature 1. They are computed in fp32 with the
+  // operator of the training loss. Requires a preceding read() with WantedLogits::log_probs.
   std::vector<float> log_probs(std::span<const std::int32_t> chosen);
 
   // Returns whether all ranks must read the same tokens at the same time.
@@ -134,7 +134,7 @@ class BatchReader {
     std::uint64_t released = 0;  // counter value at the last release, which orders sequences by the time of
                                  // their release
     // Used if layers have states: the tokens that the states have read (kept after a release), and the
-    // largest number of tokens that they have read since the last reset.
+    // largest number of these tokens since the last reset.
     std::vector<std::int32_t> state;
     std::int64_t reached = 0;
   };
@@ -158,12 +158,13 @@ class BatchReader {
   std::vector<std::int64_t> pass_sizes(std::int64_t maximum) const;
   std::int64_t pass_size(std::int64_t rows, std::int64_t maximum) const;
   void fill(std::span<const Input> inputs, std::int64_t rows);
-  // A kind of pass. It has `rows` rows and returns the logits of `reported` rows: of none, of all, or of the
-  // rows that a table lists.
+  // A kind of pass, with `rows` rows. Returns the logits of `reported` rows: no rows, all rows, or the rows
+  // that a table lists.
   struct Pass {
     std::int64_t rows = 0, reported = 0;
     bool selects = false;
-    std::int64_t top_k = 0, vocab = 0;  // number of largest logits to return, and limit of their ids; 0: all
+    // top_k: number of largest logits to return. vocab: limit of their ids. 0: all
+    std::int64_t top_k = 0, vocab = 0;
     bool log_probs = false;
     auto operator<=>(const Pass&) const = default;
   };
@@ -178,12 +179,12 @@ class BatchReader {
   Pass mixed_pass(std::int64_t rows, const WantedLogits& wanted) const;
   void forward(const Pass& pass);
   void read_again_without_order(std::span<const Input> telling, const WantedLogits& wanted);
-  // Enqueues a pass. If it has logits, calls `done` with them while they are valid.
+  // Enqueues a pass. If the pass has logits, calls `done` with the logits while the logits are valid.
   template <class Done>
   void enqueue(const Pass& pass, Done done);
   // Declares the inputs of a pass on the tape and uploads them to the device.
   ModelInputs inputs(engine::Tape& tape, const Pass& pass);
-  // Returns the hidden states of the rows whose logits are requested, as far as this rank has them.
+  // Returns this rank's hidden states of the rows whose logits are requested.
   engine::Value reported_rows(const Pass& pass, const engine::Value& hidden);
   // Finds the top-k logits and copies them to the host. `logits` is valid only on the last pipeline stage.
   void choose(const Pass& pass, const engine::Value& logits);
@@ -205,8 +206,8 @@ class BatchReader {
   PageTable pages_;
   std::vector<Slot> slots_;
   std::uint64_t releases_ = 0;
-  // The host arrays of a pass: tokens and positions of the rows, and the tables. The memory is pinned, and
-  // every pass uses the same addresses, as a recorded pass requires. Absent while measuring.
+  // The host arrays of a pass: tokens and positions of the rows, and the tables. The memory is pinned. Every
+  // pass uses the same addresses, because recorded passes contain the addresses. Absent while measuring.
   struct HostTables {
     HostTables(Device& device, std::int64_t rows, std::int64_t max_reported,
                const turbo::PagedSequences& sequences);

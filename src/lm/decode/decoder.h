@@ -14,7 +14,7 @@ namespace primus {
 
 // The members of a decoder that must be constructed before its scheduler.
 struct OwnModel {
-  // Enables replay, which is allowed because the rank has no other user.
+  // Enables replay. This is allowed, because the rank has no other user.
   static ReaderSettings single(ReaderSettings settings) {
     settings.replay = true;
     return settings;

@@ -1,5 +1,5 @@
 // A model for inference. It has only weights in the compute type, without master weights or optimizer states.
-// They are in the rank's persistent arena, and zero until they are loaded.
+// The weights are in the rank's persistent arena, and zero until they are loaded.
 #pragma once
 
 #include <cstdint>

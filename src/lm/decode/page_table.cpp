@@ -99,7 +99,7 @@ void PageTable::write(const Pages& pages, std::int64_t length, std::span<const s
   }
 }
 
-// Drops the last pages first, so that they are reused first, because they are shared by the fewest texts.
+// Drops the last pages first, so that the last pages are reused first: the fewest texts share the last pages.
 void PageTable::release(Pages& pages) {
   for (auto index = pages.rbegin(); index != pages.rend(); ++index) drop(*index);
   pages.clear();
@@ -118,7 +118,7 @@ std::int32_t PageTable::take() {
 void PageTable::drop(std::int32_t index) {
   Page& dropped = page(index);
   if (--dropped.references > 0) return;
-  // A page outside of the tree has the time 0, so that it is reused first.
+  // A page outside of the tree gets the time 0, so that this page is reused first.
   dropped.freed = dropped.parent == kNoPlace ? 0 : ++clock_;
   free_.emplace(dropped.freed, index);
 }

@@ -5,10 +5,11 @@
 // on all tokens before them. Each page therefore has a parent, which is the page before it, and the pages
 // form a prefix tree of texts. Sequences with a common prefix share the pages of that prefix, which have
 // reference counts. A shared page is copied before a sequence writes into it. A page without references keeps
-// its content until it is reused; the page that has been free longest is reused first. A new sequence thus
-// reuses pages that still hold a prefix of an earlier sequence instead of computing them again.
+// its content until it is reused. The page that has been free for the longest time is reused first. So if
+// pages still hold a prefix of an earlier sequence, a new sequence uses these pages instead of computing
+// their content again.
 //
-// Deterministic: if two ranks make the same calls, they get the same pages. Not thread-safe.
+// Deterministic: two ranks that make the same calls get the same pages. Not thread-safe.
 #pragma once
 
 #include <cstdint>

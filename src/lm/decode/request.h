@@ -38,7 +38,7 @@ struct DecodedToken {
   // Log probability of the token over the entire vocabulary at temperature 1. Set if
   // GenerateSettings::log_probs is set.
   std::optional<float> log_prob = {};
-  // Set if the text ends here. If the value is kStopToken, this token is not part of the text.
+  // Set if the text ends with this token. If the value is kStopToken, this token is not part of the text.
   std::optional<StopReason> end = {};
   double began = 0;  // time at which reading of the prompt began (clock: steady_seconds)
 };

@@ -60,8 +60,8 @@ std::int64_t DecodeScheduler::unread(const Text& text) const {
   return std::ssize(text.tokens) - reader_.length(text.sequence);
 }
 
-// Returns whether another text is currently reading a prefix that both texts share, and that is long enough
-// to wait for.
+// Returns whether another text is currently reading a prefix that both texts share. Only a prefix that is
+// long enough to wait for counts.
 bool DecodeScheduler::is_read_elsewhere(const Text& text) const {
   constexpr std::int64_t kShort = 16;
   const auto maximum = std::span(text.tokens).first(text.tokens.size() - 1);
@@ -76,8 +76,8 @@ bool DecodeScheduler::is_read_elsewhere(const Text& text) const {
 }
 
 // Lets waiting texts run, the oldest first, while there are pages for their tokens. If a text must wait for
-// pages, later texts wait, too. If it waits until another text has read a shared prefix, later texts need not
-// wait.
+// pages, later texts wait, too. If a text waits until another text has read a shared prefix, later texts need
+// not wait.
 void DecodeScheduler::admit() {
   for (auto next = waiting_.begin(); next != waiting_.end() && running() < reader_.settings().sequences;) {
     const Id id = *next++;
@@ -97,8 +97,8 @@ void DecodeScheduler::admit() {
   }
 }
 
-// Reserves pages for a text. While too few are free, stops the youngest text and frees its pages. Returns
-// false if this text was the youngest and was stopped.
+// Reserves pages for a text. If too few pages are free, younger texts give up their pages. Returns false if
+// this text is itself the youngest and gives up its pages.
 bool DecodeScheduler::make_room(Id id, std::int64_t length) {
   while (!reader_.reserve(text(id).sequence, length)) {
     const Id youngest = *running_.rbegin();
@@ -110,9 +110,9 @@ bool DecodeScheduler::make_room(Id id, std::int64_t length) {
   return true;
 }
 
-// Plans a step. It reads the single unread token of each text that is being generated, and the tokens of
-// prompts except for their last tokens, the oldest prompt first. The last token of a prompt is read like a
-// generated token, in a pass that may be a recorded one.
+// Plans a step. A step reads the single unread token of each text that is being generated. It also reads
+// prompts without their last tokens, the oldest prompt first. The last token of a prompt is read like a
+// generated token, because that pass may be recorded.
 void DecodeScheduler::plan() {
   inputs_.clear();
   telling_.clear();

@@ -1,15 +1,15 @@
 // Generates many texts concurrently with one model (continuous batching). Texts can be submitted and
-// cancelled between steps. A step is one pass of the model over all running texts: one token for each text
-// being generated, and as many tokens of unread prompts as the pass has space for.
+// cancelled between steps. A step is one pass of the model over all running texts. It reads one token of each
+// text that is being generated, and as many tokens of unread prompts as fit.
 //
 // A text allocates cache pages as it grows. Texts with a common prefix share the pages of that prefix.
 // Examples are samples of one prompt that are submitted together, and texts with the same system prompt. If
-// two texts have a common prefix that is not yet read, one of them waits until the other has read it. If
-// pages run out, the youngest text frees its pages, waits, and is read again later. Every text is the same as
-// if its request ran separately, because random numbers depend only on seed and position. Small differences
-// remain, because matrix products of few rows and of many rows round differently.
+// two texts have a common unread prefix, one text waits until the other text has read the prefix. If pages
+// run out, the youngest text frees its pages, waits, and is read again later. Random numbers depend only on
+// seed and position, so every text equals the text of a separate request. Small differences remain, because
+// matrix products of few rows and of many rows round differently.
 //
-// If the model is divided over ranks, all of them must make the same calls in the same order.
+// If ranks share the model, all these ranks must make the same calls in the same order.
 // DecodeScheduler::Agree makes all ranks use the same chosen tokens. Not thread-safe.
 #pragma once
 
@@ -28,7 +28,7 @@ namespace primus {
 
 struct DecodeCounts {
   std::int64_t steps = 0;
-  std::int64_t read = 0;         // number of tokens read, counting tokens again that were read again
+  std::int64_t read = 0;         // number of tokens read; counts a token each time it is read
   std::int64_t shared = 0;       // number of prompt tokens that were not read because they were in shared
                                  // pages
   std::int64_t written = 0;      // number of generated tokens
@@ -39,8 +39,8 @@ class DecodeScheduler {
  public:
   using Id = std::uint64_t;  // number of a text; texts are numbered from 0 in the order of submission
   // Replaces the tokens that this rank chose in a step by tokens that are the same on all ranks. In every
-  // step that chooses tokens, all ranks call it with the same number of tokens. If empty, each rank uses its
-  // own choices.
+  // step that chooses tokens, all ranks call the function with the same number of tokens. If empty, each rank
+  // uses its own choices.
   using Agree = std::function<void(std::span<std::int32_t> chosen)>;
 
   // The conditions of BatchReader apply. At most settings.sequences texts run concurrently, the earliest
@@ -86,7 +86,7 @@ class DecodeScheduler {
   bool is_read_elsewhere(const Text& text) const;
   void plan();
   bool make_room(Id id, std::int64_t length);
-  void stop_running(Id id);  // releases the sequence that the text has in the reader
+  void stop_running(Id id);  // releases the text's sequence in the reader
   WantedLogits wanted() const;
   void choose();
   Shown write(Id id, std::int32_t chosen);

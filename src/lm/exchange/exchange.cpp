@@ -51,9 +51,9 @@ constexpr std::uint64_t kCompanionLimit = 256U << 20;
 
 constexpr const char* kReplace = "get it again from the model's source, or remove it";
 
-// Parses a tokenizer file that is not JSON, as training does. Throws if the file is broken. If Primus does
-// not support its kind, the file is copied all the same, and the returned note says why it was not checked.
-// Otherwise the note is empty.
+// Parses a tokenizer file that is not JSON, as training does. Throws if the file is broken. A file of a kind
+// that Primus does not support is copied without a check. In this case, the returned note gives the reason;
+// otherwise the note is empty.
 std::string note_on_tokenizer(const Path& path) {
   try {
     load_tokenizer({}, path.string());
@@ -64,7 +64,7 @@ std::string note_on_tokenizer(const Path& path) {
   return {};
 }
 
-// Checks that a file is JSON or text, as its name says, because it may be a link to any other file.
+// Checks that a file is JSON or text, as its name says: the file may be a link to any other file.
 void check_companion(const Path& path, std::string_view content) {
   const std::string file = path.string(), name = path.filename().string();
   if (name.ends_with(".json")) {
@@ -86,7 +86,7 @@ bool is_file(const Path& path) {
   return status && status->type == FileStatus::Type::kFile;
 }
 
-// Returns whether the folder has layers of multi-token prediction; they follow the model's own layers.
+// Returns whether the folder has layers of multi-token prediction. Such layers follow the model's own layers.
 bool has_mtp_layers(const LanguageTensors& tensors, const ModelConfig& config) {
   const std::string prefix = tensors.full_name(fmt::format("model.layers.{}.", config.layers));
   const SafetensorsFolder& folder = tensors.folder();
@@ -248,7 +248,7 @@ class Copy {
     const Path replaced = target.string() + ".replaced";
     refuse_existing(replaced, Existing::kRefuse, env_);
     PartialFolder unfinished(target, env_);
-    unfinished.clear();  // removes the rest of an earlier copy that was killed
+    unfinished.clear();  // removes what an earlier, killed copy left
     const bool replaces = env_.status(target) && !env_.list(target).empty();
     if (env_.status(target) && !replaces) env_.remove_folder(target);
     std::uint64_t done = 0;
@@ -397,8 +397,8 @@ class Copy {
       read(first, out);
       std::vector<double> added, column(static_cast<std::size_t>(rank));
       for (std::size_t i = 0; i < out.size();) {
-        // Where the neighbouring elements of a row are in memory; of a column, if the published tensor is
-        // transposed.
+        // The addresses of a row's neighbouring elements in memory. If the published tensor is transposed,
+        // the addresses of a column's elements.
         const PlacesInMemory places = places_in_memory(part, first + static_cast<std::int64_t>(i), cols);
         const std::int64_t row = places.first / cols, col = places.first % cols;
         const float* const of_a = a->data() + row / out_rows * rank * cols + col;

@@ -1,22 +1,22 @@
-// Imports and exports model folders: checks a Hugging Face folder or a training checkpoint and copies it to a
-// plain Hugging Face folder, optionally with another element type or number of files.
+// Imports and exports model folders. Checks a Hugging Face folder or a training checkpoint, and copies it to
+// a plain Hugging Face folder. The copy may have another element type or number of files.
 //
 // Every tensor is compared with the model that config.json describes. A missing, unexpected, or wrongly
-// shaped tensor is an error that names the tensor, thrown before anything is written. Elements whose type
-// does not change are copied bit for bit. Tensors are streamed: memory use is a few MB, independent of the
-// model's size.
+// shaped tensor causes an error that names the tensor, before anything is written. Elements whose type does
+// not change are copied bit for bit. Tensors are streamed: memory use is a few MB, independent of the model's
+// size.
 //
 // Adapters (LoraConfig) are merged into their weights: the result is an ordinary model.
 //
-// Quantised models are also read, and written as bf16 by default:
+// Quantised models are also supported. Their copy is bf16 by default:
 //   fp8    DeepSeek-V3: X.weight in float8 e4m3, and X.weight_scale_inv with one fp32 per 128 x 128 block
 //   mxfp4  gpt-oss: X_blocks with two e2m1 numbers per byte, and X_scales with an e8m0 exponent
 //          per 32 numbers
 //
 // Errors: kInvalid for a missing, unexpected or wrongly shaped tensor, for a number that the new type cannot
 // hold, and for a target that exists, has no name, or is being written by another process; kUnsupported for a
-// family or an element type; FileError. The target TO appears only when it is complete: until then the copy
-// is in TO.partial (base/files/partial_folder.h).
+// family or an element type; FileError. The target TO appears only when the copy is complete. Until then the
+// copy is in TO.partial (base/files/partial_folder.h).
 #pragma once
 
 #include <cstdint>

@@ -74,8 +74,7 @@ PublishedTensor float8(const TensorView& tensor, const TensorView& scales, const
 }
 
 // Reads blocks [..., rows, groups, 16] with two numbers per byte, low half first, and scales [..., rows,
-// groups]. In types other than float4, the same tensors are published with exchanged last axes: [..., groups
-// * 32, rows].
+// groups]. Published tensors of other types than float4 have exchanged last axes: [..., groups * 32, rows].
 PublishedTensor float4(const TensorView& blocks, const TensorView& scales, const std::string& name,
                        const std::vector<std::int64_t>& shape, const Path& folder) {
   const std::size_t rank = shape.size();
@@ -92,7 +91,7 @@ PublishedTensor float4(const TensorView& blocks, const TensorView& scales, const
     throw unsupported("tensor '" + name + "': mxfp4 is stored as uint8").at(folder.string());
   }
   PublishedTensor result{.dtype = DType::kBF16, .plain = {}, .read = {}};
-  // Powers of two in fp64, in which every product is exact.
+  // Powers of two. They are fp64, so that every product is exact.
   std::array<double, 256> powers;
   for (int e = 0; e < 256; ++e) powers[static_cast<std::size_t>(e)] = std::ldexp(1.0, e - 127);
   result.read = [=](std::int64_t first, std::span<float> out) {

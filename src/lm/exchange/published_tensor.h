@@ -24,7 +24,7 @@ struct PublishedTensor {
 };
 
 // Finds a tensor of the language model by name and shape; throws kInvalid if it is missing or has another
-// shape. Adds the full names of the tensors in which it is stored to `used`; for fused experts,
+// shape. Adds to `used` the full names of the tensors that store the tensor. For fused experts,
 // LanguageTensors::check_copies() adds the names instead. The folder must outlive the result.
 // `whole_numbers`: whether int64 is accepted.
 PublishedTensor find_published(const LanguageTensors& tensors, const std::string& name,

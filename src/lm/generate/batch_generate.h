@@ -26,7 +26,7 @@ struct BatchEvents {
   std::function<void(std::int64_t tokens)> progress = {};
 };
 
-// Prompts start in order. If a prompt does not fit a sequence, throws Error(kInvalid) before generating
+// Prompts start in order. If a prompt does not fit into a sequence, throws Error(kInvalid) before generating
 // anything. The decoder must have no other texts.
 void generate_batch(DecodeScheduler& decoder, std::span<const BatchPrompt> prompts,
                     const BatchEvents& events);

@@ -10,7 +10,8 @@ namespace {
 
 constexpr std::string_view kUser = "User: ", kAssistant = "\nAssistant:", kNextTurn = "\nUser:";
 
-// Passes text on as it is generated, except for an end that may be the beginning of the user's next turn.
+// Passes generated text on immediately. Holds back the last characters if they may be the beginning of the
+// user's next turn.
 class ReplyText {
  public:
   explicit ReplyText(const std::function<bool(std::string_view)>& on_text) : on_text_(on_text) {}

@@ -5,12 +5,12 @@
 //   User: ...
 //
 // The model continues the text after "Assistant:" until it begins a line with "User:", ends the text, or
-// reaches the token limit. A model that was fine-tuned on conversations uses their format instead. Keys and
-// values stay in the decoder's pages between turns, so each turn reads only new tokens. When the context is
-// full, the oldest turns are dropped.
+// reaches the token limit. A model that was fine-tuned on conversations uses the format of these
+// conversations instead. Keys and values stay in the decoder's pages between turns, so each turn reads only
+// new tokens. When the context is full, the oldest turns are dropped.
 //
 // Models trained on another format come with a Jinja chat template. For such a model the plain format above
-// is wrong, and callers should tell this to the user. Not thread-safe.
+// is wrong, and callers should warn the user. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -39,12 +39,12 @@ class Conversation {
                                                  // next turn
     std::size_t forgotten_turns = 0;             // number of earlier turns that were dropped to make space
                                                  // for this turn
-    // Number of tokens in the prompt including this turn, and number of tokens that were cut from the
-    // beginning of this turn because the turn alone exceeds the context.
+    // Number of tokens in the prompt including this turn. Number of tokens that were cut from the beginning
+    // of this turn, because the turn alone exceeds the context.
     std::size_t prompt_tokens = 0, lost_tokens = 0;
   };
-  // Runs one turn. Calls `on_text` for each part of the reply as it is generated; if it returns false, the
-  // reply ends.
+  // Runs one turn. Calls `on_text` for each part of the reply as soon as the part is generated. If `on_text`
+  // returns false, the reply ends.
   Reply say(std::string_view user, const std::function<bool(std::string_view)>& on_text = {});
   // Forgets all turns.
   void clear();

@@ -140,11 +140,11 @@ class Evaluation {
     const std::span<const std::int32_t> added = add(ids_);
     bytes_ += added.size() == ids_.size() ? text.size() : bytes_of(added);
   }
-  // Returns the bytes of text that `ids` stand for. A special token that the text spells out counts.
+  // Returns the number of bytes of text that `ids` stand for. Special tokens that the text spells out count.
   std::size_t bytes_of(std::span<const std::int32_t> ids) const {
     return tokenizer_->decode(ids, /*skip_special=*/false).size();
   }
-  // Removes the tokens that begin_document() and end_document() add to a text, which have no bytes.
+  // Removes the tokens that begin_document() and end_document() add to a text: these tokens have no bytes.
   std::span<const std::int32_t> without_frame(std::span<const std::int32_t> ids, bool begins,
                                               bool ends) const {
     const std::vector<std::int32_t>& before = tokenizer_->frame().before;
@@ -157,13 +157,13 @@ class Evaluation {
     const SpecialIds& special = tokenizer_->special_ids();
     return special.eod ? special.eod : special.eos;
   }
-  // Returns the first of `ids`, as many as max_tokens still allows.
+  // Returns the first of `ids`: as many ids as max_tokens still allows.
   std::span<const std::int32_t> within_limit(std::span<const std::int32_t> ids) const {
     if (options_.max_tokens == 0) return ids;
     const std::int64_t room = options_.max_tokens + 1 - added_;
     return ids.first(std::min(ids.size(), static_cast<std::size_t>(std::max<std::int64_t>(room, 0))));
   }
-  // Adds ids to the text, and returns those that were added.
+  // Adds ids to the text, and returns the added ids.
   std::span<const std::int32_t> add(std::span<const std::int32_t> ids) {
     ids = within_limit(ids);
     if (!ids.empty()) count_document();

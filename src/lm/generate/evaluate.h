@@ -39,9 +39,9 @@ struct LossReport {
 };
 
 // All documents form one text, separated by the tokenizer's end-of-document token as in training. `tokenizer`
-// may be null for .bin/.idx; the number of bytes of text is then unknown. Throws Error(kInvalid) if there is
-// no data, for broken JSON lines ("file:line"), and for a token outside the vocabulary; for .bin/.idx files,
-// the message gives the token's position.
+// may be null for .bin/.idx files; in this case, the number of bytes of text is unknown. Throws
+// Error(kInvalid) if there is no data, for broken JSON lines ("file:line"), and for a token outside the
+// vocabulary; for .bin/.idx files, the message gives the token's position.
 LossReport evaluate_loss(LossEvaluator& evaluator, const Tokenizer* tokenizer,
                          const EvaluateOptions& options);
 
@@ -56,7 +56,7 @@ struct ConversationReport {
 };
 
 // Computes the validation loss as fine-tuning does: each conversation is evaluated separately, and only
-// tokens count that training would learn. The end of a conversation longer than the evaluator's sequence is
+// tokens that training would learn count. The end of a conversation longer than the evaluator's sequence is
 // cut off, as in training. Throws Error(kInvalid) if no token counts.
 ConversationReport evaluate_conversations(LossEvaluator& evaluator,
                                           const data::TokenizedConversations& conversations,

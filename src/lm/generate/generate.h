@@ -44,8 +44,8 @@ std::span<const std::int32_t> fit_prompt(std::span<const std::int32_t> prompt, s
                                          std::int64_t reserve);
 
 // Returns words of `text` to use as a prompt: at most `maximum` complete words. `text` may begin and end
-// within a word. The result starts with the first sentence or line that begins inside the text; if there is
-// none, after the first blank. Empty if the text has no complete word.
+// within a word. The result starts with the first sentence or line that begins inside the text. Without such
+// a sentence or line, the result starts after the first blank. Empty if the text has no complete word.
 std::string_view opening_words(std::string_view text, std::size_t maximum);
 
 }  // namespace primus

@@ -12,9 +12,10 @@
 
 namespace primus {
 
-// Returns the JSON text with `ids` added to its eos_token_id; the value stays a number if it has only one id.
-// Everything else is unchanged. If `text` is empty, returns a new file. Throws Error(kInvalid), which names
-// `name`, if `text` is not a JSON object or its eos_token_id is not one or several token ids.
+// Returns the JSON text with `ids` added to its eos_token_id. If the value has only one id, it stays a
+// number. Everything else is unchanged. If `text` is empty, returns a new file. Throws Error(kInvalid), which
+// names `name`, if `text` is not a JSON object, or if its eos_token_id is not a token id or a list of token
+// ids.
 std::string with_stop_ids(std::string_view text, const std::string& name,
                           const std::vector<std::int64_t>& ids);
 

@@ -36,7 +36,7 @@ class LossEvaluator {
   // Appends tokens to the text. Throws Error(kInvalid) for an id outside the vocabulary.
   void add(std::span<const std::int32_t> tokens);
   // Evaluates a separate text of at most `sequence` + 1 tokens. `chosen` has one flag per token: only tokens
-  // with a flag of 1 count; the first token never counts, because it is not predicted. Do not call
+  // with a flag of 1 count. The first token never counts, because it is not predicted. Do not call
   // add_alone() while a text of add() is unfinished.
   void add_alone(std::span<const std::int32_t> tokens, std::span<const std::uint8_t> chosen);
   // Ends the text: evaluates the tokens that add() has buffered.

@@ -33,8 +33,8 @@ bool is_folder(const Path& path) {
   return status && status->type == FileStatus::Type::kFolder;
 }
 
-// Returns the checkpoint that `latest` names or, if that is missing or damaged, the newest complete
-// checkpoint in a folder of checkpoints; nullopt if no save was completed.
+// Returns the checkpoint that `latest` names. If that checkpoint is missing or damaged, returns the newest
+// complete checkpoint in a folder of checkpoints; nullopt if no save was completed.
 std::optional<Path> newest_checkpoint(const Path& root) {
   if (!is_folder(root)) return std::nullopt;
   const CheckpointRoot checkpoints(root);
@@ -65,7 +65,7 @@ bool is_same_run(const std::string& recorded, std::string writer) {
   return recorded == writer || recorded.ends_with("/" + writer);
 }
 
-// Returns the identity of the experiment that wrote a checkpoint.
+// Returns the identity of a checkpoint's experiment.
 std::string identity_of_writer(const Path& checkpoint) {
   const std::string text = CheckpointReader::open(checkpoint, Validation::kStructure).trainer_state();
   const auto state = nlohmann::json::parse(text, nullptr, false);
@@ -103,7 +103,7 @@ std::optional<Path> checkpoint_elsewhere(const Path& run) {
   return newest;
 }
 
-// Returns the tokenizer that a run's experiment names, if it is one without a file: the byte tokenizer, or
+// Returns the tokenizer that a run's experiment names, if this tokenizer has no file: the byte tokenizer, or
 // the NullTokenizer with its vocabulary size. Null if the experiment names no tokenizer.
 std::unique_ptr<const Tokenizer> tokenizer_of_run(const config::TrainerConfig& trainer) {
   const std::string type = trainer.tokenizer_type.value_or(""), model = trainer.tokenizer_model.value_or("");
@@ -194,8 +194,7 @@ ModelConfig load_model_config(const ModelFolder& folder, const FamilyRegistry& f
   return read_model_config(read_file(file, kConfigLimit), file.string(), families, notes);
 }
 
-// A model may have no tokenizer file; its checkpoint then still contains the experiment, which names the
-// tokenizer.
+// If a model has no tokenizer file, the experiment in its checkpoint names the tokenizer.
 std::unique_ptr<const Tokenizer> load_own_tokenizer(const ModelFolder& folder) {
   if (is_file(folder.path / "tokenizer.json")) return load_tokenizer({}, folder.path.string());
   if (const auto experiment = experiment_of(folder)) {

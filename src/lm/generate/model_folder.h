@@ -44,8 +44,8 @@ std::unique_ptr<const Tokenizer> load_own_tokenizer(const ModelFolder& folder);
 std::optional<data::ConversationStyle> load_conversation_style(const ModelFolder& folder,
                                                                const Tokenizer& tokenizer);
 
-// Like load_tokenizer(), except that `source.model` may also be a checkpoint or a run's folder. In this case
-// it loads the tokenizer with which that model was trained.
+// Like load_tokenizer(), except that `source.model` may also be a checkpoint or a run's folder. In this case,
+// loads the tokenizer with which that model was trained.
 std::unique_ptr<const Tokenizer> load_named_tokenizer(TokenizerSource source);
 
 // Loads the tokenizer named by `type` and `model` (load_named_tokenizer), or the folder's own tokenizer
@@ -61,7 +61,7 @@ std::optional<std::int64_t> trained_sequence(const ModelFolder& folder);
 // Returns the ids of the tokens that end a text: the tokenizer's end-of-sequence and end-of-document tokens,
 // and eos_token_id of config.json and generation_config.json. The result contains no duplicates and no ids
 // outside the vocabulary. `notes` lists ignored ids of generation_config.json; read_model_config() lists
-// those of config.json.
+// ignored ids of config.json.
 std::vector<std::int32_t> load_stop_ids(const ModelFolder& folder, const ModelConfig& config,
                                         const Tokenizer& tokenizer,
                                         std::vector<std::string>* notes = nullptr);

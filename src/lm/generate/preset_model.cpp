@@ -31,8 +31,8 @@ ModelConfig preset_model(const std::string& name, const FamilyRegistry& families
         error.kind(),
         fmt::format("'{}' is neither a folder nor the preset of a complete model: {}", name, error.what()),
         error.hint());
-    // If there is a single problem, it is not in the user's files and needs no location. A message about
-    // several problems contains the location of each problem.
+    // A single problem is not in the user's files and needs no location. A message about several problems
+    // contains the location of each problem.
     if (!error.location().starts_with(here)) known.at(error.location(), error.snippet());
     throw known;
   }

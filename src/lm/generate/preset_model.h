@@ -12,7 +12,7 @@
 namespace primus {
 
 // Returns the model of an experiment that consists of this preset and no other settings. `vocab`: vocabulary
-// size, used if the preset does not set it because it depends on a tokenizer. Throws Error.
+// size, used if the preset does not set one because the size depends on a tokenizer. Throws Error.
 ModelConfig preset_model(const std::string& name, const FamilyRegistry& families,
                          std::optional<std::int64_t> vocab = {});
 
@@ -22,7 +22,7 @@ std::string preset_of(const std::string& name);
 
 // Returns whether `text` can only be a preset, because it has no '/' and no folder has this name.
 bool names_a_preset(const std::string& text);
-// Returns those of `values` that are names of existing folders.
+// Returns the elements of `values` that are names of existing folders.
 std::vector<std::string> folders_among(const std::vector<std::string>& values);
 
 }  // namespace primus

@@ -1,11 +1,11 @@
-// Muon (turbo/muon) updates hidden matrices. It needs complete matrices, but a rank's shard of a unit is a
-// range of elements that may begin and end within a matrix. Therefore the update direction of the unit is
-// gathered, and each rank orthogonalises the matrices that its shard overlaps (Liu et al. 2025,
-// arXiv:2502.16982, section 2.3). If shards ended at matrix boundaries, no gather would be needed. But a
-// block has only about seven matrices of different sizes, so such shards would be uneven in memory and work,
-// and ranks beyond the number of matrices would be idle. Equal shards keep one layout for all rules, so
-// checkpoints and the other sharding levels do not depend on Muon. The costs: 4 bytes of traffic per element
-// and step, and a matrix in two shards is computed twice.
+// Muon (turbo/muon) updates hidden matrices. Muon needs complete matrices, but a rank's shard of a unit may
+// begin and end within a matrix. Therefore the update direction of the unit is gathered. Then each rank
+// orthogonalises the matrices that its shard overlaps (Liu et al. 2025, arXiv:2502.16982, section 2.3). If
+// shards ended at matrix boundaries, no gather would be needed. But a block has only about seven matrices of
+// different sizes. So such shards would be uneven in memory and work, and ranks beyond the number of matrices
+// would be idle. With equal shards, all rules have one layout, so checkpoints and the other sharding levels
+// do not depend on Muon. The costs: 4 bytes of traffic per element and step, and a matrix in two shards is
+// computed twice.
 #include "turbo/muon/muon.h"
 
 #include <algorithm>
@@ -68,7 +68,7 @@ class MuonRule final : public UpdateRule {
 
   std::string_view name() const override { return "muon"; }
   std::vector<engine::StateSpec> states() const override { return {{kMomentum}}; }
-  // Excludes biases of experts, which have the shape [experts, n] but are no matrices and are not decayed.
+  // Excludes biases of experts: their shape is [experts, n], but they are no matrices and are not decayed.
   // Also excludes convolution kernels.
   bool takes(const Parameter& p) const override {
     return p.shape.rank() > 1 && p.decayed() && !p.vocabulary && !p.kernel;
@@ -77,8 +77,8 @@ class MuonRule final : public UpdateRule {
   void update(const UnitUpdate& u) const override;
 
  private:
-  // Orthogonalises direction [rows, cols] fp32. The result is in `buffer`, and is fp32 if
-  // MuonSettings::fp32_products is set, otherwise bf16.
+  // Orthogonalises `direction`, [rows, cols] fp32. The result is in `buffer`, in the operand type of the
+  // matrix products.
   Tensor orthogonalise(const UnitUpdate& u, const Tensor& direction, Buffer& buffer) const;
   void update_matrix(const UnitUpdate& u, const FlatRange& matrix, std::int64_t cols,
                      const Tensor& direction) const;
@@ -233,7 +233,8 @@ std::vector<FlatRange> muon_matrices(const Parameter& p, bool split_qkv) {
   const std::int64_t cols = p.shape[p.shape.rank() - 1], rows = p.shape.elements() / cols;
   const std::int64_t of_expert = p.shape.rank() > 2 ? rows / p.shape[0] : rows;
   const bool whole = !split_qkv && p.name.ends_with(".attention.qkv");
-  // The rows where matrices begin: at each expert, and at each published tensor that this rank has a part of.
+  // The rows where matrices begin: the first row of each expert, and of each published tensor of which this
+  // rank has a part.
   std::vector<std::int64_t> begins;
   for (std::int64_t row = 0; row < rows; row += of_expert) begins.push_back(row);
   for (const engine::CheckpointPart& part : p.parts) {

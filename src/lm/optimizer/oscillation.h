@@ -1,13 +1,13 @@
-// Stops weights that oscillate between two fp4 values while their master weights hardly move, by setting them
-// to one of the two values (key weight_deosc; the rule is in turbo/oscillation). Wraps the rules of an
-// optimizer, for weights whose matrix products are in fp4.
+// Stops weights that oscillate between two fp4 values while their master weights hardly move (key
+// weight_deosc). Such a weight is set to one of the two values (turbo/oscillation has the rule). Wraps the
+// rules of an optimizer, for weights whose matrix products are in fp4.
 //
 // Keeps two states of 4 bytes for each such weight: the distance that the weight has moved in the current
 // window, and the distance that its fp4 value has moved. The update recomputes the weights and fp4 values
-// before the step. For this it uses the stash, which is empty at that time: 4 bytes for each such weight of a
-// unit's shard, plus 4 bytes for its fp4 values before and after the step. If a unit is sharded, 2 more bytes
-// are used for each weight of the complete unit, which must be gathered because weights in square tiles share
-// scales. The memory is used in every step from the first window on.
+// before the step. This uses the stash, which is empty at that time: 4 bytes for each such weight of a unit's
+// shard, plus 4 bytes for the weight's fp4 values before and after the step. A sharded unit needs 2 more
+// bytes for each weight of the complete unit. The complete unit must be gathered, because weights in square
+// tiles share scales. Every step from the first window on uses this memory.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct OscillationSettings {
   }
 };
 
-// Returns `rules` with a wrapped copy inserted before each rule. The copy also stops oscillation; it applies
+// Returns `rules` with a wrapped copy inserted before each rule. The copy also stops oscillation, and applies
 // to the parameters whose products are in fp4.
 UpdateRules without_oscillation(const UpdateRules& rules, const engine::PrecisionRecipe& recipe,
                                 const OscillationSettings& settings);

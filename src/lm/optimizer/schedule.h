@@ -1,8 +1,8 @@
 // Learning rate and weight decay over the run, as in Megatron-LM's OptimizerParamScheduler: pure functions of
 // the number of completed steps. With a warm-up from 0, the first step therefore has learning rate 0, which
 // hardly matters when training from scratch. A run that starts from trained weights may have only a few
-// steps, and each of them should change the weights. Unless lr_warmup_init is set, step k = 0, 1, ... of its
-// warm-up over w steps uses (k + 1) / (w + 1) of the peak rate. Thread-safe.
+// steps, and each step should change the weights. So if lr_warmup_init is not set, step k = 0, 1, ... of such
+// a run's warm-up over w steps uses (k + 1) / (w + 1) of the peak rate. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ class Schedule {
   // Return the values for the next step after `steps` completed steps.
   double learning_rate(std::int64_t steps) const { return learning_rate_at(static_cast<double>(steps)); }
   double weight_decay(std::int64_t steps) const { return weight_decay_at(static_cast<double>(steps)); }
-  // Like learning_rate(), for fractional `steps`, which occur in runs whose schedule follows time.
+  // learning_rate() for fractional `steps`. Such values occur in runs whose schedule follows time.
   double learning_rate_at(double steps) const;
   double weight_decay_at(double steps) const;
 

@@ -1,4 +1,4 @@
-// SGD with momentum, as in torch.optim.SGD; without momentum it keeps no state.
+// SGD with momentum, as in torch.optim.SGD; without momentum, SGD keeps no state.
 #include "turbo/sgd/sgd.h"
 
 #include "config/trainer_config.h"

@@ -51,7 +51,7 @@ class UpdateRule {
   // Sets the scalars that update() reads, except step number, learning rate and weight decay. The first step
   // has `step` 1.
   virtual void set_scalars(std::int64_t /*step*/, std::span<double, turbo::kStepScalars> /*scalars*/) const {}
-  // Returns whether the work that update() enqueues depends on the step, so that a recorded step cannot be
+  // Returns whether the work that update() enqueues depends on the step. Such a step cannot be recorded and
   // replayed.
   virtual bool varies() const { return false; }
   // Enqueues the update of the unit's shard from its reduced gradient: master weights, states, and stored
@@ -99,8 +99,8 @@ struct UpdateRun {
   std::vector<Tensor> states;  // states in the order of UpdateRule::states
   std::vector<Tensor> scales;  // scales of each state; absent for states without scales
   float decay_factor;          // factor of the weight decay; 0: no decay
-  // For random numbers: the random stream of the unit, and the index of param[0] in the unit. Both are
-  // independent of the sharding.
+  // For random numbers: the random stream of the unit, and the index of param[0] in the unit. Neither value
+  // depends on the sharding.
   std::uint64_t stream;
   std::int64_t first_element;
 };

@@ -1,6 +1,6 @@
-// Curves of a run in bounded memory. Points are added one by one; if there are too many, neighbouring points
-// are merged into buckets. A bucket keeps the minimum, maximum, mean and number of non-finite values, so
-// every spike and every NaN stays visible, whatever the length of the run. Not thread-safe.
+// Curves of a run in bounded memory. Points are added one by one. If there are too many points, neighbouring
+// points are merged into buckets. A bucket keeps the minimum, maximum, mean and number of non-finite values,
+// so every spike and every NaN stays visible, whatever the length of the run. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,7 @@ class Curves {
   // Starts a new point. `step` must increase from point to point; its unit is arbitrary. `samples` and
   // `seconds` are the point's position on other x-axes.
   void begin(std::int64_t step, double samples, double seconds);
-  // Sets the value of the new point on the curve `name`. Further names are ignored once there are kMaxCurves
-  // curves.
+  // Sets the value of the new point on the curve `name`. After kMaxCurves curves, further names are ignored.
   void add(std::string_view name, double value);
 
   struct Position {

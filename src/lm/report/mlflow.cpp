@@ -146,11 +146,11 @@ std::string experiment_id(const Path& store, const std::string& name) {
       const config::Value* const named = document.find("name");
       if (named && named->is_scalar() && named->text == name) return id;
     } catch (const Error&) {
-      // Another program wrote this file. MLflow also ignores damaged files.
+      // The file may come from another program. MLflow also ignores damaged files.
     }
   }
-  // The id has eighteen digits, like MLflow's ids, and every export of an experiment with this name has the
-  // same id.
+  // The id has eighteen digits, like MLflow's ids. Every export of an experiment with this name has the same
+  // id.
   const std::string hash = hex(as_text(sha256("experiment " + name)));
   return std::to_string(100'000'000'000'000'000ULL +
                         std::stoull(hash.substr(0, 15), nullptr, 16) % 900'000'000'000'000'000ULL);
@@ -203,8 +203,8 @@ MlflowRun write_mlflow_run(const Path& store_folder, const Path& run_folder) {
 
   const std::map<std::string, std::string> metrics = metrics_of(folder, times);
   for (const char* part : {"metrics", "params", "tags", "artifacts"}) make_folders(target / part);
-  // Removes metrics and params that an earlier export wrote for another run, or for earlier settings, of this
-  // folder.
+  // Removes metrics and params of an earlier export of this folder, which may have had another run or other
+  // settings.
   std::set<std::string> kept;
   for (const auto& [name, lines] : metrics) kept.insert(name.substr(0, name.find('/')));
   for (const std::string& name : Env::posix().list(target / "metrics")) {

@@ -54,8 +54,7 @@ bool is_shown(std::string_view key, const std::vector<Bucket>& buckets) {
   return all.other > 0 || (all.finite > 0 && all.minimum != all.largest);
 }
 
-// Rounds to six digits. They are more than a screen shows, and need only a third of the bytes of the full
-// number.
+// Rounds to six digits. A screen shows fewer digits, and the full number needs three times as many bytes.
 Json rounded(double value) {
   if (!std::isfinite(value)) return nullptr;
   return std::strtod(fmt::format("{:.6g}", value).c_str(), nullptr);

@@ -48,8 +48,8 @@ double age_of(const Path& folder) {
   return std::max(0.0, now - *newest);
 }
 
-// Returns the text after "key: " on each line, without quotes. experiment.yaml has this form, and reading
-// lines is a hundred times faster than parsing YAML, which matters for lists of thousands of runs.
+// Returns the text after "key: " on each line, without quotes. experiment.yaml has this form. Reading lines
+// is a hundred times faster than parsing YAML, which matters for lists of thousands of runs.
 std::map<std::string, std::string> settings_in(std::string_view text) {
   std::map<std::string, std::string> settings;
   while (!text.empty()) {
@@ -99,7 +99,7 @@ void take_step(std::string_view line, const Path& file, RunStatus& run) {
   std::optional<std::int64_t> planned;
   const bool good = read_metrics_line(line, [&](std::string_view key, double value) {
     if (key == "iteration") run.step = static_cast<std::int64_t>(value);
-    // If the experiment sets epochs or minutes instead, only the run's records contain the number of steps.
+    // If the experiment sets epochs or minutes, only the run's records contain the number of steps.
     if (key == "train_iters" && value >= 1 && value < kMaxSteps) planned = static_cast<std::int64_t>(value);
     if (key == "lm_loss") run.loss = value;
     if (key == "tokens_per_second_per_device") speed = value;
@@ -131,7 +131,7 @@ std::optional<std::int64_t> take_validation(std::string_view line, RunStatus& ru
   return step;
 }
 
-// What the records of a run say in addition to RunStatus.
+// Data from a run's records that RunStatus does not contain.
 struct Marks {
   std::int64_t evaluated = 0;              // step of the newest evaluation on validation data
   std::optional<std::int64_t> saved = {};  // step of the newest checkpoint
@@ -139,7 +139,8 @@ struct Marks {
   std::optional<RunEnding> ending = {};
 };
 
-// Returns the planned steps in a `begin` event of a process that had nothing to train; nullopt for others.
+// Returns the planned steps in a `begin` event of a process that had nothing to train; nullopt for other
+// events.
 std::optional<std::int64_t> planned_without_training(std::string_view facts) {
   bool trains = true;
   std::optional<std::int64_t> planned;
@@ -166,7 +167,7 @@ Marks read_events_of(const Path& file, RunStatus& run) {
         marks.ending = RunEnding{.state = RunEnding::State::kRunning, .iteration = event.step};
       if (!std::exchange(began, true)) {
         run.step = event.step;
-        // The newest process may have been given a length that the run had already passed.
+        // The number of steps that the newest process got may be less than the run had already trained.
         if (const auto planned = planned_without_training(event.facts))
           run.steps = std::max(*planned, event.step);
       }
@@ -212,7 +213,7 @@ Marks read_files_of(const Path& folder, const Path& checkpoints, RunStatus& run)
   return marks;
 }
 
-// Returns whether the loss grew and was still as high at the end.
+// Returns whether the loss grew and stayed high until the end.
 bool diverged(const RunStatus& run) {
   for (const RunWarning& warning : run.warnings) {
     if (warning.detector == "loss_growth" && run.loss && !(*run.loss < warning.limit)) return true;

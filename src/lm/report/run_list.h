@@ -1,6 +1,7 @@
 // Lists the runs below a folder, and the status of each run. The status is read from the run's events
-// (docs/formats/events.md) and its lock; if an older version without events wrote the run, from its other
-// files. Damaged files result in a status, never in an error. Free functions without state.
+// (docs/formats/events.md) and lock. If an older version of Primus wrote the run, the run has no events, and
+// the status is read from its other files. Damaged files result in a status, never in an error. Free
+// functions without state.
 #pragma once
 
 #include <cstdint>

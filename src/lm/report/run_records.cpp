@@ -47,7 +47,7 @@ std::optional<Path> events_of(const Path& run) {
     if (event.event == "begin") began = event.step;
     return began != 0;
   });
-  // An older version trained the first steps, so the records are in the files of that version.
+  // An older version of Primus trained the first steps, so the records are in the files of that version.
   if (!began || (*began > 0 && is_there(run / kMetrics))) return std::nullopt;
   return file;
 }

@@ -18,9 +18,9 @@ std::optional<Path> events_of(const Path& run);
 Path steps_file(const Path& run);
 
 using RecordFn = std::function<void(std::string_view line)>;
-// Calls step(line) for each step and evaluation(line) for each evaluation. Steps come in order, and so do
-// evaluations. `line` is in the format of metrics.jsonl or evaluations.jsonl. Calls damaged(name, lines) for
-// a file with damaged lines. Throws FileError.
+// Calls step(line) for each step and evaluation(line) for each evaluation. Steps come in order, and
+// evaluations come in order. `line` is in the format of metrics.jsonl or evaluations.jsonl. Calls
+// damaged(name, lines) for a file with damaged lines. Throws FileError.
 void read_records(const Path& run, const RecordFn& step, const RecordFn& evaluation,
                   const std::function<void(std::string_view name, std::int64_t lines)>& damaged = {});
 

@@ -51,21 +51,21 @@ struct VerifyReport {
   };
   std::vector<Point> trajectory;
   // In fp32 `tolerance` applies to the logits and each gradient, `trajectory_tolerance` to each loss and
-  // gradient norm. In bf16 they apply to the logits, to all gradients together, and to each loss; a single
-  // gradient tensor may differ by single_factor times as much (2, for some models more), and a gradient norm
-  // by twice as much. In a two-layer model, rounding only the weights to bf16 and computing exactly changes
-  // the gradient of a single tensor by up to 2.5e-2; transformers in bf16 differs by 4.9e-2
+  // gradient norm. In bf16, these limits apply to the logits, to all gradients together, and to each loss. A
+  // single gradient tensor may differ by single_factor times as much (2, for some models more), and a
+  // gradient norm by twice as much. In a two-layer model, rounding only the weights to bf16 and computing
+  // exactly changes the gradient of a single tensor by up to 2.5e-2; transformers in bf16 differs by 4.9e-2
   // (tests/golden/README.md). For tensors with fewer than kFewElements elements, the factor is single_factor
-  // + 1: errors are divided by the largest element, which is hardly larger than the mean in such small
-  // tensors.
+  // + 1. Errors are divided by the largest element, which in such small tensors is hardly larger than the
+  // mean.
   double tolerance = 0, trajectory_tolerance = 0;
   double single_factor = 1;
   static constexpr std::int64_t kFewElements = 16;
   // Number of tokens that bf16 would have routed to other experts than fp32. Used for bf16 with a mixture of
-  // experts. If two experts have almost equal scores, rounding in bf16 decides between them, and a token that
-  // is routed to other experts cannot be compared. So the model's fp32 run determines the experts of each
-  // token in each step; the bf16 run computes only their weights. The fp32 run chooses the same experts as
-  // the reference, because otherwise the verification in fp32 would fail.
+  // experts. If two experts have almost equal scores, rounding in bf16 decides between the two, and a token
+  // with other experts cannot be compared. So the model's fp32 run determines the experts of each token in
+  // each step. The bf16 run computes only the weights of these experts. The fp32 run chooses the same experts
+  // as the reference, because otherwise the verification in fp32 would fail.
   std::int64_t rerouted_tokens = 0;
   std::vector<std::string> notes;     // sentences about unusual values in config.json
   std::vector<std::string> failures;  // sentences about results that exceed the tolerance; empty: the model

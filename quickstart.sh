@@ -16,8 +16,8 @@ esac
 cores=$(nproc)
 echo "The first build takes $(((10 + cores - 1) / cores)) to $(((26 + cores - 1) / cores)) minutes on $cores cores, and 500 MB in build/."
 scripts/install-packages.sh build quickstart
-# Builds CPU kernels only for this machine's instruction set, which are a third of all. Format strings were checked
-# during development.
+# Builds CPU kernels only for this machine's instruction set: a third of all CPU kernels. Format
+# strings were checked during development.
 scripts/build.sh -DPRIMUS_TESTS=OFF -DPRIMUS_CPU_KERNELS=native -DPRIMUS_CHECK_FORMATS=OFF
 
 # Writes one verse per line without its reference, and an empty line between chapters.

@@ -41,8 +41,9 @@ step() {  # step NAME COMMAND...: runs the command, prints its time, and continu
   echo "-- $(($(date +%s) - began)) s"
 }
 
-# Some tests start daemons, containers and jobs of many processes, which a busy machine can starve. Failed tests
-# run again without other tests. If they pass then, the run continues, and the last line names them.
+# Some tests start daemons, containers and jobs of many processes, which a busy machine can starve.
+# Failed tests run again without other tests. If the failed tests now pass, the run continues, and
+# the last line names these tests.
 tests() {  # tests [CTEST OPTION...]
   ctest --test-dir build -j "$(nproc)" --output-on-failure --progress "$@" && return 0
   first=$(sed 's/^[0-9]*://' build/Testing/Temporary/LastTestsFailed.log | tr '\n' ' ')

@@ -28,8 +28,9 @@ endif()
 
 find_package(Threads REQUIRED)
 
-# FP contraction and fast-math stay off: results must not depend on which operations the optimizer fuses.
-# Designated initializers omit members on purpose, so the warning about missing members is off.
+# FP contraction and fast-math stay off: results must not depend on the operations that the
+# optimizer fuses. Designated initializers omit members on purpose, so the warning about missing
+# members is off.
 add_compile_options(-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wno-missing-field-initializers
                     -Werror -ffp-contract=off)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
@@ -48,11 +49,11 @@ if(PRIMUS_SANITIZE)
   add_compile_options(-fsanitize=${PRIMUS_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${PRIMUS_SANITIZE})
   if(PRIMUS_SANITIZE STREQUAL "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # ThreadSanitizer does not support fences, and g++ warns about them. Our only fence orders non-temporal
-    # stores; threads synchronize through atomics.
+    # ThreadSanitizer does not support fences, and g++ warns about fences. Our only fence orders
+    # non-temporal stores. Threads synchronize through atomics.
     add_compile_options(-Wno-tsan)
   endif()
-  set(slow_down 10)  # maximum slow-down, for the time limits of tests
+  set(slow_down 10)  # factor for the time limits of tests, which is the maximum slow-down
 else()
   set(slow_down 1)
 endif()
@@ -70,9 +71,9 @@ math(EXPR PRIMUS_SLOW_TIMEOUT "1200 * ${slow_down}")
 # quarter, and GoogleTest a quarter of a test's. Off in all presets but release, so that missing includes are
 # errors.
 if(PRIMUS_PRECOMPILED_HEADERS)
-  # json.hpp defines two literals, "..."_json and "..."_json_pointer, as inline functions. They need the entire parser,
-  # so every file would instantiate the parser, which takes 0.7 s. Primus does not use these literals, so this copy only
-  # declares them.
+  # json.hpp defines two literals, "..."_json and "..."_json_pointer, as inline functions. These
+  # functions need the entire parser, so every file would instantiate the parser, which takes 0.7 s.
+  # Primus does not use these literals, so this copy only declares them.
   find_path(PRIMUS_JSON_INCLUDE nlohmann/json.hpp REQUIRED)
   file(READ ${PRIMUS_JSON_INCLUDE}/nlohmann/json.hpp json_text)
   string(REGEX REPLACE "(operator *\"\" *_json(_pointer)?\\([^)]*\\))[ \n]*{[^}]*}" "\\1;" json_text "${json_text}")
@@ -121,10 +122,11 @@ function(primus_reads_keys file result)
 endfunction()
 
 # primus_unity(<target> FILES <files>... [APART <wildcards>...]): with PRIMUS_UNITY, compiles the files in
-# groups of up to PRIMUS_UNITY_GROUP, so that headers are read and templates instantiated once per group.
-# Groups are small, because a changed file recompiles its entire group. Files that read keys have their own
-# groups, so that a new key recompiles few files. APART: files with file-local names that other files of the target also
-# define. Off in all presets, so that missing includes are errors.
+# groups of up to PRIMUS_UNITY_GROUP, so that headers are read once per group, and templates are
+# instantiated once per group. Groups are small, because a changed file recompiles its entire group.
+# Files that read keys have their own groups, so that a new key recompiles few files. APART: files
+# with file-local names that other files of the target also define. Off in all presets, so that
+# missing includes are errors.
 set(PRIMUS_UNITY_GROUP 8)
 function(primus_unity target)
   if(NOT PRIMUS_UNITY)
@@ -159,8 +161,8 @@ function(primus_unity target)
     endif()
   endforeach()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
-  # The first two warnings treat the files of a group like headers. The third has false positives where much code is
-  # inlined.
+  # The first two warnings treat the files of a group like headers. The third warning has false
+  # positives where much code is inlined.
   target_compile_options(${target} PRIVATE -Wno-shadow -Wno-subobject-linkage -Wno-maybe-uninitialized)
 endfunction()
 

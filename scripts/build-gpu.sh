@@ -48,8 +48,7 @@ else
     echo "$clang is missing: run scripts/install-packages.sh hip" >&2
     exit 1
   }
-  # Debian's device libraries 5.2.3 support gfx940, which has the instructions of gfx942, but do not list
-  # gfx942.
+  # Debian's device libraries 5.2.3 list gfx940, but not gfx942. Both have the same instructions.
   bitcode=/usr/lib/x86_64-linux-gnu/amdgcn/bitcode
   library=$folder/devlib
   mkdir -p "$library"

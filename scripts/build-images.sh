@@ -163,7 +163,7 @@ linked() {  # linked IMAGE: all libraries that the program and its plug-ins link
       [ ! -e $file ] || { ldd $file || exit 1; }
     done' >"$place/linked" && ! grep "not found" "$place/linked"
 }
-# Hides podman's messages, among which the build's output would be hard to find.
+# Hides podman's messages, because the build's output would be hard to find among these messages.
 build() {  # build IMAGE
   podman build --network host --layers --file "packaging/docker/$1.Dockerfile" --tag "localhost/primus:$1" . \
     >"$place/$1.log" 2>&1 || { tail -n 40 "$place/$1.log"; echo "all of it is in $place/$1.log"; return 1; }

@@ -174,7 +174,7 @@ def main():
             notes += [f"{framework} {path.parent.name}/{path.name}: {kind}: {text}" for kind, text in problems]
             if job:
                 command = job["command"]
-                # The arguments follow Megatron-LM's program, which may follow with_parts.py, or follow -m.
+                # The arguments follow -m, or Megatron-LM's program, which may follow with_parts.py.
                 start = max(i for i, word in enumerate(command[:5]) if word.endswith(".py") or word == "-m") + 1
                 jobs.append({"path": path, "arguments": command[start:], "environment": job["environment"],
                              "file": next(iter(job["files"].values()), "")})

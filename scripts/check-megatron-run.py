@@ -179,7 +179,8 @@ class Check:
         return int(count)
 
     def prepare(self):
-        # The Makefile calls python3-config, which may belong to another Python than the environment.
+        # The Makefile calls python3-config, which may belong to another Python than the
+        # environment's Python.
         ending = run([self.python, "-c", "import sysconfig; print(sysconfig.get_config_var('EXT_SUFFIX'))"], self.folder,
                      self.env, "Python").strip()
         path = str(self.python.parent) + os.pathsep + os.environ["PATH"]

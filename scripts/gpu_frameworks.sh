@@ -42,7 +42,7 @@ chmod +x "$environment/bin/python3" "$environment/bin/python3-config"
 
 # Megatron-LM calls nvcc to determine its version.
 PATH=$PATH:/usr/local/cuda/bin
-# Compiling takes longer than twenty steps, and changes results only by rounding.
+# Compilation takes longer than twenty steps, and changes results only by rounding.
 export PATH TORCHDYNAMO_DISABLE=1 HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1
 failed=0
 "$primus" device list

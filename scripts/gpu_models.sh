@@ -50,9 +50,10 @@ curve() {
   sed -n -E 's/.*"lm_loss":([0-9.e+-]+).*"grad_norm":([0-9.e+-]+).*/\1 \2/p' "$scratch/w/u/$1/metrics.jsonl"
 }
 
-# The runs on both devices differ only by fp32 rounding, since they sum in another order. Training amplifies
-# such differences, more on some texts than on others. CPU runs with other microbatch sizes, which also change only the
-# order of sums, measure this effect. The difference between a device and the CPU may be up to four times as large.
+# The runs on both devices differ only by fp32 rounding, because the order of sums differs. Training
+# amplifies such differences, more on some texts than on others. CPU runs with other microbatch
+# sizes, which also change only the order of sums, measure this effect. The difference between a
+# device and the CPU may be up to four times as large.
 # largest A B: the maximum relative difference of two curves' losses; 1 if one is incomplete.
 largest() {
   paste -d ' ' "$scratch/$1.curve" "$scratch/$2.curve" | awk -v steps="$steps" '

@@ -146,8 +146,8 @@ memory_of() {
   echo "$(number "$1" memory_used_bytes "$steps" | awk '{ printf "%.1f", $1 / 1e9 }') GB used, $planned planned"
 }
 
-# Random tokens, below every vocabulary size used here. mock_data, whose sequences count upwards, would give too high a
-# rate, because a power-limited GPU multiplies repetitive numbers faster.
+# Random tokens, below every vocabulary size used here. The sequences of mock_data count upwards,
+# and would give too high a rate: a power-limited GPU multiplies repetitive numbers faster.
 random_data() {
   [ ! -e "$scratch/random_text_document.idx" ] || return 0
   awk 'BEGIN { srand(1); for (line = 0; line < 400; ++line) { printf "{\"text\": \""; for (i = 0; i < 4096; ++i)
@@ -219,8 +219,9 @@ dense() {
     beside "$row" one_dense
 }
 
-# Each stage computes its blocks. The last stage also computes the head, which takes as long as two blocks of Llama 3.1
-# 8B, so it gets two blocks fewer. With N microbatches, a schedule's bubble is (GPUS - 1) / (N + GPUS - 1).
+# Each stage computes its blocks. The last stage also computes the head. The head takes as long as
+# two blocks of Llama 3.1 8B, so the last stage gets two blocks fewer. With N microbatches, a
+# schedule's bubble is (GPUS - 1) / (N + GPUS - 1).
 pipeline() {
   last=$(((layers + 2) / gpus - 2))
   dense pipeline decoder_last_pipeline_num_layers=$last

@@ -1,10 +1,10 @@
 // Included by scripts/mutation_test.py in each source that it changes: selects between the code and its
 // mutants.
 //
-// All mutants of a sample are compiled into one program. PRIMUS_MUTANT=<number> activates one of them at
-// program start; without it, or with 0, the program is unchanged. PRIMUS_MUTANT_RECORD=<file of kMutants
-// bytes>: byte i becomes 1 when a process reaches mutant i. The file is memory-mapped, so it also has the
-// mutants that a killed process reached.
+// All mutants of a sample are compiled into one program. PRIMUS_MUTANT=<number> activates one mutant at
+// program start. Without this variable, or with 0, the program is unchanged. PRIMUS_MUTANT_RECORD=<file of
+// kMutants bytes>: byte i becomes 1 when a process reaches mutant i. The file is memory-mapped, so it also
+// has the mutants that a killed process reached.
 //
 //   statement     if (!on(7)) statement;
 //   condition     if (on(7) != static_cast<bool>(condition))
@@ -52,7 +52,8 @@ inline bool on(int mutant) {
 template <int N>
 struct Op {};
 
-// Holds the left operand. Its operator is the operator in the source (WRITTEN) or the mutant's (MUTANT).
+// Holds the left operand. The operator of this class is the operator in the source (WRITTEN) or the mutant's
+// operator (MUTANT).
 #define PRIMUS_MUTABLE_OPERATOR(NAME, WRITTEN, MUTANT)               \
   template <int N, class A>                                          \
   struct NAME {                                                      \

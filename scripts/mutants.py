@@ -16,8 +16,8 @@ SWITCH = "base/mutant_switch.h"  # in the copy's src/
 ON = "::primus::mutation::on(@)"
 OP = "::primus::mutation::Op<@>{}"
 
-# clang-format puts spaces around binary operators, but not around template brackets, pointers and references. So only
-# operators match.
+# clang-format puts spaces around binary operators, but not around template brackets, pointers and
+# references. So only binary operators match.
 SWAPS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+": "-", "-": "+", "*": "/", "/": "*",
          "%": "*", "+=": "-=", "-=": "+="}
 OPERATOR = re.compile(r"(?<= )(<=|>=|==|!=|\+=|-=|<|>|\+|-|\*|/|%)(?=[ \n])")

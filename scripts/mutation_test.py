@@ -323,7 +323,7 @@ class Run:
                 return numbered[:count]
             refused = refused_by(output, sample)
             if not refused:
-                # No message names a mutant's line: refuse all mutants of the files that failed.
+                # If no message names a mutant's line, refuses all mutants of the files that failed.
                 objects = re.sub(r"CMakeFiles/\S*?\.dir/", "", output)
                 files = set(re.findall(r"^FAILED: \S*?(src/\S+?\.cpp)\.o", objects, re.MULTILINE))
                 refused = {m.key: m for m in sample if m.file in files}

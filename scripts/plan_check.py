@@ -14,7 +14,7 @@ STEP = re.compile(r"^\d+\. (\w+), ")
 # The Slurm short options that the examples use.
 LETTERS = {"N": "nodes", "n": "ntasks", "p": "partition", "t": "time", "J": "job-name", "w": "nodelist", "x": "exclude",
            "A": "account", "c": "cpus-per-task", "G": "gpus", "q": "qos", "o": "output", "e": "error"}
-# Launcher options without a value.
+# Launcher options that the check recognizes in the plan, by the effect of the option.
 SWITCHES = {"--debug", "--dry-run", "--dry_run", "--clean", "--numa", "--no-numa", "--single", "--silent",
             "--privileged-set"}
 GLOBAL = {"--config"}

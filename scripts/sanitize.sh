@@ -48,8 +48,9 @@ if ! { cmake --preset "$preset" && cmake --build "$build" --target $targets; } >
 fi
 echo "Built in $(($(date +%s) - start)) s."
 
-# Programs started by tests inherit these options. AddressSanitizer cleans up its fake stacks at each exception, which
-# takes longer than most tests. Without fake stacks, it only loses the detection of use-after-return.
+# Programs started by tests inherit these options. AddressSanitizer cleans up its fake stacks at
+# each exception, which takes longer than most tests. Without fake stacks, AddressSanitizer misses
+# only errors of use after return.
 export ASAN_OPTIONS="detect_stack_use_after_return=0:strict_string_checks=1"
 export UBSAN_OPTIONS="print_stacktrace=1"
 export TSAN_OPTIONS="second_deadlock_stack=1"

@@ -1,5 +1,5 @@
-// Measures data processing in one thread. Uses that thread's CPU time, on which other load has little effect.
-// compare_tokenizers.py compares the results with Hugging Face's tokenizers.
+// Measures data processing in one thread, in CPU time of this thread. Other load has little effect on CPU
+// time. compare_tokenizers.py compares the results with Hugging Face's tokenizers.
 //
 //   data_bench encode TOKENIZER FILE   MB/s of encoding FILE, cut into documents of 4000 characters
 //   data_bench order                   sample order of 10^8 tokens in 10^5 documents
@@ -26,7 +26,7 @@ double cpu_seconds() {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-// Returns the best of several runs, which is the speed of an undisturbed machine.
+// Returns the best of several runs: the speed of an undisturbed machine.
 template <class Work>
 double best_of(int runs, const Work& work) {
   double best = 1e30;

@@ -94,8 +94,8 @@ Buffer operand(std::int64_t elements, DType dtype) {
   return buffer;
 }
 
-// Wall time, or CPU time of all threads divided by their number. CPU time is steadier under other load, but
-// does not include waiting.
+// Wall time, or the CPU time of all threads divided by the number of threads. Other load affects CPU time
+// less, but CPU time does not include waiting.
 double clock_seconds(const Options& options) {
   timespec t{};
   clock_gettime(options.cpu_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);

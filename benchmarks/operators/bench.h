@@ -65,7 +65,7 @@ class Bench {
     launch(context_, arguments);
   }
 
-  // Seconds of the fastest of many calls, because other processes may use the machine.
+  // Seconds of the fastest of many calls. Slower calls may have been disturbed by other processes.
   double best_time(const std::function<void()>& work) {
     work();
     double best = 1e30;

@@ -85,8 +85,7 @@ class Bench {
   void run(const std::string& name, const Arguments& call, double work, const char* unit) {
     run_in_turn(name, std::vector{call}, work, unit);
   }
-  // Times several calls in turn, so that the cache contains the operands of the other calls at the start of
-  // each call.
+  // Times several calls in turn. So at the start of a call, the cache contains operands of the other calls.
   template <class Arguments>
   void run_in_turn(const std::string& name, const std::vector<Arguments>& alike, double work,
                    const char* unit) {
@@ -200,7 +199,7 @@ void delta_rule(Bench& bench, const std::string& name, std::int64_t key_heads, s
   const Tensor state = bench.random(kFull, {texts, value_heads, 128, 128}, 0.1F);
   const Tensor recent = bench.random(kFull, {texts, ring, value_heads * shape.recent_width()}, 0.1F, -0.1F);
   const auto first = [](const Tensor& tensor) { return tensor.slice(0, texts); };
-  // 20 positions, of which 12 are committed: eight tokens come between the committed state and the new token.
+  // 20 positions, of which 12 are committed: eight tokens are between the committed state and the new token.
   bench.run("delta rule, 64 x 1 token, " + name,
             CachedDeltaRule{
                 .sequences = {.query_starts = bench.integers(
@@ -404,8 +403,8 @@ void router(Bench& bench, std::int64_t tokens, std::int64_t experts, std::int64_
   product(GemmRole::kWeightGradient, "d_W", y, x, w);
 }
 
-// The products of an 8B block that decodes `rows` sequences, with the preceding norm and the following
-// operation if they are fused. Bytes count only the weights.
+// The products of a block of an 8B model that decodes `rows` sequences. Includes the preceding norm and the
+// following operation if these are fused. Bytes count only the weights.
 void decoding(Bench& bench, std::int64_t rows) {
   struct Product {
     const char* name;

@@ -1,6 +1,6 @@
-// Measures the memory-bound CPU kernels. A kernel's rate in GB/s counts each byte once that it must read or
-// write. Its share is the ratio to the rate of a plain copy of as many bytes with the same threads. First
-// measures the overhead of a launch: the checks of its operands.
+// Measures the memory-bound CPU kernels. A kernel's rate in GB/s counts each byte that the kernel must read
+// or write once. A kernel's share is the ratio of this rate to the rate of a plain copy of as many bytes with
+// the same threads. First measures the overhead of a launch: the checks of its operands.
 //   kernels_bench [--threads N] [--seconds S] [--rows N]... [--only TEXT] [--isa v2|v3|v4] [--clock wall|cpu]
 // Without --rows: [2048, 768], which partly fits in caches, and [65536, 768], which does not.
 #include <fmt/format.h>
@@ -87,7 +87,7 @@ class KernelBench : public Bench {
   std::string only_;
 };
 
-// Calls with the smallest operands: one token, one head.
+// Measures calls with the smallest operands: one token, one head.
 void measure_launches(KernelBench& bench) {
   constexpr std::int64_t kHidden = 64;
   const Tensor row = bench.tensor(DType::kF32, {1, kHidden}), one = bench.tensor(DType::kF32, {1, 1});

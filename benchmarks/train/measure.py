@@ -87,7 +87,7 @@ def real_run(saves, interval=4):
         sys.exit(f"{len(used)} of {len(steps)} steps were seen to end: their CPU time is not known")
     held = {int(i): float(ms) / 1000 for i, ms in re.findall(r"saving iteration (\d+): training paused ([0-9.]+) ms", log)}
     processor = [0.0] + [later - before for before, later in zip(used, used[1:])]
-    # Excludes the busiest threads, one per core: these train.
+    # Excludes the busiest threads, one per core, because these threads train.
     other = sum(sorted(threads.values())[:-os.cpu_count()])
     plain = [statistics.median(t for i, t in enumerate(times) if i >= interval and i % interval >= 2) for times in (steps, processor)]
     return (first - steps[0], *plain, costs_of(steps, plain[0], saves, interval, held), costs_of(processor, plain[1], saves, interval),

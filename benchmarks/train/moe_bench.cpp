@@ -1,7 +1,8 @@
-// Compares the cost of a training step of a mixture of experts with a dense model of equal active FLOPs: same
-// tokens, attention and head; top_k experts of width f against one feed-forward of width top_k · f. Steps of
-// both models alternate, so that disturbances affect both. Times are CPU seconds of all threads. The ratio
-// uses the shortest steps, because disturbances only make a step longer.
+// Compares the cost of a training step of two models with equal active FLOPs: a mixture of experts and a
+// dense model. Tokens, attention and head are equal. The mixture has top_k experts of width f per token, the
+// dense model one feed-forward layer of width top_k · f. Steps of both models alternate, so that disturbances
+// affect both. Times are CPU seconds of all threads. The ratio uses the shortest steps, because disturbances
+// only make a step longer.
 //
 //   moe_bench [--threads N] [--pairs N] [--batch N] [--microbatches N] [--width N] [--dtype fp32|bf16]
 //             [--kernels] [--limit PERCENT]
@@ -148,8 +149,8 @@ double compare(const Mixture& m, DType compute, const Options& options) {
   const auto over_limit = [&] {
     return options.limit > 0 && 100 * min_moe.step > options.limit * min_dense.step;
   };
-  // If the result is over the limit, up to three times as many pairs run, because the machine may have been
-  // disturbed.
+  // If the result is over the limit, up to three times as many pairs run: other load may have disturbed the
+  // machine.
   for (; pairs < options.pairs || (pairs < 3 * options.pairs && over_limit()); ++pairs) {
     min_dense.keep_less(dense.step());
     min_moe.keep_less(moe.step());

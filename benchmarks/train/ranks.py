@@ -161,7 +161,7 @@ def main():
 
     def measure(pairs):
         for pair in range(pairs):
-            # The order alternates, so that a machine that slows down favors neither side.
+            # The order alternates, so that a machine that becomes slower favors neither side.
             if pair % 2 == 0:
                 a = first()
                 b = second()

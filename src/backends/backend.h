@@ -1,6 +1,7 @@
-// The training frameworks other than the native engine that can run experiments. Each has a file in this
-// folder that ends with its BackendEntry; the build collects them in a list. Its keys are in
-// config/frameworks, and its tables in presets/backends/NAME. Free functions without state.
+// The training frameworks other than the native engine that can run experiments. Each framework has a file in
+// this folder, which ends with the framework's BackendEntry. The build collects the entries in a list. A
+// framework's keys are in config/frameworks, and its tables are in presets/backends/NAME. Free functions
+// without state.
 #pragma once
 
 #include <cstdint>

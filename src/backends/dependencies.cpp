@@ -94,8 +94,8 @@ std::vector<Pin> read_pins(std::span<const Path> preset_dirs) {
               .packages = words(member.value, "packages"),
               .imports = words(member.value, "imports"),
               .purpose = member.value.find("purpose") ? required(member.value, "purpose", member.key) : ""};
-      // Repository and commit become arguments of git, and the name becomes a folder. So all three are
-      // checked.
+      // Repository and commit become arguments of git, and the name becomes a folder. So repository, commit
+      // and name are checked.
       if (!is_plain_name(pin.name) || pin.repository.starts_with('-') || !is_commit(pin.commit)) {
         throw config::error_at(
             member.origin, fmt::format("the pin of {} is damaged", member.key),

@@ -1,4 +1,4 @@
-// The versions of other frameworks that Primus was tested with, and their status on this machine. Their
+// The pins: tested versions of other frameworks, and the status of these versions on this machine. Their
 // sources are clones of public repositories at the commits in presets/backends/pins.yaml.
 #pragma once
 
@@ -18,7 +18,7 @@ struct Pin {
   std::string name;       // name of its folder: "Megatron-LM"
   std::string repository, commit;
   std::vector<std::string> packages, imports;
-  std::string purpose;  // for a pin that is not a framework of experiments: what it is used for
+  std::string purpose;  // the use of the pin; empty: the pin is a framework of experiments
 };
 
 // Returns all pins, from the first of `preset_dirs` that has a table. Throws Error(kInvalid) if no folder has

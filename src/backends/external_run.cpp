@@ -26,9 +26,9 @@ constexpr int kWriteMilliseconds = 1000;
 
 void do_nothing(int) {}
 
-// A stop signal goes to the complete process group. The framework handles it, and this process only waits for
-// the framework. So this process installs handlers that do nothing. It does not ignore the signals, because
-// they would then be ignored in the framework, too.
+// A stop signal goes to the complete process group. The framework handles the signal, and this process only
+// waits for the framework. So this process installs handlers that do nothing. If this process ignored the
+// signals, the framework would inherit that and ignore the signals, too.
 void outlive_signals() {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) {
     struct sigaction action {};
@@ -38,7 +38,7 @@ void outlive_signals() {
   }
 }
 
-// Closes the socket that the launcher gave rank 0, because the framework will listen on the same port.
+// Closes rank 0's socket from the launcher, because the framework will listen on the same port.
 void close_rendezvous() {
   const char* text = std::getenv("PRIMUS_RENDEZVOUS_FD");
   if (!text) return;
@@ -47,7 +47,7 @@ void close_rendezvous() {
   unsetenv("PRIMUS_RENDEZVOUS_FD");
 }
 
-// Puts the folder of the Python program first on PATH, as activating its environment does, because the
+// Puts the folder of the Python program first on PATH, as the activation of its environment does. The
 // framework runs some programs by name, such as the compiler for its data set helpers. Does nothing for a
 // system Python, which is not in an environment.
 void activate(const std::string& python, launch::Step& step) {
@@ -101,8 +101,8 @@ class Reporter {
   }
 
  private:
-  // The run's other outputs are off, because the framework writes its own TensorBoard files and its log is
-  // already on the screen.
+  // The run's other outputs are off: the framework writes its own TensorBoard files, and the framework's log
+  // is already on the screen.
   void begin(std::int64_t done) {
     monitor_.emplace(folder_,
                      MonitorOptions{.resume_iteration = done, .log_interval = 0, .tensorboard = false}, log_);

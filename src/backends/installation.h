@@ -12,7 +12,7 @@ namespace primus::backends {
 struct Installation {
   Path checkout;                       // folder of the framework's sources; empty: not found
   std::string python = "python3";      // looked up in PATH if it has no '/'
-  std::vector<std::string> looked_in;  // folders that were searched, in order; none has a checkout
+  std::vector<std::string> looked_in;  // searched folders without a checkout, in order
 };
 
 // Looks for the framework's sources in `backend_path` (an option, or the experiment's key) and in

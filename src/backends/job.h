@@ -40,14 +40,14 @@ struct ExternalJob {
   std::vector<std::string> notes = {};  // complete sentences that inform the user
   // Settings without a counterpart, by reason.
   std::map<std::string, std::vector<std::string>> dropped = {};
-  bool process_per_node = false;  // one process uses all GPUs of a node
-  bool last_rank_reports = true;  // which rank prints the metrics: true: the last rank; false: the first rank
+  bool process_per_node = false;     // one process uses all GPUs of a node
+  bool last_rank_reports = true;     // true: the last rank prints the metrics; false: the first rank does
   bool second_line_is_mean = false;  // the values in the log's second line are means over the first two steps
 };
 
 // Returns the job of experiment.framework, which is not native. `checkout`: folder of the framework's
-// sources. If it is empty because they are not installed, the command contains the framework's name instead.
-// Throws Error listing all settings that the framework does not support.
+// sources; empty: not installed. In this case, the command contains the framework's name instead of this
+// folder. Throws Error listing all settings that the framework does not support.
 ExternalJob render_job(const config::Experiment& experiment, const config::BackendFields& fields,
                        const Path& checkout, const JobShape& shape);
 

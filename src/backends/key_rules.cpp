@@ -98,7 +98,7 @@ void KeyRules::check_missing(const config::KeySpec& key, const Value& value) {
     const Value* because = rule->find("because");
     const Value* enabled = value.is_map() ? value.find("enabled") : nullptr;
     if (fine || !set || (enabled && says(*enabled, "false"))) return;
-    // The hint suggests removing the key only if this helps. It does not help if a preset sets the key.
+    // The hint suggests removing the key only if this helps. Removing does not help if a preset sets the key.
     // Removing `stage` would turn fine-tuning into pre-training.
     const bool may_go = layer >= config::Layer::kOverrides && key.name != "stage";
     throw unsupported_there(experiment_, key.name,
@@ -107,8 +107,8 @@ void KeyRules::check_missing(const config::KeySpec& key, const Value& value) {
                             may_go ? fmt::format("leave {} out, or choose framework: native", key.name)
                                    : "choose framework: native");
   }
-  // For keys that change the model or training, the key table lists the values without effect. A key that
-  // exists only in this program has no effect if it has its default value.
+  // For keys that change the model or training, the key table lists the values without effect. For keys that
+  // exist only in this program, the default value has no effect.
   const auto& neutral = key.native_values;
   const bool changes =
       std::holds_alternative<std::monostate>(key.field) && !neutral.empty() && !value.is_null() &&

@@ -1,5 +1,5 @@
 // The rules of presets/backends/NAME/keys.yaml for our trainer keys: renamed keys, refused keys, and keys
-// without a counterpart. Not thread-safe: it collects dropped keys.
+// without a counterpart. Not thread-safe, because KeyRules collects dropped keys.
 #pragma once
 
 #include <map>
@@ -28,12 +28,12 @@ class KeyRules {
   std::string renamed(std::string_view key) const;
   // Returns the framework's value for `value`, from section `values`.
   config::Value value_there(std::string_view key, const config::Value& value) const;
-  // Call it for a key that has no field in the framework or that exists only in this program (.own() in
-  // config/keys.def). Records the key as dropped. Throws if training without the key would differ from the
+  // Records the key as dropped. For keys that have no field in the framework, and for keys that exist only in
+  // this program (.own() in config/keys.def). Throws if training without the key would differ from the
   // experiment.
   void check_missing(const config::KeySpec& key, const config::Value& value);
-  // Returns the reason why the key has no counterpart. The reason is that the key exists only in this
-  // program, or it is the text in section `nothing`. Returns an empty text for an unknown key.
+  // Returns the reason why the key has no counterpart: the key exists only in this program, or the text in
+  // section `nothing`. Returns an empty text for an unknown key.
   std::string_view reason_for(const config::KeySpec& key) const;
 
   // Keys that were set and dropped, by reason.

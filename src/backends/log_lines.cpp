@@ -26,7 +26,8 @@ std::optional<IterationRecord> LogReader::iteration(std::string_view line) {
   return record;
 }
 
-// If the second line has the means over the first two steps, replaces them by the values of the second step.
+// If the second line has the means over the first two steps, replaces these means by the values of the second
+// step.
 void LogReader::separate(IterationRecord& record) {
   if (!run_.second_line_is_mean) return;
   if (!first_) {

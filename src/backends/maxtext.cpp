@@ -65,8 +65,8 @@ ExternalJob render_maxtext(const config::Experiment& experiment, const config::B
   if (hardware && hardware->text == "cpu" && shape.nodes == 1 &&
       !settings.find("skip_jax_distributed_system"))
     config::set_path(settings, "skip_jax_distributed_system", config::plain_scalar("true", {}));
-  // The token is removed from the settings and passed in the environment, because other users could read it
-  // in the file.
+  // The token is removed from the settings and passed in the environment, because other users could read the
+  // file.
   std::erase_if(settings.members,
                 [](const config::Member& member) { return member.key == "hf_access_token"; });
   // base_config names the file that the written file extends. MaxText searches for it next to its own files.
@@ -91,7 +91,7 @@ std::optional<IterationRecord> maxtext_iteration(std::string_view line) {
   if (!step) return std::nullopt;
   IterationRecord record;
   record.iteration = *step + 1;  // MaxText counts steps from 0
-  // lm_loss excludes the losses that mixtures of experts add; dense models may log 0 for it.
+  // lm_loss excludes the losses that mixtures of experts add; dense models may log lm_loss 0.
   const auto lm_loss = number_behind(line, ", lm_loss:");
   record.lm_loss =
       lm_loss && *lm_loss != 0 ? *lm_loss : number_behind(line, ", loss:").value_or(std::nan(""));

@@ -148,7 +148,7 @@ void emit(Megatron& m) {
 void environment(Megatron& m) {
   const bool fsdp = m.t.use_torch_fsdp2 || m.is_on("use_megatron_fsdp");
   // With the value 1, kernels of different streams start in the order of their launches. Tensor parallelism
-  // needs the value 1, and FSDP forbids it.
+  // needs the value 1, and FSDP forbids the value 1.
   if (fsdp) {
     m.job.required["CUDA_DEVICE_MAX_CONNECTIONS"] = "8";
   } else {

@@ -1,4 +1,4 @@
-// The arguments of Megatron-LM's command, and the job that they belong to. Internal to backends.
+// The arguments of Megatron-LM's command, and the job of this command. Internal to backends.
 //
 // megatron_model.cpp, megatron_mesh.cpp and megatron_run.cpp compute the arguments that depend on several
 // keys. megatron.cpp translates all other keys and writes the command. Not thread-safe.
@@ -36,8 +36,7 @@ struct Megatron {
   // Returns the name of the model preset, without extension.
   std::string model_name() const;
   Error error_for(std::string_view key, const std::string& what, const std::string& hint) const;
-  // Returns whether a file of the checkout contains this text. This is how versions of Megatron-LM are
-  // distinguished.
+  // Returns whether a file of the checkout contains this text. Used to distinguish versions of Megatron-LM.
   bool source_says(const char* file, std::string_view text) const;
 
   // Returns whether the arguments contain this switch and turn it on.

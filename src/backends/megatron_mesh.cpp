@@ -13,7 +13,7 @@ using config::Value;
 
 namespace {
 
-// Sets overlap_param_gather, which only has a meaning for sharded parameters. Parameters are sharded by
+// Sets overlap_param_gather, which has a meaning only for sharded parameters. Parameters are sharded by
 // default, because AMD Primus's default is the distributed optimizer.
 void set_gather_overlap(Megatron& m) {
   const bool shares = m.is_on("use_distributed_optimizer") || m.is_on("use_megatron_fsdp");
@@ -39,8 +39,7 @@ std::string uneven_layout(const Megatron& m, std::int64_t parts) {
   return fmt::format("E{},{}L", fmt::join(words, "|"), modules(m));
 }
 
-// Adds the missing letters to a layout, in which Megatron-LM requires one letter per module of multi-token
-// prediction.
+// Adds missing letters to a layout: Megatron-LM requires one letter per module of multi-token prediction.
 void modules_of_layout(Megatron& m) {
   const std::string layout = m.t.pipeline_model_parallel_layout.value_or("");
   const std::size_t loss = layout.rfind('L');

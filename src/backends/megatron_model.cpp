@@ -59,7 +59,7 @@ void fill_family(Megatron& m) {
     if (common.key == "softmax_type" && m.t.use_sink_attention) continue;
     m.put(name, config::plain_scalar(common.value, {}));
   }
-  // gpt-oss has a gated activation of its own, for which Megatron-LM has a separate argument.
+  // gpt-oss has its own gated activation, for which Megatron-LM has a separate argument.
   if (m.arguments.contains("quick_geglu") && m.arguments.at("quick_geglu").boolean)
     m.arguments.erase("swiglu");
   // A chunk that is at least as long as the sequence has no effect.
@@ -135,7 +135,7 @@ void rope(Megatron& m) {
   }
 }
 
-// Queries are scaled by 1 + scale * log(1 + floor((position + 1) / floor)), which is 1 while position + 1 <
+// The factor of queries is 1 + scale * log(1 + floor((position + 1) / floor)). It is 1 while position + 1 <
 // floor.
 void temperature(Megatron& m) {
   const double scale = m.t.attention_temperature_scale.value_or(0);

@@ -31,7 +31,7 @@ std::string toml(const Value& settings, const config::BackendFields& fields) {
   return text;
 }
 
-// Replaces a hub name in a setting that TorchTitan requires to be a folder. AMD Primus's launcher downloads
+// Replaces a hub name in a setting for which TorchTitan requires a folder. AMD Primus's launcher downloads
 // the tokenizer to DATA_PATH/torchtitan/NAME, so that folder is used if it exists.
 void find_assets(Value& settings, const Path& checkout, ExternalJob& job) {
   constexpr const char* kKey = "model.hf_assets_path";

@@ -54,7 +54,7 @@ struct Step {
 
 struct Plan {
   std::vector<Step> steps;         // this process runs the first step
-  std::vector<std::string> ranks;  // one line per process of the last step; empty: only one process
+  std::vector<std::string> ranks;  // one line per process of the last step, if there are several
 };
 
 // Returns the plan as text, with commands in shell syntax and redacted secrets.

@@ -11,7 +11,8 @@ namespace {
 
 using Checks = std::map<std::string_view, std::vector<Check>>;
 
-// A function-local static, because entries in other files are initialized only when main() runs.
+// A function-local static, because the entries of other files are certainly initialized only when main()
+// runs.
 const Checks& checks_by_group() {
   static const Checks all = [] {
     Checks found;

@@ -30,9 +30,9 @@ struct Wanted {
   std::string source;
 };
 
-// Requirements on the machine. Without the user's settings, checks choose defaults by the machine's role. If
-// the user sets one of the optional members, it is a demand: its check runs even if the check's section was
-// not selected, and the check fails if the value cannot be measured.
+// Requirements on the machine. Without the user's settings, checks choose defaults by the machine's role. An
+// optional member that the user sets is a demand. The check of a demand runs even if its section was not
+// selected. This check fails if the value cannot be measured.
 struct Requirements {
   int local_ranks = 1, nodes = 1;                              // ranks on this machine; number of machines in
                                                                // the job
@@ -41,7 +41,7 @@ struct Requirements {
   std::optional<Wanted> rdma_ports;
   std::optional<Wanted> free_gpu_memory_gib;  // GiB per GPU
   double usual_free_gpu_memory_gib = 0;       // default without a demand; 0: not checked
-  static constexpr double kUsualBusyGib = 2, kUsualBusyPercent = 20;  // defaults of the next two
+  static constexpr double kUsualBusyGib = 2, kUsualBusyPercent = 20;  // defaults of the next two members
   std::optional<Wanted> busy_memory_gib;  // limit for other processes' memory on a GPU
   std::optional<Wanted> busy_percent;     // maximum utilization of a GPU
   double slow_tool_seconds = 1;           // limit for the run time of a driver's tool
@@ -103,7 +103,7 @@ class Judge {
   int said_ = 0;
 };
 
-// A command-line option that sets a check's threshold. If the user sets it, it is a demand.
+// A command-line option that sets a check's threshold. A threshold that the user sets is a demand.
 struct ThresholdOption {
   // What the threshold limits: a property of the machine, the speed of a device, or the speed of an exchange
   // between ranks. Speeds are measured only on request.
@@ -118,12 +118,12 @@ struct ThresholdOption {
 // build collects the list (primus_entry_list). Checks of a group run in the order of files and lines.
 struct Check {
   std::string_view name, category;
-  std::string_view question;  // the question it answers, in one sentence
+  std::string_view question;  // the question that the check answers, in one sentence
   void (*judge)(const CheckInput& input, Judge& judge);
-  // Returns whether this check judges a demand of the user; null: users cannot demand its subject.
+  // Returns whether this check judges a demand of the user; null: the check has no demand.
   bool (*demanded)(const Requirements& wanted) = nullptr;
   ThresholdOption threshold = {};  // without a name: the check has no option
-  // True: the check passes if it reports no finding. False: it fails in this case.
+  // True: the check passes if it reports no finding. False: the check fails in this case.
   bool may_be_silent = false;
   // Checks of a group judge the same facts and run together ("device"). Empty: the group is the category.
   std::string_view group = {};

@@ -54,7 +54,7 @@ void judge_drift(const CheckInput& in, Judge& judge) {
     Verdict drift = Verdict::kPass;
     std::map<std::string, Value> values;
     // Several processes of a machine report equal facts. A fact is therefore counted once per machine or
-    // device; only facts about environment variables are counted once per process.
+    // device. Only facts about environment variables are counted once per process.
     std::set<std::tuple<std::string, int, std::string>> seen;
     std::set<std::pair<std::string, int>> machines;
     bool devices = false;
@@ -81,7 +81,8 @@ void judge_drift(const CheckInput& in, Judge& judge) {
           fact.where.empty() ? name_of(node) : fmt::format("{}, {}", name_of(node), fact.where));
     }
   }
-  // A process in which the variable is unset has no fact about it. Being unset counts as a different value.
+  // A process in which the variable is unset has no fact about the variable. An unset variable counts as a
+  // different value.
   for (const NodeReport& node : nodes) {
     if (!has_environment(node)) continue;
     for (auto& [key, compared] : facts)
@@ -153,7 +154,8 @@ void judge_slow(const CheckInput& in, Judge& judge) {
     ++compared;
     std::vector<double> values;
     for (const Point& point : points) values.push_back(point.measurement->value);
-    // With two values, their median would hide the slower one, so both are compared with the faster value.
+    // With two values, the median would hide the slower value, so both values are compared with the faster
+    // value.
     const double middle =
         points.size() == 2 ? *std::max_element(values.begin(), values.end()) : median_of(values);
     const double scatter = points.size() == 2 ? 0 : scatter_of(values, middle);

@@ -11,7 +11,7 @@ namespace primus::preflight {
 
 struct ClusterOptions {
   std::vector<std::string> missing = {};  // names of nodes or ranks that should have reported
-  double missing_after = 0;               // seconds waited for them
+  double missing_after = 0;               // seconds that rank 0 waited for the missing nodes or ranks
   double clock_skew_seconds = 30;  // limit between any two machines, including differences of start times
   bool same_start = false;         // all machines read their clocks within one second
   // A measurement is slow if it is below slow_share * median and differs from the median by more than the

@@ -1,5 +1,6 @@
 // Measures communication between the ranks of a job: collectives within and between nodes, pairs, rings, and
-// the search for slow nodes. Collective: every rank calls it with the same plan and nodes.
+// the search for slow nodes. Collective: every rank calls measure_communication() with the same plan and
+// nodes.
 #pragma once
 
 #include <cstdint>

@@ -13,8 +13,8 @@ struct Assignment {
   bool lone_exchanges = false;  // tests within or between nodes, although the job has only one rank
 };
 
-// Adds the findings to the report's cluster. Call it when the report contains the findings and measurements
-// of all nodes.
+// Adds the findings to the report's cluster. Call this function when the report contains the findings and
+// measurements of all nodes.
 void check_completeness(const Assignment& asked, Report& report);
 
 // Inserts the finding "the process runs" at the beginning, so that the report of a rank without other checks

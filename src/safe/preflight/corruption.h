@@ -1,10 +1,10 @@
 // Checks that a device computes correctly every time. Matrix products of small integers are exact in fp32 for
-// any order of summation on any device. The host verifies the first result with integer arithmetic (each row
-// against a random weighting of its columns); every later result must have the same checksum. For matrices of
+// any order of summation on any device. The host verifies the first result with integer arithmetic: each row
+// against a random weighting of its columns. Every later result must have the same checksum. For matrices of
 // equal sides, all devices of all machines have the same checksum.
 //
-// It detects only errors of the units that compute matrix products, and only errors that occur at the load
-// and temperature of the test.
+// The test detects only errors of the units that compute matrix products, and only at the load and
+// temperature of the test.
 #pragma once
 
 #include <cstdint>

@@ -34,7 +34,7 @@ constexpr std::string_view kOwn[] = {
     "OMPI_MCA_ess_", "OMPI_MCA_orte_", "OMPI_MCA_initial_wdir", "I_MPI_INFO_", "I_MPI_HYDRA_",
     // Set for each rank of JAX: its number and its devices.
     "JAX_PROCESS_ID", "JAX_LOCAL_",
-    // A process's file descriptor, details of its launch, and the secrets that the rendezvous already
+    // A process's file descriptor, details of the launch, and the secrets that the rendezvous already
     // compares.
     "PRIMUS_RENDEZVOUS_FD", "PRIMUS_LAUNCHED_STEP", "PRIMUS_SIDE_BY_SIDE", "PRIMUS_JOB_TOKEN",
     "PRIMUS_JOB_TOKEN_FILE"};

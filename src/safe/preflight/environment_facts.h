@@ -21,7 +21,7 @@ bool changes_jobs(std::string_view name);
 bool places_a_rank(std::string_view name);
 
 // Adds a fact for each compared variable that is set, and one fact with their number. For a secret, the fact
-// only records that it is set.
+// only records that the variable is set.
 void add_environment_facts(const Machine& machine, std::vector<Fact>& facts);
 
 // Returns whether the report contains facts about the environment.

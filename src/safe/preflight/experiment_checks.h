@@ -1,5 +1,5 @@
-// Checks whether an experiment fits the machine. It compares the memory of a dry run of a step with the
-// device's memory, and the size of checkpoints with the free disk space. It also reads a part of the data.
+// Checks whether an experiment fits the machine. Compares the memory that a dry run of a step finds with the
+// device's memory, and the size of checkpoints with the free disk space. Also reads a part of the data.
 #pragma once
 
 #include "config/experiment.h"

@@ -44,7 +44,7 @@ struct Measurement {
   double value = 0;       // larger is better
   double wanted = 0;      // minimum to pass; 0: no threshold
   double size = 0;        // position on the axis of a plot (bytes, or the side of a matrix); 0: no plot
-  bool compared = false;  // whether it is compared with the same measurement on other nodes
+  bool compared = false;  // whether this measurement is compared with the same measurement on other nodes
 };
 
 struct NodeReport {
@@ -66,7 +66,8 @@ struct NodeReport {
 Verdict verdict_of(const std::vector<Finding>& findings);
 
 nlohmann::ordered_json to_json(const NodeReport& report);
-// Parses a report written by another process. Throws Error(kInvalid) naming `source` if it is invalid.
+// Parses a report written by another process. Throws Error(kInvalid) naming `source` if the report is
+// invalid.
 NodeReport node_report(std::string_view json, const std::string& source);
 
 }  // namespace primus::preflight

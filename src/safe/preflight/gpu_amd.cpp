@@ -75,7 +75,8 @@ std::string bus_of_node(const Machine& machine, const std::string& node) {
   return fmt::format("{:04x}:{:02x}:{:02x}.{}", domain, location >> 8, (location >> 3) & 31, location & 7);
 }
 
-// Reads compute processes: kfd has one file per process and GPU with its memory, named by kfd's GPU id.
+// Reads compute processes. For each process, kfd has a file per GPU, named by kfd's GPU id. The file contains
+// the process's memory on this GPU.
 void read_processes(const Machine& machine, GpuFacts& facts) {
   for (const std::string& node : machine.list("/sys/class/kfd/kfd/topology/nodes")) {
     const auto id = machine.number("/sys/class/kfd/kfd/topology/nodes/" + node + "/gpu_id");

@@ -18,7 +18,7 @@ std::string bytes(std::int64_t value) { return human_bytes(static_cast<double>(v
 
 constexpr const char* kNoGpu = "no GPU";
 
-// Calls `each` for every GPU; reports a skip if there is none.
+// Calls `each` for every GPU; reports a skip if the machine has no GPU.
 void for_gpus(const CheckInput& in, Judge& judge, const std::function<void(const Gpu&)>& each) {
   for (const Gpu& gpu : in.found.gpu.gpus) each(gpu);
   if (in.found.gpu.gpus.empty()) judge.skip(kNoGpu);

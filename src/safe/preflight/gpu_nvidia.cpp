@@ -75,7 +75,8 @@ void read_clocks(const Row& row, Gpu& gpu) {
       {"clocks_throttle_reasons.hw_slowdown", "slowdown by hardware"},
   };
   for (const auto& [field, reason] : kReasons) {
-    // The last reason also covers the first two, so it is reported only if no other reason is active.
+    // The last reason also covers the first two reasons, so the last reason is reported only if no other
+    // reason is active.
     if (text_of(row, field) != "Active") continue;
     if (gpu.throttled_by.empty() || std::string_view(reason) != "slowdown by hardware")
       gpu.throttled_by.emplace_back(reason);

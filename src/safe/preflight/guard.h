@@ -23,8 +23,8 @@ struct Guarded {
   bool timed_out = false;  // the time limit has passed and the thread still runs
 };
 
-// Runs `work` on a separate thread, which is abandoned at the time limit. So `work` must own all objects that
-// it uses.
+// Runs `work` on a separate thread. At the time limit, this thread is abandoned but may still run. So `work`
+// must own all objects that it uses.
 template <class T>
 Guarded<T> guarded(std::function<T()> work, std::chrono::milliseconds time) {
   struct State {

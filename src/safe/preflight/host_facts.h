@@ -1,5 +1,5 @@
-// Facts about the host: processor, memory, limits, kernel, clock, file systems. They are collected once from
-// /proc, /sys and /etc; host_checks.cpp judges them. Free functions; thread-safe.
+// Facts about the host: processor, memory, limits, kernel, clock, file systems. These facts are collected
+// once from /proc, /sys and /etc. host_checks.cpp judges the facts. Free functions; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct KernelProblem {
 
 struct FileSystem {
   std::string use;   // purpose of the file system: "checkpoints"
-  std::string path;  // an existing folder on it
+  std::string path;  // an existing folder on the file system
   std::string type;  // "ext4", "nfs4"; empty: unknown
   std::optional<Space> space;
 };

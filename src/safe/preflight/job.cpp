@@ -98,8 +98,8 @@ class Ranks {
   JobOutcome run() {
     const bool first = job_.environment.rank == 0;
     try {
-      // Other ranks have a longer timeout than rank 0, so that rank 0 reports missing ranks before other
-      // ranks time out.
+      // Other ranks have a longer timeout than rank 0. So rank 0 reports missing ranks before other ranks
+      // time out.
       comm::JobOptions options{.start_timeout = job_.timeout + std::chrono::seconds(first ? 0 : 15),
                                .timeout = job_.timeout};
       options.before_start = [this, first](comm::StoreClient& store) {
@@ -150,8 +150,7 @@ class Ranks {
     const comm::Deadline deadline = comm::in(job_.timeout);
     std::set<int> waiting;
     for (int rank = 0; rank < job_.environment.world; ++rank) waiting.insert(rank);
-    // Reads each report when it arrives. The loss of a rank ends the job, but the reports that arrived before
-    // are kept.
+    // Reads each report when it arrives. A lost rank ends the job, but earlier reports are kept.
     for (;;) {
       for (auto rank = waiting.begin(); rank != waiting.end();) {
         const auto text = store.get(report_key(*rank));
@@ -245,8 +244,8 @@ class Ranks {
                         .minimum = minimum},
                        node.findings);
     }
-    // Ranks of a collective wait for each other, so their times do not show which node is slow. Slow nodes
-    // are found by a separate search (slow_search.h).
+    // Ranks of a collective wait for each other, so the times of ranks do not show the slow node. The search
+    // for slow nodes (slow_search.h) finds this node.
     measurement.compared = false;
     node.measurements.push_back(std::move(measurement));
   }

@@ -1,6 +1,6 @@
 // Preflight of all ranks of a job. Every rank inspects its machine and measures its device. Rank 0 gathers
-// the reports, all ranks measure their communication, and rank 0 compares. A rank that is late or lost is
-// reported as a failure by name; the other ranks' reports are kept.
+// the reports. All ranks measure their communication, and rank 0 compares the results. A rank that is late or
+// lost is reported as a failure by name; the other ranks' reports are kept.
 #pragma once
 
 #include <chrono>
@@ -30,7 +30,7 @@ struct JobPreflight {
 };
 
 struct JobOutcome {
-  std::vector<NodeReport> nodes;  // rank 0: all reports received, by rank; other ranks: their own
+  std::vector<NodeReport> nodes;  // rank 0: all received reports, by rank; other ranks: the rank's own report
   std::vector<Finding> cluster;   // rank 0: findings of the comparison; other ranks: errors of the job
 };
 

@@ -1,7 +1,7 @@
 // Preflight's access to the operating system: files below a root folder, programs, file systems, the clock,
 // the environment. All access goes through this class, so that a test can simulate another machine by a root
 // folder with its own proc/, sys/, etc/ and dev/, and a PATH with its own programs (nvidia-smi ...). `root`
-// also serves containers that have the host's files mounted in some folder.
+// is also used in containers in which the host's files are mounted in some folder.
 //
 // Thread-safe: immutable after construction.
 #pragma once
@@ -48,14 +48,16 @@ class Machine {
 
   // Returns the path of `name` below the root folder. `name` is absolute, such as "/proc/meminfo".
   Path path(std::string_view name) const;
-  // Returns the start of the file (at most 1 MiB), without trailing whitespace; nullopt if it cannot be read.
+  // Returns the start of the file (at most 1 MiB), without trailing whitespace; nullopt if the file cannot be
+  // read.
   std::optional<std::string> text(std::string_view name) const;
   // Returns the first number in that file.
   std::optional<std::int64_t> number(std::string_view name) const;
-  // Returns the sorted names in a folder; empty if it does not exist.
+  // Returns the sorted names in a folder; empty if the folder does not exist.
   std::vector<std::string> list(std::string_view name) const;
   bool exists(std::string_view name) const;
-  // Returns the last name of a symlink's target, for drivers and devices in /sys. Empty if it is no symlink.
+  // Returns the last name of a symlink's target, for drivers and devices in /sys. Empty if `name` is no
+  // symlink.
   std::string link_name(std::string_view name) const;
 
   std::optional<std::string> variable(const std::string& name) const;  // returns nullopt if it is unset or

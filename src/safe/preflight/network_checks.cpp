@@ -312,8 +312,8 @@ void judge_firmware(const CheckInput& in, Judge& judge) {
 
 void judge_selection(const CheckInput& in, Judge& judge) {
   const NetworkFacts& network = in.found.network;
-  // Every device that the option names must exist on this node. A variable may name devices that this node
-  // lacks, because different kinds of nodes may share the variable.
+  // Every device that the option names must exist on this node. A variable may also name missing devices,
+  // because different kinds of nodes may share the variable.
   const std::string option = network.selector == kPortOption ? network.selector : "";
   const std::string fix = "name devices that 'ls /sys/class/infiniband' shows; in a container, pass them in";
   const bool any_used =

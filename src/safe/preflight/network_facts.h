@@ -1,5 +1,5 @@
-// The machine's network: interfaces, RDMA ports, and the route to rank 0. These are read from /sys/class/net,
-// /sys/class/infiniband and /proc/net. Free functions; thread-safe.
+// The machine's network: interfaces, RDMA ports, and the route to rank 0. These facts are read from
+// /sys/class/net, /sys/class/infiniband and /proc/net. Free functions; thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@
 #include "safe/preflight/guard.h"
 
 namespace primus::preflight {
-// The errors that occurred while a section's facts were collected; empty if there were none.
+// The errors that occurred while a section's facts were collected.
 struct CollectionFacts {
   struct Problem {
     std::string what;

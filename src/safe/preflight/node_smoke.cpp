@@ -22,8 +22,8 @@ namespace {
 void take_variables(const Machine& machine, Requirements& wanted) {
   const auto local = number_of(machine, {"LOCAL_WORLD_SIZE", "GPUS_PER_NODE"});
   wanted.local_ranks = static_cast<int>(std::clamp<std::int64_t>(local.value_or(1), 1, 4096));
-  // 'primus direct' sets GPUS_PER_NODE to 1 on a node without GPUs, where it starts one rank, or to the
-  // number of Slurm tasks if there are several.
+  // On a node without GPUs, 'primus direct' sets GPUS_PER_NODE to its number of ranks: 1, or the number of
+  // Slurm tasks if there are several.
   const auto gpus = number_of(machine, {"GPUS_PER_NODE"});
   const bool is_wish = gpus && gpus != number_of(machine, {launch::kTasksAsRanks});
   if (is_wish && !wanted.gpus && (*gpus != 1 || gpus_on_bus(machine).any_on_bus()))

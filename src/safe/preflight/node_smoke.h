@@ -22,7 +22,7 @@ struct SmokeReduce {
 };
 
 struct SmokeOptions {
-  NodeOptions node;                  // wanted.gpus: set by the user or else by GPUS_PER_NODE; may be unset
+  NodeOptions node;                  // wanted.gpus: the user's value, else GPUS_PER_NODE; may be unset
   PerformanceOptions performance{};  // the table of speeds comes from the presets
   bool measures_speeds = false;      // GEMMs, memory and all-reduce; false: only the corruption scan
   SmokeReduce reduce;
@@ -40,7 +40,7 @@ struct SmokeResult {
 };
 
 // Returns nullopt if another process of this node runs the test. Calls `note` with sentences for the user.
-// Throws Error if it cannot read the list of nodes or write files.
+// Throws Error if the list of nodes cannot be read or files cannot be written.
 std::optional<SmokeResult> run_node_smoke(const std::shared_ptr<const Machine>& machine, SmokeOptions options,
                                           const std::function<void(std::string_view sentence)>& note);
 

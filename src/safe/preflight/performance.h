@@ -28,9 +28,9 @@ struct PerformanceOptions {
   std::function<std::unique_ptr<Device>(const std::string& name)> open = {};
 };
 
-// Returns the names of the devices to measure: all GPUs, or the CPU if there are none. If the bus has GPUs
-// that primus cannot use, appends a finding: a failure if their speed or number was `demanded` or a driver
-// refuses, else a warning.
+// Returns the names of the devices to measure: all GPUs, or the CPU if the machine has no GPU. If the bus has
+// GPUs that Primus cannot use, appends a finding. The finding is a failure if the user `demanded` a speed or
+// number of GPUs, or if a driver refuses; otherwise it is a warning.
 std::vector<std::string> devices_to_measure(const Machine& machine, std::vector<Finding>& findings,
                                             bool demanded = false);
 

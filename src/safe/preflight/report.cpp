@@ -68,7 +68,7 @@ std::string conclusion(const Report& report) {
   return fmt::format("READY ({})", counts);
 }
 
-// Escapes a Markdown table cell: '|' would end it, and '<' begin an HTML element.
+// Escapes a Markdown table cell: '|' would end the cell, and '<' would begin an HTML element.
 std::string cell(const std::string& text) {
   std::string result;
   for (const char c : printable(text)) {

@@ -28,8 +28,8 @@ std::string range_of(const Group& group, const std::vector<std::string>& names) 
   return fmt::format("{} to {} ({} nodes)", name(group.front()), name(group.back()), group.size());
 }
 
-// All pairs with a slow node are slow, while a good node is slow only in pairs with slow nodes. So a node is
-// judged by its best pair, compared with the median of all nodes' best pairs.
+// All pairs with a slow node are slow. A good node is slow only in pairs with slow nodes. So a node is judged
+// by its best pair, compared with the median of all nodes' best pairs.
 void summarise_pairs(SearchFacts& facts) {
   facts.best.resize(facts.names.size());
   facts.pairs_of.resize(facts.names.size());
@@ -137,8 +137,8 @@ SearchPlan plan_search(int nodes, int max_rounds) {
     }
     round = std::move(next);
   }
-  // Pairs nodes as in a round-robin tournament: one node stays in its seat, and all other nodes move to the
-  // next seat after each round. With an odd number of nodes, one node per round has no partner.
+  // Pairs nodes as in a round-robin tournament. One node keeps its position, and all other nodes move to the
+  // next position after each round. With an odd number of nodes, one node per round has no partner.
   const int seats = nodes + nodes % 2;
   for (int r = 0; r < std::min(seats - 1, max_rounds); ++r) {
     Round round;

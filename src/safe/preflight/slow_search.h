@@ -1,8 +1,8 @@
-// Finds nodes with slow communication, and links that are slow only under load from many nodes. It halves the
-// set of nodes repeatedly and measures all groups of one size at the same time. If a group is much slower
-// than both its halves, the link between the halves is slow. Then it measures pairs in several rounds, and
-// each node has a different partner in each round. A node is slow if all its pairs are slow. The plan does
-// not depend on results, so ranks need not agree on the next step. Pure functions.
+// Finds nodes with slow communication, and links that are slow only under load from many nodes. The search
+// halves the set of nodes repeatedly, and measures all groups of one size at the same time. If a group is
+// much slower than both its halves, the link between the halves is slow. Then the search measures pairs in
+// several rounds. Each node has a different partner in each round. A node is slow if all its pairs are slow.
+// The plan does not depend on results, so ranks need not agree on the next step. Pure functions.
 #pragma once
 
 #include <string>

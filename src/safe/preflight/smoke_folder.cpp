@@ -40,8 +40,8 @@ std::vector<std::string> names_in_file(const std::string& file) {
   return names;
 }
 
-// Reads a file that another node wrote. Returns nullopt if it is being replaced or is not a smoke-test
-// report; in that case its node counts as missing.
+// Reads a file that another node wrote. Returns nullopt if the file is being replaced or is not a smoke-test
+// report. In that case, the file's node counts as missing.
 std::optional<SmokeFolder::Written> SmokeFolder::read(const std::string& name) const {
   const std::string file = (folder_ / name).string();
   try {

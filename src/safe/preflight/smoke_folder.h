@@ -31,8 +31,8 @@ class SmokeFolder {
   SmokeFolder(Path dump_path, SmokePlace place)
       : dump_path_(std::move(dump_path)), folder_(dump_path_ / "smoke"), place_(std::move(place)) {}
 
-  // Removes reports of an earlier run, which may have had other nodes. Keeps the targets of links, and files
-  // that are not reports. For each link, calls `note` with a sentence.
+  // Removes reports of an earlier run, because that run may have had other nodes. Keeps the targets of links,
+  // and files that are not reports. For each link, calls `note` with a sentence.
   void clean(const std::function<void(std::string_view sentence)>& note) const;
   // Writes this node's report. Throws Error(kInvalid) if the file exists and is not a report.
   void write(const NodeReport& own) const;

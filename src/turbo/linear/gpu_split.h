@@ -1,6 +1,6 @@
 // Products of a bf16 operand and an fp32 operand on the matrix units, as in routers of experts. An fp32
-// number is a sum of bf16 parts, and products of parts are exact. linear/cpu_split.h does the same on CPUs.
-// Products of a few rows use ordinary multiply-adds.
+// number is a sum of bf16 parts, and products of parts are exact. linear/cpu_split.h computes such products
+// on CPUs. Products of a few rows use ordinary multiply-adds.
 #pragma once
 
 #include "device/gpu/launch.h"

@@ -186,8 +186,8 @@ struct PlanFewSlots {
       for (std::int64_t e = thread(); e < experts; e += kThreads) m.of_warp[w][e] = 0;
     }
     barrier();
-    // Counts the slots of this warp with the same expert, and how many of them precede this slot. The last of
-    // these slots stores the count.
+    // `same` counts the slots of this warp that have the same expert as this slot. `before` counts those of
+    // these slots that precede this slot. The last of these slots stores the count.
     int same = 0, before = 0;
     PRIMUS_UNROLL
     for (int mask = 0; mask < kWarp; ++mask) {

@@ -67,8 +67,8 @@ struct PlanRouting {
 };
 
 // The rows that ranks exchange when they share the experts, in one int32 tensor. Each rank sends the row of a
-// token once to each rank that has an expert of this token. A rank sends at most `maximum` rows to another
-// rank. -1 marks an unused row or token.
+// token once to each rank that has an expert of this token. A rank sends at most `maximum` rows to any rank.
+// -1 marks an unused row or token.
 struct DispatchPlan {
   Tensor sends, receives;  // [ranks]: number of rows sent to each rank, and received from each rank
   Tensor sent;             // [ranks * maximum, 1]: for each outgoing row, its token on this rank

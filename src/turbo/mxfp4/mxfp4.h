@@ -1,9 +1,9 @@
 // Rounds operands of products to MXFP4 (mxfp4_format.h): each number becomes (value of a 4-bit code) * (scale
 // of its block), in its original type. engine/operators/mxfp4_products.h multiplies such numbers.
 //
-// The supported GPUs and CPUs have no fp4 instructions, which came with NVIDIA Blackwell and AMD MI350. An
-// MXFP4 value is exact in bf16, so an ordinary product of the values equals the product of the codes. Codes
-// are never stored, because packing them would move half a byte more per number.
+// The supported GPUs and CPUs have no fp4 instructions. NVIDIA Blackwell and AMD MI350 introduced such
+// instructions. An MXFP4 value is exact in bf16, so an ordinary product of the values equals the product of
+// the codes. Codes are never stored, because packing them would move half a byte more per number.
 #pragma once
 
 #include <array>
@@ -18,9 +18,9 @@ namespace primus::turbo {
 // function of the step, of its token's number within the global batch, of its column within the complete
 // matrix and of `stream`. They therefore do not depend on the distribution over ranks and microbatches.
 struct Mxfp4Random {
-  // A range of consecutive columns: the columns from `begin` up to the next range are the columns from
-  // `whole` on in the complete matrix. A shard of a fused matrix (q, k and v, or gate and up) has several
-  // ranges.
+  // A range of consecutive columns, which ends where the next range begins. The range starts at column
+  // `begin` of x and at column `whole` of the complete matrix. A shard of a fused matrix (q, k and v, or gate
+  // and up) has several ranges.
   struct Columns {
     std::int64_t begin = 0, whole = 0;
   };

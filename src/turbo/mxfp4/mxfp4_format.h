@@ -23,8 +23,8 @@ struct MxScale {
 
 // Returns the scale of a block from the bits of its largest magnitude. If a number is infinite or NaN, the
 // entire block becomes NaN, because codes cannot represent infinity or NaN. The exponent is limited to [-127,
-// 125], so that the inverse and every number of the block are exact in bf16; with 126, the value of code 6
-// would be infinite.
+// 125], so that the inverse and every number of the block are exact in bf16; with an exponent of 126, the
+// largest code would have an infinite value.
 constexpr MxScale mx_scale(std::uint32_t largest_magnitude) {
   constexpr std::uint32_t kInfinity = 0x7F800000U, kHalfDigit = 1U << 21U;
   constexpr int kBias = 127, kTopExponent = 2, kMin = -127, kMax = 125;

@@ -1,6 +1,6 @@
-// Scales the first columns of each row by its token's position, which sharpens attention over long contexts
-// (temperature tuning of queries). Llama 4 does this in layers without rotary positions, Ministral 3 in all
-// layers:
+// Scales the first columns of each row by a factor that grows with the position of the row's token. The
+// factor sharpens attention over long contexts (temperature tuning of queries). Llama 4 scales queries in
+// layers without rotary positions, Ministral 3 in all layers:
 //   y = x * (1 + attn_scale * log(1 + floor((position + first) / floor_scale)))
 // The gradient scales d_y in the same way.
 #pragma once

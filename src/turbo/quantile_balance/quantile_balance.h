@@ -1,7 +1,7 @@
 // Balances experts by quantiles (Kimi K3's report, section 2.3.3, equation 14) instead of by steps of fixed
-// size. The new selection bias of an expert is the value with which it would have received 1 / experts of the
-// choices of this step. Let s be the sigmoids of the logits, tau_t the (top_k + 1)-th largest of s[t, e] +
-// bias[e], and s[t, e] - tau_t the margins of expert e. Then
+// size. With the new selection bias, an expert would have received 1 / experts of the choices of this step.
+// Let s be the sigmoids of the logits, tau_t the (top_k + 1)-th largest of s[t, e] + bias[e], and s[t, e] -
+// tau_t the margins of expert e. Then
 //   bias[e] = -(quantile 1 - top_k / experts of the margins of e), minus the mean over experts if `centred`.
 // Quantiles are computed from histograms that are summed over microbatches and ranks. The margins of a bin
 // are assumed to be evenly distributed within the bin.

@@ -247,8 +247,8 @@ void weights_gradient(const RouterRule& rule, const float* logits, std::int64_t 
       d_logits[chosen[i]] += d_scores[i] * lone_slope(rule.scoring, logits[chosen[i]], scores[i]);
     return;
   }
-  // Normalised scores are ratios, so common factors of the scores cancel, and the gradient is d_scores ·
-  // scores.
+  // Normalised scores are ratios, so common factors of the scores cancel. The gradient is therefore d_scores
+  // · scores.
   for (std::int32_t i = 0; i < k; ++i) d_logits[chosen[i]] += d_scores[i] * scores[i];
   if (rule.normalise) return;
   Row p;

@@ -89,8 +89,8 @@ struct RouterTable {
   double flops() const { return 0; }
 };
 
-// Counts how often each expert is among the top_k scores, ignoring bias and groups. Each segment, an equal
-// number of consecutive tokens, is counted separately. The load-balancing losses use these counts.
+// Counts how often each expert is among the top_k scores, ignoring bias and groups. Divides the tokens into
+// segments of equal length, and counts each segment separately. The load-balancing losses use these counts.
 struct RouterLoad {
   static constexpr KernelId kId = KernelId::kRouterLoad;
   std::int32_t top_k;

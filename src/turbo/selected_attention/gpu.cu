@@ -1,6 +1,6 @@
-// Uses the tiles of turbo/attention: rows are the heads of a query, and a block iterates over the keys of its
-// list. Keys are gathered into shared memory once for all heads. A wide latent passes through shared memory
-// in slices, and results are divided into column panels, which different blocks compute.
+// Uses the tiles of turbo/attention: rows are the heads of a query, and a block iterates over the keys of the
+// query's list. Keys are gathered into shared memory once for all heads. A wide latent passes through shared
+// memory in slices, and results are divided into column panels, which different blocks compute.
 //
 // A key's gradient is a sum over many queries. Queries are processed in slices, whose length depends only on
 // the shape. For each query of a slice, the contributions to the gradients of its keys are written to the

@@ -1,5 +1,5 @@
-// Tests with one fault at a time on a healthy node: only the check for this fault reports it, with its place
-// and its fix.
+// Tests with one fault at a time on a healthy node. Only the check for this fault reports the fault, with
+// place and fix.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -16,7 +16,7 @@ namespace {
 
 struct Case {
   AttentionShape shape;
-  // The beginnings of all parts except the first part, which begins at 0.
+  // The positions at which parts begin. The first part begins at 0 and is not listed.
   std::vector<std::int64_t> query_cuts, key_cuts;
   std::vector<std::int64_t> documents = {};  // lengths of documents; empty: a single document
   bool sinks = false;

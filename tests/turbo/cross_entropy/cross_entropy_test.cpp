@@ -76,8 +76,9 @@ TEST(CrossEntropy, ReferenceGradientIsFiniteDifferences) {
 TEST(CrossEntropy, MatchesReference) {
   std::map<std::string, OperatorBench> benches;
   for (const DeviceUnderTest& spec : devices_under_test()) benches.try_emplace(spec.name(), spec);
-  // One class; fewer classes than a vector has lanes; an odd number; numbers near the block size 2048; and
-  // two real vocabularies. A GPU block keeps a row of the smaller vocabulary between its passes over the row.
+  // Vocabularies with one class, with fewer classes than a vector has lanes, with an odd number of classes,
+  // and with about 2048 classes, which is the block size; and the sizes of two real vocabularies. A GPU block
+  // keeps a row of the smaller vocabulary between its passes over the row.
   for (const std::int64_t vocab : {1, 5, 63, 1000, 2047, 2048, 2049, 50304, 100352}) {
     SCOPED_TRACE(vocab);
     Problem p(vocab > 10'000 ? 2 : 7, vocab);

@@ -98,8 +98,8 @@ TEST_P(DropoutTest, RateAndScaleAreThose) {
   }
 }
 
-// If the step, the token, the name or the seed is different, the mask is independent. Two independent masks
-// agree in the fraction (1-p)² + p² of the elements.
+// Masks for different steps, tokens, names or seeds are independent. Two independent masks agree in the
+// fraction (1-p)² + p² of the elements.
 TEST_P(DropoutTest, MasksAreIndependent) {
   Bench bench(GetParam());
   constexpr std::int64_t kRows = 16, kCols = 512;

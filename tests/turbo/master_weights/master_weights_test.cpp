@@ -36,7 +36,8 @@ void for_each_master(Visit visit) {
   }
 }
 
-// Lower halves at the middle between two adjacent bf16 numbers, next to it, and far from it.
+// Calls visit() with every upper half. The lower halves are at the middle between two adjacent bf16 numbers,
+// next to this middle, and far from this middle.
 template <class Visit>
 void for_each_high_half(Visit visit) {
   for (std::uint32_t high = 0; high < 0x10000U; ++high) {

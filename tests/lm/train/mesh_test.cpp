@@ -364,10 +364,15 @@ using BeforeStep = std::function<void(const engine::ParameterStore& store, int s
 void poison(engine::Rank& rank) {
   rank.synchronize();
   const engine::MemoryPlan used = rank.high_water();
-  const engine::Buffer stash = rank.stash().allocate(used.stash);
-  const ScratchTensor scratch(rank.context().scratch, DType::kI8, {used.scratch});
-  for (const Tensor& memory : {stash.view(DType::kI8, {used.stash}), scratch.get()})
+  const auto fill = [](const Tensor& memory) {
     std::memset(memory.data, 0xFF, static_cast<std::size_t>(memory.bytes()));
+  };
+  if (used.stash > 0) {
+    const engine::Buffer stash = rank.stash().allocate(used.stash);
+    fill(stash.view(DType::kI8, {used.stash}));
+  }
+  // A pipeline stage of few operators needs no workspace.
+  if (used.scratch > 0) fill(ScratchTensor(rank.context().scratch, DType::kI8, {used.scratch}).get());
 }
 
 MeshOutcome train_on(const ModelConfig& model, const Way& way, const BeforeStep& before_step = {}) {

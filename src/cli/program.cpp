@@ -37,8 +37,8 @@ std::vector<std::string_view> subcommands(const std::string& group) {
   return names;
 }
 
-// Suggests commands that are called `word` after their group's name ("pretrain"), and commands and groups
-// that begin with `word` ("bench"). Empty if none match.
+// Suggests commands whose last word is `word` ("train pretrain" for "pretrain"), and commands and groups that
+// begin with `word` ("benchmark" for "bench"). Empty if none match.
 std::string named_shortly(const std::string& word) {
   constexpr std::size_t kMin = 3;  // shorter prefixes match too many commands
   std::vector<std::string> names;

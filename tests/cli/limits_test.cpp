@@ -1,4 +1,4 @@
-// Tests of shell limits under which Primus cannot work: they are errors, not crashes.
+// Tests that Primus reports an error, and does not crash, if a shell limit is too low for it.
 #include <gmock/gmock.h>
 #include <sys/mount.h>
 #include <sys/stat.h>

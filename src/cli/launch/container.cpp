@@ -169,7 +169,8 @@ class Container final : public Mode {
     }
   }
 
-  // Returns the words of `direct`. Adds options that must be set on the container to `request`.
+  // Returns the words of the command `direct`, which runs inside the container. Adds options that must be set
+  // on the container to `request`.
   DirectWords inner_of(Words words, launch::ContainerRequest& request) const {
     DirectWords inner = direct_words(words);
     if (log_file_) inner.options.insert(inner.options.begin(), {"--log_file", *log_file_});

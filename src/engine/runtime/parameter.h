@@ -51,7 +51,7 @@ struct PublishedLayout {
 // A rank's part of a complete parameter: some rows, each with the same range of columns. Rows are counted as
 // in CheckpointPart.
 struct Placement {
-  // `rows` rows that start at row `whole` of the complete parameter.
+  // A range of `rows` rows. `whole` is the index of its first row within the complete parameter.
   struct Rows {
     std::int64_t whole = 0, rows = 0;
   };

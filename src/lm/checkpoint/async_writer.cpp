@@ -23,8 +23,8 @@ AsyncWriter::~AsyncWriter() {
 void AsyncWriter::save(Snapshot snapshot, Sources sources) {
   wait();
   if (sources != Sources::kStable) {
-    // In the last save, most of the data may still have been unread when the optimizer update began. Then
-    // copies the tensors during this step, before the update.
+    // If most of the data was still unread in the previous save when the optimizer update began, copies the
+    // tensors during this step, before the update.
     copy_first_ = sources == Sources::kOnDevice || buffer_.was_late();
     std::vector<TensorSource> all = snapshot.model;
     all.insert(all.end(), snapshot.optimizer.begin(), snapshot.optimizer.end());

@@ -28,12 +28,13 @@ DeviceSpec choose_device(DeviceSpec spec, std::vector<std::string>* notes = null
 // Opens a device. Throws Error: kDependency if the kind's plug-in is missing or has another version, kInvalid
 // if the device does not exist.
 std::unique_ptr<Device> open_device(const DeviceSpec& spec);
-// Creates a device that only measures and needs no hardware (device/measuring_device.h). With this device, a
+// Creates a device that only measures the memory and the work of a run, and needs no hardware
+// (device/measuring_device.h). With this device, a
 // machine can plan a run for any device whose plug-in is installed.
 std::unique_ptr<Device> measuring_device(const DeviceSpec& spec);
-// Creates a measuring device with these properties. The properties may describe a device of another machine.
-// The plug-in of the device's kind determines workspace sizes. If this plug-in is not installed,
-// planned_kernels() determines workspace sizes, and `by_cpu_kernels` is true.
+// The result of planning for a device with given properties, without its hardware. The properties may
+// describe a device of another machine. The plug-in of the device's kind determines workspace sizes. If this
+// plug-in is not installed, planned_kernels() determines workspace sizes, and `by_cpu_kernels` is true.
 struct PlannedDevice {
   std::unique_ptr<Device> device;
   bool by_cpu_kernels = false;

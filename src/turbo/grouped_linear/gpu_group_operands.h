@@ -200,7 +200,8 @@ struct GroupOperands {
     wait_for_copies<0>();
   }
 
-  // Copies lines of an operand by depth: kSide elements from column `col` on, of rows of `cols` elements.
+  // Copies kSide consecutive elements of each selected row, beginning at column `col`. A row of the matrix
+  // has `cols` elements.
   template <int kSide, int kPicks>
   PRIMUS_DEVICE static void copy_lines(BFloat16* to, const BFloat16* from, int cols, int col,
                                        const std::int32_t (&rows)[kPicks], int first_line, int piece) {

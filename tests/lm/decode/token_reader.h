@@ -33,7 +33,7 @@ class TokenReader {
     reader_.read({&last, 1}, wanted);
     return reader_.next(0);
   }
-  // Keeps only the first `length` tokens. Keeps no token if the reader cannot share `length` tokens.
+  // Keeps only the first `length` tokens. Keeps no token if the cache cannot reuse exactly `length` tokens.
   void truncate(std::int64_t length) {
     if (length >= this->length()) return;
     // the last of the kept tokens must be read again to give logits

@@ -115,7 +115,7 @@ TEST(ModelTokenizer, OfACheckpointIsWhatItsExperimentNames) {
   const ModelFolder model = find_model_folder(folder.path());
   EXPECT_EQ(load_model_tokenizer(model, config, "", "")->name(), "ByteTokenizer");
 
-  // Another tokenizer is used, with a warning.
+  // The byte tokenizer is the model's own, so it gives no warning. Another tokenizer gives one.
   std::vector<std::string> notes;
   EXPECT_EQ(load_model_tokenizer(model, config, "ByteTokenizer", "", &notes)->vocab_size(), 257);
   EXPECT_TRUE(notes.empty());

@@ -315,8 +315,8 @@ TEST(LoadedModel, TheFolderAloneDefinesTheModel) {
     is.moe.training = folder.moe.training;
     is.mtp = folder.mtp;
     EXPECT_TRUE(is == folder);
-    // Even without the reconciliation, the filled settings give the model, except for fields that only a
-    // loaded folder has.
+    // Without reconcile_with_loaded(), the filled settings already equal the folder's config.json. Only
+    // fields that no setting has are missing.
     EXPECT_EQ(ours.layers, folder.layers);
     EXPECT_EQ(ours.moe.experts, folder.moe.experts);
     EXPECT_EQ(ours.attention.window, folder.attention.window);

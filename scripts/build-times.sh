@@ -23,7 +23,6 @@ measured() {
   name=$1
   shift
   log=$folder/build-times.log
-  steps=$(ninja -C "$folder" -n "$@" | sed -n 's/^\[[0-9]*\/\([0-9]*\)\].*/\1/p' | tail -n 1)
   began=$(date +%s)
   times >"$folder/times.before"
   ninja -C "$folder" -j "${JOBS:-$(nproc)}" "$@" >"$log" 2>&1 || {
@@ -32,6 +31,8 @@ measured() {
     exit 1
   }
   times >"$folder/times.after"
+  # Counts in the log: `ninja -n` leaves out the steps that follow from changed generated files.
+  steps=$(sed -n 's/^\[[0-9]*\/\([0-9]*\)\].*/\1/p' "$log" | tail -n 1)
   # The second line of `times` has the user and system time of this shell's children: "1m2.5s 0m3.4s".
   spent=$(awk 'FNR == 2 { sum = 0; for (i = 1; i <= 2; ++i) { split($i, part, "m"); sum += 60 * part[1] + part[2] }
                           if (NR == FNR) first = sum; else printf "%.0f", sum - first }' "$folder/times.before" "$folder/times.after")

@@ -50,7 +50,8 @@ class Checker {
 
  private:
   [[noreturn]] void refuse(const std::string& what) const {
-    throw invalid(what, "see src/lm/template/cases.h for the forms of such files").at(std::string(name_));
+    throw invalid(what, "docs/formats/conversations.md describes the forms of such files")
+        .at(std::string(name_));
   }
   const Value* optional(const Value& object, std::string_view key) const {
     if (!object.is(Type::kDict))

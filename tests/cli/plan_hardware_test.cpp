@@ -96,7 +96,10 @@ TEST_F(PlanHardware, AFileOfYourOwnIsAProfile) {
 // AMD Primus's variable chooses the GPU. A folder named after a GPU only gives a note.
 TEST_F(PlanHardware, TheVariableAndTheFolderCount) {
   const std::string experiment =
-      file("MI355X", "      num_layers: 1\n      seq_length: 64\n      vocab_size: 1000\n");
+      file("MI355X",
+           "      num_layers: 1\n      seq_length: 64\n      vocab_size: 1000\n      hidden_size: 64\n"
+           "      ffn_hidden_size: 128\n      num_attention_heads: 4\n      num_query_groups: 2\n"
+           "      kv_channels: 16\n");
   const ProgramResult here = plan(experiment, {});
   EXPECT_EQ(here.exit_code, 0) << here.err;
   EXPECT_THAT(here.err,

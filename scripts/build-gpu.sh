@@ -68,7 +68,7 @@ else
   compiler="$clang $flags"
 fi
 
-# One line per object.
+# One source file per line. Each file is compiled to one object.
 sources=$(find src/device/gpu src/turbo -name '*.cu' | sort)
 # The words of $compiler and $sources are separate arguments; the inner shell expands its own variables.
 # shellcheck disable=SC2086,SC2016

@@ -32,8 +32,8 @@ class KeyRules {
   // this program (.own() in config/keys.def). Throws if training without the key would differ from the
   // experiment.
   void check_missing(const config::KeySpec& key, const config::Value& value);
-  // Returns the reason why the key has no counterpart: the key exists only in this program, or the text in
-  // section `nothing`. Returns an empty text for an unknown key.
+  // Returns the reason why the key has no counterpart: "only the native engine has it" if the key exists only
+  // in this program, otherwise the text in section `nothing`. Returns an empty text for an unknown key.
   std::string_view reason_for(const config::KeySpec& key) const;
 
   // Keys that were set and dropped, by reason.

@@ -92,8 +92,8 @@ struct BenchmarkRun {
   std::function<void(std::string_view what, std::int64_t done, std::int64_t total)> progress =
       [](std::string_view, std::int64_t, std::int64_t) {};
   std::function<void(const std::string& text)> note = [](const std::string&) {};  // shows a line immediately
-  // Returns this process's own name for a file that the user named, because concurrent processes must write
-  // different files.
+  // Returns the file to write in place of `file`, which the user named. If several processes run the command,
+  // the name contains the number of this process ("gemm.0-of-2.html"), so that they write different files.
   std::function<std::string(const std::string& file)> own_file = [](const std::string& file) { return file; };
 };
 

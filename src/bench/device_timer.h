@@ -19,7 +19,8 @@ namespace primus {
 
 class DeviceTimer {
  public:
-  // The default for `rotated`. It is more than twice the size of the largest caches.
+  // The default for `rotated`: several times the L2 cache of an H100 (50 MiB). Some devices have larger
+  // caches.
   static constexpr std::int64_t kRotatedBytes = std::int64_t{192} << 20;
 
   // Called before each measurement with the number of finished measurements.

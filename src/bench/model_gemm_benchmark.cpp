@@ -168,7 +168,7 @@ class GemmDeepseekBenchmark final : public ModelGemmBenchmark {
 
 }  // namespace
 
-// Names reports as the suites of AMD Primus do.
+// `appended` is the file name that AMD Primus's suite uses.
 extern const BenchmarkEntry kGemmDenseEntry{.name = "gemm-dense",
                                             .make = make_benchmark<GemmDenseBenchmark>,
                                             .subject = BenchmarkSubject::kDevice,
@@ -176,7 +176,7 @@ extern const BenchmarkEntry kGemmDenseEntry{.name = "gemm-dense",
                                             .types = MeasuredTypes{.fp16 = true, .fp8 = true, .fp4 = true},
                                             .appended = "gemm-dense_report.md"};
 
-// Names reports as the suites of AMD Primus do.
+// `appended` is the file name that AMD Primus's suite uses.
 extern const BenchmarkEntry kGemmDeepseekEntry{.name = "gemm-deepseek",
                                                .make = make_benchmark<GemmDeepseekBenchmark>,
                                                .subject = BenchmarkSubject::kDevice,

@@ -216,8 +216,8 @@ int run_mode(const ModeEntry& entry, Words words, const GlobalOptions& globals, 
   // would queue a job whose nodes only print plans and exit successfully.
   if (!asked && !dry_run) asked = mode.asks_for_dry_run_within(context, command);
   if (asked) {
-    // A command without a launcher must run, because otherwise a check or a training that did not run would
-    // look successful.
+    // The setting dry_run does not apply to a command without a launcher: the command would end with code 0,
+    // and a check or a training that did not run would look successful.
     if (typed == Typed::kCommand) {
       console.note(
           "note: the setting dry_run applies only to launchers, so this command runs; 'primus --dry-run "

@@ -350,9 +350,9 @@ std::string markdown_reference() {
   text += experiment_table(kModuleKeys);
   text +=
       "\n## Trainer keys (`modules.pre_trainer.overrides`, presets, command line)\n\n"
-      "`null` unsets a key. Names and meanings are Megatron-LM's where Megatron-LM has the key. \"Native: "
-      "only\" marks "
-      "what the\nnative engine cannot vary yet: other values are refused by name.\n";
+      "`null` unsets a key. Names and meanings are Megatron-LM's where Megatron-LM has the key.\n"
+      "After \"Native: only\" come the values that the native engine accepts; it refuses other values by "
+      "name.\n";
   std::string_view group;
   for (const KeySpec& key : all_keys()) {
     if (std::holds_alternative<std::monostate>(key.field)) continue;

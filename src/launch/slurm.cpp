@@ -45,8 +45,9 @@ int nodes_of(const std::vector<GivenOption>& options) {
   return tasks ? 0 : 1;
 }
 
-// Removes options that `tool` does not have from `options`. For batch jobs, srun's options move to the job's
-// step. For srun, an option of sbatch is an error on the command line; in settings it is skipped with a note.
+// Removes from `options` those options that `tool` does not have. For batch jobs, srun's options move to the
+// job's step. For srun, an option of sbatch is an error on the command line; in settings it is skipped with a
+// note.
 std::vector<std::string> sort_by_tool(const SlurmRequest& request, const std::string& tool,
                                       std::vector<GivenOption>& options, std::vector<GivenOption>& of_step) {
   std::vector<std::string> notes;

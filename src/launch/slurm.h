@@ -29,9 +29,10 @@ struct SlurmRequest {
 };
 
 // Timeouts in seconds for srun's --wait. When the first launcher of a step has ended, srun waits this long
-// and then ends the other launchers. srun itself ends KillWait + 2 seconds later. Without --wait, srun of
-// Slurm 22.05 may wait forever: if a node dies and soon runs again, srun gets no message about lost tasks.
-// Ranks of the native engine end within a second of each other; other programs may still be writing.
+// and then ends the other launchers. After another KillWait (slurm.conf) + 2 seconds, srun itself exits.
+// Without --wait, srun of Slurm 22.05 may wait forever: if a node dies and soon runs again, srun gets no
+// message about lost tasks. Ranks of the native engine end within a second of each other; other programs may
+// still be writing.
 inline constexpr int kWaitForOwnRanks = 60, kWaitForRanks = 600;
 
 struct SlurmPlan {

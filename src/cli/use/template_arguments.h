@@ -15,7 +15,8 @@ namespace primus::cli {
 
 class TemplateArguments {
  public:
-  // `preset`: default of --template; empty: no format. `plain`: whether --template may choose no format.
+  // `preset`: default of --template; empty: no format. `plain`: whether --template accepts `plain`, which
+  // means no format.
   void declare(Arguments& arguments, std::string preset, bool plain, const std::string& help);
   void declare_system(Arguments& arguments);
 

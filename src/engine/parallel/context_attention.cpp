@@ -349,8 +349,9 @@ void forward(OperatorCall& op) {
   if (!in_place) launch(op.context(), turbo::Cast{.x = sum, .out = op.out(ContextOperands::kOut)});
 }
 
-// Gradients of a call's inputs. The sum first gets the gradient of this rank's keys from this rank's queries.
-// Contributions from queries of other ranks are added later.
+// Gradients of a call's inputs. `sum_` is d_qkv, or an fp32 tensor of its shape in scratch. First, the
+// gradient of this rank's keys from this rank's queries is written to it. Contributions from queries of other
+// ranks are added later.
 class Gradients {
  public:
   Gradients(const OperatorCall& op, const Call& call, const Tensor& d_qkv)
@@ -366,7 +367,7 @@ class Gradients {
   DType dtype() const { return sum_.dtype; }
 
   // Computes the contribution of this rank's queries and this rank's keys. The key gradients go to `d_kv`, or
-  // into the sum if `d_kv` is absent.
+  // to `sum_` if `d_kv` is absent.
   void of_own(const Tensor& kv, const Tensor& d_kv = {}) {
     const Rows queries{sum_, call_.width()};
     attend(call_.context().rank(), kv, queries, false,

@@ -51,7 +51,7 @@ class Rank {
   void synchronize();
   Mesh& mesh() { return measuring() ? measured_mesh_ : mesh_; }
   Arena& persistent() { return arenas_->persistent; }
-  // Allocates a tensor in persistent(). The tensor lives as long as these arenas.
+  // Allocates a tensor in persistent(). It is valid until reserve() replaces the arenas, or ~Rank().
   Tensor persistent(DType dtype, const Shape& shape) {
     return {persistent().allocate(shape.elements() * size_of(dtype)).address, dtype, shape};
   }

@@ -130,11 +130,11 @@ class Tape {
   void leave_block() { layer_ = -1; }
   const RecomputePolicy& recompute() const { return settings_.recompute; }
   const PrecisionRecipe& precision() const { return settings_.precision; }
-  // Returns whether the outputs of an operator of this class, called now, are replayed in the backward pass.
+  // Returns whether the backward pass computes an operator of this class again, if it is called now.
   bool drops(OperatorClass c) const {
     return settings_.train && (replay_ || settings_.recompute.drops(c, layer_));
   }
-  // While the setting is true, called operators are replayed in the backward pass under any policy. Returns
+  // While the setting is true, the backward pass computes called operators again under any policy. Returns
   // the previous setting.
   bool set_replay(bool replay) { return std::exchange(replay_, replay); }
   // The random source of adapters' dropout; null: no dropout (DropoutScope).

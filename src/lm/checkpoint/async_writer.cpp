@@ -23,8 +23,9 @@ AsyncWriter::~AsyncWriter() {
 void AsyncWriter::save(Snapshot snapshot, Sources sources) {
   wait();
   if (sources != Sources::kStable) {
-    // If most of the data was still unread in the previous save when the optimizer update began, copies the
-    // tensors during this step, before the update.
+    // Copies the tensors before this step's optimizer update in two cases: the tensors are in device memory,
+    // or the previous save was late. A save is late if most of its data was still unread when the update
+    // began.
     copy_first_ = sources == Sources::kOnDevice || buffer_.was_late();
     std::vector<TensorSource> all = snapshot.model;
     all.insert(all.end(), snapshot.optimizer.begin(), snapshot.optimizer.end());

@@ -1,5 +1,5 @@
-// Selects layers in Megatron-LM's notation: a number N, or a list of one 0 or 1 per layer in Python's
-// notation, "[0]*3+[1]*58".
+// Parses Megatron-LM's notation for a set of layers: a number N, whose meaning depends on the key, or a
+// Python list with a 0 or a 1 for each layer, such as "[0]*3+[1]*58".
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,9 @@ struct LayerPattern {
   std::vector<bool> per_layer;  // one entry per item of the list in the setting
 };
 
-// `words` is the key's value: one number, the items of a list, or parts of the notation. Returns nullopt if
-// the value has none of these forms or lists more than `maximum` layers.
+// `words` is the key's value as a list of words: one number, the items of a YAML list, or an expression that
+// may be split at any place. Returns nullopt if the value has none of these forms or lists more than
+// `maximum` layers.
 std::optional<LayerPattern> parse_layer_pattern(const std::vector<std::string>& words, std::int64_t maximum);
 
 }  // namespace primus

@@ -1,7 +1,7 @@
 // Makes a model from an experiment's settings. model_fields.def maps settings that are one field of the
-// model; this file handles the rest. Values that the family fixes come from its config.json: the settings are
-// written as config.json and read back. So an experiment cannot describe a model that no checkpoint of the
-// family could hold.
+// model; stated_parts.cpp handles the rest. Values that the family fixes come from its config.json: the
+// settings are written as config.json and read back. So an experiment cannot describe a model that no
+// checkpoint of the family could hold.
 #include <fmt/format.h>
 
 #include <optional>

@@ -45,7 +45,7 @@ void attend_by_warpgroups(Context& context, const AttentionForward& a, const std
 
 bool forward_by_warpgroups(Context& context, const AttentionForward& a, const std::int32_t* unless_zero) {
   const AttentionShape& s = a.shape;
-  // The copy engine does not support tensors without elements.
+  // The TMA does not support tensors without elements.
   if (a.q.dtype != DType::kBF16 || s.score_cap > 0 || s.batch == 0 || s.seq_q == 0 || s.seq_k == 0 ||
       !whole_lines(context, {&a.q, &a.k, &a.v, &a.out}, {a.q_stride, a.k_stride, a.v_stride})) {
     return false;

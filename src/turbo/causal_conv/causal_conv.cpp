@@ -32,8 +32,8 @@ bool has_before(const CausalConvShape& s, const Tensor& before) {
   return before.absent() ? s.width == 1 || (s.first_of_even == 0 && s.first_of_odd == 0) : is_edge(s, before);
 }
 
-// Checks weight and bias. For kSilu, the gradient of the activation recomputes the sums from weight and bias.
-// For kGated, weight and bias must be absent.
+// Checks weight and bias. For kSilu, the backward kernels compute the convolution's result c (causal_conv.h)
+// again from weight and bias. For kGated, weight and bias must be absent.
 bool has_sums(const CausalConvShape& s, const Tensor& weight, const Tensor& bias, const Tensor& bcx) {
   if (s.form != CausalConvShape::Form::kSilu) return weight.absent() && bias.absent();
   return is_kernel(s, weight, bcx) && is_bias(bias, s.channels);

@@ -1,6 +1,6 @@
-// Copies with Hopper's copy engine (TMA): between boxes of a tensor and panels (warpgroup.h), and from
-// contiguous bytes to shared memory. In the emulator the calling thread copies. An mbarrier (class Gate)
-// reports when data has arrived in shared memory.
+// Copies with Hopper's tensor memory accelerator (TMA): between boxes of a tensor and panels (warpgroup.h),
+// and from contiguous bytes to shared memory. In the emulator the calling thread copies. An mbarrier (class
+// Gate) reports when data has arrived in shared memory.
 #pragma once
 
 #include "turbo/gpu/warpgroup.h"

@@ -204,7 +204,7 @@ inline void Gate::wait(std::uint32_t parity) {
 
 #endif
 
-// Makes the mbarriers that this thread initialised visible to the copy engine (TMA).
+// Makes the mbarriers that this thread initialised visible to the TMA.
 PRIMUS_DEVICE void show_gates() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -212,8 +212,8 @@ PRIMUS_DEVICE void show_gates() {
 #endif
 }
 
-// Makes this thread's writes to shared memory visible to products and to the copy engine. Call this function
-// before the arrival or barrier that announces the writes.
+// Makes this thread's writes to shared memory visible to products and to the TMA. Call this function before
+// the arrival or barrier that announces the writes.
 PRIMUS_DEVICE void show_writes() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -36,14 +36,14 @@ PRIMUS_DEVICE void write_pairs(const Sums& sums, int slot, To* to, bool accumula
   }
 }
 
-// Ends a group of this thread's copies from shared memory by the copy engine (copy_box_back()).
+// Ends a group of this thread's copies from shared memory by the TMA (copy_box_back()).
 PRIMUS_DEVICE void end_group_of_boxes() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 #endif
 }
-// Waits until the copy engine has read all of these groups except the last kLater groups. The shared memory
-// of these groups may then be overwritten.
+// Waits until the TMA has read all of these groups except the last kLater groups. The shared memory of these
+// groups may then be overwritten.
 template <int kLater = 0>
 PRIMUS_DEVICE void wait_for_boxes() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)

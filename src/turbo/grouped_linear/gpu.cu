@@ -22,8 +22,8 @@ const std::int32_t* count_row_tiles(Context& context, const GroupedGemm& call, s
 // ---- Rows that are gathered first ---------------------------------------------------------------
 
 // Copies rows that are picked by index to contiguous memory. Warpgroup products fetch contiguous rows with
-// the copy engine. The copy engine is faster than fetching rows by index: by a sixth if tiles are full, and
-// by a factor of three if each expert has only a few rows.
+// the TMA. The TMA is faster than fetching rows by index: by a sixth if tiles are full, and by a factor of
+// three if each expert has only a few rows.
 template <int kCount>
 struct GatherPicked {
   const BFloat16* x;
@@ -40,7 +40,7 @@ struct GatherPicked {
 bool is_wide(const Context& context, const GroupedGemm& call) {
   const Tensor& of_experts = call.role == GemmRole::kWeightGradient ? call.c : call.b;
   const std::int64_t cols = call.role == GemmRole::kForward ? of_experts.shape[1] : of_experts.shape[2];
-  // The copy engine does not accept empty tensors.
+  // The TMA does not accept empty tensors.
   return has_warpgroups(context) && cols >= WideSums::kCols && call.a.rows() > 0 && call.b.rows() > 0;
 }
 

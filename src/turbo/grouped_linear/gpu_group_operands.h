@@ -94,7 +94,7 @@ struct GroupOperands {
     }
   }
 
-  // Fetches both operands by the copy engine, from one thread.
+  // Fetches both operands by the TMA, from one thread.
   PRIMUS_DEVICE void fetch_boxes(Memory& memory) const {
     const int all = tiles();
     std::uint32_t count = 0;  // running number of steps, over all tiles
@@ -145,7 +145,7 @@ struct GroupOperands {
   }
 
   // Fetches operands with picked rows by copies of 16 bytes. All threads of the warpgroup share this work.
-  // The copy engine fetches the other operand at the same time.
+  // The TMA fetches the other operand at the same time.
   PRIMUS_DEVICE void fetch_picked(Memory& memory, int me) const {
     const int all = tiles();
     const int boxes = (a_picks ? 0 : kRows * kDepth * 2) + (b_picks ? 0 : kCols * kDepth * 2);

@@ -78,8 +78,8 @@ struct GroupResults {
   }
 };
 
-// Two boxes of a warp's bf16 sums. The copy engine writes them to C, or adds them to C, while the warp
-// computes its next products.
+// Two boxes of a warp's bf16 sums. The TMA writes them to C, or adds them to C, while the warp computes its
+// next products.
 struct GroupBoxes {
   static constexpr int kRows = 16;  // rows of a box of kPanelLine columns
   BFloat16 panels[2][kRows * kPanelLine];
@@ -90,7 +90,7 @@ struct GroupBoxes {
     PRIMUS_UNROLL
     for (int i = 0; i < WideSums::kCols / kPanelLine; ++i) {
       BFloat16* const panel = panels[i % 2];
-      if (lane() == 0) wait_for_boxes<1>();  // the copy engine has read the box before the last box
+      if (lane() == 0) wait_for_boxes<1>();  // the TMA has read the box before the last box
       warp_barrier();
       PRIMUS_UNROLL
       for (int j = 0; j < kPanelLine / 8; ++j) {

@@ -46,9 +46,9 @@ struct IndexerSelect {
 };
 
 // For generation: selects keys for new tokens of many sequences. The pages already hold all keys, including
-// those of the new tokens. A query sees the keys of its sequence up to its own position. Lists hold rows of
-// pages. SelectedAttention uses the same rows to read latents in pages. Rows that belong to no sequence get
-// empty lists.
+// those of the new tokens. A query sees the keys of its sequence up to its own position. `selected` contains
+// row numbers of `pages`. SelectedAttention reads the latents of the same rows. Queries that belong to no
+// sequence get empty lists.
 struct PagedIndexerSelect {
   static constexpr KernelId kId = KernelId::kPagedIndexerSelect;
   PagedSequences sequences;

@@ -1,4 +1,5 @@
-// There is one thread per column of a block, so adjacent threads read adjacent columns of each slot.
+// One thread computes one column of one output row, so adjacent threads read adjacent columns of the rows
+// that are pooled.
 #include "turbo/gpu/loops.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"

@@ -1,7 +1,7 @@
 // Products of one or two rows (gpu_few_rows.h) that load weights into a ring buffer in shared memory with
-// Hopper's copy engine. For long rows of W, the ring was measured to be faster than loading into registers.
-// The ring is not used if a block first normalises the rows of x, because the ring would be full before the
-// norm is complete (measurements: docs/performance.md).
+// Hopper's TMA. For long rows of W, the ring was measured to be faster than loading into registers. The ring
+// is not used if a block first normalises the rows of x, because the ring would be full before the norm is
+// complete (measurements: docs/performance.md).
 #pragma once
 
 #include "turbo/gpu/box_copy.h"

@@ -76,8 +76,8 @@ TEST(ShardedCheckpoint, AnyNumberOfRanksLoadsWhatAnyOtherSaved) {
   }
 }
 
-// Files are equal for every cut of a tensor whose axes have another order in the file. The pieces of a slab
-// then interleave.
+// Files are equal for every cut of a tensor whose axes have another order in the file. If a cut divides the
+// elements of one expert, the elements of the two ranks alternate in the file.
 TEST(ShardedCheckpoint, EveryCutOfAReorderedTensor) {
   TestTensors tensors;
   tensors.add("experts", DType::kBF16, {2, 3, 14}, 1);

@@ -153,7 +153,7 @@ TEST(OrderGolden, SplitsRoundAsPython) {
   EXPECT_EQ(shares[1].last, 12333);
   EXPECT_EQ(shares[2].first, 12333);
   EXPECT_EQ(shares[2].last, 12345);
-  // Shares round to even: 2.5 of 5 is 2, and 3.5 of 7 is 4. No sequence is in two shares.
+  // Borders round to even: half of 5 sequences is 2, and half of 7 is 4. No sequence is in two shares.
   for (const auto& [sequences, border] : {std::pair(5, 2), std::pair(7, 4)}) {
     const auto halves = split_sequences("1,1", sequences);
     EXPECT_EQ(halves[0].first, 0);

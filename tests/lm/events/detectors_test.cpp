@@ -194,7 +194,7 @@ TEST(Detectors, AGradientNormLikeThatOfTheBeginningIsNoSpike) {
 TEST(Detectors, AStepTimeThatHasDoubled) {
   EXPECT_THAT(reported(100, [](std::int64_t i) { return step(i, 3, 1, i <= 51 ? 1.0 : 2.1); }),
               ElementsAre("slow_steps@61"));
-  // One slow step in ten is accepted, as with checkpoints.
+  // One slow step in ten, such as a step that saves a checkpoint, causes no warning.
   EXPECT_THAT(reported(100, [](std::int64_t i) { return step(i, 3, 1, i % 10 == 0 ? 9.0 : 1.0); }),
               IsEmpty());
   // Short steps are judged by their total time: 20 steps of 0.1 s are too short for a warning.

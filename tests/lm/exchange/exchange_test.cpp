@@ -246,7 +246,8 @@ TEST(Exchange, TakesTheLanguageModelOfAModelThatSees) {
   }
 }
 
-// Exporting Qwen3.5 in its published layout gives the golden that it was made from.
+// The golden is written in Qwen3.5's published layout. Exchanging this folder gives the golden's tensors
+// again.
 TEST(Exchange, TakesExpertsThatLieInTwoTensors) {
   const TemporaryFolder folder;
   const Path in = folder.path() / "in", out = folder.path() / "out";

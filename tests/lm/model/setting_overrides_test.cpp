@@ -218,7 +218,7 @@ TEST(SettingOverrides, OfLayersThatAreNotThereAreWarnedAbout) {
       "width is moe_ffn_hidden_size"};
   EXPECT_EQ(warnings("qwen3_30B_A3B", {"ffn_hidden_size=12288"}), warning);
   EXPECT_EQ(warnings("llama4_17B16E", {"ffn_hidden_size=4096"}), warning);
-  EXPECT_EQ(warnings("llama4_17B128E", {"ffn_hidden_size=4096"}), Warnings{});  // used by every other block
+  EXPECT_EQ(warnings("llama4_17B128E", {"ffn_hidden_size=4096"}), Warnings{});  // used by every second block
   EXPECT_EQ(warnings("deepseek_v3", {"ffn_hidden_size=4096"}), Warnings{});     // used by 3 blocks
   EXPECT_EQ(warnings("mixtral_8x7B_v0.1", {"ffn_hidden_size=4096", "moe_ffn_hidden_size=4096"}), Warnings{});
 }

@@ -266,8 +266,8 @@ TEST(SplitMasters, TrainAsFp32MastersDoOnHybridShards) {
 }
 
 // For any number of ranks, shards end at borders between blocks of 8-bit moments. Three ranks divide nothing
-// evenly. With eight ranks, some ranks have no block of a small unit. The memory plan counts all bytes of the
-// shards.
+// evenly. With eight ranks, a small parameter unit has fewer blocks of moments than ranks, so some ranks have
+// none of them. The memory plan counts all bytes of the shards.
 TEST(MomentsInEightBits, TrainAlikeOnThreeAndEightRanks) {
   for (ModelConfig (*model)() : {tiny_llama, tiny_deepseek}) {
     SessionSettings settings = tiny_settings(DType::kBF16, model());

@@ -111,12 +111,12 @@ constexpr RouterCase kRouterCases[] = {
 
 class RouterTraining : public testing::TestWithParam<RouterCase> {};
 
-// Returns the slope of the objective along its gradient, divided by the gradient's length: 1 if the gradient
-// is correct. All weights move, so the slope covers the router, the experts, the permutation, and the
-// gradients of all losses.
 struct Slopes {
   double near = 0, far = 0;  // slopes with a small step, and with a step twice as large
 };
+// Returns the slopes of the objective along its gradient, divided by the gradient's length: 1 if the gradient
+// is correct. All weights move, so a slope covers the router, the experts, the permutation, and the
+// gradients of all losses.
 Slopes slopes_of(TrainingRun& run) {
   run.objective();
   std::vector<std::vector<float>> gradients, weights;

@@ -169,7 +169,7 @@ Measured measure(const DeviceTiming* timing, bool traced) {
     }
     read();
     out.waits += clock.waits - before;
-    EXPECT_FALSE(step.result().seconds);  // a result has its time only once
+    EXPECT_FALSE(step.result().seconds);  // only the first result() reports it
     step.begin_evaluation();
     step.evaluate(batch);
     step.evaluation_loss();

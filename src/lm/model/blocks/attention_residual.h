@@ -60,9 +60,9 @@ class AttentionResidualBlock final : public Block {
 };
 
 // Implements Family::make_stream_ends for models with attention residuals. The end of the stream has the
-// parameters output_attn_res_{norm,proj}. Pipeline stages send the stream and a buffer for all checkpoints.
-// Checkpoints that do not exist yet are zero in this buffer. A multi-token prediction module (depth > 0) has
-// no checkpoints.
+// parameters output_attn_res_{norm,proj}. Pipeline stages send the residual stream and a buffer for all of
+// its checkpoints (saved streams). Checkpoints that do not exist yet are zero in this buffer. A multi-token
+// prediction module (depth > 0) has no checkpoints.
 std::unique_ptr<StreamEnds> attention_residual_ends(const ModelConfig& config, engine::ParameterStore& store,
                                                     int depth, int chunk);
 

@@ -1,7 +1,7 @@
 // DeepSeek-V4's attention. One latent serves as key and value of all heads. The output of a head is rotated
 // back, so that the output depends only on distances between tokens. A query attends to the tokens in its
-// window and to latents. Latents are pooled over blocks of earlier tokens. A layer uses all large blocks, or
-// the small blocks that an indexer selects. The indexer is not trained.
+// window and to latents. Latents are pooled over blocks of earlier tokens. Some layers pool large blocks and
+// use all of them. Others pool small blocks, from which an indexer selects. The indexer is not trained.
 #include "engine/operators/compressed_attention.h"
 
 #include <fmt/format.h>

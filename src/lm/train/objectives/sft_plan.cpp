@@ -180,7 +180,8 @@ class Fitting {
     return longest;
   }
 
-  // Returns whether the key may be chosen, because neither the command line nor the user's file sets it.
+  // Returns whether Primus may choose the key's value: neither the command line nor the user's file sets the
+  // key.
   bool is_open(std::string_view key) const {
     const config::Provenance said = e_.provenance_of(key);
     if (said.layer < Layer::kOverrides) return true;

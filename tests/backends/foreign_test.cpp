@@ -62,7 +62,7 @@ TEST(TorchTitan, AHubsNameIsNoFolder) {
   EXPECT_THAT(there.files[0].text, HasSubstr((folder.path() / "torchtitan/Llama-3.1-8B").string()));
 }
 
-TEST(MaxText, AmdsGpusBringPrimussEnvironment) {
+TEST(MaxText, AmdGpusGetAmdPrimussEnvironment) {
   const config::Experiment experiment = load(kMax, "steps: 5");
   const auto fields = fields_of("maxtext");
   EXPECT_FALSE(render_job(experiment, fields, "/sources", {}).environment.contains("XLA_FLAGS"));
@@ -184,7 +184,7 @@ TEST(MaxText, SettingsBecomeItsFile) {
 
 // On a CPU, MaxText would require the variables of a cluster even with one node. One node therefore sets
 // skip_jax_distributed_system.
-TEST(MaxText, AloneOnACpuItWaitsForNobody) {
+TEST(MaxText, OneProcessOnACpuNeedsNoRendezvous) {
   const auto file = [](const std::string& overrides, std::int64_t nodes) {
     return render_job(load(kMax, overrides), fields_of("maxtext"), "/sources", {.nodes = nodes})
         .files.at(0)
@@ -263,7 +263,7 @@ TEST(Foreign, TheResolvedExperimentLoadsBack) {
   EXPECT_EQ(render(again).files[0].text, render(e).files[0].text);
 }
 
-TEST(Foreign, KeysOfOursUnderAnotherFrameworkAreNamed) {
+TEST(Foreign, NativeKeysUnderAnotherFrameworkAreNamed) {
   EXPECT_THAT(error_of([] {
                 render(load("framework: torchtitan\nmodel: llama3.1_8B.yaml", "train_iters: 5\nlr: 1e-4"));
               }),

@@ -57,7 +57,7 @@ TEST(Megatron, SequenceParallelismNeedsTensorParallelism) {
   EXPECT_THAT(job.command, Not(Contains("--sequence-parallel")));
 }
 
-TEST(Megatron, OnlyWhatIsSharedIsGatheredBeside) {
+TEST(Megatron, OnlyShardedParametersOverlapTheirGather) {
   const auto command = [](const std::string& overrides) {
     return render(load(kLlama, "mock_data: true\n" + overrides)).command;
   };
@@ -71,7 +71,7 @@ TEST(Megatron, OnlyWhatIsSharedIsGatheredBeside) {
 
 // Megatron-LM supports narrow optimizer states only in its precision-aware optimizer, which needs Adam and a
 // distributed optimizer.
-TEST(Megatron, NarrowMomentsComeWithThePrecisionAwareOptimizer) {
+TEST(Megatron, NarrowMomentsUseThePrecisionAwareOptimizer) {
   const auto job_of = [](const std::string& overrides) {
     return render(load(kLlama, "mock_data: true\n" + overrides));
   };
@@ -90,7 +90,7 @@ TEST(Megatron, NarrowMomentsComeWithThePrecisionAwareOptimizer) {
   }
 }
 
-TEST(Megatron, MixturesHaveTheirPattern) {
+TEST(Megatron, MixturesHaveALayerPattern) {
   const ExternalJob job =
       render(load("framework: megatron\nmodel: deepseek_v2_lite.yaml", "mock_data: true"));
   EXPECT_EQ(after(job, "--moe-layer-freq").substr(0, 2), "([");
@@ -101,7 +101,7 @@ TEST(Megatron, MixturesHaveTheirPattern) {
 
 // Arguments that make experts faster are added, as in AMD Primus's presets. They do not change the trained
 // function.
-TEST(Megatron, ExpertsAreFast) {
+TEST(Megatron, ExpertsUseFastKernels) {
   const auto command = [](const std::string& model, const std::string& overrides) {
     return render(load("framework: megatron\nmodel: " + model, "mock_data: true\n" + overrides));
   };
@@ -134,7 +134,7 @@ TEST(Megatron, DifferencesFromPrimussPresetsAreNoted) {
 }
 
 // If PRIMUS_UPSTREAM names a checkout of AMD Primus, the table of differences is compared with its presets.
-TEST(Megatron, TheTableOfDifferencesIsPrimuss) {
+TEST(Megatron, TheTableOfDifferencesMatchesAmdPrimus) {
   const char* upstream = std::getenv("PRIMUS_UPSTREAM");
   if (!upstream) GTEST_SKIP() << "PRIMUS_UPSTREAM does not name a checkout of AMD Primus";
   config::LoadOptions options;
@@ -175,13 +175,13 @@ TEST(Megatron, DataIsNamedWithoutItsEnding) {
   EXPECT_EQ(after(job, "--tokenizer-type"), "HuggingFaceTokenizer");
 }
 
-TEST(Megatron, CheckpointsAreSavedUnlessTheExperimentSaysNot) {
+TEST(Megatron, CheckpointsAreSavedByDefault) {
   EXPECT_THAT(after(render(load(kLlama, "mock_data: true")), "--save"), HasSubstr("g/u/e/checkpoints"));
   EXPECT_EQ(after(render(load(kLlama, "mock_data: true\nsave: null")), "--save"), "");
 }
 
 // The NullTokenizer of the pinned Megatron-LM adds one id; since April 2026 it does not.
-TEST(Megatron, ANullTokenizerHasAsManyIdsAsNatively) {
+TEST(Megatron, ANullTokenizerHasTheNativeNumberOfIds) {
   const test::TemporaryFolder folder;
   const Path source = folder.path() / "megatron/core/tokenizers/text/libraries/null_tokenizer.py";
   const auto vocabulary = [&](const std::string& overrides) {
@@ -199,7 +199,7 @@ TEST(Megatron, ANullTokenizerHasAsManyIdsAsNatively) {
   EXPECT_EQ(vocabulary(files), "257");
 }
 
-TEST(Megatron, TheVersionSaysWhatItsLogMeans) {
+TEST(Megatron, TheVersionDeterminesHowTheLogIsRead) {
   const test::TemporaryFolder folder;
   const auto is_mean = [&] {
     return render(load(kLlama, "mock_data: true"), folder.path()).second_line_is_mean;
@@ -213,7 +213,7 @@ TEST(Megatron, TheVersionSaysWhatItsLogMeans) {
 
 // Without a checkpoint, Megatron-LM starts from random weights and only logs it. A missing checkpoint is
 // refused here.
-TEST(Megatron, WhatIsLoadedIsACheckpoint) {
+TEST(Megatron, LoadNamesACheckpoint) {
   const test::TemporaryFolder folder;
   const std::string overrides = "mock_data: true\nload: " + folder.path().string();
   EXPECT_THAT(error_of([&] { render(load(kLlama, overrides)); }),
@@ -226,7 +226,7 @@ TEST(Megatron, WhatIsLoadedIsACheckpoint) {
   EXPECT_TRUE(job.warnings.empty());
 }
 
-TEST(Megatron, WhatItDoesNotHaveIsRefusedByName) {
+TEST(Megatron, UnsupportedSettingsAreRefusedByName) {
   const auto error = [](const std::string& module, const std::string& overrides) {
     return error_of([&] { render(load(module, overrides)); });
   };
@@ -259,7 +259,7 @@ TEST(Megatron, FineTuningIsForTheNativeEngine) {
 
 // Llama 4's attention chunks and temperature have no effect on sequences shorter than a chunk, so they are
 // not refused.
-TEST(Megatron, WhatChangesNothingForTheseSequencesIsNotRefused) {
+TEST(Megatron, SettingsWithoutEffectOnTheseSequencesAreAccepted) {
   const ExternalJob job =
       render(load("framework: megatron\nmodel: llama4_17B128E.yaml", "mock_data: true\nseq_length: 8191"));
   EXPECT_THAT(job.command, Contains("--moe-apply-probs-on-input"));  // set by the family
@@ -267,7 +267,7 @@ TEST(Megatron, WhatChangesNothingForTheseSequencesIsNotRefused) {
 }
 
 // Megatron-LM's RoPE scaling always uses a factor of 8, and it has no logit caps. A script adds these parts.
-TEST(Megatron, PartsWithoutAnArgumentComeWithTheScript) {
+TEST(Megatron, TheScriptSetsPartsWithoutAnArgument) {
   const auto parts = [](const std::string& model, const std::string& overrides = "") {
     const ExternalJob job =
         render(load("framework: megatron\nmodel: " + model, "mock_data: true\n" + overrides));
@@ -315,7 +315,7 @@ TEST(Megatron, StagesOfAPipelineMustShareTheLayers) {
 }
 
 // Layers that do not divide equally get a layout. The stages with embedding and output have fewer layers.
-TEST(Megatron, LayersThatAreNoEqualPartsAreLaidOut) {
+TEST(Megatron, UnequalStagesGetALayout) {
   const auto layout = [](const std::string& overrides) {
     const ExternalJob job =
         render(load("framework: megatron\nmodel: llama3.1_405B.yaml", "mock_data: true\n" + overrides));
@@ -332,7 +332,7 @@ TEST(Megatron, LayersThatAreNoEqualPartsAreLaidOut) {
 
 // AMD Primus's MiniMax-M2.5 has a layout and virtual stages, which Megatron-LM refuses together. The layout
 // is kept.
-TEST(Megatron, ALayoutStandsInPlaceOfVirtualStages) {
+TEST(Megatron, ALayoutReplacesVirtualStages) {
   const std::string both =
       "mock_data: true\npipeline_model_parallel_size: 2\nnum_layers: 8\n"
       "pipeline_model_parallel_layout: \"Et*2|t*2|t*2|t*2,L\"\n";
@@ -355,7 +355,7 @@ TEST(Megatron, ALayoutStandsInPlaceOfVirtualStages) {
 
 // A layout without places for multi-token prediction gets them before the loss, because Megatron-LM requires
 // them.
-TEST(Megatron, ModulesWithoutAPlaceStandBeforeTheLoss) {
+TEST(Megatron, ModulesWithoutAStageComeBeforeTheLoss) {
   const auto layout = [](const std::string& text) {
     return after(
         render(load("framework: megatron\nmodel: llama3.1_405B.yaml",
@@ -401,7 +401,7 @@ TEST(Megatron, StateSpaceModels) {
               HasSubstr("Mamba needs state-space layers"));
 }
 
-TEST(Megatron, WhatChangesSpeedAloneIsLeftOutWithAWarning) {
+TEST(Megatron, SettingsThatChangeOnlySpeedAreOmittedWithAWarning) {
   const ExternalJob layers =
       render(load(kLlama, "mock_data: true\nrecompute_granularity: full\nrecompute_layer_ids: '0,3'"));
   EXPECT_EQ(after(layers, "--recompute-method"), "uniform");
@@ -428,7 +428,7 @@ TEST(Megatron, GatedDeltaNetworks) {
 }
 
 // Every key of an experiment becomes an argument, is refused, or is listed as left out.
-TEST(Megatron, NoKeyIsForgotten) {
+TEST(Megatron, EveryKeyIsHandled) {
   const config::Experiment experiment = load(kLlama, "mock_data: true");
   const config::BackendFields fields = fields_of("megatron");
   const KeyRules rules(experiment, fields);
@@ -446,7 +446,7 @@ TEST(Megatron, NoKeyIsForgotten) {
 
 // FSDP must not have CUDA_DEVICE_MAX_CONNECTIONS=1, which tensor parallelism needs. A disabled FSDP does not
 // count.
-TEST(Megatron, ConnectionsAreThoseOfWhatIsOn) {
+TEST(Megatron, DeviceConnectionsDependOnFsdp) {
   const ExternalJob off = render(load(kLlama, "mock_data: true\nuse_megatron_fsdp: false"));
   EXPECT_EQ(off.environment.at("CUDA_DEVICE_MAX_CONNECTIONS"), "1");
   EXPECT_TRUE(off.required.empty());
@@ -469,7 +469,7 @@ TEST(Megatron, DefaultsOfTheNativeEngineAreNotPassedOn) {
 }
 
 // Keys marked .own() in config/keys.def need no entry in the tables for Megatron-LM.
-TEST(Megatron, KeysOfPrimusAloneAreRefusedOrLeftOut) {
+TEST(Megatron, NativeOnlyKeysAreRefusedOrOmitted) {
   const config::BackendFields fields = fields_of("megatron");
   const config::Experiment experiment = load(kLlama, "mock_data: true");
   const KeyRules rules(experiment, fields);

@@ -80,7 +80,7 @@ struct FakeMegatron {
   }
 };
 
-TEST(ExternalRun, StepsOfTheLastRankLandInTheMetrics) {
+TEST(ExternalRun, StepsOfTheLastRankAreInTheMetrics) {
   const FakeMegatron fake;
   const ProgramResult result = fake.run({"train", "pretrain", "--config", "exp.yaml", "--nproc", "2"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -117,14 +117,14 @@ TEST(ExternalRun, ItsPythonIsActivated) {
   EXPECT_THAT(result.out, HasSubstr("first: " + env + "/bin/python3, of " + env + ".\n"));
 }
 
-TEST(ExternalRun, ItsFailureIsOurs) {
+TEST(ExternalRun, ItsExitCodeIsReturned) {
   const FakeMegatron fake("echo 'CUDA out of memory' >&2; exit 7");
   const ProgramResult result = fake.run({"train", "pretrain", "--config", "exp.yaml"});
   EXPECT_EQ(result.exit_code, 7);
   EXPECT_THAT(result.err, AllOf(HasSubstr("rank 0 ended with exit code 7"), HasSubstr("CUDA out of memory")));
 }
 
-TEST(ExternalRun, ADryRunShowsTheCommandAndTouchesNothing) {
+TEST(ExternalRun, ADryRunShowsTheCommandAndChangesNothing) {
   const FakeMegatron fake;
   const ProgramResult result = fake.run({"train", "pretrain", "--config", "exp.yaml", "--dry-run", "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -214,7 +214,7 @@ struct FakeFrameworks {
   }
 };
 
-TEST(ExternalRun, DirectGivesEachProcessItsPlaceOnce) {
+TEST(ExternalRun, DirectGivesEachProcessAUniqueRank) {
   for (const char* framework : {"megatron", "torchtitan"}) {
     const FakeFrameworks fake;
     const ProgramResult result =
@@ -317,7 +317,7 @@ TEST(Dependencies, APinIsFetchedAndFound) {
   fake.sync();  // already done
 }
 
-TEST(Dependencies, AnotherCommitIsBroughtToThePinUnlessFilesWereChanged) {
+TEST(Dependencies, OtherCommitsAreUpdatedToThePinUnlessFilesWereChanged) {
   FakePins fake;
   fake.sync();
   const Path clone = fake.root / "deps/Megatron-LM";
@@ -333,7 +333,7 @@ TEST(Dependencies, AnotherCommitIsBroughtToThePinUnlessFilesWereChanged) {
   EXPECT_EQ(fake.status().state, PinState::kReady);
 }
 
-TEST(Dependencies, AFailureLeavesNothingUnderThePinsName) {
+TEST(Dependencies, AFailureLeavesNoFolderWithThePinsName) {
   FakePins fake;
   fake.pin.commit = std::string(40, '0');
   EXPECT_THAT(error_of([&] { fake.sync(); }),
@@ -341,7 +341,7 @@ TEST(Dependencies, AFailureLeavesNothingUnderThePinsName) {
   EXPECT_FALSE(std::filesystem::exists(fake.root / "deps/Megatron-LM"));
 }
 
-TEST(Dependencies, ThePinsOfTheProgramAreWhole) {
+TEST(Dependencies, ThePinsOfTheProgramAreComplete) {
   const std::vector<Pin> pins = read_pins(preset_dirs());
   ASSERT_EQ(pins.size(), 9u);
   int engines = 0;
@@ -353,7 +353,7 @@ TEST(Dependencies, ThePinsOfTheProgramAreWhole) {
   EXPECT_EQ(engines, 3);
 }
 
-TEST(Dependencies, CheckSaysWhatIsMissingAndTheNextStep) {
+TEST(Dependencies, CheckReportsMissingPartsAndTheNextStep) {
   const FakeMegatron fake;
   const ProgramResult result = fake.run({"deps", "check", "torchtitan"});
   EXPECT_EQ(result.exit_code, 1);

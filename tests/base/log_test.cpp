@@ -50,7 +50,7 @@ TEST_F(LogTest, EachFileHoldsItsLevelAndAbove) {
   EXPECT_EQ(log.dropped(), 0U);
 }
 
-TEST_F(LogTest, ALineIsPrimusLine) {
+TEST_F(LogTest, ALineHasAmdPrimussForm) {
   Logger log({.folder = folder_, .rank = 7, .world_size = 8});
   log.info(" iteration        1/      50 | lm loss: 1.0E+00");
   const int line_number = __LINE__ - 1;
@@ -114,7 +114,7 @@ TEST_F(LogTest, ContinuesAnExistingFile) {
   EXPECT_EQ(lines("info.log").size(), 2U);
 }
 
-TEST_F(LogTest, ADeadFileCostsLinesAndComesBack) {
+TEST_F(LogTest, AFailedFileLosesLinesAndRecovers) {
   // A file has the folder's name, so that opening fails even for root.
   fs::create_directories(root_ + "/logs");
   std::ofstream(root_ + "/logs/pre_trainer") << "in the way";
@@ -127,7 +127,7 @@ TEST_F(LogTest, ADeadFileCostsLinesAndComesBack) {
   EXPECT_EQ(lines("info.log").size(), 1U);
 }
 
-TEST_F(LogTest, AFullDiskCostsLinesOnly) {
+TEST_F(LogTest, AFullDiskLosesOnlyLines) {
   // Writing to /dev/full fails with ENOSPC every time.
   fs::create_directories(folder_);
   fs::create_symlink("/dev/full", folder_ + "/error.log");
@@ -136,7 +136,7 @@ TEST_F(LogTest, AFullDiskCostsLinesOnly) {
   EXPECT_EQ(log.dropped(), 3U);
 }
 
-TEST_F(LogTest, ConsoleIsQuietUnlessAsked) {
+TEST_F(LogTest, TheConsoleIsQuietByDefault) {
   std::array<int, 2> ends{};
   ASSERT_EQ(pipe(ends.data()), 0);
   {

@@ -49,7 +49,7 @@ CollectivePlan small_plan() {
   return {.ops = parse_collectives("all"), .sizes = {1, 100, 4096}, .warmup = 1, .iterations = 5};
 }
 
-TEST(CollectiveBenchmark, EveryOperationIsRightAndCounted) {
+TEST(CollectiveBenchmark, EveryOperationIsCorrectAndCounted) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const int ranks : {1, 2, 3}) {
       CollectivePlan plan = small_plan();
@@ -121,7 +121,7 @@ class Spoiling final : public comm::Communicator {
   comm::Communicator& real_;
 };
 
-TEST(CollectiveBenchmark, AWrongResultIsFound) {
+TEST(CollectiveBenchmark, AWrongResultIsReported) {
   for (const bool check : {true, false}) {
     CollectivePlan plan = small_plan();
     plan.ops = parse_collectives("all_reduce");
@@ -182,7 +182,7 @@ TEST(CollectiveBenchmark, ProgressIsReportedBeforeEveryCase) {
   EXPECT_LT(done.back(), all);
 }
 
-TEST(CollectiveBenchmark, RepetitionsAreResultsOfTheirOwn) {
+TEST(CollectiveBenchmark, EachRepetitionIsAResult) {
   for (const bool aggregate : {false, true}) {
     CollectivePlan plan = small_plan();
     plan.ops = parse_collectives("all_gather");

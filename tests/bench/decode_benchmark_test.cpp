@@ -19,7 +19,7 @@ ModelConfig tiny() {
 
 std::unique_ptr<Device> cpu() { return turbo::open_device({.kind = "cpu", .threads = 1}); }
 
-TEST(DecodeBenchmark, CountsWhatAStepHasToRead) {
+TEST(DecodeBenchmark, CountsTheBytesThatAStepReads) {
   const FamilyRegistry families = builtin_families();
   ModelConfig c = tiny();
   // The matrices of a layer are qkv, out, gate and up, and down, with two norms. The final norm and the
@@ -62,7 +62,7 @@ TEST(DecodeBenchmark, TimesEveryBatch) {
                                             "batch 1", "batch 5: reading the prompts", "batch 5"}));
 }
 
-TEST(DecodeBenchmark, RefusesWhatTheModelDoesNotHave) {
+TEST(DecodeBenchmark, RefusesUnsupportedModels) {
   const auto run = [](DecodeBenchmarkOptions options) {
     return benchmark_decoding(cpu(), tiny(), builtin_families(), options);
   };

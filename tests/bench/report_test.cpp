@@ -89,14 +89,14 @@ TEST(Report, TabsAndLinesOfJson) {
   EXPECT_THAT(to_text(report), HasSubstr("| rack 7"));
 }
 
-TEST(Baseline, TheSameReportIsTheSame) {
+TEST(Baseline, AReportEqualsItself) {
   const auto report = report_of({{"a", parts({1, 1, 1, 1, 1})}, {"b", parts({2, 2, 2, 2, 2})}});
   const auto comparison = compare_with_baseline(report, text_of(report), "old.json");
   EXPECT_FALSE(comparison.slower());
   for (const BaselineCase& c : comparison.cases) EXPECT_EQ(c.verdict, Verdict::kSame) << c.name;
 }
 
-TEST(Baseline, SlowerBeyondNoiseIsFound) {
+TEST(Baseline, SlowdownsBeyondNoiseAreReported) {
   const auto before = report_of({{"calm", parts({1, 1, 1, 1, 1})}, {"wild", parts({1, 1.2, 1, 1.2, 1})}});
   // Both cases are 10 % slower, but the second one was noisy, so only the first is reported.
   const auto now =
@@ -112,13 +112,13 @@ TEST(Baseline, SlowerBeyondNoiseIsFound) {
   EXPECT_EQ(compare_with_baseline(before, text_of(now), "new.json").cases[0].verdict, Verdict::kFaster);
 }
 
-TEST(Baseline, FourPercentAreNothing) {
+TEST(Baseline, FourPercentAreNoRegression) {
   const auto before = report_of({{"a", parts({1, 1, 1, 1, 1})}}),
              now = report_of({{"a", parts({1.04, 1.04, 1.04, 1.04, 1.04})}});
   EXPECT_EQ(compare_with_baseline(now, text_of(before), "old.json").cases[0].verdict, Verdict::kSame);
 }
 
-TEST(Baseline, NewAndMissingCasesAreListedAndNoFailure) {
+TEST(Baseline, NewAndMissingCasesAreListedWithoutFailure) {
   const auto before = report_of({{"a", {1}}, {"gone", {1}}}), now = report_of({{"a", {1}}, {"new", {9}}});
   const auto comparison = compare_with_baseline(now, text_of(before), "old.json");
   ASSERT_EQ(comparison.cases.size(), 3U);
@@ -127,7 +127,7 @@ TEST(Baseline, NewAndMissingCasesAreListedAndNoFailure) {
   EXPECT_FALSE(comparison.slower());
 }
 
-TEST(Baseline, WhatIsNoBaselineIsRefused) {
+TEST(Baseline, FilesThatAreNoBaselinesAreRefused) {
   const auto report = report_of({{"a", {1}}});
   auto other_suite = report, other_device = report, other_type = report,
        other_cases = report_of({{"b", {1}}});

@@ -38,7 +38,7 @@ std::unique_ptr<DeviceBenchmark> memory_benchmark(const char* sizes) {
   return benchmark;
 }
 
-TEST(MemoryBenchmark, CountsWhatIsReadAndWritten) {
+TEST(MemoryBenchmark, CountsBytesReadAndWritten) {
   const auto device = turbo::open_device({.kind = "cpu", .threads = 1});
   const BenchmarkReport report =
       memory_benchmark("1M,5M")->measure_on(*device, {.seconds = 0.001, .rotated_bytes = 12 << 20});
@@ -197,7 +197,7 @@ constexpr const char* kShape =
     R"({"model": "A", "seqlen_q": 32, "seqlen_kv": 32, "num_head_q": 4, "num_head_kv": 2,
         "head_dim_qk": 24, "head_dim_v": 16, "causal": false})";
 
-TEST(AttentionShapes, OfAFile) {
+TEST(AttentionShapes, FilesListShapes) {
   std::vector<LeftOutShape> left_out;
   const auto shapes = read_attention_shapes(
       std::string("[") + kShape +
@@ -213,7 +213,7 @@ TEST(AttentionShapes, OfAFile) {
   EXPECT_THAT(left_out[0].why, HasSubstr("was skipped"));
 }
 
-TEST(AttentionShapes, WhatIsNoShapeIsRefusedAtItsPlace) {
+TEST(AttentionShapes, InvalidShapesAreRefusedWithTheirLocation) {
   std::vector<LeftOutShape> left_out;
   for (const auto& [text, words] :
        {std::pair("{}", "shapes.json:1:1"), std::pair("[1]", "each of the shapes is a number"),
@@ -275,7 +275,7 @@ TEST(CheckpointBenchmark, SavesLoadsAndLeavesNothing) {
   EXPECT_TRUE(Env::posix().list(folder.path()).empty());
 }
 
-TEST(CheckpointBenchmark, NoRoomIsSaidBeforeAnythingIsWritten) {
+TEST(CheckpointBenchmark, AFullDiskIsReportedBeforeAnythingIsWritten) {
   const test::TemporaryFolder folder;
   try {
     benchmark_checkpoint({.folder = folder.path(), .bytes = std::uint64_t{1} << 60});

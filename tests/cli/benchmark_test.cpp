@@ -48,7 +48,7 @@ nlohmann::json json_of(std::vector<std::string> words) {
 }
 
 // On a terminal, a benchmark shows its progress on standard error.
-TEST(Benchmarks, SayWhatTheyDo) {
+TEST(Benchmarks, DescribeThemselves) {
   for (const std::vector<std::string>& words :
        std::vector<std::vector<std::string>>{{"gemm", "--shape", "64x64x64"}, {"memory", "--sizes", "1K"}}) {
     std::vector<std::string> all{"benchmark"};
@@ -615,7 +615,7 @@ ProgramResult run_concurrently(const std::map<std::string, std::string>& place, 
 }
 
 // Processes of one launch measure separately. Each writes its own files, so none overwrites another's.
-TEST(Benchmarks, ProcessesSideBySideHaveFilesOfTheirOwn) {
+TEST(Benchmarks, ConcurrentProcessesHaveTheirOwnFiles) {
   for (const auto& place : kPlaces) {
     const test::TemporaryFolder folder;
     const auto file = [&](const std::string& name) { return (folder.path() / name).string(); };
@@ -652,7 +652,7 @@ TEST(Benchmarks, ProcessesSideBySideHaveFilesOfTheirOwn) {
 }
 
 // Two concurrent tasks each start a job of two ranks. Each job writes files with its task's number.
-TEST(Benchmarks, JobsSideBySideHaveFilesOfTheirOwn) {
+TEST(Benchmarks, ConcurrentJobsHaveTheirOwnFiles) {
   const test::TemporaryFolder folder;
   const auto file = [&](const std::string& name) { return (folder.path() / name).string(); };
   for (const char* transport : {"auto", "threads"}) {
@@ -688,7 +688,7 @@ TEST(Benchmarks, JobsSideBySideHaveFilesOfTheirOwn) {
 }
 
 // gemm-dense writes its report under AMD Primus's fixed name only with --append, which then extends the file.
-TEST(Benchmarks, AppendAloneContinuesPrimussReport) {
+TEST(Benchmarks, AppendWithoutOutputContinuesAmdPrimussReport) {
   const test::TemporaryFolder folder;
   const auto run = [&](const std::vector<std::string>& more) {
     std::vector<std::string> words{"benchmark", "gemm-dense", "--model",   "llama_tiny", "--vocab-size",
@@ -739,7 +739,7 @@ TEST(Benchmarks, Decode) {
 }
 
 // The default 512 prompt tokens and 68 new ones exceed the model's 512 positions, so the lengths are reduced.
-TEST(Benchmarks, DecodeFitsASmallModelByItself) {
+TEST(Benchmarks, DecodeChoosesAContextThatFitsASmallModel) {
   const std::vector<std::string> words{"benchmark", "decode",   "--model", "llama_tiny", "--vocab-size",
                                        "100",       "--device", "cpu",     "--batch",    "1",
                                        "--threads", "1",        "--json"};
@@ -759,7 +759,7 @@ TEST(Benchmarks, DecodeFitsASmallModelByItself) {
   EXPECT_EQ(run_program(chosen).exit_code, 2);
 }
 
-TEST(Benchmarks, OptionsWithoutTheirObjectAreRefused) {
+TEST(Benchmarks, OptionsWithoutEffectAreRefused) {
   const std::string experiment = PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";
   const std::pair<std::vector<std::string>, const char*> refused[] = {
       {{"train", "--config", experiment, "--trace-steps", "2"}, "add --trace FILE"},
@@ -774,7 +774,7 @@ TEST(Benchmarks, OptionsWithoutTheirObjectAreRefused) {
   }
 }
 
-TEST(Benchmarks, WhatCannotBeMeasuredIsRefused) {
+TEST(Benchmarks, ImpossibleMeasurementsAreRefused) {
   const std::vector<std::vector<std::string>> refused = {
       {"gemm", "--shape", "3x4"},
       {"gemm", "--shape", "3x4x"},

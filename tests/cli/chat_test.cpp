@@ -65,7 +65,7 @@ TEST_F(ChatOnATerminal, PastedLinesAreOneTurn) {
   EXPECT_EQ(program.wait(), 0);
 }
 
-TEST_F(ChatOnATerminal, InterruptStopsTheReplyOnly) {
+TEST_F(ChatOnATerminal, InterruptStopsOnlyTheReply) {
   TerminalProgram program(chat("800000"));
   ASSERT_TRUE(program.see("User: "));
   for (const char* line : {"hello\r", "again\r"}) {
@@ -81,7 +81,7 @@ TEST_F(ChatOnATerminal, InterruptStopsTheReplyOnly) {
   EXPECT_EQ(program.wait(), 0);
 }
 
-TEST_F(ChatOnATerminal, TheTerminalIsGivenBack) {
+TEST_F(ChatOnATerminal, TheTerminalIsRestored) {
   {
     TerminalProgram program(chat("1"));
     ASSERT_TRUE(program.see("User: "));
@@ -101,7 +101,7 @@ TEST_F(ChatOnATerminal, TheTerminalIsGivenBack) {
   }
 }
 
-TEST_F(ChatOnATerminal, PlainTerminalsDoWithoutEditing) {
+TEST_F(ChatOnATerminal, PlainTerminalsHaveNoEditing) {
   TerminalProgram program(chat("1"), {{"TERM", "dumb"}});
   ASSERT_TRUE(program.see("User: "));
   program.type("hello\n");

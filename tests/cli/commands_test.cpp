@@ -78,7 +78,7 @@ TEST(ModelVerify, RefusesLimitsThatVerifyNothing) {
 
 // A run's folder is accepted as a model and as a tokenizer. The learning rate of its only step is too small
 // to change a weight, so its outputs still equal the reference.
-TEST(FolderOfARun, IsAModelToVerifyAndATokenizer) {
+TEST(FolderOfARun, ServesAsModelAndTokenizer) {
   const TemporaryFolder folder;
   std::string text;
   for (int i = 0; i < 300; ++i) text += "And the evening and the morning were the first day.\n";
@@ -372,7 +372,7 @@ TEST(Report, ExportsToMlflowPastRunsWithoutAStep) {
             "note: '" + runs + "/b' is left out, because it has no step yet (no metrics.jsonl)\n");
 }
 
-TEST(Config, ReferenceAnswersForAWord) {
+TEST(Config, ReferenceSearchesForAWord) {
   EXPECT_THAT(run_program({"config", "reference", "learning_rate"}).out, HasSubstr("lr\n  meaning"));
   const ProgramResult as_json = run_program({"config", "reference", "lr", "--json"});
   EXPECT_EQ(json::parse(as_json.out).at(0).at("name"), "lr");
@@ -384,7 +384,7 @@ TEST(Config, ReferenceAnswersForAWord) {
 
 // AMD Primus's presets set hundreds of keys that have no effect here. The note names only the user's own
 // keys, and counts the keys of presets.
-TEST(Config, KeysWithoutMeaningAreNamedWhereTheUserWroteThem) {
+TEST(Config, OnlyTheUsersIgnoredKeysAreNamed) {
   const TemporaryFolder folder;
   const std::string presets = (folder.path() / "presets").string();
   make_folders(presets + "/models");
@@ -406,7 +406,7 @@ TEST(Config, KeysWithoutMeaningAreNamedWhereTheUserWroteThem) {
 }
 
 // A file may have modules for several commands: the module of the command runs, and a note names the other.
-TEST(Config, RunsTheModuleOfTheCommandAndSaysWhichNot) {
+TEST(Config, RunsTheModuleOfTheCommandAndNotesTheOther) {
   const TemporaryFolder folder;
   const std::string file = (folder.path() / "two.yaml").string();
   write_file(file,
@@ -419,7 +419,7 @@ TEST(Config, RunsTheModuleOfTheCommandAndSaysWhichNot) {
   EXPECT_THAT(post.err, HasSubstr("Primus runs post_trainer, and not pre_trainer"));
 }
 
-TEST(Config, NamesThePlaceOfAMistake) {
+TEST(Config, ReportsTheLocationOfAMistake) {
   const TemporaryFolder folder;
   const std::string file = (folder.path() / "bad.yaml").string();
   std::string text = read_file(kExperiment);
@@ -435,7 +435,7 @@ TEST(Config, NamesThePlaceOfAMistake) {
   EXPECT_FALSE(json::parse(as_json.out).at("valid").get<bool>());
 }
 
-TEST(Data, LearnsATokenizerAndTokenizes) {
+TEST(Data, TrainsATokenizerAndTokenizes) {
   const TemporaryFolder folder;
   std::string text;
   for (int i = 0; i < 300; ++i) text += "And the evening and the morning were the first day. ";
@@ -483,7 +483,7 @@ ProgramResult generate_ids(const std::string& model, const std::vector<std::stri
   return result;
 }
 
-TEST(Generate, IsAFunctionOfItsSeed) {
+TEST(Generate, TheSeedDeterminesTheDraws) {
   const auto write = [](std::vector<std::string> more) {
     more.insert(more.begin(), {"-t", "1"});
     return json::parse(generate_ids(kGolden + "llama", more).out).at("ids").get<std::vector<int>>();
@@ -493,7 +493,7 @@ TEST(Generate, IsAFunctionOfItsSeed) {
   EXPECT_EQ(write({"-t", "0"}), write({"-t", "0", "--seed", "2", "--threads", "1"}));
 }
 
-TEST(Generate, SamplesAsTheModelsFileSaysUnlessAnOptionIsGiven) {
+TEST(Generate, UsesTheModelsSamplingDefaultsUnlessAnOptionIsGiven) {
   const TemporaryFolder folder;
   const Path model = folder.path() / "model";
   std::filesystem::copy(kGolden + "llama", model);
@@ -543,7 +543,7 @@ TEST(Generate, ReadsAPromptFromAPipeOrAFile) {
   EXPECT_EQ(ids(nothing), ids(written({"--prompt", ""}, {.input = "1 2 3"})));
 }
 
-TEST(Generate, ManyPromptsComeOutInOrderAndAsAlone) {
+TEST(Generate, ManyPromptsGiveTheirSeparateTextsInOrder) {
   const TemporaryFolder folder;
   const std::vector<std::string> base{"generate",
                                       kGolden + "llama",
@@ -633,7 +633,7 @@ TEST(Threads, ComeFromOpenMpsVariable) {
   EXPECT_EQ(run_program(chosen, many).err, "");
 }
 
-TEST(EvalLoss, OfATextFile) {
+TEST(EvalLoss, EvaluatesATextFile) {
   const TemporaryFolder folder;
   write_file(folder.path() / "text.txt", "1 2 3 4 5 6 7 8 9");
   const ProgramResult result =
@@ -730,7 +730,7 @@ TEST(Numbers, BeyondWhatMakesSenseAreRefused) {
             2);
 }
 
-TEST(Mistakes, AFileThatIsNotThereIsBadInput) {
+TEST(Mistakes, AMissingFileIsBadInput) {
   const std::string model = kGolden + "llama";
   EXPECT_EQ(run_program({"model", "verify", model, "--inputs", "/nowhere/io.safetensors"}).exit_code, 2);
   EXPECT_EQ(run_program({"generate", model, "--prompt-file", "/nowhere/prompt"}).exit_code, 2);

@@ -31,7 +31,7 @@ std::vector<std::string> offered(std::vector<std::string> words) {
   return out;
 }
 
-TEST(Completion, OfCommands) {
+TEST(Completion, CompletesCommands) {
   EXPECT_THAT(offered({""}), IsSupersetOf({"train", "model", "chat", "direct", "help", ":none"}));
   EXPECT_THAT(offered({""}), IsSupersetOf({"container", "slurm", "k8s"}));
   EXPECT_THAT(offered({""}), Not(Contains("megatron")));
@@ -44,7 +44,7 @@ TEST(Completion, OfCommands) {
   EXPECT_THAT(offered({}), Contains("train"));
 }
 
-TEST(Completion, OfOptionsAndTheirValues) {
+TEST(Completion, CompletesOptionsAndTheirValues) {
   EXPECT_THAT(offered({"chat", "--temp"}), ElementsAre("--template", "--temperature", ":none"));
   EXPECT_THAT(offered({"chat", "--template", "plain", "--temp"}), ElementsAre("--temperature", ":none"));
   EXPECT_THAT(offered({"chat", "--template", ""}),
@@ -59,7 +59,7 @@ TEST(Completion, OfOptionsAndTheirValues) {
   EXPECT_THAT(offered({"data", "tokenize", "-i", "a", "--app"}), ElementsAre("--append-eod", ":none"));
 }
 
-TEST(Completion, OfSettings) {
+TEST(Completion, CompletesSettings) {
   const std::vector<std::string> command{"train", "pretrain", "--config", "x.yaml"};
   auto with = [&](const std::string& typed) {
     std::vector<std::string> words = command;
@@ -72,7 +72,7 @@ TEST(Completion, OfSettings) {
   EXPECT_THAT(offered({"train", "pretrain", "--config", ""}), ElementsAre(":files"));
 }
 
-TEST(Completion, BehindTheMode) {
+TEST(Completion, CompletesTheCommandAfterAMode) {
   EXPECT_THAT(offered({"direct", "--"}), IsSupersetOf({"--single", "--env", "--"}));
   EXPECT_THAT(offered({"direct", "--single", "--", "mod"}), ElementsAre("model", ":none"));
   EXPECT_THAT(offered({"container", "--runtime", "p"}), ElementsAre("podman", ":none"));

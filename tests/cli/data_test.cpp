@@ -319,7 +319,7 @@ TEST_F(DataFiles, MistakesAreErrorsWithTheNextStep) {
   EXPECT_THAT(more.err, HasSubstr("note: 'a.csv' and 2 more are read as plain text"));
 }
 
-TEST_F(DataFiles, NothingToTrainOnIsSaid) {
+TEST_F(DataFiles, DataWithoutTokensIsReported) {
   write_file(folder_.path() / "empty.txt", "");
   write_file(folder_.path() / "latin1.txt", "\xE9t\xE9\n\xE0\n");
   const auto note_of = [this](const std::vector<std::string>& files) {
@@ -339,7 +339,7 @@ TEST_F(DataFiles, NothingToTrainOnIsSaid) {
   EXPECT_THAT(note_of({"a.jsonl"}), testing::Not(HasSubstr("no training data")));
 }
 
-TEST_F(DataFiles, LearnsATokenizerAndReadsOneInTwoFiles) {
+TEST_F(DataFiles, TrainsATokenizerAndReadsATokenizerOfTwoFiles) {
   const ProgramResult learnt =
       run({"train-tokenizer", "-i", "a.jsonl", "-o", "t", "--vocab-size", "260", "--gpt2", "--json"});
   ASSERT_EQ(learnt.exit_code, 0) << learnt.err;
@@ -366,7 +366,7 @@ TEST_F(DataFiles, LearnsATokenizerAndReadsOneInTwoFiles) {
   EXPECT_THAT(half.err, HasSubstr("a vocabulary file is given without a merge file"));
 }
 
-TEST_F(DataFiles, LearnsSpecialTokens) {
+TEST_F(DataFiles, TrainsATokenizerWithSpecialTokens) {
   ASSERT_EQ(run({"train-tokenizer", "-i", "a.jsonl", "-o", "s", "--vocab-size", "264", "--special",
                  "<|im_start|>", "--special", "<|im_end|>"})
                 .exit_code,
@@ -387,7 +387,7 @@ TEST_F(DataFiles, LearnsSpecialTokens) {
 }
 
 // A hint names an option that the command itself has.
-TEST_F(DataFiles, AMissingKeyIsNamedByTheCommandsOwnOption) {
+TEST_F(DataFiles, AMissingKeyIsReportedWithTheOptionThatNamesIt) {
   write_file(folder_.path() / "other.jsonl", "{\"content\": \"a\"}\n");
   const ProgramResult learned = run({"train-tokenizer", "-i", "other.jsonl", "-o", "t"});
   EXPECT_EQ(learned.exit_code, 2);
@@ -471,7 +471,7 @@ TEST_F(FullDisk, LeavesNothing) {
   if (!mounted) GTEST_SKIP() << "this system does not permit mounting a small disk";
 }
 
-TEST_F(FullDisk, SoDoesALimitOfFileSizes) {
+TEST_F(FullDisk, AFileSizeLimitLeavesNothing) {
   expect_no_space(folder_.path(), "File too large", {.file_size_limit = 60'000});
 }
 

@@ -31,7 +31,7 @@ TEST(Devices, AreListed) {
   EXPECT_EQ(listed["kinds"][1]["devices"][0]["name"], "guarded host memory");
 }
 
-TEST(Devices, ARunOnAPluginEqualsTheCpus) {
+TEST(Devices, ARunOnAPluginEqualsARunOnCpu) {
   const TemporaryFolder folder;
   const std::vector<std::string> settings{"train_iters=3", "eval_iters=0"};
   auto words = settings;
@@ -56,7 +56,7 @@ TEST(Devices, ARunOnAPluginEqualsTheCpus) {
 
 // Weights and moments are copied for a checkpoint while the next step runs. In this test, a copy takes longer
 // than a step. An update that did not wait for them would change the previous step's checkpoint.
-TEST(Devices, ACheckpointInFlightDoesNotSeeTheNextUpdate) {
+TEST(Devices, ACheckpointInFlightDoesNotContainTheNextUpdate) {
   const TemporaryFolder folder;
   const std::vector<std::string> settings{"train_iters=3", "eval_iters=0", "save_interval=1",
                                           "async_save=true", "keep_latest=0"};
@@ -105,7 +105,7 @@ TEST(Devices, TheHostWaitsOnceInAStep) {
 // Steps replayed as graphs give the same losses and weights as steps run kernel by kernel. This holds with
 // evaluations, samples and checkpoints in flight, and in a resumed run. The log says which steps were
 // replayed.
-TEST(Devices, GraphsChangeNothingOfARun) {
+TEST(Devices, GraphsDoNotChangeResults) {
   const TemporaryFolder folder;
   const std::vector<std::string> settings{
       "train_iters=10",  "device=guard",    "eval_interval=3", "eval_iters=1",  "sample_interval=4",
@@ -154,7 +154,7 @@ TEST(Devices, GraphsChangeNothingOfARun) {
 }
 
 // If steps cannot be recorded, the log gives the reason, and the run continues without graphs.
-TEST(Devices, GraphsThatCannotBeAreSaid) {
+TEST(Devices, ImpossibleGraphsAreReported) {
   const TemporaryFolder folder;
   const auto log_of = [&](const char* name, std::vector<std::string> more) {
     more.insert(more.end(), {"train_iters=4", "eval_iters=0", "enable_cuda_graph=true",
@@ -195,14 +195,14 @@ TEST(Devices, ABadStepIsReportedAsOnTheCpu) {
 }
 
 // A dry run needs a device's plug-in, and not the device.
-TEST(Devices, ADryRunNeedsNone) {
+TEST(Devices, ADryRunNeedsNoDevice) {
   const TemporaryFolder folder;
   const ProgramResult plan =
       run_program(train(folder.path(), {"train_iters=3", "device=guard", "--dry-run"}), with_plugins());
   EXPECT_EQ(plan.exit_code, 0) << plan.err;
 }
 
-TEST(Devices, WhatIsNotThereIsNamed) {
+TEST(Devices, MissingDevicesAreNamed) {
   const TemporaryFolder folder;
   const ProgramResult missing =
       run_program(train(folder.path(), {"device=cuda", "train_iters=1"}), with_plugins());

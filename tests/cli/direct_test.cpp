@@ -64,7 +64,7 @@ TEST(Direct, SetsTheEnvironment) {
   EXPECT_THAT(result.out, AllOf(HasSubstr("named here"), HasSubstr("from-file")));
 }
 
-TEST(Direct, DryRunShowsWhatWouldRunAndTouchesNothing) {
+TEST(Direct, DryRunShowsTheCommandsAndChangesNothing) {
   const Folder folder;
   const std::string hook = folder.file("hooks/00_global.sh", "touch ran\n");
   folder.file("hooks/train/pretrain/10_own.py", "open('ran', 'w')\n");
@@ -128,7 +128,7 @@ TEST(Direct, AHookThatFailsEndsTheLaunch) {
   EXPECT_EQ(skipped.out, "");
 }
 
-TEST(Direct, ExitCodesAreTheCommands) {
+TEST(Direct, ReturnsTheCommandsExitCode) {
   const Folder folder;
   const std::string script =
       folder.file("job", "#!/bin/sh\necho out $1; [ $1 = kill ] && kill -9 $$; exit $1\n");
@@ -172,7 +172,7 @@ TEST(Direct, AProgramIsStartedForEachRank) {
               AllOf(HasSubstr("[rank 0] 0 of 2 on 0: a b c\n"), HasSubstr("[rank 1] 1 of 2 on 0: a b c\n")));
 }
 
-TEST(Direct, SettingsOfTheProject) {
+TEST(Direct, TheProjectsSettingsAreRead) {
   const Folder folder;
   folder.file(".primus.yaml", "direct: {env: {PRIMUS_TEAM: of-the-project}}\n");
   ProgramResult result = folder.run({"direct", "--", "config", "show", "--config", kExperiment});
@@ -186,7 +186,7 @@ TEST(Direct, SettingsOfTheProject) {
 }
 
 // Settings files that other users own, or that their group may write to, are ignored, also for root.
-TEST(Direct, SettingsOfOthersAreNotRead) {
+TEST(Direct, SettingsFilesOfOtherUsersAreNotRead) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root may change a file's owner";
   const Folder folder;
   const std::string settings = folder.file(".primus.yaml", "direct: {env: {PRIMUS_TEAM: of-the-project}}\n");
@@ -240,7 +240,7 @@ TEST(Direct, HooksEndWithTheirLauncher) {
   }
 }
 
-TEST(Direct, AHookThatWritesNothingMoreIsWaitedFor) {
+TEST(Direct, AHookThatClosedItsOutputIsWaitedFor) {
   const Folder folder;
   folder.file("hooks/quiet.sh", "echo hello\nexec >/dev/null 2>&1\nsleep 0.3\ntouch done\n");
   const ProgramResult result = folder.run({"direct", "--hooks", "hooks", "--", "version"});
@@ -268,7 +268,7 @@ TEST(Direct, TrainsOnTwoRanks) {
   EXPECT_THAT(log, AllOf(HasSubstr("[rank-0/2]"), HasSubstr("done after iteration 2")));
 }
 
-TEST(Direct, AScriptNeedsNoArguments) {
+TEST(Direct, ScriptsNeedNoArguments) {
   const Folder folder;
   const std::string script = folder.file("e.sh", "#!/bin/sh\necho ran $#\n");
   EXPECT_EQ(folder.run({"direct", "--single", "--script", script}).out, "ran 0\n");
@@ -316,7 +316,7 @@ const std::vector<std::vector<std::string>> kBareCommands{
     {"train", "pretrain", "--config", kExperiment, "micro_batch_size=1", "global_batch_size=2"}};
 
 // The missing secret is reported at once. A rank that tried to reach the others would wait a minute.
-TEST(Direct, BareTasksOfAStepAreToldThatTheSecretIsMissing) {
+TEST(Direct, TasksWithoutAModeReportAMissingSecret) {
   const Folder folder;
   for (const std::vector<std::string>& words : kBareCommands) {
     const auto start = std::chrono::steady_clock::now();
@@ -333,7 +333,7 @@ TEST(Direct, BareTasksOfAStepAreToldThatTheSecretIsMissing) {
 
 // The setting `dry_run` applies only to launchers, and not to tasks that srun starts directly, because a
 // check that did not run would look successful.
-TEST(Direct, ADryRunOfTheSettingsIsNotForBareTasks) {
+TEST(Direct, TheSettingDryRunDoesNotApplyToTasksWithoutAMode) {
   const Folder folder;
   for (const char* settings : {"main: {dry_run: true}\n", "direct: {dry_run: true}\n"}) {
     folder.file(".primus.yaml", settings);

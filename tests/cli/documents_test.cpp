@@ -190,7 +190,7 @@ TEST(Documents, ReadmesPathsForTextAndConversationsRun) {
 }
 
 // The check of this file reports a command or an option that does not exist.
-TEST(Documents, MistakesWouldBeFound) {
+TEST(Documents, MistakesInDocumentsAreFound) {
   const Workplace workplace;
   workplace.set_experiment("llama_tiny-pretrain.yaml");
   for (const Words& wrong : {Words{"trian", "pretrain", "--config", "exp.yaml"},

@@ -67,7 +67,7 @@ TEST_F(Events, EachRankRecordsItsOwn) {
 }
 
 // `runs` and `report` read only the events: their output stays equal after all other files are removed.
-TEST_F(Events, RunsAndReportNeedNothingElse) {
+TEST_F(Events, RunsAndReportNeedOnlyEvents) {
   ASSERT_EQ(run_program(command({"train_iters=4", "eval_interval=2", "eval_iters=1"})).exit_code, 0);
   const auto without_age = [&](const std::vector<std::string>& words) {
     json all = json::parse(run_program(words).out);

@@ -120,7 +120,7 @@ class FirstFineTune : public ::testing::Test {
   inline static TemporaryFolder* folder_ = nullptr;
 };
 
-TEST_F(FirstFineTune, FortyChatsAreAnsweredWordForWord) {
+TEST_F(FirstFineTune, TheTunedModelAnswersFortyChatsWordForWord) {
   const ProgramResult tuned = tune("tuned");
   ASSERT_EQ(tuned.exit_code, 0) << tuned.err;
   EXPECT_THAT(tuned.err, AllOf(HasSubstr("conversations are written as chatml (the model's chat template)"),
@@ -277,7 +277,7 @@ TEST_F(FirstFineTune, AnotherFormatReplacesTheModelsTemplate) {
   EXPECT_THAT(on.err, HasSubstr("written as alpaca (as when the run was started)"));
 }
 
-TEST_F(FirstFineTune, ATemplateThatIsNotKnownIsRefused) {
+TEST_F(FirstFineTune, AnUnknownTemplateIsRefused) {
   std::filesystem::copy(folder_->path() / "hf", folder_->path() / "odd");
   write("odd/chat_template.jinja", "{% for m in messages %}{{ '<turn>' + m['content'] }}{% endfor %}");
   const ProgramResult refused = tune("odd", {"load=" + at("odd")});
@@ -302,7 +302,7 @@ TEST_F(FirstFineTune, ATemplateThatIsNotKnownIsRefused) {
             0);
 }
 
-TEST_F(FirstFineTune, ListsSayWhetherALengthWasApplied) {
+TEST_F(FirstFineTune, ListsShowWhetherALengthWasApplied) {
   const std::vector<std::string> words{"data", "conversations", at("chats.jsonl"), "--tokenizer", at("hf")};
   EXPECT_THAT(run_program(words).out, HasSubstr("these counts are without the cut at seq_length"));
   auto cut = words;
@@ -344,7 +344,7 @@ TEST_F(FirstFineTune, HintsOnFormatsFitTheCommand) {
   EXPECT_EQ(loss({"--template", "chatml"}).exit_code, 0);
 }
 
-TEST_F(FirstFineTune, BrokenRecordsMayBeLeftOut) {
+TEST_F(FirstFineTune, BrokenRecordsMayBeSkipped) {
   write("broken.jsonl", read_file(folder_->path() / "chats.jsonl") + "{\"messages\": [\n" +
                             R"({"prompt": "a", "response": "b", "tools": [{"name": "f"}]})" + "\n");
   const ProgramResult refused = tune("broken", {}, "broken.jsonl");
@@ -362,7 +362,7 @@ TEST_F(FirstFineTune, BrokenRecordsMayBeLeftOut) {
 }
 
 // Tokens that the length limit cuts off a conversation are neither marked nor counted as learned.
-TEST_F(FirstFineTune, WhatACutRemovesIsNotShownAsLearned) {
+TEST_F(FirstFineTune, TruncatedTextIsNotShownAsTrained) {
   const auto learned = [&](const std::string& length) {
     std::vector<std::string> words = {"data",   "conversations", at("chats.jsonl"), "--tokenizer",
                                       at("hf"), "--json",        "--show",          "40"};

@@ -45,7 +45,7 @@ class FirstHour : public testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(FirstHour, AModelFolderAndATextAreEnough) {
+TEST_F(FirstHour, AModelFolderAndATextAreEnoughToTrain) {
   // The model is a mixture of experts, and later commands do not repeat its settings.
   ASSERT_EQ(trained({"train_iters=2", "model_type=mixtral", "num_experts=4", "ffn_hidden_size=64"}).exit_code,
             0);
@@ -115,7 +115,7 @@ TEST_F(FirstHour, WithoutAnExperimentAModelIsNeeded) {
 }
 
 // A dry run warns of too small a disk; the run itself would refuse to start.
-TEST_F(FirstHour, ADryRunSaysThatTheDiskIsTooSmall) {
+TEST_F(FirstHour, ADryRunReportsASmallDisk) {
   const std::vector<std::string> large{"--dry-run", "hidden_size=65536", "num_attention_heads=512",
                                        "num_layers=256"};
   const auto warned = HasSubstr("warning: a checkpoint needs ");
@@ -128,7 +128,7 @@ TEST_F(FirstHour, ADryRunSaysThatTheDiskIsTooSmall) {
 }
 
 // An experiment file without eval_iters evaluates nothing. If text is held out nevertheless, a note says so.
-TEST_F(FirstHour, TextThatIsHeldOutForNothingIsNamed) {
+TEST_F(FirstHour, TextThatIsHeldOutWithoutUseIsReported) {
   const auto held_out = HasSubstr("held out for validation, but no evaluation runs: set eval_iters");
   const ProgramResult silent = trained(on_text({"train_iters=1", "exp_name=silent"}));
   ASSERT_EQ(silent.exit_code, 0) << silent.err;
@@ -143,7 +143,7 @@ TEST_F(FirstHour, TextThatIsHeldOutForNothingIsNamed) {
 
 // An error that concerns all ranks is reported once, by the launcher. Ranks would repeat it, or end before
 // all have printed it.
-TEST_F(FirstHour, WhatNoRankCanDoIsSaidOnceAndBeforeTheyStart) {
+TEST_F(FirstHour, ErrorsOfAllRanksAreReportedOnceBeforeTheStart) {
   const ProgramResult result = trained(on_text(
       {"train_iters=1", "global_batch_size=2", "micro_batch_size=2", "--nproc", "2", "exp_name=ranks"}));
   EXPECT_EQ(result.exit_code, 2);
@@ -294,7 +294,7 @@ TEST_F(FirstHour, SamplesAreWrittenAndChangeNothing) {
   EXPECT_THAT(some_text(1000), HasSubstr(own.at("prompt").get<std::string>()));
 }
 
-TEST_F(FirstHour, ARunThatDoesNotFitIsRefusedWithWhatWouldHelp) {
+TEST_F(FirstHour, ARunThatDoesNotFitIsRefusedWithChangesThatHelp) {
   const std::vector<std::string> large = {
       "num_layers=16",          "hidden_size=4096", "num_attention_heads=32",
       "ffn_hidden_size=16384",  "seq_length=512",   "micro_batch_size=1024",

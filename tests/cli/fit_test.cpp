@@ -49,7 +49,7 @@ TEST(Fit, TheChoiceIsShownRecordedAndTrained) {
   EXPECT_EQ(test::losses(test::run_folder(folder.path())).size(), 2U);
 }
 
-TEST(Fit, TheFreeMemoryOfThisMachineIsEnoughForTheWholeBatch) {
+TEST(Fit, TheWholeBatchIsChosenForThisMachinesMemory) {
   const TemporaryFolder folder;
   const json found = plan(folder, {"--fit"});
   EXPECT_EQ(found.at("memory_bytes").at("fits"), true);
@@ -77,7 +77,7 @@ TEST(Fit, AContinuedRunKeepsItsMicrobatches) {
 }
 
 // The launcher chooses and shows the choice once for all ranks.
-TEST(Fit, RanksGetOneChoice) {
+TEST(Fit, RanksUseOneChoice) {
   const TemporaryFolder folder;
   const ProgramResult result = train(folder, {"--fit", "--nproc", "2"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -93,7 +93,7 @@ TEST(Fit, RanksGetOneChoice) {
   EXPECT_THAT(far.err, HasSubstr("fit: micro_batch_size=16"));
 }
 
-TEST(Fit, WhatCannotBeIsRefused) {
+TEST(Fit, ImpossibleRequestsAreRefused) {
   const TemporaryFolder folder;
   const ProgramResult small = train(folder, {"--fit-memory", "1M"});
   EXPECT_EQ(small.exit_code, 2);

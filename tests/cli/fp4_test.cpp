@@ -26,7 +26,7 @@ ProgramResult train(const TemporaryFolder& folder, const std::string& name, cons
 
 // With FP4, the loss may be 2 % above that of bf16. Measured: -0.7 % with rounding to nearest and 1.4 % with
 // stochastic rounding; three standard errors are 4 %.
-TEST(Fp4, TextIsLearntNearlyAsInBf16) {
+TEST(Fp4, LearnsTextNearlyAsInBf16) {
   const Words fp4 = {"fp4=e2m1", "fp4_recipe=mxfp4"};
   test::Learning learning;
   learning.learn("nearest", fp4);
@@ -36,7 +36,7 @@ TEST(Fp4, TextIsLearntNearlyAsInBf16) {
   learning.expect_near_bf16(0.02);
 }
 
-TEST(Fp4, ARunThatGoesOnEqualsOneThatWasNotInterrupted) {
+TEST(Fp4, AResumedRunEqualsAnUninterruptedRun) {
   for (const auto& [name, more] : std::vector<std::pair<std::string, Words>>{
            {"random", {"mxfp4_gradient_stochastic_rounding=true"}},
            // Observation windows end with steps 4 and 7, and the first part of the run ends with step 3,
@@ -66,7 +66,7 @@ TEST(Fp4, ARunThatGoesOnEqualsOneThatWasNotInterrupted) {
 }
 
 // Oscillation of weights is reported with each optimizer, also with Muon, which has one state per weight.
-TEST(Fp4, EveryOptimizerCanBeWatched) {
+TEST(Fp4, OscillationIsObservedWithEveryOptimizer) {
   const TemporaryFolder folder;
   for (const char* optimizer : {"adam", "lion", "sgd", "muon"}) {
     const ProgramResult result =
@@ -99,7 +99,7 @@ TEST(Fp4, ADryRunOfAnyWorldNeedsNoHardware) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
 }
 
-TEST(Fp4, WhatCannotBeInFp4IsRefusedByItsKey) {
+TEST(Fp4, UnsupportedModelsAreRefusedByTheirKey) {
   const TemporaryFolder folder;
   for (const auto& [words, cause, next] : std::vector<std::tuple<Words, std::string, std::string>>{
            {{"bf16=true", "fp4=e2m1"}, "fp4_recipe: nvfp4", "fp4_recipe: mxfp4"},

@@ -25,7 +25,7 @@ ProgramResult train(const TemporaryFolder& folder, const std::string& name,
   return run_program(test::train(folder.path(), with({"exp_name=" + name}, more)));
 }
 
-TEST(Fp8, TextIsLearntAsInBf16) {
+TEST(Fp8, LearnsTextAsInBf16) {
   test::Learning learning;
   learning.learn("e4m3", {"fp8=e4m3", "fp8_recipe=tensorwise"});
   learning.learn("hybrid", {"fp8=hybrid", "fp8_recipe=tensorwise"});
@@ -49,12 +49,12 @@ void expect_goes_on(const std::vector<std::string>& fp8) {
   EXPECT_TRUE(test::final_weights(parts, 6) == test::final_weights(all, 6));
 }
 
-TEST(Fp8, ARunThatGoesOnEqualsOneThatWasNotInterrupted) { expect_goes_on(kFp8); }
+TEST(Fp8, AResumedRunEqualsAnUninterruptedRun) { expect_goes_on(kFp8); }
 
-TEST(Fp8, WithDelayedScalesItDoesToo) { expect_goes_on(kDelayed); }
+TEST(Fp8, AResumedRunWithDelayedScalesEqualsAnUninterruptedRun) { expect_goes_on(kDelayed); }
 
 // Checkpoints of bf16 runs, and checkpoints without optimizer states, have no scales. The log reports this.
-TEST(Fp8, WhereACheckpointHasNoScalesALineSaysSo) {
+TEST(Fp8, ACheckpointWithoutScalesIsReported) {
   const TemporaryFolder folder;
   const std::vector<std::string> four = {"train_iters=4", "save_interval=2", "bf16=true"};
   for (const auto& [name, before, after, said] :
@@ -96,7 +96,7 @@ TEST(Fp8, ADryRunOfAnyWorldNeedsNoHardware) {
   }
 }
 
-TEST(Fp8, WhatCannotBeInFp8IsRefusedByItsKey) {
+TEST(Fp8, UnsupportedModelsAreRefusedByTheirKey) {
   const TemporaryFolder folder;
   for (const auto& [words, cause, next] :
        std::vector<std::tuple<std::vector<std::string>, std::string, std::string>>{
@@ -118,7 +118,7 @@ TEST(Fp8, WhatCannotBeInFp8IsRefusedByItsKey) {
 
 // Experiments of AMD Primus often set only `fp8`. The recipe is then delayed scaling, the default of its
 // presets and of Megatron-LM.
-TEST(Fp8, WhereNobodyChoosesARecipeScalesAreDelayed) {
+TEST(Fp8, DelayedScalesAreTheDefault) {
   const TemporaryFolder folder;
   const std::vector<std::string> words{"train_iters=3", "bf16=true", "fp8=hybrid"};
   const auto losses_with = [&](const std::string& name, const std::vector<std::string>& more) {
@@ -132,7 +132,7 @@ TEST(Fp8, WhereNobodyChoosesARecipeScalesAreDelayed) {
   EXPECT_NE(left_out, losses_with("tensorwise", {"fp8_recipe=tensorwise"}));
 }
 
-TEST(Fp8, ExpertsStayInBf16AsANoteSays) {
+TEST(Fp8, ExpertsStayInBf16WithANote) {
   const TemporaryFolder folder;
   const std::vector<std::string> experts = {"train_iters=1", "model_type=mixtral", "num_experts=4",
                                             "moe_router_topk=2"};

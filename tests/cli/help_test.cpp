@@ -27,7 +27,7 @@ void expect_golden(const std::string& text, const std::string& name) {
   EXPECT_EQ(text, expected.str()) << path;
 }
 
-TEST(Help, OfTheProgram) {
+TEST(Help, DescribesTheProgram) {
   const ProgramResult help = run_program({"--help"});
   EXPECT_EQ(help.exit_code, 0);
   EXPECT_EQ(help.err, "");
@@ -39,7 +39,7 @@ TEST(Help, OfTheProgram) {
   }
 }
 
-TEST(Help, OfEveryCommand) {
+TEST(Help, DescribesEveryCommand) {
   for (const cli::CommandEntry& entry : cli::commands()) {
     std::vector<std::string> words;
     std::istringstream name{std::string(entry.name)};
@@ -57,7 +57,7 @@ TEST(Help, OfEveryCommand) {
   }
 }
 
-TEST(Help, OfAGroup) {
+TEST(Help, DescribesAGroup) {
   for (const char* group : {"train", "model", "config", "data", "eval", "benchmark", "plan"}) {
     const ProgramResult help = run_program({group});
     EXPECT_EQ(help.exit_code, 0);
@@ -97,7 +97,7 @@ TEST(Help, FitsTheTerminal) {
   expect_width(run_program({"train", "pretrain", "--help"}).out, 80);
 }
 
-TEST(Help, OfTheModes) {
+TEST(Help, DescribesTheModes) {
   for (const cli::ModeEntry& mode : cli::modes()) {
     const std::string name(mode.about.name);
     const ProgramResult help = run_program({name, "--help"});
@@ -108,7 +108,7 @@ TEST(Help, OfTheModes) {
   }
 }
 
-TEST(Help, NamesOnlyWhatThereIs) {
+TEST(Help, NamesOnlyExistingCommands) {
   const std::string help = run_program({"--help"}).out;
   for (const char* missing : {"megatron"}) EXPECT_THAT(help, Not(HasSubstr(missing)));
 }
@@ -127,11 +127,11 @@ TEST(Help, IsFast) {
   EXPECT_LE(best, 0.020);
 }
 
-TEST(Help, DocumentOfAllCommands) {
+TEST(Help, DocumentsAllCommands) {
   expect_golden(run_program({"man", "--markdown"}).out, "../../../docs/commands.md");
 }
 
-TEST(Manual, PagesOfEverything) {
+TEST(Manual, HasPagesForAllCommands) {
   test::TemporaryFolder folder;
   const std::string man1 = (folder.path() / "man1").string();
   const ProgramResult written = run_program({"man", "--output", man1});

@@ -57,7 +57,7 @@ class HostileText : public ::testing::Test {
   int models_ = 0;
 };
 
-TEST_F(HostileText, OfModelsIsEscaped) {
+TEST_F(HostileText, InModelsIsEscaped) {
   const std::vector<std::string> models = {model_with("model_type", kHostile),
                                            model_with("model_type", "lama" + kHostile),
                                            model_with("hidden_act", kHostile),
@@ -86,7 +86,7 @@ TEST_F(HostileText, OfModelsIsEscaped) {
   EXPECT_THAT(noted.err, HasSubstr("note: "));
 }
 
-TEST_F(HostileText, OfExperimentsAndFileNamesIsEscaped) {
+TEST_F(HostileText, InExperimentsAndFileNamesIsEscaped) {
   const std::string file = (folder_.path() / "exp.yaml").string();
   write_file(file, "\"ke\\e[2J\\u009by\": 1\nwork_group: 'caf\xc3\xa9'\n");
   const ProgramResult key = run_program({"config", "validate", "--config", file});
@@ -100,7 +100,7 @@ TEST_F(HostileText, OfExperimentsAndFileNamesIsEscaped) {
 }
 
 // A NUL byte does not cut off a message.
-TEST_F(HostileText, WithZeroBytesIsShownWhole) {
+TEST_F(HostileText, WithZeroBytesIsShownCompletely) {
   const std::string zero("x\0y", 3);
   for (const std::string& path :
        {model_with("model_type", zero), model_with("rope_scaling", {{"rope_type", zero}}),
@@ -113,7 +113,7 @@ TEST_F(HostileText, WithZeroBytesIsShownWhole) {
 }
 
 // JSON output is valid UTF-8, even if file names are not.
-TEST_F(HostileText, OfNamesIsReplacedInJson) {
+TEST_F(HostileText, InNamesIsReplacedInJson) {
   const std::string model = (folder_.path() / "m\xff").string(),
                     text = (folder_.path() / "t\xff.txt").string();
   std::filesystem::copy(kGolden, model);
@@ -137,7 +137,7 @@ TEST_F(HostileText, OfNamesIsReplacedInJson) {
   }
 }
 
-TEST_F(HostileText, OfTheLogIsEscaped) {
+TEST_F(HostileText, InTheLogIsEscaped) {
   auto words = test::train(folder_.path() / "work", {"train_iters=1", "load=" + model_with("a\x1b[2J", 1)});
   const ProgramResult result = run_program(words);
   EXPECT_NE(result.exit_code, 0);
@@ -145,7 +145,7 @@ TEST_F(HostileText, OfTheLogIsEscaped) {
 }
 
 // `data decode` writes decoded bytes unchanged to a pipe, and escaped to a terminal.
-TEST_F(HostileText, IsWrittenAsItIsButToATerminal) {
+TEST_F(HostileText, IsEscapedOnlyForTerminals) {
   const std::vector<std::string> decode = {"data", "decode", "--tokenizer-type", "ByteTokenizer"};
   const std::string ids = "104 195 169 27 91 50 74 127 10";
   EXPECT_EQ(run_program(decode, {.input = ids}).out, "h\xc3\xa9\x1b[2J\x7f\n\n");

@@ -36,7 +36,7 @@ using test::operator+;
 class Launch : public test::LaunchFixture {};
 
 // The user's settings of `direct` apply inside a container, where their file is not found by default.
-TEST_F(Launch, TheUsersSettingsAreSeenInContainers) {
+TEST_F(Launch, ContainersSeeTheUsersSettings) {
   tool("docker");
   make_folders(folder_.path() / "home");
   write_file(folder_.path() / "home/.primus.yaml", "direct: {env: [FOO=1]}\n");
@@ -81,7 +81,7 @@ TEST_F(Launch, TheUsersSettingsAreSeenInContainers) {
 }
 
 // An experiment in another folder is mounted, for both spellings of the option.
-TEST_F(Launch, AnExperimentElsewhereIsSeenInContainers) {
+TEST_F(Launch, ContainersSeeAnExperimentInAnotherFolder) {
   tool("docker");
   make_folders(folder_.path() / "elsewhere");
   const std::string file = (folder_.path() / "elsewhere/exp.yaml").string();
@@ -123,7 +123,7 @@ TEST_F(Launch, SlurmChains) {
   EXPECT_EQ(log("srun") + log("sbatch"), "") << "a dry run started a tool";
 }
 
-TEST_F(Launch, SrunGetsTheChainAndTheSecretByTheEnvironment) {
+TEST_F(Launch, SrunGetsTheModesAsArgumentsAndTheSecretAsAVariable) {
   tool("srun", "exit 5");
   environment_["HF_TOKEN"] = "hf_secret";
   settings("slurm: {gpus_per_node: 2}\n");
@@ -200,7 +200,7 @@ TEST_F(Launch, TheBatchScriptWaitsForItsRanks) {
   EXPECT_TRUE(std::regex_search(log("srun"), std::regex("\nPRIMUS_JOB_TOKEN=[0-9a-f]{64}\n")));
 }
 
-TEST_F(Launch, SlurmRefusesWhatWouldFail) {
+TEST_F(Launch, SlurmRefusesImpossibleOptions) {
   environment_["PATH"] = (folder_.path() / "bin").string();
   expect_refused(Words{"slurm", "srun", "--", "direct", "--"} + kTrain, "'srun' is not installed here", 1);
   tool("srun");
@@ -225,7 +225,7 @@ TEST_F(Launch, SlurmRefusesWhatWouldFail) {
 }
 
 // If the number of ranks is known, the experiment's batch and mesh are checked before the launch.
-TEST_F(Launch, BatchesThatTheRanksCannotShareAreRefusedBefore) {
+TEST_F(Launch, BatchesThatRanksCannotShareAreRefusedBeforeTheStart) {
   tool("srun");
   tool("sbatch");
   tool("docker");
@@ -263,7 +263,7 @@ TEST_F(Launch, BatchesThatTheRanksCannotShareAreRefusedBefore) {
 
 // ---- container -------------------------------------------------------------------------------------
 
-TEST_F(Launch, ContainersGetLittle) {
+TEST_F(Launch, ContainersHaveFewRights) {
   tool("docker");
   environment_["HF_TOKEN"] = "hf_secret";
   environment_["NCCL_DEBUG"] = "INFO";
@@ -292,7 +292,7 @@ TEST_F(Launch, ContainersGetLittle) {
 
 // The container gets the Slurm variables from which preflight and node_smoke name nodes. It does not get
 // SLURM_PROCID: the launcher inside numbers its processes.
-TEST_F(Launch, ContainersKnowTheirSlurmNode) {
+TEST_F(Launch, ContainersGetTheirSlurmNode) {
   tool("docker");
   for (const char* name : {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_NODEID", "SLURM_LOCALID", "SLURM_PROCID"})
     environment_[name] = "0";
@@ -306,7 +306,7 @@ TEST_F(Launch, ContainersKnowTheirSlurmNode) {
 }
 
 // An option that only docker has is refused for podman, and the reverse.
-TEST_F(Launch, DockersOptionsAndPodmansAreToldApart) {
+TEST_F(Launch, OptionsOfDockerAndPodmanAreDistinguished) {
   tool("docker");
   tool("podman");
   const auto with = [](const std::string& runtime, const Words& options) {
@@ -346,7 +346,7 @@ TEST_F(Launch, DockersOptionsAndPodmansAreToldApart) {
 
 // The table of options agrees with the help texts of docker and podman, where installed: which options have a
 // value, their letters, and which tool has them. Other versions may have a few options more or fewer.
-TEST_F(Launch, OptionsOfContainersAreAsTheirToolsSay) {
+TEST_F(Launch, ContainerOptionsEqualTheToolsHelp) {
   int tools = 0;
   for (const char* name : {"docker", "podman"}) {
     if (find_program(name, "/usr/local/bin:/usr/bin:/bin").empty()) continue;
@@ -376,7 +376,7 @@ TEST_F(Launch, OptionsOfContainersAreAsTheirToolsSay) {
   if (tools == 0) GTEST_SKIP() << "neither docker nor podman is installed";
 }
 
-TEST_F(Launch, ADockerIsGivenSecretsByTheirNames) {
+TEST_F(Launch, DockerGetsSecretsByName) {
   tool("docker", "exit 7");
   environment_["HF_TOKEN"] = "hf_secret";
   settings("container: {options: {image: 'of/settings:1', env: ['WANDB_API_KEY=w_secret', 'A=1']}}\n");
@@ -396,7 +396,7 @@ TEST_F(Launch, ADockerIsGivenSecretsByTheirNames) {
 }
 
 // The stand-in runs on this machine what docker would run.
-TEST_F(Launch, ThePrimusWithinRunsTheCommand) {
+TEST_F(Launch, TheContainersPrimusRunsTheCommand) {
   const std::string shift = "while [ \"$1\" != a/b:1 ]; do shift; done; shift; exec \"$@\"";
   tool("docker", shift);
   ProgramResult result = run({"container", "--image", "a/b:1", "--", "version"});
@@ -407,7 +407,7 @@ TEST_F(Launch, ThePrimusWithinRunsTheCommand) {
   EXPECT_THAT(result.err, HasSubstr("this container has no Primus: /no/primus/here"));
 }
 
-TEST_F(Launch, AnImageThatNobodyNamesIsSaid) {
+TEST_F(Launch, TheDefaultImageIsLogged) {
   tool("docker");
   const ProgramResult result = run({"container", "--", "version"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -416,7 +416,7 @@ TEST_F(Launch, AnImageThatNobodyNamesIsSaid) {
                                     "choose another one by --image"));
 }
 
-TEST_F(Launch, ALoginAndAnOldContainerComeFirst) {
+TEST_F(Launch, LoginAndCleanupComeFirst) {
   const std::string log_file = (folder_.path() / "order").string();
   tool("docker", "echo $1 >> " + log_file + "; case $1 in login) cat >> " + log_file +
                      ";; ps) echo abc123;; rm) echo $3 >> " + log_file + ";; esac");
@@ -432,7 +432,7 @@ TEST_F(Launch, ALoginAndAnOldContainerComeFirst) {
 }
 
 // Slurm may end a container's client and leave the container running. The requeued job has the same number.
-TEST_F(Launch, AJobThatIsQueuedAgainRemovesWhatItLeft) {
+TEST_F(Launch, ARequeuedJobRemovesItsOldContainers) {
   // A container is labelled with its launcher's process id and start time. The stand-in lists one with this
   // process's values, whose launcher runs, and one with another start time, whose launcher has ended.
   const std::string line = read_file("/proc/self/stat");
@@ -485,7 +485,7 @@ TEST_F(Launch, PlansNeedNoToolsOfTheCluster) {
   expect_refused({"direct", "--script", "x.py"}, "the program 'torchrun' is not installed here", 1);
 }
 
-TEST_F(Launch, ContainersRefuseWhatWouldFail) {
+TEST_F(Launch, ContainersRefuseImpossibleOptions) {
   environment_["PATH"] = (folder_.path() / "bin").string();
   const std::vector<std::string> image = {"container", "--dry-run", "--image", "a/b:1"};
   const std::vector<std::string> command = {"--", "version"};
@@ -553,7 +553,7 @@ TEST_F(Launch, OptionsOfDirectNeedNotSayDirect) {
 }
 
 // Errors that the command would have in the container are found before anything starts.
-TEST_F(Launch, PlansRefuseWhatWouldFailWithin) {
+TEST_F(Launch, PlansRefuseErrorsOfInnerModes) {
   tool("docker");
   tool("srun");
   const Words container = {"--dry-run", "container", "--image", "a/b:1", "--"};
@@ -623,7 +623,7 @@ TEST_F(Launch, PlansRefuseWhatWouldFailWithin) {
   EXPECT_THAT(root.err, HasSubstr("the current folder"));
 }
 
-TEST_F(Launch, AnExperimentElsewhereIsWithin) {
+TEST_F(Launch, AnExperimentInAnotherFolderIsMounted) {
   tool("docker");
   write_file(folder_.path() / "exp.yaml", read_file(kExperiment));
   const ProgramResult result = run(
@@ -633,7 +633,7 @@ TEST_F(Launch, AnExperimentElsewhereIsWithin) {
   EXPECT_THAT(result.out, HasSubstr("--volume " + file + ":" + file + ":ro "));
 }
 
-TEST_F(Launch, MessagesSayWhatStandsInForWhatIsNotThere) {
+TEST_F(Launch, MessagesNameReplacementsForMissingFeatures) {
   expect_refused({"--dry-run", "--config", "nosuch.yaml", "direct", "--", "version"}, "launcher settings");
   expect_refused({"projection", "memory"}, "--dry-run --hardware mi355x --world N");
   expect_refused({"data", "diffusion-cache"}, "it does not train diffusion models");
@@ -674,13 +674,13 @@ TEST_F(Launch, KubernetesManifests) {
   expect_golden(run(Words{"--dry-run", "k8s", "--image", "a/b:1", "--", "version"}), "k8s_chain");
 }
 
-TEST_F(Launch, KubernetesRdmaComesWithLockedMemory) {
+TEST_F(Launch, RdmaOnKubernetesLocksMemory) {
   const Words job = {"k8s", "--image", "a/b:1", "--rdma-resource", "rdma/hca", "--", "version"};
   EXPECT_THAT(run(job).out, AllOf(HasSubstr("rdma/hca: 1"), HasSubstr("- \"IPC_LOCK\"")));
   EXPECT_THAT(run(Words{"k8s", "--image", "a/b:1", "--", "version"}).out, Not(HasSubstr("IPC_LOCK")));
 }
 
-TEST_F(Launch, KubectlIsGivenTheManifestAndTheSecret) {
+TEST_F(Launch, KubectlGetsTheManifestAndTheSecret) {
   const std::string inputs = (folder_.path() / "inputs").string();
   tool("kubectl", "case \"$1\" in get) exit 1;; esac; cat >> " + inputs + "; echo >> " + inputs);
   const std::vector<std::string> words =
@@ -700,7 +700,7 @@ TEST_F(Launch, KubectlIsGivenTheManifestAndTheSecret) {
   EXPECT_THAT(read_file(inputs), Not(HasSubstr("\"kind\":\"Secret\"")));
 }
 
-TEST_F(Launch, KubernetesRefusesWhatWouldFail) {
+TEST_F(Launch, KubernetesRefusesImpossibleOptions) {
   environment_["PATH"] = (folder_.path() / "bin").string();
   const std::vector<std::string> image = {"k8s", "--image", "a/b:1"};
   const std::vector<std::string> command = {"--", "version"};

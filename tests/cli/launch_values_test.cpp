@@ -53,7 +53,7 @@ TEST_F(LaunchValues, AGroupNeedsItsSubcommand) {
   EXPECT_THAT(planned({"train"}).out, HasSubstr("pretrain"));
 }
 
-TEST_F(LaunchValues, ADryRunOfAnyModeOfTheChainMakesNoJob) {
+TEST_F(LaunchValues, ADryRunOfAnyModeStartsNoJob) {
   const auto expect_plan = [&](const Words& words, const std::string& said) {
     const ProgramResult result = planned(words);
     EXPECT_THAT(result.out, HasSubstr("1. ")) << words[0];
@@ -89,7 +89,7 @@ TEST_F(LaunchValues, ADryRunOfAnyModeOfTheChainMakesNoJob) {
   EXPECT_NE(started(), "");
 }
 
-TEST_F(LaunchValues, OfOptionsAreRefused) {
+TEST_F(LaunchValues, InvalidValuesOfOptionsAreRefused) {
   const auto with = [](const Words& mode, const Words& options, const Words& rest) {
     return mode + options + rest;
   };
@@ -129,7 +129,7 @@ TEST_F(LaunchValues, OfOptionsAreRefused) {
   EXPECT_EQ(started(), "");
 }
 
-TEST_F(LaunchValues, OfSettingsAreRefusedWithTheirPlace) {
+TEST_F(LaunchValues, InvalidValuesOfSettingsAreRefusedWithTheirLocation) {
   struct Case {
     std::string yaml, said;
   };
@@ -161,7 +161,7 @@ TEST_F(LaunchValues, OfSettingsAreRefusedWithTheirPlace) {
 }
 
 // Settings apply to srun and sbatch. With sbatch, options that only srun has go to the job's step.
-TEST_F(LaunchValues, OptionsOfSrunAreForTheStepOfABatchJob) {
+TEST_F(LaunchValues, OptionsOfSrunApplyToTheStepOfABatchJob) {
   settings("slurm: {nodes: 2, label: true, mpi: none, wait: 30, requeue: true}\n");
   const ProgramResult batch = planned(Words{"--dry-run", "slurm", "sbatch", "--", "direct", "--"} + kTrain);
   EXPECT_THAT(batch.out,
@@ -196,7 +196,7 @@ TEST_F(LaunchValues, AStepDoesNotWaitForLostRanks) {
   EXPECT_THAT(planned(Words{"--dry-run"} + kSrun + kTrain).out, Not(HasSubstr("--wait")));
 }
 
-TEST_F(LaunchValues, OfCommandsAreRefused) {
+TEST_F(LaunchValues, InvalidValuesOfCommandsAreRefused) {
   struct Case {
     Words command;
     std::string said;
@@ -230,7 +230,7 @@ TEST_F(LaunchValues, OfCommandsAreRefused) {
 
 // Each of two processes has its own baseline file with its number in the name. One such file is enough for
 // the check.
-TEST_F(LaunchValues, BaselinesOfSeveralProcessesAreThere) {
+TEST_F(LaunchValues, BaselinesOfSeveralProcessesAreFound) {
   const Words compare = kSrun + Words{"benchmark", "gemm", "--baseline", "compare", "b.json"};
   const Path here = folder_.path() / "here";
   for (const char* other : {"b.x-of-2.json", "b.0-of-2.csv", "c.0-of-2.json", "b..json"})
@@ -243,7 +243,7 @@ TEST_F(LaunchValues, BaselinesOfSeveralProcessesAreThere) {
 }
 
 // Errors that would occur on the nodes, in the launchers or in the command, are reported before the launch.
-TEST_F(LaunchValues, WhatTheNodesWouldRefuseIsRefused) {
+TEST_F(LaunchValues, ErrorsThatNodesWouldReportAreReportedEarly) {
   make_folders(folder_.path() / "here/sources");
   const Words direct = {"slurm", "srun", "-N2", "--", "direct"};
   for (const Words& dry : {Words{}, Words{"--dry-run"}}) {
@@ -273,7 +273,7 @@ TEST_F(LaunchValues, WhatTheNodesWouldRefuseIsRefused) {
 
 // Missing inputs are named as in a dry run of the command. srun's nodes are assumed to share this folder, but
 // not paths outside it.
-TEST_F(LaunchValues, InputsThatAreNotThereAreNamed) {
+TEST_F(LaunchValues, MissingInputsAreNamed) {
   const Words inputs = {"mock_data=false", "data_path=gone/text", "load=/nodes/model",
                         "tokenizer_type=HuggingFaceTokenizer", "tokenizer_model=gone/tokenizer"};
   const std::string plan = planned(Words{"--dry-run"} + kSrun + kTrain + inputs).out;

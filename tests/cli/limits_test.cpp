@@ -40,7 +40,7 @@ Result run_under(const std::string& limits, const std::string& arguments,
 const std::string kDryRun = "train pretrain --dry-run --config " PRIMUS_SOURCE_DIR
                             "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";
 
-TEST(Limits, AreNamedWithWhatIsNeeded) {
+TEST(Limits, AreReportedWithTheNeededValue) {
   if (!kAddressSpaceCanBeLimited) GTEST_SKIP();
   for (const std::string& command : {kDryRun, "direct -- " + kDryRun}) {
     for (const char* kib : {"64", "128", "500"}) {
@@ -62,7 +62,7 @@ TEST(Limits, AreNamedWithWhatIsNeeded) {
 
 // libxsmm opens a lock file in /tmp. Another user could create a pipe or link of that name. Primus neither
 // waits for the pipe nor follows the link.
-TEST(Limits, NothingInTmpStopsAStart) {
+TEST(Limits, FilesInTmpDoNotPreventAStart) {
   if (std::string_view(PRIMUS_PROGRAM).starts_with("/tmp/")) GTEST_SKIP() << "the program itself is in /tmp";
   const bool tried = test::on_small_disk(std::uint64_t{16} << 20, [](const Path&) {
     ASSERT_EQ(::mount("tmpfs", "/tmp", "tmpfs", 0, nullptr), 0);
@@ -82,7 +82,7 @@ TEST(Limits, NothingInTmpStopsAStart) {
   if (!tried) GTEST_SKIP() << "mounting a file system is not permitted here";
 }
 
-TEST(Limits, MoreThreadsThanThereAreIsAnError) {
+TEST(Limits, MoreThreadsThanAllowedAreAnError) {
   if (!kAddressSpaceCanBeLimited) GTEST_SKIP();
   const Result result = run_under("ulimit -v 300000", kDryRun + " num_threads=64");
   EXPECT_EQ(result.exit_code, 2);

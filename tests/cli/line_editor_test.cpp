@@ -65,7 +65,7 @@ TEST(LineEditor, CutsAndPutsBack) {
   EXPECT_EQ(typed("one-two\x1b\x7f"), "one-|");
 }
 
-TEST(LineEditor, TakesWholeCharacters) {
+TEST(LineEditor, DeletesWholeCharacters) {
   const std::string e_acute = "e\xCC\x81";                                    // e and a combining accent
   const std::string family = "\xF0\x9F\x91\xA8\xE2\x80\x8D\xF0\x9F\x91\xA7";  // two emoji, joined
   EXPECT_EQ(typed("\xC3\xBC\xE4\xBD\xA0"
@@ -77,7 +77,7 @@ TEST(LineEditor, TakesWholeCharacters) {
   EXPECT_EQ(typed("a " + family + kLeft + kLeft + "\x04"), "a|" + family);
 }
 
-TEST(LineEditor, BytesThatAreNoTextAreDropped) {
+TEST(LineEditor, InvalidBytesAreDropped) {
   EXPECT_EQ(typed("a\xFF\xC0"
                   "b\xC2\x9B"
                   "c"),
@@ -158,7 +158,7 @@ TEST(LineEditor, RowsOfAScreen) {
   EXPECT_EQ(rows("\x1b[200~a\nb\x1b[201~", 10).column, 1U);
 }
 
-TEST(LineEditor, HoldsAgainstAnyBytes) {
+TEST(LineEditor, AcceptsAnyBytes) {
   std::mt19937 random(7);
   for (int round = 0; round < 300; ++round) {
     LineEditor editor;

@@ -37,7 +37,7 @@ class LineReaderTest : public testing::Test {
   int fd_ = -1;
 };
 
-TEST_F(LineReaderTest, GivesLinesWithoutTheirEnds) {
+TEST_F(LineReaderTest, ReturnsLinesWithoutLineEnds) {
   EXPECT_THAT(lines(reader("")), ElementsAre());
   EXPECT_THAT(lines(reader("\n")), ElementsAre(""));
   EXPECT_THAT(lines(reader("a\n\nb")), ElementsAre("a", "", "b"));
@@ -46,7 +46,7 @@ TEST_F(LineReaderTest, GivesLinesWithoutTheirEnds) {
   EXPECT_THAT(lines(reader(x + "\n" + y + "\n" + x + "\nz\n")), ElementsAre(x, y, x, "z"));
 }
 
-TEST_F(LineReaderTest, GivesALineBeforeTheNextIsThere) {
+TEST_F(LineReaderTest, ReturnsALineBeforeTheNextArrives) {
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
   LineReader reader(ends[0], "pipe");

@@ -89,7 +89,7 @@ TEST_F(Machines, AWrongInterfaceIsNamed) {
   EXPECT_THAT(down.of("network.interface-variables", "fail"), HasSubstr("which is down"));
 }
 
-TEST_F(Machines, PacketsOfAnotherSizeAreNamed) {
+TEST_F(Machines, DifferentPacketSizesAreNamed) {
   b().ip({"link", "set", "eth0", "mtu", "1400"});
   const Report report = preflight({"--network"});
   ASSERT_TRUE(report.report.is_object()) << report.err;
@@ -98,7 +98,7 @@ TEST_F(Machines, PacketsOfAnotherSizeAreNamed) {
       << report.report.dump(1);
 }
 
-TEST_F(Machines, ACableThatIsOutIsNamedOnBothSides) {
+TEST_F(Machines, AnUnpluggedCableIsNamedOnBothSides) {
   b().ip({"link", "set", "eth0", "down"});
   const auto began = std::chrono::steady_clock::now();
   const Words words = {"preflight",   "--network", "--skip-dmesg", "--dist-timeout-sec", "4", "--no-html",
@@ -114,7 +114,7 @@ TEST_F(Machines, ACableThatIsOutIsNamedOnBothSides) {
                     HasSubstr("Network is unreachable")));
 }
 
-TEST_F(Machines, ATrainingCrossesTheCable) {
+TEST_F(Machines, TrainsAcrossTheCable) {
   const auto programs = start({"train", "pretrain", "--config", kExperiment, "train_iters=3",
                                "exp_name=two-machines", "workspace=" + file("runs"), "device=cpu"});
   for (const auto& program : programs) {
@@ -125,7 +125,7 @@ TEST_F(Machines, ATrainingCrossesTheCable) {
 
 // A pulled cable closes no connection. The silence is noticed after a timeout, and the error names the silent
 // rank.
-TEST_F(Machines, AMachineThatFallsSilentInATrainingIsNamed) {
+TEST_F(Machines, AMachineThatStopsRespondingInATrainingIsNamed) {
   const auto programs = start({"train", "pretrain", "--config", kExperiment, "train_iters=1000000",
                                "exp_name=silent", "workspace=" + file("runs"), "device=cpu"});
   ASSERT_TRUE(programs[0]->wait_for_error("iteration        2/", 60) || !programs[0]->running());

@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-TEST(MistakesAsJson, HavePlaceCauseAndNextStep) {
+TEST(MistakesAsJson, HaveLocationCauseAndNextStep) {
   const test::TemporaryFolder folder;
   const test::ProgramOptions options{.folder = folder.path().string()};
   int number = 0;

@@ -60,7 +60,7 @@ class OwnText : public ::testing::Test {
 };
 
 // During a long evaluation, the log shows its progress.
-TEST(LongEvaluation, SaysHowFarItIs) {
+TEST(LongEvaluation, ReportsProgress) {
   const TemporaryFolder folder;
   test::Program program(
       test::train(folder.path(), {"train_iters=1", "eval_interval=1", "eval_iters=1000000"}));

@@ -33,7 +33,7 @@ TEST(FlightRecorder, KeepsTheLastRecordsInFixedMemory) {
 
 // A rank with an excuse is checked again after `timeout`, so that a dead rank is found soon. The limit for
 // the activity itself, `activity_timeout`, is separate.
-TEST(Excused, IsForATimeoutAndNotForTheLongestActivity) {
+TEST(Excused, RanksAreCheckedAgainAfterTheTimeout) {
   RankState state;
   state.timeout = std::chrono::seconds(10);
   state.activity_timeout = std::chrono::hours(1);

@@ -122,7 +122,7 @@ TEST_P(Faults, AKilledRankEndsTheJob) {
 }
 
 // Without a launcher that ends them, the other ranks notice the loss on their own.
-TEST_P(Faults, AKilledRankIsNamedByTheOthers) {
+TEST_P(Faults, TheOtherRanksNameAKilledRank) {
   const Outcome outcome = run(
       {.arguments = {"die", GetParam()}, .ranks = 3, .environment = {{"IGNORE_SIGTERM", "1"}}, .grace = 60s});
   EXPECT_EQ(outcome.result.failed_rank, 2);
@@ -132,7 +132,7 @@ TEST_P(Faults, AKilledRankIsNamedByTheOthers) {
 }
 
 // Rank 0 hosts the rendezvous. The other ranks also notice when rank 0 ends.
-TEST_P(Faults, RankZeroIsMissedToo) {
+TEST_P(Faults, AMissingRankZeroIsReported) {
   const Outcome outcome = run({.arguments = {"die_first", GetParam()},
                                .ranks = 3,
                                .environment = {{"IGNORE_SIGTERM", "1"}},
@@ -182,7 +182,7 @@ TEST_P(Faults, DifferentCallsAreNamed) {
   EXPECT_THAT(outcome.result.failure, HasSubstr("sum of 63 fp32"));
 }
 
-TEST_P(Faults, AnErrorOfOneRankIsReportedByAll) {
+TEST_P(Faults, AllRanksReportAnErrorOfOneRank) {
   const Outcome outcome = run({.arguments = {"fail", GetParam()},
                                .ranks = 3,
                                .environment = {{"IGNORE_SIGTERM", "1"}},
@@ -194,7 +194,7 @@ TEST_P(Faults, AnErrorOfOneRankIsReportedByAll) {
   EXPECT_THAT(outcome.result.failure, HasSubstr("the data set of rank 1 is broken"));
 }
 
-TEST(Job, DifferingSettingsAreNamedByAllRanks) {
+TEST(Job, AllRanksNameDifferentSettings) {
   const Outcome outcome =
       run({.arguments = {"differ"}, .ranks = 3, .environment = {{"IGNORE_SIGTERM", "1"}}, .grace = 60s});
   EXPECT_EQ(outcome.result.exit_code, 2);
@@ -204,7 +204,7 @@ TEST(Job, DifferingSettingsAreNamedByAllRanks) {
   }
 }
 
-TEST(Job, ARankThatNeverComesIsNamed) {
+TEST(Job, AMissingRankIsNamed) {
   const Outcome outcome = run({.arguments = {"conform"},
                                .ranks = 3,
                                .environment = {{"START_TIMEOUT_MS", "1500"}, {"ABSENT_RANK", "1"}}});
@@ -212,7 +212,7 @@ TEST(Job, ARankThatNeverComesIsNamed) {
   EXPECT_THAT(outcome.result.failure, HasSubstr("1 of 3 ranks did not reach 'start' in time: 1"));
 }
 
-TEST(Job, WhoIsWaitedForIsSaid) {
+TEST(Job, TheAwaitedRankIsReported) {
   const Outcome outcome =
       run({.arguments = {"conform"},
            .ranks = 3,
@@ -221,7 +221,7 @@ TEST(Job, WhoIsWaitedForIsSaid) {
 }
 
 // Ranks with different transports fail soon. The error names these ranks and their transports.
-TEST(Job, RanksThatWouldExchangeInDifferentWaysAreNamed) {
+TEST(Job, RanksWithDifferentTransportsAreNamed) {
   const Outcome outcome = run({.arguments = {"conform"},
                                .ranks = 3,
                                .environment = {{"TCP_RANK", "2"}, {"IGNORE_SIGTERM", "1"}},

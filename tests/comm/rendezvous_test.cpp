@@ -33,7 +33,7 @@ std::optional<JobEnvironment> read(const Variables& variables) {
   });
 }
 
-TEST(JobEnvironment, ReadsWhatTorchrunSets) {
+TEST(JobEnvironment, ReadsTorchrunsVariables) {
   EXPECT_FALSE(read({}));
   EXPECT_FALSE(read({{"MASTER_ADDR", "x"}, {"RANK", ""}}));
   const auto e = read({{"RANK", "5"},
@@ -71,7 +71,7 @@ TEST(JobEnvironment, ReadsWhatTorchrunSets) {
   EXPECT_TRUE(read({{"RANK", "0"}, {"WORLD_SIZE", "1"}}));
 }
 
-TEST(JobEnvironment, NamesWhatIsWrong) {
+TEST(JobEnvironment, NamesFaultyVariables) {
   const Variables good = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "7"}};
   const auto with = [&](const std::string& name, const std::string& value) {
     auto variables = good;

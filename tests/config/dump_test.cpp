@@ -248,7 +248,7 @@ TEST(Keys, DefaultsSatisfyTheirOwnRules) {
 }
 
 // Mistypes keys by one or two edits, and counts how often the hint names the right key.
-TEST(Keys, MistypedOnesAreRecognised) {
+TEST(Keys, MistypedKeysAreRecognized) {
   uint64_t state = 1;
   const auto random = [&](size_t n) {
     state = state * 6364136223846793005u + 1442695040888963407u;

@@ -46,7 +46,7 @@ std::string error_of(const std::string& settings, const std::vector<std::string>
   return "no error";
 }
 
-TEST(Elsewhere, StagesAndFrameworksAreAnswered) {
+TEST(Elsewhere, StagesAndFrameworksGetAnAnswer) {
   EXPECT_THAT(error_of("      stage: dpo\n"),
               HasSubstr("hint: Primus has no preference learning. TRL has it"));
   EXPECT_THAT(error_of("      stage: grpo\n"), HasSubstr("hint: Primus has no reinforcement learning"));

@@ -57,7 +57,7 @@ TEST(Experiment, HasTypedFieldsAndDefaults) {
   EXPECT_EQ(e.provenance_of("num_layers").describe(), "exp.yaml:12:19");
 }
 
-TEST(Experiment, TomlMeansTheSame) {
+TEST(Experiment, TomlAndYamlAreEquivalent) {
   const std::string yaml = experiment_text(
       "      lr: 1e-5\n      bf16: false\n      data_path: [a, b]\n      recompute_granularity: selective\n"
       "      save: null\n      torch_compile: {enable: true}\n");
@@ -205,7 +205,7 @@ TEST_F(Precedence, AnOpenLengthBecomesStepsAndTheScheduleFollows) {
   EXPECT_NO_THROW(set_train_iters(wsd, 30));
 }
 
-TEST(Experiment, AModelThatIsLoadedNeedsNoShapeAndKeepsItsOwn) {
+TEST(Experiment, ALoadedModelNeedsNoShapeAndKeepsItsOwn) {
   const Experiment e = load_text(
       "{work_group: g, user_name: u, exp_name: e, workspace: w, modules: {pre_trainer: {overrides: {load: "
       "folder, data_path: a.txt, rotary_base: 5}}}}");
@@ -320,7 +320,7 @@ TEST(Experiment, UnknownChoicesAreRefused) {
             std::string::npos);
 }
 
-TEST(Experiment, WhatTheNativeEngineCannotDoIsNamed) {
+TEST(Experiment, UnsupportedValuesOfTheNativeEngineAreNamed) {
   const std::string text = experiment_text("      moe_router_dtype: fp64\n");
   try {
     load_text(text);
@@ -351,7 +351,7 @@ TEST(Experiment, WhatTheNativeEngineCannotDoIsNamed) {
 }
 
 // The native engine refuses keys without a field that would change the model, the training or the data.
-TEST(Experiment, WhatWouldTrainSomethingElseIsRefused) {
+TEST(Experiment, SettingsThatWouldChangeTheTrainingAreRefused) {
   for (const char* refused :
        {"activation_func: openai_gelu", "hc_use_sinkhorn: false", "trainer_class: x.Flux", "warmup: 100",
         "use_v4_fp8_indexer: true", "apply_query_key_layer_scaling: true",
@@ -464,7 +464,7 @@ TEST(Experiment, FineTuningHasConversationsAndWeights) {
   EXPECT_EQ(with({"load=run", "reset_attention_mask=true", "eod_mask_loss=true"}).warnings.size(), 2u);
 }
 
-TEST(Experiment, ATargetComesFromMlperfsVariables) {
+TEST(Experiment, TheTargetComesFromMlperfsVariables) {
   const std::string name = "target_eval_loss", first = "MLLOG_TARGET_EVAL_LOSS", second = "TARGET_EVAL_LOSS";
   const std::string mlperf = experiment_text("      stage: mlperf_pretrain\n      eval_iters: 1\n");
   const auto target = [](const std::string& text, const std::map<std::string, std::string>& environment) {
@@ -491,7 +491,7 @@ TEST(Experiment, ATargetComesFromMlperfsVariables) {
   EXPECT_TRUE(load_text(mlperf, {}, {{first, "3.3"}}).warnings.empty());
 }
 
-TEST(Experiment, ATargetThatIsNoLossIsRefused) {
+TEST(Experiment, TargetsThatAreNoLossAreRefused) {
   const std::string mlperf = experiment_text("      stage: mlperf_pretrain\n      eval_iters: 1\n");
   const auto refusal = [&](const std::map<std::string, std::string>& environment,
                            const std::vector<std::string>& overrides = {}) -> std::string {
@@ -567,7 +567,7 @@ TEST(Experiment, TheTwoRopeFactorsAreTwoKeys) {
             1);
 }
 
-TEST(Experiment, TakesWhatPrimussModulePresetSays) {
+TEST(Experiment, ReadsAmdPrimussModulePreset) {
   const Experiment e = load_text(experiment_text(
       "      deterministic_mode: false\n      rotary_seq_len_interpolation_factor: 1\n"
       "      moe_router_dtype: null\n      dataloader_type: cyclic\n      params_dtype: null\n"
@@ -599,12 +599,12 @@ TEST(Experiment, MisplacedVariablesAreNamed) {
             std::string::npos);
 }
 
-TEST(Experiment, WithoutWeightsToLoadTheirAbsenceDoesNotMatter) {
+TEST(Experiment, AcceptsExitOnMissingCheckpointWithoutLoad) {
   EXPECT_EQ(error_of(experiment_text("      exit_on_missing_checkpoint: false\n")), "");
 }
 
 // A preset of an unsupported model gives one error about the model, and none about its keys.
-TEST(Experiment, PresetsOfModelsToComeAreRefusedInOneSentence) {
+TEST(Experiment, PresetsOfUnsupportedModelsAreRefusedInOneSentence) {
   const TemporaryFolder folder;
   write_file(folder, "models/megatron/zebra_llama_1B.yaml", "bases: [x.yaml]\nnum_layers: 2\n");
   const std::string text =
@@ -657,7 +657,7 @@ TEST(Experiment, SinkWindowsAreWindows) {
   EXPECT_EQ(load_text(to_yaml(e)).trainer, e.trainer);
 }
 
-TEST(Experiment, OfSeveralModulesTheOneThatIsWantedRuns) {
+TEST(Experiment, TheRequestedModuleOfSeveralRuns) {
   const std::string text = experiment_text("") +
                            "  post_trainer:\n    framework: megatron\n    overrides: {no_such_key: 1}\n"
                            "  evaluator: 5\n";
@@ -701,7 +701,7 @@ TEST(Experiment, ThousandsOfProblemsAreCountedAndTwentyShown) {
   EXPECT_NE(text.find("\n... and 3980 more"), std::string::npos);
 }
 
-TEST(Experiment, NamesThatAreLeftOutHaveDefaults) {
+TEST(Experiment, OmittedNamesHaveDefaults) {
   const std::string modules = "modules: {pre_trainer: {overrides: {load: model, data_path: [text.txt]}}}\n";
   const Experiment e = load_experiment_text(modules, "configs/try 1.b.yaml");
   EXPECT_EQ(e.work_group, "primus");
@@ -718,7 +718,7 @@ TEST(Experiment, NamesThatAreLeftOutHaveDefaults) {
   EXPECT_EQ(load_experiment_text(modules, "a.yaml", std::vector<std::string>{"exp_name=b"}).exp_name, "b");
 }
 
-TEST(Experiment, ItsFrameIsChecked) {
+TEST(Experiment, NeedsValidModules) {
   EXPECT_EQ(
       error_of("work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\n"),
       "exp.yaml: error: the experiment has no modules\n"

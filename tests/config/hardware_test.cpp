@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 
 std::vector<Hardware> table() { return read_hardware({Path(PRIMUS_SOURCE_DIR) / "presets"}); }
 
-TEST(Hardware, IsNamedAsPeopleNameIt) {
+TEST(Hardware, AcceptsCommonNames) {
   const auto name_of = [](const std::string& name) { return hardware_named(table(), name).name; };
   EXPECT_EQ(name_of("mi355x"), "AMD Instinct MI355X");
   EXPECT_EQ(name_of("MI355X"), "AMD Instinct MI355X");
@@ -59,7 +59,7 @@ TEST(Hardware, EveryGpuCanBePlannedFor) {
   }
 }
 
-TEST(Hardware, AFolderOfThePathNamesIt) {
+TEST(Hardware, AFolderOfTheExperimentsPathNamesIt) {
   EXPECT_EQ(hardware_of_path(table(), "examples/megatron/configs/MI355X/llama.yaml")->short_name, "mi355x");
   EXPECT_FALSE(hardware_of_path(table(), "examples/native/configs/CPU/llama.yaml"));
   EXPECT_FALSE(hardware_of_path(table(), "MI355X.yaml"));

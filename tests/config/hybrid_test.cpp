@@ -67,7 +67,7 @@ TEST(Hybrid, StateSpaceLayersAreRefusedByName) {
               HasSubstr("model_type mamba without a spec has Mamba's state-space layers"));
 }
 
-TEST(Hybrid, WhatIsNoRowOfBlocksIsRefused) {
+TEST(Hybrid, InvalidPatternsAreRefused) {
   EXPECT_THAT(error_of(with_layers(7, "")),
               HasSubstr("num_layers is 7, but with model_type mamba it must be even"));
   EXPECT_THAT(error_of(with_layers(6, "      hybrid_override_pattern: \"M-M-\"\n")),
@@ -85,7 +85,7 @@ TEST(Hybrid, WhatIsNoRowOfBlocksIsRefused) {
 }
 
 // The native engine refuses these keys for other models.
-TEST(Hybrid, OtherModelsHaveNone) {
+TEST(Hybrid, OtherModelsHaveNoPattern) {
   for (const char* line :
        {"is_hybrid_model: true", "hybrid_override_pattern: M-M-", "spec: [a, gdn_hybrid_stack_spec]"})
     EXPECT_NE(error_of(experiment_text("      " + std::string(line) + "\n")), "") << line;

@@ -174,7 +174,7 @@ class Extends : public testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(Extends, LaterFilesWinAndTheFileItselfLast) {
+TEST_F(Extends, LaterFilesOverrideAndTheFileItselfComesLast) {
   file("base.yaml",
        experiment_text("      lr: 0.1\n      seed: 1\n      clip_grad: 5\n      data_path: [a, b]\n"));
   file("more/second.yaml", "modules:\n  pre_trainer:\n    overrides:\n      lr: 0.2\n      seed: 2\n");
@@ -193,7 +193,7 @@ TEST_F(Extends, LaterFilesWinAndTheFileItselfLast) {
   EXPECT_EQ(e.provenance_of("seed").describe(), (folder_.path() / "more" / "second.yaml").string() + ":5:13");
 }
 
-TEST_F(Extends, TakesOneNameAndChains) {
+TEST_F(Extends, AcceptsOneNameAndChains) {
   file("a.yaml", experiment_text("      lr: 0.1\n      seed: 1\n"));
   file("sub/b.yaml", "extends: ../a.yaml\nmodules: {pre_trainer: {overrides: {lr: 0.2}}}\n");
   const Experiment e = load(file("c.yaml", "extends: sub/b.yaml\nuser_name: me\n"));
@@ -246,7 +246,7 @@ TEST_F(Extends, RefusesFilesThatMultiply) {
   EXPECT_NE(error(folder_.path() / "f0.yaml").find("extends reaches more than 64 files"), std::string::npos);
 }
 
-TEST_F(Extends, PointsIntoTheFileThatIsWrong) {
+TEST_F(Extends, ErrorsPointIntoTheFaultyFile) {
   file("base.yaml", experiment_text("      lr: fast\n"));
   EXPECT_EQ(error(file("exp.yaml", "extends: base.yaml\n")),
             "base.yaml:14:11: error: lr expects a number, not 'fast'\n"
@@ -284,7 +284,7 @@ TEST_F(Extends, AUsersPresetExtendsAShippedOneByName) {
   EXPECT_THROW(load_experiment(file("exps/bad.yaml", "extends: shipped.yaml\n" + head), {}, options), Error);
 }
 
-TEST_F(Extends, PresetsAreFoundBesideTheExperimentFirstAndByFramework) {
+TEST_F(Extends, PresetsNextToTheExperimentComeFirst) {
   file("models/m.yaml", "num_layers: 1\nhidden_size: 64\nnum_attention_heads: 4\nvocab_size: 100\n");
   file("models/megatron/m.yaml", "extends: ../m.yaml\nnum_layers: 2\n");
   file("near/m.yaml", "extends: ../models/m.yaml\nnum_layers: 3\n");
@@ -298,7 +298,7 @@ TEST_F(Extends, PresetsAreFoundBesideTheExperimentFirstAndByFramework) {
   EXPECT_EQ(load_experiment(file("far/exp.yaml", text), megatron, options).trainer->num_layers, 2);
 }
 
-TEST(DefaultPresetDirs, BeginWithTheVariable) {
+TEST(DefaultPresetDirs, TheFoldersOfTheVariableComeFirst) {
   const auto dirs = default_preset_dirs([](const std::string& name) -> std::optional<std::string> {
     return name == "PRIMUS_PRESETS" ? std::optional<std::string>("/mine") : std::nullopt;
   });

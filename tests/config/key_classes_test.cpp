@@ -34,7 +34,7 @@ std::vector<std::string> words(std::string_view text) {
   return found;
 }
 
-TEST(KeyClasses, EveryKeyWithoutMeaningHasOne) {
+TEST(KeyClasses, EveryIgnoredKeyHasAClass) {
   int without_meaning = 0;
   for (const KeySpec& key : all_keys()) {
     if (key.has_meaning_for(Framework::kNative)) {
@@ -59,7 +59,7 @@ TEST(KeyClasses, EveryKeyWithoutMeaningHasOne) {
 }
 
 // Keys that affect memory or the algorithm do not have the class kNoEffect.
-TEST(KeyClasses, WhatDecidesMemoryOrTheAlgorithmIsNotPassedOver) {
+TEST(KeyClasses, KeysOfMemoryOrAlgorithmsAreNotIgnored) {
   for (const char* const name :
        {"optimizer_cpu_offload", "use_megatron_fsdp", "patch_zero_bubble", "fp8_param_gather",
         "use_turbo_deepep", "use_turbo_mega_moe", "ckpt_format", "record_memory_history",
@@ -72,7 +72,7 @@ TEST(KeyClasses, WhatDecidesMemoryOrTheAlgorithmIsNotPassedOver) {
   }
 }
 
-TEST(KeyClasses, AReplacedKeyIsNamedWhereItAsksForMore) {
+TEST(KeyClasses, AReplacedKeyIsNamedIfItHasAnEffect) {
   const auto replaced = [](const std::string& overrides) {
     return load_text(experiment_text(overrides)).replaced;
   };

@@ -12,7 +12,7 @@
 namespace primus::config {
 namespace {
 
-TEST(Mistakes, ArePlacedExplainedAndAnswered) {
+TEST(Mistakes, HaveLocationReasonAndHint) {
   const std::vector<Mistake> all = typical_mistakes();
   EXPECT_GE(all.size(), 150u);
   std::set<std::pair<std::string, std::vector<std::string>>> seen;

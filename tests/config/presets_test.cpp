@@ -62,7 +62,7 @@ TEST(Presets, HeadWidthFollowsFromTheOthers) {
   EXPECT_EQ(load_model("llama2_7B").trainer->num_query_groups, 32);
 }
 
-TEST(Examples, AllLoadWithoutAWord) {
+TEST(Examples, LoadWithoutWarnings) {
   int count = 0;
   for (const auto& entry : fs::recursive_directory_iterator(kSource / "examples" / "native")) {
     if (entry.path().extension() != ".yaml") continue;

@@ -373,7 +373,7 @@ TEST(Validate, Data) {
   expect_error({"vocab_file=vocab.json"}, "vocab_file", "there is no merge_file");
 }
 
-TEST(Derive, WorksOnAConfigMadeByHand) {
+TEST(Derive, AcceptsAHandmadeConfig) {
   TrainerConfig c;
   c.num_layers = 1;
   c.hidden_size = 64;

@@ -78,7 +78,7 @@ TEST(ParseInline, ReadsListsMapsAndQuotes) {
   }
 }
 
-TEST(Merge, GoesIntoMapsAndReplacesTheRest) {
+TEST(Merge, MergesMapsAndReplacesOtherValues) {
   Value base = parse_inline("{a: {x: 1, y: 2}, b: [1, 2], c: 3}", {});
   merge(base, parse_inline("{a: {y: 5, z: 6}, b: [9], d: null}", {}));
   EXPECT_EQ(base.find("a")->find("x")->integer, 1);

@@ -111,7 +111,7 @@ TEST(CpuStream, ComputeRunsInsideTheCall) {
   EXPECT_THROW(stream->launch(&fail, nullptr, 0), Error);
 }
 
-TEST(CpuStream, WorkRunsBehindTheCallersBackInOrder) {
+TEST(CpuStream, WorkRunsAsynchronouslyInOrder) {
   CpuDevice device(1, kNoKernels);
   const auto stream = device.create_stream(StreamKind::kCommunication);
   std::atomic<bool> open = false;
@@ -137,7 +137,7 @@ TEST(CpuStream, WorkRunsBehindTheCallersBackInOrder) {
 
 // A copy stream works on the calling thread. A checkpoint is therefore copied by its writer thread, which has
 // a lower priority than the training threads.
-TEST(CpuStream, TransfersAreMadeByWhoeverAsks) {
+TEST(CpuStream, TransfersRunInTheCallingThread) {
   CpuDevice device(2, kNoKernels);
   const auto stream = device.create_stream(StreamKind::kCopy);
   std::vector<std::thread::id> threads;
@@ -199,7 +199,7 @@ TEST(CpuStream, EventsOrderTwoStreams) {
   opener.join();
 }
 
-TEST(CpuStream, AFailureIsReportedOnceAndDropsWhatFollowedIt) {
+TEST(CpuStream, AFailureIsReportedOnceAndDropsLaterWork) {
   CpuDevice device(1, kNoKernels);
   const auto stream = device.create_stream(StreamKind::kCommunication);
   const auto event = device.create_event();

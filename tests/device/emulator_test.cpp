@@ -56,7 +56,7 @@ TEST(Emulator, BarriersOrderSharedMemory) {
   for (std::size_t i = 0; i < sums.size(); ++i) EXPECT_EQ(sums[i], 3 * (63 - static_cast<int>(i % 64)) + 3);
 }
 
-TEST(Emulator, BarriersOfSomeThreadsAndWaitsForOthers) {
+TEST(Emulator, SomeThreadsCanMeetAtABarrierOrWaitForOthers) {
   struct Values {
     int at[64], ready;
   };
@@ -89,7 +89,7 @@ TEST(Emulator, BarriersOfSomeThreadsAndWaitsForOthers) {
   }
 }
 
-TEST(Emulator, WaitsThatNobodyEndsAreErrors) {
+TEST(Emulator, EndlessWaitsAreErrors) {
   const auto waiting = [](auto body) { return [body] { run({1, 64, 32, 0}, body); }; };
   EXPECT_THAT(waiting([] { emulator::wait_until([](const void*) { return false; }, nullptr); }),
               ThrowsMessage<std::logic_error>(HasSubstr("or nothing ends the wait")));
@@ -132,7 +132,7 @@ TEST(Emulator, LanesExchangeWithinTheirWarp) {
   }
 }
 
-TEST(Emulator, ABarrierThatSomeThreadsMissIsAnError) {
+TEST(Emulator, SkippedBarriersAreErrors) {
   EXPECT_THAT(([] {
                 run({2, 64, 32, 0}, [] {
                   if (thread() < 40) barrier();
@@ -141,7 +141,7 @@ TEST(Emulator, ABarrierThatSomeThreadsMissIsAnError) {
               ThrowsMessage<std::logic_error>(HasSubstr("they do not all reach")));
 }
 
-TEST(Emulator, AnExchangeThatSomeLanesMissIsAnError) {
+TEST(Emulator, ExchangesThatSomeLanesSkipAreErrors) {
   EXPECT_THAT(([] {
                 run({1, 32, 32, 0}, [] {
                   if (thread() != 3) from_lane_xor(1, 1);
@@ -150,7 +150,7 @@ TEST(Emulator, AnExchangeThatSomeLanesMissIsAnError) {
               ThrowsMessage<std::logic_error>(HasSubstr("exchange between lanes")));
 }
 
-TEST(Emulator, WhatAKernelThrowsLeavesTheLaunchAndTheNextOneRuns) {
+TEST(Emulator, ErrorsOfAKernelReachTheCallerAndTheNextLaunchWorks) {
   for (int repetition = 0; repetition < 3; ++repetition) {
     EXPECT_THAT(([] {
                   run({4, 64, 32, 0}, [] {

@@ -72,7 +72,7 @@ TEST(GuardDevice, TheSameStepOnTwoStreamsNeedsAnEvent) {
 
 using GuardDeviceDeathTest = ::testing::Test;
 
-TEST(GuardDeviceDeathTest, HandedOutAddressesAreOutOfReach) {
+TEST(GuardDeviceDeathTest, TheHostCannotAccessDeviceAddresses) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   GuardDevice device(1, turbo::cpu_kernel_table());
   auto* memory = static_cast<volatile int*>(device.allocate(4096));
@@ -80,7 +80,7 @@ TEST(GuardDeviceDeathTest, HandedOutAddressesAreOutOfReach) {
   EXPECT_DEATH(memory[0] = 1, "");
 }
 
-TEST(GuardDeviceDeathTest, KernelsCannotReachBeyondTheirBlockOrAReleasedOne) {
+TEST(GuardDeviceDeathTest, KernelsCannotAccessOtherOrReleasedBlocks) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   GuardDevice device(1, turbo::cpu_kernel_table());
   const auto stream = device.create_stream(StreamKind::kCompute);

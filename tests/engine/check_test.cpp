@@ -22,7 +22,7 @@ class EngineChecks : public ::testing::Test {
   Tape tape_{rank_.context(), rank_.stash()};
 };
 
-TEST_F(EngineChecks, CallsThatMakeNoSenseAreRefused) {
+TEST_F(EngineChecks, InvalidCallsAreRefused) {
   {
     const Value x = tape_.input(DType::kF32, {6, 10}, true);
     EXPECT_EQ(refusal([&] { split(x, 10); }), "split: check failed: at > 0 && at < cols");

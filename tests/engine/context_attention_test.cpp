@@ -145,7 +145,7 @@ std::vector<Result> attend_together(int ranks, const Case& c, DType dtype, Excha
 }
 
 // The slices of context ranks cover each position once and have equally many causal pairs.
-TEST(ContextPositions, EveryTokenIsHeldOnceAndTheWorkIsEven) {
+TEST(ContextPositions, EveryTokenIsOnOneRankAndWorkIsEven) {
   for (const int ranks : {1, 2, 3, 4}) {
     std::vector<int> held(static_cast<std::size_t>(kSequence));
     std::vector<std::int64_t> work;
@@ -188,7 +188,7 @@ TEST_P(ContextAttention, EqualsAttentionOverWholeSequences) {
 
 // If only causality masks keys, one call covers all keys of a rank, even if they come from several slices.
 // The products are then large, and cuDNN accepts them. Every rank computes equally many operations.
-TEST(ContextAttentionCalls, OneForEachRanksKeysAndTheSameWorkEverywhere) {
+TEST(ContextAttentionCalls, EachRankMakesOneCallPerRanksKeysAndHasEqualWork) {
   Case wide = kCases[0];
   wide.shape.window = 4 * kSequence;
   for (const Case& c : {kCases[0], wide}) {

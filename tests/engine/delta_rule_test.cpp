@@ -119,7 +119,7 @@ Result run_rank(Mesh mesh, const Case& c, const std::vector<std::int64_t>& token
 
 class ContextDeltaRule : public testing::TestWithParam<Case> {};
 
-TEST_P(ContextDeltaRule, EqualsThatOfWholeSequences) {
+TEST_P(ContextDeltaRule, EqualsDeltaRuleOverWholeSequences) {
   const Case& c = GetParam();
   const turbo::DeltaRuleShape s = shape_of(c.channel_gates);
   const auto tokens_of = [](int ranks, int rank) {
@@ -148,7 +148,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ContextDeltaRule,
                                          Case{true, false, true, DType::kBF16}));
 
 // A recomputed delta rule gives the bits of a stored one.
-TEST(DeltaRuleOperator, ReplayedIsKept) {
+TEST(DeltaRuleOperator, RecomputedResultsEqualKeptResults) {
   for (const bool by_channel : {false, true}) {
     Case c{by_channel, true, false, DType::kBF16};
     const auto tokens = test::tokens_of(kSequences, kSequence, 1, 0);
@@ -170,7 +170,7 @@ TEST(DeltaRuleOperator, ContextRanksDivideKeyHeads) {
 
 // Two texts that are decoded from a cache, first prompts and then single tokens, give the outputs of whole
 // sequences.
-TEST(DeltaRuleOperator, OverACacheIsWhatTrainingSees) {
+TEST(DeltaRuleOperator, GenerationWithACacheEqualsTraining) {
   turbo::DeltaRuleShape s = shape_of(true);
   const Inputs all(s);
   const auto tokens = test::tokens_of(kSequences, kSequence, 1, 0);

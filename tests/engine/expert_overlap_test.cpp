@@ -216,7 +216,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, ExpertOverlap, ::testing::Bool(),
 // the return. In the backward pass, the two gradients of the narrow product overlap the first transfer, and
 // the two gradients of the wide product overlap the last transfer. The transfer between them gathers tokens
 // again for the gradients of expert weights, and overlaps nothing.
-TEST_P(ExpertOverlap, ProductsOfSharedExpertsStandBetweenStartAndWait) {
+TEST_P(ExpertOverlap, ProductsOfSharedExpertsRunBetweenStartAndWait) {
   const Training overlap = train_on_guards(model_of(GetParam()), true);
   EXPECT_EQ(overlap.overlap, (std::vector<int>{1, 1, 2, 0, 2}));
 }
@@ -230,7 +230,7 @@ TEST_P(ExpertOverlap, ChangesNoBit) {
 }
 
 // A group of recomputed blocks is replayed while gradients of its last block are in flight.
-TEST_P(ExpertOverlap, ReplaysStandWithinWhatIsOnItsWay) {
+TEST_P(ExpertOverlap, RecomputationRunsWhileTransfersAreInFlight) {
   ModelConfig model = model_of(GetParam());
   model.layers = 3;
   const Training apart = train_on_guards(model, false, true);
@@ -239,7 +239,7 @@ TEST_P(ExpertOverlap, ReplaysStandWithinWhatIsOnItsWay) {
 }
 
 // After a failed step, the caller can begin another step.
-TEST_P(ExpertOverlap, AStepThatFailsLeavesNothingOnItsWay) {
+TEST_P(ExpertOverlap, AFailedStepLeavesNoTransferInFlight) {
   const ModelConfig model = model_of(GetParam());
   const double expected = train_on_guards(model, true).losses.front();
   const SessionSettings settings = settings_of(model, true);

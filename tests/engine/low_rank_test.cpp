@@ -167,7 +167,7 @@ void expect_near(const std::vector<float>& values, const Numbers& expected, cons
 }
 
 // Dropout of the adapter's input: y = x Wᵀ + s (m∘x) Aᵀ Bᵀ, and its gradients.
-TEST(LowRankDropout, OfWhatAReadsIsTheMaskWrittenOut) {
+TEST(LowRankDropout, OnTheInputOfAEqualsTheMask) {
   Adapted layer;
   const Adapted::Result got = layer.run(kRate, false, true);
   const Numbers w = wide(layer.w), a = wide(layer.a), b = wide(layer.b), x = wide(layer.x),
@@ -190,7 +190,7 @@ TEST(LowRankDropout, OfWhatAReadsIsTheMaskWrittenOut) {
 }
 
 // Dropout of the adapter's output: y = x Wᵀ + s m∘(x Aᵀ Bᵀ), and its gradients.
-TEST(LowRankDropout, OfWhatBGivesIsTheMaskWrittenOut) {
+TEST(LowRankDropout, OnTheOutputOfBEqualsTheMask) {
   Adapted layer;
   const Adapted::Result got = layer.run(kRate, true, true);
   const Numbers w = wide(layer.w), a = wide(layer.a), b = wide(layer.b), x = wide(layer.x);
@@ -212,7 +212,7 @@ TEST(LowRankDropout, OfWhatBGivesIsTheMaskWrittenOut) {
 }
 
 // Deferred weight gradients and recomputation give the same bits.
-TEST(LowRankDropout, WhenGradientsRunChangesNoBit) {
+TEST(LowRankDropout, DoesNotDependOnWhenGradientsRun) {
   using Policy = WeightGradientQueue::Policy;
   for (const bool after : {false, true}) {
     Adapted layer;
@@ -224,7 +224,7 @@ TEST(LowRankDropout, WhenGradientsRunChangesNoBit) {
 }
 
 // Without a DropoutScope or with a rate of 0, adapters have no dropout.
-TEST(LowRankDropout, ThereIsNoneWithoutAScope) {
+TEST(LowRankDropout, IsOffWithoutAScope) {
   Adapted layer;
   const Adapted::Result none = layer.run(0, false, true);
   EXPECT_EQ(layer.run(kRate, false, false), none);

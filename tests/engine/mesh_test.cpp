@@ -91,7 +91,7 @@ TEST(Mesh, ContextRanksShareSequencesAndGradients) {
 }
 
 // 8 ranks, tensor 2, 4 expert ranks. The expert axis spans tensor and data ranks.
-TEST(Mesh, ExpertsAreSpreadInTheirOwnWay) {
+TEST(Mesh, ExpertsHaveTheirOwnGroups) {
   const MeshShape shape{.tensor = 2, .expert = 4};
   EXPECT_THAT(groups(shape, 8, kExperts),
               UnorderedElementsAre(ElementsAre(0, 1, 2, 3), ElementsAre(4, 5, 6, 7)));
@@ -112,7 +112,7 @@ TEST(Mesh, ExpertsAreSpreadInTheirOwnWay) {
 }
 
 // Reduce groups with equal ranks resolve to a single group.
-TEST(Mesh, GroupsOfTheSameRanksAreOne) {
+TEST(Mesh, GroupsOfTheSameRanksAreShared) {
   const Mesh data(world_of(1, 4), {});
   EXPECT_EQ(data.resolve(ReduceGroup::kTokens), ReduceGroup::kData);
   EXPECT_EQ(data.resolve(ReduceGroup::kExperts), ReduceGroup::kData);
@@ -152,7 +152,7 @@ TEST(Mesh, AxesThatDoNotDivideTheRanksAreRefused) {
 
 // Each group declares the work that its collectives overlap. On GPUs, this decides whether a group uses
 // multiprocessors or copy engines.
-TEST(Mesh, SaysWhatItsGroupsRunBeside) {
+TEST(Mesh, ReportsWhatItsGroupsOverlap) {
   using comm::Overlap;
   const Mesh mesh(world_of(0, 64),
                   {.tensor = 2, .context = 2, .pipeline = 2, .expert = 2, .expert_tensor = 2, .copies = 2});
@@ -181,7 +181,7 @@ TEST(Mesh, SaysWhatItsGroupsRunBeside) {
 }
 
 // A measuring mesh uses copy engines for the same groups as the real mesh.
-TEST(Mesh, MeasuresTheExchangesThatItHas) {
+TEST(Mesh, MeasuresItsExchanges) {
   for (const bool copied : {false, true}) {
     const Mesh mesh(std::make_unique<comm::MeasuringCommunicator>("world", 1, 4, copied), {.tensor = 2});
     Mesh measuring = mesh.measuring();

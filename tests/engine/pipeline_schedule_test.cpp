@@ -206,7 +206,7 @@ TEST_P(EverySchedule, HasTheGapsAndTheMemoryOfItsPaper) {
 
 // Transfers that take time never shorten a schedule. Such transfers lengthen the schedule of a single
 // microbatch by at least a round trip.
-TEST_P(EverySchedule, StandsTransfersThatTakeTime) {
+TEST_P(EverySchedule, IsNeverShortenedByTransfersThatTakeTime) {
   for_each_schedule(GetParam(), [](const PipelineSchedule& schedule) {
     const PipelineTimeline quick = simulate(schedule);
     const PipelineTimeline slow = simulate(schedule, {.transfer = 0.25});

@@ -32,7 +32,7 @@ std::vector<std::string> with(std::vector<std::string> words, const std::vector<
   return words;
 }
 
-TEST(Interference, DataThatIsCutOffIsNamedAndWhatWasLearnedIsSaved) {
+TEST(Interference, TruncatedDataIsNamedAndProgressIsSaved) {
   for (const char* name : {"d_text_document.bin", "d_text_document.idx"}) {
     const TemporaryFolder folder;
     const Path run = test::run_folder(folder.path()), prefix = folder.path() / "d_text_document";
@@ -130,7 +130,7 @@ TEST(Interference, NothingOutsideTheRunIsRemovedOrWritten) {
   EXPECT_TRUE(Env::posix().status(run / "checkpoints/iter_0000004"));
 }
 
-TEST(Interference, AStopWithinTheLastEvaluationSaysSoAndIsMadeUpFor) {
+TEST(Interference, ALastEvaluationThatWasStoppedIsRepeated) {
   const TemporaryFolder folder;
   const Path run = test::run_folder(folder.path());
   const std::vector<std::string> settings = {"train_iters=2", "save_interval=2", "eval_interval=100"};

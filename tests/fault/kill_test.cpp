@@ -23,7 +23,7 @@ std::vector<std::string> command(const Path& workspace, const std::string& name)
                                  "keep_latest=2", "exp_name=" + name});
 }
 
-TEST(Kill, ARunThatIsKilledAndRestartedEqualsOneThatIsNot) {
+TEST(Kill, AKilledAndRestartedRunEqualsAnUninterruptedRun) {
   const TemporaryFolder folder;
   const auto start = std::chrono::steady_clock::now();
   ASSERT_EQ(test::run_program(command(folder.path(), "straight")).exit_code, 0);

@@ -104,7 +104,7 @@ TEST(ContainerPlan, AmdGpus) {
 }
 
 // Sources that `primus deps sync` fetched are mounted.
-TEST(ContainerPlan, SourcesOfOtherFrameworksAreWithin) {
+TEST(ContainerPlan, SourcesOfOtherFrameworksAreMounted) {
   Host host;
   ContainerRequest request = host.request();
   EXPECT_THAT(host.line(request), Not(HasSubstr("third_party")));
@@ -118,7 +118,7 @@ TEST(ContainerPlan, SourcesOfOtherFrameworksAreWithin) {
 }
 
 // If no image is named, as usual with AMD Primus, the GPUs of the node determine the image.
-TEST(ContainerPlan, AnImageThatNobodyNamesIsThatOfTheGpus) {
+TEST(ContainerPlan, TheDefaultImageDependsOnTheGpus) {
   const auto image_of = [](Host& host, const ContainerRequest& request) {
     const Step step = plan_container(request, host.surroundings()).step;
     const auto shell = std::find(step.argv.begin(), step.argv.end(), "/bin/sh");
@@ -155,7 +155,7 @@ TEST(ContainerPlan, AnImageThatNobodyNamesIsThatOfTheGpus) {
   EXPECT_THROW(elsewhere(), Error);
 }
 
-TEST(ContainerPlan, SeveralNodesTalkOverTheHostsNetwork) {
+TEST(ContainerPlan, SeveralNodesUseTheHostsNetwork) {
   Host host;
   host.file("dev/infiniband");
   EXPECT_THAT(host.line(host.request()), AllOf(Not(HasSubstr("--network")), Not(HasSubstr("infiniband"))));
@@ -173,7 +173,7 @@ TEST(ContainerPlan, SeveralNodesTalkOverTheHostsNetwork) {
 }
 
 // Docker may be installed without a running daemon, or without permission to use it. Then podman is used.
-TEST(ContainerPlan, DockerWithoutItsDaemonIsPassedOver) {
+TEST(ContainerPlan, DockerWithoutItsDaemonIsSkipped) {
   Host host;
   EXPECT_THAT(host.line(host.request()), HasSubstr("docker run "));
   host.file("bin/docker", "#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2\nexit 1\n");

@@ -44,7 +44,7 @@ const std::map<std::string, std::string> kSecondOfTwo = {
     {"NNODES", "2"}, {"NODE_RANK", "1"}, {"MASTER_ADDR", "host1"}, {"PRIMUS_JOB_TOKEN", "t"}};
 
 // ENABLE_NUMA_BINDING=1, which AMD Primus's scripts read, enables --numa.
-TEST(Direct, PrimussSwitchBindsToMemory) {
+TEST(Direct, AmdPrimussNumaVariableBindsMemory) {
   test::Machine machine;
   machine.amd_gpus(2);
   const DirectCommand command{.words = {"train"}, .has_ranks = true};
@@ -83,7 +83,7 @@ TEST(DirectPlan, ACommandGetsItsPlaceInTheJob) {
   EXPECT_EQ(line_of({}, own, kSecondOfTwo, 4), "/opt/primus/bin/primus --debug version");
 }
 
-TEST(DirectPlan, SlurmsTasksBecomeRanksThemselves) {
+TEST(DirectPlan, SlurmTasksAreRanks) {
   test::Machine machine;
   machine.variables = {{"SLURM_JOB_ID", "7"},
                        {"SLURM_PROCID", "3"},
@@ -104,7 +104,7 @@ TEST(DirectPlan, SlurmsTasksBecomeRanksThemselves) {
   EXPECT_EQ(step.environment.at("MASTER_PORT"), "20007");
 }
 
-TEST(DirectPlan, ScriptsAreStartedByTorchrunOrAsTheyAre) {
+TEST(DirectPlan, ScriptsAreStartedByTorchrunOrDirectly) {
   test::Machine machine;
   machine.file("job.py");
   machine.file("job");
@@ -142,7 +142,7 @@ TEST(DirectPlan, ScriptsAreStartedByTorchrunOrAsTheyAre) {
   EXPECT_THAT(error_of([&] { plan({.script = python}); }, 1), HasSubstr("the program 'torchrun'"));
 }
 
-TEST(DirectPlan, RefusesWhatWouldFail) {
+TEST(DirectPlan, RefusesPlansThatWouldFail) {
   const auto error = [](const DirectSettings& settings, std::map<std::string, std::string> variables = {}) {
     return error_of([&] { line_of(settings, training(), variables); });
   };
@@ -159,7 +159,7 @@ TEST(DirectPlan, RefusesWhatWouldFail) {
   EXPECT_EQ(error({}, without_token), "no error") << "one machine needs no token";
 }
 
-TEST(DirectPlan, FilesOfVariables) {
+TEST(DirectPlan, ReadsFilesOfVariables) {
   const test::Machine machine;
   machine.file("a.env", "# comment\n\nA=1\nexport B='two words $x'\nC=\"three\"\r\n  D=\nE=a=b\n");
   EXPECT_THAT(read_environment_file(machine.folder.path() / "a.env"),
@@ -187,7 +187,7 @@ TEST(DirectPlan, ShowsNoSecrets) {
   EXPECT_THAT(text, Not(HasSubstr("verysecret")));
 }
 
-TEST(DirectPlan, OnNodesThatAreNotKnownYet) {
+TEST(DirectPlan, PlansForNodesThatAreNotKnownYet) {
   const Plan plan = plan_direct_elsewhere(
       {}, training(),
       {.nodes = 2, .ranks = 4, .address = "<first node>", .port = "<of the job>", .node = "<its number>"},

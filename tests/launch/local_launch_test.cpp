@@ -118,7 +118,7 @@ TEST(LocalLaunch, AKilledRankIsNamedWithItsSignal) {
   EXPECT_THAT(shown.result.failure, HasSubstr("rank 1 was killed by signal 9 (Killed)"));
 }
 
-TEST(LocalLaunch, NothingThatARankStartedStaysBehind) {
+TEST(LocalLaunch, ProcessesThatARankStartedEndWithIt) {
   TemporaryFile file;
   const Shown shown = run(shell(1, "sleep 600 & echo $! > " + file.path.string() + "; exit 0"));
   EXPECT_EQ(shown.result.exit_code, 0);
@@ -145,7 +145,7 @@ std::vector<pid_t> pids_in(const Path& path, std::size_t count) {
   return {};
 }
 
-TEST(LocalLaunch, RanksEndWithTheLauncherHoweverItDies) {
+TEST(LocalLaunch, RanksEndIfTheLauncherDies) {
   TemporaryFile file;
   const pid_t launcher = launch_in_a_process(
       shell(3, "trap '' TERM HUP; echo $$ >> " + file.path.string() + "; exec sleep 600"));
@@ -209,7 +209,7 @@ TEST(LocalLaunch, ASecondSignalDoesNotWait) {
   EXPECT_EQ(after_two_signals("TERM", SIGTERM, 1200ms, SIGTERM), 137);
 }
 
-TEST(LocalLaunch, ASchedulerThatSignalsTwiceAsksOnce) {
+TEST(LocalLaunch, TwoSignalsOfASchedulerAreOneRequest) {
   EXPECT_EQ(after_two_signals("TERM", SIGTERM, 200ms, SIGTERM), -1);
 }
 
@@ -219,7 +219,7 @@ TEST(LocalLaunch, TheWarningBeforeATimeLimitIsNoSecondRequest) {
   EXPECT_EQ(after_two_signals("USR1 TERM", SIGUSR1, 200ms, SIGTERM), -1);
 }
 
-TEST(LocalLaunch, AProcessThatIsNoRank) {
+TEST(LocalLaunch, StartsAProcessThatIsNoRank) {
   TemporaryFile folder;
   LocalLaunch launch = shell(1, "echo ${RANK:-none} ${WORLD_SIZE:-none} $MORE; echo err >&2; exit 3");
   launch.is_job = false;
@@ -257,7 +257,7 @@ TEST(LocalLaunch, LongLinesAreCut) {
   EXPECT_THAT(shown.out, HasSubstr("[rank 0] end\n"));
 }
 
-TEST(LocalLaunch, WhatCannotStartIsAnError) {
+TEST(LocalLaunch, AProgramThatCannotStartIsAnError) {
   LocalLaunch launch;
   launch.command = {"/no/such/program"};
   launch.ranks = 2;

@@ -247,7 +247,7 @@ TEST(Hardware, ANamedModelNeedsNoGpusHere) {
   EXPECT_EQ(find_accelerators(machine.surroundings()).vendor, Vendor::kNvidia);
 }
 
-TEST(Hardware, AmdGpusBringPrimusDefaults) {
+TEST(Hardware, AmdGpusGetAmdPrimussDefaults) {
   test::Machine machine;
   machine.amd_gpus(8);
   machine.variables["NCCL_IB_GID_INDEX"] = "1";
@@ -299,7 +299,7 @@ TEST(Hardware, APlanMayAssumeTheGpusThatAVariableNames) {
 }
 
 // The defaults equal those of AMD Primus's base_env.sh.
-TEST(Hardware, AmdDefaultsAreWhole) {
+TEST(Hardware, AmdDefaultsAreComplete) {
   test::Machine machine;
   machine.amd_gpus(8);
   machine.file("opt/rocm/lib/librccl.so");
@@ -349,7 +349,7 @@ TEST(Hardware, DevicesAndInterfaceOfTheNetworkAreFound) {
 }
 
 // The values equal those of AMD Primus's 03_enable_ainic.sh. Switches that are not supported give a note.
-TEST(Hardware, SwitchesOfPrimusAreObeyedOrNamed) {
+TEST(Hardware, SwitchesOfAmdPrimusAreAppliedOrNamed) {
   test::Machine machine;
   machine.amd_gpus(8);
   machine.variables = {{"USING_AINIC", "1"}, {"NCCL_IB_TC", "96"}, {"REBUILD_BNXT", "1"}, {"USING_UEP", "0"}};

@@ -95,7 +95,7 @@ TEST(MeasuredPipeline, IsDrawnAboveItsSchedule) {
             "transfer     500 ms, from when both sides are ready\n");
 }
 
-TEST(MeasuredPipeline, EqualsWhatWasSimulated) {
+TEST(MeasuredPipeline, EqualsTheSimulation) {
   for (const ScheduleKind kind : {ScheduleKind::kZeroBubbleV, ScheduleKind::kInterleaved}) {
     const test::TemporaryFolder folder;
     const Made made{.kind = kind, .stages = 4, .chunks = 2, .microbatches = 8};
@@ -119,7 +119,7 @@ TEST(MeasuredPipeline, EqualsWhatWasSimulated) {
   }
 }
 
-TEST(MeasuredPipeline, StepsThatWereCutOffAreLeftOut) {
+TEST(MeasuredPipeline, IncompleteStepsAreSkipped) {
   const test::TemporaryFolder folder;
   write_traces(folder.path(), {}, 2);
   EXPECT_EQ(measure_pipeline({folder.path().string()}).step, 3);
@@ -128,7 +128,7 @@ TEST(MeasuredPipeline, StepsThatWereCutOffAreLeftOut) {
   EXPECT_THAT(refusal({folder.path().string()}), HasSubstr("no whole step"));
 }
 
-TEST(MeasuredPipeline, ClocksThatDifferAreSaid) {
+TEST(MeasuredPipeline, DifferentClocksAreReported) {
   const test::TemporaryFolder folder;
   write_traces(folder.path(), {.late = 2});
   const MeasuredPipeline p = measure_pipeline({folder.path().string()});
@@ -146,7 +146,7 @@ TEST(MeasuredPipeline, TakesTheNewestRunOfAFolder) {
   EXPECT_THAT(p.notes[0], HasSubstr("rank-8.json' is of an earlier run"));
 }
 
-TEST(MeasuredPipeline, WhatIsNoTraceIsRefused) {
+TEST(MeasuredPipeline, FilesThatAreNoTracesAreRefused) {
   const test::TemporaryFolder folder;
   const auto file = [&](const std::string& name) { return (folder.path() / name).string(); };
   EXPECT_THAT(refusal({file("none")}), HasSubstr("there is no"));

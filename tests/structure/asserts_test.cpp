@@ -5,7 +5,7 @@
 
 namespace {
 
-TEST(Build, AssertionsRunWhereTheBuildSaysSo) {
+TEST(Build, AssertionsRunOnlyInBuildsThatEnableThem) {
   bool ran = false;
   assert(ran = true);
   EXPECT_TRUE(ran || !PRIMUS_ASSERTS_ON);

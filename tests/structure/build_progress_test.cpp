@@ -26,7 +26,7 @@ std::string shown(const std::string& lines, const std::string& log, const char* 
   return text;
 }
 
-TEST(BuildProgress, SaysHowFarTheBuildIs) {
+TEST(BuildProgress, ReportsTheFinishedShare) {
   const test::TemporaryFolder folder;
   const std::string log = (folder.path() / "build.log").string();
   std::string lines = "-- Configuring done\\n[x/y] odd\\n[0/0] odd\\n";

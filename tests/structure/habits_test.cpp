@@ -60,7 +60,7 @@ std::vector<SourceText> source_texts() {
   return all;
 }
 
-TEST(Habits, IntegersOfAWidthAreThoseOfStd) {
+TEST(Habits, IntegersOfFixedWidthHaveStdNames) {
   const std::regex bare(R"((^|[^:\w"])(u?int(8|16|32|64)|size|ptrdiff)_t\b)");
   int seen = 0;
   for (const SourceText& text : source_texts()) {
@@ -130,7 +130,7 @@ TEST(Habits, OperandsHaveNames) {
 
 // A function uses the names of one operator only. Another operator's name selects the operand at the same
 // position, which may be the wrong operand.
-TEST(Habits, AFunctionNamesOperandsOfOneOperator) {
+TEST(Habits, FunctionsNameOperandsOfOneOperator) {
   static const std::regex use(R"(\bop_?\.)" + kOperandOf + R"((\w+)::k)");
   int functions = 0;
   for (const SourceText& text : source_texts()) {

@@ -69,7 +69,7 @@ std::vector<std::string> broken_links(const fs::path& document) {
   return broken;
 }
 
-TEST(Links, OfDocumentsLeadToFilesAndHeadings) {
+TEST(Links, InDocumentsLeadToFilesAndHeadings) {
   const fs::path root(PRIMUS_SOURCE_DIR);
   std::size_t documents = 0;
   const auto check = [&](const fs::path& path) {

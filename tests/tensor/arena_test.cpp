@@ -73,7 +73,7 @@ TEST(Arena, OutOfRoomNamesTheArena) {
   EXPECT_EQ(arena.allocate(kUnit).offset, kUnit);  // still works
 }
 
-TEST(Arena, FragmentedRoomIsNoRoom) {
+TEST(Arena, FragmentedFreeMemoryIsNotEnough) {
   Arena arena("stash", base(), 3 * kUnit);
   const auto a = arena.allocate(kUnit);
   arena.allocate(kUnit);
@@ -102,7 +102,7 @@ std::vector<std::int64_t> run_program(Arena& arena, unsigned seed) {
   return offsets;
 }
 
-TEST(Arena, MeasuringTellsExactlyWhatIsNeeded) {
+TEST(Arena, MeasuringReportsTheExactSize) {
   for (unsigned seed = 1; seed <= 30; ++seed) {
     Arena measured("stash");
     EXPECT_TRUE(measured.measuring());
@@ -120,7 +120,7 @@ TEST(Arena, MeasuringTellsExactlyWhatIsNeeded) {
 
 // A model with n layers leaves about n holes. With a hundred thousand layers, visiting all holes for each
 // block would take minutes.
-TEST(Arena, ManyHolesCostNoTime) {
+TEST(Arena, ManyHolesDoNotSlowAllocation) {
   constexpr std::int64_t kHoles = 200'000;
   Arena arena("persistent");
   std::vector<Arena::Block> blocks;
@@ -154,7 +154,7 @@ TEST(Arena, LiveBlocksNeverOverlap) {
 
 // A plain search by the arena's rule: take the smallest hole that is large enough, and the first of equal
 // holes. If no hole is large enough, take the open end.
-TEST(Arena, ChoosesAsAPlainSearchDoes) {
+TEST(Arena, ChoosesTheSameBlocksAsALinearSearch) {
   for (const std::int64_t capacity : {std::int64_t{0}, 400 * kUnit}) {
     Arena arena("stash", capacity > 0 ? base() : nullptr, capacity);
     const std::int64_t end = capacity > 0 ? capacity : std::int64_t{1} << 60;

@@ -81,7 +81,7 @@ double value_of_half(std::uint32_t bits) {
   return sign * std::ldexp(1024 + mantissa, exponent - 25);
 }
 
-TEST(Float16, EveryCodeIsItsNumberAndComesBack) {
+TEST(Float16, EveryCodeConvertsToFloatAndBack) {
   for (std::uint32_t bits = 0; bits < 65536; ++bits) {
     const auto value = static_cast<float>(half_of(bits));
     const double expected = value_of_half(bits);
@@ -114,7 +114,7 @@ TEST(Float16, RoundsToNearestEven) {
   }
 }
 
-TEST(Float16, WhatIsTooLargeIsInfiniteAndWhatIsTooSmallZero) {
+TEST(Float16, LargeNumbersBecomeInfiniteAndSmallNumbersZero) {
   for (const float large : {65536.0F, 1e10F, std::numeric_limits<float>::max(), INFINITY}) {
     EXPECT_EQ(Float16(large).bits, 0x7c00U) << large;
     EXPECT_EQ(Float16(-large).bits, 0xfc00U) << large;

@@ -11,7 +11,7 @@
 namespace primus {
 namespace {
 
-TEST(AppendFile, AppendsToWhatIsThere) {
+TEST(AppendFile, AppendsToAnExistingFile) {
   FaultEnv env;
   for (int run = 0; run < 2; ++run) {
     AppendFile file("/run/logs/info.log", env);
@@ -22,7 +22,7 @@ TEST(AppendFile, AppendsToWhatIsThere) {
   EXPECT_EQ(read_file("/run/logs/info.log", 100, env), "one\ntwo\none\ntwo\n");
 }
 
-TEST(AppendFile, AFullDiskLosesTheRecordWholly) {
+TEST(AppendFile, AFullDiskLosesTheCompleteRecord) {
   FaultEnv env;
   AppendFile file("/run/file", env);
   EXPECT_TRUE(file.append(as_bytes("0123456789")));
@@ -35,7 +35,7 @@ TEST(AppendFile, AFullDiskLosesTheRecordWholly) {
 }
 
 // Whichever single operation fails, the file has only whole records in order, and later records are written.
-TEST(AppendFile, AnyFailureLeavesWholeRecords) {
+TEST(AppendFile, AnyFailureLeavesOnlyCompleteRecords) {
   FaultEnv dry;
   {
     AppendFile file("/run/file", dry);
@@ -54,7 +54,7 @@ TEST(AppendFile, AnyFailureLeavesWholeRecords) {
   }
 }
 
-TEST(AppendFile, SyncMakesItLast) {
+TEST(AppendFile, SyncedRecordsSurviveACrash) {
   FaultEnv env;
   AppendFile file("/run/file", env);
   EXPECT_TRUE(file.sync());  // nothing to do yet

@@ -77,7 +77,7 @@ class DirectWrites : public ::testing::Test {
   const Path path_ = folder_.path() / "a";
 };
 
-TEST_F(DirectWrites, TheRestOfAWriteGoesThroughThePageCache) {
+TEST_F(DirectWrites, RefusedDirectWritesUseThePageCache) {
   constexpr std::size_t kSize = 8 * kBlock + 100;
   const LargeMemory memory = some_memory(kSize);
   const std::string content = text_of(memory, kSize);
@@ -114,7 +114,7 @@ TEST_F(DirectWrites, OtherErrorsAreErrors) {
   }
 }
 
-TEST_F(DirectWrites, APieceThatIsCutShortIsWholeInTheFile) {
+TEST_F(DirectWrites, APartialWriteIsCompleted) {
   constexpr std::size_t kPiece = PieceWriter::kPieceBytes, kSize = 3 * kPiece + 777;
   const LargeMemory memory = some_memory(kSize);
   const auto file = Env::posix().open(path_, OpenMode::kWrite);

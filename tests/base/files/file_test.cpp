@@ -110,7 +110,7 @@ TEST_P(EnvTest, MapsAFileThatOutlivesItsName) {
   EXPECT_TRUE(env_.map(root_ / "empty").bytes().empty());
 }
 
-TEST_P(EnvTest, Folders) {
+TEST_P(EnvTest, CreatesListsAndRemovesFolders) {
   make_folders(root_ / "x/y/z", env_);
   make_folders(root_ / "x/y/z", env_);
   write_file(root_ / "x/y/f", "1", env_);
@@ -177,7 +177,7 @@ TEST(File, MessagesNamePathReasonAndNextStep) {
   for (const int code : {EIO, ESTALE, EMFILE}) EXPECT_EQ(FileError("x", code).exit_code(), 3);
 }
 
-TEST(File, APipeIsRefusedInsteadOfWaitingForEver) {
+TEST(File, APipeIsRefusedWithoutWaiting) {
   const TemporaryFolder folder;
   const Path pipe = folder.path() / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
@@ -225,7 +225,7 @@ TEST(File, AnOutputFollowsLinksAndKeepsDevices) {
   EXPECT_FALSE(std::filesystem::is_regular_file("/dev/null"));
 }
 
-TEST(File, AnOutputReplacesAFileOnlyWhenTold) {
+TEST(File, AnOutputReplacesAFileOnlyOnRequest) {
   const TemporaryFolder folder;
   write_file(folder.path() / "real", "old");
   std::filesystem::create_symlink("real", folder.path() / "link");
@@ -271,7 +271,7 @@ TEST(File, AFullDeviceIsReported) {
   }
 }
 
-TEST(File, ReadsFilesThatDoNotKnowTheirSize) {
+TEST(File, ReadsFilesWithoutASize) {
   EXPECT_THAT(read_file("/proc/self/status"), HasSubstr("Name:"));
 }
 
@@ -295,7 +295,7 @@ TEST(File, RemovingATreeDoesNotFollowLinks) {
 // Two pages, so that truncation removes a whole page.
 std::string two_pages() { return std::string(2 * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)), 'x'); }
 
-TEST(MappedFile, WhatIsCutOffReadsAsZerosAndIsNoticed) {
+TEST(MappedFile, TruncatedDataReadsAsZerosAndIsDetected) {
   const TemporaryFolder folder;
   const Path path = folder.path() / "data";
   const std::string content = two_pages();
@@ -318,7 +318,7 @@ TEST(MappedFile, WhatIsCutOffReadsAsZerosAndIsNoticed) {
   EXPECT_THROW(file.check_unchanged(), Error);
 }
 
-TEST(MappedFile, AChangeInPlaceIsNoticed) {
+TEST(MappedFile, AChangeInPlaceIsDetected) {
   const TemporaryFolder folder;
   const Path path = folder.path() / "data";
   write_file(path, two_pages());
@@ -334,7 +334,7 @@ TEST(MappedFile, AChangeInPlaceIsNoticed) {
   EXPECT_NO_THROW(again.check_unchanged());
 }
 
-TEST(MappedFileDeathTest, AReaderThatDoesNotCheckEndsWithTheFilesName) {
+TEST(MappedFileDeathTest, AnUncheckedReadEndsWithTheFilesName) {
   const TemporaryFolder folder;
   const Path path = folder.path() / "weights";
   const std::string content = two_pages();
@@ -353,7 +353,7 @@ std::size_t pages_in_memory(const Path& path) {
   return static_cast<std::size_t>(std::ranges::count_if(pages, [](unsigned char page) { return page & 1; }));
 }
 
-TEST(File, DirectWritesLeaveThePageCacheAlone) {
+TEST(File, DirectWritesDoNotUseThePageCache) {
   const TemporaryFolder folder;
   const Path path = folder.path() / "a";
   write_file(path, "");
@@ -402,7 +402,7 @@ TEST(File, PlainNames) {
 }
 
 // A power failure loses bytes that were not synced, and names whose folder was not synced.
-TEST(FaultEnv, LosesWhatWasNotSynced) {
+TEST(FaultEnv, LosesUnsyncedData) {
   FaultEnv env;
   make_folders("/d", env);
   write_file("/d/a", "synced", env);

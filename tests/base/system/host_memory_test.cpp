@@ -28,7 +28,7 @@ class HostMemoryTest : public testing::Test {
   test::TemporaryFolder folder_;
 };
 
-TEST_F(HostMemoryTest, IsTheMachinesWithoutALimit) {
+TEST_F(HostMemoryTest, WithoutALimitItIsTheMachinesMemory) {
   machine();
   write("proc/self/cgroup", "0::/\n");
   write("sys/fs/cgroup/memory.max", "max\n");
@@ -54,7 +54,7 @@ TEST_F(HostMemoryTest, TheTightestGroupLimitsIt) {
   EXPECT_EQ(read().available, 0);
 }
 
-TEST_F(HostMemoryTest, KnowsVersionOne) {
+TEST_F(HostMemoryTest, ReadsControlGroupsOfVersionOne) {
   machine();
   write("proc/self/cgroup", "9:name=systemd:/\n4:cpu,memory:/box\n");
   write("sys/fs/cgroup/memory/box/memory.limit_in_bytes", "500000\n");
@@ -65,19 +65,19 @@ TEST_F(HostMemoryTest, KnowsVersionOne) {
   EXPECT_EQ(read().total, 500000);
 }
 
-TEST_F(HostMemoryTest, FilesThatSayNothingAreZero) {
+TEST_F(HostMemoryTest, UnreadableFilesCountAsZero) {
   EXPECT_EQ(read().available, 0);
   write("proc/meminfo", "MemTotal: many kB\nMemAvailable:\n");
   EXPECT_EQ(read().total, 0);
 }
 
-TEST(HostMemory, IsKnownHere) {
+TEST(HostMemory, IsDetectedHere) {
   const HostMemory here = host_memory();
   EXPECT_GT(here.available, 0);
   EXPECT_LE(here.available, here.total);
 }
 
-TEST(ControlGroups, AGroupComesBeforeTheOneAboveIt) {
+TEST(ControlGroups, AGroupComesBeforeItsParent) {
   const test::TemporaryFolder folder;
   std::filesystem::create_directories(folder.path() / "proc/self");
   write_file(folder.path() / "proc/self/cgroup", "3:cpu,cpuacct:/a/b\n1:memory:/\nnonsense\n0::/c\n");

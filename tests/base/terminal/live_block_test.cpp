@@ -136,7 +136,7 @@ TEST(LiveBlock, OtherTextStaysAbove) {
   EXPECT_EQ(screen.lines(), (Lines{"before", "warning", "more", "last", "after"}));
 }
 
-TEST(LiveBlock, LinesAreCutToTheWindowAsItIsNow) {
+TEST(LiveBlock, LinesAreCutToTheCurrentWindowWidth) {
   Screen screen;
   LiveBlock block(screen.terminal());
   block.show({std::string(100, 'x'), "end"});
@@ -149,7 +149,7 @@ TEST(LiveBlock, LinesAreCutToTheWindowAsItIsNow) {
   EXPECT_EQ(screen.lines(), (Lines{std::string(19, 'y'), "end"}));
 }
 
-TEST(LiveBlock, LogLinesScrollByAboveIt) {
+TEST(LiveBlock, LogLinesScrollAboveIt) {
   Screen screen;
   screen.resize(200, 12);
   LiveBlock block(screen.terminal());

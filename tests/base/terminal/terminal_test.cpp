@@ -65,7 +65,7 @@ TEST(Human, Durations) {
   EXPECT_EQ(human_duration(1e300), human_duration(1e15));
 }
 
-TEST(Locale, SaysWhetherUtf8IsShown) {
+TEST(Locale, ReportsWhetherTheTerminalShowsUtf8) {
   for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) unsetenv(name);
   EXPECT_TRUE(locale_has_utf8());
   setenv("LANG", "en_US.UTF-8", 1);
@@ -178,7 +178,7 @@ TEST(Eta, PeriodicCostsAreInTheEstimate) {
   }
 }
 
-TEST(Eta, FollowsAChangeOfSpeedAndForgetsAPause) {
+TEST(Eta, FollowsAChangeOfSpeedAndIgnoresAPause) {
   EtaEstimator eta;
   double now = 0.0;
   for (std::uint64_t i = 0; i <= 100; ++i) eta.update(i, now += 1.0);

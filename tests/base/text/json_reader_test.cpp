@@ -49,7 +49,7 @@ TEST(JsonReader, ReadsValues) {
   EXPECT_EQ(text, "x\nä😀ä");
 }
 
-TEST(JsonReader, RefusesNumbersThatAreNoSizes) {
+TEST(JsonReader, RefusesNumbersThatAreNotSizes) {
   const auto number = [](JsonReader& json) { json.read_unsigned(); };
   const auto size = [](JsonReader& json) { json.read_size(); };
   for (const char* text :
@@ -86,7 +86,7 @@ TEST(JsonReader, ErrorsNamePlaceAndNextStep) {
 }
 
 // Python's additions to JSON are accepted only with the option `python`.
-TEST(JsonReader, PythonsAdditionsAreAChoice) {
+TEST(JsonReader, PythonsExtensionsAreOptional) {
   for (const char* text : {"NaN", "[Infinity]", "[1, -Infinity]", R"("\ud800")", R"("\udc00 \ud800x")"}) {
     EXPECT_NE(refused(text, skip), "") << text;
     EXPECT_EQ(refused(text, skip, {.python = true}), "") << text;

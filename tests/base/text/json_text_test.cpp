@@ -28,7 +28,7 @@ TEST(JsonText, ObjectsAreRead) {
   EXPECT_EQ(refusal("[]"), "f: this is not a JSON object");
 }
 
-TEST(JsonText, WhatIsBrokenIsNamedAtItsPlace) {
+TEST(JsonText, ErrorsHaveALocation) {
   EXPECT_EQ(refusal("{\n\"a\": NaN}"), "f:2:6: broken JSON: while parsing value - invalid literal");
   EXPECT_EQ(refusal("{} x"),
             "f:1:4: broken JSON: while parsing value - invalid literal; expected end of input");
@@ -46,7 +46,7 @@ TEST(JsonText, WhatIsBrokenIsNamedAtItsPlace) {
   EXPECT_EQ(refusal(R"({"a": 1e999})"), "f:1:12: broken JSON: number overflow parsing '1e999'");
 }
 
-TEST(JsonText, KeysStandOnce) {
+TEST(JsonText, DuplicateKeysAreRefused) {
   EXPECT_EQ(refusal("{\"a\": 1,\n \"b\": {\"a\": 2}, \"a\": 3}"), "f:2:17: the key \"a\" is given twice");
   EXPECT_EQ(refusal(R"({"x": {"q\"": 1, "q\u0022": 2}})"), R"(f:1:18: the key "q\"" is given twice)");
 }

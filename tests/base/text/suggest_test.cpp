@@ -29,14 +29,14 @@ TEST(Closest, FindsTheMeantName) {
   EXPECT_EQ(closest("lrr", kNames), "lr");
 }
 
-TEST(Closest, StaysSilentWhenNothingIsNear) {
+TEST(Closest, ReturnsNothingIfNoNameIsSimilar) {
   EXPECT_EQ(closest("colour_of_the_sky", kNames), "");
   EXPECT_EQ(closest("", kNames), "");
   EXPECT_EQ(closest(std::string(100000, 'a'), kNames), "");
   EXPECT_EQ(closest("lr", {}), "");
 }
 
-TEST(DidYouMean, OfOptionsTakesTheirWords) {
+TEST(DidYouMean, SuggestsWordsOfOptions) {
   constexpr std::string_view kOptions[] = {"--help",      "-t",       "--temperature", "--output-prefix",
                                            "--json-key",  "--config", "--intra-sizes", "--inter-sizes",
                                            "--max-tokens"};

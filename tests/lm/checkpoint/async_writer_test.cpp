@@ -163,7 +163,7 @@ TEST(SnapshotBuffer, ErrorsReachEveryCopierAndReader) {
 
 // The tensors change right after wait_copied(), as in an optimizer update. The file has the values from
 // before the change.
-TEST(AsyncWriter, SavesWhatTheTensorsWere) {
+TEST(AsyncWriter, SavesTheTensorsAtTheTimeOfTheCall) {
   FaultEnv env;
   AsyncWriter writer(kRoot, {}, env);
   for (std::int64_t iteration = 1; iteration <= 20; ++iteration) {
@@ -180,7 +180,7 @@ TEST(AsyncWriter, SavesWhatTheTensorsWere) {
   }
 }
 
-TEST(AsyncWriter, StableSourcesAreWrittenFromWhereTheyAre) {
+TEST(AsyncWriter, StableSourcesAreWrittenWithoutACopy) {
   FaultEnv env;
   AsyncWriter writer(kRoot, {}, env);
   const TestSnapshot saved(5);
@@ -210,7 +210,7 @@ struct HeldSnapshot : TestSnapshot {
   std::latch entered{1}, release{1};
 };
 
-TEST(AsyncWriter, SaveReturnsAtOnceAndOneIsInFlight) {
+TEST(AsyncWriter, SaveReturnsAtOnceAndOnlyOneSaveIsInFlight) {
   FaultEnv env;
   AsyncWriter writer(kRoot, {}, env);
   HeldSnapshot held(1);
@@ -262,7 +262,7 @@ TEST(AsyncWriter, ErrorsSurfaceOnceAtTheNextCall) {
   EXPECT_EQ(find_resume_point(kRoot, Validation::kFull, env).reader->iteration(), 2);
 }
 
-TEST(AsyncWriter, TheEndWaitsForTheSaveInFlight) {
+TEST(AsyncWriter, DestructionWaitsForTheSaveInFlight) {
   FaultEnv env;
   const TestSnapshot last(9);
   { AsyncWriter(kRoot, {}, env).save(last.snapshot); }

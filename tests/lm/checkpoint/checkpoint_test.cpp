@@ -56,7 +56,7 @@ TEST_F(CheckpointTest, ShardsOfBothParts) {
   TestSnapshot(7).expect_equal(open(7));
 }
 
-TEST_F(CheckpointTest, AnEmptyPartIsFine) {
+TEST_F(CheckpointTest, APartMayBeEmpty) {
   const TestSnapshot whole(1);
   Snapshot snapshot = whole.snapshot;
   snapshot.optimizer.clear();
@@ -64,7 +64,7 @@ TEST_F(CheckpointTest, AnEmptyPartIsFine) {
   EXPECT_FALSE(open(1).find(TensorPart::kOptimizer, "exp_avg.embed.weight"));
 }
 
-TEST_F(CheckpointTest, WrongRequestsAreNamed) {
+TEST_F(CheckpointTest, InvalidRequestsAreErrors) {
   save(100);
   const auto reader = open(100);
   std::vector<std::byte> out(24);
@@ -92,7 +92,7 @@ TEST_F(CheckpointTest, RefusesNamesThatLeaveTheFolderOrCollide) {
   EXPECT_FALSE(env_.status("/run/checkpoints"));
 }
 
-TEST_F(CheckpointTest, RetentionKeepsTheLastOnes) {
+TEST_F(CheckpointTest, RetentionKeepsTheLastCheckpoints) {
   for (const std::int64_t iteration : {100, 200, 300, 400}) save(iteration, {.keep_last = 2});
   EXPECT_THAT(names(), ElementsAre("iter_0000300", "iter_0000400", "latest"));
   save(500);
@@ -102,7 +102,7 @@ TEST_F(CheckpointTest, RetentionKeepsTheLastOnes) {
 
 // After a user returned to an older checkpoint, `latest` decides. Newer checkpoints are neither counted nor
 // removed.
-TEST_F(CheckpointTest, AfterGoingBackTheNewOneIsKept) {
+TEST_F(CheckpointTest, AfterAnOlderCheckpointIsResumedTheNewSaveIsKept) {
   for (const std::int64_t iteration : {100, 200, 300}) save(iteration);
   write_file_atomic("/run/checkpoints/latest", "iter_0000100\n", env_);
   EXPECT_EQ(resume().reader->iteration(), 100);
@@ -121,13 +121,13 @@ TEST_F(CheckpointTest, SavingAnIterationAgainReplacesIt) {
   EXPECT_THAT(names(), ElementsAre("iter_0000100", "latest"));
 }
 
-TEST_F(CheckpointTest, NothingToResumeFromIsNoError) {
+TEST_F(CheckpointTest, AFolderWithoutCheckpointsIsNoError) {
   EXPECT_FALSE(resume().reader);
   make_folders("/run/checkpoints", env_);
   EXPECT_FALSE(resume().reader);
 }
 
-TEST_F(CheckpointTest, LatestMayBeLostOrNonsense) {
+TEST_F(CheckpointTest, LatestMayBeMissingOrInvalid) {
   save(100);
   save(200);
   for (const char* content : {"", "iter_0000300\n", "../../etc", "iter_100", "\xff\xff"}) {
@@ -144,7 +144,7 @@ TEST_F(CheckpointTest, LatestMayBeLostOrNonsense) {
   EXPECT_EQ(resume().reader->iteration(), 200);
 }
 
-TEST_F(CheckpointTest, WhatIsSetAsideIsNoCheckpointOfTheRunAndNotLost) {
+TEST_F(CheckpointTest, CheckpointsOfAnEarlierRunAreMovedAndStayLoadable) {
   CheckpointRoot root("/run/checkpoints", {}, env_);
   EXPECT_FALSE(root.set_aside());
   for (const char* aside : {"previous-1", "previous-2"}) {
@@ -172,7 +172,7 @@ class CheckpointFolder : public ::testing::Test {
   const Path root_ = folder_.path() / "checkpoints";
 };
 
-TEST_F(CheckpointFolder, WhatIsNoFileIsPassedOverAndNamed) {
+TEST_F(CheckpointFolder, CheckpointsWithoutRegularFilesAreSkippedAndNamed) {
   const auto pipe = [](const Path& path) { ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0); };
   const auto loop = [](const Path& path) { std::filesystem::create_symlink(path.filename(), path); };
   const auto make = [](const Path& path) { std::filesystem::create_directory(path); };
@@ -202,7 +202,7 @@ TEST_F(CheckpointFolder, WhatIsNoFileIsPassedOverAndNamed) {
 }
 
 // A save replaces anything named `latest` except a folder, which may hold the only copy of a checkpoint.
-TEST_F(CheckpointFolder, ASaveReplacesWhateverIsNamedLatest) {
+TEST_F(CheckpointFolder, ASaveReplacesAnyFileOrFolderNamedLatest) {
   const Path archive = folder_.path() / "archive", latest = root_ / "latest";
   std::filesystem::create_directory(archive);
   save(100);
@@ -221,7 +221,7 @@ TEST_F(CheckpointFolder, ASaveReplacesWhateverIsNamedLatest) {
 }
 
 // Links are removed; their targets elsewhere are kept.
-TEST_F(CheckpointFolder, LinksAreRemovedNotWhatTheyLeadTo) {
+TEST_F(CheckpointFolder, LinksAreRemovedButNotTheirTargets) {
   save(100);
   const Path archive = folder_.path() / "archive";
   std::filesystem::rename(root_ / "iter_0000100", archive);
@@ -236,7 +236,7 @@ TEST_F(CheckpointFolder, LinksAreRemovedNotWhatTheyLeadTo) {
   TestSnapshot(100).expect_equal(CheckpointReader::open(archive));
 }
 
-TEST_F(CheckpointTest, LeftoversAreRemovedAndOthersFilesStay) {
+TEST_F(CheckpointTest, LeftoversAreRemovedAndForeignFilesStay) {
   save(100);
   make_folders("/run/checkpoints/.tmp-iter_0000200/sub", env_);
   write_file("/run/checkpoints/.tmp-iter_0000200/sub/x", "x", env_);
@@ -248,7 +248,7 @@ TEST_F(CheckpointTest, LeftoversAreRemovedAndOthersFilesStay) {
   TestSnapshot(100).expect_equal(open(100));
 }
 
-TEST_F(CheckpointTest, DamageIsNamedAndTheOlderOneIsUsed) {
+TEST_F(CheckpointTest, DamageIsNamedAndTheOlderCheckpointIsUsed) {
   struct Damage {
     const char* what;
     std::function<void(const Path&)> act;
@@ -328,7 +328,7 @@ TEST_F(CheckpointTest, ReadErrorsFallBackOrStop) {
 
 // If access to the newest checkpoint is denied, as for another user's files, this is an error. The checkpoint
 // is not skipped, because it may be intact.
-TEST_F(CheckpointTest, WhatMayNotBeReadIsNotPassedOver) {
+TEST_F(CheckpointTest, UnreadableCheckpointsAreErrors) {
   save(100);
   save(200);
   const std::uint64_t before = env_.operations();
@@ -340,7 +340,7 @@ TEST_F(CheckpointTest, WhatMayNotBeReadIsNotPassedOver) {
   }
 }
 
-TEST_F(CheckpointTest, NoGoodOneIsAnErrorThatNamesAll) {
+TEST_F(CheckpointTest, WithoutAValidCheckpointTheErrorNamesAll) {
   save(100);
   save(200);
   for (const char* name : {"iter_0000100", "iter_0000200"}) {
@@ -369,7 +369,7 @@ TEST_F(CheckpointTest, EveryBitFlipIsDetected) {
 }
 
 // With Validation::kStructure, a flip is found when the tensor is read, if not before.
-TEST_F(CheckpointTest, ReadingChecksWhatOpeningDidNot) {
+TEST_F(CheckpointTest, ReadingChecksTensorsThatOpeningDidNot) {
   save(100);
   const Path path = "/run/checkpoints/iter_0000100/model.safetensors";
   env_.flip_bit(path, 8 * (env_.status(path)->size - 1));

@@ -92,7 +92,7 @@ TEST_P(CrashTest, Shards) {
                    GetParam().seed);
 }
 
-TEST(CrashBetweenPieces, LeavesTheOldOrTheNewOne) {
+TEST(CrashBetweenPieces, LeavesTheOldOrTheNewCheckpoint) {
   crash_everywhere({100}, 200, {.keep_last = 1}, FaultEnv::Survivors::kRandom, 4000, kLarge);
 }
 

@@ -123,7 +123,7 @@ TEST(StoreGroup, NamesTheWaitThatWasInVain) {
   ::_exit(1);
 }
 
-TEST(JobSave, AnyRankKilledAtRandomInstants) {
+TEST(JobSave, SurvivesAnyRankKilledAtRandomInstants) {
   const TemporaryFolder folder;
   CheckpointRoot(folder.path()).save(TestSnapshot(1).snapshot);
   TestRandom random(5);

@@ -54,7 +54,7 @@ std::vector<Message> messages_of(const nlohmann::json& list) {
 
 // For every format, the template equals the one that transformers rendered. The learned text and the prompts
 // equal the output of transformers.
-TEST_F(ChatTemplates, TransformersRendersWhatIsLearned) {
+TEST_F(ChatTemplates, TransformersRendersTheTrainedText) {
   const auto tokenizer = with_template("");
   for (const char* name :
        {"alpaca", "squad", "chatml", "llama3", "mistral", "gemma", "phi3", "phi4", "zephyr"}) {
@@ -119,7 +119,7 @@ TEST_F(ChatTemplates, FormatsOfPublishedTemplatesAreRecognised) {
     EXPECT_EQ(found(other).default_system, "none") << other;
 }
 
-TEST_F(ChatTemplates, TheModelsOwnFormatIsTaken) {
+TEST_F(ChatTemplates, TheModelsOwnFormatIsUsed) {
   const std::string chatml = "{{ '<|im_start|>system\\nBe kind.<|im_end|>\\n' }}";
   EXPECT_EQ(choose_style("auto", *with_template(chatml)).style.default_system, "Be kind.");
   EXPECT_EQ(choose_style("chatml", *with_template(chatml)).style.default_system, "Be kind.");
@@ -138,7 +138,7 @@ TEST_F(ChatTemplates, TheModelsOwnFormatIsTaken) {
 
 // The template's default system text precedes conversations without a system message. The default text is
 // saved.
-TEST_F(ChatTemplates, TheDefaultSystemsTextStandsInFront) {
+TEST_F(ChatTemplates, TheDefaultSystemTextComesFirst) {
   const auto tokenizer = with_template("{{ '<|im_start|>system\\nBe kind.<|im_end|>\\n' }}");
   const ConversationWriter writer(choose_style("auto", *tokenizer).style, *tokenizer);
   EXPECT_EQ(tokenizer->decode(writer.prompt({{"user", "a", {}}}), false),
@@ -150,7 +150,7 @@ TEST_F(ChatTemplates, TheDefaultSystemsTextStandsInFront) {
 }
 
 // In SmolLM2, the token that starts a text also starts a turn. The token is written once.
-TEST_F(ChatTemplates, ATurnsMarkIsNotTakenForTheBeginningOfATextTwice) {
+TEST_F(ChatTemplates, ABosTokenThatOpensATurnIsNotDoubled) {
   const auto bare = tiny_tokenizer(folder_, {}, special_);
   folder_.write("tokenizer_config.json",
                 nlohmann::json{{"eos_token", "<|im_end|>"},
@@ -162,7 +162,7 @@ TEST_F(ChatTemplates, ATurnsMarkIsNotTakenForTheBeginningOfATextTwice) {
   EXPECT_THAT(tokenizer->decode(writer.prompt({{"user", "a", {}}}), false), StartsWith("<|im_start|>user"));
 }
 
-TEST_F(ChatTemplates, FormatsRefuseWhatTheyCannotSay) {
+TEST_F(ChatTemplates, FormatsRefuseUnsupportedConversations) {
   const auto tokenizer = with_template("");
   const auto refusal = [&](ConversationFormat format, const std::vector<Message>& messages) {
     return error_of([&] { ConversationWriter(format, *tokenizer).prompt(messages); });

@@ -97,7 +97,7 @@ TEST(ConversationRecord, ReadsEverySchema) {
               ElementsAre("user: c", "assistant: d"));
 }
 
-TEST(ConversationRecord, AnswersMayBeLeftOutOfTheLoss) {
+TEST(ConversationRecord, AnswersMayBeExcludedFromTheLoss) {
   const auto learned = [](const std::string& of_answer) {
     return conversation_of(R"({"messages": [{"role": "user", "content": "a"},
                             {"role": "assistant", "content": "b", )" +
@@ -121,7 +121,7 @@ TEST(ConversationRecord, AnswersMayBeLeftOutOfTheLoss) {
 }
 
 // A key that would change the text is refused unless its value is empty. Other unknown keys are listed.
-TEST(ConversationRecord, NothingWithAMeaningIsPassedOver) {
+TEST(ConversationRecord, MeaningfulKeysAreNeverIgnored) {
   const std::string question = R"({"messages": [{"role": "user", "content": "a"}, )";
   for (const char* key : {"tool_calls", "function_call", "reasoning_content", "reasoning", "thinking",
                           "images", "audio", "videos"}) {
@@ -172,7 +172,7 @@ TEST(ConversationRecord, NamesTheContentThatAnotherReplaces) {
               ElementsAre("prompt", "completion"));
 }
 
-TEST(ConversationRecord, RefusesAKeyThatStandsTwice) {
+TEST(ConversationRecord, RefusesDuplicateKeys) {
   EXPECT_THAT(refusal(R"({"prompt": "a", "response": "b", "prompt": "c"})"),
               AllOf(HasSubstr("c.jsonl:1:43: error: the key 'prompt' occurs twice in one object")));
   EXPECT_THAT(refusal(R"({"messages": [{"role": "user", "content": "a", "content": "b"}]})"),
@@ -188,7 +188,7 @@ TEST(ConversationRecord, RefusesAKeyThatStandsTwice) {
   EXPECT_THAT(refusal(many + R"(, "k0": 1})"), HasSubstr("the key 'k0'"));
 }
 
-TEST(ConversationRecord, RefusesWhatIsNoConversationAtItsPlace) {
+TEST(ConversationRecord, RefusesOtherRecordsWithTheirLocation) {
   EXPECT_THAT(refusal("[1]"), HasSubstr("c.jsonl:1:1: error: a conversation is a list"));
   EXPECT_THAT(refusal(R"({"instruction": 5, "output": "x"})"), HasSubstr("c.jsonl:1:17"));
   EXPECT_THAT(refusal(R"({"instruction": "a", "output": ["x"]})"), HasSubstr("'output' is a list"));
@@ -286,7 +286,7 @@ TEST(ConversationFormat, ChatMl) {
               HasSubstr("<|im_end|>"));
 }
 
-TEST(ConversationFormat, NamesAreUpstreams) {
+TEST(ConversationFormat, NamesEqualAmdPrimussNames) {
   EXPECT_EQ(conversation_format("alpaca"), ConversationFormat::kAlpaca);
   EXPECT_EQ(conversation_format("bridge_squad"), ConversationFormat::kSquad);
   EXPECT_EQ(conversation_format("openai"), ConversationFormat::kChatMl);
@@ -325,7 +325,7 @@ TEST(ConversationFormat, NoTokenSpansPromptAndAnswer) {
 }
 
 // A tokenizer that puts a space before every text does so once per text, not before each answer.
-TEST(ConversationFormat, ASpaceInFrontOfTextsIsNotPutInFrontOfAnswers) {
+TEST(ConversationFormat, TheTokenizersLeadingSpaceIsNotAddedToAnswers) {
   const TemporaryFolder folder;
   const auto tokenizer =
       tiny_tokenizer(folder, {{"\n", "\n"}}, {"</s>", "<|im_start|>", "<|im_end|>"}, /*sentencepiece=*/true);
@@ -368,7 +368,7 @@ TEST(ConversationFormat, InlineBos) {
   EXPECT_EQ(static_cast<size_t>(std::ranges::find(tokens.learned, 1) - tokens.learned.begin()), prompt);
 }
 
-TEST(ConversationFormat, PromptIsTheBeginningOfWhatIsLearned) {
+TEST(ConversationFormat, ThePromptIsAPrefixOfTheTrainedText) {
   const auto bytes = make_byte_tokenizer();
   const ConversationWriter writer(ConversationFormat::kAlpaca, *bytes);
   LearnedTokens tokens;
@@ -391,7 +391,7 @@ class ConversationFiles : public testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(ConversationFiles, LinesAndListsAreTheSame) {
+TEST_F(ConversationFiles, JsonLinesAndListsAreEqual) {
   std::string lines, list = "\xEF\xBB\xBF [\n";
   for (int i = 0; i < 500; ++i) {
     const std::string one = R"({"question": "q)" + std::to_string(i) + R"(", "answer": "a"})";
@@ -409,7 +409,7 @@ TEST_F(ConversationFiles, LinesAndListsAreTheSame) {
   EXPECT_EQ(read(folder_.write("c.json", list + "]")).ids, a.ids);
 }
 
-TEST_F(ConversationFiles, MistakesHaveTheirLine) {
+TEST_F(ConversationFiles, MistakesAreReportedWithTheirLine) {
   const std::string good = R"({"question": "q", "answer": "a"})";
   EXPECT_THAT(
       error_of([&] { read(folder_.write("a.jsonl", good + "\n" + good + "\n{\"question\": \"q\"}\n")); }),
@@ -442,7 +442,7 @@ TEST_F(ConversationFiles, MistakesHaveTheirLine) {
     EXPECT_THAT(error_of([&] { read(folder_.write("h.jsonl", many), 4); }), HasSubstr("h.jsonl:101:"));
 }
 
-TEST_F(ConversationFiles, BrokenRecordsMayBeLeftOut) {
+TEST_F(ConversationFiles, BrokenRecordsMayBeSkipped) {
   const std::string good = R"({"question": "q", "answer": "a", "id": 1})"
                            "\n";
   const std::string path = folder_.write("a.jsonl", good + "{broken\n" +
@@ -471,7 +471,7 @@ TEST_F(ConversationFiles, BrokenRecordsMayBeLeftOut) {
               HasSubstr("none of 2 records is a conversation; the first: "));
 }
 
-TEST_F(ConversationFiles, CountsReplacedContentsAndQuestionsWithoutAnAnswer) {
+TEST_F(ConversationFiles, CountsReplacedContentsAndUnansweredQuestions) {
   const std::string both =
       R"({"prompt": "c", "messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]})"
       "\n";
@@ -498,7 +498,7 @@ TEST_F(ConversationFiles, AHugeLineIsRefusedBeforeItIsRead) {
               HasSubstr("huge.jsonl:1"));
 }
 
-TEST_F(ConversationFiles, CopiesBesideAPartAreNotRead) {
+TEST_F(ConversationFiles, BackupCopiesAreNotRead) {
   for (const char* name : {"d/train.jsonl", "d/train.jsonl.bak", "d/train.jsonl~", "d/train-2.jsonl.old",
                            "d/validation.jsonl", "d/validation.jsonl.orig"})
     folder_.write(name, "{}\n");
@@ -507,7 +507,7 @@ TEST_F(ConversationFiles, CopiesBesideAPartAreNotRead) {
   EXPECT_EQ(files.valid.size(), 1U);
 }
 
-TEST_F(ConversationFiles, FoldersHaveParts) {
+TEST_F(ConversationFiles, FoldersContainSplits) {
   folder_.write("d/train-00000-of-00002.jsonl", "");
   folder_.write("d/train-00001-of-00002.jsonl", "");
   folder_.write("d/validation.json", "");
@@ -525,7 +525,7 @@ TEST_F(ConversationFiles, FoldersHaveParts) {
   EXPECT_EQ(find_conversations((folder_ / "e").string(), "tool").train.size(), 1U);
 }
 
-TEST_F(ConversationFiles, NamesOfTheHubSayWhatToDo) {
+TEST_F(ConversationFiles, HubNamesGetAHint) {
   EXPECT_THAT(error_of([] { find_conversations("tatsu-lab/alpaca"); }),
               AllOf(HasSubstr("Primus does not download"), HasSubstr("load_dataset('tatsu-lab/alpaca'")));
   EXPECT_THAT(error_of([] { find_conversations("no/such/file.jsonl"); }), HasSubstr("paths are relative to"));

@@ -92,7 +92,7 @@ TEST(CyclicDataset, DrawsAsMegatronsRandomSampler) {
   }
 }
 
-TEST(CyclicDataset, HasEachSampleOnceAnEpochInAnotherOrder) {
+TEST(CyclicDataset, HasEachSampleOncePerEpochInANewOrder) {
   const auto data = make_cyclic(std::make_unique<Numbers>(20), {.micro_batch_size = 4});
   std::vector<std::vector<int32_t>> epochs(3);
   for (int64_t draw = 0; draw < 60; ++draw)

@@ -56,7 +56,7 @@ class PaddedSource final : public TokenSource {
 };
 
 // Positions whose label is a pad token have no loss. All other positions have one.
-TEST(GptDataset, PadTokensAreNoLabels) {
+TEST(GptDataset, PadTokensHaveNoLoss) {
   const GptDataset dataset(std::make_shared<PaddedSource>(), {0, 50, 6, 30, 1234}, {.pad = 9}, "train");
   std::vector<int32_t> tokens(7);
   std::vector<float> mask(6);
@@ -71,7 +71,7 @@ TEST(GptDataset, PadTokensAreNoLabels) {
 }
 
 // Counts the labels that a step divides its loss by. Data without a mask need not be read.
-TEST(GptDataset, CountsLabelsThatAreLearned) {
+TEST(GptDataset, CountsTrainedLabels) {
   const auto source = std::make_shared<PaddedSource>();
   const GptDataset plain(source, {0, 50, 6, 30, 1234}, {}, "train");
   EXPECT_EQ(plain.learned_tokens(3), 6);
@@ -707,7 +707,7 @@ class CountingDataset final : public Dataset {
   int64_t size_;
 };
 
-TEST(BatchLoader, GivesEachRankItsRowsInOrder) {
+TEST(BatchLoader, EachRankGetsItsRowsInOrder) {
   const CountingDataset data(1000);
   for (const int prefetch : {0, 1, 5}) {
     for (const int threads : {1, 3}) {
@@ -780,7 +780,7 @@ TEST(BatchLoader, MarksDocuments) {
   EXPECT_EQ(batch.document_starts, (Tokens{0, 2, 5, 6, 8, 13, 16}));
 }
 
-TEST(BatchLoader, SaysWhenTheDataIsUsedUp) {
+TEST(BatchLoader, ReportsTheEndOfTheData) {
   const CountingDataset data(5);
   for (const int prefetch : {0, 3}) {
     BatchLoader loader(data, {.micro_batch_size = 2, .prefetch = prefetch});

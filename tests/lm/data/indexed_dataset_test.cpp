@@ -71,7 +71,7 @@ TEST(IndexedDataset, KeepsEveryTokenType) {
 
 // For more than 256 MiB, the fingerprint covers pieces of 16 KiB: the first, the last, and others at equal
 // distances.
-TEST(IndexedDataset, TheFingerprintOfMuchDataIsOfPiecesAllOverIt) {
+TEST(IndexedDataset, TheFingerprintOfLargeDataCoversSpreadPieces) {
   const TemporaryFolder folder;
   IndexedDatasetWriter writer(folder / "x", TokenType::kI32);
   writer.add_sequence(std::vector<int32_t>{0});
@@ -138,7 +138,7 @@ TEST_F(BrokenIndex, Missing) {
   EXPECT_THAT(error_of([&] { IndexedDataset::open(folder_ / "none"); }), HasSubstr("data file '"));
 }
 
-TEST_F(BrokenIndex, ATextFileIsPointedToTokenize) {
+TEST_F(BrokenIndex, ATextFileGetsAHintAboutTokenize) {
   folder_.write("corpus.txt", "words");
   EXPECT_THAT(error_of([&] { IndexedDataset::open(folder_ / "corpus.txt"); }),
               AllOf(HasSubstr("is a file, not the prefix"), HasSubstr("primus data tokenize --input")));
@@ -153,7 +153,7 @@ TEST_F(BrokenIndex, AnyTruncationIsAnError) {
 }
 
 // An index that names one large sequence many times would need terabytes to merge, split or order.
-TEST_F(BrokenIndex, SequencesThatLieOverEachOther) {
+TEST_F(BrokenIndex, OverlappingSequences) {
   const auto all = static_cast<int32_t>(data_.size() / 2);
   for (size_t i = 0; i < 61; ++i) {
     put<int32_t>(kLengths + 4 * i, all);
@@ -209,7 +209,7 @@ TEST_F(BrokenIndex, DocumentsOutOfOrder) {
   EXPECT_THAT(error(), HasSubstr("document 2 begins at sequence"));
 }
 
-TEST_F(BrokenIndex, DocumentsEndEarly) {
+TEST_F(BrokenIndex, DocumentsThatEndEarly) {
   put<int64_t>(kDocuments + 8 * 61, 60);
   EXPECT_THAT(error(), HasSubstr("the documents end at sequence 60 of 61"));
 }

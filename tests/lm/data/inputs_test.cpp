@@ -40,7 +40,7 @@ class Inputs : public testing::Test {
 };
 
 // Zeros after a gzip member are padding: gzip -t accepts such files, and Python reads them.
-TEST_F(Inputs, ZerosBehindAMemberOfGzipAreFilling) {
+TEST_F(Inputs, ZerosAfterAGzipMemberArePadding) {
   for (const size_t zeros : {0u, 1u, 511u, 300'000u}) {
     const std::string filling(zeros, '\0');
     EXPECT_EQ(content_of(folder_.write("a.jsonl.gz", gzipped(kLine) + filling)), kLine) << zeros;
@@ -69,7 +69,7 @@ TEST_F(Inputs, LongWindowsOfZstdAreRead) {
   EXPECT_EQ(content_of(folder_.write("a.jsonl.zst", packed)), kLine);
 }
 
-TEST_F(Inputs, TextNamedAsCompressedIsNamed) {
+TEST_F(Inputs, UncompressedTextWithACompressedNameIsReported) {
   for (const char* ending : {"gz", "zst"}) {
     const std::string name = (folder_ / "a.jsonl").string();
     EXPECT_THAT(error_with(folder_.write(std::string("a.jsonl.") + ending, kLine)),
@@ -78,7 +78,7 @@ TEST_F(Inputs, TextNamedAsCompressedIsNamed) {
   }
 }
 
-TEST_F(Inputs, TheCaseOfEndingsDoesNotMatter) {
+TEST_F(Inputs, ExtensionsIgnoreCase) {
   for (const auto& [name, content] : {std::pair("A.JSONL", kLine),
                                       {"B.Json", kLine},
                                       {"C.jsonl.GZ", gzipped(kLine)},
@@ -94,7 +94,7 @@ TEST_F(Inputs, TheCaseOfEndingsDoesNotMatter) {
   EXPECT_THAT(error_with(folder_.write("b.feather", "x")), HasSubstr("an Arrow file"));
 }
 
-TEST_F(Inputs, FoldersSayWhichFilesTheyHoldBesides) {
+TEST_F(Inputs, SkippedFilesOfFoldersAreNoted) {
   for (const char* name :
        {"in/a.txt", "in/b.MD", "in/x.py", "in/deep/y.py", "in/deep/z.man", "in/deep/README", "in/.hidden"})
     folder_.write(name, "text");
@@ -114,7 +114,7 @@ TEST_F(Inputs, FoldersSayWhichFilesTheyHoldBesides) {
 }
 
 // A compressed text is cut at the same positions as the uncompressed text.
-TEST_F(Inputs, APackedTextHasTheSameParts) {
+TEST_F(Inputs, ACompressedTextHasTheSamePieces) {
   std::string text;
   for (int i = 0; i < 3000; ++i) text += "Paragraph " + std::to_string(i) + " says what it says.\n\n";
   const auto parts = [](const std::string& path) {
@@ -135,7 +135,7 @@ TEST_F(Inputs, APackedTextHasTheSameParts) {
 }
 
 // The JSON files of runs and models are not read as text.
-TEST_F(Inputs, RunsAndModelsAreNoText) {
+TEST_F(Inputs, RunAndModelFoldersAreNoText) {
   folder_.write("run/experiment.yaml", "exp_name: x\n");
   folder_.write("run/metrics.jsonl", kLine);
   folder_.write("checkpoints/latest", "iter_0000005\n");
@@ -172,7 +172,7 @@ TEST_F(Inputs, LinksToMissingFilesAreRefused) {
               HasSubstr("validation.jsonl' is a link to a missing file"));
 }
 
-TEST_F(Inputs, TwoStarsReachAllFoldersBelow) {
+TEST_F(Inputs, TwoStarsMatchFoldersAtAnyDepth) {
   for (const char* name : {"in/x.py", "in/deep/y.py", "in/deep/er/z.py", "in/z.c", "in/.git/a.py"})
     folder_.write(name, name);
   const std::string in = (folder_ / "in").string();
@@ -190,7 +190,7 @@ TEST_F(Inputs, TwoStarsReachAllFoldersBelow) {
 }
 
 // Hints name the options of the command that is running.
-TEST_F(Inputs, HintsAreThoseOfTheCommand) {
+TEST_F(Inputs, HintsNameTheCommandsOptions) {
   TrainTokenizerOptions options;
   options.inputs = {folder_.write("a.jsonl", "{\"body\": \"a\"}\n")};
   options.bpe.vocab_size = 300;

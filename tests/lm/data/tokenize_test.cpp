@@ -516,7 +516,7 @@ class Interrupted : public Tokenize, public testing::WithParamInterface<Interrup
 };
 
 // After a process is killed, the next call uses everything that it had saved.
-TEST_P(Interrupted, ByKilling) {
+TEST_P(Interrupted, WorkIsContinuedAfterAKill) {
   const pid_t child = ::fork();
   if (child == 0) {
     const auto begin = std::chrono::steady_clock::now();
@@ -539,7 +539,7 @@ TEST_P(Interrupted, ByKilling) {
   EXPECT_FALSE(Env::posix().status(PartialFolder::path_for(options_.output_prefix)));
 }
 
-TEST_P(Interrupted, OnRequestAgainAndAgain) {
+TEST_P(Interrupted, WorkIsContinuedAfterRepeatedRequests) {
   options_.save_seconds = 1000;
   std::atomic<bool> stop = false;
   options_.stop = &stop;

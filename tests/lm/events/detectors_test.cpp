@@ -78,14 +78,14 @@ std::vector<std::string> reported_of(const std::vector<double>& validation) {
 }
 
 // A loss that is NaN once and then finite again is not reported.
-TEST(Detectors, ANanThatPassesIsNoDivergence) {
+TEST(Detectors, ASingleNanIsNoDivergence) {
   Detectors detectors;
   const std::vector<RunWarning> first = detectors.iteration(step(1, kNaN));
   ASSERT_EQ(first.size(), 1U);
   EXPECT_TRUE(std::isinf(first[0].limit));
 }
 
-TEST(Detectors, AHealthyRunHasNothingToTell) {
+TEST(Detectors, AHealthyRunGivesNoWarning) {
   EXPECT_THAT(reported(500,
                        [](std::int64_t i) {
                          const auto x = static_cast<double>(i);
@@ -98,7 +98,7 @@ TEST(Detectors, AHealthyRunHasNothingToTell) {
 }
 
 // The loss of a run with lr=1: it grows from 7.6 to 147 within 60 steps.
-TEST(Detectors, ALossThatHasGrownIsToldOnce) {
+TEST(Detectors, AGrownLossIsReportedOnce) {
   const auto diverging = [](std::int64_t i) {
     return step(i, i <= 20 ? 7.6 : 7.6 + 3.5 * static_cast<double>(i - 20));
   };
@@ -112,7 +112,7 @@ TEST(Detectors, ALossThatHasGrownIsToldOnce) {
 }
 
 // The loss of a run with lr=1 in its first five steps.
-TEST(Detectors, ALossThatGrowsFromTheFirstStepOnIsTold) {
+TEST(Detectors, ALossThatGrowsFromTheFirstStepIsReported) {
   EXPECT_THAT(reported(60, [](std::int64_t i) { return step(i, i == 1 ? 5.5 : 18.5); }),
               ElementsAre("loss_growth@5"));
 }
@@ -123,7 +123,7 @@ TEST(Detectors, OneBadBatchIsNoDivergence) {
 
 // A fine-tune with one packed sequence per step, of which half are memorized: losses of 2.5 and 9.4
 // alternate.
-TEST(Detectors, LossesOfUnlikeSequencesAreNoDivergence) {
+TEST(Detectors, VaryingLossesOfDifferentSequencesAreNoDivergence) {
   const std::vector<double> one_epoch = {2.86, 8.74, 9.4, 2.5, 8.9, 2.6, 9.1, 9.4, 2.5, 2.9};
   const auto alternating = [&](std::int64_t i) {
     return one_epoch[static_cast<std::size_t>(i * 7) % one_epoch.size()];
@@ -149,7 +149,7 @@ TEST(Detectors, RecordedLossesOfAFineTuneAreNoDivergence) {
 
 // If a loss is near zero, noise may change it tenfold, which is not reported. Growth to a large loss is
 // reported.
-TEST(Detectors, ALossThatIsLearnedByHeartMayGrowTenfold) {
+TEST(Detectors, ALossOfMemorizedTextMayGrowTenfold) {
   EXPECT_THAT(reported(60, [](std::int64_t i) { return step(i, i < 10   ? 3.0
                                                                : i < 40 ? 0.01
                                                                         : 0.2); }),
@@ -160,17 +160,17 @@ TEST(Detectors, ALossThatIsLearnedByHeartMayGrowTenfold) {
               ElementsAre("loss_growth@42"));
 }
 
-TEST(Detectors, ALossThatGrowsAgainIsToldAgain) {
+TEST(Detectors, ALossThatGrowsAgainIsReportedAgain) {
   EXPECT_THAT(reported(100, [](std::int64_t i) { return step(i, i % 50 >= 30 ? 40.0 : 3.0); }),
               ElementsAre("loss_growth@32", "loss_growth@82"));
 }
 
-TEST(Detectors, ALossThatIsNoNumberIsTold) {
+TEST(Detectors, ANanLossIsReported) {
   EXPECT_THAT(reported(30, [](std::int64_t i) { return step(i, i < 10 ? 3.0 : kNaN); }),
               ElementsAre("loss_growth@10"));
 }
 
-TEST(Detectors, AGradientNormThatSpikes) {
+TEST(Detectors, GradientSpikesAreReported) {
   EXPECT_THAT(reported(200, [](std::int64_t i) { return step(i, 3, i == 50 || i == 52 ? 20 : 1); }),
               ElementsAre("gradient_spike@50"));
   EXPECT_THAT(reported(200, [](std::int64_t i) { return step(i, 3, i == 50 || i == 150 ? 20 : 1); }),
@@ -181,7 +181,7 @@ TEST(Detectors, AGradientNormThatSpikes) {
 }
 
 // After the data have been memorized, the norm of an ordinary batch is no spike.
-TEST(Detectors, AGradientNormLikeThatOfTheBeginningIsNoSpike) {
+TEST(Detectors, AnInitialGradientNormIsNoSpike) {
   const auto memorized = [](double late) {
     return reported(200, [=](std::int64_t i) {
       return step(i, 3, i == 150 ? late : i <= 30 ? 1.5 : 3.3e-7);
@@ -191,7 +191,7 @@ TEST(Detectors, AGradientNormLikeThatOfTheBeginningIsNoSpike) {
   EXPECT_THAT(memorized(20), ElementsAre("gradient_spike@150"));
 }
 
-TEST(Detectors, AStepTimeThatHasDoubled) {
+TEST(Detectors, DoubledStepTimesAreReported) {
   EXPECT_THAT(reported(100, [](std::int64_t i) { return step(i, 3, 1, i <= 51 ? 1.0 : 2.1); }),
               ElementsAre("slow_steps@61"));
   // One slow step in ten, such as a step that saves a checkpoint, causes no warning.
@@ -201,7 +201,7 @@ TEST(Detectors, AStepTimeThatHasDoubled) {
   EXPECT_THAT(reported(500, [](std::int64_t i) { return step(i, 3, 1, i > 480 ? 0.1 : 0.01); }), IsEmpty());
 }
 
-TEST(Detectors, AnEvaluationThatGotWorseThreeTimes) {
+TEST(Detectors, ThreeWorseningEvaluationsAreReported) {
   EXPECT_THAT(reported_of({5, 4, 3, 3.1, 3.2, 3.3, 3.4, 3.5}), ElementsAre("worse_evaluations@60"));
   EXPECT_THAT(reported_of({5, 4, 3, 3.1, 3.2, 3.15, 3.3, 3.4}), IsEmpty());
   // After a new best loss, three worse evaluations are reported again.
@@ -210,7 +210,7 @@ TEST(Detectors, AnEvaluationThatGotWorseThreeTimes) {
 }
 
 // Evaluations of few tokens differ by chance, because each reads other sequences.
-TEST(Detectors, EvaluationsOfFewTokensMayVary) {
+TEST(Detectors, EvaluationsOfFewTokensMayScatter) {
   const auto reported_with = [](std::int64_t tokens, double step) {
     Detectors detectors;
     std::size_t reported = 0;
@@ -224,7 +224,7 @@ TEST(Detectors, EvaluationsOfFewTokensMayVary) {
 }
 
 // The log and warnings.jsonl have each warning once. A resumed run also compares with earlier evaluations.
-TEST(Detectors, WarningsOfAMonitor) {
+TEST(Detectors, AMonitorReportsWarnings) {
   FaultEnv env;
   const RunFolder folder({"/work", "amd", "root", "test"});
   const Path logs = folder.rank_logs("pre_trainer", 0);

@@ -12,7 +12,7 @@
 namespace primus {
 namespace {
 
-TEST(DevicePeak, TheBestIsKeptPerDevice) {
+TEST(DevicePeak, TheMaximumIsStoredPerDevice) {
   const test::TemporaryFolder folder;
   const Path file = folder.path() / "a" / "primus" / "peaks.json";
   DevicePeak first("cpu | bf16", file);
@@ -32,7 +32,7 @@ TEST(DevicePeak, TheBestIsKeptPerDevice) {
   EXPECT_EQ(DevicePeak("cpu | bf16", file).value(), 9e11);
 }
 
-TEST(DevicePeak, AMistakeGivesWayToAMeasurement) {
+TEST(DevicePeak, AnImpossiblePeakIsReplacedByAMeasurement) {
   const test::TemporaryFolder folder;
   const Path file = folder.path() / "peaks.json";
   DevicePeak("d", file).seen(100);
@@ -48,7 +48,7 @@ TEST(DevicePeak, AMistakeGivesWayToAMeasurement) {
   EXPECT_EQ(DevicePeak("d", file).value(), 30);
 }
 
-TEST(DevicePeak, WhatIsNoPeakIsPassedOver) {
+TEST(DevicePeak, InvalidPeaksAreIgnored) {
   const test::TemporaryFolder folder;
   const Path file = folder.path() / "peaks.json";
   for (const char* text : {"", "[", "[1]", "{\"d\": \"fast\"}", "{\"d\": -1}", "{\"d\": 1e999}"}) {
@@ -70,7 +70,7 @@ TEST(DevicePeak, WhatIsNoPeakIsPassedOver) {
   EXPECT_EQ(without.value(), 7);
 }
 
-TEST(DevicePeak, LiesInTheUsersCache) {
+TEST(DevicePeak, IsStoredInTheUsersCache) {
   setenv("XDG_CACHE_HOME", "/x/cache", 1);
   EXPECT_EQ(DevicePeak::default_file(), Path("/x/cache/primus/peaks.json"));
   setenv("XDG_CACHE_HOME", "relative", 1);

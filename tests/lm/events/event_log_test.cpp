@@ -92,7 +92,7 @@ TEST(EventLog, WritesEveryKindAsALineThatIsReadBack) {
   EXPECT_THAT(text, HasSubstr(R"({"event":"stop","step":1,"rank":0,"time":1000.500000,"cause":"SIGTERM")"));
 }
 
-TEST(EventLog, OtherRanksWriteWhatIsTheirOwn) {
+TEST(EventLog, OtherRanksWriteTheirOwnEvents) {
   RunEvent own = step(7);
   own.rank = 3;
   EXPECT_EQ(facts_json(own), R"({"iteration":7,"nan_iterations":0,"elapsed_time_per_iteration_ms":500.0,)"
@@ -100,7 +100,7 @@ TEST(EventLog, OtherRanksWriteWhatIsTheirOwn) {
 }
 
 // Steps after the checkpoint from which a process resumed are void.
-TEST(EventLog, AResumedRunMakesLaterStepsVoid) {
+TEST(EventLog, AResumedRunVoidsLaterSteps) {
   FaultEnv env;
   {
     EventLog log(kFile, env);
@@ -124,7 +124,7 @@ TEST(EventLog, AResumedRunMakesLaterStepsVoid) {
   EXPECT_FALSE(read_last_step(kFile, text, last, env));
 }
 
-TEST(EventLog, ATornLineCostsOnlyItself) {
+TEST(EventLog, ATornLineDoesNotAffectOtherLines) {
   // The cut removes at least the newline, and at most all characters except the first.
   const std::string stop =
       R"({"event":"stop","step":1,"rank":0,"time":1000.500000,"cause":"SIGTERM","before":0,"facts":{}})";
@@ -148,7 +148,7 @@ TEST(EventLog, ATornLineCostsOnlyItself) {
 }
 
 // If offsets are wrong, as in an edited file, reading takes longer but loses no event.
-TEST(EventLog, WrongOffsetsAreNoticed) {
+TEST(EventLog, WrongOffsetsAreDetected) {
   FaultEnv env;
   {
     EventLog log(kFile, env);
@@ -350,7 +350,7 @@ TEST(EventLog, AMillionHostileLinesTakeBoundedTimeAndMemory) {
 }
 
 // Prints the time to log one step. For an overhead of 0.5 %, steps must take 200 times as long.
-TEST(EventLog, CostOfAStep) {
+TEST(EventLog, AStepCostsLittle) {
   const test::TemporaryFolder folder;
   for (const int rank : {0, 1}) {
     EventLog log(event_file(folder.path(), rank));

@@ -41,7 +41,7 @@ IterationRecord record_for_test() {
   return record;
 }
 
-TEST(FormatIteration, IsPrimusLineAndMore) {
+TEST(FormatIteration, ContainsAmdPrimussLine) {
   EXPECT_EQ(format_iteration(record_for_test()),
             " iteration        3/      50 | consumed samples:           24 | "
             "elapsed time per iteration (ms): 812.3/810.9 | compute per GPU (TFLOP/s/GPU): 1.2 (avg 1.3) | "
@@ -61,7 +61,7 @@ TEST(FormatIteration, NamesTheWorstBalancedLayer) {
               HasSubstr(" | expert imbalance: 1.67 (layer 2: 2.50) | dropped: 1.00% |"));
 }
 
-TEST(FormatIteration, WarmUpHasTheFormWithoutAverages) {
+TEST(FormatIteration, WarmUpLinesHaveNoAverages) {
   IterationRecord record = record_for_test();
   record.throughput.average.reset();
   record.throughput.eta.reset();
@@ -77,7 +77,7 @@ TEST(FormatIteration, WarmUpHasTheFormWithoutAverages) {
             "data wait: 10.0%");
 }
 
-TEST(FormatIteration, MemoryAndOtherLosses) {
+TEST(FormatIteration, ShowsMemoryAndOtherLosses) {
   IterationRecord record = record_for_test();
   record.other_losses = {{"load_balancing_loss", 1.02}};
   record.memory = DeviceMemory{"hip", 96.0 * (1 << 30), 192.0 * (1 << 30)};
@@ -88,7 +88,7 @@ TEST(FormatIteration, MemoryAndOtherLosses) {
 }
 
 // Unknown or uninformative values are left out of the line.
-TEST(FormatIteration, LeavesOutWhatSaysNothing) {
+TEST(FormatIteration, OmitsMeaninglessFields) {
   IterationRecord record = record_for_test();
   record.memory = DeviceMemory{"cpu", 1e9, 2e9};
   record.throughput.eta.reset();
@@ -97,7 +97,7 @@ TEST(FormatIteration, LeavesOutWhatSaysNothing) {
   EXPECT_THAT(format_iteration(record), ::testing::EndsWith(" | number of nan iterations:   0"));
 }
 
-TEST(FormatIteration, SaysNan) {
+TEST(FormatIteration, ShowsNan) {
   IterationRecord record = record_for_test();
   record.lm_loss = std::numeric_limits<double>::quiet_NaN();
   EXPECT_THAT(format_iteration(record), HasSubstr(" | lm loss: NAN | "));
@@ -186,7 +186,7 @@ TEST(FormatIteration, ParsersOfPrimusLogsReadIt) {
   }
 }
 
-TEST(FormatEvaluation, IsMegatronLine) {
+TEST(FormatEvaluation, IsMegatronsLine) {
   EXPECT_EQ(format_evaluation({.iteration = 100, .lm_loss = 2.0}),
             " validation loss at iteration 100 | lm loss value: 2.000000E+00 | lm loss PPL: 7.389056E+00");
   EXPECT_THAT(format_evaluation({.iteration = 1, .lm_loss = 1000.0}), HasSubstr("PPL: 4.851652E+08"));
@@ -203,7 +203,7 @@ TEST(NumericsFault, NamesTheIterationAndTheOperator) {
   EXPECT_FALSE(error.hint().empty());
 }
 
-TEST(FormatIteration, ANaNHasNoSign) {
+TEST(FormatIteration, NanHasNoSign) {
   IterationRecord record = record_for_test();
   record.lm_loss = -std::numeric_limits<double>::quiet_NaN();
   record.grad_norm = -std::numeric_limits<double>::quiet_NaN();

@@ -57,7 +57,7 @@ std::string joined(const std::vector<std::string>& lines) {
   return text;
 }
 
-TEST(LiveView, ShowsWhatMatters) {
+TEST(LiveView, ShowsTheStateOfTheRun) {
   const std::string text = joined(render(running(), Terminal{}, 100, 30, 102));
   for (const char* what :
        {"42%", "step 420/1000", "ETA 3m 10s", "4.81", "from 9", "5.5", "at step 400", "10.8k tokens/s",
@@ -85,7 +85,7 @@ TEST(LiveView, FitsEveryWindow) {
   EXPECT_THAT(one[0], HasSubstr("step 420/1000"));
 }
 
-TEST(LiveView, SaysWhatIsDoneBeforeTheFirstStep) {
+TEST(LiveView, ShowsPhasesBeforeTheFirstStep) {
   LiveState s;
   s.name = "pretrain";
   EXPECT_THAT(joined(render(s, Terminal{}, 80, 24, 1)), HasSubstr("starting"));
@@ -95,7 +95,7 @@ TEST(LiveView, SaysWhatIsDoneBeforeTheFirstStep) {
               ::testing::AllOf(HasSubstr("43%"), HasSubstr("tokenizing corpus.txt")));
 }
 
-TEST(LiveView, ALossThatIsNoNumberIsSeen) {
+TEST(LiveView, ANanLossIsShown) {
   LiveState s = running();
   s.losses.add(std::numeric_limits<double>::quiet_NaN());
   s.last->nan_iterations = 1;

@@ -85,7 +85,7 @@ TEST(ToJson, BytesThatAreNoTextDoNotStopARun) {
   EXPECT_EQ(iteration_of_line(line), 1);
 }
 
-TEST(IterationOfLine, RefusesWhatIsNotOurs) {
+TEST(IterationOfLine, RefusesOtherLines) {
   for (const char* line :
        {"", "{", "[]", "3", "{\"iteration\":1.5}", "{\"iteration\":\"1\"}", "{\"iter\":1}",
         "{\"iteration\":18446744073709551615}", "{\"iteration\":-5}", "{\"iteration\":3}x"}) {
@@ -94,7 +94,7 @@ TEST(IterationOfLine, RefusesWhatIsNotOurs) {
   EXPECT_EQ(iteration_of_line(std::string(100'000, '[')), -1);
 }
 
-TEST(MetricsFile, ResumeDropsWhatWillBeWrittenAgain) {
+TEST(MetricsFile, ResumeDropsLinesThatWillBeWrittenAgain) {
   FaultEnv env;
   {
     MetricsFile file(kFile, 0, env);
@@ -107,7 +107,7 @@ TEST(MetricsFile, ResumeDropsWhatWillBeWrittenAgain) {
   EXPECT_THAT(iterations(env), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
 }
 
-TEST(MetricsFile, StartingOverKeepsTheEarlierFileBeside) {
+TEST(MetricsFile, ANewStartKeepsTheEarlierFile) {
   FaultEnv env;
   for (int i = 1; i <= 3; ++i) MetricsFile(kFile, 0, env).write(record(i));
   EXPECT_THAT(iterations(env), ElementsAre(3));
@@ -115,7 +115,7 @@ TEST(MetricsFile, StartingOverKeepsTheEarlierFileBeside) {
   EXPECT_THAT(iterations(env, "/run/metrics.previous-2.jsonl"), ElementsAre(2));
 }
 
-TEST(MetricsFile, AFileThatIsRemovedIsWrittenAgain) {
+TEST(MetricsFile, ARemovedFileIsWrittenAgain) {
   FaultEnv env;
   MetricsFile file(kFile, 0, env);
   for (int i = 1; i <= 3; ++i) file.write(record(i));
@@ -155,7 +155,7 @@ TEST(MissingIterations, AreNamed) {
   EXPECT_EQ(missing_iterations(kFile, 2, env), "1-2");
 }
 
-TEST(EvaluatedLosses, AreThoseOfTheIteration) {
+TEST(EvaluatedLosses, BelongToTheirIteration) {
   FaultEnv env;
   EXPECT_THAT(evaluated_losses(kFile, 4, env), ElementsAre());
   MetricsFile file(kFile, 0, env);
@@ -179,7 +179,7 @@ TEST(MetricsFile, EvaluationsMayHaveBitsPerByte) {
   EXPECT_NE(format_evaluation(record).find(" | bits per byte: 1.2500"), std::string::npos);
 }
 
-TEST(MetricsFile, ATornTailGoes) {
+TEST(MetricsFile, ATornLastLineIsRemoved) {
   const std::string good = "{\"iteration\":1}\n{\"iteration\":2}\n";
   for (const std::string tail :
        {"{\"iterat", "{\"iteration\":3}", "garbage\n", "\n", "\n\n", "{\"iteration\":9}\n{\"iter"}) {
@@ -193,7 +193,7 @@ TEST(MetricsFile, ATornTailGoes) {
   }
 }
 
-TEST(MetricsFile, NothingGoodLeavesNothing) {
+TEST(MetricsFile, AFileWithoutValidLinesBecomesEmpty) {
   for (const std::string all :
        {"{\"iteration\":9}\n", "junk", "\n\n\n", "{\"iteration\":9}\n{\"iteration\":10}\n"}) {
     FaultEnv env;
@@ -267,7 +267,7 @@ TEST(MetricsFile, SyncOutlivesAPowerFailure) {
 // A run of 12 iterations saves a checkpoint at every fourth iteration. The run is killed at each single file
 // operation, and then restarted. After SIGKILL, completed writes stay, and one write may be partial. The file
 // must have exactly one line per iteration.
-TEST(MetricsFile, OneLineForEachIterationWhateverKills) {
+TEST(MetricsFile, HasOneLinePerIterationAfterAnyKill) {
   constexpr int kLast = 12, kEvery = 4;
   const auto run = [](FaultEnv& env, std::int64_t& checkpoint) {
     MetricsFile file(kFile, checkpoint, env);

@@ -158,7 +158,7 @@ TEST(MlperfLog, WithoutItsTargetARunIsAborted) {
   EXPECT_EQ(std::ranges::count(keys(env), "run_stop"), 1);
 }
 
-TEST(MlperfLog, AnErrorEndsWhatHadBegun) {
+TEST(MlperfLog, AnErrorClosesOpenIntervals) {
   FaultEnv env;
   {
     const LoggedRun run(env);
@@ -172,7 +172,7 @@ TEST(MlperfLog, AnErrorEndsWhatHadBegun) {
   EXPECT_EQ(all.back().at("metadata").at("status"), "aborted");
 }
 
-TEST(MlperfLog, ARunThatGoesOnAppends) {
+TEST(MlperfLog, AResumedRunAppends) {
   FaultEnv env;
   {
     const LoggedRun first(env);
@@ -194,7 +194,7 @@ TEST(MlperfLog, ARunThatGoesOnAppends) {
   EXPECT_EQ(block->at("metadata").at("samples_count"), 8);
 }
 
-TEST(MlperfLog, ARunThatHasOnlyToEvaluateBeginsWithIt) {
+TEST(MlperfLog, ARunThatOnlyEvaluatesBeginsWithTheEvaluation) {
   FaultEnv env;
   const LoggedRun run(env);
   EXPECT_TRUE(run.log->end()) << "end() must succeed before any event";
@@ -206,7 +206,7 @@ TEST(MlperfLog, ARunThatHasOnlyToEvaluateBeginsWithIt) {
                           "eval_stop", "run_stop"));
 }
 
-TEST(MlperfLog, ANewRunKeepsTheOldFileBeside) {
+TEST(MlperfLog, ANewRunKeepsTheOldFile) {
   FaultEnv env;
   make_folders("/run", env);
   write_file(kFile, "old\n", env);
@@ -216,7 +216,7 @@ TEST(MlperfLog, ANewRunKeepsTheOldFileBeside) {
   EXPECT_EQ(keys(env).front(), "cache_clear");
 }
 
-TEST(MlperfLog, ThroughputIsThatOfTheBlock) {
+TEST(MlperfLog, ThroughputCoversTheBlock) {
   FaultEnv env;
   MlperfOptions what = options();
   what.throughput = true;
@@ -235,7 +235,7 @@ TEST(MlperfLog, ThroughputIsThatOfTheBlock) {
   EXPECT_EQ(all[all.size() - 2].at("key"), "block_stop");
 }
 
-TEST(MlperfLog, NumbersThatJsonHasNotAreText) {
+TEST(MlperfLog, NanAndInfinityAreText) {
   FaultEnv env;
   const LoggedRun run(env);
   run.log->begin(0);

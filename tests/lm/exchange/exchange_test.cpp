@@ -139,7 +139,7 @@ TEST(Exchange, ReadsTheExpertsOfQwen3VlByColumns) {
   }
 }
 
-TEST(Exchange, TakesTheTokenizerAlong) {
+TEST(Exchange, CopiesTheTokenizer) {
   const TemporaryFolder folder;
   const Path in = folder.path() / "in", out = folder.path() / "out";
   std::filesystem::copy(golden("llama"), in);
@@ -150,7 +150,7 @@ TEST(Exchange, TakesTheTokenizerAlong) {
   EXPECT_FALSE(std::filesystem::exists(out / "notes.txt"));
 }
 
-TEST(Exchange, CompanionsAreWhatTheirNamesSay) {
+TEST(Exchange, CompanionFilesAreRecognizedByTheirNames) {
   const TemporaryFolder folder;
   const Path in = folder.path() / "in", out = folder.path() / "out";
   std::filesystem::copy(golden("llama"), in);
@@ -216,7 +216,7 @@ std::vector<TensorSource> sources_of(const SafetensorsFolder& weights, Replace&&
 
 // Published Llama 4, Gemma 3 and Ministral 3 also process images. The export has only the language model. In
 // transformers 5, its tensor names start with "model.".
-TEST(Exchange, TakesTheLanguageModelOfAModelThatSees) {
+TEST(Exchange, ReadsTheLanguageModelOfAVisionModel) {
   for (const auto& [model, type] :
        {std::pair("llama4", "llama4"), {"gemma3", "gemma3"}, {"ministral3", "mistral3"}}) {
     for (const bool within : {false, true}) {
@@ -248,7 +248,7 @@ TEST(Exchange, TakesTheLanguageModelOfAModelThatSees) {
 
 // The golden is written in Qwen3.5's published layout. Exchanging this folder gives the golden's tensors
 // again.
-TEST(Exchange, TakesExpertsThatLieInTwoTensors) {
+TEST(Exchange, ReadsExpertsInTwoTensors) {
   const TemporaryFolder folder;
   const Path in = folder.path() / "in", out = folder.path() / "out";
   test::write_published_qwen3_5(golden("qwen3_5_moe"), in);
@@ -270,7 +270,7 @@ TEST(Exchange, TakesExpertsThatLieInTwoTensors) {
 }
 
 // A target with the name of a model file is refused, because the output is a folder.
-TEST(Exchange, NamesOfFilesAreNoTargets) {
+TEST(Exchange, FilesAreNoTargets) {
   const TemporaryFolder folder;
   const auto error_of = [&](const char* name) {
     try {
@@ -390,7 +390,7 @@ std::string refusal(const TemporaryFolder& folder, const Path& from) {
   }
 }
 
-TEST(Exchange, WhatDoesNotFitIsRefusedByName) {
+TEST(Exchange, MismatchedTensorsAreRefusedByName) {
   const SafetensorsFolder weights = SafetensorsFolder::open(golden("mixtral"));
   const std::string lost = "model.layers.1.block_sparse_moe.experts.2.w1.weight";
   {
@@ -466,7 +466,7 @@ TEST(Exchange, NeverWritesOverAnything) {
 }
 
 // Accepts targets as a shell completes them, and a link to an empty folder elsewhere.
-TEST(Exchange, TargetsAreTakenAsTheyAreTyped) {
+TEST(Exchange, TargetNamesAreUsedLiterally) {
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder.path() / "empty");
   std::filesystem::create_directory(folder.path() / "elsewhere");
@@ -504,7 +504,7 @@ TEST(Exchange, ImpossibleTargetsAreRefusedBeforeAnythingIsWritten) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path() / "here"));
 }
 
-TEST(Exchange, OnlyAnotherModelIsReplacedAndOnlyWhenTold) {
+TEST(Exchange, OnlyModelsAreReplacedAndOnlyOnRequest) {
   const TemporaryFolder folder;
   const Path out = folder.path() / "out";
   exchange(golden("llama"), out);
@@ -537,7 +537,7 @@ TEST(Exchange, OnlyAnotherModelIsReplacedAndOnlyWhenTold) {
 }
 
 // Removes only files that an earlier copy left, and only if the process of that copy has ended.
-TEST(Exchange, NobodyElsesWorkIsRemoved) {
+TEST(Exchange, OtherProcessesWorkIsNotRemoved) {
   const TemporaryFolder folder;
   const Path out = folder.path() / "out", partial = folder.path() / "out.partial";
   std::filesystem::create_directory(partial);
@@ -628,7 +628,7 @@ TEST(Exchange, TensorsThatAreNotFiniteAreNamed) {
   EXPECT_TRUE(exchange(golden("llama"), folder.path() / "good").notes.empty());
 }
 
-TEST(Exchange, SaysWhatTypeTheWeightsAre) {
+TEST(Exchange, ReportsTheTypeOfTheWeights) {
   const TemporaryFolder folder;
   for (const auto& [dtype, name] :
        {std::pair(DType::kF32, "float32"), {DType::kBF16, "bfloat16"}, {DType::kF16, "float16"}}) {
@@ -652,7 +652,7 @@ TEST(Exchange, NarrowingOfDoublesIsNoted) {
   EXPECT_EQ(report.notes, (std::vector<std::string>{"1 tensor(s) are fp64: written as fp32"}));
 }
 
-TEST(Exchange, ACrashAtAnyPointLeavesTheTargetWholeOrAbsent) {
+TEST(Exchange, ACrashLeavesTheTargetCompleteOrAbsent) {
   const ModelFolder from = find_model_folder(golden("qwen2"));
   const SafetensorsFolder reference = SafetensorsFolder::open(from.path);
   const Path out = "folder/out";

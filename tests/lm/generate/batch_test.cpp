@@ -80,7 +80,7 @@ class BatchFamilies : public testing::TestWithParam<NamedConfig> {};
 INSTANTIATE_TEST_SUITE_P(Goldens, BatchFamilies, testing::ValuesIn(writing_golden_configs()),
                          [](const auto& named) { return named.param.name; });
 
-TEST_P(BatchFamilies, EveryTextIsTheOneWrittenAlone) {
+TEST_P(BatchFamilies, EveryTextEqualsTheTextGeneratedAlone) {
   ModelConfig config = GetParam().config;
   config.init_std = 0.2;
   expect_each_as_alone(config, DType::kF32);
@@ -91,7 +91,7 @@ class BatchAttentionKinds : public testing::TestWithParam<NamedConfig> {};
 INSTANTIATE_TEST_SUITE_P(Configs, BatchAttentionKinds, testing::ValuesIn(attention_configs(tiny_config())),
                          [](const auto& named) { return named.param.name; });
 
-TEST_P(BatchAttentionKinds, EveryTextIsTheOneWrittenAlone) {
+TEST_P(BatchAttentionKinds, EveryTextEqualsTheTextGeneratedAlone) {
   ModelConfig config = GetParam().config;
   config.max_positions = 256;
   expect_each_as_alone(config, DType::kF32);
@@ -128,7 +128,7 @@ TEST(Batch, RecordedPassesWriteTheSameTexts) {
 }
 
 // The top-k logits that a pass returns are the k largest logits of its complete rows.
-TEST(Batch, TheLikeliestTokensAreThoseOfAllLogits) {
+TEST(Batch, TopTokensEqualThoseOfAllLogits) {
   const ModelConfig config = tiny_config();
   const auto decoder = batch_decoder(cpu(), config, {.capacity = 20, .sequences = 3});
   BatchReader& reader = decoder->reader();
@@ -168,7 +168,7 @@ TEST(Batch, TheLikeliestTokensAreThoseOfAllLogits) {
   EXPECT_TRUE(reader.next(0).ids.empty());
 }
 
-TEST(Batch, LogitsThatAreNoNumbersAreNamed) {
+TEST(Batch, NanLogitsAreReported) {
   const ModelConfig config = tiny_config();
   const auto decoder = batch_decoder(cpu(), config, {.capacity = 20, .sequences = 2});
   std::vector<float> norm(static_cast<std::size_t>(config.hidden), NAN);
@@ -197,7 +197,7 @@ TEST(Batch, TextsEndWithTheContext) {
   EXPECT_EQ(texts[2].ids, texts[0].ids);
 }
 
-TEST(Batch, WhatDoesNotFitIsRefusedBeforeAnythingIsRead) {
+TEST(Batch, TextsThatDoNotFitAreRefusedBeforeReading) {
   const ModelConfig config = tiny_config();
   const auto decoder = batch_decoder(cpu(), config, {.capacity = 64, .sequences = 3, .pages = 2});
   const auto run = [&](std::vector<std::int32_t> tokens) {

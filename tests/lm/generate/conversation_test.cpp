@@ -52,7 +52,7 @@ auto collect(std::string& text) {
   };
 }
 
-TEST(Conversation, TheReplyEndsWhereTheModelBeginsTheUsersTurn) {
+TEST(Conversation, TheReplyEndsIfTheModelBeginsAUserTurn) {
   const auto decoder = chain_decoder(chain_of(": hi\nUser:"), 512);
   Held held(*decoder);
   const auto tokenizer = make_byte_tokenizer();
@@ -70,7 +70,7 @@ TEST(Conversation, TheReplyEndsWhereTheModelBeginsTheUsersTurn) {
   EXPECT_EQ(conversation.turns(), 2U);
 }
 
-TEST(Conversation, TheReplyEndsWithTheText) {
+TEST(Conversation, TheReplyEndsAtTheEndOfTextToken) {
   const auto decoder = replies(": bye", 512);
   const auto tokenizer = make_byte_tokenizer();
   Conversation conversation(*decoder, *tokenizer, kGreedy);
@@ -79,7 +79,7 @@ TEST(Conversation, TheReplyEndsWithTheText) {
   EXPECT_EQ(reply.reason, StopReason::kStopToken);
 }
 
-TEST(Conversation, ATailThatLooksLikeATurnIsShownWhenItIsNone) {
+TEST(Conversation, TextThatOnlyBeginsLikeATurnIsShown) {
   const auto decoder = replies(": a\nUsx", 512);
   const auto tokenizer = make_byte_tokenizer();
   Conversation conversation(*decoder, *tokenizer, kGreedy);
@@ -89,7 +89,7 @@ TEST(Conversation, ATailThatLooksLikeATurnIsShownWhenItIsNone) {
   EXPECT_EQ(streamed, reply.text);
 }
 
-TEST(Conversation, ReadsOnlyWhatIsNew) {
+TEST(Conversation, ReadsOnlyNewTokens) {
   const auto decoder = replies(": ok", 512);
   Held held(*decoder);
   const auto tokenizer = make_byte_tokenizer();
@@ -105,7 +105,7 @@ TEST(Conversation, ReadsOnlyWhatIsNew) {
   EXPECT_EQ(held(), static_cast<std::int64_t>(first.size()));
 }
 
-TEST(Conversation, ForgetsTheOldestTurnsWhenTheContextIsFull) {
+TEST(Conversation, DropsTheOldestTurnsWhenTheContextIsFull) {
   const auto decoder = replies(": ok", 120);
   Held held(*decoder);
   const auto tokenizer = make_byte_tokenizer();
@@ -121,7 +121,7 @@ TEST(Conversation, ForgetsTheOldestTurnsWhenTheContextIsFull) {
   EXPECT_GE(forgotten, 7U);
 }
 
-TEST(Conversation, SaysHowMuchOfALongTurnIsLost) {
+TEST(Conversation, ReportsHowMuchOfALongTurnIsDropped) {
   auto chain = chain_of(": ok");
   chain.emplace_back('k', 256);
   const auto decoder = chain_decoder(chain, 120);
@@ -136,7 +136,7 @@ TEST(Conversation, SaysHowMuchOfALongTurnIsLost) {
 }
 
 // When old turns are dropped, the token that starts the text stays first.
-TEST(Conversation, ForgetsWholeTurnsBehindABeginningOfText) {
+TEST(Conversation, DropsWholeTurnsAfterTheBosToken) {
   const data::TemporaryFolder folder;
   data::tiny_tokenizer(folder, {}, {"<|endoftext|>", "<s>"});  // 127 and 128
   auto json = nlohmann::json::parse(data::read_all(folder / "tokenizer.json"));
@@ -168,7 +168,7 @@ TEST(Conversation, ForgetsWholeTurnsBehindABeginningOfText) {
   }
 }
 
-TEST(Conversation, ATurnLongerThanTheContextLosesItsBeginning) {
+TEST(Conversation, LongTurnsLoseTheirBeginning) {
   const auto decoder = replies(": ok", 60);
   const auto tokenizer = make_byte_tokenizer();
   Conversation conversation(*decoder, *tokenizer, kGreedy);
@@ -176,7 +176,7 @@ TEST(Conversation, ATurnLongerThanTheContextLosesItsBeginning) {
   EXPECT_EQ(conversation.say("short").text, "ok");
 }
 
-TEST(Conversation, EndsTheReplyWhenItMaySayNoMore) {
+TEST(Conversation, EndsTheReplyAtTheTokenLimit) {
   const auto decoder = chain_decoder(kChain, 512);
   const auto tokenizer = make_byte_tokenizer();
   GenerateSettings settings = kGreedy;
@@ -188,7 +188,7 @@ TEST(Conversation, EndsTheReplyWhenItMaySayNoMore) {
 }
 
 // A fine-tuned model gets prompts in the format of its fine-tuning.
-TEST(Conversation, TurnsAreWrittenInTheFormatOfFineTuning) {
+TEST(Conversation, TurnsHaveTheFormatOfFineTuning) {
   const auto decoder = replies("\nok", 512);
   Held held(*decoder);
   const auto tokenizer = make_byte_tokenizer();
@@ -218,7 +218,7 @@ TEST(Conversation, TurnsAreWrittenInTheFormatOfFineTuning) {
 }
 
 // A system message precedes all turns, and stays when turns are dropped.
-TEST(Conversation, ASystemsTextStaysInFront) {
+TEST(Conversation, TheSystemTextStaysFirst) {
   const auto decoder = replies("\nok", 120);
   Held held(*decoder);
   const auto tokenizer = make_byte_tokenizer();
@@ -243,7 +243,7 @@ TEST(Conversation, ASystemsTextStaysInFront) {
 }
 
 // The SQuAD format has one question and one answer, so each turn starts a new text.
-TEST(Conversation, AFormatOfOneTurnForgetsTheLastOne) {
+TEST(Conversation, SingleTurnFormatsDropTheLastTurn) {
   const auto decoder = replies(": ok", 512);
   Held held(*decoder);
   const auto tokenizer = make_byte_tokenizer();
@@ -257,7 +257,7 @@ TEST(Conversation, AFormatOfOneTurnForgetsTheLastOne) {
 
 // Short convolutions cannot return to the position where two prompts diverge. The second prompt is read from
 // its start.
-TEST(Conversation, AFormatOfOneTurnBeginsAnewWhereTheModelForgetsAll) {
+TEST(Conversation, SingleTurnFormatsRestartIfTheModelCannotDropTokens) {
   ModelConfig config = test::tiny_config();
   config.family = "lfm2";
   config.at(1).attention = &kShortConvolution;

@@ -107,7 +107,7 @@ TEST(Decoder, FusedProductsOfAGpuAgreeWithTheCpu) {
 
 // A fused product reads parameters that its operator does not declare. Where ranks gather declared
 // parameters, the norm is a separate operator.
-TEST(Decoder, RanksThatGatherTheirWeightsFuseNothing) {
+TEST(Decoder, RanksThatGatherWeightsDoNotFuseProducts) {
   ModelConfig config = tiny_config();
   config.family = "qwen2";  // with biases
   config.layers = 1, config.hidden = 1032, config.ffn = 16, config.vocab = 40;
@@ -137,7 +137,7 @@ TEST(Decoder, RanksThatGatherTheirWeightsFuseNothing) {
       false, [] { return std::make_unique<test::GuardDevice>(1, turbo::emulated_kernel_table(32)); });
 }
 
-TEST(Decoder, ForgetsWhatIsTruncated) {
+TEST(Decoder, DropsTruncatedTokens) {
   const ModelConfig config = tiny_config();
   const auto tokens = some_tokens(20, config.vocab);
   const auto decoder = random_decoder(test::cpu(), config, kSeed, {.capacity = 32});
@@ -177,14 +177,14 @@ void expect_short_memory(const ModelConfig& config, bool exactly) {
   EXPECT_EQ(decoder->length(), 0);
 }
 
-TEST(Decoder, ForgetsAllWhereConvolutionsDoNotReachBack) {
+TEST(Decoder, DropsAllTokensIfConvolutionsCannotGoBack) {
   ModelConfig config = tiny_config();
   config.family = "lfm2";
   config.at(1).attention = &kShortConvolution;
   expect_short_memory(config, true);
 }
 
-TEST(Decoder, ForgetsAllWhereStatesDoNotReachBack) {
+TEST(Decoder, DropsAllTokensIfStatesCannotGoBack) {
   ModelConfig config = tiny_config();
   config.family = "qwen3_5_text";
   config.centred_norms = config.attention.output_gate = true;
@@ -193,7 +193,7 @@ TEST(Decoder, ForgetsAllWhereStatesDoNotReachBack) {
   expect_short_memory(config, false);
 }
 
-TEST(Decoder, RefusesWhatDoesNotFit) {
+TEST(Decoder, RefusesTextsThatDoNotFit) {
   const ModelConfig config = tiny_config();
   const auto decoder = random_decoder(test::cpu(), config, kSeed, {.capacity = 8});
   EXPECT_THROW(decoder->read(some_tokens(9, config.vocab)), Error);

@@ -99,7 +99,7 @@ TEST(LossEvaluator, ALossThatIsNotANumberIsAnErrorThatSaysWhere) {
 }
 
 // As in fine-tuning, each conversation is separate, and only labels to learn count.
-TEST(Conversations, AnswersAloneCount) {
+TEST(Conversations, OnlyAnswersHaveLoss) {
   const ModelConfig config = tiny_config();
   data::TokenizedConversations conversations;
   const auto add = [&](std::size_t length, std::vector<std::size_t> learned) {
@@ -154,7 +154,7 @@ ModelConfig uniform_config() {
   return config;
 }
 
-TEST(EvaluateLoss, CountsTextJsonLinesAndIndexedDataAlike) {
+TEST(EvaluateLoss, CountsTextJsonLinesAndIndexedDataEqually) {
   const TemporaryFolder folder;
   const auto tokenizer = make_byte_tokenizer();
   write_file(folder.path() / "a.txt", "In the beginning.\nAnd \xc3\xa9.\n");
@@ -293,7 +293,7 @@ TEST(EvaluateLoss, StopsAfterEnoughTokens) {
 }
 
 // Reports the finished share, from which a percentage and the time left are computed.
-TEST(EvaluateLoss, SaysWhichShareIsDone) {
+TEST(EvaluateLoss, ReportsProgress) {
   const TemporaryFolder folder;
   const auto tokenizer = make_byte_tokenizer();
   std::string text;

@@ -51,7 +51,7 @@ TEST(Generate, TheSeedDecidesTheText) {
   EXPECT_NE(write(1), write(2));
 }
 
-TEST(Generate, AgreesWithItselfWhenItGoesOnFromTheMiddle) {
+TEST(Generate, ContinuingFromTheMiddleGivesTheSameText) {
   const ModelConfig config = tiny_config();
   const auto prompt = some_tokens(4, config.vocab);
   const GenerateSettings settings{.sampling = {.temperature = 1.2, .seed = 9}, .max_tokens = 20};
@@ -64,7 +64,7 @@ TEST(Generate, AgreesWithItselfWhenItGoesOnFromTheMiddle) {
   EXPECT_EQ(generate(*decoder, begun, rest).ids, std::vector<std::int32_t>(whole.begin() + 8, whole.end()));
 }
 
-TEST(Generate, StopsWhereItShould) {
+TEST(Generate, StopsAtStopTokensAndLimits) {
   const auto decoder = chain_decoder(chain_of("abcdef"), 32);
   auto write = [&](GenerateSettings settings, const std::function<bool(std::int32_t)>& on_token = {}) {
     settings.sampling.temperature = 0;
@@ -95,14 +95,14 @@ TEST(Generate, EndsWhenTheContextIsFull) {
   EXPECT_EQ(result.ids, bytes("bcde"));  // three of these are read; the fourth is predicted
 }
 
-TEST(Generate, NeverChoosesAnIdTheTokenizerDoesNotHave) {
+TEST(Generate, NeverChoosesAnIdThatTheTokenizerLacks) {
   const auto decoder = chain_decoder({{'a', 280}, {'a', 'z'}}, 8);
   EXPECT_EQ(
       generate(*decoder, bytes("a"), {.sampling = {.temperature = 0}, .max_tokens = 1, .vocab = 257}).ids,
       bytes("z"));
 }
 
-TEST(FitPrompt, KeepsTheEnd) {
+TEST(FitPrompt, KeepsTheEndOfThePrompt) {
   const auto tokens = some_tokens(10, 96);
   EXPECT_EQ(fit_prompt(tokens, 100, 20).size(), 10U);
   const auto kept = fit_prompt(tokens, 8, 3);

@@ -55,7 +55,7 @@ json another(const json& value) {
 }
 
 // transformers_defaults.json has every key of transformers' configuration classes.
-TEST(ConfigKeys, EveryKeyOfTransformersIsTakenOrRefusedOrHasNoSay) {
+TEST(ConfigKeys, EveryKeyOfTransformersIsReadRefusedOrWithoutEffect) {
   // Keys without effect. Forward passes do not return router logits; the width of windows matters only if
   // layers have windows; latent attention uses the widths of its parts, and treats more key heads than query
   // heads as equally many.
@@ -129,7 +129,7 @@ TEST(ConfigKeys, HeadsOfLatentAttention) {
   }
 }
 
-TEST(ConfigKeys, WindowsCountWhereThereAreAny) {
+TEST(ConfigKeys, WindowKeysMatterOnlyWithWindows) {
   for (const char* family : {"qwen2", "qwen3"}) {
     json root = golden(family);
     root.erase("layer_types");
@@ -145,7 +145,7 @@ TEST(ConfigKeys, WindowsCountWhereThereAreAny) {
   }
 }
 
-TEST(ConfigKeys, WhatAnyModelOfTransformersCanHaveIsRefused) {
+TEST(ConfigKeys, UnsupportedKeysOfAllTransformersModelsAreRefused) {
   const std::pair<const char*, json> refused[] = {{"is_causal", false},
                                                   {"per_layer_config", {{"0", {{"num_attention_heads", 2}}}}},
                                                   {"pruned_heads", {{"0", {1}}}},
@@ -161,7 +161,7 @@ TEST(ConfigKeys, WhatAnyModelOfTransformersCanHaveIsRefused) {
   EXPECT_EQ(notes_of(root), std::vector<std::string>{});
 }
 
-TEST(ConfigKeys, OtherNamesGoBeforeTheUsualOnes) {
+TEST(ConfigKeys, AlternativeNamesOverrideTheUsualNames) {
   const std::tuple<const char*, const char*, const char*> aliases[] = {
       {"mixtral", "num_experts", "num_local_experts"},
       {"gpt_oss", "num_experts", "num_local_experts"},
@@ -203,7 +203,7 @@ TEST(ConfigKeys, IdsOutsideTheVocabularyAreNoted) {
 }
 
 // rope_parameters may be elsewhere or missing, as in transformers 5.23.
-TEST(ConfigKeys, RopeParametersThatStandElsewhereOrNowhere) {
+TEST(ConfigKeys, RopeParametersMayBeElsewhereOrAbsent) {
   json root = golden("llama");
   root.erase("rope_parameters");
   root["max_position_embeddings"] = 512;
@@ -227,7 +227,7 @@ TEST(ConfigKeys, RopeParametersThatStandElsewhereOrNowhere) {
 }
 
 // Only the two branches of DeepSeek-V4 define how positions are rotated, as in transformers 5.24.
-TEST(ConfigKeys, BranchesOfRopeParametersGoBeforeKeysBesideThem) {
+TEST(ConfigKeys, NestedRopeParametersOverrideTopLevelKeys) {
   const json root = golden("deepseek_v4");
   json changed = root;
   changed["rope_parameters"]["compress"]["rope_theta"] = 2000.0;
@@ -356,7 +356,7 @@ TEST(ConfigKeys, IdsOfTokensAreWrittenAsTheyWereRead) {
 
 // Models that process images have tie_word_embeddings next to text_config, inside text_config, or in both
 // places.
-TEST(ConfigKeys, ATiedHeadMayBeSaidOfTheWholeModel) {
+TEST(ConfigKeys, ATiedHeadMayBeAKeyOfTheCompleteModel) {
   json text = golden("qwen3_5");
   text["tie_word_embeddings"] = false;
   json root = {{"model_type", "qwen3_5"}, {"tie_word_embeddings", true}, {"text_config", text}};
@@ -407,7 +407,7 @@ TEST(ConfigKeys, TheTextPartOfQwen3VlsMixturesIsQwen3Moe) {
   EXPECT_TRUE(defaults.tied_embeddings);
 }
 
-TEST(ConfigKeys, QuantisedWeightsThatNothingReadsAreNamed) {
+TEST(ConfigKeys, UnsupportedQuantizedWeightsAreNamed) {
   json root = golden("llama");
   const auto with = [&](const json& config) {
     root["quantization_config"] = config;
@@ -432,7 +432,7 @@ TEST(ConfigKeys, QuantisedWeightsThatNothingReadsAreNamed) {
   EXPECT_NE(refusal(outside).find("quantised with awq"), std::string::npos);
 }
 
-TEST(ConfigKeys, WhatNobodyKnowsIsNotedOnce) {
+TEST(ConfigKeys, UnknownKeysAreNotedOnce) {
   json root = golden("llama");
   root["qk_norm"] = true;
   EXPECT_EQ(notes_of(root),
@@ -450,7 +450,7 @@ TEST(ConfigKeys, WhatNobodyKnowsIsNotedOnce) {
             std::vector<std::string>{"config.json: key norm_topk_prob is unknown to Primus and was ignored"});
 }
 
-TEST(ConfigKeys, HostileNamesAreOneShortLineOfPlainText) {
+TEST(ConfigKeys, HostileNamesAreShownAsOneShortLineOfPlainText) {
   json root = golden("llama");
   root["\x1b[2J\n\x7f"] = 1;
   EXPECT_EQ(notes_of(root),
@@ -463,7 +463,7 @@ TEST(ConfigKeys, HostileNamesAreOneShortLineOfPlainText) {
   EXPECT_NE(notes[0].find(" and 2993 more are unknown"), std::string::npos) << notes[0];
 }
 
-TEST(ConfigKeys, ARefusedKeyIsNamedAsTheFileHasIt) {
+TEST(ConfigKeys, ARefusedKeyHasTheNameThatTheFileUses) {
   json root = golden("mixtral");
   root.erase("num_local_experts");
   root["num_experts"] = "eight";

@@ -39,7 +39,7 @@ TEST(FlashLinear, LayersWithoutAttentionHaveLinearAttention) {
   EXPECT_EQ(read(golden("gated_deltanet")).spec(0).attention, &kGatedDeltaNet);
 }
 
-TEST(FlashLinear, KeysThatAreLeftOutAreAsInItsClasses) {
+TEST(FlashLinear, OmittedKeysHaveItsDefaults) {
   const ModelConfig gated = read({{"model_type", "gated_deltanet"},
                                   {"num_hidden_layers", 21},
                                   {"hidden_size", 2048},
@@ -60,7 +60,7 @@ TEST(FlashLinear, KeysThatAreLeftOutAreAsInItsClasses) {
   EXPECT_FALSE(kimi.tied_embeddings);
 }
 
-TEST(FlashLinear, WhatIsNotThereIsRefusedByName) {
+TEST(FlashLinear, UnsupportedSettingsAreRefusedByName) {
   const std::string unsupported = " is not supported for this model family";
   for (const auto& [family, key, value] :
        {std::tuple<const char*, const char*, json>{"kda", "allow_neg_eigval", true},

@@ -52,7 +52,7 @@ TEST(Kimi, DenseLayersAreListedOrCounted) {
   EXPECT_EQ(read(root).dense_layers(), (Layers{0, 1}));
 }
 
-TEST(Kimi, LinearHasNothingOfK3) {
+TEST(Kimi, LinearHasNoneOfK3sParts) {
   for (const auto& [key, value] : {std::pair<const char*, json>{"hidden_act", "situ"},
                                    {"mla_use_output_gate", true},
                                    {"mla_use_nope", false},
@@ -66,7 +66,7 @@ TEST(Kimi, LinearHasNothingOfK3) {
   }
 }
 
-TEST(Kimi, K3IsReadAsItIsWritten) {
+TEST(Kimi, K3RoundTrips) {
   const ModelConfig c = read(golden("kimi_k3"));
   EXPECT_EQ(c.situ_beta, 4);
   EXPECT_EQ(c.situ_linear_beta, 25);
@@ -106,7 +106,7 @@ std::string refused(const std::string& overrides) {
   return "";
 }
 
-TEST(Kimi, SettingsSayWhatK3Is) {
+TEST(Kimi, SettingsDescribeK3) {
   EXPECT_EQ(refused(""), "");
   EXPECT_EQ(refused("      multi_latent_attention: true\n"), "");
   EXPECT_EQ(refused("      mtp_num_layers: 1\n"), "");

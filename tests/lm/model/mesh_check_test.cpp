@@ -30,14 +30,14 @@ MeshMismatch mismatch(const ModelConfig& config, const engine::MeshShape& shape,
   return mesh_mismatch(config, shape, 1, tokens).value_or(MeshMismatch{"none", "", ""});
 }
 
-TEST(MeshCheck, WhatDividesIsTaken) {
+TEST(MeshCheck, DivisibleSizesAreAccepted) {
   EXPECT_EQ(mismatch(mixture(), {}).key, "none");
   EXPECT_EQ(mismatch(mixture(), {.tensor = 6}).key, "none");
   EXPECT_EQ(mismatch(mixture(), {.tensor = 2, .expert = 3, .expert_tensor = 2}).key, "none");
   EXPECT_EQ(mismatch(mixture(), {.tensor = 2, .context = 2}).key, "none");
 }
 
-TEST(MeshCheck, WhatDoesNotIsRefusedWithANumberThatWorks) {
+TEST(MeshCheck, IndivisibleSizesAreRefusedWithANumberThatWorks) {
   const auto expect = [](const ModelConfig& config, const engine::MeshShape& shape, const char* key,
                          const char* what, int fit, std::int64_t tokens = 48) {
     const MeshMismatch found = mismatch(config, shape, tokens);
@@ -106,7 +106,7 @@ TEST(MeshCheck, WhatDoesNotIsRefusedWithANumberThatWorks) {
   expect(no_experts, {.expert_tensor = 2}, "expert_tensor_parallel_size", "no experts", 1);
 }
 
-TEST(MeshCheck, WhatContextRanksCannotDoIsRefused) {
+TEST(MeshCheck, UnsupportedContextRanksAreRefused) {
   using Exchange = engine::ContextParallel::Exchange;
   const auto with = [](const ModelConfig& config, const engine::MeshShape& shape, Exchange exchange) {
     return mesh_mismatch(config, shape, 1, 48, exchange).value_or(MeshMismatch{"none", "", ""});

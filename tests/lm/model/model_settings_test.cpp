@@ -485,7 +485,7 @@ std::string text_of(const std::vector<std::string>& words) {
   return text;
 }
 
-TEST(LayerPattern, NumbersListsAndPythonsNotation) {
+TEST(LayerPattern, ParsesNumbersListsAndPythonsNotation) {
   EXPECT_EQ(text_of({"3"}), "every 3");
   EXPECT_EQ(text_of({"0", "1", "1"}), "011");
   EXPECT_EQ(text_of({"([0]*3+[1]*2)"}), "00011");
@@ -495,7 +495,7 @@ TEST(LayerPattern, NumbersListsAndPythonsNotation) {
   EXPECT_EQ(text_of({"[1]"}), "1");
 }
 
-TEST(LayerPattern, WhatIsNoPattern) {
+TEST(LayerPattern, RefusesOtherText) {
   for (const char* text :
        {"", "0", "-1", "[2]", "[0", "[0]*", "[0]+", "(([0])", "[0]*101", "[0]*99999999999999999999", "[]",
         "x", "[0]]", "((((((((([0])))))))))", "[0]*50*3"}) {

@@ -246,7 +246,7 @@ class Llama4Folder : public testing::Test {
   Path folder_ = Path(testing::TempDir()) / ("llama4_weights." + std::to_string(getpid()));
 };
 
-TEST_F(Llama4Folder, TheLanguageModelIsTakenFromAModelThatSees) {
+TEST_F(Llama4Folder, TheLanguageModelOfAVisionModelIsRead) {
   EXPECT_EQ(load([](const std::string& name) { return "language_model." + name; }), "loaded");
 }
 
@@ -259,7 +259,7 @@ TEST_F(Llama4Folder, TheLanguageModelMayBeAPartOfTheModel) {
   EXPECT_EQ(load([&](const std::string& name) { return rename(name); }, "model.visual.patch"), "loaded");
 }
 
-TEST_F(Llama4Folder, StrangersAreRefusedWhereThereIsNoPrefix) {
+TEST_F(Llama4Folder, UnknownTensorsAreRefusedWithoutAPrefix) {
   EXPECT_NE(load([](const std::string& name) { return name; }).find("vision_model.patch"), std::string::npos);
 }
 

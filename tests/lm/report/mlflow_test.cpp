@@ -45,7 +45,7 @@ Path make_run(const Path& folder, int steps, const std::string& experiment = kEx
   return folder;
 }
 
-TEST(Mlflow, ARunIsWrittenAsItsFiles) {
+TEST(Mlflow, WritesTheFilesOfARun) {
   const test::TemporaryFolder folder;
   const Path store = folder.path() / "mlruns";
   const MlflowRun run = write_mlflow_run(store, make_run(folder.path() / "run", 3));
@@ -70,7 +70,7 @@ TEST(Mlflow, ARunIsWrittenAsItsFiles) {
   EXPECT_FALSE(Env::posix().status(store / "escape"));
 }
 
-TEST(Mlflow, AResumedRunGoesOnInTheSameRun) {
+TEST(Mlflow, AResumedRunContinuesTheSameRun) {
   const test::TemporaryFolder folder;
   const Path store = folder.path() / "mlruns", where = folder.path() / "run";
   const MlflowRun first = write_mlflow_run(store, make_run(where, 2));
@@ -104,7 +104,7 @@ TEST(Mlflow, NamesAreTheExperimentsAndTheStores) {
   EXPECT_THAT(read_file(store / "42" / run.run_id / "meta.yaml"), HasSubstr("run_name: \"a: 'b'\"\n"));
 }
 
-TEST(Mlflow, WhatIsNoRunIsRefused) {
+TEST(Mlflow, OtherFoldersAreRefused) {
   const test::TemporaryFolder folder;
   EXPECT_THROW(write_mlflow_run(folder.path() / "mlruns", folder.path()), Error);
   EXPECT_FALSE(Env::posix().status(folder.path() / "mlruns"));

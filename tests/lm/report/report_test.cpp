@@ -295,7 +295,7 @@ TEST(Curves, KeepExtremesAndNaNOfRunsOfAnyLength) {
   EXPECT_EQ(curves.curves().at("late").size(), positions.size());
 }
 
-TEST(Curves, ShortRunsAreKeptAsTheyAre) {
+TEST(Curves, ShortRunsAreKeptUnchanged) {
   Curves curves(4);
   for (std::int64_t i = 1; i <= 4; ++i) {
     curves.begin(i, 0, 0);

@@ -11,7 +11,7 @@
 namespace primus {
 namespace {
 
-TEST(ChatTemplateBeside, IsReadWithASentencePieceModel) {
+TEST(ChatTemplateBeside, TheTemplateNextToASentencePieceModelIsRead) {
   const test::TemporaryFolder folder;
   std::filesystem::copy_file(PRIMUS_SOURCE_DIR "/tests/golden/tokenizers/sp_bpe.model",
                              folder.path() / "tokenizer.model");

@@ -46,7 +46,7 @@ TEST_P(Golden, Decodes) {
   }
 }
 
-TEST_P(Golden, StreamsWhatItDecodes) {
+TEST_P(Golden, StreamingEqualsDecoding) {
   for (const json& item : cases()) {
     const auto ids = item.at("ids").get<std::vector<int32_t>>();
     StreamDecoder stream(*tokenizer_);

@@ -74,7 +74,7 @@ TEST_P(AttentionKinds, NothingChangesABit) {
 
 // Heads are computed from latents and not kept. More heads need more memory per layer only for the outputs of
 // these heads.
-TEST(LatentAttention, SavesLatentsOnly) {
+TEST(LatentAttention, SavesOnlyLatents) {
   const auto stash_of = [](std::int64_t layers, std::int64_t heads) {
     SessionSettings s = tiny_settings();
     s.model = attention_configs(small_llama()).back().config;

@@ -27,7 +27,7 @@ class BaseWeights : public WholeRuns {
   }
 };
 
-TEST_F(BaseWeights, OtherOnesAreRefused) {
+TEST_F(BaseWeights, DifferentWeightsAreRefused) {
   const Path one = run("one", {"seed=1"}), other = run("other", {"seed=2"});
   run("tuned", {load(one), "finetune=true"});
   EXPECT_THAT(refusal("tuned", {load(other), "finetune=true", "train_iters=6"}),
@@ -50,7 +50,7 @@ TEST_F(BaseWeights, AreComparedByContent) {
   run("tuned", {load(folder), "train_iters=8"});
 }
 
-TEST_F(BaseWeights, AreNotGivenToARunThatHasItsOwn) {
+TEST_F(BaseWeights, AreNotLoadedIntoARunThatHasACheckpoint) {
   const Path one = run("one", {"seed=1"});
   const Path plain = run("plain", {"seed=2"});
   EXPECT_THAT(refusal("plain", {load(one), "seed=2", "train_iters=6"}),
@@ -59,7 +59,7 @@ TEST_F(BaseWeights, AreNotGivenToARunThatHasItsOwn) {
   run("plain", {load(plain.parent_path()), "seed=2", "train_iters=6"});
 }
 
-TEST_F(BaseWeights, ALaterCheckpointOfTheRunIsOnlyTold) {
+TEST_F(BaseWeights, ALaterCheckpointOfTheRunIsOnlyReported) {
   const Path one = run("one", {});
   run("tuned", {load(one.parent_path()), "finetune=true"});
   run("one", {"train_iters=6"});

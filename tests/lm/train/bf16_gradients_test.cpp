@@ -99,7 +99,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Bf16Gradients, testing::ValuesIn(models()),
 
 // After each of the four microbatches, the sum is rounded. The maximum error is 4 times half of 2^-8 of the
 // largest sum. In the Euclidean norm, the error is less than half of this maximum.
-TEST_P(Bf16Gradients, OfFourMicrobatchesAreRoundedAsOftenAndNotMore) {
+TEST_P(Bf16Gradients, AreRoundedOncePerMicrobatch) {
   SessionSettings settings = tiny_settings(DType::kBF16, GetParam().config);
   settings.step.microbatches = 4;
   const Step wide = first_step(settings, DType::kF32), narrow = first_step(settings, DType::kBF16);
@@ -129,7 +129,7 @@ TEST_P(Bf16Gradients, OfFourMicrobatchesAreRoundedAsOftenAndNotMore) {
 
 // Gradients in bf16 save two bytes per parameter that is read in bf16, both in the measured and in the used
 // memory.
-TEST_P(Bf16Gradients, TakeTwoBytesLess) {
+TEST_P(Bf16Gradients, NeedTwoBytesLessPerElement) {
   const SessionSettings settings = tiny_settings(DType::kBF16, GetParam().config);
   const Step wide = first_step(settings, DType::kF32), narrow = first_step(settings, DType::kBF16);
   const std::int64_t saved = wide.measured.persistent - narrow.measured.persistent;
@@ -141,7 +141,7 @@ TEST_P(Bf16Gradients, TakeTwoBytesLess) {
 }
 
 // With one microbatch and parameters used once, each gradient is the fp32 gradient, rounded once.
-TEST(Bf16GradientsOfOneMicrobatch, AreThoseInFp32RoundedOnce) {
+TEST(Bf16GradientsOfOneMicrobatch, EqualFp32GradientsRoundedOnce) {
   SessionSettings settings = tiny_settings(DType::kBF16, tiny_llama());
   settings.step.microbatches = 1;
   const Step wide = first_step(settings, DType::kF32), narrow = first_step(settings, DType::kBF16);
@@ -156,7 +156,7 @@ TEST(Bf16GradientsOfOneMicrobatch, AreThoseInFp32RoundedOnce) {
 }
 
 // A non-finite gradient makes the norm non-finite, and the step is skipped.
-TEST(Bf16GradientsOfABadStep, HaveNoFiniteNorm) {
+TEST(Bf16GradientsOfABadStep, HaveANonFiniteNorm) {
   SessionSettings settings = tiny_settings(DType::kBF16, tiny_llama());
   settings.gradients = DType::kBF16;
   engine::Rank rank(turbo::make_cpu_device(1));

@@ -98,7 +98,7 @@ TEST_P(DataParallelTraining, EqualsOneDeviceOnThreeAndEightRanks) {
 // With shard groups of three ranks, ranks 0 to 2 and ranks 3 to 5 are summed separately. A sum over all six
 // ranks has another order. In any order, a sum of n fp32 numbers is within n u of the exact sum. The
 // tolerance is the one for a single device.
-TEST(HybridShards, OfThreeRanksRoundInAnotherOrder) {
+TEST(HybridShards, ThreeRanksSumInAnotherOrder) {
   SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
   const Outcome one = train_on(settings, 1, {.microbatches = 6});
   const Outcome replicated = train_on(settings, 6, {.microbatches = 6});
@@ -110,7 +110,7 @@ TEST(HybridShards, OfThreeRanksRoundInAnotherOrder) {
 
 // Bits are equal without overlap, with hybrid shards, and with gathered values kept for the backward pass.
 // With gradients reduced in bf16, losses differ by the bf16 rounding.
-TEST_P(DataParallelTraining, OptionsChangeNoMoreThanTheySay) {
+TEST_P(DataParallelTraining, OptionsChangeOnlyTheirDocumentedResults) {
   SessionSettings settings = tiny_settings(GetParam().compute, GetParam().model());
   const Way sharded{.sharding = Sharding::kParameters};
   const Outcome expected = train_on(settings, 4, sharded);
@@ -130,7 +130,7 @@ TEST_P(DataParallelTraining, OptionsChangeNoMoreThanTheySay) {
 
 // Ranks that each hold a part of the weights generate the same text as ranks with all weights. Training is
 // unchanged. The memory stays within the measured amount.
-TEST_P(DataParallelTraining, RanksWithAPartOfTheWeightsWriteTogether) {
+TEST_P(DataParallelTraining, ShardedRanksGenerateTextTogether) {
   SessionSettings settings = tiny_settings(GetParam().compute, GetParam().model());
   const Way whole, sharded{.sharding = Sharding::kParameters},
       hybrid{.sharding = Sharding::kParameters, .shards = 2},
@@ -154,7 +154,7 @@ TEST_P(DataParallelTraining, RanksWithAPartOfTheWeightsWriteTogether) {
 
 // With gradients kept in bf16, every level of sharding gives equal bits, for every way of summing
 // microbatches. Sums over two or four ranks are as accurate as the sums of one rank.
-TEST(Bf16Gradients, TrainAlikeOnEveryLevel) {
+TEST(Bf16Gradients, TrainEquallyOnEveryShardingLevel) {
   for (ModelConfig (*model)() : {tiny_llama, tiny_mixture, tiny_deepseek}) {
     SessionSettings settings = tiny_settings(DType::kBF16, model());
     const Outcome wide = train_on(settings, 1, {});
@@ -181,7 +181,7 @@ TEST(Bf16Gradients, TrainAlikeOnEveryLevel) {
   }
 }
 
-TEST(Bf16Gradients, TrainAlikeOnOtherMeshes) {
+TEST(Bf16Gradients, TrainEquallyOnOtherMeshes) {
   using Shape = engine::MeshShape;
   SessionSettings settings = tiny_settings(DType::kBF16, tiny_mixture());
   settings.model.moe.experts = 4;
@@ -196,7 +196,7 @@ TEST(Bf16Gradients, TrainAlikeOnOtherMeshes) {
 
 // Gradients in bf16 save two bytes per parameter that is read in bf16, if gradients keep their memory between
 // steps.
-TEST(Bf16Gradients, TakeTwoBytesLessOnSeveralRanks) {
+TEST(Bf16Gradients, NeedTwoBytesLessPerElementOnSeveralRanks) {
   for (const Sharding sharding : {Sharding::kNone, Sharding::kParameters}) {
     SessionSettings settings = tiny_settings(DType::kBF16, tiny_llama());
     std::int64_t wide = 0, narrow = 0;
@@ -349,7 +349,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& rule) { return rule.param.name; });
 
 // Sharded memory is inversely proportional to the number of ranks; the rest (tables, scalars) is constant.
-TEST(DataParallelMemory, ShardedStatesFallAsOneOverTheRanks) {
+TEST(DataParallelMemory, ShardedStatesShrinkAsOneOverTheRanks) {
   const SessionSettings settings = tiny_settings(DType::kBF16, tiny_llama());
   std::int64_t whole = 0, half = 0, quarter = 0;
   train_on(settings, 1, {}, &whole);
@@ -362,7 +362,7 @@ TEST(DataParallelMemory, ShardedStatesFallAsOneOverTheRanks) {
 }
 
 // Split masters save two bytes per stored parameter that is read in bf16, with and without sharding.
-TEST(DataParallelMemory, SplitMastersTakeTwoBytesLess) {
+TEST(DataParallelMemory, SplitMastersNeedTwoBytesLessPerElement) {
   for (const int ranks : {1, 4}) {
     SessionSettings settings = tiny_settings(DType::kBF16, tiny_llama());
     const Way way{.sharding = Sharding::kStates};

@@ -97,7 +97,7 @@ TEST(DelayedScales, MemoryPlansAndCheckpointsCountThem) {
   EXPECT_GE(with.memory.persistent - without.memory.persistent, kTensors * (1024 + 4 + 1) * 4);
 }
 
-TEST(DelayedScales, AStepTakesTheMemoryThatWasMeasured) {
+TEST(DelayedScales, AStepUsesTheMeasuredMemory) {
   for (const bool evaluation : {false, true}) {
     SessionSettings settings = settings_with(delayed());
     settings.evaluation = evaluation;
@@ -234,7 +234,7 @@ TEST(DelayedScales, AnyMeshTrainsAsOneRank) {
 
 // In bf16, each sum is rounded with a relative error of up to 2^-9, and fp8 codes with 3 mantissa bits change
 // accordingly.
-TEST(DelayedScales, InBf16UpToTheRoundingOfSums) {
+TEST(DelayedScales, TrainEquallyInBf16UpToRoundingOfSums) {
   const Outcome one = train_on_ranks(settings_with(delayed()), 1, kAlone, 5, 4);
   for (const Way& way : ways()) {
     SCOPED_TRACE(way.name);
@@ -256,7 +256,7 @@ TEST(DelayedScales, PipelinesGiveTheBitsOfOneRank) {
 
 // Covers shared experts, latent projections, and multi-token prediction. The last stage computes multi-token
 // prediction after the blocks.
-TEST(DelayedScales, OfDeepSeekOnAPipelineOfTwo) {
+TEST(DelayedScales, TrainDeepSeekOnTwoPipelineStages) {
   ModelConfig model = tiny_deepseek();
   model.hidden = 64, model.ffn = 96, model.moe.ffn = 32, model.moe.shared_ffn = 32, model.head_dim = 16;
   model.attention.latent = {.q_rank = 32, .kv_rank = 16, .nope_dim = 16, .rope_dim = 16, .value_dim = 16};
@@ -271,7 +271,7 @@ TEST(DelayedScales, OfDeepSeekOnAPipelineOfTwo) {
 }
 
 // A bad step changes neither scales nor weights.
-TEST(DelayedScales, ABadStepLeavesThem) {
+TEST(DelayedScales, ABadStepDoesNotChangeThem) {
   engine::Rank rank(turbo::make_cpu_device(1));
   const SessionSettings settings = settings_with(delayed());
   const auto session = open_session(rank, settings, builtin_families());
@@ -299,7 +299,7 @@ TEST(DelayedScales, ABadStepLeavesThem) {
 }
 
 // A run that resumes with a shorter history keeps the newest magnitudes of each tensor.
-TEST(DelayedScales, AHistoryThatWasLongerKeepsItsNewestSteps) {
+TEST(DelayedScales, AShortenedHistoryKeepsTheNewestSteps) {
   const TemporaryFolder folder;
   ModelConfig model = divisible_llama();
   model.layers = 1;

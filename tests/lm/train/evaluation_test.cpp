@@ -85,7 +85,7 @@ double initial_loss(const config::Experiment& e, const data::Dataset& dataset, s
 
 // The first evaluation starts at sample 0. Each later evaluation, including the final one after the last
 // step, starts where the previous evaluation ended. Test data is read from the start.
-TEST(Evaluation, EachHasTheNextSamples) {
+TEST(Evaluation, EachUsesTheNextSamples) {
   const TemporaryFolder folder;
   const config::Experiment e = experiment(folder.path());
   const FamilyRegistry families = builtin_families();

@@ -170,7 +170,7 @@ std::vector<std::vector<std::byte>> weights_after(const SessionSettings& s, doub
   return weights;
 }
 
-TEST_P(Families, MatricesDecayAndNothingElse) {
+TEST_P(Families, OnlyMatricesDecay) {
   std::vector<std::string> names;
   const SessionSettings s = settings(DType::kF32);
   const auto without = weights_after(s, 0, names), with = weights_after(s, 0.5, names);

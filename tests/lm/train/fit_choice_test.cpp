@@ -78,7 +78,7 @@ Words with(Words more, const Words& settings = kNone) {
   return more;
 }
 
-TEST(FitChoice, MuchMemoryTakesTheWholeBatchAtOnceAndRecomputesNothing) {
+TEST(FitChoice, EnoughMemoryTakesTheWholeBatchWithoutRecomputation) {
   const FitChoice choice = choose(std::int64_t{1} << 40);
   EXPECT_THAT(choice.settings, Contains("micro_batch_size=16"));
   EXPECT_THAT(choice.settings, Contains("recompute_granularity=none"));
@@ -88,7 +88,7 @@ TEST(FitChoice, MuchMemoryTakesTheWholeBatchAtOnceAndRecomputesNothing) {
   EXPECT_EQ(choice.next, "");
 }
 
-TEST(FitChoice, TheLargestMicrobatchThatNeedsNoRecomputation) {
+TEST(FitChoice, ChoosesTheLargestMicrobatchWithoutRecomputation) {
   const std::int64_t two = total(with({"micro_batch_size=2"})), four = total(with({"micro_batch_size=4"}));
   const FitChoice choice = choose((two + four) / 2);
   EXPECT_THAT(choice.settings, Contains("micro_batch_size=2"));
@@ -103,7 +103,7 @@ TEST(FitChoice, TheLargestMicrobatchThatNeedsNoRecomputation) {
 
 // The memory suffices for the smallest microbatch with full recomputation, but not without recomputation. The
 // choice fits into memory. No other policy that fits needs less work.
-TEST(FitChoice, TheLeastRecomputationWhereSmallMicrobatchesAreNotEnough) {
+TEST(FitChoice, ChoosesTheLeastRecomputationIfSmallMicrobatchesDoNotFit) {
   const Words smallest = {"micro_batch_size=1"};
   const double maximum = static_cast<double>(total(with(smallest)));
   const double minimum = static_cast<double>(total({"micro_batch_size=1"}));
@@ -134,7 +134,7 @@ TEST(FitChoice, TheLeastRecomputationWhereSmallMicrobatchesAreNotEnough) {
 }
 
 // In a deep model, recomputing groups of blocks keeps less memory than recomputing each block separately.
-TEST(FitChoice, GroupsOfBlocksWhereEveryBlockByItselfIsTooMuch) {
+TEST(FitChoice, GroupsOfBlocksAreRecomputedIfSingleBlocksNeedTooMuch) {
   const Words base = {"num_layers=160", "recompute_num_layers=160", "hidden_size=64", "seq_length=2048",
                       "micro_batch_size=1"};
   const std::int64_t single = total(base);
@@ -149,7 +149,7 @@ TEST(FitChoice, GroupsOfBlocksWhereEveryBlockByItselfIsTooMuch) {
   EXPECT_LE(choice.need.total(), bytes);
 }
 
-TEST(FitChoice, WhereNothingFitsTheCheapestChangesAreNamed) {
+TEST(FitChoice, IfNothingFitsTheCheapestChangesAreNamed) {
   const Words smallest = {"micro_batch_size=1", "async_save=true"};
   const std::int64_t bytes = total(smallest) * 9 / 10;
   try {
@@ -227,7 +227,7 @@ TEST(FitChoice, RanksAreMeasuredInTheirMesh) {
   EXPECT_THAT(stages.settings, Contains("micro_batch_size=1"));
 }
 
-TEST(FitChoice, AnExperimentThatRanksCannotShareIsRefusedAsEver) {
+TEST(FitChoice, AnExperimentThatRanksCannotShareIsRefused) {
   EXPECT_THROW(choose(std::int64_t{1} << 40, {"tensor_model_parallel_size=3"}, 2), Error);
 }
 

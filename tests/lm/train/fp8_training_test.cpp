@@ -14,7 +14,7 @@ constexpr PrecisionRecipe kHybrid{.fp8 = true, .gradients = DType::kF8E5M2};
 
 // Only linear layers of blocks use fp8. Each of the four blocks has four matrices. Each matrix has three
 // products per microbatch, and a step has three microbatches.
-TEST(Fp8Training, TheProductsAreThoseOfTheBlocksLinearLayers) {
+TEST(Fp8Training, TheBlocksLinearLayersUseFp8) {
   SessionSettings settings = settings_with({});
   const turbo::Meter plain = kernels_of(settings);
   EXPECT_EQ(plain.lines[static_cast<std::size_t>(KernelId::kFp8Gemm)].calls, 0);
@@ -33,12 +33,12 @@ TEST(Fp8Training, TheProductsAreThoseOfTheBlocksLinearLayers) {
 
 // In a mixture without shared experts, only attention uses fp8. Routed experts, routers, embedding and head
 // keep their type.
-TEST(Fp8Training, OfAMixtureAttentionAlone) {
+TEST(Fp8Training, InMixturesOnlyAttentionUsesFp8) {
   const ModelConfig model = tiny_mixture();
   EXPECT_EQ(kernels_of(settings_with(kHybrid, model))[KernelId::kFp8Gemm].calls, 4 * 2 * 3 * 3);
 }
 
-TEST(Fp8Training, AStepTakesTheMemoryThatWasMeasured) {
+TEST(Fp8Training, AStepUsesTheMeasuredMemory) {
   for (const bool evaluation : {false, true}) {
     SessionSettings settings = settings_with(kHybrid);
     settings.evaluation = evaluation;
@@ -46,7 +46,7 @@ TEST(Fp8Training, AStepTakesTheMemoryThatWasMeasured) {
   }
 }
 
-TEST(Fp8Training, FormatsAndRolesDecideTheNumbersAndABlockInBf16IsInBf16) {
+TEST(Fp8Training, FormatsRolesAndBf16BlocksDetermineTheResults) {
   const Outcome plain = train(settings_with({})), hybrid = train(settings_with(kHybrid)),
                 e4m3 = train(settings_with({.fp8 = true})),
                 two = train(settings_with({.fp8 = true, .weight_gradients = false}));
@@ -65,12 +65,12 @@ TEST(Fp8Training, RecomputationAndDeferredWeightGradientsChangeNoBit) {
 
 // Each microbatch has its own scales, so quantisation does not depend on the number of ranks. Sums of
 // gradients differ in their last bits, so one code in a thousand rounds the other way.
-TEST(Fp8Training, TwoRanksTrainAsOneAndEveryLevelOfShardingGivesTheSameBits) {
+TEST(Fp8Training, TwoRanksEqualOneRankAndShardingLevelsHaveTheSameBits) {
   expect_two_ranks_train_as_one(settings_with(kHybrid), 5, 1e-3);
 }
 
 // Each of two tensor ranks quantises its own part of a matrix, so results differ by quantisation errors.
-TEST(Fp8Training, TensorRanksTrainAsOneUpToTheScalesOfTheirParts) {
+TEST(Fp8Training, TensorRanksEqualOneRankUpToScales) {
   ModelConfig model = tiny_llama();
   model.hidden = 64, model.head_dim = 16, model.ffn = 96, model.vocab = 96;
   const Outcome one = train_on_ranks(settings_with(kHybrid, model), 1, kAlone, 5, 2);

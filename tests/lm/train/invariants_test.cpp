@@ -145,7 +145,7 @@ TEST_P(Invariants, TwoRunsAndAnyNumberOfThreadsAgree) {
 }
 
 // A whole step runs as on a GPU: the host cannot access the device memory, and streams run late.
-TEST_P(Invariants, RunsOnADeviceWhoseMemoryIsHidden) {
+TEST_P(Invariants, TrainingRunsOnAGuardDevice) {
   EXPECT_EQ(train(guard_device(), settings_), reference_);
 }
 
@@ -179,7 +179,7 @@ TEST_P(Invariants, DeferringWeightGradientsChangesNothing) {
 }
 
 // A stopped step leaves no trace: repeated from the start, it gives equal bits.
-TEST_P(Invariants, AStepThatIsLeftLeavesNoTrace) {
+TEST_P(Invariants, AnAbortedStepLeavesNoTrace) {
   for (const bool deferred : {false, true}) {
     settings_.step.weight_gradients = deferred ? Policy::kDeferred : Policy::kInline;
     int left = 0;
@@ -215,7 +215,7 @@ TEST_P(Invariants, WritingSamplesChangesNothing) {
   EXPECT_EQ(texts[1], texts[3]);
 }
 
-TEST_P(Invariants, PackedDocumentsKeepThem) {
+TEST_P(Invariants, HoldForPackedDocuments) {
   settings_.step.packed_documents = true;
   const TrainedState packed = train(turbo::make_cpu_device(1), settings_);
   EXPECT_NE(packed, reference_);
@@ -346,7 +346,7 @@ class DeviceApart final : public ForwardingDevice {
 };
 
 // On devices with separate memory, fp32 logits exist for only one part of a slice at a time.
-TEST(LmHead, PartsOfASliceGiveItsBits) {
+TEST(LmHead, PartsOfASliceHaveTheBitsOfTheSlice) {
   SessionSettings settings = tiny_settings(DType::kBF16);
   settings.model.layers = 1;
   settings.step = {.micro_batch = 16, .sequence = 40, .microbatches = 2};
@@ -364,7 +364,7 @@ TEST(LmHead, PartsOfASliceGiveItsBits) {
 }
 
 // Few tokens, as in text generation, are not divided into parts: a part has at least 128 tokens.
-TEST(LmHead, FewTokensAreOnePart) {
+TEST(LmHead, FewTokensFormOnePart) {
   SessionSettings settings = tiny_settings(DType::kBF16);
   for (const std::int64_t tokens : {2, 3, 5}) {
     settings.step = {.micro_batch = 1, .sequence = tokens, .microbatches = 1};
@@ -373,7 +373,7 @@ TEST(LmHead, FewTokensAreOnePart) {
 }
 
 // Logits are made in slices, and all slices contribute to the gradients.
-TEST(LmHead, SlicesOfLogitsGiveTheGradientsOfOne) {
+TEST(LmHead, SlicesOfLogitsEqualOneSlice) {
   SessionSettings settings = tiny_settings();
   settings.model.layers = 1;
   settings.model.hidden = 16;

@@ -60,7 +60,7 @@ Late train_late(const SessionSettings& settings, bool late) {
   return out;
 }
 
-TEST(LateResult, IsTheSameAndWaitsOncePerStep) {
+TEST(LateResult, EqualsTheImmediateResultAndWaitsOncePerStep) {
   for (const ModelConfig& model : {tiny_llama(), tiny_mixture(), tiny_deepseek()}) {
     const SessionSettings settings = tiny_settings(DType::kBF16, model);
     const Late at_once = train_late(settings, false), late = train_late(settings, true);
@@ -72,7 +72,7 @@ TEST(LateResult, IsTheSameAndWaitsOncePerStep) {
 
 // Even if no result is read, at most two steps are in flight, because the host waits before it reuses the
 // buffers of a step.
-TEST(LateResult, StepsThatNobodyAsksForAreWaitedFor) {
+TEST(LateResult, StepsWithoutAReadResultAreWaitedFor) {
   const SessionSettings settings = tiny_settings();
   const Late expected = train_late(settings, false);
   engine::Rank rank(guard_device());
@@ -95,7 +95,7 @@ TEST(LateResult, StepsThatNobodyAsksForAreWaitedFor) {
 // The device itself skips the update of a bad step. When the host reads the result one step later, the
 // weights are unchanged and the batch of that step still exists. So the host can still find the first failing
 // operator.
-TEST(LateResult, ABadStepIsNamedWhenTheNextOneIsOnItsWay) {
+TEST(LateResult, ABadStepIsReportedDuringTheNextStep) {
   SessionSettings settings = tiny_settings();
   engine::Rank rank(guard_device());
   const std::unique_ptr<TrainingSession> session = open_session(rank, settings, builtin_families());

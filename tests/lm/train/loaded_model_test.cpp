@@ -346,7 +346,7 @@ LoadedModel loaded_from(const ModelConfig& folder, const std::vector<std::string
 
 // A run keeps the router losses with which a loaded folder was trained, unless the experiment sets them. A
 // note names these losses.
-TEST(LoadedModel, LossesOfRoutersGoOn) {
+TEST(LoadedModel, LossesOfRoutersContinue) {
   struct Taken {
     ModelConfig config;
     std::vector<std::string> notes;
@@ -454,7 +454,7 @@ TEST(LoadedModel, RopeIsStretchedKeyByKey) {
   EXPECT_EQ(yarn.original_max_positions, 32);
 }
 
-TEST(LoadedModel, YarnsTemperatureIsAnExperimentsToSay) {
+TEST(LoadedModel, AnExperimentMaySetYarnsTemperature) {
   const std::string& settings = kExperiments.at("deepseek_v2");
   const LoadedModel loaded = load(saved(settings), experiment(settings, {"mscale=1", "mscale_all_dim=0.5"}));
   EXPECT_THAT(
@@ -469,7 +469,7 @@ TEST(LoadedModel, YarnsTemperatureIsAnExperimentsToSay) {
               ElementsAre("mscale is 0.707, but config.json has nothing: the experiment's value is used"));
 }
 
-TEST(LoadedModel, WhatTheWeightsWereTrainedWithIsFixed) {
+TEST(LoadedModel, SettingsThatTheWeightsWereTrainedWithAreFixed) {
   const auto refusal = [](const std::string& name, const std::string& setting) -> std::string {
     const std::string& settings = kExperiments.at(name);
     const config::Experiment e = experiment(settings, {setting});
@@ -496,7 +496,7 @@ TEST(LoadedModel, WhatTheWeightsWereTrainedWithIsFixed) {
   EXPECT_EQ(refusal("mixtral", "moe_router_topk=1"), "moe_router_topk is 1, but config.json has 2");
 }
 
-TEST(LoadedModel, WhichLayersConvolveIsTheWeightsToSay) {
+TEST(LoadedModel, TheWeightsDetermineWhichLayersConvolve) {
   const std::string& settings = kExperiments.at("lfm2");
   try {
     load(saved(settings), experiment(settings, {"lfm_layer_types=[conv,conv]"}));

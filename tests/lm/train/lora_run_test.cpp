@@ -41,7 +41,7 @@ class LoraRuns : public WholeRuns {
   const std::string lora_ = "lora={enabled: true, dim: 4, alpha: 8}";
 };
 
-TEST_F(LoraRuns, TrainAdaptersAloneAndGoOnBitForBit) {
+TEST_F(LoraRuns, TrainOnlyAdaptersAndResumeBitForBit) {
   const Path base = run("base", {});
   const Path whole = run("whole", {load(base), "finetune=true", lora_});
   const SafetensorsFolder before = SafetensorsFolder::open(base), after = SafetensorsFolder::open(whole);
@@ -105,7 +105,7 @@ TEST_F(LoraRuns, OtherAdaptersAreRefused) {
 }
 
 // Published weights without a manifest are adapted, and the export has the adapters folded in.
-TEST_F(LoraRuns, PublishedWeightsGoInAndComeOutFolded) {
+TEST_F(LoraRuns, PublishedWeightsAreLoadedAndExportedMerged) {
   const std::string own_tokenizer = "allow_tokenizer_change=true";
   for (const char* bf16 : {"bf16=false", "bf16=true"}) {
     SCOPED_TRACE(bf16);
@@ -146,7 +146,7 @@ TEST_F(LoraRuns, PublishedWeightsGoInAndComeOutFolded) {
 }
 
 // Dropout masks depend on step and token, so a resumed run draws the masks of an uninterrupted one.
-TEST_F(LoraRuns, WithDropoutGoOnBitForBit) {
+TEST_F(LoraRuns, WithDropoutResumeBitForBit) {
   const Path base = run("base", {});
   for (const char* position : {"pre", "post"}) {
     SCOPED_TRACE(position);
@@ -186,7 +186,7 @@ class LoraMixtures : public LoraRuns, public testing::WithParamInterface<const c
 INSTANTIATE_TEST_SUITE_P(Families, LoraMixtures, testing::Values("qwen3_moe", "gpt_oss"),
                          [](const auto& family) { return std::string(family.param); });
 
-TEST_P(LoraMixtures, TrainGoOnAndComeOutFolded) {
+TEST_P(LoraMixtures, TrainResumeAndExportMergedWeights) {
   const Path base = run("base", with({}));
   const Path whole = run("whole", with({load(base), "finetune=true", lora_}));
   const SafetensorsFolder before = SafetensorsFolder::open(base), after = SafetensorsFolder::open(whole);

@@ -158,7 +158,7 @@ INSTANTIATE_TEST_SUITE_P(Lora, LoraModels,
                                          WrittenOut{"deepseek", adapted_deepseek, 3 + 3 * 5}),
                          [](const auto& c) { return std::string(c.param.name); });
 
-TEST_P(LoraModels, IsTheModelWithTheProductsWrittenOut) {
+TEST_P(LoraModels, EqualTheModelWithExplicitProducts) {
   const ModelConfig config = GetParam().config();
   Model adapted(config), whole(without_adapters(config));
   draw_up(adapted);
@@ -214,7 +214,7 @@ TEST(Lora, BeginsAsTheModelWithoutAdapters) {
   EXPECT_NEAR(squares / static_cast<double>(a.size()) * (48 + 6) / 2, 1, 0.3);
 }
 
-TEST(Lora, WhatIsNotTrainedKeepsItsBitsAndHasNoState) {
+TEST(Lora, FrozenWeightsKeepTheirBitsAndHaveNoState) {
   for (const DType compute : {DType::kF32, DType::kBF16}) {
     const SessionSettings settings = tiny_settings(compute, tiny_lora());
     engine::Rank rank(turbo::make_cpu_device(2));
@@ -257,7 +257,7 @@ TEST(Lora, FrozenWeightsTakeNoMemoryForGradientsAndStates) {
   EXPECT_LT(adapted.kernels.total_flops(), whole.kernels.total_flops());
 }
 
-TEST(Lora, ModulesThatAreNotNamedHaveNone) {
+TEST(Lora, UnnamedModulesHaveNoAdapter) {
   ModelConfig config = tiny_lora();
   config.lora.modules = {"linear_proj"};
   Model model(config);
@@ -285,7 +285,7 @@ TEST(Lora, FrozenWeightsCountTwoThirdsOfTheirProducts) {
 }
 
 // Dropout applies to steps, but not to evaluation. B is not zero, so that adapters have an effect.
-TEST(LoraDropout, IsOfTrainingAlone) {
+TEST(LoraDropout, AppliesOnlyInTraining) {
   std::vector<double> evaluated, trained;
   for (const ModelConfig& config : {tiny_lora(), tiny_lora_dropout(), tiny_lora_dropout_after()}) {
     Model model(config);

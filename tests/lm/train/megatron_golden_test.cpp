@@ -116,7 +116,7 @@ class MegatronStep : public testing::TestWithParam<const char*> {
   std::unique_ptr<TrainingSession> session_;
 };
 
-TEST_P(MegatronStep, IsTheSame) {
+TEST_P(MegatronStep, HasTheSameResults) {
   const StepResult result = forward_backward();
   expect_same(result.loss, json_.at("loss"), "loss");
   const std::vector<double> of_depths = json_.at("mtp_losses");

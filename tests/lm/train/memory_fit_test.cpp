@@ -50,7 +50,7 @@ MemoryFit fit(const config::Experiment& e, std::int64_t available) {
                     {.device = available, .host = available, .total = available});
 }
 
-TEST(MemoryFit, WhatFitsFits) {
+TEST(MemoryFit, ARunThatFitsIsAccepted) {
   const config::Experiment e = experiment({});
   const MemoryNeed need = need_of(e);
   EXPECT_GT(need.snapshot, 0);
@@ -104,7 +104,7 @@ TEST(MemoryFit, ACombinationHasOnlyChangesThatHelp) {
 
 // If weights, gradients and fp32 moments already exceed the memory, suggests 8-bit moments and, for a loaded
 // model, adapters.
-TEST(MemoryFit, NarrowMomentsAndAdaptersWhereWeightsAloneAreTooMuch) {
+TEST(MemoryFit, NarrowMomentsAndAdaptersAreOfferedIfWeightsAreTooLarge) {
   const std::vector<std::string> small = {"micro_batch_size=1", "seq_length=64", "async_save=false",
                                           "bf16=true"};
   const MemoryNeed need = need_of(experiment(small));
@@ -143,7 +143,7 @@ TEST(MemoryFit, ChangesAreDescribedByTheMemoryThatIsShort) {
 }
 
 // Data-parallel ranks that all hold the optimizer states are advised to shard them.
-TEST(MemoryFit, RanksAreToldToShareWhatAllOfThemHold) {
+TEST(MemoryFit, RanksGetTheHintToShardReplicatedState) {
   constexpr int kRanks = 8;
   const auto fit_of_rank = [&](const config::Experiment& e, std::int64_t available) {
     const ModelConfig model = model_config_of(e, std::nullopt, families());
@@ -165,7 +165,7 @@ TEST(MemoryFit, RanksAreToldToShareWhatAllOfThemHold) {
   }
 }
 
-TEST(MemoryFit, WhereWeightsAloneAreTooMuchNothingIsPromised) {
+TEST(MemoryFit, NoChangeIsOfferedIfWeightsAloneDoNotFit) {
   const MemoryFit result = fit(experiment({}), 1 << 20);
   EXPECT_FALSE(result.fits);
   EXPECT_TRUE(result.changes.empty());
@@ -174,7 +174,7 @@ TEST(MemoryFit, WhereWeightsAloneAreTooMuchNothingIsPromised) {
 }
 
 // Amounts that would look equal after rounding get more digits.
-TEST(MemoryFit, TheAmountsThatAreComparedAreToldApart) {
+TEST(MemoryFit, ComparedAmountsAreDistinguishable) {
   const auto lack = [](std::int64_t need, std::int64_t have, bool shared = true) {
     MemoryFit fit;
     fit.fits = false;
@@ -194,7 +194,7 @@ TEST(MemoryFit, TheAmountsThatAreComparedAreToldApart) {
 
 // If two ranks share the layers, the reported need and the suggestions refer to the part of one rank.
 // Microbatches that the ranks cannot share are not suggested.
-TEST(MemoryFit, RanksThatShareLayersAreMeasuredAsSuch) {
+TEST(MemoryFit, RanksThatShareLayersAreMeasuredInTheirMesh) {
   const config::Experiment e =
       experiment({"tensor_model_parallel_size=2", "seq_length=511", "micro_batch_size=2"});
   const ModelConfig model = model_config_of(e, std::nullopt, families());
@@ -214,7 +214,7 @@ TEST(MemoryFit, RanksThatShareLayersAreMeasuredAsSuch) {
 }
 
 // If device and host have separate memory, as with a GPU, the run must fit into each of the two.
-TEST(MemoryFit, ADevicesMemoryAndTheHostsAreHeldApart) {
+TEST(MemoryFit, DeviceAndHostMemoryAreSeparate) {
   const MemoryNeed need{
       .device = {.persistent = 800, .stash = 100, .scratch = 0}, .snapshot = 300, .host_buffers = 10};
   EXPECT_TRUE(fits(need, {.device = 1000, .host = 400, .shared = false}));
@@ -224,7 +224,7 @@ TEST(MemoryFit, ADevicesMemoryAndTheHostsAreHeldApart) {
 }
 
 // Memory of a GPU that other programs use does not count as available.
-TEST(MemoryFit, ADeviceWithMemoryOfItsOwnHasWhatNobodyUses) {
+TEST(MemoryFit, DeviceMemoryCountsWhatIsFree) {
   class Gpu : public test::ForwardingDevice {
    public:
     Gpu() : ForwardingDevice(turbo::make_cpu_device(1)) {}

@@ -122,7 +122,7 @@ ModelConfig with_experts() {
   return c;
 }
 
-TEST(MeshCheckpoint, AnyMeshLoadsWhatAnyOtherSaved) {
+TEST(MeshCheckpoint, AnyMeshLoadsCheckpointsOfAnyOther) {
   expect_any_to_any(with_experts(), DType::kF32,
                     {{"one rank", 1},
                      {"dp2 zero1", 2, {}, Sharding::kStates},
@@ -136,7 +136,7 @@ TEST(MeshCheckpoint, AnyMeshLoadsWhatAnyOtherSaved) {
 
 // Any mesh loads bf16 checkpoints with separate master weights, a tied embedding, and experts whose axes have
 // another order in published folders.
-TEST(MeshCheckpoint, InBf16WithTensorsInAnotherOrder) {
+TEST(MeshCheckpoint, LoadsBf16TensorsInAnotherOrder) {
   ModelConfig c = with_experts();
   c.family = "gpt_oss";
   c.tied_embeddings = true;
@@ -152,7 +152,7 @@ TEST(MeshCheckpoint, InBf16WithTensorsInAnotherOrder) {
 }
 
 // Any mesh loads checkpoints with latent projections and multi-token prediction.
-TEST(MeshCheckpoint, OfLatentAttentionAndMultiTokenPrediction) {
+TEST(MeshCheckpoint, ContainsLatentAttentionAndMultiTokenPrediction) {
   ModelConfig c = tiny_deepseek();
   c.moe.experts = 8;
   c.moe.router.groups = 4;
@@ -166,7 +166,7 @@ const config::TrainerConfig kInEightBits{.exp_avg_dtype = "fp8", .exp_avg_sq_dty
 
 // Blocks of 128 elements are counted from the start of a parameter, so blocks are equal for any number of
 // data-parallel ranks. Published tensors may start within a block.
-TEST(MeshCheckpoint, OfMomentsInEightBits) {
+TEST(MeshCheckpoint, ContainsMomentsInEightBits) {
   for (const ModelConfig& model : {with_experts(), tiny_deepseek()}) {
     expect_any_to_any(model, DType::kBF16,
                       {{"one rank", 1},
@@ -178,7 +178,7 @@ TEST(MeshCheckpoint, OfMomentsInEightBits) {
 }
 
 // Blocks are also equal for any number of tensor ranks, if a rank's part of a row is a multiple of a block.
-TEST(MeshCheckpoint, OfMomentsInEightBitsOnTensorRanks) {
+TEST(MeshCheckpoint, LoadsMomentsInEightBitsOnTensorRanks) {
   ModelConfig c = tiny_llama();
   c.layers = 1;
   c.hidden = c.ffn = 256;
@@ -193,7 +193,7 @@ TEST(MeshCheckpoint, OfMomentsInEightBitsOnTensorRanks) {
 constexpr engine::PrecisionRecipe kDelayed{.fp8 = true, .gradients = DType::kF8E5M2, .delayed = {.steps = 5}};
 
 // Every rank has the scales of all layers.
-TEST(MeshCheckpoint, OfDelayedScales) {
+TEST(MeshCheckpoint, ContainsDelayedScales) {
   ModelConfig c = tiny_llama();
   c.layers = 2;
   c.hidden = 64, c.head_dim = 16, c.ffn = 96, c.vocab = 96;
@@ -207,7 +207,7 @@ TEST(MeshCheckpoint, OfDelayedScales) {
 
 // If the rule for scales changes, the magnitudes of the last steps are kept, and the new rule computes the
 // scales from them.
-TEST(MeshCheckpoint, OfDelayedScalesUnderAnotherRule) {
+TEST(MeshCheckpoint, LoadsDelayedScalesUnderAnotherRule) {
   ModelConfig c = tiny_llama();
   c.layers = 1;
   FaultEnv saved;
@@ -246,7 +246,7 @@ TEST(MeshCheckpoint, OfDelayedScalesUnderAnotherRule) {
   }
 }
 
-TEST(MeshCheckpoint, WithoutDelayedScalesTheyAreCountedAndLeft) {
+TEST(MeshCheckpoint, MissingDelayedScalesAreCounted) {
   ModelConfig c = tiny_llama();
   c.layers = 1;
   FaultEnv saved;
@@ -285,7 +285,7 @@ std::map<std::string, std::vector<float>> states_in(const Files& files) {
 
 // If the blocks change, a value is rounded to the precision of its new block. It changes by less than 2^-17
 // of the tensor's largest first moment, or 2^-32 of its largest second moment.
-TEST(MeshCheckpoint, OfMomentsInEightBitsInOtherBlocks) {
+TEST(MeshCheckpoint, LoadsMomentsInEightBitsInOtherBlocks) {
   FaultEnv saved, again;
   const auto before =
       states_in(save_from(tiny_llama(), DType::kF32, {"one rank", 1}, nullptr, saved, kInEightBits));

@@ -918,7 +918,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // The memory of tensors that tensor ranks share is inversely proportional to the number of ranks. Each rank
 // has all norms and positions.
-TEST(MeshMemory, SharedStatesFallWithTheRanks) {
+TEST(MeshMemory, ShardedStatesShrinkWithTheRanks) {
   const auto persistent = [](int ranks) {
     SessionSettings settings = tiny_settings(DType::kBF16, dense());
     std::int64_t bytes = 0;
@@ -1017,7 +1017,7 @@ TEST(MeshExperts, TheKeptRowsOfBiasedExpertsChangeNoBit) {
 }
 
 // The memory for activations of experts grows with the kept rows, not with the largest possible number.
-TEST(MeshExperts, AStepKeepsItsShareOfRows) {
+TEST(MeshExperts, AStepKeepsItsPartOfTheRows) {
   const auto stash = [](double margin, std::int64_t layers, int ranks) {
     ModelConfig model = steered();
     model.layers = layers + 1;  // and one dense layer

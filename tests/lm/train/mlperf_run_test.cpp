@@ -113,7 +113,7 @@ TEST(MlperfRun, HasEveryKeyOfTheRules) {
   EXPECT_LT(place("opt_learning_rate_warmup_steps"), place("opt_learning_rate_decay_steps"));
 }
 
-TEST(MlperfRun, SaysWhatIsSoAndNotWhatVariablesSay) {
+TEST(MlperfRun, ReportsActualValuesAndNotVariables) {
   config::TrainerConfig c = published();
   c.fp8 = "e4m3";
   c.optimizer = "lion";
@@ -137,7 +137,7 @@ TEST(MlperfRun, SaysWhatIsSoAndNotWhatVariablesSay) {
                                              "MLLOG_SUBMISSION_DIVISION, MLLOG_SUBMISSION_PLATFORM in the")));
 }
 
-TEST(MlperfRun, SaysInWhatPrecisionRanksSend) {
+TEST(MlperfRun, ReportsThePrecisionOfExchanges) {
   const auto sent = [](const config::TrainerConfig& c, const engine::MeshShape& shape = {},
                        engine::Sharding sharding = engine::Sharding::kNone) {
     return described(c, {}, 8, shape, sharding).entries.at("lowest_numerical_precision_in_comm");
@@ -158,7 +158,7 @@ TEST(MlperfRun, SaysInWhatPrecisionRanksSend) {
   EXPECT_EQ(sent(c, {.tensor = 2}), wide);
 }
 
-TEST(MlperfRun, TakesItsFileAndItsIntervalFromTheEnvironment) {
+TEST(MlperfRun, ReadsFileAndIntervalFromTheEnvironment) {
   const MlperfOptions plain = described(published(), {}).options;
   EXPECT_EQ(plain.file, Path("/runs/g/u/run/mlperf.log"));
   EXPECT_EQ(plain.loss_interval, 1);

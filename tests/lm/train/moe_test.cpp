@@ -205,7 +205,7 @@ TEST(MixtureOfExperts, ZLossKeepsLogitsSmall) {
   EXPECT_LT(z_after(1), 0.5 * z_after(0));
 }
 
-TEST(MixtureOfExperts, WhichChoicesAreDroppedIsByWeightOrByPosition) {
+TEST(MixtureOfExperts, ChoicesAreDroppedByWeightOrPosition) {
   const auto run_with = [](bool lightest) {
     SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
     settings.model.moe.training = {.capacity_factor = 0.8, .drop_lightest = lightest};
@@ -221,7 +221,7 @@ TEST(MixtureOfExperts, WhichChoicesAreDroppedIsByWeightOrByPosition) {
 }
 
 // In each microbatch, an expert accepts ceil(factor * choices / experts) rows.
-TEST(MixtureOfExperts, DropsWhatIsBeyondTheCapacity) {
+TEST(MixtureOfExperts, DropsTokensBeyondTheCapacity) {
   for (const double factor : {0.8, 1.0, 1.1}) {
     SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
     settings.model.moe.training = {.capacity_factor = factor};
@@ -238,7 +238,7 @@ TEST(MixtureOfExperts, DropsWhatIsBeyondTheCapacity) {
   }
 }
 
-TEST(MixtureOfExperts, EveryLayerHasRandomNumbersOfItsOwn) {
+TEST(MixtureOfExperts, EveryLayerHasItsOwnRandomNumbers) {
   SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
   settings.model.moe.training = {.forced = turbo::RouterRule::Forced::kUniform};
   const StepResult result = TrainingRun(settings).forward_backward();
@@ -279,7 +279,7 @@ TEST(MixtureOfExperts, EvenRoutingIsBalancedAndDropsNothing) {
   }
 }
 
-TEST(MixtureOfExperts, JitterDependsOnTheStepAlone) {
+TEST(MixtureOfExperts, JitterDependsOnlyOnTheStep) {
   SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
   TrainingRun run(settings);
   const double first = run.forward_backward(1).loss;
@@ -287,7 +287,7 @@ TEST(MixtureOfExperts, JitterDependsOnTheStepAlone) {
   EXPECT_EQ(run.forward_backward(1).loss, first);
 }
 
-TEST(MixtureOfExperts, EveryMicrobatchHasRandomNumbersOfItsOwn) {
+TEST(MixtureOfExperts, EveryMicrobatchHasItsOwnRandomNumbers) {
   SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
   settings.model.moe.training = {.forced = turbo::RouterRule::Forced::kUniform};
   settings.step.microbatches = 1;
@@ -300,7 +300,7 @@ TEST(MixtureOfExperts, EveryMicrobatchHasRandomNumbersOfItsOwn) {
 
 // The balance loss counts the experts with the largest of all scores, even if tokens may choose only from
 // some groups. Without groups, a layer with equal input has an equal loss.
-TEST(MixtureOfExperts, GroupsDoNotChangeWhatIsBalanced) {
+TEST(MixtureOfExperts, GroupsDoNotChangeTheBalanceLoss) {
   SessionSettings settings = tiny_settings(DType::kF32, tiny_deepseek());
   settings.model.mtp = {};
   settings.model.moe.choice_bias = false;
@@ -318,7 +318,7 @@ TEST(MixtureOfExperts, GroupsDoNotChangeWhatIsBalanced) {
   EXPECT_EQ(grouped.balance_loss, free.balance_loss);
 }
 
-TEST(MixtureOfExperts, BiasesFollowTheLoadAndNothingElse) {
+TEST(MixtureOfExperts, BiasesFollowOnlyTheLoad) {
   SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
   settings.model.moe.choice_bias = true;
   settings.model.moe.router.scoring = turbo::RouterRule::Scoring::kSigmoid;

@@ -24,7 +24,7 @@ std::vector<std::string> changes(const std::vector<std::string>& before,
   return lines;
 }
 
-TEST(ChangedSettings, AreNamedAsOnACommandLine) {
+TEST(ChangedSettings, AreShownAsCommandLineArguments) {
   EXPECT_THAT(changes({"lr=1e-3"}, {"lr=2e-3"}), ElementsAre("lr: 0.001 -> 0.002"));
   EXPECT_THAT(changes({"data_path=[a,b]", "mock_data=false"}, {"data_path=[a,c]", "mock_data=false"}),
               ElementsAre("data_path: a b -> a c"));
@@ -32,7 +32,7 @@ TEST(ChangedSettings, AreNamedAsOnACommandLine) {
 }
 
 // Keys within a map are reported with the name of the map, because 'dropout' alone names another setting.
-TEST(ChangedSettings, OfAdaptersCarryTheirName) {
+TEST(ChangedSettings, OfAdaptersHaveThePrefixLora) {
   EXPECT_THAT(changes({"lora={enabled: true, dim: 4}"}, {"lora={enabled: true, dim: 4, dropout: 0.1}"}),
               ElementsAre("lora.dropout:  -> 0.1"));
   EXPECT_THAT(changes({"lora={enabled: true, dim: 4}"}, {"lora={enabled: true, dim: 8}"}),

@@ -83,7 +83,7 @@ TEST_P(GraphsOfFamilies, ChangeNoBit) {
 }
 
 // Tests graphs on an asynchronous device on which an access to a stale address faults.
-TEST(Graphs, OnAGuardedDeviceChangeNoBit) {
+TEST(Graphs, ChangeNoBitOnAGuardDevice) {
   for (const ModelConfig& model : {tiny_llama(), tiny_mixture(), tiny_deepseek(), tiny_lora_dropout(),
                                    tiny_lora_dropout_after(), tiny_lora_mixture()}) {
     const SessionSettings s = tiny_settings(DType::kBF16, model);
@@ -91,7 +91,7 @@ TEST(Graphs, OnAGuardedDeviceChangeNoBit) {
   }
 }
 
-TEST(Graphs, UnderSettingsOfStepsChangeNoBit) {
+TEST(Graphs, ChangeNoBitUnderAnyStepSetting) {
   std::vector<SessionSettings> all(9, tiny_settings(DType::kBF16));
   all[0].step.microbatches = 1;
   all[1].step.recompute = {.full_layers = 4, .layers_per_group = 2};
@@ -205,7 +205,7 @@ TEST(GraphsBesideOtherWork, TheHostWaitsOncePerStep) {
 
 // A replayed step with a non-finite result changes nothing. Running its batch kernel by kernel finds the
 // operator, and later steps are replayed again.
-TEST(GraphsBesideOtherWork, ABadStepIsNamedAndLeftOut) {
+TEST(GraphsBesideOtherWork, ABadStepIsReportedAndSkipped) {
   const SessionSettings settings = tiny_settings();
   constexpr std::int32_t kBad = 1, kGood = 2;
   const auto train_with = [&](std::unique_ptr<Device> device, std::int64_t record_after) {
@@ -286,7 +286,7 @@ class HookedDevice final : public ForwardingDevice {
 };
 
 // A stopped step leaves no trace, whether it runs kernel by kernel, is recorded, or is replayed.
-TEST(GraphsBesideOtherWork, StepsThatAreLeftLeaveNoTrace) {
+TEST(GraphsBesideOtherWork, AbortedStepsLeaveNoTrace) {
   for (const ModelConfig& model : {tiny_llama(), tiny_deepseek()}) {
     const SessionSettings settings = tiny_settings(DType::kBF16, model);
     std::atomic<bool> stop = false;
@@ -315,7 +315,7 @@ TEST(GraphsBesideOtherWork, StepsThatAreLeftLeaveNoTrace) {
   }
 }
 
-TEST(GraphsBesideOtherWork, ChoicesAreCountedWithReplays) {
+TEST(GraphsBesideOtherWork, ReplaysCountExpertChoices) {
   const SessionSettings settings = tiny_settings();
   const auto count = [&](std::int64_t record_after) {
     Training run(std::make_unique<HookedDevice>(
@@ -331,7 +331,7 @@ TEST(GraphsBesideOtherWork, ChoicesAreCountedWithReplays) {
 
 // --- cases without recording
 
-TEST(GraphsElsewhere, ADeviceThatCannotRecordTrainsAsItIs) {
+TEST(GraphsElsewhere, ADeviceWithoutGraphsTrainsWithoutGraphs) {
   const SessionSettings settings = tiny_settings();
   Training run(turbo::make_cpu_device(2), settings, 1);
   for (int s = 0; s < kSteps; ++s) run.whole(s);
@@ -341,7 +341,7 @@ TEST(GraphsElsewhere, ADeviceThatCannotRecordTrainsAsItIs) {
   EXPECT_EQ(run.weights(), plain_weights(settings));
 }
 
-TEST(GraphsElsewhere, AFailureToRecordSaysWhatToDo) {
+TEST(GraphsElsewhere, AFailedRecordingReportsTheNextStep) {
   class FailingDevice final : public ForwardingDevice {
    public:
     using ForwardingDevice::ForwardingDevice;
@@ -379,7 +379,7 @@ TEST(GraphsElsewhere, ASchedulesMicrobatchesMustEndOneByOne) {
   EXPECT_EQ(counts->captures, 4);
 }
 
-TEST(GraphsElsewhere, RanksThatTrainTogetherAreNotRecorded) {
+TEST(GraphsElsewhere, StepsOfSeveralRanksAreNotRecorded) {
   SessionSettings settings = tiny_settings();
   const Outcome expected = train_on_ranks(settings, 2, {}, 3, 4);
   settings.step.record_after = 1;

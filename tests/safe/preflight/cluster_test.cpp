@@ -45,7 +45,7 @@ std::vector<Finding> trouble(const std::vector<Finding>& findings) {
   return result;
 }
 
-TEST(Cluster, NothingIsSaidOfNodesThatAreAlike) {
+TEST(Cluster, EqualNodesGiveNoFinding) {
   for (const int count : {1, 2, 3, 8})
     EXPECT_TRUE(trouble(compare_nodes(alike(count), {.clock_skew_seconds = 1})).empty()) << count;
 }
@@ -64,7 +64,7 @@ TEST(Cluster, DriftOfVersionsNamesTheNode) {
   EXPECT_THAT(found[1].measured, HasSubstr("'6.8' on node-1"));
 }
 
-TEST(Cluster, ADeviceThatComputesSomethingElseIsDrift) {
+TEST(Cluster, DifferentResultsOfADeviceAreDrift) {
   auto nodes = alike(3);
   for (auto& node : nodes)
     node.facts.push_back({"performance", "checksum of products of side 512", "0badcafe", Verdict::kFail});
@@ -119,7 +119,7 @@ TEST(Cluster, VariablesThatChangeJobsAreCompared) {
   EXPECT_THAT(found[0].fix, HasSubstr("--env NCCL_ALGO=VALUE"));
 }
 
-TEST(Cluster, AVariableThatIsSetOnSomeNodesOnlyIsNamed) {
+TEST(Cluster, VariablesSetOnOnlySomeNodesAreNamed) {
   for (const char* name : {"NCCL_IB_DISABLE", "RCCL_MSCCL_ENABLE", "HSA_NO_SCRATCH_RECLAIM",
                            "GLOO_SOCKET_IFNAME", "UCX_TLS", "OMP_NUM_THREADS", "CUDA_DEVICE_MAX_CONNECTIONS",
                            "HIP_FORCE_DEV_KERNARG", "NVTE_FUSED_ATTN", "OMPI_MCA_btl", "LD_PRELOAD"}) {
@@ -135,7 +135,7 @@ TEST(Cluster, AVariableThatIsSetOnSomeNodesOnlyIsNamed) {
   EXPECT_TRUE(trouble(compare_nodes(nodes, {})).empty());
 }
 
-TEST(Cluster, RanksOfOneNodeAreComparedInTheirVariables) {
+TEST(Cluster, VariablesOfRanksOfOneNodeAreCompared) {
   auto nodes =
       with_environments({{{"NCCL_ALGO", "Ring"}}, {{"NCCL_ALGO", "Tree"}}, {{"NCCL_ALGO", "Ring"}}, {}});
   for (std::size_t i = 0; i < nodes.size(); ++i) {
@@ -162,7 +162,7 @@ TEST(Cluster, RanksOfOneNodeAreComparedInTheirVariables) {
   EXPECT_EQ(trouble(compare_nodes(cards, {})).size(), 1U);
 }
 
-TEST(Cluster, WhatIsANodesOwnMayDiffer) {
+TEST(Cluster, VariablesOfASingleNodeMayDiffer) {
   for (const char* name : {"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "NODE_RANK",
                            "HOSTNAME", "NCCL_HOSTID", "OMPI_MCA_ess_base_vpid", "OMPI_MCA_orte_hnp_uri",
                            "PRIMUS_JOB_TOKEN", "PRIMUS_SIDE_BY_SIDE", "SLURM_PROCID", "RANK"})
@@ -189,7 +189,7 @@ TEST(Cluster, ClockSkew) {
   EXPECT_THAT(found[0].fix, HasSubstr("chronyd"));
 }
 
-TEST(Cluster, SlowRanksAmongManyAndOfTwo) {
+TEST(Cluster, SlowRanksAreFoundAmongManyAndAmongTwo) {
   auto nodes = alike(8);
   nodes[5].measurements[0].value = 400;
   auto found = trouble(compare_nodes(nodes, {}));
@@ -207,7 +207,7 @@ TEST(Cluster, SlowRanksAmongManyAndOfTwo) {
   EXPECT_THAT(found[0].where, HasSubstr("node-0"));
 }
 
-TEST(Cluster, SpeedsThatScatterAnywayAreNoOutliers) {
+TEST(Cluster, ScatteredSpeedsAreNoOutliers) {
   auto nodes = alike(6);
   const double values[] = {500, 600, 700, 800, 900, 1000};
   for (int i = 0; i < 6; ++i) nodes[static_cast<std::size_t>(i)].measurements[0].value = values[i];

@@ -380,7 +380,7 @@ const Fault kFaults[] = {
 
 class Faults : public ::testing::TestWithParam<Fault> {};
 
-TEST_P(Faults, IsFoundAndNamed) {
+TEST_P(Faults, EachIsFoundAndNamed) {
   const Fault& fault = GetParam();
   FakeMachine fake;
   fault.make(fake);
@@ -408,7 +408,7 @@ TEST_P(Faults, IsFoundAndNamed) {
 INSTANTIATE_TEST_SUITE_P(Seeded, Faults, ::testing::ValuesIn(kFaults),
                          [](const auto& instance) { return std::string(instance.param.name); });
 
-TEST(Faults, NoneOnMachinesInGoodHealth) {
+TEST(Faults, HealthyMachinesHaveNone) {
   for (const auto make : {make_nvidia_node, make_amd_node, make_cpu_node}) {
     FakeMachine fake;
     make(fake);
@@ -446,7 +446,7 @@ TEST(Faults, DemandsAreCheckedInEverySection) {
 }
 
 // In a Slurm job, a node has the name that Slurm's lists use.
-TEST(Faults, ANodeIsCalledAsSlurmCallsIt) {
+TEST(Faults, NodesHaveSlurmsNames) {
   FakeMachine fake;
   make_cpu_node(fake);
   const std::string host = fake.machine()->host_name();
@@ -465,7 +465,7 @@ TEST(Faults, ANodeIsCalledAsSlurmCallsIt) {
 }
 
 // Each rank needs 1 GiB. If the machine has little memory, half of the memory suffices for all ranks.
-TEST(Faults, RanksNeedAGibibyteEachOrHalfTheMemory) {
+TEST(Faults, EachRankNeedsAGibibyteOrTheRanksHalfTheMemory) {
   const auto verdict = [](int ranks, int gib, double available) {
     FakeMachine fake;
     make_cpu_node(fake);
@@ -498,7 +498,7 @@ TEST(Faults, EmptyTextsAreNoFacts) {
   }
 }
 
-TEST(Faults, AClockToolThatSaysNothingIsPassedOver) {
+TEST(Faults, ASilentClockToolIsSkipped) {
   FakeMachine fake;
   fake.tool("chronyc", "exit 0");
   fake.tool("timedatectl", "echo yes");

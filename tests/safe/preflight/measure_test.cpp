@@ -68,7 +68,7 @@ TEST(Corruption, ProductsAreExactOnAnyNumberOfThreads) {
   EXPECT_EQ(a.checksum, b.checksum);
 }
 
-TEST(Corruption, OneFlippedBitIsFoundWithItsRoundAndRow) {
+TEST(Corruption, AFlippedBitIsReportedWithRoundAndRow) {
   for (const int copy : {0, 1, 4}) {
     FlippingDevice device([copy](int n) { return n == copy; });
     const CorruptionResult result = scan_for_corruption(device, {.side = 64, .rounds = 5});
@@ -184,7 +184,7 @@ TEST(Hardware, EveryFileOfTheTableIsReadAndConsistent) {
   EXPECT_FALSE(find_hardware(table, "Another"));
 }
 
-TEST(Hardware, MistakesHaveTheirPlace) {
+TEST(Hardware, MistakesAreReportedWithTheirLocation) {
   const TemporaryFolder folder;
   make_folders(folder.path() / "hardware");
   for (const auto& [text, message] :
@@ -244,7 +244,7 @@ Finding all_reduce_of_8(AllReduceFacts facts) {
   return findings.at(0);
 }
 
-TEST(AllReduce, TheThresholdIsTheHardwaresWithoutAnOption) {
+TEST(AllReduce, WithoutAnOptionTheThresholdComesFromTheHardwareFile) {
   const std::vector<Hardware> table = read_hardware({Path(PRIMUS_SOURCE_DIR) / "presets"});
   const auto gpus = [](const char* name) {
     return std::vector<turbo::DeviceListing>{
@@ -267,7 +267,7 @@ TEST(AllReduce, TheThresholdIsTheHardwaresWithoutAnOption) {
   EXPECT_THAT(unknown.measured, HasSubstr("no threshold is known"));
 }
 
-TEST(AllReduce, WhatIsDemandedAndCannotBeMeasuredHasFailed) {
+TEST(AllReduce, RequestedRatesThatCannotBeMeasuredFail) {
   EXPECT_EQ(all_reduce_of_8({}).verdict, Verdict::kSkip);
   const Finding demanded = all_reduce_of_8({.minimum = Wanted{100, "--rccl-gbs-min"}, .is_demanded = true});
   EXPECT_EQ(demanded.verdict, Verdict::kFail);

@@ -91,7 +91,7 @@ TEST(Report, NothingCheckedIsAFailure) {
   EXPECT_EQ(verdict_of({}), Verdict::kFail);
 }
 
-TEST(Checks, FailClosed) {
+TEST(Checks, AnErrorOrSilenceOfACheckIsAFailure) {
   static constexpr Check kBroken[] = {
       {"a.throws", "a", "?", [](const CheckInput&, Judge&) { throw std::runtime_error("broken"); }},
       {"a.silent", "a", "?", [](const CheckInput&, Judge&) {}},
@@ -119,7 +119,7 @@ TEST(Checks, FactsOfAnotherTypeAreAFailure) {
   EXPECT_EQ(findings[0].verdict, Verdict::kFail);
 }
 
-TEST(Completeness, ARunThatDidNothingItWasAskedForFails) {
+TEST(Completeness, ARunWithoutAnyRequestedTestFails) {
   const auto checks = [](const Assignment& asked, Report report) {
     report.cluster.clear();
     check_completeness(asked, report);
@@ -142,7 +142,7 @@ TEST(Completeness, ARunThatDidNothingItWasAskedForFails) {
   EXPECT_EQ(checks({.only_tests = true}, example()), Names());
 }
 
-TEST(Guard, WorkThatDoesNotAnswerIsLeftBehind) {
+TEST(Guard, WorkThatHangsIsAbandoned) {
   const auto late = guarded<int>(
       [] {
         std::this_thread::sleep_for(400ms);

@@ -99,7 +99,7 @@ Moments step_with(OperatorBench& bench, std::int64_t n, DType first, DType secon
 // Stochastic rounding returns one of the two bf16 numbers around the exact moment. The rounding is unbiased:
 // the mean error of n roundings is within 5 standard deviations. The standard deviation of one rounding is at
 // most half a spacing.
-TEST_P(AdamWTest, MomentsInBf16AreRoundedAtRandomAndKeepTheirMean) {
+TEST_P(AdamWTest, Bf16MomentsAreRoundedStochasticallyAndKeepTheirMean) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kCount = 20011;
   const Moments exact = step_with(bench, kCount, DType::kF32, DType::kF32, 0, 0, 3);
@@ -128,7 +128,7 @@ TEST_P(AdamWTest, MomentsInBf16AreRoundedAtRandomAndKeepTheirMean) {
 
 // The random bits do not depend on the device. They are different if the step, the stream or the element is
 // different.
-TEST_P(AdamWTest, RandomRoundingDependsOnStreamStepAndElementAlone) {
+TEST_P(AdamWTest, StochasticRoundingDependsOnlyOnStreamStepAndElement) {
   OperatorBench bench(GetParam());
   OperatorBench first_device(devices_under_test().front());
   const auto run = [&](OperatorBench& on, std::uint64_t stream, std::int64_t element, int step) {
@@ -145,7 +145,7 @@ TEST_P(AdamWTest, RandomRoundingDependsOnStreamStepAndElementAlone) {
 
 // A bf16 second moment that changes by 0.1 % per step converges. With rounding to nearest, it would not
 // converge.
-TEST_P(AdamWTest, ASlowSecondMomentInBf16DoesNotStop) {
+TEST_P(AdamWTest, SlowSecondMomentsInBf16KeepChanging) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kCount = 4096;
   const Values ones(kCount, 1.0);
@@ -171,7 +171,7 @@ TEST_P(AdamWTest, ASlowSecondMomentInBf16DoesNotStop) {
 }
 
 // A bf16 gradient gives the same bits as an equal fp32 gradient.
-TEST_P(AdamWTest, AGradientInBf16IsTakenAsItIs) {
+TEST_P(AdamWTest, Bf16GradientsAreReadDirectly) {
   OperatorBench bench(GetParam());
   for (const std::int64_t n : {47, 4096}) {
     const Values grad = rounded(random_values(n, 1, 0.3), DType::kBF16);
@@ -209,7 +209,7 @@ TEST_P(AdamWTest, AGradientInBf16IsTakenAsItIs) {
   }
 }
 
-TEST_P(AdamWTest, AZeroGradientOnlyDecays) {
+TEST_P(AdamWTest, ZeroGradientsOnlyDecayWeights) {
   OperatorBench bench(GetParam());
   const Tensor param = bench.upload({1, -2, 3}, DType::kF32, {3});
   bench.run(AdamW{.param = param,
@@ -225,7 +225,7 @@ TEST_P(AdamWTest, AZeroGradientOnlyDecays) {
   EXPECT_EQ(bench.download(param), (Values{0.75, -1.5, 2.25}));
 }
 
-TEST_P(AdamWTest, FactorsOfAGroupMultiplyRateAndDecay) {
+TEST_P(AdamWTest, GroupFactorsMultiplyRateAndDecay) {
   OperatorBench bench(GetParam());
   const auto step = [&](const Settings& set, float rate_factor, float decay_factor) {
     const Tensor param = bench.upload({1, -2, 3}, DType::kF32, {3});

@@ -96,7 +96,7 @@ TEST(BlockCodes, TheUnitIsTheSmallestThatHoldsTheLargestNumber) {
 
 // A value is rounded to one of the two codes around it. The mean over all random numbers is the value, up to
 // the resolution of the random numbers.
-TEST(BlockCodes, KeepTheMeanFromOneUnitOn) {
+TEST(BlockCodes, KeepTheMeanOfValuesAboveOneUnit) {
   for (const float value : {1.25F, 7.9F, 9.3F, 100.9F, 70000.5F}) {
     double first = 0, second = 0;
     for (std::uint32_t random = 0; random < 0x10000; ++random) {
@@ -112,7 +112,7 @@ TEST(BlockCodes, KeepTheMeanFromOneUnitOn) {
   }
 }
 
-TEST(BlockCodes, ASecondMomentIsNeverZeroAndAFirstNeverTwiceItself) {
+TEST(BlockCodes, SecondMomentsAreNeverZeroAndFirstMomentsNeverDouble) {
   const float tiny = std::numeric_limits<float>::denorm_min();
   for (const std::uint32_t random : {0U, 0x7FFFU, 0xFFFFU}) {
     for (const float value : {tiny, 0x1p-30F, 0.49F, 0.51F, 0.99F, 1.0F, 1.01F, 1.99F, 2.01F, 15.9F}) {
@@ -234,7 +234,7 @@ void expect_stored(const Values& stored, const Values& exact, const Values& scal
 
 // A step with 8-bit moments is compared with a step that starts from equal fp32 moments: weights have equal
 // bits, and the new 8-bit moments are the rounded fp32 moments. One of the moments, or both, are in 8 bits.
-TEST_P(BlockMomentsTest, AStepIsThatOfTheNumbersTheyHold) {
+TEST_P(BlockMomentsTest, AStepUsesTheDecodedMoments) {
   for (const std::int64_t n : {kMomentBlock, 3 * kMomentBlock, 150 * kMomentBlock}) {
     for (const auto& [first_coded, second_coded] : {std::pair(true, true), {true, false}, {false, true}}) {
       const Moment m = first(n, first_coded), v = second(n, second_coded);
@@ -289,7 +289,7 @@ TEST_P(BlockMomentsTest, TheMomentsFollowTheirDefinitionInDouble) {
 }
 
 // The stored bits do not depend on the device or on how blocks are divided among calls.
-TEST_P(BlockMomentsTest, DoNotDependOnTheDeviceNorOnHowElementsAreCut) {
+TEST_P(BlockMomentsTest, ResultsDependOnNeitherDeviceNorShards) {
   constexpr std::int64_t kBlocks = 37, kCount = kBlocks * kMomentBlock;
   const auto run = [&](OperatorBench& on, const std::vector<std::int64_t>& cuts) {
     const Tensor param = on.upload(rounded(random_values(kCount, 1), DType::kF32), DType::kF32, {kCount});
@@ -330,7 +330,7 @@ TEST_P(BlockMomentsTest, DoNotDependOnTheDeviceNorOnHowElementsAreCut) {
 // Storing the moments enlarges (first moment) / sqrt(second moment) by a factor of at most 2 sqrt(2). This
 // also holds for elements that are much smaller than the largest element of their block, and for gradients
 // that become zero or are mostly zero.
-TEST_P(BlockMomentsTest, NoUpdateExplodes) {
+TEST_P(BlockMomentsTest, UpdatesAreBounded) {
   constexpr std::int64_t kCount = 8 * kMomentBlock;
   const Moment m = first(kCount), v = second(kCount);
   const Tensor param = bench.zeros(DType::kF32, {kCount});
@@ -363,7 +363,7 @@ TEST_P(BlockMomentsTest, NoUpdateExplodes) {
 
 // A second moment that changes by 0.1 % per step converges. With rounding to nearest, the moment would stop
 // at about a hundredth of its limit.
-TEST_P(BlockMomentsTest, ASlowSecondMomentDoesNotStop) {
+TEST_P(BlockMomentsTest, SlowSecondMomentsKeepChanging) {
   constexpr std::int64_t kCount = 32 * kMomentBlock;
   const Moment m = first(kCount), v = second(kCount);
   for (int number = 1; number <= 400; ++number)
@@ -379,7 +379,7 @@ TEST_P(BlockMomentsTest, ASlowSecondMomentDoesNotStop) {
 // standard deviation of rounding a moment is at most 1/16. A first moment accumulates beta1 / sqrt(1 -
 // beta1^2) = 2.06 times 1/16: 0.129. A second moment with beta2 = 0.95 accumulates 3.04 times 1/16, and the
 // square root halves this deviation: 0.095. Together, the deviation is sqrt(0.129² + 0.095²) = 0.16.
-TEST_P(BlockMomentsTest, TwentyStepsStayWithinTheRoundingOfTheirMoments) {
+TEST_P(BlockMomentsTest, TwentyStepsDifferOnlyByMomentRounding) {
   constexpr std::int64_t kCount = 32 * kMomentBlock;
   const Settings set{.beta2 = 0.95, .weight_decay = 0};
   const Moment m = first(kCount), v = second(kCount);
@@ -417,7 +417,7 @@ TEST_P(BlockMomentsTest, ABadStepChangesNeitherCodesNorScales) {
 }
 
 // Split masters give the same weights and moments as fp32 masters.
-TEST_P(BlockMomentsTest, WorkOnSplitMasters) {
+TEST_P(BlockMomentsTest, UpdateSplitMasters) {
   constexpr std::int64_t kCount = 4 * kMomentBlock;
   const Tensor param = bench.zeros(DType::kF32, {kCount}),
                rounded_param = bench.zeros(DType::kBF16, {kCount});

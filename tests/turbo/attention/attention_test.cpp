@@ -306,7 +306,7 @@ TEST(Attention, Fp16MatchesReference) {
 
 // Gradients of fp16 operands must be fp16 and cannot be accumulated. Other calls throw, because no test
 // covers the accuracy of such calls.
-TEST(Attention, Fp16TakesWholeGradientsOfItsOwnType) {
+TEST(Attention, Fp16OperandsNeedFp16GradientsWithoutAccumulation) {
   OperatorBench bench;
   const AttentionShape s = shape(1, 8, 2, 2, 8, 8);
   Expected expected(s, DType::kF16);

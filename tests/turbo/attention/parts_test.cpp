@@ -185,7 +185,7 @@ Outcome run(OperatorBench& bench, const Case& c, const AttentionReference& all, 
   return result;
 }
 
-TEST(AttentionParts, MergedInAnyOrderEqualTheWhole) {
+TEST(AttentionParts, PartsMergedInAnyOrderEqualTheWhole) {
   for (const DeviceUnderTest& spec : devices_under_test()) {
     OperatorBench bench(spec);
     const std::vector<Case> all = cases();

@@ -8,7 +8,7 @@ namespace {
 class BiasTest : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, BiasTest, ::testing::ValuesIn(devices_under_test()));
 
-TEST_P(BiasTest, AddsAndSumsUp) {
+TEST_P(BiasTest, AddsForwardAndSumsGradients) {
   OperatorBench bench(GetParam());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const auto& [tokens, n] :

@@ -300,7 +300,7 @@ TEST_P(CausalConvTest, BackwardWeightAssignsAndAccumulates) {
 
 // The kernel skips tokens of other documents or sequences (it does not multiply them by zero). NaN in these
 // tokens therefore has no effect.
-TEST_P(CausalConvTest, WhatATokenDoesNotSeeMayBeNan) {
+TEST_P(CausalConvTest, NanThatATokenDoesNotSeeHasNoEffect) {
   OperatorBench bench(GetParam());
   for (const Form form : {Form::kGated, Form::kSilu}) {
     const Case c{2, 7, 8, 3, false, true, DType::kF32, form};
@@ -324,7 +324,7 @@ TEST_P(CausalConvTest, WhatATokenDoesNotSeeMayBeNan) {
 
 // If segments of sequences get the edges of adjacent segments, the segments have the results of the complete
 // sequences. Context parallelism relies on this property: each rank has two segments of every sequence.
-TEST_P(CausalConvTest, PiecesWithTheirEdgesAreTheWhole) {
+TEST_P(CausalConvTest, PiecesWithTheirEdgesEqualTheWhole) {
   OperatorBench bench(GetParam());
   for (const Form form : {Form::kGated, Form::kSilu}) {
     for (const bool documents : {false, true}) {
@@ -428,7 +428,7 @@ struct Reading {
   std::vector<std::int64_t> lengths;
 };
 
-TEST_P(CausalConvTest, ReadingInPassesIsReadingAtOnce) {
+TEST_P(CausalConvTest, ReadingInPassesEqualsReadingAtOnce) {
   OperatorBench bench(GetParam());
   for (const auto& [dtype, form] : {std::pair{DType::kF32, Form::kGated},
                                     {DType::kBF16, Form::kGated},

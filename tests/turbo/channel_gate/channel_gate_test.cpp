@@ -77,7 +77,7 @@ TEST_P(ChannelGateTest, ForwardAndBackward) {
 }
 
 // Biases b are mapped so that log(softplus(b)) is uniform between log(low) and log(high).
-TEST_P(ChannelGateTest, BiasesGoOverARangeOfRates) {
+TEST_P(ChannelGateTest, BiasesCoverARangeOfRates) {
   OperatorBench bench(GetParam());
   const Tensor x = bench.upload({-40, 0, 40}, DType::kF32, {3});
   bench.run(ChannelGateBias{.x = x, .low = 1e-3F, .high = 1e-1F});
@@ -86,7 +86,7 @@ TEST_P(ChannelGateTest, BiasesGoOverARangeOfRates) {
     EXPECT_NEAR(std::log1p(std::exp(biases[static_cast<std::size_t>(i)])) / rate, 1, 1e-5);
 }
 
-TEST_P(ChannelGateTest, FarArgumentsStayFinite) {
+TEST_P(ChannelGateTest, LargeArgumentsStayFinite) {
   OperatorBench bench(GetParam());
   const Tensor g = bench.empty(DType::kF32, {1, 2}), beta = bench.empty(DType::kF32, {1, 1});
   bench.run(ChannelGateForward{.of = {.z = bench.upload({1e4, -1e4}, DType::kF32, {1, 2}),

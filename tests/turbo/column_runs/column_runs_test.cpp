@@ -10,7 +10,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, ColumnRunsTest, ::testing::ValuesIn(devices_un
 
 // Splits rows with interleaved queries and gates, followed by further columns. Some widths allow copying in
 // vectors.
-TEST_P(ColumnRunsTest, ColumnsGoWhereTheyAreTold) {
+TEST_P(ColumnRunsTest, ColumnsAreCopiedToTheirPositions) {
   OperatorBench bench(GetParam());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const std::int32_t dim : {1, 3, 8, 16}) {

@@ -14,7 +14,7 @@ namespace {
 constexpr IsaLevel kLevels[] = {IsaLevel::kV2, IsaLevel::kV3, IsaLevel::kV4};
 
 // The chosen level is the highest level that both the program and the machine have.
-TEST(IsaLevel, TheBestIsTheHighestThatBothHave) {
+TEST(IsaLevel, TheBestLevelIsTheHighestCommonLevel) {
   EXPECT_EQ(best_isa_level(kLevels, IsaLevel::kV2), IsaLevel::kV2);
   EXPECT_EQ(best_isa_level(kLevels, IsaLevel::kV4), IsaLevel::kV4);
   const std::vector<IsaLevel> outer{IsaLevel::kV2, IsaLevel::kV4};
@@ -37,7 +37,7 @@ TEST(IsaLevel, AnOlderMachineGetsAnErrorThatNamesBothLevels) {
 }
 
 // Every supported level is built into the program, and is not above the level of the machine.
-TEST(IsaLevel, TheProgramHoldsThoseItSays) {
+TEST(IsaLevel, TheProgramContainsTheListedLevels) {
   const std::vector<IsaLevel> built = built_isa_levels();
   ASSERT_FALSE(built.empty());
   EXPECT_TRUE(std::ranges::is_sorted(built));

@@ -23,7 +23,7 @@ constexpr int kKernels = static_cast<int>(KernelId::kCount);
 
 // The build's list contains every kernel once, sorted by header and line. So the list is equal on every
 // machine.
-TEST(KernelCoverage, TheListIsThatOfTheHeaders) {
+TEST(KernelCoverage, TheListEqualsTheHeaders) {
   const std::filesystem::path root = std::filesystem::path(PRIMUS_SOURCE_DIR) / "src" / "turbo";
   std::vector<std::filesystem::path> headers;
   for (const auto& file : std::filesystem::recursive_directory_iterator(root)) {
@@ -123,7 +123,7 @@ TEST(KernelTable, AMissingKernelIsAnErrorThatNamesItAndTheDevice) {
 
 // The error for a missing kernel contains the device's description. The emulator runs on a CPU, but its
 // description must be that of a GPU.
-TEST(KernelTable, TheEmulatorCallsItselfAGpu) {
+TEST(KernelTable, TheEmulatorReportsAGpu) {
   test::OperatorBench bench({.emulated_warp = 64});
   EXPECT_EQ(bench.device().description(), "emulated GPU, warps of 64");
 }

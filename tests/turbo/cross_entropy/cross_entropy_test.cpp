@@ -61,7 +61,7 @@ struct Problem {
   Values logits, labels, weights;
 };
 
-TEST(CrossEntropy, ReferenceGradientIsFiniteDifferences) {
+TEST(CrossEntropy, ReferenceGradientEqualsFiniteDifferences) {
   Problem p(3, 5);
   for (const double cap : {0.0, 4.0}) {
     p.cap = cap;
@@ -122,7 +122,7 @@ TEST(CrossEntropy, GradientMayReplaceLogitsOrBeAbsent) {
   }
 }
 
-TEST(CrossEntropy, MaskedTokensAreExactlyZeroWhateverTheirLogitsAndLabels) {
+TEST(CrossEntropy, MaskedTokensGiveExactZerosForAnyLogitsAndLabels) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     OperatorBench bench;
     Problem p(4, 100);
@@ -165,7 +165,7 @@ TEST(CrossEntropy, InfiniteAndHugeLogits) {
   EXPECT_TRUE(std::isnan(loss[3]));
 }
 
-TEST(CrossEntropy, CappedLogitsOfAnySize) {
+TEST(CrossEntropy, CappedLogitsMayHaveAnySize) {
   for (const DeviceUnderTest& spec : devices_under_test()) {
     SCOPED_TRACE(spec.name());
     OperatorBench bench(spec);
@@ -257,7 +257,7 @@ struct Parts {
   Values d_logits;             // gradients of all columns
 };
 
-TEST(CrossEntropy, PartsOfTheColumnsGiveTheWhole) {
+TEST(CrossEntropy, PartsOfTheColumnsEqualTheWhole) {
   for (const DeviceUnderTest& spec : devices_under_test()) {
     SCOPED_TRACE(spec.name());
     OperatorBench bench(spec);

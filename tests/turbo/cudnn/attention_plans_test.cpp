@@ -74,7 +74,7 @@ class CudnnPlans : public ::testing::Test {
 };
 
 // The graph reads q, k and v where the fused projection has written them, with its row stride.
-TEST_F(CudnnPlans, OperandsAreSeenInTheRowsOfAFusedProjection) {
+TEST_F(CudnnPlans, OperandsMayBeColumnsOfAFusedProjection) {
   CudnnAttention attention = make();
   const CudnnCall& call = attention.find(forward(shape(2, 96, 4, 2, 64, 32)));
   ASSERT_TRUE(call.plan) << call.refusal;
@@ -104,7 +104,7 @@ TEST_F(CudnnPlans, EqualCallsShareOnePlan) {
   EXPECT_EQ(fake::plans_made(), 3);
 }
 
-TEST_F(CudnnPlans, OperandsAreOfOneTypeOfSixteenBits) {
+TEST_F(CudnnPlans, OperandsHaveOneTypeOfSixteenBits) {
   CudnnAttention attention = make();
   const AttentionShape s = shape(2, 128, 4, 2, 64, 64);
   const std::pair<DType, cudnn::DataType> types[] = {{DType::kBF16, cudnn::DataType::kBF16},
@@ -144,7 +144,7 @@ TEST_F(CudnnPlans, WindowsAndSinksArePartOfTheGraph) {
 }
 
 // Chunks that divide the sequence are planned as a larger batch of short sequences.
-TEST_F(CudnnPlans, ChunksThatDivideTheSequenceAreSequences) {
+TEST_F(CudnnPlans, ChunksThatDivideTheSequenceBecomeSequences) {
   CudnnAttention attention = make();
   AttentionShape s = shape(3, 128, 2, 2, 64, 64);
   s.chunk = 32;
@@ -155,7 +155,7 @@ TEST_F(CudnnPlans, ChunksThatDivideTheSequenceAreSequences) {
   EXPECT_THAT(attention.find(forward(s)).refusal, HasSubstr("does not divide"));
 }
 
-TEST_F(CudnnPlans, DocumentsAreBatchesOfVaryingLength) {
+TEST_F(CudnnPlans, DocumentsBecomeSequencesOfVaryingLength) {
   CudnnAttention attention = make();
   AttentionForward call = forward(shape(2, 512, 4, 2, 64, 64));
   documents(call);
@@ -171,7 +171,7 @@ TEST_F(CudnnPlans, DocumentsAreBatchesOfVaryingLength) {
   EXPECT_GE(found.workspace.total, cudnn_documents_bytes(found.problem.batch));
 }
 
-TEST_F(CudnnPlans, ADeterministicBackwardIsCutIntoGroupsOfHeads) {
+TEST_F(CudnnPlans, ADeterministicBackwardPassIsDividedIntoGroupsOfHeads) {
   constexpr std::int64_t kSeq = 1024, kOfHead = kSeq * kSeq * 2;
   CudnnAttention attention = make({.good_workspace = 5 * kOfHead, .max_workspace = 100 * kOfHead});
   // There are 16 heads in 8 groups of two. The workspace is large enough for two groups at a time.
@@ -193,7 +193,7 @@ TEST_F(CudnnPlans, ADeterministicBackwardIsCutIntoGroupsOfHeads) {
 }
 
 // A deterministic backward pass whose workspace exceeds the maximum is refused.
-TEST_F(CudnnPlans, ADeterministicBackwardThatNeedsTooMuchIsLeftAlone) {
+TEST_F(CudnnPlans, ADeterministicBackwardPassThatNeedsTooMuchMemoryIsRefused) {
   CudnnAttention attention = make({.good_workspace = 1 << 20, .max_workspace = 1 << 21});
   EXPECT_THAT(attention.find(backward(shape(1, 2048, 4, 4, 64, 64))).refusal, HasSubstr("too much memory"));
   EXPECT_EQ(fake::plans_made(), 0);
@@ -262,7 +262,7 @@ TEST_F(CudnnPlans, PartsOfAWorkspaceDoNotOverlap) {
 }
 
 // Each unsupported call is refused with its reason.
-TEST_F(CudnnPlans, WhatIsNotCoveredIsNamed) {
+TEST_F(CudnnPlans, UnsupportedCallsAreRefusedWithAReason) {
   CudnnAttention attention = make();
   const AttentionShape s = shape(1, 128, 4, 2, 64, 64);
   EXPECT_THAT(attention.find(forward(s, DType::kF32)).refusal, HasSubstr("fp32"));
@@ -294,7 +294,7 @@ TEST_F(CudnnPlans, WhatIsNotCoveredIsNamed) {
 
 // Masks depend only on the difference of query and key positions. Context parallelism calls attention with
 // slices of queries and keys at equal positions.
-TEST_F(CudnnPlans, OnlyTheDistanceOfPositionsCounts) {
+TEST_F(CudnnPlans, OnlyDistancesBetweenPositionsMatter) {
   CudnnAttention attention = make();
   AttentionShape s = shape(1, 256, 4, 2, 64, 64);
   const CudnnCall& first = attention.find(forward(s));
@@ -310,7 +310,7 @@ TEST_F(CudnnPlans, OnlyTheDistanceOfPositionsCounts) {
   EXPECT_FALSE(attention.find(forward(s)).plan);
 }
 
-TEST_F(CudnnPlans, WhereEveryQuerySeesEveryKeyNothingIsMasked) {
+TEST_F(CudnnPlans, WithoutHiddenKeysNoMaskIsUsed) {
   CudnnAttention attention = make();
   AttentionShape s = shape(1, 256, 4, 2, 64, 32);
   s.seq_k = s.capacity_k = 512, s.q_first = 1000, s.k_first = 256;
@@ -345,7 +345,7 @@ TEST_F(CudnnPlans, WhereEveryQuerySeesEveryKeyNothingIsMasked) {
   EXPECT_EQ(fake::compiled().dims.at(kDK)[2], 512);
 }
 
-TEST_F(CudnnPlans, GradientsThatAreAddedToOthersGoThroughTheWorkspace) {
+TEST_F(CudnnPlans, AccumulatedGradientsUseTheWorkspace) {
   CudnnAttention attention = make({.deterministic = false});
   AttentionShape s = shape(1, 256, 8, 2, 64, 32);
   s.seq_k = s.capacity_k = 128, s.q_first = 128;
@@ -377,7 +377,7 @@ TEST_F(CudnnPlans, GradientsThatAreAddedToOthersGoThroughTheWorkspace) {
   EXPECT_THAT(attention.find(added).refusal, HasSubstr("added to others"));
 }
 
-TEST_F(CudnnPlans, SlicesOfADeterministicBackwardHaveGradientsOfTheirHeadsApart) {
+TEST_F(CudnnPlans, SlicesOfADeterministicBackwardPassHaveSeparateHeadGradients) {
   constexpr std::int64_t kOfHead = 1024 * 512 * 2;
   CudnnAttention attention = make({.good_workspace = 4 * kOfHead, .max_workspace = 100 * kOfHead});
   AttentionShape s = shape(1, 1024, 16, 8, 64, 64);
@@ -393,7 +393,7 @@ TEST_F(CudnnPlans, SlicesOfADeterministicBackwardHaveGradientsOfTheirHeadsApart)
   EXPECT_THAT(fake::compiled().strides.at(kDQ), ElementsAre(1024 * 4 * 64, 64, 4 * 64, 1));
 }
 
-TEST_F(CudnnPlans, TheLibrarysOwnRefusalIsKeptAndNotAskedForAgain) {
+TEST_F(CudnnPlans, ARefusalOfTheLibraryIsStored) {
   fake::settings().engines = {{.compiles = false}};
   CudnnAttention attention = make();
   const CudnnCall& call = attention.find(forward(shape(1, 128, 4, 2, 64, 64)));
@@ -406,7 +406,7 @@ TEST_F(CudnnPlans, TheLibrarysOwnRefusalIsKeptAndNotAskedForAgain) {
 
 // Up to version 9.15.1, cuDNN computes wrong gradients if sequences are not multiples of 128, so these calls
 // are refused.
-TEST_F(CudnnPlans, VersionsThatComputeTailsWronglyDoNotGetThem) {
+TEST_F(CudnnPlans, VersionsWithWrongTailsAreNotUsedForTails) {
   fake::settings().version = 91400;
   const cudnn::Library old = fake::library();
   CudnnAttention attention(old, nullptr, {});

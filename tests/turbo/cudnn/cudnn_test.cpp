@@ -10,20 +10,20 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(CudnnLibrary, AMissingOneIsNamedWithTheNextStep) {
+TEST(CudnnLibrary, AMissingLibraryIsNamedWithTheNextStep) {
   std::string why;
   EXPECT_EQ(open_library("libcudnn-that-is-not-there.so.9", why), nullptr);
   EXPECT_THAT(why, HasSubstr("libcudnn-that-is-not-there.so.9"));
   EXPECT_THAT(why, HasSubstr("install NVIDIA's cuDNN 9.13.0 or newer"));
 }
 
-TEST(CudnnLibrary, AnOlderOneIsRefusedByItsVersion) {
+TEST(CudnnLibrary, AnOlderLibraryIsRefusedByItsVersion) {
   std::string why;
   EXPECT_EQ(open_library(OLD_CUDNN, why), nullptr);
   EXPECT_THAT(why, HasSubstr("is cuDNN 9.12.0, older than 9.13.0"));
 }
 
-TEST(CudnnLibrary, VersionsAreWrittenAsNvidiaWritesThem) {
+TEST(CudnnLibrary, VersionsHaveNvidiasForm) {
   EXPECT_EQ(version_text(91900), "9.19.0");
   EXPECT_EQ(version_text(91002), "9.10.2");
 }
@@ -57,14 +57,14 @@ class CudnnGraph : public ::testing::Test {
 };
 
 // The plan uses the first engine that the library offers.
-TEST_F(CudnnGraph, TakesTheFavouriteOfTheEngines) {
+TEST_F(CudnnGraph, UsesTheFirstEngine) {
   fake::settings().engines = {{.number = 7, .workspace = 100}, {.number = 8, .workspace = 200}};
   const auto plan = compile(true);
   EXPECT_EQ(plan->engine(), 7);
   EXPECT_EQ(plan->workspace_bytes(), 100);
 }
 
-TEST_F(CudnnGraph, PassesOverEnginesThatVaryOnlyWhereResultsMustNot) {
+TEST_F(CudnnGraph, EnginesWhoseResultsVaryAreSkippedIfResultsMustRepeat) {
   fake::settings().engines = {{.number = 7, .varies = true}, {.number = 8}};
   EXPECT_EQ(compile(true)->engine(), 8);
   EXPECT_EQ(compile(false)->engine(), 7);
@@ -72,7 +72,7 @@ TEST_F(CudnnGraph, PassesOverEnginesThatVaryOnlyWhereResultsMustNot) {
   EXPECT_THAT(refusal_of([&] { compile(true); }), HasSubstr("deterministic"));
 }
 
-TEST_F(CudnnGraph, AnEngineThatDoesNotCompileGivesWayToTheNext) {
+TEST_F(CudnnGraph, IfAnEngineDoesNotCompileTheNextIsUsed) {
   fake::settings().engines = {{.number = 7, .compiles = false}, {.number = 8}};
   EXPECT_EQ(compile(true)->engine(), 8);
   fake::settings().engines = {{.number = 7, .compiles = false}};
@@ -80,12 +80,12 @@ TEST_F(CudnnGraph, AnEngineThatDoesNotCompileGivesWayToTheNext) {
   EXPECT_EQ(refusal_of([&] { compile(true); }), "status 3000: this engine does not compile");
 }
 
-TEST_F(CudnnGraph, NoEngineIsARefusal) {
+TEST_F(CudnnGraph, GraphsWithoutAnEngineAreRefused) {
   fake::settings().engines = {};
   EXPECT_THAT(refusal_of([&] { compile(false); }), HasSubstr("no engine"));
 }
 
-TEST_F(CudnnGraph, ExecutionGetsEveryTensorOfTheGraphAndNoOther) {
+TEST_F(CudnnGraph, ExecutionPassesExactlyTheGraphsTensors) {
   const auto plan = compile(true);
   int a = 0, b = 0, c = 0, other = 0, workspace = 0;
   plan->execute(nullptr, {{1, &a}, {2, &b}, {3, &c}, {44, &other}}, &workspace);

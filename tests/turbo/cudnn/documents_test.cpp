@@ -42,7 +42,7 @@ Cut cut(const std::vector<std::int32_t>& first_key, std::int64_t seq, std::int64
 
 // Documents of all sequences of the batch are numbered consecutively. The last document of a sequence ends
 // with the sequence.
-TEST(CutDocuments, BeginAnewInEverySequence) {
+TEST(CutDocuments, RestartInEverySequence) {
   const Cut c = cut({0, 0, 2, 2, 2, 0, 0, 0, 3, 4}, 5, 6);
   EXPECT_EQ(c.left, 0);
   EXPECT_THAT(c.lengths, ElementsAre(2, 3, 3, 1, 1, 0));
@@ -70,7 +70,7 @@ TEST(CutDocuments, AreCutAtChunks) {
 }
 
 // If there are more documents than the plan has room for, our own kernel computes the call.
-TEST(CutDocuments, MoreThanThereIsRoomForAreLeft) {
+TEST(CutDocuments, MoreThanTheCapacityAreLeft) {
   const Cut c = cut({0, 1, 2, 3}, 4, 3);
   EXPECT_EQ(c.left, 1);
   EXPECT_THAT(c.lengths, Each(0));
@@ -78,7 +78,7 @@ TEST(CutDocuments, MoreThanThereIsRoomForAreLeft) {
 }
 
 // If first_key does not describe documents, our own kernel computes the call.
-TEST(CutDocuments, AnotherUseOfFirstKeyIsLeft) {
+TEST(CutDocuments, OtherUsesOfFirstKeyAreNotCut) {
   // Here first_key describes a window of two positions instead of documents.
   const Cut c = cut({0, 0, 1, 2, 3, 4}, 6, 6);
   EXPECT_EQ(c.left, 1);

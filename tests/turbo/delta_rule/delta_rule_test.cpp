@@ -232,7 +232,7 @@ struct Reading {
   std::vector<std::int64_t> lengths;
 };
 
-TEST_P(DeltaRuleTest, ReadingInPassesIsReadingAtOnce) {
+TEST_P(DeltaRuleTest, ReadingInPassesEqualsReadingAtOnce) {
   OperatorBench bench(GetParam());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const bool by_channel : {false, true}) {
@@ -269,7 +269,7 @@ TEST_P(DeltaRuleTest, ReadingInPassesIsReadingAtOnce) {
 
 // On every device, flops() returns the FLOPs of the chunked algorithm, because MFU and dry runs use this
 // number.
-TEST(DeltaRule, FlopsAreThoseOfChunks) {
+TEST(DeltaRule, FlopsCountChunks) {
   const DeltaCase c{1, 8192, 16, 32, 128, 128};
   const DeltaRuleForward forward{.shape = c.shape()};
   const double tokens_of_heads = 8192.0 * 32;

@@ -58,7 +58,7 @@ TEST(Devices, NamesAreParsed) {
   }
 }
 
-TEST(Devices, TheCpuIsAlwaysThere) {
+TEST(Devices, TheCpuIsAlwaysListed) {
   const PluginPath none("/nonexistent");
   const auto device = open_device(parse_device("auto", 1));
   EXPECT_EQ(device->properties().kind, "cpu");
@@ -103,7 +103,7 @@ TEST(Devices, APluginComputes) {
 }
 
 // The program can catch an Error that a plug-in throws, and the Error keeps its kind.
-TEST(Devices, ErrorsCrossTheDoor) {
+TEST(Devices, ErrorsPassThePluginsInterface) {
   const PluginPath path(PRIMUS_TEST_PLUGINS);
   const auto device = open_device(parse_device("guard", 1));
   const Error error = error_of([&] { device->allocate(-1); });
@@ -127,7 +127,7 @@ TEST(Devices, MeasuringNeedsNoMemoryAndNoThreads) {
   }
 }
 
-TEST(Devices, WhatIsWrongWithAPluginIsSaid) {
+TEST(Devices, FaultyPluginsAreReported) {
   {
     const PluginPath path(PRIMUS_TEST_PLUGINS ":/nonexistent");
     const Error missing = error_of([] { open_device(parse_device("cuda")); });

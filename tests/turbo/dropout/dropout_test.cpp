@@ -40,7 +40,7 @@ const std::vector<std::int32_t> kTokens{4, 5, 96, 97, 98, 2000000000, 0};
 
 // Compares with a mask that is computed element by element. The backward pass is the same function, because a
 // diagonal matrix equals its transpose. Some widths are not multiples of the number of elements per thread.
-TEST_P(DropoutTest, IsTheMaskWrittenOut) {
+TEST_P(DropoutTest, EqualsMultiplicationByTheMask) {
   Bench bench(GetParam());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const std::int64_t cols : {1, 29, 64, 515}) {
@@ -75,7 +75,7 @@ TEST_P(DropoutTest, IsTheMaskWrittenOut) {
 
 // The number of zeros has a binomial distribution, for which the test allows five standard deviations.
 // Elements that are kept are multiplied by 1 / (1 - rate), so the mean is unchanged.
-TEST_P(DropoutTest, RateAndScaleAreThose) {
+TEST_P(DropoutTest, RateAndScaleAreCorrect) {
   Bench bench(GetParam());
   constexpr std::int64_t kRows = 64, kCols = 1024;
   std::vector<std::int32_t> tokens;

@@ -162,7 +162,7 @@ TEST_P(ElementwiseTest, CountNonFinite) {
   }
 }
 
-TEST_P(ElementwiseTest, RandomNormalIsTheStreamsOwnNumbers) {
+TEST_P(ElementwiseTest, RandomNormalEqualsTheStreamsNumbers) {
   OperatorBench bench(GetParam());
   const std::int64_t n = 100003;
   const std::uint64_t seed = 42, stream = (std::uint64_t{3} << 32) + 9;
@@ -198,7 +198,7 @@ TEST_P(ElementwiseTest, RandomNormalIsTheStreamsOwnNumbers) {
   EXPECT_EQ(bench.download(columns), of_columns);
 }
 
-TEST_P(ElementwiseTest, NormalNumbersBecomeLogarithmsOfUniformOnes) {
+TEST_P(ElementwiseTest, LogUniformMapsNormalNumbersToLogarithms) {
   OperatorBench bench(GetParam());
   const Values x = {-40, -1, 0, 0.5, 40};
   const Tensor values = bench.upload(x, DType::kF32, {5});
@@ -268,7 +268,7 @@ TEST_P(ElementwiseTest, CopyRowsScattersGroups) {
   EXPECT_EQ(bench.download(to), expected);
 }
 
-TEST_P(ElementwiseTest, CopyRowsAddsToWhatIsThere) {
+TEST_P(ElementwiseTest, CopyRowsAddsToTheOutput) {
   OperatorBench bench(GetParam());
   const std::int64_t rows = 37, from_stride = 48, to_stride = 72;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {

@@ -73,7 +73,7 @@ TEST_P(EmbeddingTest, BackwardAddsInTokenOrder) {
 }
 
 // A bf16 gradient is the fp32 sum of the old value and all rows, rounded once.
-TEST_P(EmbeddingTest, ABf16TableIsRoundedOnce) {
+TEST_P(EmbeddingTest, GradientsOfABf16TableAreRoundedOnce) {
   OperatorBench bench(GetParam());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const Case& c : kCases) {
@@ -99,7 +99,7 @@ TEST_P(EmbeddingTest, ABf16TableIsRoundedOnce) {
 // The vocabulary has three parts; one part has a single row. The sum of the embeddings of the parts equals
 // the complete embedding, because each element comes from one part. Each part also computes its rows of the
 // gradient.
-TEST_P(EmbeddingTest, PartsOfAVocabularyAddUpToTheWhole) {
+TEST_P(EmbeddingTest, VocabularyPartsSumToTheWhole) {
   OperatorBench bench(GetParam());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const Case c{500, 90, 40};

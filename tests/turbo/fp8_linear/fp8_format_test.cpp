@@ -54,7 +54,7 @@ class Fp8Format : public ::testing::Test {};
 using Formats = ::testing::Types<Fp8E4M3, Fp8E5M2>;
 TYPED_TEST_SUITE(Fp8Format, Formats);
 
-TYPED_TEST(Fp8Format, EveryCodeHasItsValueAndComesBack) {
+TYPED_TEST(Fp8Format, EveryCodeConvertsToFloatAndBack) {
   for (int code = 0; code < 256; ++code) {
     const double expected = defined<TypeParam>(code);
     const float value = TypeParam{static_cast<std::uint8_t>(code)}.value();
@@ -71,7 +71,7 @@ TYPED_TEST(Fp8Format, EveryCodeHasItsValueAndComesBack) {
   EXPECT_EQ(static_cast<double>(TypeParam::largest()), defined<TypeParam>(Definition<TypeParam>::kTop));
 }
 
-TYPED_TEST(Fp8Format, BetweenTwoCodesTheNearerAndOfTwoEquallyNearTheEvenOneIsTaken) {
+TYPED_TEST(Fp8Format, RoundsToNearestEven) {
   for (int code = 0; code < Definition<TypeParam>::kTop; ++code) {
     const double middle = (defined<TypeParam>(code) + defined<TypeParam>(code + 1)) / 2;
     const double below = std::nextafterf(static_cast<float>(middle), 0.0F),
@@ -85,7 +85,7 @@ TYPED_TEST(Fp8Format, BetweenTwoCodesTheNearerAndOfTwoEquallyNearTheEvenOneIsTak
   }
 }
 
-TYPED_TEST(Fp8Format, WhatIsTooLargeBecomesTheLargestAndNanStaysNan) {
+TYPED_TEST(Fp8Format, LargeNumbersBecomeTheLargestCodeAndNanStaysNan) {
   constexpr int kTop = Definition<TypeParam>::kTop;
   const float largest = TypeParam::largest();
   for (const float x : {std::nextafter(largest, INFINITY), largest * 1.0625F, largest * 1.125F, largest * 2,
@@ -97,7 +97,7 @@ TYPED_TEST(Fp8Format, WhatIsTooLargeBecomesTheLargestAndNanStaysNan) {
     EXPECT_EQ(TypeParam::nearest(std::bit_cast<float>(nan)).bits, 0x7F) << nan;
 }
 
-TYPED_TEST(Fp8Format, WhatIsTooSmallBecomesZeroOfItsSign) {
+TYPED_TEST(Fp8Format, SmallNumbersBecomeZeroOfTheirSign) {
   for (const float x : {0.0F, std::numeric_limits<float>::denorm_min(), std::numeric_limits<float>::min(),
                         static_cast<float>(defined<TypeParam>(1) / 2)}) {
     EXPECT_EQ(TypeParam::nearest(x).bits, 0) << x;
@@ -106,7 +106,7 @@ TYPED_TEST(Fp8Format, WhatIsTooSmallBecomesZeroOfItsSign) {
 }
 
 // For floats of all exponents, compares the code with the result of a search through all codes.
-TYPED_TEST(Fp8Format, NumbersOfAnyMagnitudeTakeTheNearestCode) {
+TYPED_TEST(Fp8Format, NumbersOfAnyMagnitudeRoundToTheNearestCode) {
   const RandomStream random(7, RandomPurpose::kTest);
   for (std::uint64_t i = 0; i < 20000; ++i) {
     const float x = std::bit_cast<float>(random.bits(i));
@@ -129,7 +129,7 @@ TEST(Fp8Scales, TheLargestMagnitudeBecomesTheLargestCode) {
   }
 }
 
-TEST(Fp8Scales, ZerosTinyNumbersAndWhatIsNoNumber) {
+TEST(Fp8Scales, HandleZerosTinyNumbersAndNan) {
   const Fp8Scales zeros = fp8_scales(0, Fp8E5M2::largest());
   EXPECT_EQ(zeros.scale, 1);
   EXPECT_EQ(zeros.inverse, 1);

@@ -97,7 +97,7 @@ TEST_P(Fp8LinearTest, QuantisationGivesTheCodesOfTheFormats) {
 
 // The scale is computed from the largest magnitude of a tensor, at any position. Several blocks process the
 // tensor.
-TEST_P(Fp8LinearTest, TheScaleIsThatOfTheLargestMagnitudeWhereverItIs) {
+TEST_P(Fp8LinearTest, TheLargestMagnitudeAtAnyPositionDeterminesTheScale) {
   OperatorBench bench(GetParam());
   const Shape shape{208, 336};
   for (const std::size_t at : {std::size_t{0}, std::size_t{34567}, std::size_t{208 * 336 - 1}}) {
@@ -153,7 +153,7 @@ double bits_of(double magnitude) {
 
 // A known scale saturates larger values: the elements have a standard deviation of 4, and magnitudes above 7
 // become the largest code. The pass also records the largest magnitude.
-TEST_P(Fp8LinearTest, AKnownScaleGivesItsCodesAndTheLargestMagnitudeInOnePass) {
+TEST_P(Fp8LinearTest, OnePassQuantizesWithAKnownScaleAndFindsTheLargestMagnitude) {
   OperatorBench bench(GetParam());
   for (const Shape& shape : {Shape{16, 16}, {48, 80}, {208, 336}}) {
     for (const DType x_type : {DType::kF32, DType::kBF16}) {
@@ -193,7 +193,7 @@ TEST_P(Fp8LinearTest, AKnownScaleGivesItsCodesAndTheLargestMagnitudeInOnePass) {
 }
 
 // Infinities become NaN instead of the largest number, so that errors stay visible.
-TEST_P(Fp8LinearTest, WithAKnownScaleNonFiniteElementsAreNaNAndOthersAreNot) {
+TEST_P(Fp8LinearTest, WithAKnownScaleOnlyNonFiniteElementsBecomeNan) {
   OperatorBench bench(GetParam());
   const Shape shape{48, 80};
   for (const DType type : {kE4M3, kE5M2}) {
@@ -285,7 +285,7 @@ void expect_scales(OperatorBench& bench, const DelayedRule& rule, const std::vec
   }
 }
 
-TEST_P(Fp8LinearTest, HistoriesDecideScalesByTheRulesOfDelayedScaling) {
+TEST_P(Fp8LinearTest, DelayedScalesFollowFromHistories) {
   OperatorBench bench(GetParam());
   // Magnitudes rise and fall. After a step of zeros or an infinite magnitude, the scale is unchanged.
   const std::vector<Values> steps = {{3}, {0.5, 8}, {0}, {7, 0, 2}, {1e-3}, {double{INFINITY}},
@@ -300,7 +300,7 @@ TEST_P(Fp8LinearTest, HistoriesDecideScalesByTheRulesOfDelayedScaling) {
 }
 
 // Histories have more elements than a block has threads, so that a thread moves several elements.
-TEST_P(Fp8LinearTest, LongHistoriesMoveAsAWhole) {
+TEST_P(Fp8LinearTest, LongHistoriesMoveCompletely) {
   OperatorBench bench(GetParam());
   for (const std::int64_t steps : {255, 256, 257, 512, 513, 1024}) {
     Values history;
@@ -387,7 +387,7 @@ void expect_product(OperatorBench& bench, GemmRole role, const Layer& layer, con
   EXPECT_EQ(call.flops(), 2.0 * static_cast<double>(layer.tokens * layer.in * layer.out));
 }
 
-TEST_P(Fp8LinearTest, RolesMatchTheProductsOfQuantisedOperands) {
+TEST_P(Fp8LinearTest, RolesMatchProductsOfQuantizedOperands) {
   OperatorBench bench(GetParam());
   const double tolerance = sum_tolerance(GetParam());
   for (const Layer& layer : {Layer{16, 16, 16}, {48, 80, 32}, {128, 64, 208}}) {
@@ -434,7 +434,7 @@ TEST_P(Fp8LinearTest, TheSignalIsFarAboveTheNoiseOfQuantisation) {
   }
 }
 
-TEST_P(Fp8LinearTest, NonFiniteOperandsStayVisible) {
+TEST_P(Fp8LinearTest, NonFiniteOperandsGiveNonFiniteResults) {
   OperatorBench bench(GetParam());
   const Layer layer{48, 32, 16};
   for (const GemmRole role : kRoles) {
@@ -518,7 +518,7 @@ TEST_P(Fp8LinearTest, ProductsOfZerosAreZero) {
 }
 
 // The scratch size that measure mode finds is exactly the size that a call uses.
-TEST_P(Fp8LinearTest, MeasuredScratchIsWhatIsUsed) {
+TEST_P(Fp8LinearTest, UsesTheMeasuredScratch) {
   OperatorBench bench(GetParam());
   const Layer layer{128, 64, 208};
   for (const GemmRole role : kRoles) {
@@ -543,7 +543,7 @@ TEST_P(Fp8LinearTest, MeasuredScratchIsWhatIsUsed) {
   }
 }
 
-TEST_P(Fp8LinearTest, ExtentsThatAreNoMultiplesOf16AreRefused) {
+TEST_P(Fp8LinearTest, ExtentsMustBeMultiplesOf16) {
   OperatorBench bench(GetParam());
   for (const Layer& layer : {Layer{24, 32, 16}, {16, 40, 16}, {16, 32, 8}, {1, 32, 16}}) {
     const Shapes s = shapes(GemmRole::kForward, layer);

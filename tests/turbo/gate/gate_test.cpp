@@ -12,7 +12,7 @@ double sigmoid_of(double x) { return 1 / (1 + std::exp(-x)); }
 class GateTest : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, GateTest, ::testing::ValuesIn(devices_under_test()));
 
-TEST_P(GateTest, GatesOfColumnsAndOfRows) {
+TEST_P(GateTest, GatesApplyToColumnsOrRows) {
   OperatorBench bench(GetParam());
   struct Case {
     std::int64_t rows, n;
@@ -74,7 +74,7 @@ Values forward(const Normed& c, const Values& x, const Values& gate, const Value
   return y;
 }
 
-TEST_P(GateTest, NormsOfHeadsWithGates) {
+TEST_P(GateTest, HeadNormsHaveGates) {
   OperatorBench bench(GetParam());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const Normed& c : {Normed{1, 1, 3, GateActivation::kSilu},

@@ -347,7 +347,7 @@ TEST(Gemm, BitIdenticalWhenRowsArePicked) {
 }
 
 // Neither non-temporal stores of C nor prefetching other data change the values of C or write outside C.
-TEST(Gemm, BitIdenticalPastTheCachesAndReadingAhead) {
+TEST(Gemm, NonTemporalStoresAndPrefetchingChangeNoBit) {
   const std::vector<float> elsewhere(3000);
   struct Sizes {
     std::int64_t m, n, k, gap;
@@ -416,7 +416,7 @@ TEST(Gemm, NanAndInfinityPropagateToTheirRowAndColumnOnly) {
   });
 }
 
-TEST(Gemm, SubnormalsSurviveOutsideTheBf16Instructions) {
+TEST(Gemm, SubnormalsSurviveExceptInBf16Instructions) {
   ThreadPool pool(1);
   for_each_kernel([&](GemmProvider provider, DType ab) {
     if (provider == GemmProvider::kAmx || provider == GemmProvider::kAvx512Bf16) return;

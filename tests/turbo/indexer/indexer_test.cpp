@@ -82,7 +82,7 @@ Values run(OperatorBench& bench, const IndexerShape& s, const Operands& x, DType
 class IndexerTest : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, IndexerTest, ::testing::ValuesIn(devices_under_test()));
 
-TEST_P(IndexerTest, ChoosesTheHighestScoresOfWhatAQuerySees) {
+TEST_P(IndexerTest, ChoosesTheHighestScoresOfVisibleKeys) {
   OperatorBench bench(GetParam());
   const IndexerShape shapes[] = {
       {.batch = 1, .seq_q = 1, .seq_k = 1, .heads = 1, .head_dim = 1, .top_k = 3},
@@ -127,7 +127,7 @@ TEST_P(IndexerTest, ZerosAndNaNs) {
 
 // Rows selected from pages equal those selected from contiguous keys. The pages of two sequences are
 // interleaved, and the new tokens of the second sequence begin and end within a page.
-TEST_P(IndexerTest, PagesAreChosenFromLikeRows) {
+TEST_P(IndexerTest, ChoosesFromPagesAsFromRows) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kPage = 64, kPages = 4, kHeads = 3, kDim = 16, kTopK = 30;
   const std::int64_t lengths[] = {70, 90}, fresh[] = {1, 3}, tables[2][2] = {{3, 0}, {1, 2}};

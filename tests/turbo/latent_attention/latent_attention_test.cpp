@@ -36,7 +36,7 @@ Values reference_qkv(const LatentShape& s, std::int64_t tokens, const Values& q,
 class LatentAttentionTest : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, LatentAttentionTest, ::testing::ValuesIn(devices_under_test()));
 
-TEST_P(LatentAttentionTest, JoinsAndItsGradientIsTheTranspose) {
+TEST_P(LatentAttentionTest, JoinsAndTheGradientIsTheTranspose) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kTokens = 5;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {

@@ -108,7 +108,7 @@ TEST_P(LatentPoolingTest, ForwardAndBackward) {
 
 // Each token selects the tokens of its window and pooled blocks: either all complete blocks, or the chosen
 // blocks.
-TEST_P(LatentPoolingTest, WindowsAndWhatIsPooled) {
+TEST_P(LatentPoolingTest, SelectsWindowsAndPooledBlocks) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kBatch = 2, kSequence = 7;
   const Tensor all = bench.empty(DType::kI32, {kBatch * kSequence, 3 + 3});

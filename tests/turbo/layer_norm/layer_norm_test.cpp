@@ -8,7 +8,7 @@ namespace {
 class LayerNormTest : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, LayerNormTest, ::testing::ValuesIn(devices_under_test()));
 
-TEST_P(LayerNormTest, IsTheReference) {
+TEST_P(LayerNormTest, EqualsTheReference) {
   OperatorBench bench(GetParam());
   constexpr double kEps = 1e-6;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {

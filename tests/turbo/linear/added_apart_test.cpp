@@ -25,7 +25,7 @@ struct Operands {
 };
 
 // Only forward and input-gradient products that accumulate into 16 bits are added separately.
-TEST(AddedApart, IsWhatALibraryWouldRoundTwice) {
+TEST(AddedApart, ProductsThatALibraryWouldRoundTwiceAreAddedApart) {
   Operands operands;
   for (const GemmRole role : {GemmRole::kForward, GemmRole::kInputGradient})
     EXPECT_TRUE(is_added_apart(operands.call(role, 4, 8, 16)));
@@ -45,7 +45,7 @@ TEST(AddedApart, IsWhatALibraryWouldRoundTwice) {
   EXPECT_FALSE(is_added_apart(call)) << "weight gradients may be rounded twice";
 }
 
-TEST(AddedApart, TakesRowsThatFillTilesAndFitTheMemory) {
+TEST(AddedApart, PartsHaveRowsThatFillTilesAndFitTheMemory) {
   Operands operands;
   const auto rows = [&](std::int64_t tokens, std::int64_t in, std::int64_t bytes) {
     return rows_added_at_once(operands.call(GemmRole::kInputGradient, tokens, in, 16), bytes);
@@ -57,7 +57,7 @@ TEST(AddedApart, TakesRowsThatFillTilesAndFitTheMemory) {
   EXPECT_EQ(rows(8192, 1 << 20, kAddedBytes), kAddedRows) << "at least the rows of a tile, for any width";
 }
 
-TEST(AddedApart, PartsCoverTheResultOnceAndLeaveTheLibraryItsWorkspace) {
+TEST(AddedApart, PartsCoverTheResultOnceAndLeaveWorkspaceForTheLibrary) {
   Operands operands;
   for (const GemmRole role : {GemmRole::kForward, GemmRole::kInputGradient}) {
     const Gemm call = operands.call(role, 1000, 64, 128);

@@ -42,7 +42,7 @@ class AlgorithmCacheTest : public ::testing::Test {
   int measurements_ = 0;
 };
 
-TEST_F(AlgorithmCacheTest, WhatWasMeasuredOnceIsKept) {
+TEST_F(AlgorithmCacheTest, MeasuredAlgorithmsAreStored) {
   AlgorithmCache first = cache();
   EXPECT_EQ(ask(first, "a", 1), choice(1));
   EXPECT_EQ(ask(first, "a", 2), choice(1));
@@ -53,7 +53,7 @@ TEST_F(AlgorithmCacheTest, WhatWasMeasuredOnceIsKept) {
   EXPECT_EQ(measurements_, 2);
 }
 
-TEST_F(AlgorithmCacheTest, DevicesAndLibrariesHaveFilesOfTheirOwn) {
+TEST_F(AlgorithmCacheTest, EachDeviceAndLibraryHasItsOwnFile) {
   EXPECT_EQ(std::filesystem::path(cache().file()).filename(), "matmul-NVIDIA_H200_x-cublaslt-130100.json");
   AlgorithmCache one = cache();
   ask(one, "a", 1);
@@ -61,7 +61,7 @@ TEST_F(AlgorithmCacheTest, DevicesAndLibrariesHaveFilesOfTheirOwn) {
   EXPECT_EQ(ask(other, "a", 2), choice(2));
 }
 
-TEST_F(AlgorithmCacheTest, AChoiceThatTheLibraryRefusesIsMeasuredAgain) {
+TEST_F(AlgorithmCacheTest, ShapesAreMeasuredAgainIfTheLibraryRefusesTheStoredAlgorithm) {
   AlgorithmCache first = cache();
   ask(first, "a", 1);
   AlgorithmCache second = cache();
@@ -71,7 +71,7 @@ TEST_F(AlgorithmCacheTest, AChoiceThatTheLibraryRefusesIsMeasuredAgain) {
 }
 
 // If no algorithm could be measured, nothing is stored, and the next call measures again.
-TEST_F(AlgorithmCacheTest, NothingMeasuredIsNothingKept) {
+TEST_F(AlgorithmCacheTest, NoFileIsWrittenWithoutMeasurements) {
   AlgorithmCache first = cache();
   const auto none = first.choose(
       "a", [](const AlgorithmChoice&) { return true; }, [] { return std::optional<AlgorithmChoice>(); });
@@ -80,7 +80,7 @@ TEST_F(AlgorithmCacheTest, NothingMeasuredIsNothingKept) {
 }
 
 // If ranks start at the same time, only one rank measures, and all ranks use the choice of this rank.
-TEST_F(AlgorithmCacheTest, RanksAgree) {
+TEST_F(AlgorithmCacheTest, RanksUseTheSameAlgorithm) {
   std::atomic<int> measurements{0};
   std::vector<std::optional<AlgorithmChoice>> got(6);
   std::vector<std::thread> ranks;
@@ -102,14 +102,14 @@ TEST_F(AlgorithmCacheTest, RanksAgree) {
 }
 
 // If the folder cannot be created, choices are kept only in memory.
-TEST_F(AlgorithmCacheTest, AFolderThatCannotBeMadeCostsTimeOnly) {
+TEST_F(AlgorithmCacheTest, WithoutACacheFolderShapesAreMeasuredInEachRun) {
   AlgorithmCache nowhere("/proc/primus", "device", "library");
   EXPECT_EQ(ask(nowhere, "a", 1), choice(1));
   EXPECT_EQ(ask(nowhere, "a", 2), choice(1));
 }
 
 // Files with invalid content are ignored and replaced.
-TEST_F(AlgorithmCacheTest, WhatIsNoneOfOursIsAsIfItWereNotThere) {
+TEST_F(AlgorithmCacheTest, ForeignFilesAreIgnored) {
   const std::string good(128, '1');
   for (const std::string& text : std::vector<std::string>{
            "", "not json", "[]",

@@ -56,7 +56,7 @@ class Gpu {
   std::vector<int> products_;
 };
 
-TEST(AlgorithmTrials, TheFastestInTheStateOfAStepIsChosen) {
+TEST(AlgorithmTrials, TheFastestAlgorithmUnderTheLoadOfAStepIsChosen) {
   Gpu gpu;
   AlgorithmTrials trials = gpu.trials();
   // The second algorithm is the fastest on a cool GPU, the third algorithm under the load of a step.
@@ -83,7 +83,7 @@ TEST(AlgorithmTrials, TheLibrarysChoiceStaysUnlessAnotherIsClearlyFaster) {
   EXPECT_EQ(gpu.choose(trials, many)->best, 0);
 }
 
-TEST(AlgorithmTrials, WhatDoesNotRunIsLeftOut) {
+TEST(AlgorithmTrials, AlgorithmsThatDoNotRunAreSkipped) {
   Gpu gpu;
   AlgorithmTrials trials = gpu.trials();
   const auto trial = gpu.choose(trials, {{0, 0}, {1e-3, 1e-3}, {0, 0}, {0.5e-3, 0.5e-3}});
@@ -114,7 +114,7 @@ TEST(AlgorithmTrials, TheDeviceIsWarmedOnceAndAgainAfterAPause) {
 }
 
 // With the limits bursts(), candidates are timed in the current state of the GPU, without warm-up.
-TEST(AlgorithmTrials, BurstsTakeTheGpuAsItComes) {
+TEST(AlgorithmTrials, BurstsDoNotWarmTheGpu) {
   Gpu gpu;
   AlgorithmTrials trials = gpu.trials(AlgorithmTrials::bursts());
   const double before = gpu.now();
@@ -127,7 +127,7 @@ TEST(AlgorithmTrials, BurstsTakeTheGpuAsItComes) {
 }
 
 // The total time of all trials is limited, so later trials are short.
-TEST(AlgorithmTrials, AllOfThemTakeNoMoreThanTheyMay) {
+TEST(AlgorithmTrials, TrialsStayWithinTheTimeLimit) {
   Gpu gpu;
   AlgorithmTrials trials = gpu.trials();
   const double before = gpu.now();

@@ -148,7 +148,7 @@ TEST_F(AmdProductsTest, RocblasMultipliesAsTheCpuDoes) {
 }
 
 // Our kernels compute products of mixed types, empty products, and sums that a library would round twice.
-TEST_F(AmdProductsTest, WhatALibraryRoundsTwiceOrMixesIsOurs) {
+TEST_F(AmdProductsTest, OurKernelsMultiplyIfALibraryWouldRoundTwiceOrMixTypes) {
   Gemm mixed = small();
   mixed.b = bench_.upload(random_values(mixed.b.elements(), 2), DType::kF32, mixed.b.shape);
   Gemm added = gemm(GemmRole::kInputGradient, {5, 12, 7}, {DType::kBF16, DType::kBF16}, true);
@@ -162,7 +162,7 @@ TEST_F(AmdProductsTest, WhatALibraryRoundsTwiceOrMixesIsOurs) {
   EXPECT_EQ(lt_.questions + lt_.products + rocblas_.products, 0);
 }
 
-TEST_F(AmdProductsTest, AShapeIsAskedAboutOnce) {
+TEST_F(AmdProductsTest, TheLibraryIsAskedOncePerShape) {
   Gemm call = small();
   EXPECT_TRUE(products().multiply({call}));
   EXPECT_TRUE(products().multiply({call}));
@@ -187,7 +187,7 @@ TEST_F(AmdProductsTest, WithoutLibrariesOurOwnKernelsMultiply) {
                        2)));
 }
 
-TEST_F(AmdProductsTest, ALibraryThatLacksAFunctionIsNamedWithIt) {
+TEST_F(AmdProductsTest, MissingFunctionsAreNamedWithTheirLibrary) {
   options_.hipblaslt_files = kNotWhole;
   EXPECT_TRUE(products().multiply({small()}));
   EXPECT_THAT(choices_, ElementsAre(Pair(
@@ -214,7 +214,7 @@ TEST_F(AmdProductsTest, ALibraryThatDoesNotStartIsNotUsed) {
                                1)));
 }
 
-TEST_F(AmdProductsTest, RocblasMultipliesWhatHipblasltHasNoAlgorithmFor) {
+TEST_F(AmdProductsTest, RocblasMultipliesIfHipblasltHasNoAlgorithm) {
   lt_.algorithms = 0;
   const Gemm call = small();
   EXPECT_TRUE(products().multiply({call}));
@@ -308,7 +308,7 @@ class AmdTuning : public AmdProductsTest {
   HostTrials trials_;
 };
 
-TEST_F(AmdTuning, TheFastestAlgorithmIsChosenAndKept) {
+TEST_F(AmdTuning, TheFastestAlgorithmIsChosenAndStored) {
   products().tune({call_}, trials_);
   EXPECT_TRUE(products().multiply({call_}));
   EXPECT_EQ(lt_.last_algorithm, 2);
@@ -324,7 +324,7 @@ TEST_F(AmdTuning, TheFastestAlgorithmIsChosenAndKept) {
   EXPECT_EQ(lt_.last_algorithm, 2);
 }
 
-TEST_F(AmdTuning, AKeptAlgorithmThatTheLibraryDoesNotOfferIsMeasuredAnew) {
+TEST_F(AmdTuning, ShapesAreMeasuredAgainIfTheLibraryLacksTheStoredAlgorithm) {
   products().tune({call_}, trials_);
   forget();
   lt_.algorithms = 2;
@@ -334,7 +334,7 @@ TEST_F(AmdTuning, AKeptAlgorithmThatTheLibraryDoesNotOfferIsMeasuredAnew) {
   EXPECT_LT(lt_.last_algorithm, 2);
 }
 
-TEST_F(AmdTuning, AnotherVersionOfTheLibraryHasChoicesOfItsOwn) {
+TEST_F(AmdTuning, EachLibraryVersionHasItsOwnChoices) {
   products().tune({call_}, trials_);
   forget();
   lt_.version = 100200;
@@ -342,7 +342,7 @@ TEST_F(AmdTuning, AnotherVersionOfTheLibraryHasChoicesOfItsOwn) {
   EXPECT_EQ(trials_.trials, 2);
 }
 
-TEST_F(AmdTuning, SmallProductsAndThoseOfRocblasAreNotTimed) {
+TEST_F(AmdTuning, SmallProductsAndRocblasProductsAreNotTimed) {
   products().tune({small()}, trials_);
   forget();
   lt_.algorithms = 0;

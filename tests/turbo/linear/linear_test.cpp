@@ -143,7 +143,7 @@ TEST(Linear, SumsInFp16DoNotOverflow) {
   }
 }
 
-TEST(Linear, Fp16BesideAnotherTypeIsRefused) {
+TEST(Linear, Fp16WithAnotherTypeIsRefused) {
   OperatorBench bench;
   const auto tensor = [&](DType dtype) { return bench.zeros(dtype, {4, 4}); };
   const auto call = [&](DType a, DType b, DType c) {
@@ -197,7 +197,7 @@ void expect_rows_alike(const Layer& layer) {
 }
 
 // One or two long rows use a different kernel (gpu_few_rows_ring.h) than eight rows.
-TEST(Linear, ARowIsTheSameAmongFewOthersOnAGpu) {
+TEST(Linear, OnAGpuARowDoesNotDependOnUpToSevenOthers) {
   expect_rows_alike({8, 1096, 50});
   expect_rows_alike({8, 8208, 34});
 }
@@ -272,7 +272,7 @@ void expect_steps(OperatorBench& bench, const Around& c) {
   }
 }
 
-TEST(Linear, WhatIsAroundAProductHasTheBitsOfItsStepsOnAGpu) {
+TEST(Linear, OnAGpuFusedProductsHaveTheBitsOfSeparateOperators) {
   using End = AroundProduct::End;
   for (const DeviceUnderTest& spec : devices_under_test()) {
     if (spec.emulated_warp == 0 && spec.plugin.empty()) continue;
@@ -289,7 +289,7 @@ TEST(Linear, WhatIsAroundAProductHasTheBitsOfItsStepsOnAGpu) {
 }
 
 // GPUs fuse the norm with products of one or two rows, if the rows fit into shared memory.
-TEST(Linear, WhatIsAroundAProductIsTakenWhereItPays) {
+TEST(Linear, ProductsAreFusedWhereItIsFaster) {
   for (const DeviceUnderTest& spec : devices_under_test()) {
     SCOPED_TRACE(spec.name());
     OperatorBench bench(spec);
@@ -379,7 +379,7 @@ TEST(Linear, Bf16ResultsOfFp32OperandsAreRoundedOnce) {
   }
 }
 
-TEST(Linear, NonFiniteOperandsStayVisible) {
+TEST(Linear, NonFiniteOperandsGiveNonFiniteResults) {
   const Layer layer{40, 32, 16};
   for (const DeviceUnderTest& spec : devices_under_test()) {
     SCOPED_TRACE(spec.name());

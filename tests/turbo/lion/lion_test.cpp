@@ -56,7 +56,7 @@ TEST_P(LionTest, TenStepsFollowTheReference) {
   }
 }
 
-TEST_P(LionTest, AGradientInBf16IsTakenAsItIs) {
+TEST_P(LionTest, Bf16GradientsAreReadDirectly) {
   OperatorBench bench(GetParam());
   for (const std::int64_t n : {47, 4096}) {
     const Values grad = rounded(random_values(n, 1), DType::kBF16);
@@ -73,7 +73,7 @@ TEST_P(LionTest, AGradientInBf16IsTakenAsItIs) {
 }
 
 // If gradient and moment are zero, a step only decays the weights. A bad step is skipped.
-TEST_P(LionTest, NothingToFollowOnlyDecaysAndABadStepIsSkipped) {
+TEST_P(LionTest, ZeroGradientsOnlyDecayWeightsAndABadStepIsSkipped) {
   OperatorBench bench(GetParam());
   const State state{bench.upload({1, -2, 4}, DType::kF32, {3}), bench.zeros(DType::kF32, {3}),
                     bench.upload({7, 8, 9}, DType::kBF16, {3}),

@@ -226,7 +226,7 @@ void expect_equal_forms(const DeviceUnderTest& device, Run run) {
   }
 }
 
-TEST_P(MasterWeightsTest, AdamWUpdatesSplitMastersAlike) {
+TEST_P(MasterWeightsTest, AdamWUpdatesSplitMastersEqually) {
   for (const DType moments : {DType::kF32, DType::kBF16}) {
     expect_equal_forms(GetParam(), [&](OperatorBench& bench, Step& s) {
       if (s.first.dtype != moments) {
@@ -248,7 +248,7 @@ TEST_P(MasterWeightsTest, AdamWUpdatesSplitMastersAlike) {
   }
 }
 
-TEST_P(MasterWeightsTest, SgdUpdatesSplitMastersAlike) {
+TEST_P(MasterWeightsTest, SgdUpdatesSplitMastersEqually) {
   for (const bool momentum : {false, true}) {
     expect_equal_forms(GetParam(), [&](OperatorBench& bench, Step& s) {
       bench.run(SgdMomentum{.param = s.param,
@@ -263,7 +263,7 @@ TEST_P(MasterWeightsTest, SgdUpdatesSplitMastersAlike) {
   }
 }
 
-TEST_P(MasterWeightsTest, LionUpdatesSplitMastersAlike) {
+TEST_P(MasterWeightsTest, LionUpdatesSplitMastersEqually) {
   expect_equal_forms(GetParam(), [](OperatorBench& bench, Step& s) {
     bench.run(Lion{.param = s.param,
                    .grad = s.grad,
@@ -277,7 +277,7 @@ TEST_P(MasterWeightsTest, LionUpdatesSplitMastersAlike) {
   });
 }
 
-TEST_P(MasterWeightsTest, MuonUpdatesSplitMastersAlike) {
+TEST_P(MasterWeightsTest, MuonUpdatesSplitMastersEqually) {
   expect_equal_forms(GetParam(), [](OperatorBench& bench, Step& s) {
     bench.run(MuonUpdate{.param = s.param,
                          .direction = s.grad,

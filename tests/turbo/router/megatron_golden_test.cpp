@@ -173,7 +173,7 @@ class RouterCase {
 class MegatronRouter : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, MegatronRouter, ::testing::ValuesIn(devices_under_test()));
 
-TEST_P(MegatronRouter, DoesTheSame) {
+TEST_P(MegatronRouter, HasTheSameResults) {
   const auto json = nlohmann::json::parse(read_file(kGolden / "router.json"));
   const SafetensorsFile file = SafetensorsFile::open(kGolden / "router.safetensors");
   ASSERT_EQ(json.at("bias_update_rate"), 0x1p-7);

@@ -40,7 +40,7 @@ TEST(BpeTrainer, MergesTheMostFrequentPairFirst) {
   EXPECT_EQ(tokenizer->token_text(258), "Ġab");
 }
 
-TEST(BpeTrainer, WhatItWritesRoundTrips) {
+TEST(BpeTrainer, TheWrittenTokenizerRoundTrips) {
   BpeTrainer trainer({.vocab_size = 400, .special_tokens = {"<|begin|>", "<|endoftext|>"}});
   const std::string text = text_of_words(2000);
   trainer.add(text);
@@ -136,7 +136,7 @@ TEST(BpeTrainer, DoesNotDependOnTheOrderOfTexts) {
 }
 
 // Special tokens for chat formats become one token each at any position, and decoded text leaves them out.
-TEST(BpeTrainer, SpecialTokensAreReadAsSuch) {
+TEST(BpeTrainer, SpecialTokensAreEncodedAsSpecialTokens) {
   BpeTrainer trainer({.vocab_size = 300, .special_tokens = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}});
   trainer.add(text_of_words(300));
   const auto tokenizer = load(trainer.train());
@@ -151,7 +151,7 @@ TEST(BpeTrainer, SpecialTokensAreReadAsSuch) {
   EXPECT_EQ(tokenizer->decode(ids, /*skip_special=*/false), "<|im_start|>user\nhi<|im_end|>");
 }
 
-TEST(BpeTrainer, RefusesWhatCannotWork) {
+TEST(BpeTrainer, RefusesImpossibleSettings) {
   EXPECT_THROW(BpeTrainer({.vocab_size = 256}), Error);
   EXPECT_THROW(BpeTrainer({.vocab_size = 300}).train(), Error);
   BpeTrainer trainer({.vocab_size = 300, .special_tokens = {"a"}});

@@ -71,7 +71,7 @@ class Gpt2Files : public testing::Test {
   const test::TemporaryFolder folder_;
 };
 
-TEST_F(Gpt2Files, AreTheTokenizerOfTheSameModel) {
+TEST_F(Gpt2Files, EqualTheTokenizerJsonOfTheModel) {
   put_model_of("gpt2");
   const auto tokenizer = load_tokenizer(files());
   expect_reference(*tokenizer, "gpt2");
@@ -84,7 +84,7 @@ TEST_F(Gpt2Files, AreTheTokenizerOfTheSameModel) {
   EXPECT_EQ(load_tokenizer("", (folder_.path() / "saved").string())->fingerprint(), tokenizer->fingerprint());
 }
 
-TEST_F(Gpt2Files, AFolderSaysHowItsTextIsCut) {
+TEST_F(Gpt2Files, TheFolderDeterminesThePreTokenizer) {
   const json whole = put_model_of("qwen2");
   json config = {{"tokenizer_class", "Qwen2TokenizerFast"}, {"eos_token", "<|end_of_text|>"}};
   for (const json& token : whole["added_tokens"]) config["added_tokens_decoder"][token["id"].dump()] = token;
@@ -105,7 +105,7 @@ TEST_F(Gpt2Files, AFolderSaysHowItsTextIsCut) {
   expect_reference(*from_folder(), "qwen2");
 }
 
-TEST_F(Gpt2Files, AddedTokensAndBeginnings) {
+TEST_F(Gpt2Files, AddedTokensAndBosAreRead) {
   put("vocab.json", R"({"a": 0, "b": 1, "ab": 2, "Ġ": 3})");
   put("merges.txt", "#version: 0.2\r\na b\r\n");
   using Ids = std::vector<std::int32_t>;

@@ -139,7 +139,7 @@ TEST(HostileTokenizer, DecodersGrowATokenWithinBounds) {
   EXPECT_EQ(load({{"decoder", metaspace}})->decode(Ids{1, 0}), "b ");
 }
 
-TEST(HostileTokenizer, TemplatesPutFewIdsAroundAText) {
+TEST(HostileTokenizer, TemplatesAddFewIds) {
   json ids = json::array();
   for (int i = 0; i < 1000; ++i) ids.push_back(0);
   const json item = {{"SpecialToken", {{"id", "x"}, {"type_id", 0}}}};
@@ -169,7 +169,7 @@ TEST(HostileTokenizer, ExpressionsHaveABudgetForTheWholeText) {
               AllOf(HasSubstr("it has 20004 bytes"), HasSubstr("aaa...")));
 }
 
-TEST(HostileTokenizer, ALongSearchWithoutAMatchFindsTheLastOne) {
+TEST(HostileTokenizer, ALongSearchFindsTheLastMatch) {
   // The search runs in pieces. No match is lost at the end of a piece, within a character or not.
   const auto tokenizer =
       load({{"pre_tokenizer",
@@ -183,7 +183,7 @@ TEST(HostileTokenizer, ALongSearchWithoutAMatchFindsTheLastOne) {
   }
 }
 
-TEST(HostileTokenizer, BlanksBehindTokensAreReadOnce) {
+TEST(HostileTokenizer, BlanksAfterTokensAreReadOnce) {
   const json blank = json::array({{{"id", 2}, {"content", " "}, {"rstrip", true}}});
   const auto tokenizer = load({{"added_tokens", blank}});
   const double begin = processor_seconds();
@@ -191,7 +191,7 @@ TEST(HostileTokenizer, BlanksBehindTokensAreReadOnce) {
   EXPECT_LT(processor_seconds() - begin, 10);  // quadratic time would be an hour
 }
 
-TEST(HostileTokenizer, TokensAndAffixesHaveAMostLength) {
+TEST(HostileTokenizer, TokensAndAffixesHaveAMaximumLength) {
   const json token = json::array({{{"id", 5}, {"content", std::string(5000, 'a')}}});
   EXPECT_THAT(refused({{"added_tokens", token}}), HasSubstr("the added token 5 has more than 4096 bytes"));
   EXPECT_THAT(refused({{"model", {{"continuing_subword_prefix", std::string(100, 'a')}}}}),

@@ -252,7 +252,7 @@ TEST(HuggingFace, PropertiesMayBeRepeated) {
   EXPECT_THAT(error_of(small({{"pre_tokenizer", counted}})), HasSubstr("a + after a counted repetition"));
 }
 
-TEST(HuggingFace, NamesWhatItDoesNotSupport) {
+TEST(HuggingFace, NamesUnsupportedFeatures) {
   EXPECT_THAT(error_of(small({{"model", {{"type", "WordPiece"}}}})),
               HasSubstr("the model 'WordPiece' is not supported"));
   EXPECT_THAT(error_of(small({{"model", {{"dropout", 0.1}}}})), HasSubstr("dropout"));
@@ -281,7 +281,7 @@ TEST(HuggingFace, NotesIgnoredTruncation) {
   EXPECT_THAT(tokenizer->notes()[0], HasSubstr("truncation"));
 }
 
-TEST(HuggingFace, SaysWhatIsBroken) {
+TEST(HuggingFace, ReportsFaults) {
   json tokenizer = small();
   tokenizer["model"]["merges"] = {"a q"};
   EXPECT_THAT(error_of(tokenizer), HasSubstr("merge 0 needs the token 'q'"));
@@ -303,7 +303,7 @@ TEST(HuggingFace, SaysWhatIsBroken) {
   }
 }
 
-TEST(HuggingFace, RolesComeFromTheConfigBesideIt) {
+TEST(HuggingFace, RolesComeFromTokenizerConfig) {
   HuggingFaceFiles files;
   files.tokenizer_json = golden("llama3").dump();
   const auto guessed = make_huggingface_tokenizer(files, "x");
@@ -375,7 +375,7 @@ TEST(SimpleTokenizers, Null) {
   EXPECT_THROW(load_tokenizer("NullTokenizer", "many"), Error);
 }
 
-TEST(LoadTokenizer, SaysWhatIsWrong) {
+TEST(LoadTokenizer, ReportsFaults) {
   const auto message = [](const char* type, const std::string& model) -> std::string {
     try {
       load_tokenizer(type, model);

@@ -475,6 +475,28 @@ TEST_F(FullDisk, AFileSizeLimitLeavesNothing) {
   expect_no_space(folder_.path(), "File too large", {.file_size_limit = 60'000});
 }
 
+// Without --split, the order is that of training without the key split, and the division is printed.
+TEST_F(DataFiles, TheOrderIsTheOneOfTraining) {
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += "{\"text\": \"document " + std::to_string(i) + "\"}\n";
+  write_file(folder_.path() / "many.jsonl", text);
+  ASSERT_EQ(run({"tokenize", "-i", "many.jsonl", "-o", "m", "--tokenizer-type", "ByteTokenizer"}).exit_code,
+            0);
+  const auto order = [this](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"inspect", "m_text_document", "--order", "--seq-length",
+                                      "8",       "--samples",       "20,1"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words);
+  };
+  const ProgramResult usual = order({});
+  ASSERT_EQ(usual.exit_code, 0) << usual.err;
+  EXPECT_THAT(usual.err, HasSubstr("note: --split is not given: 99,1,0, as in training"));
+  EXPECT_EQ(json::parse(usual.out).at("split"), "99,1,0");
+  EXPECT_EQ(usual.out, order({"--split", "99,1,0"}).out);
+  EXPECT_NE(json::parse(usual.out).at("splits"),
+            json::parse(order({"--split", "969,30,1"}).out).at("splits"));
+}
+
 TEST_F(DataFiles, ImpossibleOrdersAreErrors) {
   ASSERT_EQ(run({"tokenize", "-i", "a.jsonl", "-o", "a", "--tokenizer-type", "ByteTokenizer"}).exit_code, 0);
   const auto order = [this](const std::string& split, const std::string& length, const std::string& samples) {

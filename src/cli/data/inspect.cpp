@@ -48,7 +48,8 @@ class DataInspect final : public Command {
     args.flag("--order", order_, "print the samples of training, validation and test in training order");
     args.option("--seq-length", "L", &seq_length_, "with --order: tokens of a sample");
     args.option("--seed", "S", &seed_, "with --order").default_note(data::DataOptions{}.seed);
-    args.option("--split", "A,B,C", &split_, "with --order: shares of training, validation and test");
+    args.option("--split", "A,B,C", &split_, "with --order: shares of training, validation and test")
+        .default_note(fmt::format("as in training, {}", data::kUsualShares));
     args.option("--samples", "N1,N2,N3", &samples_, "with --order: number of samples of each");
     args.option("--blend", "WEIGHT PREFIX", &blend_,
                 "with --order, instead of PREFIX: weights and prefixes in turn")
@@ -118,7 +119,8 @@ class DataInspect final : public Command {
         .at(dataset.name());
   }
 
-  // {"splits": {"train": {"len": ..., "samples": [[...], ...]}, ...}}; a split that is not requested is null.
+  // {"split": "99,1,0", "splits": {"train": {"len": ..., "samples": [[...], ...]}, ...}}; a split that is not
+  // requested is null.
   void print_order(Console& console) const {
     if (!seq_length_)
       throw invalid("--order needs --seq-length",
@@ -132,7 +134,7 @@ class DataInspect final : public Command {
     const auto samples = parse_samples(samples_);
     data::DataOptions options;
     options.data_path = blend_.empty() ? std::vector<std::string>{prefix_} : blend_;
-    options.split = split_.value_or("");
+    options.split = split_;
     options.seq_length = *seq_length_;
     if (seed_) options.seed = *seed_;
     options.train_samples = samples[0];
@@ -144,16 +146,19 @@ class DataInspect final : public Command {
                                : load_named_tokenizer({type_, tokenizer_, {}, {}});
     const data::Datasets sets = data::open_datasets(options, *tokenizer);
     console.notes(sets.notes);
+    const std::string shares = split_.value_or(data::kUsualShares);
+    if (!split_) console.notes({fmt::format("--split is not given: {}, as in training", shares)});
+    console.notes(sets.facts);
     using Named = std::pair<const char*, const data::Dataset*>;
     const std::array<Named, 3> opened = {
         {{"train", sets.train.get()}, {"valid", sets.valid.get()}, {"test", sets.test.get()}}};
     for (std::size_t i = 0; i < opened.size(); ++i) {
       if (samples[i] == 0 || opened[i].second != nullptr) continue;
       throw invalid(fmt::format("the split '{}' has no {} data, but --samples asks for {} samples of it",
-                                options.split, opened[i].first, samples[i]),
+                                shares, opened[i].first, samples[i]),
                     "give it a share in --split, or ask for 0 samples");
     }
-    std::string text = "{\"splits\":{";
+    std::string text = fmt::format("{{\"split\":{},\"splits\":{{", json_text(nlohmann::json(shares), -1));
     for (const auto& [name, set] : opened) {
       if (text.back() != '{') text += ',';
       text += fmt::format("\"{}\":", name);
@@ -299,7 +304,7 @@ extern const CommandEntry kDataInspect{
     "primus data inspect data/books_text_document --tokenizer tokenizer.json\n"
     "primus data inspect data/books_text_document --order --seq-length 1024 --split 98,1,1 --samples "
     "100,10,10\n"
-    "primus data inspect --order --blend 0.7 data/a 0.3 data/b --seq-length 1024 --samples 100,10,10",
+    "primus data inspect --order --blend 0.7 data/a 0.3 data/b --seq-length 1024 --samples 100,10",
     make_command<DataInspect>,
     {Section::kData, 4}};
 

@@ -131,7 +131,7 @@ class Opener {
     return result;
   }
 
-  std::string shares() const { return options_.split.empty() ? "969, 30, 1" : options_.split; }
+  std::string shares() const { return options_.split.value_or(kUsualShares); }
 
   Splits open_shared(const BlendList& blend) {
     const std::vector<Share> wanted = split_sequences(shares(), kManySequences);
@@ -142,10 +142,9 @@ class Opener {
         throw invalid(fmt::format("the split '{}' leaves nothing to train on", shares()),
                       "its first number is the training share: set it above 0");
       }
-      // If the user did not set a split, text and .bin/.idx data of the blend are split differently.
-      const bool chosen = !options_.hold_out_text;
-      if (chosen && wanted[split].first == wanted[split].last) continue;
-      const BlendList parts = chosen || split == 0 ? blend : with_held_out(blend, split);
+      if (wanted[split].first == wanted[split].last) continue;
+      // If the user did not set a split, data sets of the blend that are too short have only training data.
+      const BlendList parts = options_.split || split == 0 ? blend : with_held_out(blend, split);
       if (!parts.paths.empty()) result[split] = open_blend(parts, split, shares());
     }
     return result;
@@ -159,7 +158,7 @@ class Opener {
       const Share share = share_of(*data, split, shares());
       if (share.first == share.last) {
         if (split == 1) {
-          notes_.push_back(nothing_to_hold_out(blend.paths[i], *data, options_.seq_length));
+          notes_.push_back(nothing_to_hold_out(blend.paths[i], *data, options_.seq_length, is_text(*data)));
         }
         continue;
       }
@@ -179,16 +178,16 @@ class Opener {
     });
   }
 
-  // For a small text, the real shares differ from `split`, because a share consists of whole sequences.
+  // Describes shares that differ from `split`: a share of a small data set consists of whole sequences.
   std::vector<std::string> facts_on_shares(const Splits& opened) {
     std::vector<std::string> facts;
     for (const std::string& path : parse_blend(options_.data_path).paths) {
       const std::shared_ptr<const TokenSource> data = source(path);
-      if (std::ranges::find(text_, data.get()) == text_.end()) continue;
       for (const std::size_t split : {1, 2}) {
-        if (opened[split])
-          facts.push_back(path + ": " +
-                          describe_held_out(*data, share_of(*data, split, shares()), split == 2));
+        const Share share = share_of(*data, split, shares());
+        const bool as_said = !is_text(*data) && share == split_sequences(shares(), data->sequences())[split];
+        if (opened[split] && !as_said)
+          facts.push_back(path + ": " + describe_held_out(*data, share, split == 2));
       }
     }
     return facts;
@@ -227,15 +226,18 @@ class Opener {
                  const std::optional<std::string>& shares) const {
     const std::int64_t all = source.sequences();
     if (!shares) return {0, all};
-    const bool text = std::ranges::find(text_, &source) != text_.end();
-    if (!text) return split_sequences(*shares, all)[split];
-    if (!options_.hold_out_text) {
+    if (options_.split && is_text(source)) {
       const std::array<bool, 3> drawn = {true, requested_[1] > 0, requested_[2] > 0};
       return split_text(source, *shares, drawn, options_.seq_length)[split];
     }
-    const std::int64_t from = held_out_from(source, options_.seq_length);
+    if (options_.split || options_.mock_data) return split_sequences(*shares, all)[split];
+    const std::int64_t rounded = is_text(source) ? all : split_sequences(*shares, all)[1].first;
+    const std::int64_t from = held_out_from(source, options_.seq_length, rounded);
     return split == 0 ? Share{0, from} : split == 1 ? Share{from, all} : Share{all, all};
   }
+
+  // Returns whether the tokens of a source were made from text, and not read from a .bin file of the user.
+  bool is_text(const TokenSource& source) const { return std::ranges::find(text_, &source) != text_.end(); }
 
   // Opens one split of a blend. `shares`: the split of each data set; nullopt: all sequences of each.
   std::unique_ptr<const Dataset> open_blend(const BlendList& blend, std::size_t split,

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -59,6 +60,9 @@ struct TokenizeProgress {
 };
 using TokenizeProgressFn = std::function<void(const TokenizeProgress&)>;
 
+// The shares of training, validation and test data if the user sets none.
+inline constexpr const char* kUsualShares = "99,1,0";
+
 // How text and JSONL are tokenized on the fly to .bin/.idx.
 struct TextOptions {
   std::string json_key = "text";
@@ -76,14 +80,12 @@ struct DataOptions {
   std::vector<std::string> data_path;
   std::vector<std::string> train_data_path, valid_data_path, test_data_path;
   bool mock_data = false;
-  // Shares of train, valid and test in data_path; default "969,30,1". A split with share 0 has no data set.
-  // If the source is text and the share of validation or test data rounds to zero sequences, this split gets
-  // enough sequences for one sample.
-  std::string split;
-  // Replaces `split` for text in data_path, but not for .bin/.idx data. The last hundredth of the text's
-  // sequences is used for validation, but at least enough sequences for one sample; there is no test data. A
-  // text of one sequence is used for training only.
-  bool hold_out_text = false;
+  // Shares of train, valid and test in data_path: "969,30,1". A split with share 0 has no data set. If the
+  // source is text and the share of validation or test data rounds to zero sequences, this split gets enough
+  // sequences for one sample. nullopt: kUsualShares. The shares of .bin/.idx data are then rounded as in
+  // Megatron-LM, and the share of text is rounded up; validation gets at least enough sequences for one
+  // sample. Data that are too short to be divided, such as one sequence, are used for training only.
+  std::optional<std::string> split;
 
   std::int64_t seq_length = 0;
   std::int64_t seed = 1234;
@@ -107,7 +109,8 @@ struct DataOptions {
 // has none: a share of 0, or per-split paths without a path for that split.
 struct Datasets {
   std::unique_ptr<const Dataset> train, valid, test;
-  bool held_out = false;  // a part of data_path is excluded from training, whether or not validation uses it
+  // Whether a part of the training data is excluded from training, whether or not validation uses the part.
+  bool held_out = false;
   // Hash of the training data. The hash depends on the tokens and their order, not on paths. 0 if there is no
   // training data.
   std::uint64_t train_fingerprint = 0;

@@ -87,6 +87,7 @@ std::shared_ptr<const TokenSource> make_mock_source(std::int64_t vocab_size, std
 // `split` has up to three numbers: "969,30,1". Error(kInvalid) for any other text.
 struct Share {
   std::int64_t first = 0, last = 0;
+  bool operator==(const Share&) const = default;
 };
 std::vector<Share> split_sequences(std::string_view split, std::int64_t sequences);
 

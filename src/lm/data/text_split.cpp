@@ -21,15 +21,16 @@ bool fills_a_sample(const TokenSource& source, const Share& share, std::int64_t 
 
 }  // namespace
 
-std::int64_t held_out_from(const TokenSource& source, std::int64_t seq_length) {
+std::int64_t held_out_from(const TokenSource& source, std::int64_t seq_length, std::int64_t wanted) {
   constexpr std::int64_t kHundredth = 100;
   const std::int64_t all = source.sequences();
+  if (fills_a_sample(source, {wanted, all}, seq_length)) return wanted;
   std::int64_t from = all, tokens = 0;
   while (from > 1 && (all - from < (all + kHundredth - 1) / kHundredth || tokens <= seq_length))
     tokens += source.length(--from);
   std::int64_t rest = 0;
   for (std::int64_t i = 0; i < from && rest <= seq_length; ++i) rest += source.length(i);
-  return tokens > seq_length && rest > seq_length ? from : all;
+  return tokens > seq_length && rest > seq_length ? from : wanted;
 }
 
 std::vector<Share> split_with_minimum(std::string_view shares, std::int64_t sequences,
@@ -78,26 +79,29 @@ std::string describe_held_out(const TokenSource& source, const Share& share, boo
                      test ? "the test" : "validation");
 }
 
-std::string nothing_to_hold_out(std::string_view data, const TokenSource& source, std::int64_t seq_length) {
+std::string nothing_to_hold_out(std::string_view data, const TokenSource& source, std::int64_t seq_length,
+                                bool text) {
   const std::int64_t tokens = tokens_in(source, {0, source.sequences()});
   const std::int64_t needed = 2 * (seq_length + 1);
   if (tokens < needed) {
     return fmt::format(
-        "{}: too little text to hold some out for validation: it has {} tokens, and training and validation "
+        "{}: too little {} to hold some out for validation: it has {} tokens, and training and validation "
         "need {} (seq_length {})",
-        data, tokens, needed, seq_length);
+        data, text ? "text" : "data", tokens, needed, seq_length);
   }
   const std::int64_t pieces = source.sequences();
   return fmt::format(
-      "{}: nothing is held out for validation, because {}. A JSON line is a piece; plain text (.txt) is cut "
-      "into "
-      "pieces of at least 1 KB. Add text, write it as plain text, or name other data for validation "
+      "{}: nothing is held out for validation, because {}. {}, or name other data for validation "
       "(train_data_path, valid_data_path)",
       data,
-      pieces == 1 ? "its text is one piece"
-                  : fmt::format("no division of its {} pieces leaves both training and validation a sequence "
-                                "of {} tokens",
-                                pieces, seq_length));
+      pieces > 1 ? fmt::format("no division of its {} pieces leaves both training and validation a sequence "
+                               "of {} tokens",
+                               pieces, seq_length)
+      : text     ? "its text is one piece"
+                 : "it is one piece",
+      text ? "A JSON line is a piece; plain text (.txt) is cut into pieces of at least 1 KB. Add text, write "
+             "it as plain text"
+           : "A sequence of the .bin file is a piece. Add sequences");
 }
 
 Error empty_share(std::string_view shares, std::string_view part, std::string_view data,

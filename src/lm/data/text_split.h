@@ -16,10 +16,12 @@ namespace primus::data {
 // A number of sequences so large that split_sequences() gives every share above 0 at least one sequence.
 inline constexpr std::int64_t kManySequences = std::int64_t{1} << 50;
 
-// Returns the first sequence of the text that is used for validation: the last hundredth of the sequences,
-// but at least enough for one sample. The border is between two sequences, so that no sequence is used for
-// both. If the text is too short to divide, returns the number of sequences.
-std::int64_t held_out_from(const TokenSource& source, std::int64_t seq_length);
+// Returns the first sequence that is used for validation if the user sets no split. Returns `wanted` if the
+// sequences from there fill a sample. Otherwise, validation gets the last hundredth of the sequences, but at
+// least enough for one sample. The border is between two sequences, so that no sequence is used for both. If
+// the data are too short to divide, returns `wanted`. `wanted` is the number of sequences for text, whose
+// share has no fixed rounding.
+std::int64_t held_out_from(const TokenSource& source, std::int64_t seq_length, std::int64_t wanted);
 
 // Like split_sequences(), but enlarges validation or test shares that are above 0 and round to zero
 // sequences. A share is enlarged only if `drawn` says that its samples will be drawn. The enlarged share
@@ -38,9 +40,10 @@ std::vector<Share> split_text(const TokenSource& source, std::string_view shares
 // test" if `test`.
 std::string describe_held_out(const TokenSource& source, const Share& share, bool test);
 
-// Returns a note on a text of which held_out_from() holds out no sequence. The note states the reason and the
-// remedy. `data`: the path that the user gave.
-std::string nothing_to_hold_out(std::string_view data, const TokenSource& source, std::int64_t seq_length);
+// Returns a note on data of which held_out_from() holds out no sequence. The note states the reason and the
+// remedy. `data`: the path that the user gave. `text`: whether the data are text, and not a .bin file.
+std::string nothing_to_hold_out(std::string_view data, const TokenSource& source, std::int64_t seq_length,
+                                bool text);
 
 // Returns the error for a share that is above 0 but contains no sequence. `part`: "train", "valid" or "test".
 Error empty_share(std::string_view shares, std::string_view part, std::string_view data,

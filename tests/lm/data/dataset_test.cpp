@@ -112,6 +112,7 @@ class OpenDatasets : public testing::Test {
   OpenDatasets() {
     options_.seq_length = 16;
     options_.train_samples = 4;
+    options_.split = "969,30,1";
     options_.cache_dir = folder_ / "cache";
   }
   Datasets open() { return open_datasets(options_, *tokenizer_); }
@@ -198,7 +199,7 @@ TEST_F(OpenDatasets, PlainTextIsTokenizedOnceAndReused) {
 
 // Without an explicit split, some text is held out. The held-out text is not trained on.
 TEST_F(OpenDatasets, TextHasSomeHeldOut) {
-  options_.hold_out_text = true;
+  options_.split.reset();
   options_.valid_samples = options_.test_samples = 2;
   options_.data_path = {folder_.write("book.txt", some_text(2000))};
   const Datasets data = open();
@@ -226,7 +227,7 @@ TEST_F(OpenDatasets, TextHasSomeHeldOut) {
 }
 
 TEST_F(OpenDatasets, TooLittleTextIsAllTrainedOn) {
-  options_.hold_out_text = true;
+  options_.split.reset();
   options_.valid_samples = 1;
   options_.data_path = {folder_.write("note.txt", "one short paragraph, and that is it")};
   const Datasets data = open();
@@ -242,7 +243,7 @@ TEST_F(OpenDatasets, TooLittleTextIsAllTrainedOn) {
 
 // Documents are not divided, however long they are. The note gives this reason.
 TEST_F(OpenDatasets, OneLongDocumentIsAllTrainedOn) {
-  options_.hold_out_text = true;
+  options_.split.reset();
   options_.valid_samples = 1;
   const std::string line = "{\"text\": \"" + std::string(2000, 'x') + "\"}\n";
   options_.data_path = {folder_.write("long.jsonl", line)};
@@ -261,11 +262,39 @@ TEST_F(OpenDatasets, TokenFilesAreDividedAsBefore) {
   options_.valid_samples = 1;
   const Tokens before = sample_of(*open().train, 1).tokens;
   const int64_t samples = open().train->size();
-  options_.hold_out_text = true;
+  options_.split.reset();
   EXPECT_EQ(open().train->size(), samples);
   EXPECT_EQ(sample_of(*open().train, 1).tokens, before);
   // 198 sequences have 30 tokens each, and a sample has 16 tokens.
   EXPECT_EQ(samples_of_epochs(options_, *tokenizer_, 1), (198 * 30 - 1) / 16);
+}
+
+// The rounded share of few long sequences is none, and the share of few short ones fills no sample. Both are
+// enlarged to one sample, as for text. An explicit split keeps Megatron-LM's rounding.
+TEST_F(OpenDatasets, FewTokenizedSequencesHaveSomeHeldOut) {
+  options_.valid_samples = 1;
+  std::vector<Tokens> sequences;
+  for (int i = 0; i < 29; ++i) sequences.push_back(Tokens(200, i + 1));
+  use(sequences);
+  options_.split.reset();
+  const Datasets usual = open();
+  ASSERT_TRUE(usual.valid && usual.held_out);
+  EXPECT_THAT(usual.notes, testing::IsEmpty());
+  EXPECT_THAT(usual.facts,
+              testing::ElementsAre(HasSubstr("200 of 5800 tokens (3.4 %) are held out for validation")));
+  EXPECT_EQ(sample_of(*usual.valid, 0).tokens, Tokens(17, 29));
+  EXPECT_EQ(samples_of_epochs(options_, *tokenizer_, 1), (28 * 200 - 1) / 16);
+  options_.split = "99,1,0";
+  EXPECT_EQ(samples_of_epochs(options_, *tokenizer_, 1), (29 * 200 - 1) / 16);
+  EXPECT_THAT(error(), HasSubstr("leaves valid nothing of"));
+
+  use(std::vector<Tokens>(60, Tokens(10, 1)));
+  options_.split.reset();
+  EXPECT_EQ(samples_of_epochs(options_, *tokenizer_, 1), (58 * 10 - 1) / 16);
+  use({Tokens(500, 1)});
+  EXPECT_THAT(open().notes,
+              testing::ElementsAre(testing::AllOf(HasSubstr("because it is one piece"),
+                                                  HasSubstr("A sequence of the .bin file is a piece"))));
 }
 
 TEST_F(OpenDatasets, JsonLinesFolderAndGlob) {
@@ -605,14 +634,12 @@ TEST_F(OpenDatasets, ASmallShareOfTextIsOneSample) {
   options_.split = "99,1,0";
   const Datasets split = open();
   ASSERT_TRUE(split.valid && split.held_out);
-  options_.split.clear();
-  options_.hold_out_text = true;
+  options_.split.reset();
   const Datasets usual = open();
   EXPECT_EQ(tokens(split.valid), tokens(usual.valid));
   EXPECT_THAT(split.facts,
               testing::ElementsAre(HasSubstr("27 of 1080 tokens (2.5 %) are held out for validation")));
   EXPECT_EQ(usual.facts, split.facts);
-  options_.hold_out_text = false;
   options_.split = "98,1,1";
   options_.test_samples = 1;
   const Datasets three = open();

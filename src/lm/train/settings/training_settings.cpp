@@ -39,8 +39,7 @@ data::DataOptions data_options_of(const config::Experiment& e, const Tokenizer& 
   options.valid_data_path = c.valid_data_path;
   options.test_data_path = c.test_data_path;
   options.mock_data = c.mock_data;
-  options.split = c.split.value_or("99,1,0");
-  options.hold_out_text = !c.split;
+  options.split = c.split;
   options.seq_length = c.seq_length;
   options.seed = c.seed;
   options.train_samples = c.train_iters * c.global_batch_size;

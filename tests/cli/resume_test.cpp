@@ -157,9 +157,27 @@ TEST_F(OwnText, GoingOnNeedsTheSameText) {
   const ProgramResult mock = train({"train_iters=4", "mock_data=true", "data_path=null"});
   EXPECT_EQ(mock.exit_code, 2);
   EXPECT_THAT(mock.err, HasSubstr("now it is 'mock data'"));
-  EXPECT_EQ(train({"train_iters=4", "allow_data_change=true"}).exit_code, 0);
+  // A permitted change is logged, and a part of the text is held out for validation.
+  const ProgramResult permitted =
+      train({"train_iters=4", "allow_data_change=true", "split=90,10,0", "eval_iters=1"});
+  EXPECT_EQ(permitted.exit_code, 0);
+  EXPECT_THAT(permitted.err,
+              HasSubstr("was trained with another training text: '" + at("corpus.txt").string() +
+                        "', whose content has changed since then; "
+                        "training continues with the change (allow_data_change)"));
+  EXPECT_THAT(permitted.err, HasSubstr("the validation data is a part of the changed data"));
   // From then on, the run has to keep the new text.
-  EXPECT_EQ(train({"train_iters=5"}).exit_code, 0);
+  const ProgramResult kept = train({"train_iters=5", "split=90,10,0"});
+  EXPECT_EQ(kept.exit_code, 0);
+  EXPECT_THAT(kept.err, Not(HasSubstr("content has changed")));
+  // A finished run has only one line about changed settings.
+  const ProgramResult finished = train({"train_iters=3", "split=90,10,0", "lr=0.5", "seed=7"});
+  EXPECT_EQ(finished.exit_code, 0);
+  EXPECT_THAT(
+      finished.out,
+      AllOf(HasSubstr("lr was "), HasSubstr("and is 0.5"), HasSubstr("seed was 1234, and is 7"),
+            HasSubstr("train_iters was 5, and is 3"), HasSubstr("which does not change a finished run")));
+  EXPECT_THAT(finished.err, AllOf(Not(HasSubstr("from here on")), Not(HasSubstr("data order changes"))));
 }
 
 // The data order depends on the number of epochs.

@@ -433,6 +433,7 @@ class Train : public Command {
                           {"seconds", s.seconds},       {"output_dir", experiment.output_dir().string()}};
       if (s.validation_loss) json["validation_loss"] = *s.validation_loss;
       if (s.test_loss) json["test_loss"] = *s.test_loss;
+      if (!s.unused_changes.empty()) json["unused_changes"] = s.unused_changes;
       if (s.checkpoint) json["checkpoint"] = *s.checkpoint;
       if (experiment.trainer->target_eval_loss) json["reached_target"] = s.reached_target;
       console.write(json_text(json) + "\n");
@@ -449,11 +450,6 @@ class Train : public Command {
           "evaluated: the run had reached iteration {} and was stopped before its evaluation\n", s.last_step);
     } else if (did_nothing) {
       text = fmt::format("nothing left to do: the run had reached iteration {}\n", s.last_step);
-      if (!s.unused_changes.empty()) {
-        text +=
-            fmt::format("{}, which does not change a finished run\n", fmt::join(s.unused_changes, "; ")) +
-            "choose another name for a new run (exp_name=...), or train this run longer (train_iters=...)\n";
-      }
     } else if (s.last_step == 0) {
       text = fmt::format("stopped before the end of the first step, {}: nothing to save\n",
                          human_duration(s.seconds));
@@ -461,6 +457,11 @@ class Train : public Command {
       text = fmt::format("{} after iteration {}, loss {:.4f} in the last step, {}\n",
                          s.interrupted ? "stopped" : "done", s.last_step, drop_nan_sign(s.last_loss),
                          human_duration(s.seconds));
+    }
+    if (!s.unused_changes.empty()) {
+      text +=
+          fmt::format("{}, which does not change a finished run\n", fmt::join(s.unused_changes, "; ")) +
+          "choose another name for a new run (exp_name=...), or train this run longer (train_iters=...)\n";
     }
     if (s.validation_loss) text += fmt::format("validation loss {:.4f}\n", drop_nan_sign(*s.validation_loss));
     if (s.test_loss) text += fmt::format("test loss {:.4f}\n", drop_nan_sign(*s.test_loss));

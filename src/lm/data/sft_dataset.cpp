@@ -274,6 +274,7 @@ class SftOpener {
     } else {
       result.valid = open_part(held_out_valid_, options_.valid_samples, "validation", result);
       result.test = open_part(held_out_test_, options_.test_samples, "test", result);
+      result.held_out = !held_out_valid_.empty() || !held_out_test_.empty();
     }
     return result;
   }

@@ -11,6 +11,7 @@
 #include "base/terminal/terminal.h"
 #include "config/keys.h"
 #include "config/trainer_config.h"
+#include "lm/data/blend_list.h"
 #include "lm/events/line_file.h"
 #include "lm/events/metrics_file.h"
 #include "lm/generate/generation_config.h"
@@ -60,6 +61,11 @@ std::optional<config::Experiment> recorded_experiment(const TrainerState& state)
   } catch (const Error&) {
     return std::nullopt;
   }
+}
+
+// Returns the weights of the blend that the run is trained on; empty if the data have no weights.
+std::vector<double> weights_of(const config::TrainerConfig& c) {
+  return data::parse_blend(c.data_path.empty() ? c.train_data_path : c.data_path).weights;
 }
 
 }  // namespace
@@ -195,7 +201,14 @@ void Checkpointer::resume_from(const CheckpointReader& checkpoint) {
         "restore it, or start another run (exp_name) with load: " + checkpoint.folder().string());
   }
   const std::optional<InputIdentity> data = plan_.data_identity();
-  refuse_other_inputs(checkpoint, state, plan_.e, plan_.tokenizer_identity(), data);
+  for (const std::string& warning :
+       compare_inputs(checkpoint, state, plan_.e, plan_.tokenizer_identity(), data))
+    plan_.log.warning("{}", warning);
+  if (has_other_data(state, data) && plan_.datasets.valid && plan_.datasets.held_out) {
+    plan_.log.warning(
+        "the validation data is a part of the changed data: validation losses from here on are of other data "
+        "than before, and data that was held out before may now be trained on");
+  }
   const bool optimizer = !plan_.c.no_load_optim && has_optimizer_state(checkpoint);
   if (!optimizer && !plan_.c.no_load_optim) {
     plan_.log.warning("{} has no optimizer state (no_save_optim): the moments start at zero",
@@ -209,8 +222,9 @@ void Checkpointer::resume_from(const CheckpointReader& checkpoint) {
   progress_.nan_iterations = state.nan_iterations;
   progress_.result.loss = state.lm_loss;
   plan_.log.info("continuing from {} (iteration {})", checkpoint.folder().string(), progress_.iteration);
-  log_changes(state, data);
+  log_newer_base(state);
   progress_.last_rate = state.learning_rate;
+  resumed_ = state;
 }
 
 bool Checkpointer::keeps_samples(std::int64_t train_iters) const {
@@ -244,7 +258,10 @@ bool Checkpointer::keeps_samples(std::int64_t train_iters) const {
   }
 }
 
-void Checkpointer::log_changes(const TrainerState& state, const std::optional<InputIdentity>& data) {
+void Checkpointer::log_changes(bool over) {
+  if (!resumed_) return;
+  const TrainerState& state = *resumed_;
+  const std::optional<InputIdentity> data = plan_.data_identity();
   const std::vector<SettingChange> changes = changed_settings(state.experiment, experiment_text(plan_.e));
   const std::optional<config::Experiment> before = recorded_experiment(state);
   const auto matters = [&](const config::KeySpec& key) {
@@ -263,13 +280,21 @@ void Checkpointer::log_changes(const TrainerState& state, const std::optional<In
       plan_.log.info("{}, which has no effect", values);
       continue;
     }
-    if (decides_learning(change.key)) progress_.rule_changes.push_back(values);
+    // A finished run trains no step, but it may still run an evaluation or write samples.
+    const bool of_finished_run = change.key.starts_with("eval_") || change.key.starts_with("sample_");
+    if (decides_learning(change.key) || (over && !of_finished_run)) progress_.rule_changes.push_back(values);
+    if (over) {
+      if (of_finished_run) plan_.log.info("{}", values);
+      continue;
+    }
     const bool starts_only =
         change.key == "init_method_std" || change.key == "load" || change.key == "finetune";
     const std::string text = values + (starts_only ? "; a resumed run ignores it" : " from here on");
     const bool names_data =
         change.key == "data_path" || change.key == "train_data_path" || change.key == "sft_dataset_name";
-    const bool renamed = names_data && state.data && data && state.data->fingerprint == data->fingerprint;
+    // The fingerprint does not depend on the weights of a blend, which the order depends on.
+    const bool renamed = names_data && state.data && data && !has_other_data(state, data) && before &&
+                         weights_of(before->trainer) == weights_of(plan_.c);
     bool keeps = renamed || plan_.objective->keeps_order(change.key) ||
                  (progress_.clock && change.key == "train_minutes" && state.clock);
     if (change.moves_data && !keeps && change.key.starts_with("train_") && !names_data) {
@@ -283,8 +308,7 @@ void Checkpointer::log_changes(const TrainerState& state, const std::optional<In
         ? plan_.log.warning("{}: the data order changes: some samples repeat, others are skipped", text)
         : plan_.log.info("{}", text);
   }
-  log_newer_base(state);
-  log_rate(state, changes);
+  if (!over) log_rate(state, changes);
 }
 
 // Logs a note if the run that `load` names has newer checkpoints than the start of this run.
@@ -303,9 +327,7 @@ void Checkpointer::log_rate(const TrainerState& state, const std::vector<Setting
   const auto shapes_rate = [](const SettingChange& change) {
     return change.key.starts_with("lr") || change.key.starts_with("train_") || change.key == "min_lr";
   };
-  const bool over =
-      progress_.clock ? progress_.clock->state().finished : progress_.iteration >= plan_.c.train_iters;
-  if (!state.learning_rate || over || std::ranges::none_of(changes, shapes_rate)) return;
+  if (!state.learning_rate || std::ranges::none_of(changes, shapes_rate)) return;
   const double before = *state.learning_rate;
   const double next =
       plan_.schedule.learning_rate_at(progress_.clock ? progress_.clock->place(progress_.iteration)

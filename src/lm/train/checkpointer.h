@@ -20,8 +20,11 @@ class Checkpointer {
   Checkpointer(RunPlan& plan, RunProgress& progress, TrainingSession& session, RunTrace* trace);
 
   // Loads the run's newest checkpoint. If there is no checkpoint, loads the weights that `load` names, or
-  // initializes the weights. Logs which settings changed since the checkpoint.
+  // initializes the weights.
   void load_or_initialize();
+  // If the run was resumed, logs which settings changed since the checkpoint, and how the changes affect the
+  // data. `over`: whether the run has no steps left. Its changes are then added to RunProgress::rule_changes.
+  void log_changes(bool over);
   // Locks the checkpoint folder for this run, and builds the files that accompany the weights.
   void open();
   // If auto_continue_train is off, moves the checkpoints of an earlier run to another folder.
@@ -51,8 +54,6 @@ class Checkpointer {
   // Returns whether a run of `train_iters` steps would read the same samples in the same order as this run,
   // up to the end of the shorter run. Compares at most 64 samples, spread evenly over the shorter run.
   bool keeps_samples(std::int64_t train_iters) const;
-  // Logs which settings changed since the checkpoint, and how the changes affect the data.
-  void log_changes(const TrainerState& state, const std::optional<InputIdentity>& data);
   // Logs a note if the run named by `load` has newer checkpoints than the start of this run.
   void log_newer_base(const TrainerState& state);
   // Logs if changed settings cause a jump of the learning rate.
@@ -69,6 +70,7 @@ class Checkpointer {
   engine::Rank& rank_;
   RunTrace* trace_;
   const Path root_;
+  std::optional<TrainerState> resumed_;  // the state from which the run was resumed
   std::optional<RunLock> lock_;
   std::vector<Snapshot::Blob> model_files_;  // files that every checkpoint contains in addition to the
                                              // weights

@@ -361,23 +361,43 @@ void ChangedData::refuse_setting(const SettingChange& change, std::string_view s
                              hint_of_change(folder, kAllowData));
 }
 
-void refuse_other_inputs(const CheckpointReader& checkpoint, const TrainerState& state,
-                         const config::Experiment& experiment, const InputIdentity& tokenizer,
-                         const std::optional<InputIdentity>& data) {
+std::vector<std::string> compare_inputs(const CheckpointReader& checkpoint, const TrainerState& state,
+                                        const config::Experiment& experiment, const InputIdentity& tokenizer,
+                                        const std::optional<InputIdentity>& data) {
   const config::TrainerConfig& c = experiment.trainer;
-  if (state.tokenizer && !make_same_ids(state.tokenizer->fingerprint, tokenizer.fingerprint) &&
-      !c.allow_tokenizer_change) {
-    refuse_input(experiment, checkpoint.folder().string(),
-                 key_in_use(experiment, {"tokenizer_model", "tokenizer_type", "vocab_file", "merge_file"}),
-                 "tokenizer", *state.tokenizer, tokenizer, "allow_tokenizer_change");
+  std::vector<std::string> warnings;
+  // A permitted difference becomes a warning with the text of the refusal.
+  const auto compare = [&warnings](bool permitted, std::string_view permission, const auto& refuse) {
+    try {
+      refuse();
+    } catch (const Error& error) {
+      if (!permitted) throw;
+      warnings.push_back(
+          fmt::format("{}; training continues with the change ({})", error.what(), permission));
+    }
+  };
+  if (state.tokenizer && !make_same_ids(state.tokenizer->fingerprint, tokenizer.fingerprint)) {
+    constexpr std::string_view kAllowTokenizer = "allow_tokenizer_change";
+    compare(c.allow_tokenizer_change, kAllowTokenizer, [&] {
+      refuse_input(experiment, checkpoint.folder().string(),
+                   key_in_use(experiment, {"tokenizer_model", "tokenizer_type", "vocab_file", "merge_file"}),
+                   "tokenizer", *state.tokenizer, tokenizer, kAllowTokenizer);
+    });
   }
-  if (state.data && data && state.data->fingerprint != data->fingerprint && !c.allow_data_change) {
-    objective_of(c).refuse_changed_data({.checkpoint = checkpoint,
-                                         .state = state,
-                                         .experiment = experiment,
-                                         .before = *state.data,
-                                         .now = *data});
+  if (has_other_data(state, data)) {
+    compare(c.allow_data_change, kAllowData, [&] {
+      objective_of(c).refuse_changed_data({.checkpoint = checkpoint,
+                                           .state = state,
+                                           .experiment = experiment,
+                                           .before = *state.data,
+                                           .now = *data});
+    });
   }
+  return warnings;
+}
+
+bool has_other_data(const TrainerState& state, const std::optional<InputIdentity>& data) {
+  return state.data && data && state.data->fingerprint != data->fingerprint;
 }
 
 bool has_optimizer_state(const CheckpointReader& checkpoint) {

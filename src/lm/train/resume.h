@@ -88,12 +88,15 @@ struct ChangedData {
   [[noreturn]] void refuse_setting(const SettingChange& change, std::string_view so) const;
 };
 
-// Refuses to resume if the tokenizer or the data differ from the checkpoint's tokenizer or data.
-// allow_tokenizer_change and allow_data_change permit a difference. Data are not compared if the experiment
-// has no training data.
-void refuse_other_inputs(const CheckpointReader& checkpoint, const TrainerState& state,
-                         const config::Experiment& experiment, const InputIdentity& tokenizer,
-                         const std::optional<InputIdentity>& data);
+// Compares the tokenizer and the data with the checkpoint's tokenizer and data. Throws if they differ, unless
+// allow_tokenizer_change or allow_data_change permits the difference. Returns a warning about each permitted
+// difference. Data are not compared if the experiment has no training data.
+std::vector<std::string> compare_inputs(const CheckpointReader& checkpoint, const TrainerState& state,
+                                        const config::Experiment& experiment, const InputIdentity& tokenizer,
+                                        const std::optional<InputIdentity>& data);
+// Returns whether `data` are not the data with which the checkpoint was trained. Returns false if one of the
+// two is unknown.
+bool has_other_data(const TrainerState& state, const std::optional<InputIdentity>& data);
 
 // Returns whether a checkpoint has optimizer state. A checkpoint has none if no_save_optim was set.
 bool has_optimizer_state(const CheckpointReader& checkpoint);

@@ -147,6 +147,7 @@ void Trainer::Run::open_monitor(const StepMeasurement& measured) {
       plan, progress, *session, trace.get(),
       [this](data::BatchLoader& batches) -> const data::Batch& { return next_batch(batches); });
   if (progress.iteration > 0) evaluator->end_at_target();
+  checkpointer->log_changes(progress.iteration >= progress.last_iteration);
   nan_search = std::make_unique<NanSearch>(plan, progress, *session);
   report = std::make_unique<StepReport>(plan, progress, *rank, measured.memory);
   plan.phase("");

@@ -261,6 +261,40 @@ TEST_F(FirstFineTune, AContinuedRunKeepsItsBatchSize) {
                                  HasSubstr("seq_length was 512, and is 64")));
 }
 
+// More chats in the same file: the run keeps the seq_length that was chosen at its start, so the error names
+// the chats. If the change is permitted, warnings say what changed.
+TEST_F(FirstFineTune, MoreChatsAreNamedAndNotTheChosenLength) {
+  const std::string chats = read_file(folder_->path() / "chats.jsonl");
+  std::string longer = chats;
+  for (int i = 0; i < kChats; ++i) {
+    std::string lengthy = question(i);
+    for (int times = 0; times < 12; ++times) lengthy += " " + question(i);
+    longer += nlohmann::json{{"messages",
+                              {{{"role", "user"}, {"content", lengthy}},
+                               {{"role", "assistant"}, {"content", answer(i)}}}}}
+                  .dump() +
+              "\n";
+  }
+  std::vector<std::string> settings = {"exit_interval=2", "eval_iters=1"};
+  write("growing.jsonl", chats);
+  const ProgramResult begun = tune("growing", settings, "growing.jsonl");
+  ASSERT_EQ(begun.exit_code, 0) << begun.err;
+  write("growing.jsonl", longer);
+  const ProgramResult fresh = tune("fresh", {"--dry-run"}, "growing.jsonl");
+  ASSERT_THAT(fresh.err, Not(HasSubstr("seq_length=64,"))) << "the longer chats need longer sequences";
+  const ProgramResult refused = tune("growing", settings, "growing.jsonl");
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err,
+              AllOf(HasSubstr("was trained with another set of conversations"),
+                    HasSubstr("whose content has changed"), Not(HasSubstr("trained with seq_length"))));
+  settings.emplace_back("allow_data_change=true");
+  const ProgramResult resumed = tune("growing", settings, "growing.jsonl");
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_THAT(resumed.err, AllOf(HasSubstr("whose content has changed since then; training continues"),
+                                 HasSubstr("the validation data is a part of the changed data"),
+                                 HasSubstr("(as when the run was started)")));
+}
+
 TEST_F(FirstFineTune, AnotherFormatReplacesTheModelsTemplate) {
   const ProgramResult tuned = tune("alpaca", {"sft_conversation_format=alpaca", "train_iters=2"});
   ASSERT_EQ(tuned.exit_code, 0) << tuned.err;

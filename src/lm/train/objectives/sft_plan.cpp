@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -106,7 +107,8 @@ class Fitting {
     const auto count = static_cast<std::int64_t>(all.size());
 
     const bool has_evaluated = data::find_conversations(options.dataset, options.train_split).has_evaluated();
-    if (is_open("eval_iters") && !c.split && !has_evaluated && count < kFew) {
+    const bool kept = is_open("eval_iters") && keep("eval_iters", c.eval_iters);
+    if (!kept && is_open("eval_iters") && !c.split && !has_evaluated && count < kFew) {
       set("eval_iters", c.eval_iters, 0);
       plan_.facts.push_back(
           "no conversation is held out, so overfitting would not show: split=90,10,0 holds out a tenth");
@@ -157,18 +159,14 @@ class Fitting {
     const auto up_to = [](std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; };
     const auto of_step = std::max<std::int64_t>(1, static_cast<std::int64_t>(tokens / kSteps));
     std::int64_t length = filled.trainer->seq_length;
-    // Skipped for several ranks, because context parallelism restricts sequence lengths.
-    if (is_open("seq_length") && c.enable_packed_sequences && world_ == 1) {
+    if (is_open("seq_length") && keep("seq_length", c.seq_length)) {
+      length = c.seq_length;
+    } else if (is_open("seq_length") && c.enable_packed_sequences && world_ == 1) {
+      // Skipped for several ranks, because context parallelism restricts sequence lengths.
       length = std::min(length, up_to(std::max(of_step, longest), kMultiple));
       set("seq_length", c.seq_length, length);
     }
-    if (!is_open("global_batch_size")) return;
-    // The position in the data is steps times batch size, so a run keeps the batch size that it began with.
-    if (const std::optional<TrainerState> state = recorded_state(e_)) {
-      set("global_batch_size", c.global_batch_size, state->global_batch_size);
-      chosen_.back() += " (as when the run was started)";
-      return;
-    }
+    if (!is_open("global_batch_size") || keep("global_batch_size", c.global_batch_size)) return;
     const std::int64_t unit = c.micro_batch_size * mesh_shape_of(filled, world_).data(world_);
     const std::int64_t wanted = std::clamp<std::int64_t>(of_step / length, 1, kMaxSequences);
     set("global_batch_size", c.global_batch_size, up_to(wanted, unit));
@@ -189,6 +187,18 @@ class Fitting {
                             said.origin.source->name == config::kNoExperimentFile;
     return of_command;
   }
+  // Sets the key to the value with which the run was started, if the run resumes. The packing of
+  // conversations and the position in the data depend on such values. Returns whether the run resumes.
+  bool keep(std::string_view key, std::int64_t& field) {
+    const std::string recorded = recorded_ ? recorded_setting(*recorded_, std::string(key)) : "";
+    std::int64_t value = 0;
+    const char* const end = recorded.data() + recorded.size();
+    const auto [stop, error] = std::from_chars(recorded.data(), end, value);
+    if (recorded.empty() || error != std::errc() || stop != end) return false;
+    set(key, field, value);
+    chosen_.back() += " (as when the run was started)";
+    return true;
+  }
   template <class Field, class Value>
   void set(std::string_view key, Field& field, Value value) {
     field = value;
@@ -201,6 +211,8 @@ class Fitting {
   const FamilyRegistry& families_;
   const Tokenizer& tokenizer_;
   const int world_;
+  // The state that the run continues from; empty for a new run.
+  const std::optional<TrainerState> recorded_ = recorded_state(e_);
   std::vector<std::string> chosen_;
 };
 

@@ -29,6 +29,7 @@ data::SftOptions sft_options_of(const config::Experiment& experiment, const Toke
 //   - lr: 1e-5 for 8e9 parameters, growing with the inverse square root of the number of parameters for
 //     smaller models; ten times that for adapters.
 //   - eval_iters: 0 for fewer than 1000 conversations, so that all of them are used for training.
+// A resumed run keeps its seq_length, global_batch_size and eval_iters, even if the conversations changed.
 // Throws Error(kInvalid, kUnsupported) at the location of the key.
 SftPlan plan_fine_tuning(config::Experiment experiment, const FamilyRegistry& families, int world);
 

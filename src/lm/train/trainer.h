@@ -38,7 +38,7 @@ struct HardwarePlan {
 
 // The forecast of a run. Computing it does not touch the output folder.
 struct TrainingForecast {
-  config::Experiment experiment;  // the experiment, with the settings that the objective planned
+  config::Experiment experiment;  // the experiment, with the settings of planned_experiment()
                                   // (Objective::plan)
   ModelConfig model;
   int world = 1;           // number of ranks

@@ -33,7 +33,7 @@ MemorySupply supply_of_plan(const config::Experiment& e, int world, int on_host)
 Trainer::Fit Trainer::fit(const FitMemory& memory, int world, int on_host) {
   config::Experiment e = with_loaded_model(
       make_objective(experiment_.trainer)->plan(experiment_, families_, world).experiment, families_);
-  const bool there = !e.trainer->vocab_size || !missing_tokenizer(e.trainer);
+  const bool there = !e.trainer->vocab_size || !missing_tokenizer(e.trainer) || kept_tokenizer(e);
   const std::unique_ptr<const Tokenizer> tokenizer = there ? tokenizer_of(e) : nullptr;
   const ModelConfig model = model_of(e, families_, tokenizer.get());
   Fit fit;
@@ -142,15 +142,14 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
   config::Experiment e = with_loaded_model(plan.experiment, families_, &notes);
   const config::TrainerConfig& c = e.trainer;
   // A forecast needs no tokenizer file if the experiment sets the number of tokens.
-  const bool there = !c.vocab_size || !missing_tokenizer(c);
-  const std::unique_ptr<const Tokenizer> tokenizer = there ? tokenizer_of(e) : nullptr;
+  const bool there = !c.vocab_size || !missing_tokenizer(c) || kept_tokenizer(e);
+  const std::unique_ptr<const Tokenizer> tokenizer = there ? tokenizer_of(e, &notes) : nullptr;
   const ModelConfig model = model_of(e, families_, tokenizer.get(), &notes);
   for (const std::string& note : notes) log_.warning("{}", note);
   objective->check_samples(e);
   const SessionSettings settings = session_settings_of(e, model, world);
   notes.clear();
-  TrainingForecast f{
-      .experiment = plan.experiment, .model = model, .world = world, .mesh = mesh_shape_of(e, world)};
+  TrainingForecast f{.experiment = e, .model = model, .world = world, .mesh = mesh_shape_of(e, world)};
   MemorySupply supply;
   if (e.hardware) f.hardware = HardwarePlan{.profile = e.hardware};
   for (int stage = 0; stage < f.mesh.pipeline; ++stage) {

@@ -81,6 +81,12 @@ bool names_only_a_kind(const config::TrainerConfig& c, std::string_view key) {
 
 void refuse_another(const config::Experiment& e, std::string_view key, const OwnTokenizer& own,
                     const Path& folder) {
+  const std::optional<std::string> missing = missing_tokenizer(e.trainer);
+  if (missing && !kept_tokenizer(e)) {
+    throw e.error_for(key, fmt::format("the tokenizer '{}' does not exist", *missing),
+                      fmt::format("omit {} to use the tokenizer that came with the weights ({})", key,
+                                  own.type.empty() ? own.model : own.type));
+  }
   const std::unique_ptr<const Tokenizer> named = tokenizer_of(e);
   if (own.identity && make_same_ids(own.identity->fingerprint, named->fingerprint())) return;
   std::string own_name = own.type;

@@ -3,6 +3,7 @@
 #include "base/files/file.h"
 #include "config/trainer_config.h"
 #include "lm/train/objectives/objective.h"
+#include "lm/train/settings/training_settings.h"
 
 namespace primus {
 
@@ -16,8 +17,9 @@ std::vector<MissingInput> missing_inputs(const config::Experiment& experiment) {
   if (c.load) look(experiment.name_of("load").c_str(), *c.load);
   const bool has_file = c.tokenizer_type != "ByteTokenizer" && c.tokenizer_type != "NullTokenizer";
   // Mock data does not need a preset's tokenizer.
-  const bool needs_tokenizer = !c.mock_data || !c.vocab_size ||
+  const bool reads_tokenizer = !c.mock_data || !c.vocab_size ||
                                experiment.provenance_of("tokenizer_model").layer >= config::Layer::kOverrides;
+  const bool needs_tokenizer = reads_tokenizer && !kept_tokenizer(experiment);
   if (needs_tokenizer && c.tokenizer_model && has_file) look("tokenizer_model", *c.tokenizer_model);
   if (needs_tokenizer && c.vocab_file) look("vocab_file", *c.vocab_file);
   if (needs_tokenizer && c.merge_file) look("merge_file", *c.merge_file);

@@ -190,9 +190,22 @@ std::optional<std::string> missing_tokenizer(const config::TrainerConfig& c) {
   return std::nullopt;
 }
 
+std::optional<Path> kept_tokenizer(const config::Experiment& e) {
+  if (!missing_tokenizer(e.trainer)) return std::nullopt;
+  std::optional<Path> own = own_checkpoint(e);
+  return own && has_tokenizer_files(*own) ? std::move(own) : std::nullopt;
+}
+
 std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& e, std::vector<std::string>* notes) {
   const config::TrainerConfig& c = e.trainer;
   const bool of_preset = has_preset_tokenizer(e);
+  if (const std::optional<Path> kept = kept_tokenizer(e)) {
+    if (notes)
+      notes->push_back(
+          fmt::format("the tokenizer '{}' does not exist: its copy in the run's checkpoint '{}' is used",
+                      *missing_tokenizer(c), kept->string()));
+    return load_tokenizer("", kept->string());
+  }
   if (c.vocab_file || c.merge_file) {
     return load_tokenizer({.type = c.tokenizer_type.value_or(""),
                            .model = of_preset ? "" : c.tokenizer_model.value_or(""),
@@ -230,7 +243,9 @@ std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& e, std::
       return load_tokenizer("NullTokenizer", ids);
     }
   }
-  return load_tokenizer(c.tokenizer_type.value_or(""), c.tokenizer_model.value_or(""));
+  const std::string type = c.tokenizer_type.value_or(""), model = c.tokenizer_model.value_or("");
+  const bool reads_no_file = type == "NullTokenizer" || type == "ByteTokenizer" || type == "byte";
+  return reads_no_file ? load_tokenizer(type, model) : load_named_tokenizer({.type = type, .model = model});
 }
 
 ModelConfig model_of(const config::Experiment& e, const FamilyRegistry& families, const Tokenizer* tokenizer,

@@ -40,12 +40,16 @@ config::Experiment with_loaded_model(config::Experiment experiment, const Family
 // Returns the first tokenizer file that the experiment names and that does not exist; nullopt: none is
 // missing.
 std::optional<std::string> missing_tokenizer(const config::TrainerConfig& trainer);
+// Returns the run's newest checkpoint if a file of missing_tokenizer() is missing, the run resumes, and the
+// checkpoint has the files of the tokenizer; otherwise nullopt.
+std::optional<Path> kept_tokenizer(const config::Experiment& experiment);
 // Converts the keys `device` and `num_threads` for one of `ranks` ranks that share the cores of this host.
 DeviceSpec device_spec_of(const config::Experiment& experiment, int ranks = 1);
 
-// Loads the experiment's tokenizer; if the experiment sets only `load`, loads the tokenizer of the loaded
-// folder. If a preset's tokenizer is missing, but data is mock data and vocab_size is set, the tokenizer is
-// skipped with a note.
+// Loads the experiment's tokenizer, which may be in the folder of a run; if the experiment sets only `load`,
+// loads the tokenizer of the loaded folder. If the files of the tokenizer are missing and a resumed run has a
+// copy (kept_tokenizer), loads the copy with a note. If a preset's tokenizer is missing, but data is mock
+// data and vocab_size is set, the tokenizer is skipped with a note.
 std::unique_ptr<const Tokenizer> tokenizer_of(const config::Experiment& experiment,
                                               std::vector<std::string>* notes = nullptr);
 // Returns the architecture to train: the architecture of the loaded weights, reconciled with the experiment

@@ -67,6 +67,13 @@ TEST_F(FirstHour, AModelFolderAndATextAreEnoughToTrain) {
   const ProgramResult kept = run({"config", "validate", "--config", path("kept.yaml").string()});
   EXPECT_EQ(kept.exit_code, 0) << kept.err;
   EXPECT_THAT(kept.out, HasSubstr("hf-corpus"));
+  // A dry run shows the settings that `config show` shows.
+  const auto trainer_of = [&](std::vector<std::string> command) {
+    command.insert(command.end(), {"load=" + path("hf").string(), common.front(), "train_iters=2", "--json"});
+    auto printed = nlohmann::json::parse(run(command).out);
+    return printed.contains("experiment") ? printed["experiment"]["trainer"] : printed["trainer"];
+  };
+  EXPECT_EQ(trainer_of({"train", "pretrain", "--dry-run"}), trainer_of({"config", "show"}));
   words = {"train", "pretrain", "load=" + path("hf").string()};
   words.insert(words.end(), common.begin(), common.end());
   const ProgramResult from_folder = run(words);

@@ -142,6 +142,29 @@ TEST_F(OwnText, GoingOnNeedsTheSameTokenizer) {
   EXPECT_EQ(test::losses(run()).size(), 4U);
 }
 
+// A run whose tokenizer was deleted resumes with the copy in its checkpoint. A run's folder names its
+// tokenizer.
+TEST_F(OwnText, ADeletedTokenizerIsReadFromTheCheckpoint) {
+  learn_tokenizer("corpus.txt", "own");
+  ASSERT_EQ(train_with("own", {}).exit_code, 0);
+  const ProgramResult of_run = train_with("out/w/u/run", {"exp_name=second"});
+  EXPECT_EQ(of_run.exit_code, 0) << of_run.err;
+  remove_tree(at("own"));
+  const ProgramResult planned = train_with("own", {"train_iters=3", "--dry-run"});
+  EXPECT_EQ(planned.exit_code, 0) << planned.err;
+  EXPECT_THAT(planned.err, Not(HasSubstr("training will need it")));
+  const ProgramResult resumed = train_with("own", {"train_iters=3"});
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_THAT(resumed.err,
+              AllOf(HasSubstr("the tokenizer '" + at("own").string() + "' does not exist"),
+                    HasSubstr("its copy in the run's checkpoint '"), Not(HasSubstr("tokenizer_model was"))));
+  EXPECT_TRUE(Env::posix().status(run() / "checkpoints/iter_0000003/tokenizer.json"));
+  const ProgramResult other =
+      train_with("own", {"exp_name=other", "load=" + (run() / "checkpoints").string()});
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.err, HasSubstr("omit tokenizer_model to use the tokenizer that came with the weights"));
+}
+
 TEST_F(OwnText, GoingOnNeedsTheSameText) {
   ASSERT_EQ(train({}).exit_code, 0);
   std::filesystem::copy(at("corpus.txt"), at("moved.txt"));

@@ -65,7 +65,12 @@ TEST(SeveralRuns, ARunStandsForItsOwnCheckpointsWhateverOthersSave) {
 
 TEST(SeveralRuns, ResumesAMixtureWithAnotherLossAndNotWithOtherExperts) {
   const TemporaryFolder folder;
-  ASSERT_EQ(run_program(mixture(folder.path(), {"train_iters=1", "moe_aux_loss_coeff=0.01"})).exit_code, 0);
+  const ProgramResult first = run_program(mixture(
+      folder.path(), {"train_iters=1", "moe_aux_loss_coeff=0.01", "moe_token_dispatcher_type=allgather",
+                      "moe_expert_capacity_margin=0.37", "overlap_grad_reduce=false"}));
+  ASSERT_EQ(first.exit_code, 0);
+  EXPECT_THAT(first.err, HasSubstr("with one rank, these settings have no effect: overlap_grad_reduce, "
+                                   "moe_token_dispatcher_type, moe_expert_capacity_margin"));
   const ProgramResult same =
       run_program(mixture(folder.path(), {"train_iters=2", "moe_aux_loss_coeff=0.01"}));
   EXPECT_EQ(same.exit_code, 0) << same.err;

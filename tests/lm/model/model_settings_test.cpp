@@ -24,13 +24,16 @@
 namespace primus {
 namespace {
 
-ModelConfig model(const std::string& overrides, const std::string& data = "mock_data: true") {
+ModelConfig model(const std::string& overrides, const std::string& data = "mock_data: true",
+                  const std::string& layers = "4") {
   config::LoadOptions options;
   options.environment = [](const std::string&) { return std::nullopt; };
   options.preset_dirs.emplace();
   const std::string text =
       "work_group: g\nuser_name: u\nexp_name: e\nworkspace: w\nmodules:\n  pre_trainer:\n    overrides:\n"
-      "      num_layers: 4\n      hidden_size: 64\n      ffn_hidden_size: 96\n      num_attention_heads: 4\n"
+      "      num_layers: " +
+      layers +
+      "\n      hidden_size: 64\n      ffn_hidden_size: 96\n      num_attention_heads: 4\n"
       "      vocab_size: 256\n      " +
       data + "\n" + overrides;  // starts at line 14
   return model_config_of(config::load_experiment_text(text, "exp.yaml", {}, options), std::nullopt,
@@ -340,7 +343,15 @@ TEST(ModelSettings, GatedDeltaNetworks) {
   EXPECT_THAT(refusal(text + layers + "      mtp_num_layers: 1\n"),
               ::testing::HasSubstr("multi-token prediction does not support models with linear attention"));
   EXPECT_THAT(refusal(layers), ::testing::HasSubstr("model_type llama has linear_attention_freq: no layers"));
-  // A single 1 is read as a number, which gives no layer linear attention.
+  // A single 1 is read as a number, which gives no layer linear attention. In a model of one layer, it is the
+  // list of this layer.
+  const std::string gated = "      model_type: gated_deltanet\n      linear_attention_freq: ";
+  for (const char* value : {"[1]", "[1,]", "\"[1]\"", "1"}) {
+    EXPECT_EQ(model(gated + value + "\n", "mock_data: true", "1").layers_keeping(Keeps::kState),
+              std::vector<std::int64_t>{0})
+        << value;
+  }
+  EXPECT_THAT(refusal(gated + "[1]\n"), ::testing::HasSubstr("write a list of 4 zeros and ones"));
   const std::string one = "      linear_attention_freq: [1]\n";
   EXPECT_THAT(refusal(one), ::testing::HasSubstr("linear_attention_freq is 1, which gives no layer linear"));
   EXPECT_THAT(refusal("      attention_output_gate: true\n"),

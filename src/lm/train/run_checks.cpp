@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -85,25 +87,31 @@ void note_settings_without_effect(const RunPlan& plan, const engine::ParameterSt
   constexpr auto kBetweenRanks = std::to_array<std::string_view>(
       {"use_distributed_optimizer", "data_parallel_sharding_strategy", "use_torch_fsdp2",
        "torch_fsdp2_reshard_after_forward", "overlap_grad_reduce", "overlap_param_gather",
-       "grad_reduce_in_bf16", "reduce_gradients_each_microbatch"});
+       "grad_reduce_in_bf16", "reduce_gradients_each_microbatch", "distributed_timeout_minutes"});
+  constexpr auto kOfGpus = std::to_array<std::string_view>({"deterministic_mode", "tune_matmul"});
   constexpr auto kBetweenExperts = std::to_array<std::string_view>(
       {"moe_shared_expert_overlap", "moe_token_dispatcher_type", "moe_expert_capacity_margin"});
-  std::vector<std::string> unused;
-  const auto collect = [&](const auto& keys) {
-    for (const std::string_view key : keys) {
-      // A default on the command line may replace a preset's value.
-      const bool typed = plan.e.provenance_of(key).layer == config::Layer::kCommandLine;
-      if (typed || config::is_said(plan.e, key)) unused.push_back(plan.e.name_of(key));
+  const auto note = [&](std::string_view reason,
+                        std::initializer_list<std::span<const std::string_view>> lists) {
+    std::vector<std::string> unused;
+    for (const std::span<const std::string_view> keys : lists) {
+      for (const std::string_view key : keys) {
+        // A default on the command line may replace a preset's value.
+        const bool typed = plan.e.provenance_of(key).layer == config::Layer::kCommandLine;
+        if (typed || config::is_said(plan.e, key)) unused.push_back(plan.e.name_of(key));
+      }
     }
+    if (!unused.empty())
+      plan.log.info("{}, these settings have no effect: {}", reason, fmt::join(unused, ", "));
   };
-  const bool share_experts = plan.shape.expert * plan.shape.expert_tensor > 1;
-  if (plan.ranks.single()) collect(kBetweenRanks);
-  if (!share_experts && plan.model.moe.experts > 0) collect(kBetweenExperts);
-  if (!unused.empty()) {
-    plan.log.info("{}, these settings have no effect: {}",
-                  plan.ranks.single() ? "with one rank" : "as no ranks share experts",
-                  fmt::join(unused, ", "));
+  const bool mixture = plan.model.moe.experts > 0;
+  if (plan.ranks.single()) {
+    mixture ? note("with one rank", {kBetweenRanks, kBetweenExperts})
+            : note("with one rank", {kBetweenRanks});
+  } else if (mixture && plan.shape.expert * plan.shape.expert_tensor == 1) {
+    note("as no ranks share experts", {kBetweenExperts});
   }
+  if (plan.choose_device().kind == "cpu") note("on a CPU", {kOfGpus});
   const bool normalizes_heads = std::ranges::any_of(parameters.parameters(), &engine::Parameter::head_norm);
   if (plan.shape.pipeline == 1 && plan.c.apply_wd_to_qk_layernorm && !normalizes_heads)
     plan.log.warning(

@@ -9,6 +9,14 @@
 
 namespace primus::data {
 
+// What a document is for an objective that compares texts.
+enum class DocumentRole : std::uint8_t {
+  kNone,        // padding or plain text
+  kChosen,      // a preferred answer with its prompt
+  kRejected,    // a rejected answer with its prompt
+  kMismatched,  // an answer after the prompt of another example (KTO's KL term)
+};
+
 // A view of a Batch, valid as long as that Batch exists and is not refilled.
 struct BatchView {
   std::span<const std::int32_t> tokens;  // [B, S] input tokens
@@ -20,6 +28,12 @@ struct BatchView {
   // of variable-length attention). Each sequence starts a new document; attention stays within documents.
   // Empty: each sequence is one document.
   std::span<const std::int32_t> document_starts = {};
+  // For objectives that compare texts: the role of each document of `document_starts`, and a value that
+  // belongs to the document (a margin, a weight). Both have one entry per document, one less than
+  // `document_starts`; both are empty for other objectives. A rejected document directly after a chosen one
+  // is the other half of a pair.
+  std::span<const DocumentRole> document_roles = {};
+  std::span<const float> document_values = {};
   // Divisor of the sum of masked losses; 0: the number of labels with loss_mask 1 in this microbatch. To make
   // a step's loss the mean over all learned labels of the step, set the divisor to the step's mean number of
   // learned labels per microbatch.
@@ -30,9 +44,14 @@ struct Batch {
   std::vector<std::int32_t> tokens, labels;
   std::vector<float> loss_mask;
   std::vector<std::int32_t> positions, document_starts;
+  std::vector<DocumentRole> document_roles;
+  std::vector<float> document_values;
   double loss_divisor = 0;
 
-  operator BatchView() const { return {tokens, labels, loss_mask, positions, document_starts, loss_divisor}; }
+  operator BatchView() const {
+    return {tokens,          labels,         loss_mask,       positions,
+            document_starts, document_roles, document_values, loss_divisor};
+  }
 
   // Copies the arrays of `from` into the existing buffers.
   void assign(const BatchView& from) {
@@ -41,6 +60,8 @@ struct Batch {
     loss_mask.assign(from.loss_mask.begin(), from.loss_mask.end());
     positions.assign(from.positions.begin(), from.positions.end());
     document_starts.assign(from.document_starts.begin(), from.document_starts.end());
+    document_roles.assign(from.document_roles.begin(), from.document_roles.end());
+    document_values.assign(from.document_values.begin(), from.document_values.end());
     loss_divisor = from.loss_divisor;
   }
 };

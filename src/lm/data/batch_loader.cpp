@@ -110,7 +110,11 @@ struct BatchLoader::Impl {
     const auto length = static_cast<std::int32_t>(dataset.seq_length());
     batch.positions.resize(batch.tokens.size());
     batch.document_starts.clear();
+    batch.document_roles.clear();
+    batch.document_values.clear();
     std::vector<std::int32_t> starts;
+    std::vector<DocumentRole> roles;
+    std::vector<float> values;
     for (std::int64_t row = 0; row < options.micro_batch_size; ++row) {
       dataset.document_starts(first + row, starts);
       const auto at = static_cast<std::int32_t>(row) * length;
@@ -119,6 +123,9 @@ struct BatchLoader::Impl {
         batch.document_starts.push_back(at + starts[i]);
         std::iota(batch.positions.begin() + at + starts[i], batch.positions.begin() + at + end, 0);
       }
+      dataset.document_marks(first + row, roles, values);
+      batch.document_roles.insert(batch.document_roles.end(), roles.begin(), roles.end());
+      batch.document_values.insert(batch.document_values.end(), values.begin(), values.end());
     }
     batch.document_starts.push_back(static_cast<std::int32_t>(batch.tokens.size()));
   }

@@ -506,6 +506,12 @@ void Dataset::document_starts(std::int64_t /*index*/, std::vector<std::int32_t>&
   starts.assign(1, 0);
 }
 
+void Dataset::document_marks(std::int64_t /*index*/, std::vector<DocumentRole>& roles,
+                             std::vector<float>& values) const {
+  roles.clear();
+  values.clear();
+}
+
 double Dataset::learned_tokens(std::int64_t index) const {
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(seq_length()) + 1);
   std::vector<float> mask(static_cast<std::size_t>(seq_length()));

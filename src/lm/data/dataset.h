@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "lm/data/batch.h"
 #include "lm/tokenizer/tokenizer.h"
 
 namespace primus::data {
@@ -41,7 +42,13 @@ class Dataset {
   // Sets `starts` to the index of each document's first token among the inputs of sample `index`; the first
   // entry is 0. Call it only if separates_documents().
   virtual void document_starts(std::int64_t index, std::vector<std::int32_t>& starts) const;
-  // Returns the number of labels of sample `index` that count in the loss: the sum of its loss_mask. The
+  // Sets the role and the value of each document of sample `index` (Batch::document_roles and
+  // document_values), in the order of document_starts(). The default leaves both empty, for objectives that
+  // compare no texts. Call it only if separates_documents().
+  virtual void document_marks(std::int64_t index, std::vector<DocumentRole>& roles,
+                              std::vector<float>& values) const;
+  // Returns what sample `index` adds to the divisor of the loss: the number of labels that count, which is the
+  // sum of its loss_mask. Data sets of preferences return the number of their pairs or examples instead. The
   // default implementation reads the sample.
   virtual double learned_tokens(std::int64_t index) const;
 

@@ -23,6 +23,10 @@ class RepeatedDataset final : public Dataset {
   void document_starts(std::int64_t index, std::vector<std::int32_t>& starts) const override {
     dataset_->document_starts(index % size_, starts);
   }
+  void document_marks(std::int64_t index, std::vector<DocumentRole>& roles,
+                      std::vector<float>& values) const override {
+    dataset_->document_marks(index % size_, roles, values);
+  }
   double learned_tokens(std::int64_t index) const override { return dataset_->learned_tokens(index % size_); }
 
  private:

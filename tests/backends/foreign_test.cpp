@@ -46,7 +46,7 @@ TEST(TorchTitan, SettingsBecomeItsFile) {
   EXPECT_THAT(job.dropped.at("Primus-Turbo's kernels"), Contains("primus_turbo.enable_primus_turbo"));
 }
 
-TEST(TorchTitan, AHubsNameIsNoFolder) {
+TEST(TorchTitan, AHubNameIsNoFolder) {
   const test::TemporaryFolder folder;
   const std::string name = "\nmodel: {hf_assets_path: meta-llama/Llama-3.1-8B}";
   setenv("DATA_PATH", folder.path().c_str(), 1);
@@ -75,7 +75,7 @@ TEST(MaxText, AmdGpusGetAmdPrimussEnvironment) {
   EXPECT_FALSE(environment.contains("HSA_NO_SCRATCH_RECLAIM"));
 }
 
-TEST(TorchTitan, WhatItDoesNotKnowIsRefused) {
+TEST(TorchTitan, UnknownSettingsAreRefused) {
   const auto error = [](const std::string& overrides) { return error_of([&] { load(kTitan, overrides); }); };
   EXPECT_THAT(error("training: {step: 50}"),
               AllOf(HasSubstr("unknown key 'training.step'"), HasSubstr("training.steps")));
@@ -117,7 +117,7 @@ double titan_rate(int step, double lr, int warmup, int total, int decay, double 
   return lr * (minimum + (1 - minimum) * left);
 }
 
-TEST(TorchTitan, TheRateOfEveryStepIsTheSame) {
+TEST(TorchTitan, LearningRatesAreEqual) {
   for (const std::string type : {"linear", "sqrt", "cosine"}) {
     for (const int warmup : {0, 1, 10}) {
       for (const std::string ratio : {"null", "0.4"}) {
@@ -139,7 +139,7 @@ TEST(TorchTitan, TheRateOfEveryStepIsTheSame) {
   }
 }
 
-TEST(TorchTitan, WhatTheNativeEngineLacksIsRefused) {
+TEST(TorchTitan, SettingsThatTheNativeEngineLacksAreRefused) {
   const auto error = [](const std::string& overrides) {
     return error_of([&] {
       load(kTitan, overrides, {"framework=native", "mock_data=true", "vocab_size=1000"});
@@ -226,7 +226,7 @@ TEST(MaxText, ItsSettingsBecomeMegatronsArguments) {
 }
 
 // Each setting in the tables exists, and each of TorchTitan's settings is in a table.
-TEST(Tables, NameWhatThereIs) {
+TEST(Tables, NameExistingSettings) {
   for (const std::string framework : {"torchtitan", "maxtext"}) {
     const config::BackendFields fields = fields_of(framework);
     for (const config::Member& row : fields.keys("settings").members) {

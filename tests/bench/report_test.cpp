@@ -48,7 +48,7 @@ TEST(Timing, MedianPercentileAndSpread) {
   EXPECT_TRUE(timing.noisy());
 }
 
-TEST(Timing, ScatterWithinThePartsIsNoNoise) {
+TEST(Timing, ScatterWithinPartsIsNotNoise) {
   const Timing timing = summarize(parts({1, 1, 1, 1, 1}));
   EXPECT_EQ(timing.spread, 0);
   EXPECT_FALSE(timing.noisy());
@@ -65,7 +65,7 @@ TEST(Timing, FewSamples) {
   EXPECT_EQ(two.spread, 0.5);
 }
 
-TEST(Report, NoiseIsSaid) {
+TEST(Report, NoiseIsReported) {
   EXPECT_EQ(noise_note(report_of({{"calm", parts({1, 1, 1, 1, 1})}})), "");
   const auto noisy = report_of({{"calm", parts({1, 1, 1, 1, 1})}, {"wild", parts({1, 2, 1, 2, 1})}});
   EXPECT_THAT(noise_note(noisy), HasSubstr("1 of 2 results vary by more than 5 % (worst: wild"));
@@ -157,7 +157,7 @@ TEST(Baseline, FilesThatAreNoBaselinesAreRefused) {
   }
 }
 
-TEST(Report, FormsHoldTheFigures) {
+TEST(Report, AllFormatsContainTheFigures) {
   auto report = report_of({{"forward \"1x2\" <3>", parts({1, 1, 1, 1, 1})}});
   report.gemm_ceiling = 4e9, report.copy_ceiling = 6e6;
   report.results.push_back({.name = "other", .timing = summarize({0.5}), .tokens = 100});

@@ -665,7 +665,7 @@ TEST(EvalLoss, RefusesOptionsWithoutEffect) {
               HasSubstr("ByteTokenizer reads no file, but 'nowhere' is given"));
 }
 
-TEST(Options, ThatNeedOthersAreRefusedWithoutThem) {
+TEST(Options, ThatNeedOtherOptionsAreRefusedWithoutThem) {
   const auto error_of = [](const std::vector<std::string>& words) {
     const ProgramResult result = run_program(words);
     EXPECT_EQ(result.exit_code, 2) << result.out;
@@ -705,7 +705,7 @@ TEST(Config, ConversationsWithoutAFileMeanFineTuning) {
   EXPECT_EQ(json::parse(result.out).at("trainer").at("stage"), "sft");
 }
 
-TEST(Numbers, BeyondWhatMakesSenseAreRefused) {
+TEST(Numbers, OutOfRangeAreRefused) {
   const std::string model = kGolden + "llama";
   const std::vector<std::string> ids = {"--tokenizer-type", "NullTokenizer", "--tokenizer", "60"};
   const std::vector<std::string> refused[] = {
@@ -753,7 +753,7 @@ class QuickstartTest : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(QuickstartTest, RefusesWhatIsNoNumberOfStepsOrNoText) {
+TEST_F(QuickstartTest, RefusesInvalidStepsAndFilesThatAreNoText) {
   for (const auto& [option, value] :
        {std::pair{"--seconds", "nan"}, std::pair{"--seconds", "0"}, std::pair{"--seconds", "inf"},
         std::pair{"--steps", "0"}, std::pair{"--steps", "-5"}, std::pair{"--text", "."},
@@ -779,7 +779,7 @@ TEST_F(QuickstartTest, TrainsOnAFewKilobytes) {
   EXPECT_THAT(small.out, HasSubstr("/quickstart/checkpoints/iter_0000002 directly"));
 }
 
-TEST_F(QuickstartTest, OptionsThatWouldChangeNothingAreRefused) {
+TEST_F(QuickstartTest, OptionsWithoutEffectAreRefused) {
   const ProgramResult first = quickstart({"--text", "my text.txt", "--steps", "3", "--json"});
   ASSERT_EQ(first.exit_code, 0) << first.err;
   const json report = json::parse(first.out);

@@ -135,7 +135,7 @@ class Podman : public ::testing::Test {
 std::unique_ptr<test::TemporaryFolder> Podman::folder_;
 std::string Podman::why_not_;
 
-TEST_F(Podman, TrainsAndLeavesTheUsersFiles) {
+TEST_F(Podman, TrainsAndWritesFilesOfTheUser) {
   const ProgramResult result =
       run(in_container({}, {"direct", "--", "train", "pretrain", "--config", kExperiment, "train_iters=2",
                             "exp_name=in-a-container", "workspace=out"}));
@@ -160,7 +160,7 @@ TEST_F(Podman, TwoRanksTrainInOneContainer) {
   EXPECT_THAT(result.out + result.err, HasSubstr("[rank-0/2]"));
 }
 
-TEST_F(Podman, ExitCodesPass) {
+TEST_F(Podman, ExitCodesAreReturned) {
   EXPECT_EQ(run(in_container({}, {"direct", "--single", "--", "train", "pretrain", "--config", "none.yaml"}))
                 .exit_code,
             2);
@@ -213,7 +213,7 @@ TEST_F(Podman, ASignalSavesAndEndsTheContainer) {
 
 // A requeued job removes the container that its first start left running. The test kills the launcher with
 // SIGKILL, as Slurm kills a job that does not end in time.
-TEST_F(Podman, AJobThatIsQueuedAgainHasTheNodeForItself) {
+TEST_F(Podman, ARequeuedJobHasTheNodeToItself) {
   const Words training = in_container({}, {"direct", "--", "train", "pretrain", "--config", kExperiment,
                                            "train_iters=100000", "exp_name=left", "workspace=out"});
   const std::map<std::string, std::string> job{{"SLURM_JOB_ID", "7"}};
@@ -235,7 +235,7 @@ TEST_F(Podman, AJobThatIsQueuedAgainHasTheNodeForItself) {
 
 // docker's client, where installed, accepts and refuses the same values. It checks values before it connects
 // to its server, whose address is invalid here.
-TEST(OptionsOfDocker, HaveValuesAsDockerSays) {
+TEST(OptionsOfDocker, HaveTheValuesOfDockersHelp) {
   if (find_program("docker", kPath).empty()) GTEST_SKIP() << "docker is not installed";
   const auto says = [&](const std::string& option, const std::string& value) {
     return run_tool({"env", "DOCKER_HOST=tcp://127.0.0.1:1", "docker", "run", "--rm",

@@ -70,7 +70,7 @@ TEST(Mistakes, EndWithCodeTwoAndAHint) {
   }
 }
 
-TEST(Output, AFullDiskIsAnError) {
+TEST(Output, ToAFullDiskIsAnError) {
   // Every write to /dev/full fails.
   const ProgramResult result = run_program({"--help"}, {.output = "/dev/full"});
   EXPECT_EQ(result.exit_code, 2);

@@ -183,7 +183,7 @@ TEST_F(RunsWithTargets, MlperfsLogSaysAborted) {
   EXPECT_EQ(milestones(run("low") / "mlperf.log").back(), "run_stop aborted 8");
 }
 
-TEST_F(RunsWithTargets, MlperfsLogOfARunThatGoesOn) {
+TEST_F(RunsWithTargets, MlperfsLogContinuesInAResumedRun) {
   const std::vector<std::string> words = {"stage=mlperf_pretrain",
                                           "target_eval_loss=" + std::to_string(target())};
   std::vector<std::string> first = words;

@@ -76,7 +76,7 @@ class Mpi : public testing::Test {
   const test::TemporaryFolder folder_;
 };
 
-TEST_F(Mpi, TrainsAsProcessesOfOneMachineDo) {
+TEST_F(Mpi, TrainingEqualsProcessesOfOneMachine) {
   const std::vector<double> expected = losses_of_one_machine(folder_.path());
   ASSERT_EQ(expected.size(), 3U);
 
@@ -87,7 +87,7 @@ TEST_F(Mpi, TrainsAsProcessesOfOneMachineDo) {
   }
 }
 
-TEST_F(Mpi, CollectivesAreMeasuredThroughIt) {
+TEST_F(Mpi, BenchmarksMeasureCollectivesOverMpi) {
   const SubprocessResult result = mpirun({"benchmark", "rccl", "--transport", "mpi", "--sizes", "64K", "--op",
                                           "all_reduce", "--iters", "2", "--json"});
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
@@ -96,7 +96,7 @@ TEST_F(Mpi, CollectivesAreMeasuredThroughIt) {
 
 // Each rank prints the error. The rank where it occurred prints it in full; the others name that rank and the
 // next step.
-TEST_F(Mpi, AnErrorIsWholeOnEveryRank) {
+TEST_F(Mpi, EveryRankPrintsTheError) {
   std::vector<std::string> command = training(folder_.path(), "wrong");
   command.insert(command.end(), {"mock_data=false", "data_path=/nowhere/text"});
   const SubprocessResult result = mpirun(command);
@@ -109,7 +109,7 @@ TEST_F(Mpi, AnErrorIsWholeOnEveryRank) {
 }
 
 // A command that needs no other rank also runs under mpirun, and ends with exit code 0.
-TEST_F(Mpi, ADryRunBelowMpirunEndsWell) {
+TEST_F(Mpi, ADryRunUnderMpirunSucceeds) {
   std::vector<std::string> command = training(folder_.path(), "planned");
   command.push_back("--dry-run");
   const SubprocessResult result = mpirun(command);
@@ -157,7 +157,7 @@ class MpiMachines : public test::TwoMachines {
   const std::string agent_ = file("agent");
 };
 
-TEST_F(MpiMachines, TrainAsTwoProcessesOfOneDo) {
+TEST_F(MpiMachines, TrainingEqualsTwoProcessesOfOneMachine) {
   const std::vector<double> expected = losses_of_one_machine(folder_.path());
   ASSERT_EQ(expected.size(), 3U);
   for (const std::string transport : {"auto", "mpi"}) {
@@ -167,7 +167,7 @@ TEST_F(MpiMachines, TrainAsTwoProcessesOfOneDo) {
   }
 }
 
-TEST_F(MpiMachines, AreTwoNodesToEachOther) {
+TEST_F(MpiMachines, CountAsTwoNodes) {
   const SubprocessResult result = mpirun(
       "auto", {"benchmark", "collectives", "--sizes", "64K", "--op", "all_reduce", "--iters", "2", "--json"});
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;

@@ -19,7 +19,7 @@ std::vector<std::string> train(const TemporaryFolder& folder, const std::string&
   return test::train(folder.path(), more);
 }
 
-TEST(Optimizers, ARunThatGoesOnEqualsOneThatWasNotInterrupted) {
+TEST(Optimizers, AResumedRunEqualsAnUninterruptedRun) {
   const TemporaryFolder folder;
   std::string first_weights;
   for (const std::string optimizer : {"adam", "sgd", "lion", "muon"}) {
@@ -42,7 +42,7 @@ TEST(Optimizers, ARunThatGoesOnEqualsOneThatWasNotInterrupted) {
 
 // The rounding of bf16 moments depends only on step and element, so a resumed run equals an uninterrupted
 // one.
-TEST(Optimizers, MomentsInBf16GoOnAndTakeHalfTheRoom) {
+TEST(Optimizers, MomentsInBf16ResumeAndNeedHalfTheMemory) {
   const TemporaryFolder folder;
   const std::vector<std::string> narrow = {"exp_avg_dtype=bf16", "exp_avg_sq_dtype=bf16"};
   const auto run = [&](const std::string& name, std::vector<std::string> more) {
@@ -85,7 +85,7 @@ TEST(Optimizers, MomentsInBf16GoOnAndTakeHalfTheRoom) {
 }
 
 // Codes and scales of 8-bit moments are stored unchanged, so a resumed run equals an uninterrupted one.
-TEST(Optimizers, MomentsInEightBitsGoOnAndTakeAQuarterOfTheRoom) {
+TEST(Optimizers, MomentsInEightBitsResumeAndNeedAQuarterOfTheMemory) {
   const TemporaryFolder folder;
   const std::vector<std::string> narrow = {"exp_avg_dtype=fp8", "exp_avg_sq_dtype=fp8"};
   std::string log;
@@ -174,7 +174,7 @@ void expect_two_bytes_less(const json& large, const json& small) {
 
 // The storage of master weights affects no loss, no norm and no byte of a checkpoint. A run may resume with
 // either.
-TEST(Optimizers, SplitMastersChangeNothingButTheMemory) {
+TEST(Optimizers, SplitMastersChangeOnlyTheMemory) {
   const TemporaryFolder folder;
   const std::string wide = "store_param_remainders=false", split = "store_param_remainders=true";
   for (const std::string optimizer : {"adam", "sgd", "lion", "muon"}) {
@@ -201,7 +201,7 @@ TEST(Optimizers, SplitMastersChangeNothingButTheMemory) {
 }
 
 // The gradient type is not part of a checkpoint. A run resumes exactly, also with the other type.
-TEST(Optimizers, GradientsInBf16GoOnAndTakeTwoBytesLess) {
+TEST(Optimizers, GradientsInBf16ResumeAndNeedTwoBytesLess) {
   const TemporaryFolder folder;
   const std::string narrow = "main_grads_dtype=bf16";
   for (const std::string optimizer : {"adam", "sgd", "lion", "muon"}) {
@@ -227,7 +227,7 @@ TEST(Optimizers, GradientsInBf16GoOnAndTakeTwoBytesLess) {
   expect_two_bytes_less(large, small);
 }
 
-TEST(Optimizers, TheStatesOfAnotherAreRefused) {
+TEST(Optimizers, StatesOfAnotherOptimizerAreRefused) {
   const TemporaryFolder folder;
   ASSERT_EQ(run_program(train(folder, "run", "adam", {"exit_interval=3"})).exit_code, 0);
   // One of Lion's states has the name of one of Adam's states.

@@ -35,7 +35,7 @@ class PlanHardware : public ::testing::Test {
 };
 
 // The run fits one GPU and does not fit another: 8B parameters with fp32 states take 134 GiB.
-TEST_F(PlanHardware, SaysWhetherTheRunFitsThatGpu) {
+TEST_F(PlanHardware, ReportsWhetherTheRunFitsThatGpu) {
   const std::string experiment = file("x", "      seq_length: 2048\n");
   const ProgramResult large = plan(experiment, {"--hardware", "mi300x"});
   EXPECT_EQ(large.exit_code, 0) << large.err;
@@ -74,7 +74,7 @@ TEST_F(PlanHardware, SaysWhetherTheRunFitsThatGpu) {
   EXPECT_EQ(forecast.at("experiment").at("trainer").at("use_distributed_optimizer"), true);
 }
 
-TEST_F(PlanHardware, AFileOfYourOwnIsAProfile) {
+TEST_F(PlanHardware, ReadsYourOwnProfiles) {
   const std::string experiment = file("x", "      num_layers: 1\n      seq_length: 64\n");
   const std::string own = (folder_.path() / "own.yaml").string();
   const std::string text =
@@ -94,7 +94,7 @@ TEST_F(PlanHardware, AFileOfYourOwnIsAProfile) {
 }
 
 // AMD Primus's variable chooses the GPU. A folder named after a GPU only gives a note.
-TEST_F(PlanHardware, TheVariableAndTheFolderCount) {
+TEST_F(PlanHardware, TheVariableAndTheFolderAddProfiles) {
   const std::string experiment =
       file("MI355X",
            "      num_layers: 1\n      seq_length: 64\n      vocab_size: 1000\n      hidden_size: 64\n"

@@ -5,7 +5,7 @@
 namespace primus {
 namespace {
 
-TEST(PlanPipeline, DrawsWhatOptionsSay) {
+TEST(PlanPipeline, DrawsTheRequestedSchedule) {
   const ProgramResult plan =
       run_program({"plan", "pipeline", "--schedule", "zero-bubble", "--stages", "2", "--microbatches", "3"});
   EXPECT_EQ(plan.exit_code, 0) << plan.err;
@@ -54,7 +54,7 @@ TEST(PlanPipeline, DrawsAnExperimentAndWritesAnImage) {
   EXPECT_EQ(nlohmann::json::parse(two.out)["microbatches"], 8);
 }
 
-TEST(PlanPipeline, SaysWhatCannotBe) {
+TEST(PlanPipeline, ReportsImpossibleOptions) {
   const auto refusal = [](const std::vector<std::string>& more) {
     std::vector<std::string> words{"plan", "pipeline"};
     words.insert(words.end(), more.begin(), more.end());

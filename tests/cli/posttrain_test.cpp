@@ -120,7 +120,7 @@ TEST_F(Posttrain, AModelGivesTheAnswersItWasTaught) {
   EXPECT_THAT(train({}, "pretrain").out, HasSubstr("nothing left to do"));
 }
 
-TEST_F(Posttrain, RanksTrainAsOneDeviceDoes) {
+TEST_F(Posttrain, RanksEqualOneDevice) {
   for (const auto& [name, more] : std::vector<std::pair<std::string, std::vector<std::string>>>{
            {"one", {}},
            {"data", {"--nproc", "2"}},
@@ -144,7 +144,7 @@ TEST_F(Posttrain, RanksTrainAsOneDeviceDoes) {
 }
 
 // On held-out conversations, `eval loss` equals the validation loss of training.
-TEST_F(Posttrain, EvalFindsTheValidationLossOfTraining) {
+TEST_F(Posttrain, EvalReturnsTheValidationLossOfTraining) {
   std::filesystem::create_directories(folder_.path() / "data");
   std::filesystem::copy(folder_.path() / "taught.jsonl", folder_.path() / "data/train.jsonl");
   write("data/validation.jsonl",
@@ -171,7 +171,7 @@ TEST_F(Posttrain, EvalFindsTheValidationLossOfTraining) {
   EXPECT_THAT(both.err, HasSubstr("either --data PATH or --conversations PATH"));
 }
 
-TEST_F(Posttrain, GoesOnFromAModelWithoutAnExperiment) {
+TEST_F(Posttrain, StartsFromAModelWithoutAnExperiment) {
   ASSERT_EQ(train({"train_iters=20"}).exit_code, 0);
   const ProgramResult result =
       run_program({"train", "posttrain", "load=" + run_folder(folder_.path()).string(),
@@ -183,7 +183,7 @@ TEST_F(Posttrain, GoesOnFromAModelWithoutAnExperiment) {
 }
 
 // A dry run works on a machine without the model and the data.
-TEST_F(Posttrain, ADryRunDoesWithoutInputs) {
+TEST_F(Posttrain, ADryRunNeedsNoInputs) {
   const ProgramResult plan =
       train({"sft_dataset_name=tatsu-lab/alpaca", "hf_path=NousResearch/Meta-Llama-3-8B", "--dry-run"});
   EXPECT_EQ(plan.exit_code, 0) << plan.err;
@@ -198,7 +198,7 @@ TEST_F(Posttrain, ADryRunDoesWithoutInputs) {
   EXPECT_THAT(weights.err, HasSubstr("folder 'NousResearch/Meta-Llama-3-8B' does not exist"));
 }
 
-TEST_F(Posttrain, ConversationsAreShownWithWhatIsLearned) {
+TEST_F(Posttrain, ConversationsAreShownWithTheTrainedTokens) {
   const std::vector<std::string> words = {"data",  "conversations",    at("taught.jsonl"), "-f",
                                           "squad", "--tokenizer-type", "ByteTokenizer",    "--seq-length",
                                           "48"};
@@ -220,7 +220,7 @@ TEST_F(Posttrain, ConversationsAreShownWithWhatIsLearned) {
   EXPECT_THAT(none.err, HasSubstr("there is no tokenizer"));
 }
 
-TEST_F(Posttrain, MistakesHaveAPlaceAndANextStep) {
+TEST_F(Posttrain, MistakesHaveALocationAndANextStep) {
   write("bad.jsonl", "{\"question\": \"q\", \"answer\": \"a\"}\n{\"question\": 7, \"answer\": \"a\"}\n");
   const ProgramResult bad = train({"sft_dataset_name=" + at("bad.jsonl")});
   EXPECT_EQ(bad.exit_code, 2);

@@ -91,7 +91,7 @@ TEST_F(Preflight, QuickOnThisMachineEndsSoonAndFindsNoFault) {
   EXPECT_EQ(json::parse(read_file(file("out/quick.json")))["passed"], report["passed"]);
 }
 
-TEST_F(Preflight, DoctorLooksAndWritesNothing) {
+TEST_F(Preflight, DoctorWritesNothing) {
   ProgramOptions options{.folder = folder_.path().string()};
   const ProgramResult result = run_program({"doctor", "--json"}, options);
   const json report = json::parse(result.out);
@@ -112,7 +112,7 @@ TEST_F(Preflight, ALowLimitOfAChildIsFound) {
   EXPECT_THAT(found[0]["fix"].get<std::string>(), HasSubstr("ulimit -n"));
 }
 
-TEST_F(Preflight, RanksOfOneMachineExchange) {
+TEST_F(Preflight, RanksOfOneMachineExchangeData) {
   const ProgramResult result =
       run_program({"preflight", "--tests", "intra-allreduce,intra-alltoall", "--nproc", "2", "--device",
                    "cpu", "--comm-sizes-mb", "1,2", "--dump-path", file("out"), "--report-file-name", "two",
@@ -164,7 +164,7 @@ TEST_F(Preflight, MachinesOfAJobAreCompared) {
 }
 
 // Nodes with different settings are named: one has a lower limit of open files and another NCCL algorithm.
-TEST_F(Preflight, NodesThatAreSetUpOtherwiseAreNamed) {
+TEST_F(Preflight, NodesWithDifferentSettingsAreNamed) {
   const int port = free_port();
   const std::vector<std::string> words{"preflight", "--host",    "--skip-dmesg", "--dump-path",
                                        file("out"), "--no-html", "--json"};
@@ -190,7 +190,7 @@ TEST_F(Preflight, NodesThatAreSetUpOtherwiseAreNamed) {
   EXPECT_EQ(drift.size(), 3U) << first.out;
 }
 
-TEST_F(Preflight, TestsThatCannotBeMadeAreNoSuccess) {
+TEST_F(Preflight, ImpossibleTestsAreNoSuccess) {
   const auto run = [&](const std::string& tests, const std::vector<std::string>& more = {}) {
     std::vector<std::string> words{"preflight", "--tests",         tests,      "--device",
                                    "cpu",       "--comm-sizes-mb", "1",        "--dump-path",
@@ -213,7 +213,7 @@ TEST_F(Preflight, TestsThatCannotBeMadeAreNoSuccess) {
   EXPECT_THAT(json::parse(some.out)["notes"].dump(), HasSubstr("not run: tests within and between nodes"));
 }
 
-TEST_F(Preflight, ASectionThatLooksAtNothingIsNoSuccess) {
+TEST_F(Preflight, ASectionWithoutChecksFails) {
   make_folders(file("no-machine"));
   const auto run = [&](const std::vector<std::string>& more) {
     std::vector<std::string> words{"preflight",        "--device",    "cpu",       "--skip-dmesg", "--root",
@@ -229,7 +229,7 @@ TEST_F(Preflight, ASectionThatLooksAtNothingIsNoSuccess) {
 }
 
 // Two launchers on this machine with the variables that srun would set form one preflight.
-TEST_F(Preflight, TheNodesOfASlurmJobAreOnePreflight) {
+TEST_F(Preflight, TheNodesOfASlurmJobFormOnePreflight) {
   const std::vector<std::string> words{"direct",      "--",        "preflight", "--host", "--skip-dmesg",
                                        "--dump-path", file("out"), "--no-html", "--json"};
   const int port = free_port();
@@ -270,7 +270,7 @@ TEST_F(Preflight, TheNodesOfASlurmJobAreOnePreflight) {
   EXPECT_EQ(reports, 1);
 }
 
-TEST_F(Preflight, AMachineThatNeverComesIsNamedAndTheOthersAreReported) {
+TEST_F(Preflight, AMissingMachineIsNamedAndTheOthersAreReported) {
   const int port = free_port();
   const std::vector<std::string> words{"preflight", "--host",      "--skip-dmesg", "--dist-timeout-sec",
                                        "4",         "--dump-path", file("out"),    "--json"};
@@ -351,7 +351,7 @@ TEST_F(Preflight, WrongArgumentsAreRefusedBeforeAnythingIsStarted) {
 }
 
 // --nnodes cannot change the number of ranks that a launcher started.
-TEST_F(Preflight, OtherNodesThanTheLaunchersAreRefused) {
+TEST_F(Preflight, NodesThatTheLauncherDidNotStartAreRefused) {
   const ProgramResult result = run_program({"preflight", "--host", "--nnodes", "3", "--master_addr",
                                             "127.0.0.1", "--master_port", "1", "--dump-path", file("out")},
                                            of_rank(0, 2, free_port()));
@@ -390,7 +390,7 @@ TEST_F(Preflight, ExpectationsAreCheckedInEverySection) {
   EXPECT_EQ(findings(json::parse(ranks.out), "gpu.count", {"fail"}).size(), 1U);
 }
 
-TEST_F(Preflight, DemandsOfVariablesAreCheckedOrSaid) {
+TEST_F(Preflight, RequirementsInVariablesAreCheckedOrReported) {
   const auto run = [&](const std::vector<std::string>& more, const std::string& variable) {
     std::vector<std::string> words{"preflight",   "--device",  "cpu",       "--skip-dmesg",
                                    "--dump-path", file("out"), "--no-html", "--json"};
@@ -408,7 +408,7 @@ TEST_F(Preflight, DemandsOfVariablesAreCheckedOrSaid) {
               HasSubstr("PRIMUS_PREFLIGHT_MIN_TFLOPS: no effect, because no product was measured"));
 }
 
-TEST_F(Preflight, SelectorsAndOptionsThatMeanNothingAreSaid) {
+TEST_F(Preflight, SelectorsAndOptionsWithoutEffectAreReported) {
   const ProgramResult info = run_program(
       {"preflight", "--network", "--comm-sizes-mb", "8", "--dump-path", file("out"), "--no-html"});
   EXPECT_THAT(info.out, HasSubstr("--comm-sizes-mb: no effect"));
@@ -436,7 +436,7 @@ TEST_F(Preflight, SelectorsAndOptionsThatMeanNothingAreSaid) {
 }
 
 // Skipped tests are reported: a group larger than the job, and nodes that belong to no group.
-TEST_F(Preflight, GroupsOfNodesThatCannotBeMadeAreSaid) {
+TEST_F(Preflight, ImpossibleGroupsOfNodesAreReported) {
   const int port = free_port();
   const std::vector<std::string> words{"preflight",
                                        "--device",
@@ -461,7 +461,7 @@ TEST_F(Preflight, GroupsOfNodesThatCannotBeMadeAreSaid) {
 }
 
 // Two ranks on one node have different NCCL algorithms, and are named.
-TEST_F(Preflight, RanksOfOneNodeThatAreSetUpOtherwiseAreNamed) {
+TEST_F(Preflight, RanksOfOneNodeWithDifferentSettingsAreNamed) {
   const int port = free_port();
   const auto rank = [&](int number, const std::string& algorithm) {
     ProgramOptions options = of_rank(number, 2, port);
@@ -489,7 +489,7 @@ TEST_F(Preflight, RanksOfOneNodeThatAreSetUpOtherwiseAreNamed) {
 
 // As with `srun primus direct --single -- preflight`, two tasks check concurrently. Each writes its own
 // report into the shared folder.
-TEST_F(Preflight, PreflightsSideBySideKeepTheirReports) {
+TEST_F(Preflight, ConcurrentPreflightsKeepTheirReports) {
   const auto task = [](int number) {
     return ProgramOptions{.environment = {{"SLURM_JOB_ID", "4711"},
                                           {"SLURM_STEP_ID", "3"},
@@ -519,7 +519,7 @@ TEST_F(Preflight, PreflightsSideBySideKeepTheirReports) {
   EXPECT_THAT(read_file(file("out/mine_perf.1-of-2.json")), HasSubstr("task 1 of 2"));
 }
 
-TEST_F(Preflight, NodeSmokeSaysWhoPassed) {
+TEST_F(Preflight, NodeSmokeListsPassedNodes) {
   const std::vector<std::string> words{"node_smoke", "--skip-dmesg", "--dump-path", file("out"), "--json"};
   const ProgramResult result = run_program(words);
   EXPECT_EQ(result.exit_code, 0) << result.out;
@@ -546,7 +546,7 @@ TEST_F(Preflight, NodeSmokeSaysWhoPassed) {
 }
 
 // node_smoke removes only its own earlier reports. Other files, and files reached through links, are kept.
-TEST_F(Preflight, NodeSmokeRemovesItsOwnReportsAlone) {
+TEST_F(Preflight, NodeSmokeRemovesOnlyItsOwnReports) {
   const std::vector<std::string> words{
       "node_smoke", "--skip-dmesg", "--dump-path", file("out"), "--json", "--wait-timeout-sec", "0"};
   ASSERT_EQ(run_program(words).exit_code, 0);
@@ -590,7 +590,7 @@ TEST_F(Preflight, NodeSmokeRemovesItsOwnReportsAlone) {
   EXPECT_EQ(read_file(own), "precious");
 }
 
-TEST_F(Preflight, NodeSmokeHoldsTheNodeToWhatIsExpected) {
+TEST_F(Preflight, NodeSmokeComparesTheNodeWithExpectations) {
   const ProgramResult result =
       run_program({"node_smoke", "--skip-dmesg", "--dump-path", file("out"), "--expected-gpus", "8192",
                    "--require-tools", "no-such-tool", "--expected-rdma-nics", "77", "--json"});
@@ -601,14 +601,14 @@ TEST_F(Preflight, NodeSmokeHoldsTheNodeToWhatIsExpected) {
 }
 
 // With one rank, `direct` sets GPUS_PER_NODE=1, which must not demand a GPU.
-TEST_F(Preflight, NodeSmokeOfALauncherWantsNoGpuOfANodeWithoutOne) {
+TEST_F(Preflight, NodeSmokeUnderALauncherExpectsNoGpuOnANodeWithoutGpus) {
   const ProgramResult result =
       run_program({"direct", "--", "node_smoke", "--skip-dmesg", "--dump-path", file("out"), "--json"});
   EXPECT_TRUE(findings(json::parse(result.out), "gpu.count", {"fail"}).empty()) << result.out;
 }
 
 // A threshold without its measurement is refused.
-TEST_F(Preflight, NodeSmokeMeasuresWhatItIsAskedForOrRefuses) {
+TEST_F(Preflight, NodeSmokeMeasuresRequestedThresholdsOrRefuses) {
   for (const std::vector<std::string>& words :
        std::vector<std::vector<std::string>>{{"--gemm-tflops-min", "700"},
                                              {"--hbm-gbs-min", "4500"},
@@ -644,7 +644,7 @@ TEST_F(Preflight, NodeSmokeMeasuresWhatItIsAskedForOrRefuses) {
   EXPECT_EQ(found[0]["source"], "--rccl-gbs-min");
 }
 
-TEST_F(Preflight, NodeSmokeWantsThePortsThatItIsGiven) {
+TEST_F(Preflight, NodeSmokeExpectsTheListedPorts) {
   const ProgramResult result = run_program({"node_smoke", "--skip-dmesg", "--dump-path", file("out"),
                                             "--rdma-nic-allowlist", "nosuch0,nosuch1:1", "--json"});
   EXPECT_EQ(result.exit_code, 1);
@@ -675,7 +675,7 @@ class NodeSmokeOfAStep : public Preflight {
   }
 };
 
-TEST_F(NodeSmokeOfAStep, NodesAreCalledAsSlurmCallsThem) {
+TEST_F(NodeSmokeOfAStep, NodesHaveSlurmsNames) {
   // The second node finishes before the first one starts, and the folder has an old report.
   const ProgramResult second = run_program(words(), on(1));
   EXPECT_EQ(second.exit_code, 0) << second.err;
@@ -695,7 +695,7 @@ TEST_F(NodeSmokeOfAStep, NodesAreCalledAsSlurmCallsThem) {
 }
 
 // The number of Slurm tasks per node is not an expected number of GPUs. An explicit GPUS_PER_NODE is.
-TEST_F(NodeSmokeOfAStep, TasksBehindALauncherAreNoGpus) {
+TEST_F(NodeSmokeOfAStep, TasksUnderALauncherAreNotCountedAsGpus) {
   for (const bool said : {false, true}) {
     const auto gpus_missing = [&](int node) {
       ProgramOptions options = on(node);
@@ -713,14 +713,14 @@ TEST_F(NodeSmokeOfAStep, TasksBehindALauncherAreNoGpus) {
   }
 }
 
-TEST_F(NodeSmokeOfAStep, OneTaskOfEachNodeLooksAtIt) {
+TEST_F(NodeSmokeOfAStep, OneTaskOfEachNodeChecksTheNode) {
   const ProgramResult other = run_program(words(), on(0, 1));
   EXPECT_EQ(other.exit_code, 0);
   EXPECT_THAT(other.err, HasSubstr("node_smoke checks each node once: the first process on gpu-07 does it"));
   EXPECT_FALSE(std::filesystem::exists(file("out")));
 }
 
-TEST_F(NodeSmokeOfAStep, AFailureOfAnotherNodeIsTheStepsByNodeZero) {
+TEST_F(NodeSmokeOfAStep, NodeZeroReportsFailuresOfOtherNodes) {
   std::vector<std::string> demanding = words();
   demanding.insert(demanding.end(), {"--require-tools", "no-such-tool"});
   // The task ends with code 0, because an error would let Slurm end the step before node 0 reports.
@@ -740,7 +740,7 @@ TEST_F(NodeSmokeOfAStep, AFailureOfAnotherNodeIsTheStepsByNodeZero) {
 }
 
 // A node list may have names with or without domain, and addresses.
-TEST_F(Preflight, NodeSmokeKnowsAHostWithItsDomain) {
+TEST_F(Preflight, NodeSmokeRecognizesAHostWithItsDomain) {
   const std::vector<std::string> words{
       "node_smoke", "--skip-dmesg",       "--dump-path", file("out"),
       "--json",     "--wait-timeout-sec", "1",           "--expected-nodelist-file",

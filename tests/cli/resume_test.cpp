@@ -69,7 +69,7 @@ TEST(LongEvaluation, ReportsProgress) {
   EXPECT_TRUE(program.wait_for_error("microbatches (eval_iters), about ", kSeconds));
 }
 
-TEST_F(OwnText, WhatIsLoadedBringsItsTokenizer) {
+TEST_F(OwnText, ALoadedModelBringsItsTokenizer) {
   learn_tokenizer("corpus.txt", "own");
   ASSERT_EQ(train_with("own", {}).exit_code, 0);
   const std::string load = "load=" + (run() / "checkpoints").string();
@@ -107,7 +107,7 @@ TEST_F(OwnText, WhatIsLoadedBringsItsTokenizer) {
 }
 
 // A byte-level model keeps the byte tokenizer when it resumes, although its checkpoint has no tokenizer file.
-TEST_F(OwnText, AModelOfBytesStaysOne) {
+TEST_F(OwnText, AByteModelStaysAByteModel) {
   ASSERT_EQ(train({}).exit_code, 0);
   const std::string load = "load=" + (run() / "checkpoints").string();
   learn_tokenizer("corpus.txt", "own");
@@ -117,7 +117,7 @@ TEST_F(OwnText, AModelOfBytesStaysOne) {
   EXPECT_EQ(train({load, "exp_name=same"}).exit_code, 0);
 }
 
-TEST_F(OwnText, GoingOnNeedsTheSameTokenizer) {
+TEST_F(OwnText, ResumingNeedsTheSameTokenizer) {
   write("other.txt", text_about("ship"));
   learn_tokenizer("corpus.txt", "own");
   ASSERT_EQ(train_with("own", {}).exit_code, 0);
@@ -165,7 +165,7 @@ TEST_F(OwnText, ADeletedTokenizerIsReadFromTheCheckpoint) {
   EXPECT_THAT(other.err, HasSubstr("omit tokenizer_model to use the tokenizer that came with the weights"));
 }
 
-TEST_F(OwnText, GoingOnNeedsTheSameText) {
+TEST_F(OwnText, ResumingNeedsTheSameText) {
   ASSERT_EQ(train({}).exit_code, 0);
   std::filesystem::copy(at("corpus.txt"), at("moved.txt"));
   write("corpus.txt", text_about("ship"));
@@ -255,7 +255,7 @@ TEST_F(OwnText, ValidationNeedsNoTestData) {
   EXPECT_THAT(none.err, HasSubstr("no validation data is given"));
 }
 
-TEST_F(OwnText, AnEvaluationThatWasLeftOutIsDoneByTheNextStart) {
+TEST_F(OwnText, ASkippedEvaluationIsMadeByTheNextStart) {
   const std::vector<std::string> settings = {"train_iters=4", "save_interval=1", "split=80,10,10",
                                              "eval_iters=2", "eval_interval=3"};
   ASSERT_EQ(train(settings).exit_code, 0);
@@ -292,7 +292,7 @@ TEST_F(OwnText, AnEvaluationThatWasLeftOutIsDoneByTheNextStart) {
   EXPECT_EQ(evaluations(run()), all);
 }
 
-TEST_F(OwnText, ANewStartLeavesNothingThatCouldBeTakenForItsOwn) {
+TEST_F(OwnText, ANewStartMovesAllEarlierFiles) {
   ASSERT_EQ(train({"train_iters=3", "save_interval=1"}).exit_code, 0);
   const std::string first = test::final_weights(run(), 3);
   const std::string metrics = read_file(run() / "metrics.jsonl");
@@ -319,7 +319,7 @@ TEST_F(OwnText, ANewStartLeavesNothingThatCouldBeTakenForItsOwn) {
 }
 
 // No command that writes a named file replaces an existing one without --overwrite.
-TEST_F(OwnText, ResultsAreReplacedOnlyWhenTold) {
+TEST_F(OwnText, ResultsAreReplacedOnlyOnRequest) {
   const std::string corpus = at("corpus.txt").string(), data = at("data").string();
   const std::string prefix = data + "_text_document";
   const std::string experiment = PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";
@@ -349,7 +349,7 @@ TEST_F(OwnText, ResultsAreReplacedOnlyWhenTold) {
 }
 
 // Weights are compared with config.json before memory is allocated for a huge declared model.
-TEST_F(OwnText, ShapesAreComparedBeforeMemoryIsTaken) {
+TEST_F(OwnText, ShapesAreComparedBeforeMemoryIsAllocated) {
   std::filesystem::copy(PRIMUS_SOURCE_DIR "/tests/golden/models/llama", at("model"));
   auto config = nlohmann::json::parse(read_file(at("model/config.json")));
   config["vocab_size"] = 1 << 30;

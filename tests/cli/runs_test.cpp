@@ -68,7 +68,7 @@ TEST_F(RunsAndReports, StatesOfRealRuns) {
   EXPECT_THAT(killed[0].at("folder").get<std::string>(), ::testing::EndsWith("/killed"));
 }
 
-TEST_F(RunsAndReports, TableForPeople) {
+TEST_F(RunsAndReports, PrintsATable) {
   ASSERT_EQ(run_program(command("done", {"train_iters=5", "eval_interval=2", "eval_iters=1"})).exit_code, 0);
   const Path damaged = folder_.path() / "w" / "u" / "dam\x1b[31maged";
   make_folders(damaged);
@@ -86,7 +86,7 @@ TEST_F(RunsAndReports, TableForPeople) {
   EXPECT_THAT(run_program({"runs", empty.path().string()}).out, HasSubstr("no runs in"));
 }
 
-TEST_F(RunsAndReports, OneFileThatIsReplacedOnlyByAnother) {
+TEST_F(RunsAndReports, OnlyReportsReplaceAReport) {
   ASSERT_EQ(run_program(command("one", {"train_iters=3"})).exit_code, 0);
   ASSERT_EQ(run_program(command("two", {"train_iters=4", "lr=0.001"})).exit_code, 0);
   const std::string page = (folder_.path() / "report.html").string();

@@ -369,7 +369,7 @@ TEST_F(Slurm, TasksAreRanks) {
   EXPECT_THAT(result.err, HasSubstr("[rank-0/4]"));
 }
 
-TEST_F(Slurm, ThePreflightOfAJobIsOneOfAllItsNodes) {
+TEST_F(Slurm, OnePreflightCoversAllNodesOfAJob) {
   const Path here = folder("preflight");
   const ProgramResult result = run_program({"slurm", "srun", "-N", "2", "--", "direct", "--", "preflight",
                                             "--quick", "--device", "cpu", "--skip-dmesg", "--no-html"},
@@ -378,7 +378,7 @@ TEST_F(Slurm, ThePreflightOfAJobIsOneOfAllItsNodes) {
 }
 
 // Tasks that srun starts without a launcher form one job.
-TEST_F(Slurm, BareTasksOfAStepAreOneJob) {
+TEST_F(Slurm, TasksWithoutAModeFormOneJob) {
   const Path here = folder("bare");
   // A script in the launchers' settings does not replace the command.
   write_file(here / ".primus.yaml", "direct: {script: /bin/true}\n");
@@ -432,7 +432,7 @@ TEST_F(Slurm, BareTasksOfAStepAreOneJob) {
 
 // Reports use the node names of Slurm. Both nodes run on this machine, whose host name is neither of these
 // names.
-TEST_F(Slurm, NodeSmokeCallsNodesAsSlurmDoes) {
+TEST_F(Slurm, NodeSmokeUsesSlurmsNames) {
   const Path here = folder("smoke");
   for (const char* tasks : {"--ntasks-per-node=1", "--ntasks-per-node=2"}) {
     const SubprocessResult smoke =
@@ -453,7 +453,7 @@ TEST_F(Slurm, NodeSmokeCallsNodesAsSlurmDoes) {
   EXPECT_EQ(read_file(here / "failing/failing_nodes.txt"), "n1\nn2\n");
 }
 
-TEST_F(Slurm, AFailureIsTheJobsExitCode) {
+TEST_F(Slurm, AFailureSetsTheJobsExitCode) {
   const Path here = folder("failure");
   const ProgramResult result = run_program({"slurm", "srun", "-N", "2", "--", "direct", "--", "train",
                                             "pretrain", "--config", kExperiment, "lr_decay_stile=x"},
@@ -463,7 +463,7 @@ TEST_F(Slurm, AFailureIsTheJobsExitCode) {
 }
 
 // Slurm sends a warning signal before the time limit. The ranks save and stop, and the requeued job resumes.
-TEST_F(Slurm, ABatchJobGoesOnAfterTheWarning) {
+TEST_F(Slurm, ABatchJobResumesAfterTheWarning) {
   const Path here = folder("warning");
   const std::string job =
       submitted(run_program(joined({"slurm", "sbatch", "-N", "2", "--requeue", "--output=job.out", "--",
@@ -480,7 +480,7 @@ TEST_F(Slurm, ABatchJobGoesOnAfterTheWarning) {
 }
 
 // Without --requeue, the warning ends the job after a checkpoint.
-TEST_F(Slurm, ATimeLimitIsNotMissed) {
+TEST_F(Slurm, ATimeLimitStopsTheRunInTime) {
   const Path here = folder("limit");
   const std::string job = submitted(run_program(joined({"slurm", "sbatch", "-N", "2", "--output=job.out",
                                                         "--", "direct", "--env", "GPUS_PER_NODE=2", "--"},
@@ -492,7 +492,7 @@ TEST_F(Slurm, ATimeLimitIsNotMissed) {
   expect_in_log(here, "run the same command again to continue");
 }
 
-TEST_F(Slurm, ANodeThatFailsCostsWhatCameAfterTheLastCheckpoint) {
+TEST_F(Slurm, ALostNodeCostsOnlyStepsAfterTheLastCheckpoint) {
   const Path here = folder("node");
   const std::string job =
       submitted(run_program(joined({"slurm", "sbatch", "-N", "2", "--requeue", "--output=job.out", "--",
@@ -515,7 +515,7 @@ constexpr int kWait = 8;
 constexpr std::chrono::seconds kKillWait = 5s;  // this cluster's KillWait; srun adds 2 s
 constexpr std::chrono::seconds kNoticed = 20s;  // until ranks of a busy machine detect that peers are lost
 
-TEST_F(Slurm, ANodeThatComesBackSoonDoesNotHoldItsJob) {
+TEST_F(Slurm, ANodeThatReturnsSoonDoesNotDelayItsJob) {
   for (const std::string node : {"n2", "n1"}) {  // n1 runs the job's script
     SCOPED_TRACE(node);
     const Path here = folder("back-" + node);
@@ -545,7 +545,7 @@ TEST_F(Slurm, ANodeThatComesBackSoonDoesNotHoldItsJob) {
   }
 }
 
-TEST_F(Slurm, ANodeThatComesBackSoonEndsSrun) {
+TEST_F(Slurm, ANodeThatReturnsSoonEndsSrun) {
   const Path here = folder("back-srun");
   auto ended = std::async(std::launch::async, [&] {
     return run_program(joined({"slurm", "srun", "-N", "2", "--wait=" + std::to_string(kWait),
@@ -566,7 +566,7 @@ TEST_F(Slurm, ANodeThatComesBackSoonEndsSrun) {
 
 // The launcher's table of options agrees with Slurm: accepted and refused values, and which tool has an
 // option.
-TEST_F(Slurm, OptionsAreAsSlurmSays) {
+TEST_F(Slurm, OptionsEqualSlurmsHelp) {
   const auto says = [&](const std::string& tool, const std::string& word) {
     std::vector<std::string> command{tool, "--test-only", word};
     if (tool == "sbatch") command.emplace_back("--wrap=true");

@@ -53,7 +53,7 @@ std::vector<std::string> with(std::vector<std::string> more) {
   return more;
 }
 
-TEST(Trace, OfChosenStepsAndNothingElseChanges) {
+TEST(Trace, ContainsTheChosenStepsAndChangesNothing) {
   const TemporaryFolder folder;
   ASSERT_EQ(train(folder, "plain", with({})).exit_code, 0);
   const ProgramResult traced =
@@ -148,7 +148,7 @@ TEST(Trace, RanksAreProcessesOnOneTimeAxis) {
   }
 }
 
-TEST(Trace, ThePipelineThatRanIsDrawn) {
+TEST(Trace, TheMeasuredPipelineIsDrawn) {
   const TemporaryFolder folder;
   ASSERT_EQ(train(folder, "run",
                   with({"--nproc=2", "pipeline_model_parallel_size=2", "patch_primus_pipeline=true",
@@ -192,7 +192,7 @@ TEST(Trace, ThePipelineThatRanIsDrawn) {
   EXPECT_EQ(run_program({"plan", "pipeline", "--trace", run + "/traces/steps-3-4/rank-1.json"}).exit_code, 2);
 }
 
-TEST(Trace, OfTheRanksThatAreNamed) {
+TEST(Trace, ContainsTheNamedRanks) {
   const TemporaryFolder folder;
   const ProgramResult result = train(folder, "run",
                                      with({"--nproc=2", "profile=true", "profile_step_start=2",
@@ -205,7 +205,7 @@ TEST(Trace, OfTheRanksThatAreNamed) {
 }
 
 // The trace file is complete JSON at every moment, also after SIGKILL.
-TEST(Trace, OfARunThatIsKilledInTheMiddleCanBeRead) {
+TEST(Trace, OfAKilledRunCanBeRead) {
   const TemporaryFolder folder;
   Program program(test::train(folder.path(), {"train_iters=100000", "profile=true", "profile_step_start=1",
                                               "profile_step_end=100000"}));
@@ -225,7 +225,7 @@ TEST(Trace, OfARunThatIsKilledInTheMiddleCanBeRead) {
   EXPECT_GE(names_of(spans_of(trace).at("schedule")).count("F0"), 8U);
 }
 
-TEST(Trace, OfARunThatIsStoppedIsWrittenToItsEnd) {
+TEST(Trace, OfAStoppedRunIsComplete) {
   const TemporaryFolder folder;
   const ProgramResult result = train(
       folder, "run",
@@ -252,7 +252,7 @@ TEST(Trace, OfARunThatIsStoppedIsWrittenToItsEnd) {
               HasSubstr("nothing is traced: profile_step_end is 10, but the run continues after step 10"));
 }
 
-TEST(Trace, SettingsThatTraceNothingAreSaid) {
+TEST(Trace, SettingsThatTraceNothingAreReported) {
   const TemporaryFolder folder;
   const auto check = [&](std::vector<std::string> more, int code, const char* text) {
     more.insert(more.end(), {"profile=true", "train_iters=2", "--dry-run"});

@@ -23,7 +23,7 @@ std::vector<std::string> mixture(const Path& workspace, const std::vector<std::s
   return words;
 }
 
-TEST(SeveralRuns, ARunStandsForItsOwnCheckpointsWhateverOthersSave) {
+TEST(SeveralRuns, ARunUsesItsOwnCheckpointsWhateverOthersSave) {
   const TemporaryFolder folder;
   const std::string shared = (folder.path() / "shared").string();
   const auto info = [&](const std::string& name) {
@@ -94,7 +94,7 @@ TEST(SeveralRuns, ResumesAMixtureWithAnotherLossAndNotWithOtherExperts) {
 
 // `load` may name a folder of checkpoints. The newest intact checkpoint is loaded. Settings are checked
 // against this checkpoint, as against any model folder.
-TEST(SeveralRuns, LoadsTheNewestGoodOfManyCheckpoints) {
+TEST(SeveralRuns, LoadsTheNewestValidCheckpoint) {
   const TemporaryFolder folder;
   ASSERT_EQ(
       run_program(train(folder.path(), {"train_iters=3", "save_interval=1", "rotary_base=5000"})).exit_code,

@@ -20,7 +20,7 @@ std::vector<std::string> train(const Path& workspace, std::vector<std::string> m
   return test::train(workspace, more);
 }
 
-TEST(Train, LeavesARunThatOtherCommandsUse) {
+TEST(Train, OtherCommandsCanUseTheRun) {
   const TemporaryFolder folder;
   const ProgramResult result = run_program(train(folder.path(), {"train_iters=4", "save_interval=2"}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -101,7 +101,7 @@ TEST(Train, ARunThatSavesElsewhereIsFoundByItsFolder) {
   EXPECT_THAT(broken.err, HasSubstr("experiment.yaml:1:"));
 }
 
-TEST(Train, WhatWasRecordedCanBeRunAgainWithoutThePresetsTokenizer) {
+TEST(Train, TheRecordedExperimentRunsWithoutThePresetsTokenizer) {
   const TemporaryFolder folder;
   auto words = train(folder.path(),
                      {"train_iters=4", "exit_interval=2", "vocab_size=300", "num_layers=1", "hidden_size=16",
@@ -117,7 +117,7 @@ TEST(Train, WhatWasRecordedCanBeRunAgainWithoutThePresetsTokenizer) {
   EXPECT_THAT(again.err, Not(HasSubstr("from here on")));
 }
 
-TEST(Train, TheSameCommandContinues) {
+TEST(Train, TheSameCommandResumes) {
   const TemporaryFolder folder;
   const std::vector<std::string> straight = {"train_iters=6", "save_interval=3", "exp_name=straight"};
   ASSERT_EQ(run_program(train(folder.path(), straight)).exit_code, 0);
@@ -138,7 +138,7 @@ TEST(Train, TheSameCommandContinues) {
 }
 
 // A run is killed while it reads its tokenizer. The files that this run left do not become part of the model.
-TEST(Train, WhatAKilledRunLeftIsNotSaved) {
+TEST(Train, FilesOfAKilledRunAreNotSaved) {
   const TemporaryFolder folder;
   const Path run = test::run_folder(folder.path());
   ASSERT_EQ(run_program(train(folder.path(), {"train_iters=1"})).exit_code, 0);
@@ -151,7 +151,7 @@ TEST(Train, WhatAKilledRunLeftIsNotSaved) {
   EXPECT_FALSE(Env::posix().status(run / ".tokenizer"));
 }
 
-TEST(Train, ADryRunTouchesNothing) {
+TEST(Train, ADryRunChangesNothing) {
   const TemporaryFolder folder;
   auto words = train(folder.path(), {});
   words.emplace_back("--dry-run");
@@ -192,7 +192,7 @@ TEST(Train, ExportsTheResolvedExperiment) {
   EXPECT_THAT(again.out, HasSubstr("0.00123"));
 }
 
-TEST(Train, AnotherFrameworkThatIsNotHereIsNamed) {
+TEST(Train, AMissingFrameworkIsNamed) {
   const TemporaryFolder folder;
   const std::string none = (folder.path() / "none").string();
   auto words = train(folder.path(), {"framework=megatron"});
@@ -248,7 +248,7 @@ TEST(Train, ResumesOnlyTheModelThatWasSaved) {
   EXPECT_THAT(changed.err, HasSubstr("lr was "));
 }
 
-TEST(Train, AnExportInFp32IsOfTheMasterWeights) {
+TEST(Train, AnExportInFp32HasTheMasterWeights) {
   const TemporaryFolder folder;
   ASSERT_EQ(run_program(train(folder.path(), {"train_iters=1", "bf16=true", "lr=1e-3"})).exit_code, 0);
   const Path saved = test::run_folder(folder.path()) / "checkpoints" / "iter_0000001",
@@ -269,7 +269,7 @@ TEST(Train, AnExportInFp32IsOfTheMasterWeights) {
   }
 }
 
-TEST(Train, ACheckpointIsLoadedAsAWholeOrNotAtAll) {
+TEST(Train, ACheckpointIsLoadedCompletelyOrNotAtAll) {
   const TemporaryFolder folder;
   ASSERT_EQ(run_program(train(folder.path(), {"train_iters=1"})).exit_code, 0);
   const std::string load = "load=" + (test::run_folder(folder.path()) / "checkpoints").string();
@@ -345,7 +345,7 @@ std::string data_of(char byte, const Path& folder) {
   return folder / "data_text_document";
 }
 
-TEST(Train, KeepsWhatItLearnedWhenTheDataBreaks) {
+TEST(Train, SavesItsProgressWhenDataIsDamaged) {
   const TemporaryFolder folder;
   const std::string prefix = data_of('a', folder.path());
   const Path bin = prefix + ".bin";
@@ -375,7 +375,7 @@ TEST(Train, KeepsWhatItLearnedWhenTheDataBreaks) {
 }
 
 // The trained weights are kept if the evaluation after training finds an error in the test data.
-TEST(Train, KeepsWhatItLearnedWhenTheDataForTestsBreaks) {
+TEST(Train, SavesItsProgressWhenTestDataIsDamaged) {
   const TemporaryFolder folder;
   const std::string train_data = data_of('a', folder.path());
   make_folders(folder.path() / "test");
@@ -483,7 +483,7 @@ TEST(Train, AFullDiskKeepsTheOldCheckpoint) {
   EXPECT_EQ(test::losses(test::run_folder(folder.path())).size(), 4U);
 }
 
-TEST(Train, ADiskTooSmallForACheckpoint) {
+TEST(Train, ADiskTooSmallForACheckpointIsReported) {
   const bool mounted = test::on_small_disk(1 << 20, [](const Path& folder) {
     const ProgramResult refused = run_program(train(folder, {"train_iters=2"}));
     EXPECT_EQ(refused.exit_code, 2);
@@ -500,7 +500,7 @@ TEST(Train, ADiskTooSmallForACheckpoint) {
   if (!mounted) GTEST_SKIP() << "this system does not permit mounting a small disk";
 }
 
-TEST(Train, NoStepsIsARunToo) {
+TEST(Train, ARunMayHaveNoSteps) {
   const TemporaryFolder folder;
   const ProgramResult result = run_program(train(folder.path(), {"train_iters=0"}));
   EXPECT_EQ(result.exit_code, 0) << result.signal << result.err;
@@ -514,7 +514,7 @@ TEST(Train, NoStepsIsARunToo) {
 }
 
 // A dry run refuses too many samples or too short a text, as the run would.
-TEST(Train, AForecastKnowsTheLimitsOfSamples) {
+TEST(Train, AForecastChecksTheLimitsOfSamples) {
   const TemporaryFolder folder;
   const std::string text = (folder.path() / "short.txt").string();
   write_file(text, std::string(100, 'a'));
@@ -593,7 +593,7 @@ TEST(Train, MockDataNeedsNoTokenizerWhereTheVocabularyIsGiven) {
 
 // The tokens of NullTokenizer are numbers, so NullTokenizer needs no file. The run records the vocabulary
 // size.
-TEST(Train, ARunOnNumbersIsUsedByItsFolder) {
+TEST(Train, ARunWithANullTokenizerIsUsedByItsFolder) {
   const TemporaryFolder folder;
   write_file(folder.path() / "text.txt", "1 2 3 4 5 6 7 8 9");
   for (const std::string type : {"NullTokenizer", "null"}) {
@@ -622,7 +622,7 @@ TEST(Train, TheVocabularyMustHoldTheTokenizer) {
   EXPECT_TRUE(test::losses(test::run_folder(folder.path())).empty());
 }
 
-TEST(Train, HeadsThatDoNotFitTheGroupsOfLoadAreShownWhereTheyAreSet) {
+TEST(Train, HeadsThatDoNotMatchLoadedGroupsAreReportedWithTheirLocation) {
   const TemporaryFolder folder;
   const ProgramResult result = run_program(train(
       folder.path(), {"load=" PRIMUS_SOURCE_DIR "/tests/golden/models/llama", "num_attention_heads=3"}));
@@ -642,7 +642,7 @@ std::vector<std::string> with_loaded(const Path& workspace, const std::vector<st
   return words;
 }
 
-TEST(Train, WhatLoadSaysIsNotContradicted) {
+TEST(Train, SettingsThatContradictLoadAreRefused) {
   const TemporaryFolder folder;
   const std::pair<const char*, const char*> contradictions[] = {
       {"norm_epsilon=0.5", "norm_epsilon is 0.5, but"},
@@ -683,7 +683,7 @@ TEST(Train, TheContextOfALoadedModelMayBeStretched) {
 }
 
 // Generation and packed sequences are not implemented for DeepSeek-V4. Only runs that use them are refused.
-TEST(Train, WhatAFamilyCannotDoIsRefusedOnlyWhereItWasAskedFor) {
+TEST(Train, UnsupportedFeaturesAreRefusedOnlyOnRequest) {
   const std::string load = "load=" PRIMUS_SOURCE_DIR "/tests/golden/models/deepseek_v4";
   const auto run = [&](const char* command, std::vector<std::string> more) {
     more.insert(more.begin(), {"train", command, "--dry-run", load, "train_iters=1"});
@@ -799,7 +799,7 @@ TEST(Train, ADryRunPlansManyRanks) {
 }
 
 // The note appears before the first step, and also in a dry run. Recording would start after three steps.
-TEST(Train, GraphsThatCannotBeRecordedAreSaidAtOnce) {
+TEST(Train, GraphsThatCannotBeRecordedAreReportedAtOnce) {
   const TemporaryFolder folder;
   const std::string said = "enable_cuda_graph: steps are not recorded: ";
   const ProgramResult run =

@@ -48,7 +48,7 @@ class Watching : public ::testing::Test {
   test::TemporaryFolder folder_;
 };
 
-TEST_F(Watching, ADivergedRunIsSaidToBe) {
+TEST_F(Watching, ADivergedRunIsReported) {
   // This learning rate is about 40 times the highest rate with which this model trains.
   const ProgramResult result = trained("wild", {"train_iters=60", "lr=1", "clip_grad=0"});
   EXPECT_THAT(result.err, AllOf(HasSubstr("the loss has grown from "), HasSubstr("lower lr")));
@@ -110,7 +110,7 @@ TEST_F(Watching, ARunThatIsStoppedBeforeItsFirstStepDidNotCrash) {
   EXPECT_EQ(run.at("reason"), "SIGINT");
 }
 
-TEST_F(Watching, SettingsThatDifferStandBelowTheRuns) {
+TEST_F(Watching, DifferentSettingsAreListedBelowTheRuns) {
   trained("one", {"train_iters=3"});
   trained("two", {"train_iters=3", "lr=0.001", "seed=7"});
   const std::string table = run_program({"runs", folder_.path().string(), "--sort", "name"}).out;
@@ -151,7 +151,7 @@ TEST_F(Watching, MinutesEndByTheClock) {
   EXPECT_EQ(status("parts").at("state"), "finished");
 }
 
-TEST_F(Watching, ARateThatJumpsIsSaid) {
+TEST_F(Watching, AJumpOfTheRateIsReported) {
   trained("longer", {"train_iters=10"});
   const ProgramResult more = trained("longer", {"train_iters=20"});
   EXPECT_THAT(more.err, AllOf(HasSubstr("the learning rate jumps from 4."), HasSubstr("(iteration 10) to 1."),
@@ -165,7 +165,7 @@ TEST_F(Watching, ARateThatJumpsIsSaid) {
   EXPECT_THAT(trained("stable", stretched).err, Not(HasSubstr("jumps")));
 }
 
-TEST_F(Watching, AFinishedRunSaysWhatItDoesNotLearn) {
+TEST_F(Watching, AFinishedRunReportsIneffectiveChanges) {
   trained("done", {"train_iters=3"});
   const ProgramResult again = trained("done", {"train_iters=3", "lr=0.001", "log_interval=2"});
   EXPECT_THAT(again.out, AllOf(HasSubstr("nothing left to do"), HasSubstr("lr was 0.003, and is 0.001"),
@@ -174,7 +174,7 @@ TEST_F(Watching, AFinishedRunSaysWhatItDoesNotLearn) {
 }
 
 // If the base model was trained further, a repeated fine-tuning command notes that it used the older weights.
-TEST_F(Watching, ANewerBaseIsSaid) {
+TEST_F(Watching, ANewerBaseIsReported) {
   trained("base", {"train_iters=2"});
   const std::vector<std::string> settings = {"load=" + run_folder(folder_.path(), "base").string(),
                                              "finetune=true", "train_iters=1"};
@@ -206,7 +206,7 @@ TEST_F(Watching, NoSampleIsLostOrCut) {
   EXPECT_EQ(made_up[0].at("text"), whole[1].at("text"));
 }
 
-TEST_F(Watching, AStopWhileASampleIsWrittenLeavesItToTheNextStart) {
+TEST_F(Watching, ASampleThatWasStoppedIsWrittenByTheNextStart) {
   const std::vector<std::string> settings = {"train_iters=2", "sample_interval=1", "sample_tokens=400",
                                              "num_layers=24"};
   Program program(command("slow", settings));
@@ -225,7 +225,7 @@ TEST_F(Watching, AStopWhileASampleIsWrittenLeavesItToTheNextStart) {
   }
 }
 
-TEST_F(Watching, ADeviceThatIsNoneIsAMistakeOfTheExperiment) {
+TEST_F(Watching, AnInvalidDeviceIsAMistakeOfTheExperiment) {
   const ProgramResult result = run_program(command("none", {"train_iters=1", "device=text"}));
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, AllOf(HasSubstr("unknown kind of device 'text'"), HasSubstr("command line")));

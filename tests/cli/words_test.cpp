@@ -32,7 +32,7 @@ Said run_here(const std::vector<std::string>& words) {
 }
 
 // A word from another program gets its hint, both alone and after each command group of Primus.
-TEST(Words, FromElsewhereAreAnswered) {
+TEST(Words, FromOtherProgramsGetAnAnswer) {
   for (const std::string_view view : config::words_from_elsewhere()) {
     const std::string word(view);
     const std::string answer = config::answer_for(word).value();
@@ -59,7 +59,7 @@ TEST(Words, CommandsAreFoundWithoutTheirGroup) {
 }
 
 // Each command and option that a hint names exists.
-TEST(Words, AnswersNameCommandsThatThereAre) {
+TEST(Words, AnswersNameExistingCommands) {
   int named = 0;
   for (const std::string_view word : config::words_from_elsewhere()) {
     const std::string answer = config::answer_for(word).value();
@@ -118,7 +118,7 @@ TEST(Words, ThatAreUnknownOptionsAreNamed) {
 }
 
 // Without '--', the experiment must not be read as launcher settings: the errors would be misleading.
-TEST(Words, SlurmWithoutDashesSaysWhatToWrite) {
+TEST(Words, SlurmWithoutDashesGetsAHint) {
   const Said said =
       run_here({"slurm", "srun", "-N", "2", "-p", "train", "train", "pretrain", "--config", "exp.yaml"});
   EXPECT_EQ(said.exit_code, 2);

@@ -104,7 +104,7 @@ INSTANTIATE_TEST_SUITE_P(All, Faults, ::testing::Values("shm", "tcp"),
                          [](const auto& each) { return std::string(each.param); });
 
 // Ranks that were not started by mpirun cannot exchange data through MPI.
-TEST(Mpi, NeedsItsLauncher) {
+TEST(Mpi, NeedsMpirun) {
   const Outcome outcome = run({.arguments = {"conform", "mpi"}});
   EXPECT_NE(outcome.result.exit_code, 0);
   EXPECT_THAT(outcome.text, HasSubstr("the ranks were not started by an MPI launcher"));

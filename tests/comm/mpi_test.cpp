@@ -49,7 +49,7 @@ TEST_F(MpiJob, EveryCollectiveEqualsItsReference) {
 }
 
 // Ranks started by mpirun need no environment variables, and use shared memory within a host.
-TEST_F(MpiJob, TheLauncherIsEnough) {
+TEST_F(MpiJob, MpirunNeedsNoVariables) {
   const SubprocessResult result = run(2, {"conform"});
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
 }

@@ -58,7 +58,7 @@ requires(sizeof...(A) == sizeof...(B)) struct SameCall<R (*)(A...), S (*)(B...)>
     : std::bool_constant<stands_for<R, S>() && (stands_for<A, B>() && ...)> {
 };
 
-TEST(NcclHeader, FunctionsTakeWhatWeGive) {
+TEST(NcclHeader, FunctionTypesAgree) {
   EXPECT_TRUE((SameCall<decltype(Library::get_version), decltype(&ncclGetVersion)>::value));
   EXPECT_TRUE((SameCall<decltype(Library::error_string), decltype(&ncclGetErrorString)>::value));
   EXPECT_TRUE((SameCall<decltype(Library::last_error), decltype(&ncclGetLastError)>::value));

@@ -83,7 +83,7 @@ TEST_P(NcclRanks, EveryCollectiveEqualsItsReference) {
   EXPECT_EQ(fake().aborted(), aborted) << "a regular end must not abort communicators";
 }
 
-TEST_F(Nccl, GroupsSplitNestAndAreMadeAgain) {
+TEST_F(Nccl, GroupsCanBeSplitNestedAndRecreated) {
   const auto errors = on_all_ranks(4, [&](Rank& r) {
     const auto world = r.job.world(r.device, &collectives);
     const auto stream = r.device.create_stream(StreamKind::kCommunication);
@@ -106,7 +106,7 @@ TEST_F(Nccl, GroupsSplitNestAndAreMadeAgain) {
 
 // Only groups that overlap with matrix products limit their blocks. The products get the other
 // multiprocessors.
-TEST_F(Nccl, OnlyGroupsBesideProductsTakeFewBlocks) {
+TEST_F(Nccl, OnlyGroupsThatOverlapProductsUseFewBlocks) {
   const auto errors = on_all_ranks(2, [&](Rank& r) {
     const auto world = r.job.world(r.device, &collectives);
     EXPECT_EQ(fake().blocks(), nccl::Config::kDefault);
@@ -124,7 +124,7 @@ TEST_F(Nccl, OnlyGroupsBesideProductsTakeFewBlocks) {
 }
 
 // While the library reports that a call is in progress, the host waits.
-TEST_F(Nccl, CallsThatTakeTheLibraryTimeAreWaitedFor) {
+TEST_F(Nccl, SlowLibraryCallsAreWaitedFor) {
   fake().slowness(300);
   const auto errors = on_all_ranks(2, [&](Rank& r) {
     const auto world = r.job.world(r.device, &collectives);
@@ -192,7 +192,7 @@ TEST_F(Nccl, TheFlightRecorderFollowsTheDevice) {
 
 // ---- Failures -----------------------------------------------------------------------------------
 
-TEST_F(Nccl, ARankThatDoesNotComeIsNamedWithItsLastCall) {
+TEST_F(Nccl, AMissingRankIsNamedWithItsLastCall) {
   std::atomic<int> named{0};
   const auto errors = on_all_ranks(3, [&](Rank& r) {
     const auto world = r.job.world(r.device, &collectives);
@@ -226,7 +226,7 @@ TEST_F(Nccl, ARankThatDoesNotComeIsNamedWithItsLastCall) {
 }
 
 // With NCCL, too, a rank that reports its activity does not count as hanging.
-TEST_F(Nccl, ABusyRankIsWaitedFor) {
+TEST_F(Nccl, TheOthersWaitForABusyRank) {
   for (const bool on_device : {true, false}) {
     std::atomic<int> notices{0};
     const auto errors = on_all_ranks(3, [&](Rank& r) {
@@ -252,7 +252,7 @@ TEST_F(Nccl, ABusyRankIsWaitedFor) {
   }
 }
 
-TEST_F(Nccl, ARankThatIsBusyForTooLongIsNamedWithWhatItDoes) {
+TEST_F(Nccl, ARankThatIsBusyForTooLongIsNamedWithItsActivity) {
   for (const bool on_device : {true, false}) {
     const auto errors = on_all_ranks(2, [&](Rank& r) {
       const auto world = on_device ? r.job.world(r.device, &collectives) : r.job.world();
@@ -336,7 +336,7 @@ TEST_F(Nccl, ARankThatIsFarAheadWaits) {
   for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("rank 1 has not called it"));
 }
 
-TEST_F(Nccl, WhatTheLibraryReportsEndsTheJob) {
+TEST_F(Nccl, ErrorsOfTheLibraryEndTheJob) {
   const auto errors = on_all_ranks(2, [&](Rank& r) {
     const auto world = r.job.world(r.device, &collectives);
     const auto stream = r.device.create_stream(StreamKind::kCommunication);
@@ -357,7 +357,7 @@ TEST_F(Nccl, WhatTheLibraryReportsEndsTheJob) {
   }
 }
 
-TEST_F(Nccl, AnAbortWakesAllRanksAndStaysTheCause) {
+TEST_F(Nccl, AnAbortWakesAllRanksAndKeepsItsReason) {
   const auto errors = on_all_ranks(3, [&](Rank& r) {
     const auto world = r.job.world(r.device, &collectives);
     const auto stream = r.device.create_stream(StreamKind::kCommunication);
@@ -434,7 +434,7 @@ std::pair<std::string, std::string> opening(const DeviceCollectives& collectives
   return {"opened", ""};
 }
 
-TEST(NcclLibrary, IsMissingOldOrAnotherOne) {
+TEST(NcclLibrary, MissingOldAndOtherLibrariesAreErrors) {
   const char* const absent[] = {"libnot_there.so.2", "/not/there/either.so", nullptr};
   auto [what, hint] = opening(fake_collectives(absent));
   EXPECT_THAT(what, AllOf(HasSubstr("cannot load NCCL"), HasSubstr("libnot_there.so.2"),
@@ -454,7 +454,7 @@ TEST(NcclLibrary, IsMissingOldOrAnotherOne) {
   fake().version(22809);
 }
 
-TEST(NcclLibrary, VersionsAreReadInBothNotations) {
+TEST(NcclLibrary, VersionsAreParsedInBothNotations) {
   EXPECT_EQ(nccl::version_text(22809), "2.28.9");
   EXPECT_EQ(nccl::version_text(2804), "2.8.4");
 }

@@ -187,7 +187,7 @@ void dawdle(Stream& stream, std::chrono::microseconds time) {
 
 // Reuses two buffers in every round. Poisons a buffer as soon as the stream may reuse the buffer. In each
 // round, another rank is slow.
-TEST_P(PeerCopiesRanks, MemoryIsUsedAgainInTheOrderOfTheStream) {
+TEST_P(PeerCopiesRanks, MemoryIsReusedInStreamOrder) {
   constexpr std::int64_t kCount = 20000;
   constexpr std::int32_t kPoison = -1;
   std::atomic<int> wrong{0};
@@ -215,7 +215,7 @@ TEST_P(PeerCopiesRanks, MemoryIsUsedAgainInTheOrderOfTheStream) {
 }
 
 // Large gathers use copy engines, too, out of place and in place.
-TEST_P(PeerCopiesRanks, LargeGathersTooAndMemoryIsUsedAgain) {
+TEST_P(PeerCopiesRanks, LargeGathersReuseMemory) {
   constexpr std::int64_t kCount = 300000;  // more than a MiB
   std::atomic<int> wrong{0};
   const int ranks = GetParam();
@@ -241,7 +241,7 @@ TEST_P(PeerCopiesRanks, LargeGathersTooAndMemoryIsUsedAgain) {
 }
 
 // Hosts run ahead of their devices as far as the communicator allows.
-TEST_F(PeerCopies, ManyExchangesAreUnderWay) {
+TEST_F(PeerCopies, ManyExchangesMayBeInFlight) {
   std::atomic<int> wrong{0};
   const auto errors = on_tensor_ranks(2, [&](Rank& r, Communicator& group) {
     const auto stream = r.device.create_stream(StreamKind::kCommunication);
@@ -358,7 +358,7 @@ TEST_F(PeerCopies, ARankThatDoesNotCallIsNamed) {
 }
 
 // One rank's host makes the call, but its device never reaches it. The device of the other rank waits.
-TEST_F(PeerCopies, ADeviceThatDoesNotComeIsNamedAndAllWakeUp) {
+TEST_F(PeerCopies, AMissingDeviceIsNamedAndAllRanksWakeUp) {
   const auto errors = on_tensor_ranks(2, [&](Rank& r, Communicator& group) {
     group.set_timeout(300ms);
     std::atomic<bool> go{false};
@@ -426,7 +426,7 @@ TEST_F(PeerCopies, DifferentSizesAreRefused) {
 
 // ---- Fallback to the library where copy engines do not work ----------------------------------------
 
-TEST_F(PeerCopies, WhereOneRankCannotAllRanksUseTheLibrary) {
+TEST_F(PeerCopies, IfOneRankCannotAllRanksUseTheLibrary) {
   refuses_to_open = true;
   auto errors = on_tensor_ranks(2, [&](Rank& r, Communicator& group) {
     EXPECT_FALSE(group.by_copy_engines());
@@ -444,7 +444,7 @@ TEST_F(PeerCopies, WhereOneRankCannotAllRanksUseTheLibrary) {
   EXPECT_EQ(errors, none(2));
 }
 
-TEST_F(PeerCopies, WhoIsToExchangeSo) {
+TEST_F(PeerCopies, AreUsedForTheRequestedGroups) {
   DevicePeers usual = kPeers;
   usual.usual = true;
   const auto groups_of = [&](CopyEngines engines) {
@@ -474,7 +474,7 @@ TEST_F(PeerCopies, WhoIsToExchangeSo) {
   EXPECT_EQ(groups_of(CopyEngines::kAll), both);
 }
 
-TEST_F(PeerCopies, DevicesThatCannot) {
+TEST_F(PeerCopies, AreNotUsedIfDevicesDoNotSupportThem) {
   collectives.peers = nullptr;
   const auto body = [](Rank&, Communicator& group) {
     EXPECT_FALSE(group.by_copy_engines());

@@ -172,7 +172,7 @@ TEST(Store, SharesValuesSumsAndBarriers) {
 }
 
 // The store holds up to 256 MiB at a time. Erased values free their space.
-TEST(Store, ErasedValuesTakeNoRoom) {
+TEST(Store, ErasedValuesNeedNoMemory) {
   Rendezvous rendezvous(1);
   const auto a = rendezvous.join(0);
   const std::string large(wire::kMaxValue, 'x');
@@ -184,7 +184,7 @@ TEST(Store, ErasedValuesTakeNoRoom) {
   a->leave();
 }
 
-TEST(Store, WaitingEndsAndNamesWhoIsMissing) {
+TEST(Store, AWaitTimesOutAndNamesTheMissingRank) {
   Rendezvous rendezvous(4);
   const auto a = rendezvous.join(0), b = rendezvous.join(2);
   EXPECT_THAT(error_of([&] { a->wait("never", in(50ms)); }),
@@ -216,7 +216,7 @@ TEST(Store, RefusesAWrongTokenASecondRankAndAnotherSize) {
   EXPECT_THAT(error_of([&] { rendezvous.join(1); }), HasSubstr(differs));
 }
 
-TEST(Store, TellsVersionsAndOtherProgramsApart) {
+TEST(Store, DistinguishesVersionsAndOtherPrograms) {
   Rendezvous rendezvous(2);
   const Socket stranger = rendezvous.stranger();
   char hello[wire::kHelloBytes];
@@ -250,7 +250,7 @@ TEST(Store, TellsVersionsAndOtherProgramsApart) {
   }
 }
 
-TEST(Store, ATakenPortAndAnUnknownNameAreErrorsOfTheUser) {
+TEST(Store, AUsedPortAndAnUnknownNameAreUserErrors) {
   Rendezvous rendezvous(2);
   try {
     listen_on("127.0.0.1", rendezvous.port);
@@ -331,7 +331,7 @@ bool closes(const Socket& socket, std::chrono::milliseconds time) {
   return false;
 }
 
-TEST(Store, StrangersCostNothing) {
+TEST(Store, UnauthenticatedConnectionsHaveNoEffect) {
   Rendezvous rendezvous(2);
   const auto a = rendezvous.join(0);
   // More silent connections than the server accepts; one of them sends a byte now and then.

@@ -63,7 +63,7 @@ TEST_P(Threads, EveryCollectiveEqualsItsReference) {
   });
 }
 
-TEST_P(Threads, WorkRunsInStreamOrderBehindTheHostsBack) {
+TEST_P(Threads, WorkRunsAsynchronouslyInStreamOrder) {
   on_all_ranks(ranks(), options(), [&](HostCommunicator& comm) {
     primus::test::GuardDevice device(1, kNoKernels);
     const auto stream = device.create_stream(StreamKind::kCompute);
@@ -271,7 +271,7 @@ TEST(ThreadGroup, DifferentSizesAndTypesAreNamed) {
                });
 }
 
-TEST(ThreadGroup, AMissingRankIsNamedWithWhatItDidLast) {
+TEST(ThreadGroup, AMissingRankIsNamedWithItsLastCall) {
   expect_abort(
       3, {.timeout = 300ms},
       {"all_gather #2 (8 int64) of group 'world' did not complete within",
@@ -300,7 +300,7 @@ TEST(ThreadGroup, AChainOfWaitingRanksIsFollowedToItsEnd) {
                });
 }
 
-TEST(ThreadGroup, AbortWakesEverybodyWithTheFirstReason) {
+TEST(ThreadGroup, AnAbortWakesAllRanksWithTheFirstReason) {
   for (const bool rings : {false, true}) {
     const auto start = std::chrono::steady_clock::now();
     expect_abort(4, {.rings = rings}, {"the disk of rank 3 is full"},
@@ -319,7 +319,7 @@ TEST(ThreadGroup, AbortWakesEverybodyWithTheFirstReason) {
 }
 
 // After a call has thrown, each rank frees its memory at once, so no rank may read a peer's memory.
-TEST(ThreadGroup, AfterAnAbortNobodyReadsAPeersMemory) {
+TEST(ThreadGroup, AfterAnAbortNoRankReadsAPeersMemory) {
   for (int round = 0; round < 20; ++round) {
     std::atomic<bool> go = false;
     on_all_ranks(3, {.timeout = 60s}, [&](HostCommunicator& comm) {

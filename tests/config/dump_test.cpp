@@ -86,7 +86,7 @@ TEST(ToYaml, KeepsEveryNumber) {
 
 // Texts that PyYAML would read as another type are quoted: 1e-08 as text, 0123 as octal, on as a boolean,
 // 2024-01-01 as a date.
-TEST(ToYaml, IsReadAlikeByPyYaml) {
+TEST(ToYaml, IsReadEquallyByPyYaml) {
   Experiment experiment = load_text(experiment_text(""));
   experiment.trainer->lr = 3e-05;
   experiment.trainer->save = "0123";
@@ -102,7 +102,7 @@ TEST(ToYaml, IsReadAlikeByPyYaml) {
   EXPECT_EQ(load_text(yaml).trainer->lr, 3e-05);
 }
 
-TEST(ToYaml, CanHavePathsThatWorkFromElsewhere) {
+TEST(ToYaml, CanHaveAbsolutePaths) {
   const TemporaryFolder folder;
   write_file(folder, "tokenizer.json", "{}");
   write_file(folder, "text.jsonl", "{}");
@@ -124,7 +124,7 @@ TEST(ToYaml, CanHavePathsThatWorkFromElsewhere) {
   EXPECT_EQ(absolute.trainer->load, "meta-llama/Llama-3.1-8B");  // no such folder, so it is a model's name
 }
 
-TEST(Show, SaysWherePrimussDefaultDiffers) {
+TEST(Show, NotesWhereAmdPrimussDefaultDiffers) {
   const std::string text = show(load_text(experiment_text("      async_save: true\n")), true);
   EXPECT_NE(text.find("# default; Primus has cyclic"), std::string::npos) << text;
   EXPECT_NE(text.find("# default; Primus has null, the model's own type"), std::string::npos);
@@ -132,7 +132,7 @@ TEST(Show, SaysWherePrimussDefaultDiffers) {
   EXPECT_NE(text.find("# exp.yaml:14:19\n"), std::string::npos);
 }
 
-TEST(Reference, AnswersForAKeyAndForAWord) {
+TEST(Reference, SearchesForAKeyOrAWord) {
   const std::string lr = reference_text("lr");
   EXPECT_EQ(lr.rfind("lr\n  meaning     peak learning rate\n", 0), 0u) << lr;
   EXPECT_NE(lr.find("elsewhere"), std::string::npos);
@@ -155,7 +155,7 @@ TEST(ToYaml, WorksForOtherFrameworks) {
                        {"--framework", "megatron"}));
 }
 
-TEST(ToYaml, LeavesSecretsWhereTheyAre) {
+TEST(ToYaml, OmitsSecrets) {
   const Variables variables = {{"HF_TOKEN", "hf_canary"}};
   const Experiment e =
       load_text("env: {HF_TOKEN: \"${HF_TOKEN}\", A: b}\n" + experiment_text(""), {}, variables);
@@ -167,7 +167,7 @@ TEST(ToYaml, LeavesSecretsWhereTheyAre) {
 }
 
 // Passwords in addresses are left out of every form that a run writes or shows.
-TEST(ToYaml, LeavesPasswordsInAddressesWhereTheyAre) {
+TEST(ToYaml, OmitsPasswordsInAddresses) {
   const Variables variables = {{"DB_URL", "http://u:canary@h"}};
   const Experiment e = load_text(
       "env: {DB_URL: 'http://u:canary@h', PROXY: 'http://h:80'}\n" + experiment_text(""), {}, variables);

@@ -114,7 +114,7 @@ TEST_F(Precedence, NullRestoresTheDefault) {
   EXPECT_EQ(e.trainer->seed, 1234);
 }
 
-TEST_F(Precedence, WarmUpIsAsTheStrongerLayerSays) {
+TEST_F(Precedence, TheHigherLayerSetsTheWarmUp) {
   write_file(folder_, "modules/t.yaml", "mock_data: true\nlr_warmup_iters: 7\n");
   EXPECT_EQ(load({}).trainer->lr_warmup_iters, 7);
   const Experiment fraction = load({"lr_warmup_fraction=0.29", "train_iters=100"});
@@ -128,7 +128,7 @@ TEST_F(Precedence, WarmUpIsAsTheStrongerLayerSays) {
   EXPECT_THROW(load({"lr_warmup_iters=3", "lr_warmup_fraction=0.1"}), Error);
 }
 
-TEST_F(Precedence, TheLengthOfTrainingIsAsTheStrongestLayerSays) {
+TEST_F(Precedence, TheHighestLayerSetsTheLengthOfTraining) {
   write_file(folder_, "modules/t.yaml", "mock_data: true\ntrain_iters: 7\n");
   EXPECT_EQ(load({}).trainer->train_iters, 7);
   // The number of tokens is rounded up to whole steps of 16 sequences with 1024 tokens each. The
@@ -151,7 +151,7 @@ TEST_F(Precedence, TheLengthOfTrainingIsAsTheStrongestLayerSays) {
   EXPECT_EQ(load({"epochs=null", "train_iters=3"}).trainer->train_iters, 3);
 }
 
-TEST_F(Precedence, DataOfAStrongerLayerTakesThePlaceOfMockData) {
+TEST_F(Precedence, DataOfAHigherLayerReplacesMockData) {
   write_file(folder_, "modules/t.yaml", "mock_data: true\n");
   EXPECT_TRUE(load({}).trainer->mock_data);
   for (const char* key : {"data_path", "train_data_path"}) {
@@ -173,7 +173,7 @@ TEST_F(Precedence, DataOfAStrongerLayerTakesThePlaceOfMockData) {
   EXPECT_TRUE(load({"mock_data=true"}).trainer->mock_data);
 }
 
-TEST_F(Precedence, ATokenizersFileTakesThePlaceOfAPresetsByteTokenizer) {
+TEST_F(Precedence, ATokenizerFileReplacesAPresetsByteTokenizer) {
   write_file(folder_, "modules/t.yaml", "mock_data: true\ntokenizer_type: ByteTokenizer\n");
   EXPECT_EQ(load({}).trainer->tokenizer_type, "ByteTokenizer");
   for (const std::string file : {"tokenizer_model", "vocab_file"}) {
@@ -188,7 +188,7 @@ TEST_F(Precedence, ATokenizersFileTakesThePlaceOfAPresetsByteTokenizer) {
   EXPECT_EQ(load({"tokenizer_type=ByteTokenizer"}).trainer->tokenizer_type, "ByteTokenizer");
 }
 
-TEST_F(Precedence, AnOpenLengthBecomesStepsAndTheScheduleFollows) {
+TEST_F(Precedence, EpochsBecomeStepsAndTheScheduleFollows) {
   Experiment e = load({"epochs=1.5", "lr_warmup_fraction=0.1"});
   EXPECT_EQ(e.trainer->train_iters, 0);
   const std::string before = to_yaml(e);

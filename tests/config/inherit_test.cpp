@@ -78,7 +78,7 @@ TEST(Variables, AreNamedInTheProvenance) {
   EXPECT_EQ(e.provenance_of("seed").describe(), "exp.yaml:15:13");
 }
 
-TEST(Variables, MissingOnesArePointedAt) {
+TEST(Variables, MissingVariablesAreReportedWithTheirLocation) {
   EXPECT_EQ(error_of(experiment_text("      save: /data/${RUN}/x\n")),
             "exp.yaml:14:19: error: environment variable RUN is not set\n"
             " 14 |       save: /data/${RUN}/x\n"
@@ -106,7 +106,7 @@ TEST(Variables, BrokenReferences) {
   EXPECT_NE(error_of(experiment_text("      seed: ${A:-1}\n")).find("seed is -1"), std::string::npos);
 }
 
-TEST(Variables, EmptyOnesAreSetAndTakeNoDefault) {
+TEST(Variables, EmptyVariablesCountAsSet) {
   const Experiment e =
       load_text(experiment_text("      save: a${X:default}b\n      load: ${X:default}\n"), {}, {{"X", ""}});
   EXPECT_EQ(e.trainer->save, "ab");
@@ -120,7 +120,7 @@ TEST(Variables, MayHaveDashesAndDots) {
   EXPECT_EQ(e.trainer->load, "there");
 }
 
-TEST(Variables, WrongTypesAreFoundAfterReplacing) {
+TEST(Variables, WrongTypesAreFoundAfterSubstitution) {
   EXPECT_EQ(error_of(experiment_text("      train_iters: ${ITERS}\n"), {}, {{"ITERS", "many"}}),
             "exp.yaml:14:20: error: train_iters expects an integer, not 'many'\n"
             " 14 |       train_iters: ${ITERS}\n"
@@ -141,7 +141,7 @@ TEST(Variables, LiteralsAreEscaped) {
   EXPECT_EQ(e.trainer->save, "a${b}$c");
 }
 
-TEST(Variables, CannotBlowUp) {
+TEST(Variables, CannotExpandWithoutLimit) {
   const Variables variables = {{"BIG", std::string(100000, 'x')}};
   std::string list = "      data_path: [";
   for (int i = 0; i < 2000; ++i) list += "\"${BIG}\", ";

@@ -58,7 +58,7 @@ TEST(Overrides, NullUnsetsAList) {
   EXPECT_TRUE(load_text(text, {"data_path=null"}).trainer->data_path.empty());
 }
 
-TEST(Overrides, APathWithBlanksThatIsThereIsOnePath) {
+TEST(Overrides, AnExistingPathWithSpacesIsOnePath) {
   const TemporaryFolder folder;
   const std::string in = folder.path().string() + "/";
   for (const char* name : {"my text.txt", "my", "two  blanks.idx"}) std::ofstream(in + name) << "x";
@@ -79,9 +79,11 @@ TEST(Overrides, FlagsTakeNoOtherArgument) {
   EXPECT_TRUE(e.trainer->no_save_optim);
 }
 
-TEST(Overrides, LaterOnesWin) { EXPECT_EQ(load({"seed=1", "--seed=2", "--seed", "3"}).trainer->seed, 3); }
+TEST(Overrides, LaterOverridesWin) {
+  EXPECT_EQ(load({"seed=1", "--seed=2", "--seed", "3"}).trainer->seed, 3);
+}
 
-TEST(Overrides, RepeatedOnesAreNamed) {
+TEST(Overrides, RepeatedOverridesAreNamed) {
   const auto notes = [](const std::vector<std::string>& arguments) {
     return parse_overrides(arguments).notes;
   };
@@ -153,7 +155,7 @@ TEST(Overrides, StrayArgumentsAreRefused) {
 }
 
 // Values that AMD Primus reads as Python literals are accepted.
-TEST(Overrides, TakePythonsLiterals) {
+TEST(Overrides, AcceptPythonsLiterals) {
   const Experiment e = load({"--profile_ranks", "(0, 4)", "wandb_project=None", "load=None",
                              "window_size=(128, 0)", "wandb_exp_name=[0,", "mlflow_run_name={not_a_dict}",
                              "moe_layer_freq=([0]*1+[1]*1)", "backend_path=/opt/megatron"});
@@ -182,7 +184,7 @@ TEST(Overrides, AreText) {
   }
 }
 
-TEST(Overrides, TheCaretOfADottedKeyIsBelowItsOwnPart) {
+TEST(Overrides, TheCaretPointsToTheFaultyPartOfADottedKey) {
   EXPECT_EQ(error_of(experiment_text(""), {"modules.pre_trainer.overrides.lrr=1"}),
             "command line: error: unknown key 'lrr'\n"
             "  | modules.pre_trainer.overrides.lrr=1\n"

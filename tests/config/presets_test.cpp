@@ -27,7 +27,7 @@ Experiment load_model(const std::string& model) {
   return load_experiment_text(text, "exp.yaml", {}, options_with({}, {kSource / "presets"}));
 }
 
-TEST(Presets, EachLoadsWithoutAWord) {
+TEST(Presets, EachLoadsWithoutWarnings) {
   int count = 0;
   for (const auto& entry : fs::directory_iterator(kSource / "presets" / "models")) {
     if (entry.is_directory()) continue;  // presets of other frameworks (tests/backends)
@@ -46,7 +46,7 @@ TEST(Presets, EachLoadsWithoutAWord) {
   EXPECT_GE(count, 49);
 }
 
-TEST(Presets, UpperAndLowerCaseDoNotMatter) {
+TEST(Presets, NamesIgnoreCase) {
   EXPECT_EQ(load_model("qwen3_4b").trainer->hidden_size, load_model("qwen3_4B.yaml").trainer->hidden_size);
   EXPECT_EQ(load_model("GPT_OSS_20b.yaml").trainer->model_type, "gpt_oss");
 }
@@ -56,7 +56,7 @@ TEST(Presets, TinyIsForLaptops) {
   EXPECT_LT(c.num_layers * c.hidden_size * (4 * c.hidden_size + 3 * c.ffn_hidden_size), 3'000'000);
 }
 
-TEST(Presets, HeadWidthFollowsFromTheOthers) {
+TEST(Presets, HeadWidthFollowsFromOtherSizes) {
   EXPECT_EQ(load_model("llama3.2_1B").trainer->kv_channels, 64);
   EXPECT_EQ(load_model("llama3.2_3B").trainer->kv_channels, 128);
   EXPECT_EQ(load_model("llama2_7B").trainer->num_query_groups, 32);
@@ -81,7 +81,7 @@ TEST(Examples, LoadWithoutWarnings) {
   EXPECT_GE(count, 36);
 }
 
-TEST(Reference, IsWhatTheKeyTableSays) {
+TEST(Reference, EqualsTheKeyTable) {
   const fs::path path = kSource / "docs" / "config.md";
   if (std::getenv("PRIMUS_UPDATE_DOCS")) std::ofstream(path) << markdown_reference();
   std::ifstream file(path);

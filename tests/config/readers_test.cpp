@@ -60,7 +60,7 @@ TEST(Yaml, RefusesDuplicateKeys) {
             "  hint: keep one of the two");
 }
 
-TEST(Yaml, AliasesRepeatWhatAnchorsMark) {
+TEST(Yaml, AliasesRepeatAnchors) {
   const Value root = read(
       "name: &name ${NAME:run}\nlist: &list [1, {k: 2}]\ncopies: [*name, *list]\nmap: &map {a: 1, b: 2}\n"
       "other: {*name : 3}\nnone: &nothing\nagain: *nothing\nname2: &name x\nlast: *name\n",
@@ -74,7 +74,7 @@ TEST(Yaml, AliasesRepeatWhatAnchorsMark) {
   EXPECT_EQ(root.find("last")->text, "x");
 }
 
-TEST(Yaml, MergeKeysFillInWhatIsNotSaid) {
+TEST(Yaml, MergeKeysFillInAbsentKeys) {
   const Value root = read(
       "base: &base {a: 1, b: 2}\nmore: &more {b: 3, c: 4}\n"
       "one:\n  b: 5\n  <<: *base\ntwo:\n  <<: [*base, *more]\n  d: 6\nquoted: {\"<<\": 7}\n",
@@ -214,7 +214,7 @@ TEST(Yaml, PointsAtTheLineWithoutAKey) {
   EXPECT_NE(refusal("a: \"some\ntext\"\nb: [1\n").find("f.yaml:3:4"), std::string::npos);
 }
 
-TEST(Yaml, RefusesWhatIsNoSettingsFile) {
+TEST(Yaml, RefusesOtherFiles) {
   const std::string hint = std::string("\n  hint: ") + kNoSettingsHint;
   EXPECT_EQ(refusal(""), "f.yaml: error: the file holds no settings" + hint);
   EXPECT_EQ(refusal("# nothing\n"), "f.yaml: error: the file holds no settings" + hint);
@@ -269,7 +269,7 @@ TEST(Text, IsUtf8WithoutControlCharacters) {
 }
 
 // yaml-cpp decodes these two escapes to invalid UTF-8, which cannot be written again.
-TEST(Yaml, RefusesEscapesThatBecomeNoText) {
+TEST(Yaml, RefusesEscapesOfInvalidText) {
   for (const std::string escape : {"\\N", "\\_"}) {
     EXPECT_EQ(refusal("a: 1\nb: [x, \"y" + escape + "\"]\n"),
               "f.yaml:2:8: error: settings files do not support the escapes \\N and \\_\n"
@@ -295,7 +295,7 @@ TEST(Toml, KeepsPlacesAndOrder) {
   EXPECT_TRUE(root.find("m")->find("n")->find("j")->is_null());
 }
 
-TEST(Toml, RefusesWhatYamlRefuses) {
+TEST(Toml, RefusesTheMistakesThatYamlRefuses) {
   EXPECT_EQ(toml_refusal("lr = 1\nlr = 2\n"),
             "f.toml:2:6: error: this is not valid TOML: Error while parsing key-value pair: cannot redefine "
             "existing integer 'lr'\n"
@@ -321,13 +321,13 @@ TEST(Toml, BoundsDepth) {
 }
 
 // toml++ has only assertions against these inputs.
-TEST(Toml, RefusesWhatTheLibraryAsserts) {
+TEST(Toml, RefusesTextThatWouldFailTheLibrarysAssertions) {
   EXPECT_EQ(toml_refusal("a = 1\n[[[b]]\nc = 2\n").rfind("f.toml:2:1: error: this line is not valid TOML", 0),
             0u);
   EXPECT_EQ(toml_refusal("[a[b]\n").rfind("f.toml:1:", 0), 0u);
 }
 
-TEST(Toml, KeepsBeyondAsciiInsideStringsAndComments) {
+TEST(Toml, KeepsNonAsciiStringsAndComments) {
   const Value root = read(
       "a = \"\xC3\xBC\" # \xC3\xBC\nb = '\xC3\xBC'\nc = '''\n\xC3\xBC'''\n\"\xC3\xBC\" = "
       "\"\"\"x\"\"\"\"\"\nd = 1\n",
@@ -349,7 +349,7 @@ TEST(Toml, KeepsBeyondAsciiInsideStringsAndComments) {
   EXPECT_NE(toml_refusal("a= 1a.b.\"^mes\xD2\x9C\xD1\x9Dp"), "");
 }
 
-TEST(Yaml, RefusesWhatItCannotBegin) {
+TEST(Yaml, RefusesTokensThatCannotBeginAValue) {
   EXPECT_NE(refusal(","), "");
   EXPECT_NE(refusal("]"), "");
 }

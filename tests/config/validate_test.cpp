@@ -35,7 +35,7 @@ TEST(Validate, Batches) {
                "global_batch_size (1) is not");
 }
 
-TEST(Validate, WhatIsCountedFits) {
+TEST(Validate, CountsFitIntoTheirTypes) {
   for (const char* key : {"log_interval", "keep_latest", "tensorboard_log_interval",
                           "log_avg_skip_iterations", "log_avg_reset_interval"}) {
     EXPECT_NE(error({std::string(key) + "=2147483648"}).find("and at most 2147483647"), std::string::npos)
@@ -48,7 +48,7 @@ TEST(Validate, WhatIsCountedFits) {
   EXPECT_EQ(error({"eval_iters=1000000"}), "");
 }
 
-TEST(Validate, LongSequencesAreWarnedAbout) {
+TEST(Validate, LongSequencesGiveAWarning) {
   const Experiment e =
       load_text(experiment_text("      max_position_embeddings: 512\n"), {"seq_length=1024"});
   EXPECT_EQ(e.warnings,
@@ -56,7 +56,7 @@ TEST(Validate, LongSequencesAreWarnedAbout) {
                                      "(512), the context that the model was made for"});
 }
 
-TEST(Validate, GradientsInBf16AreOfBf16Training) {
+TEST(Validate, GradientsInBf16NeedBf16Training) {
   EXPECT_EQ(load_text(experiment_text(""), {"main_grads_dtype=bf16"}).warnings, std::vector<std::string>{});
   const Experiment e = load_text(experiment_text(""), {"main_grads_dtype=bf16", "bf16=false"});
   ASSERT_EQ(e.warnings.size(), 1U);
@@ -121,7 +121,7 @@ TEST(Validate, RopeScalingUnderOtherNames) {
   EXPECT_EQ(error("", {"rope_type=yarn"}), "");  // sets rope_scaling_type
 }
 
-TEST(Validate, KeysWithoutEffectAreWarnedAbout) {
+TEST(Validate, KeysWithoutEffectGiveAWarning) {
   const auto warnings = [](const std::vector<std::string>& arguments) {
     return load_text(experiment_text(""), arguments).warnings;
   };
@@ -146,7 +146,7 @@ TEST(Validate, KeysWithoutEffectAreWarnedAbout) {
   EXPECT_EQ(load_text(to_yaml(said), {}).warnings, Warnings{});
 }
 
-TEST(Validate, KeysOfAnotherChoiceAreWarnedAbout) {
+TEST(Validate, KeysOfAnotherChoiceGiveAWarning) {
   using Warnings = std::vector<std::string>;
   const auto warnings = [](std::vector<std::string> arguments, const std::string& choice) {
     if (!choice.empty()) arguments.push_back(choice);
@@ -206,7 +206,7 @@ TEST(Validate, KeysOfAnotherChoiceAreWarnedAbout) {
   EXPECT_EQ(warnings({"lr_decay_iters=500", "lr_warmup_fraction=0.1"}, constant), Warnings{});
 }
 
-TEST(Validate, KeysOfExpertsSayNothingOfAModelWithoutThem) {
+TEST(Validate, KeysOfExpertsHaveNoEffectOnDenseModels) {
   const auto warnings = [](const std::vector<std::string>& arguments) {
     return load_text(experiment_text(""), arguments).warnings;
   };
@@ -246,7 +246,7 @@ TEST(Validate, KeysOfExpertsSayNothingOfAModelWithoutThem) {
 
 // As in Megatron-LM (arguments.py, MLATransformerConfig), latent attention uses YaRN unless rope_type is
 // rope. The scaling factor is rotary_scaling_factor, by default 1, which scales nothing.
-TEST(Validate, LatentAttentionRotatesAsMegatronHasIt) {
+TEST(Validate, LatentAttentionRotatesAsInMegatron) {
   const auto loaded = [](std::vector<std::string> arguments) {
     arguments.emplace_back("multi_latent_attention=true");
     return load_text(experiment_text(""), arguments);
@@ -271,7 +271,7 @@ TEST(Validate, LatentAttentionRotatesAsMegatronHasIt) {
 }
 
 // An lr on the command line, as in a sweep, scales min_lr if it would exceed lr.
-TEST(Validate, AnLrOfTheCommandLineTakesMinLrAlong) {
+TEST(Validate, AnLrOfTheCommandLineLowersMinLr) {
   const std::string file = experiment_text("      lr: 1.0e-3\n      min_lr: 1.0e-4\n");
   const Experiment swept = load_text(file, {"lr=5e-5"});
   EXPECT_DOUBLE_EQ(swept.trainer->min_lr, 5e-6);

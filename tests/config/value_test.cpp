@@ -13,7 +13,7 @@ using Kind = Value::Kind;
 
 Value plain(std::string_view text) { return plain_scalar(text, {}); }
 
-TEST(PlainScalar, HasTheTypesOfYamlsCoreSchema) {
+TEST(PlainScalar, FollowsYamlsCoreSchema) {
   for (const char* text : {"", "~", "null", "Null", "NULL"}) EXPECT_EQ(plain(text).kind, Kind::kNull) << text;
   for (const char* text : {"true", "True", "TRUE"}) EXPECT_TRUE(plain(text).boolean) << text;
   for (const char* text : {"false", "False", "FALSE"}) EXPECT_EQ(plain(text).kind, Kind::kBool) << text;

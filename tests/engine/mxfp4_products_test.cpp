@@ -24,7 +24,7 @@ Values operand(const Values& x, std::int64_t cols, bool weight, bool weight_grad
   return expected_numbers(x, cols, weight ? Blocks::kTiles : Blocks::kRows, rows);
 }
 
-TEST_P(Mxfp4ProductsTest, ProductsAreThoseOfTheNumbers) {
+TEST_P(Mxfp4ProductsTest, ProductsEqualProductsOfTheRoundedNumbers) {
   OperatorBench bench(GetParam());
   for (const Layer& layer : {Layer{48, 64, 96}, {50, 72, 40}}) {
     for (const GemmRole role : kRoles) {
@@ -50,7 +50,7 @@ TEST_P(Mxfp4ProductsTest, ProductsAreThoseOfTheNumbers) {
 }
 
 // Both operands have the same transform, so it cancels and only rounding changes the product.
-TEST_P(Mxfp4ProductsTest, ProductsAreNearThoseOfTheOperands) {
+TEST_P(Mxfp4ProductsTest, ProductsAreNearUnroundedProducts) {
   OperatorBench bench(GetParam());
   const Layer layer{96, 64, 64};
   for (const GemmRole role : kRoles) {
@@ -75,7 +75,7 @@ TEST_P(Mxfp4ProductsTest, ProductsAreNearThoseOfTheOperands) {
 }
 
 // A grouped product equals a separate product per expert.
-TEST_P(Mxfp4ProductsTest, ExpertsMultiplyAsLayersOfTheirRows) {
+TEST_P(Mxfp4ProductsTest, ExpertsEqualLinearLayersOfTheirRows) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kExperts = 3, kTokens = 40, kRows = 90, kIn = 40, kOut = 72;
   const Values offsets = {0, 37, 37, 80};

@@ -240,7 +240,7 @@ const RecomputePolicy kPolicies[] = {{}, {.classes = 0, .full_layers = 1, .layer
 // --- Products that overlap collectives (for results see tests/lm/train/mesh_test.cpp)
 
 // A product is split so that the part that overlaps the collective takes as long as the collective.
-TEST(TensorParallelOptions, AsMuchOfAProductAsTheCollectiveTakes) {
+TEST(TensorParallelOptions, OverlapAsMuchOfAProductAsTheCollectiveTakes) {
   const TensorParallel::Options options{.min_bytes = 0, .flops_per_byte = 1000, .rows_multiple = 128};
   EXPECT_EQ(options.overlapped_rows(4096, 1e6, 1'000'000), 1024);  // 1000 rows, rounded up to whole tiles
   EXPECT_EQ(options.overlapped_rows(4096, 1e6, 1'024'000), 1024);
@@ -288,7 +288,7 @@ TEST(ParallelOperators, FeedForwardOnAnyNumberOfRanks) {
 }
 
 // x has two users, so the gradient that returns through the group is added to the gradient of the other user.
-TEST(ParallelOperators, GradientsAreAddedToThoseOfOtherUsers) {
+TEST(ParallelOperators, GradientsAreAddedToGradientsOfOtherUsers) {
   const Matrix x = Matrix::random(4, 3, 1), w = Matrix::random(3, 3, 2), d_y = Matrix::random(4, 3, 3);
   const auto forward = [](const Scene& s) {
     Residual sum{s.x, {}};
@@ -436,7 +436,7 @@ class ParallelExperts : public ::testing::TestWithParam<Mixture> {};
 
 // `ranks` ranks share the experts, and each `tokens` consecutive ranks share a microbatch. The results equal
 // those of one rank that has all experts and computes the microbatches in sequence.
-TEST_P(ParallelExperts, EqualOneRankThatHasThemAll) {
+TEST_P(ParallelExperts, EqualOneRankWithAllExperts) {
   const Mixture m = GetParam();
   const int shards = m.ranks / m.expert_tensor, microbatches = m.ranks / m.tokens;
   const std::int64_t count = kExperts / shards;

@@ -29,14 +29,14 @@ std::vector<float> initial_values(const std::vector<std::string>& others, std::u
 }
 
 // A pipeline stage that holds only some blocks starts with the same weights as the whole model.
-TEST(ParameterStore, InitialValuesDependOnSeedAndNameAlone) {
+TEST(ParameterStore, InitialValuesDependOnlyOnSeedAndName) {
   const std::vector<float> single = initial_values({}, 3);
   EXPECT_EQ(initial_values({"embedding", "layers.6.attention.qkv"}, 3), single);
   EXPECT_NE(initial_values({}, 4), single);
   EXPECT_NE(single.front(), single.back());
 }
 
-TEST(ParameterStore, EveryNameHasValuesOfItsOwn) {
+TEST(ParameterStore, EveryNameHasItsOwnValues) {
   Rank rank(turbo::make_cpu_device(1));
   rank.reserve({.persistent = 1 << 20, .stash = 1, .scratch = 1});
   ParameterStore store;
@@ -79,7 +79,7 @@ std::int64_t bytes_of(const ParameterStore::Layout& layout, bool frozen = false)
 // Each parameter is padded to a multiple of 64 elements.
 constexpr std::int64_t kNarrow = 64 + 96 * 42, kWide = 8 * 48;
 
-TEST(ParameterStore, StoresWhatItsUseNeedsAndNoMore) {
+TEST(ParameterStore, StoresOnlyWhatItsUseNeeds) {
   const std::vector<StateSpec> two = {{"a"}, {"b", DType::kBF16}};
   EXPECT_EQ(bytes_of({.compute = DType::kBF16, .train = false}), 2 * kNarrow + 4 * kWide);
   EXPECT_EQ(bytes_of({.compute = DType::kF32, .train = false}), 4 * (kNarrow + kWide));
@@ -92,7 +92,7 @@ TEST(ParameterStore, StoresWhatItsUseNeedsAndNoMore) {
 
 // The router's choice bias is read without a gather, so it is not sharded. Therefore the bias has its own
 // unit, even if all parameters of its group are frozen.
-TEST(ParameterStore, WhatIsNeverShardedIsByItself) {
+TEST(ParameterStore, UnshardedParametersHaveTheirOwnUnit) {
   for (const DType compute : {DType::kF32, DType::kBF16}) {
     Rank rank(turbo::make_cpu_device(1));
     ParameterStore store;
@@ -111,7 +111,7 @@ TEST(ParameterStore, WhatIsNeverShardedIsByItself) {
 
 // With n copies, n ranks store each element. The element belongs to the slice of one rank, and has the
 // initial value of an unsharded store.
-TEST(ParameterStore, ShardsAreTheWhole) {
+TEST(ParameterStore, ShardsFormTheWhole) {
   Rank one(turbo::make_cpu_device(1));
   one.reserve({.persistent = 1 << 20, .stash = 1, .scratch = 1});
   ParameterStore whole;
@@ -165,7 +165,7 @@ TEST(ParameterStore, ShardsAreTheWhole) {
 }
 
 // Parts of a matrix [10, 6]: whole_elements() maps every range of a part to elements of the matrix.
-TEST(Placement, ElementsOfThePartsAreThoseOfTheWhole) {
+TEST(Placement, ElementsOfPartsEqualTheWhole) {
   struct Part {
     Shape shape;
     Placement placement;
@@ -222,7 +222,7 @@ TEST(Placement, ElementsOfThePartsAreThoseOfTheWhole) {
   }
 }
 
-TEST(Placement, WhatIsNoPartOfTheWholeIsRefused) {
+TEST(Placement, InvalidPartsAreRefused) {
   const auto add = [](const Shape& shape, Placement placement) {
     ParameterStore store;
     store.begin_group("block");
@@ -237,7 +237,7 @@ TEST(Placement, WhatIsNoPartOfTheWholeIsRefused) {
 }
 
 // Parts of a parameter on a mesh start with the values of the whole parameter.
-TEST(Placement, PartsStartAsTheWhole) {
+TEST(Placement, PartsHaveTheInitialValuesOfTheWhole) {
   const auto values_of = [](const Shape& shape, Placement placement, const GroupPlace& place) {
     Rank rank(turbo::make_cpu_device(1));
     rank.reserve({.persistent = 1 << 20, .stash = 1, .scratch = 1});

@@ -227,7 +227,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, EverySchedule,
                          });
 
 // The lists of 1F1B with two stages and two microbatches equal lists written by hand.
-TEST(PipelineSchedule, IsWhatOneWouldWriteByHand) {
+TEST(PipelineSchedule, EqualsSchedulesWrittenByHand) {
   const PipelineSchedule schedule = make_schedule(ScheduleKind::kOneForwardOneBackward, 2, 1, 2);
   const Work f0{}, f1{.microbatch = 1}, b0{.kind = Kind::kBackward},
       b1{.kind = Kind::kBackward, .microbatch = 1};
@@ -245,7 +245,7 @@ TEST(PipelineSchedule, IsWhatOneWouldWriteByHand) {
 }
 
 // A single stage of 1F1B is gradient accumulation, which a single device runs.
-TEST(PipelineSchedule, OfOneStageAccumulates) {
+TEST(PipelineSchedule, OneStageAccumulates) {
   const PipelineSchedule schedule = make_schedule(ScheduleKind::kOneForwardOneBackward, 1, 1, 3);
   std::vector<Work> expected;
   for (std::int64_t m = 0; m < 3; ++m) {
@@ -257,7 +257,7 @@ TEST(PipelineSchedule, OfOneStageAccumulates) {
 }
 
 // Invalid sizes throw an Error whose hint names the setting to change.
-TEST(PipelineSchedule, RefusesNumbersThatCannotBeAndSaysWhichToChange) {
+TEST(PipelineSchedule, RefusesImpossibleNumbersAndNamesTheOneToChange) {
   const auto message = [](ScheduleKind kind, int stages, int chunks, std::int64_t microbatches) {
     try {
       make_schedule(kind, stages, chunks, microbatches);

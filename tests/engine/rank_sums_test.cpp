@@ -35,7 +35,7 @@ std::vector<float> on_ranks(const MeshShape& shape, const std::function<float(co
   });
 }
 
-TEST(RankSums, OverDataEverySequenceCountsOnce) {
+TEST(RankSums, OverDataRanksCountEverySequenceOnce) {
   // Two data ranks, each with two context ranks that share its sequences.
   EXPECT_EQ(on_ranks(
                 {.context = 2}, [](const Mesh& mesh) { return static_cast<float>(mesh.data_rank() + 1); },
@@ -44,7 +44,7 @@ TEST(RankSums, OverDataEverySequenceCountsOnce) {
 }
 
 // (1e8 + 1) + (-1e8 + 5) is 8, because fp32 steps by 8 there. A sequential sum would be 5.
-TEST(RankSums, AreOfPairs) {
+TEST(RankSums, ArePairwise) {
   const std::vector<float> numbers = {1e8F, 1.0F, -1e8F, 5.0F};
   EXPECT_EQ(on_ranks(
                 {}, [&](const Mesh& mesh) { return numbers[static_cast<std::size_t>(mesh.data_rank())]; },

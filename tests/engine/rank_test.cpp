@@ -31,13 +31,13 @@ class SmallDevice final : public test::ForwardingDevice {
 constexpr std::int64_t kMiB = 1 << 20;
 constexpr MemoryPlan kPlan{.persistent = 8 * kMiB, .stash = 4 * kMiB, .scratch = kMiB};
 
-TEST(Rank, TakesThePlannedMemory) {
+TEST(Rank, AllocatesThePlannedMemory) {
   Rank rank(std::make_unique<SmallDevice>(13 * kMiB));
   rank.reserve(kPlan);
   EXPECT_FALSE(rank.measuring());
 }
 
-TEST(Rank, SaysWhatMemoryWasForWhereTheDeviceHasTooLittle) {
+TEST(Rank, ReportsWhatMemoryIsForIfTheDeviceHasTooLittle) {
   Rank rank(std::make_unique<SmallDevice>(13 * kMiB - 1));
   try {
     rank.reserve(kPlan);

@@ -174,7 +174,7 @@ INSTANTIATE_TEST_SUITE_P(Embeddings, AnyLegalSchedule, testing::Bool(),
 
 // Weight gradients of microbatches in order are not parked. Weight gradients in reversed order are parked,
 // which takes more stash.
-TEST(WeightGradientQueue, ParksOnlyWhatIsOutOfTurn) {
+TEST(WeightGradientQueue, StoresOnlyGradientsThatAreOutOfOrder) {
   Rank rank(turbo::make_cpu_device(1));
   Executor executor(rank, test::tiny_llama(), {});
   std::vector<Work> reversed;

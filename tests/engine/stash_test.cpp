@@ -23,7 +23,7 @@ void* at(std::int64_t units) {
 
 void* address_of(const Buffer& buffer) { return buffer.view(DType::kF32, {1}).data; }
 
-TEST(Stash, ABlockStaysUntilItsLastOwnerGoes) {
+TEST(Stash, ABlockLivesUntilItsLastOwnerIsDestroyed) {
   Arena arena("stash", at(0), 8 * kUnit);
   Stash stash(arena);
   EXPECT_TRUE(stash.empty());
@@ -45,7 +45,7 @@ TEST(Stash, ABlockStaysUntilItsLastOwnerGoes) {
 }
 
 // Moving a buffer transfers the block without freeing it.
-TEST(Stash, OwnersMoveWithoutLettingGo) {
+TEST(Stash, MovingAnOwnerKeepsTheBlock) {
   Arena arena("stash", at(0), 8 * kUnit);
   Stash stash(arena);
   Buffer from = stash.allocate(kUnit);
@@ -66,7 +66,7 @@ TEST(Stash, OwnersMoveWithoutLettingGo) {
   EXPECT_TRUE(stash.empty());
 }
 
-TEST(Stash, AViewHasTheTypeAndShapeThatWereAskedFor) {
+TEST(Stash, AViewHasTheRequestedTypeAndShape) {
   Arena arena("stash", at(0), 8 * kUnit);
   Stash stash(arena);
   const Buffer filler = stash.allocate(3 * kUnit), buffer = stash.allocate(24);
@@ -79,7 +79,7 @@ TEST(Stash, AViewHasTheTypeAndShapeThatWereAskedFor) {
 
 // Freed blocks are allocated again at the same addresses. Recorded graphs replay microbatches and rely on
 // equal addresses.
-TEST(Stash, WhatWasGivenBackIsLentAgain) {
+TEST(Stash, ReleasedBlocksAreReused) {
   Arena arena("stash", at(0), 6 * kUnit);
   Stash stash(arena);
   const auto addresses = [&] {
@@ -99,7 +99,7 @@ TEST(Stash, WhatWasGivenBackIsLentAgain) {
 }
 
 // Owners point into the stash's table of blocks, which grows while they exist.
-TEST(Stash, LendsManyBlocksAtOnce) {
+TEST(Stash, AllocatesManyBlocksAtOnce) {
   Arena arena("stash", at(0), 4096 * kUnit);
   Stash stash(arena);
   std::vector<Buffer> buffers;
@@ -128,7 +128,7 @@ TEST(Stash, OutOfRoomIsAnErrorThatHarmsNothing) {
 }
 
 // A measuring stash counts the memory that a real one needs, and returns no addresses.
-TEST(Stash, MeasuringFindsWhatARealOneNeeds) {
+TEST(Stash, MeasuringFindsTheRealSize) {
   const auto run = [](Stash& stash) {
     const Buffer a = stash.allocate(5 * kUnit);
     Buffer b = stash.allocate(2 * kUnit);

@@ -294,7 +294,7 @@ class TapeTest : public ::testing::Test {
 // --- Order
 
 // The backward pass visits calls in reverse order.
-TEST_F(TapeTest, BackwardMeetsTheLastCallFirst) {
+TEST_F(TapeTest, BackwardBeginsWithTheLastCall) {
   Weight a("a", 2), b("b", 3);
   const Value x = input();
   call(kLoss, multiply(call(kSquare, multiply(x, a)), b));
@@ -309,7 +309,7 @@ TEST_F(TapeTest, BackwardMeetsTheLastCallFirst) {
 }
 
 // Deferred weight gradients are computed only when the queue runs.
-TEST_F(TapeTest, WeightGradientsWaitWhereTheyAreDeferred) {
+TEST_F(TapeTest, DeferredWeightGradientsRunLater) {
   Weight a("a", 2), b("b", 3);
   tape_.begin({.weight_gradients = &deferred_});
   call(kLoss, multiply(call(kSquare, multiply(input(), a)), b));
@@ -356,7 +356,7 @@ TEST_F(TapeTest, EveryUseOfAParameterAddsToItsGradient) {
 }
 
 // The parameter's turn advances also for an operator that no gradient reaches.
-TEST_F(TapeTest, WhatNoGradientReachesHasNoGradient) {
+TEST_F(TapeTest, UnreachedValuesHaveNoGradient) {
   Weight aside("aside", 2), used("used", 3);
   const Value x = input();
   multiply(x, aside);
@@ -371,7 +371,7 @@ TEST_F(TapeTest, WhatNoGradientReachesHasNoGradient) {
 }
 
 // Calls are recorded only if an input is differentiable. A frozen parameter gets no gradient.
-TEST_F(TapeTest, OnlyWhatCanHaveAGradientIsRecorded) {
+TEST_F(TapeTest, OnlyCallsWithAGradientAreRecorded) {
   Weight frozen("frozen", 2);
   frozen.parameter.trainable = false;
   {
@@ -391,7 +391,7 @@ TEST_F(TapeTest, OnlyWhatCanHaveAGradientIsRecorded) {
 
 // --- Memory
 
-TEST_F(TapeTest, AValueLivesAsLongAsSomebodyHoldsIt) {
+TEST_F(TapeTest, AValueLivesUntilItsLastOwnerIsDestroyed) {
   const Value x = input();
   {
     Value y = call(kTwice, x);
@@ -405,7 +405,7 @@ TEST_F(TapeTest, AValueLivesAsLongAsSomebodyHoldsIt) {
 }
 
 // Three kinds of saved values: an operator's input, an intermediate output, and an input of the tape.
-TEST_F(TapeTest, WhatAGradientNeedsStaysUntilItWasComputed) {
+TEST_F(TapeTest, InputsOfAGradientLiveUntilItIsComputed) {
   Weight w("w", 3);
   tape_.begin({.weight_gradients = &deferred_});
   call(kLoss, multiply(call(kSquare, call(kTwice, input())), w));
@@ -418,7 +418,7 @@ TEST_F(TapeTest, WhatAGradientNeedsStaysUntilItWasComputed) {
   EXPECT_EQ(blocks(), 0);
 }
 
-TEST_F(TapeTest, AnOperatorInPlaceTakesItsInputsMemory) {
+TEST_F(TapeTest, AnInPlaceOperatorUsesItsInputsMemory) {
   const Value x = input();
   const Value y = call(kTwice, x);
   void* const address = y.tensor().data;
@@ -433,7 +433,7 @@ TEST_F(TapeTest, AnOperatorInPlaceTakesItsInputsMemory) {
 }
 
 // An in-place operator uses new memory if another handle or a gradient needs its input.
-TEST_F(TapeTest, WhatOthersNeedIsNotOverwritten) {
+TEST_F(TapeTest, ValuesWithOtherUsersAreNotOverwritten) {
   const Value x = input();
   const Value held = call(kTwice, x), copy = held;
   EXPECT_NE(call(kTwice, held).tensor().data, held.tensor().data) << "another handle holds it";
@@ -488,7 +488,7 @@ TEST_F(TapeTest, EveryMicrobatchHasTheSameAddresses) {
 }
 
 // Buffers from share() and share_gradient() stay valid after the tape begins again.
-TEST_F(TapeTest, WhatIsSharedOutlivesTheTape) {
+TEST_F(TapeTest, SharedValuesOutliveTheTape) {
   Buffer value, gradient;
   {
     const Value x = input();
@@ -505,7 +505,7 @@ TEST_F(TapeTest, WhatIsSharedOutlivesTheTape) {
 
 // A pipeline stage uses the activation received from the preceding part in its buffer. It uses the gradient
 // received from the following part without a copy, after all handles of the value are destroyed.
-TEST_F(TapeTest, ChunksTakeTheMemoryThatTheyAreGiven) {
+TEST_F(TapeTest, StagesUseReceivedMemoryWithoutACopy) {
   Buffer received = stash_.allocate(kElements * 4);
   void* const address = received.view(DType::kF32, {kElements}).data;
   const Value x = tape_.input(DType::kF32, {kElements}, true, std::move(received));
@@ -547,7 +547,7 @@ TEST_F(TapeTest, AnInputKeepsItsPlaceIfAnotherIsMissing) {
 
 // --- Recomputation
 
-TEST_F(TapeTest, WhatAPolicyDropsIsReplayedWhenItIsNeeded) {
+TEST_F(TapeTest, DroppedOutputsAreComputedAgainWhenNeeded) {
   Weight w("w", 3);
   tape_.begin({.recompute = {.classes = RecomputePolicy::bit(OperatorClass::kActivation)},
                .weight_gradients = &queue_});
@@ -570,7 +570,7 @@ TEST_F(TapeTest, WhatAPolicyDropsIsReplayedWhenItIsNeeded) {
 }
 
 // A replay recomputes the block's values from its input, once each and in order.
-TEST_F(TapeTest, AReplayBeginsAtWhatIsStillThere) {
+TEST_F(TapeTest, AReplayBeginsAtTheBlocksInput) {
   tape_.begin({.recompute = {.full_layers = 1}, .weight_gradients = &queue_});
   const Value x = input();
   tape_.enter_block(0);
@@ -609,7 +609,7 @@ TEST_F(TapeTest, ReplaysFromAnOutputKeepIt) {
 }
 
 // A policy drops values only within blocks. A model's set_replay() drops them under any policy.
-TEST_F(TapeTest, DropsWhatPolicyOrModelSay) {
+TEST_F(TapeTest, DropsOutputsByPolicyAndModel) {
   tape_.begin({.recompute = {.classes = RecomputePolicy::bit(OperatorClass::kActivation)},
                .weight_gradients = &queue_});
   EXPECT_FALSE(tape_.drops(OperatorClass::kActivation));
@@ -652,7 +652,7 @@ TEST_F(TapeTest, EvaluationKeepsNothing) {
 
 // --- Stops and errors
 
-TEST_F(TapeTest, NoOperatorBeginsOnceAStopIsAskedFor) {
+TEST_F(TapeTest, NoOperatorBeginsAfterAStopRequest) {
   std::atomic<bool> stop = false;
   tape_.begin({.weight_gradients = &queue_, .stop = &stop});
   {
@@ -688,7 +688,7 @@ TEST_F(TapeTest, AStopInTheBackwardPassLeavesNothingBehind) {
 }
 
 // The error reaches the caller instead of a failed assertion in the tape's destructor.
-TEST_F(TapeTest, AnErrorInAWeightGradientLeavesTheTapeToItsEnd) {
+TEST_F(TapeTest, AnErrorInAWeightGradientReachesTheCaller) {
   Weight w("w", 2);
   {
     Tape tape(context_, stash_);
@@ -704,7 +704,7 @@ TEST_F(TapeTest, AnErrorInAWeightGradientLeavesTheTapeToItsEnd) {
 // --- Misuse
 
 // begin() is refused while handles exist or weight gradients are pending.
-TEST_F(TapeTest, ANewBeginningNeedsAnEndOfTheOldOne) {
+TEST_F(TapeTest, BeginNeedsAnEndOfThePreviousPass) {
   Weight w("w", 2);
   {
     const Value x = input();
@@ -720,7 +720,7 @@ TEST_F(TapeTest, ANewBeginningNeedsAnEndOfTheOldOne) {
 }
 
 // A backward pass that reads a value which its operator did not save is refused.
-TEST_F(TapeTest, AnOperatorReadsOnlyWhatItAskedToKeep) {
+TEST_F(TapeTest, AnOperatorReadsOnlyTensorsThatItSaves) {
   const Value x = call(kForgetful, call(kTwice, input()));
   call(kLoss, x);
   EXPECT_EQ(refusal([&] { tape_.backward(); }), "forgetful: check failed: slot.data");

@@ -58,7 +58,7 @@ std::vector<std::vector<float>> gradients_of(int products) {
 }
 
 // The gradient of two users is an exact multiple of the gradient of one user.
-TEST(TensorParallel, TheGradientsOfSeveralUsersOfAnInputAddUp) {
+TEST(TensorParallel, GradientsOfSeveralUsersOfAnInputAreSummed) {
   const auto once = gradients_of(1), twice = gradients_of(2);
   for (std::size_t r = 0; r < once.size(); ++r) {
     ASSERT_EQ(once[r].size(), static_cast<std::size_t>(kTokens / kRanks * kIn));

@@ -48,7 +48,7 @@ bool is_saving(const Path& run) {
 
 class RankKills : public testing::TestWithParam<Case> {};
 
-TEST_P(RankKills, EndAllAndTheRestartLosesNothing) {
+TEST_P(RankKills, EndAllRanksAndTheRestartLosesNothing) {
   const Case& of = GetParam();
   const TemporaryFolder folder;
   const Path run = test::run_folder(folder.path(), "killed");

@@ -40,7 +40,7 @@ std::vector<std::string> train(const TemporaryFolder& folder, const std::string&
   return test::train_ranks(folder, name, ranks, level, std::move(more));
 }
 
-TEST(Ranks, TrainAsOneAndSaveTheSameFilesOnEveryLevel) {
+TEST(Ranks, EqualOneRankAndSaveTheSameFilesOnEveryShardingLevel) {
   const TemporaryFolder folder;
   const std::vector<std::string> more = {"train_iters=6", "save_interval=3", "eval_iters=1",
                                          "eval_interval=4"};
@@ -85,7 +85,7 @@ std::string samples(const Path& run, const std::string& name) {
 }
 
 // Writing samples does not change the training, and the texts are equal on every mesh.
-TEST(Ranks, WriteTheSameTextsOnEveryMesh) {
+TEST(Ranks, GenerateTheSameTextsOnEveryMesh) {
   struct Way {
     std::string name, level;
     int ranks;
@@ -123,7 +123,7 @@ TEST(Ranks, WriteTheSameTextsOnEveryMesh) {
 
 // A pipeline trains and evaluates like one rank. The pipeline resumes from checkpoints of one rank, and vice
 // versa.
-TEST(Ranks, StagesOfAPipelineTrainAsOne) {
+TEST(Ranks, PipelineStagesEqualOneRank) {
   const TemporaryFolder folder;
   const std::vector<std::string> more = {"train_iters=6", "save_interval=3", "eval_iters=1",
                                          "eval_interval=4"};
@@ -156,7 +156,7 @@ TEST(Ranks, StagesOfAPipelineTrainAsOne) {
   expect_as_one("back");
 }
 
-TEST(Ranks, PipelinesThatCannotBeAreRefusedWithTheNumberToChange) {
+TEST(Ranks, ImpossiblePipelinesAreRefusedWithTheNumberToChange) {
   const TemporaryFolder folder;
   const auto refusal = [&](int ranks, const std::vector<std::string>& more) {
     const ProgramResult result = run_program(train(folder, "refused", ranks, "no_shard", more));
@@ -186,7 +186,7 @@ TEST(Ranks, MinutesBecomeStepsOnEveryMesh) {
   }
 }
 
-TEST(Ranks, AnyNumberGoesOnFromWhatAnyOtherSaved) {
+TEST(Ranks, AnyNumberResumesFromAnyOther) {
   const TemporaryFolder folder;
   expect_done(run_program(train(folder, "whole", 1, "no_shard", {"train_iters=8", "save_interval=4"})));
   const auto whole = losses(test::run_folder(folder.path(), "whole"));
@@ -209,7 +209,7 @@ TEST(Ranks, AnyNumberGoesOnFromWhatAnyOtherSaved) {
 }
 
 // Meshes with other layouts of layers and experts resume each other's checkpoints in turn.
-TEST(Ranks, AnyMeshGoesOnFromWhatAnyOtherSaved) {
+TEST(Ranks, AnyMeshResumesFromAnyOther) {
   const TemporaryFolder folder;
   struct Mesh {
     int ranks;
@@ -274,7 +274,7 @@ TEST(Ranks, BeginWithinThreeSecondsOfWork) {
 }
 
 // If a process hangs, the others name it and the operation that they waited for.
-TEST(Ranks, OneThatHangsIsNamedAndTheRestartLosesNothing) {
+TEST(Ranks, AHangingRankIsNamedAndTheRestartLosesNothing) {
   const TemporaryFolder folder;
   const std::size_t segments = shared_memory_segments();
   const Path run = test::run_folder(folder.path(), "hung");
@@ -304,7 +304,7 @@ TEST(Ranks, OneThatHangsIsNamedAndTheRestartLosesNothing) {
   EXPECT_GE(losses(run).size(), saved);
 }
 
-TEST(Ranks, AreAskedToStopTogether) {
+TEST(Ranks, StopTogether) {
   const TemporaryFolder folder;
   const Path run = test::run_folder(folder.path(), "run");
   Program program(train(folder, "run", 2, "optim", {"train_iters=100000", "save_interval=100000"}));
@@ -326,7 +326,7 @@ TEST(Ranks, OneOfThemWritesTheExportedExperiment) {
   EXPECT_THAT(read_file(file), HasSubstr("data_parallel_sharding_strategy: optim"));
 }
 
-TEST(Ranks, WhatCannotBeSharedOutIsRefused) {
+TEST(Ranks, IndivisibleBatchesAreRefused) {
   const TemporaryFolder folder;
   ProgramResult result = run_program(train(folder, "run", 5, "optim", {"train_iters=2"}));
   EXPECT_EQ(result.exit_code, 2);

@@ -45,7 +45,7 @@ TEST(Stop, SignalsSaveAndEndWithCodeZero) {
 }
 
 // If standard error is closed, messages must not be written into the file that is opened first.
-TEST(Stop, WithClosedStreamsMessagesLandNowhere) {
+TEST(Stop, WithClosedStreamsMessagesAreDropped) {
   const TemporaryFolder folder;
   const Path run = test::run_folder(folder.path());
   const ProgramResult result =
@@ -113,7 +113,7 @@ TEST(Stop, ASecondSignalEndsAtOnce) {
   EXPECT_EQ(result.signal, SIGTERM) << result.exit_code << result.out << result.err;
 }
 
-TEST(Stop, OneRequestMayBeSignalledTwice) {
+TEST(Stop, TwoQuickSignalsAreOneRequest) {
   const TemporaryFolder folder;
   Program program(test::train(folder.path(), kLong));
   ASSERT_TRUE(wait_until([&] { return test::losses(test::run_folder(folder.path())).size() >= 1; }));

@@ -32,7 +32,7 @@ NodePlace place_of(const std::map<std::string, std::string>& variables, const No
   return find_node(machine.surroundings(), defaults, gpus);
 }
 
-TEST(Node, IsAloneWhereNothingIsSaid) {
+TEST(Node, IsTheOnlyNodeByDefault) {
   const NodePlace place = place_of({});
   EXPECT_EQ(place.nodes, 1);
   EXPECT_EQ(place.ranks, 1);
@@ -45,7 +45,7 @@ TEST(Node, IsAloneWhereNothingIsSaid) {
   EXPECT_EQ(place_of({{"GPUS_PER_NODE", "2"}}, {.ranks = 4}, gpus).ranks, 2);
 }
 
-TEST(Node, PrimusVariables) {
+TEST(Node, ReadsAmdPrimussVariables) {
   const NodePlace place = place_of({{"NNODES", "3"}, {"NODE_RANK", "2"}, {"MASTER_ADDR", "host1"}});
   EXPECT_EQ(place.nodes, 3);
   EXPECT_EQ(place.node, 2);
@@ -53,7 +53,7 @@ TEST(Node, PrimusVariables) {
   EXPECT_EQ(place.master_port, kMasterPort);
 }
 
-TEST(Node, SlurmVariablesFillWhatIsOpen) {
+TEST(Node, SlurmsVariablesAreTheDefaults) {
   const std::map<std::string, std::string> step = {{"SLURM_JOB_ID", "70123"},
                                                    {"SLURM_PROCID", "1"},
                                                    {"SLURM_NNODES", "2"},
@@ -82,7 +82,7 @@ TEST(Node, SlurmVariablesFillWhatIsOpen) {
   EXPECT_EQ(place_of(shell).nodes, 1);
 }
 
-TEST(Node, TasksOfAStepAreToldFromShells) {
+TEST(Node, TasksOfAStepAreDistinguishedFromShells) {
   const std::map<std::string, std::string> step = {
       {"SLURM_JOB_ID", "7"}, {"SLURM_STEP_ID", "2"}, {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_PROCID", "3"}};
   const auto task_of = [](const std::map<std::string, std::string>& variables) {
@@ -116,7 +116,7 @@ TEST(Node, TasksOfAStepAreToldFromShells) {
   EXPECT_THROW(changed("SLURM_STEP_NUM_TASKS", "many"), Error);
 }
 
-TEST(Node, SlurmKnowsItsNodesBetterThanTheShellThatSubmitted) {
+TEST(Node, SlurmsNodesOverrideTheSubmittingShell) {
   const std::map<std::string, std::string> stale = {
       {"SLURM_JOB_ID", "7"}, {"SLURM_PROCID", "1"}, {"SLURM_NNODES", "2"},
       {"SLURM_NTASKS", "2"}, {"SLURM_NODEID", "1"}, {"SLURM_STEP_NODELIST", "localhost,n[01-03]"},
@@ -155,7 +155,7 @@ TEST(Node, SlurmKnowsItsNodesBetterThanTheShellThatSubmitted) {
   EXPECT_TRUE(place.notes.empty());
 }
 
-TEST(Node, SlurmsTasksAreRanksWhereThereAreMoreThanNodes) {
+TEST(Node, SlurmsTasksAreRanksIfThereAreMoreThanNodes) {
   const NodePlace place = place_of({{"SLURM_JOB_ID", "7"},
                                     {"SLURM_PROCID", "4"},
                                     {"SLURM_NNODES", "3"},
@@ -170,7 +170,7 @@ TEST(Node, SlurmsTasksAreRanksWhereThereAreMoreThanNodes) {
   EXPECT_EQ(place.task->local_world, 1);
 }
 
-TEST(Node, WhatMakesNoSenseIsNamed) {
+TEST(Node, InvalidVariablesAreNamed) {
   const auto error = [](const std::map<std::string, std::string>& variables) {
     return error_of([&] { place_of(variables); });
   };
@@ -194,14 +194,14 @@ TEST(NodeList, Expands) {
   EXPECT_EQ(expand_nodes("n[1-999999999]").size(), static_cast<std::size_t>(kMaxNodes));
 }
 
-TEST(NodeList, RefusesWhatIsNone) {
+TEST(NodeList, RefusesOtherText) {
   for (const char* list : {"", ",", "n[", "n]", "n[1", "n[[1]]", "n[]", "n[3-1]", "n[a-b]", "n[1-]", "n[-1]",
                            "a,,b", "n[99999999999999999999]"}) {
     EXPECT_THAT(error_of([&] { expand_nodes(list); }), HasSubstr("is not a Slurm list of nodes")) << list;
   }
 }
 
-TEST(NodeList, TasksOfANode) {
+TEST(NodeList, CountsTasksOfANode) {
   EXPECT_EQ(tasks_of_node("2(x3),1", 0), 2);
   EXPECT_EQ(tasks_of_node("2(x3),1", 2), 2);
   EXPECT_EQ(tasks_of_node("2(x3),1", 3), 1);
@@ -379,7 +379,7 @@ TEST(Hardware, SwitchesOfAmdPrimusAreAppliedOrNamed) {
   EXPECT_EQ(defaults.at("NCCL_NET_PLUGIN"), "librccl-anp.so");
 }
 
-TEST(Numa, ARankIsBoundBesideItsGpu) {
+TEST(Numa, ARankIsBoundNearItsGpu) {
   test::Machine machine;
   machine.nvidia_gpus(2);
   machine.file("sys/devices/system/node/node1/cpulist", "0-2,7\n");

@@ -28,19 +28,19 @@ void expect_as(ForeignTable table, const std::string& tool, const std::vector<Op
   }
 }
 
-TEST(OptionValues, AreTakenAsTheToolsTakeThem) {
+TEST(OptionValues, AreAcceptedAsByTheTools) {
   expect_as(slurm_options(), "srun", test::srun_samples());
   expect_as(slurm_options(), "sbatch", test::sbatch_samples());
   expect_as(container_options(), "docker", test::container_samples());
 }
 
 // Values that only later versions of Slurm support are accepted.
-TEST(OptionValues, OfNewerVersionsAreNotRefused) {
+TEST(OptionValues, OfNewerToolVersionsAreAccepted) {
   for (const char* nodes : {"1,2,4", "2-8:2"}) EXPECT_EQ(misfit(Form::kNodes, nodes), std::nullopt) << nodes;
   EXPECT_EQ(misfit(find_option(slurm_options(), "exclusive")->form, "topo"), std::nullopt);
 }
 
-TEST(OptionValues, OfKubernetes) {
+TEST(OptionValues, FollowKubernetes) {
   for (const char* quantity : {"1", "1.5", "500m", "128Gi", "64G", "1e9", "1E3", "0.5", "2Ti"})
     EXPECT_EQ(misfit(Form::kQuantity, quantity), std::nullopt) << quantity;
   for (const char* quantity : {"two", "128GB", "128gi", "1.2.3", "", "Gi", "-1", "1 Gi"})
@@ -61,7 +61,7 @@ TEST(OptionValues, OfKubernetes) {
     EXPECT_NE(misfit(Form::kImage, image), std::nullopt) << image;
 }
 
-TEST(OptionValues, AMistakeSaysWhatIsWantedAndWhere) {
+TEST(OptionValues, ErrorsNameTheExpectedFormAndTheLocation) {
   const auto said = [](const std::vector<std::string>& words) {
     try {
       read_options(slurm_options(), words, "srun");
@@ -79,7 +79,7 @@ TEST(OptionValues, AMistakeSaysWhatIsWantedAndWhere) {
 }
 
 // One-letter switches may be combined in one argument (-vvv). Switches may be turned off (--init=false).
-TEST(OptionValues, SwitchesAreReadAsGetoptReadsThem) {
+TEST(OptionValues, SwitchesAreParsedAsByGetopt) {
   const auto words = [](ForeignTable table, const std::vector<std::string>& given, const char* tool) {
     std::string text;
     for (const GivenOption& option : read_options(table, given, tool)) text += written(option) + " ";

@@ -60,7 +60,7 @@ TEST(Settings, LaterFilesReplaceKeyByKey) {
 }
 
 // Reads a file as AMD Primus ships it for its launcher.
-TEST(Settings, PrimusOwnFileIsRead) {
+TEST(Settings, AmdPrimussFileIsRead) {
   Files files;
   files.file(
       "primus.yaml",
@@ -97,7 +97,7 @@ TEST(Settings, TheExampleOfTheDocumentIsRead) {
   EXPECT_EQ(written(s.slurm.options).size(), 4U);
 }
 
-TEST(Settings, MistakesHaveTheirPlace) {
+TEST(Settings, MistakesAreReportedWithTheirLocation) {
   const Files files;
   EXPECT_THAT(files.error("direct:\n  pacth: [a.sh]\n"),
               HasSubstr("bad.yaml:2:3: error: direct has no setting 'pacth'"));
@@ -124,7 +124,7 @@ TEST(Settings, MistakesHaveTheirPlace) {
   }
 }
 
-TEST(Settings, PathsAreMeantFromTheirFile) {
+TEST(Settings, PathsAreRelativeToTheirFile) {
   Files files;
   files.file("sub/mine.yaml", "direct: {patch: [a.sh, /abs/b.sh], hooks: [h], env: [\"T=${WHO:me}\"]}\n");
   const LauncherSettings s = files.load("sub/mine.yaml");

@@ -39,7 +39,7 @@ TEST(PipelinePlan, DrawsEveryPieceOfWorkWhereItFits) {
       "by stage     2\n");
 }
 
-TEST(PipelinePlan, DrawsLettersWhereThereIsLittleRoom) {
+TEST(PipelinePlan, DrawsLettersInLittleSpace) {
   const std::string text = to_text(plan_pipeline(ScheduleKind::kZeroBubbleH1, 4, 1, 64), 60);
   EXPECT_THAT(text, HasSubstr("F forward, B backward of inputs, W of weights\n"));
   std::size_t begin = 0;
@@ -60,7 +60,7 @@ TEST(PipelinePlan, DrawsAnImageWithARectangleForEachPieceOfWork) {
   EXPECT_EQ(svg.substr(svg.size() - 7), "</svg>\n");
 }
 
-TEST(PipelinePlan, RefusesCostsThatAreNoTimes) {
+TEST(PipelinePlan, RefusesInvalidCosts) {
   for (const double cost : {-1.0, 1e12, 0.0 / 0.0}) {
     EXPECT_THROW(plan_pipeline(ScheduleKind::kGPipe, 2, 1, 2, {.forward = cost}), Error) << cost;
   }

@@ -74,7 +74,7 @@ std::vector<std::pair<std::string, std::string>> definitions(const std::string& 
 }
 
 // Checks the search itself with a word of many files, words of no file, and an entry inside a comment.
-TEST(Newcomers, TheSearchFindsEveryFileAndNoOther) {
+TEST(Newcomers, TheSearchFindsExactlyTheSourceFiles) {
   EXPECT_GT(files_with("CommandEntry").size(), 40U);
   EXPECT_GT(files_with("CommandEntry", "cli/").size(), 40U);
   EXPECT_TRUE(files_with("CommandEntr").empty()) << "part of a word";
@@ -84,13 +84,13 @@ TEST(Newcomers, TheSearchFindsEveryFileAndNoOther) {
   EXPECT_EQ(memory.size(), 1U);
 }
 
-TEST(Newcomers, ACommandIsOneFile) {
+TEST(Newcomers, ACommandNeedsOneFile) {
   const auto commands = definitions("cli/", "^extern const CommandEntry (k\\w+)");
   EXPECT_GT(commands.size(), 40U);
   for (const auto& [name, file] : commands) EXPECT_EQ(files_with(name, "cli/"), std::set{file}) << name;
 }
 
-TEST(Newcomers, AnOptimizerIsOneFileAndItsKeys) {
+TEST(Newcomers, AnOptimizerNeedsOneFileAndItsKeys) {
   const auto optimizers = definitions("lm/optimizer/", "^extern const OptimizerEntry (k\\w+)");
   EXPECT_GE(optimizers.size(), 4U);
   for (const auto& [name, file] : optimizers) EXPECT_EQ(files_with(name, "lm/"), std::set{file}) << name;
@@ -102,13 +102,13 @@ TEST(Newcomers, AnOptimizerIsOneFileAndItsKeys) {
   EXPECT_EQ(files_with("\"sgd\""), (std::set<std::string>{keys, "lm/optimizer/sgd.cpp"}));
 }
 
-TEST(Newcomers, ADetectorIsOneFile) {
+TEST(Newcomers, ADetectorNeedsOneFile) {
   const auto detectors = definitions("lm/events/detectors/", "^extern const DetectorEntry (k\\w+)");
   EXPECT_GE(detectors.size(), 4U);
   for (const auto& [name, file] : detectors) EXPECT_EQ(files_with(name), std::set{file}) << name;
 }
 
-TEST(Newcomers, AnObjectiveIsOneFile) {
+TEST(Newcomers, AnObjectiveNeedsOneFile) {
   const auto objectives = definitions("lm/train/objectives/", "^extern const ObjectiveEntry (k\\w+)");
   EXPECT_GE(objectives.size(), 3U);
   for (const auto& [name, file] : objectives) EXPECT_EQ(files_with(name), std::set{file}) << name;
@@ -130,7 +130,7 @@ TEST(Newcomers, AnObjectiveIsOneFile) {
   }
 }
 
-TEST(Newcomers, AFamilyOfKnownPartsIsOneFile) {
+TEST(Newcomers, AFamilyOfExistingLayersNeedsOneFile) {
   const auto families = definitions("lm/model/families/", "^extern const FamilyEntry (k\\w+)");
   EXPECT_GE(families.size(), 30U);
   for (const auto& [name, file] : families) EXPECT_EQ(files_with(name, "lm/model/"), std::set{file}) << name;
@@ -168,7 +168,7 @@ TEST(Newcomers, AKeyRecompilesOnlyItsReaders) {
 // Only families, and the files that make a model from settings, name kinds of layers. Other code, such as
 // that for FLOPs, meshes and caches, calls the functions of LayerKind and names no kind. Headers declare only
 // the two kinds of a plain layer.
-TEST(Newcomers, AKindOfLayerIsOneFile) {
+TEST(Newcomers, AKindOfLayerNeedsOneFile) {
   const auto kinds = definitions("lm/model/blocks/", "^extern const LayerKind (k\\w+)\\{");
   EXPECT_GE(kinds.size(), 8U);
   const std::set<std::string> plain = {"kSelfAttention", "kDenseFeedForward"};
@@ -187,7 +187,7 @@ TEST(Newcomers, AKindOfLayerIsOneFile) {
   EXPECT_EQ(definitions("lm/model/blocks/layers.h", "(short_convolution|compressed_attention)").size(), 0U);
 }
 
-TEST(Newcomers, ASinkIsOneFile) {
+TEST(Newcomers, ASinkNeedsOneFile) {
   const auto sinks = definitions("lm/events/sinks/", "^extern const ListenerEntry (k\\w+)");
   EXPECT_GE(sinks.size(), 8U);
   for (const auto& [name, file] : sinks)
@@ -196,7 +196,7 @@ TEST(Newcomers, ASinkIsOneFile) {
 
 // A framework has a file for its keys, a file for its jobs, and tables in presets/backends. This test leaves
 // out Megatron-LM, because the native engine shares Megatron-LM's keys.
-TEST(Newcomers, ABackendIsTwoFilesAndItsTables) {
+TEST(Newcomers, ABackendNeedsTwoFilesAndItsTables) {
   const auto backends = definitions("backends/", "^extern const BackendEntry (k\\w+)");
   EXPECT_GE(backends.size(), 3U);
   for (const auto& [name, file] : backends) EXPECT_EQ(files_with(name, "backends/"), std::set{file}) << name;
@@ -208,7 +208,7 @@ TEST(Newcomers, ABackendIsTwoFilesAndItsTables) {
 }
 
 // A check with its own threshold also has a line in Requirements.
-TEST(Newcomers, APreflightCheckIsOneFile) {
+TEST(Newcomers, APreflightCheckNeedsOneFile) {
   const auto checks = definitions("safe/preflight/", "^extern const Check (k\\w+)");
   EXPECT_GT(checks.size(), 40U);
   for (const auto& [name, file] : checks) EXPECT_EQ(files_with(name, "safe/"), std::set{file}) << name;
@@ -238,7 +238,7 @@ TEST(Newcomers, EveryFindingComesFromACheck) {
 
 // A benchmark has a file for its work and a file for its command. The file for the work ends with the
 // benchmark's entry. The command selects the entry by the suite's name, and has no other code.
-TEST(Newcomers, ABenchmarkIsItsWorkAndItsCommand) {
+TEST(Newcomers, ABenchmarkNeedsItsWorkAndItsCommand) {
   const auto benchmarks =
       definitions("bench/", "^extern const BenchmarkEntry k\\w+\\{\\s*\\.name = \"([\\w-]+)\"");
   EXPECT_GE(benchmarks.size(), 11U);
@@ -259,7 +259,7 @@ TEST(Newcomers, ABenchmarkIsItsWorkAndItsCommand) {
 
 // In turbo/, only the operator's own folder contains the names of its kernels. An operator with one source
 // per kind of device has four files.
-TEST(Newcomers, AnOperatorIsItsFolder) {
+TEST(Newcomers, AnOperatorNeedsOneFolder) {
   // turbo/linear/gemm_rate.cpp prepares its operands with these two kernels.
   const std::set<std::string> used_by_others = {"Cast", "RandomNormal"};
   // The build finds kernels by this line (primus_kernel_list). The struct that contains the line has the name
@@ -290,7 +290,7 @@ TEST(Newcomers, AnOperatorIsItsFolder) {
 
 // A formula.h contains arithmetic that CPU and GPU kernels share. Sources of both kinds include the
 // formula.h, perhaps through another header.
-TEST(Newcomers, AFormulaServesBothSortsOfDevices) {
+TEST(Newcomers, CpuAndGpuShareAFormula) {
   std::map<std::string, std::string> cpu, gpu, shared;  // texts by path
   for (const auto& [path, text] : sources()) {
     if (!path.starts_with("turbo/") || path == "turbo/formula.h") continue;
@@ -325,7 +325,7 @@ TEST(Newcomers, AFormulaServesBothSortsOfDevices) {
 
 // The build makes the lists of operators from the folders, for CPUs and for GPUs (and for
 // scripts/build-gpu.sh).
-TEST(Newcomers, NoListNamesAnOperator) {
+TEST(Newcomers, OperatorsAreInNoHandwrittenList) {
   for (const auto& [name, file] : definitions("turbo/", "PRIMUS_[CG]PU_OPERATOR\\((\\w+)\\)"))
     EXPECT_EQ(name, "operator_name") << file;  // the macro's own parameter
   int operators = 0;
@@ -343,7 +343,7 @@ TEST(Newcomers, NoListNamesAnOperator) {
 }
 
 // Each operator's folder in tests/turbo has checks of its own kernels, which turbo_check_test runs.
-TEST(Newcomers, AnOperatorsChecksStandBesideItsTest) {
+TEST(Newcomers, AnOperatorsChecksAreNextToItsTest) {
   const fs::path tests = fs::path(PRIMUS_SOURCE_DIR) / "tests/turbo";
   std::map<std::string, std::set<std::string>> kernels;  // by folder
   for (const auto& [kernel, header] :
@@ -358,7 +358,7 @@ TEST(Newcomers, AnOperatorsChecksStandBesideItsTest) {
 }
 
 // A new type for storage touches at most ten files. Compute types of single operators do not count.
-TEST(Newcomers, ADtypeIsTenFiles) {
+TEST(Newcomers, ADtypeNeedsTenFiles) {
   for (const char* type : {"kI8", "kI16", "kU16", "kF8E5M2"}) {
     const std::set<std::string> files = files_with(type);
     EXPECT_GE(files.size(), 4U) << type;
@@ -378,7 +378,7 @@ TEST(Newcomers, ADtypeIsTenFiles) {
 
 // A new model setting has a line in the table of keys. The file that uses the setting declares its field. The
 // files of other frameworks name a setting only if they treat the setting specially.
-TEST(Newcomers, ASettingOfModelsIsItsKeyAndTheFileThatUsesIt) {
+TEST(Newcomers, AModelSettingNeedsItsKeyAndTheFileThatUsesIt) {
   const std::string llama4 = "lm/model/families/llama4.cpp", attention = "lm/model/blocks/self_attention.cpp";
   EXPECT_EQ(files_with("qk_l2_norm"), (std::set<std::string>{"config/keys.def", llama4}));
   for (const char* setting : {"attention_temperature_floor", "attention_temperature_scale"}) {

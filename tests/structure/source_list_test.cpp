@@ -54,7 +54,7 @@ TEST_F(SourceList, HasTheOrderOfFilesAndLines) {
   EXPECT_EQ(list(), "ENTRY(kZ)\nENTRY(kC)\nENTRY(kA)\n");
 }
 
-TEST_F(SourceList, OfATypeItDeclaresTheEntriesAndTheirArray) {
+TEST_F(SourceList, DeclaresTheEntriesOfATypeAndTheirArray) {
   write("a.h", "  int kId = kA;\n");
   write("b.h", "  int kId = kZ;\n  int kId = kC;\n");
   const Outcome outcome = run("-DTYPE=Rule");
@@ -80,7 +80,7 @@ TEST_F(SourceList, IsWrittenOnlyWhenItChanges) {
   EXPECT_EQ(list(), "ENTRY(kB)\nENTRY(kA)\n");
 }
 
-TEST_F(SourceList, AnotherFormIsRefusedAndItsFileNamed) {
+TEST_F(SourceList, OtherFormsAreRefusedWithTheirFile) {
   write("a.h", "  int kId = kA;\n");
   write("b.h", "  static int kId = kB;\n");
   const Outcome outcome = run();

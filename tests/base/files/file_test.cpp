@@ -271,9 +271,7 @@ TEST(File, AFullDeviceIsReported) {
   }
 }
 
-TEST(File, ReadsFilesWithoutASize) {
-  EXPECT_THAT(read_file("/proc/self/status"), HasSubstr("Name:"));
-}
+TEST(File, ReadsFilesWithoutASize) { EXPECT_THAT(read_file("/proc/self/status"), HasSubstr("Name:")); }
 
 TEST(File, RemovingATreeDoesNotFollowLinks) {
   const TemporaryFolder folder;

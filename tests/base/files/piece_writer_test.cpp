@@ -54,7 +54,7 @@ class NotingFile : public File {
   File& file_;
 };
 
-TEST(PieceWriter, GathersPiecesThatAreAlignedAlikeInMemoryAndFile) {
+TEST(PieceWriter, MergesPiecesWithEqualAlignmentInMemoryAndFile) {
   const TemporaryFolder folder;
   const Path path = folder.path() / "a";
   const std::uint64_t begin = 1234, size = 2 * kPiece + 777;
@@ -94,7 +94,7 @@ TEST(PieceWriter, GathersPiecesThatAreAlignedAlikeInMemoryAndFile) {
   EXPECT_EQ(std::memcmp(content.data() + begin, bytes.data(), size), 0);
 }
 
-TEST(PieceWriter, WhatDoesNotFollowStandsWhereItBelongs) {
+TEST(PieceWriter, NonadjacentPiecesAreWrittenAtTheirPositions) {
   FaultEnv env;
   const auto one = env.open("/one", OpenMode::kWrite), two = env.open("/two", OpenMode::kWrite);
   PieceWriter writer;
@@ -112,7 +112,7 @@ TEST(PieceWriter, WhatDoesNotFollowStandsWhereItBelongs) {
   EXPECT_EQ(read_file("/two", 100, env), std::string(8, '\0') + "x");
 }
 
-TEST(PieceWriter, ErrorsOfTheFileLeaveIt) {
+TEST(PieceWriter, ErrorsOfTheFileReachTheCaller) {
   FaultEnv env;
   const auto file = env.open("/a", OpenMode::kWrite);
   env.set_capacity(kPiece / 2);

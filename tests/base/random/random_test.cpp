@@ -41,7 +41,7 @@ TEST(RandomStream, EveryPartOfTheKeyMatters) {
   EXPECT_EQ(first.size(), 6U);
 }
 
-TEST(RandomStream, BelowStaysBelow) {
+TEST(RandomStream, BelowReturnsLessThanItsLimit) {
   const RandomStream stream = stream_for_test();
   std::vector<int> seen(7);
   for (std::uint64_t i = 0; i < 7000; ++i) ++seen.at(stream.below(i, 7));

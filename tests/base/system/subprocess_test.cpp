@@ -19,7 +19,7 @@ SubprocessResult shell(const std::string& script, SubprocessOptions options = {}
   return run_subprocess({"sh", "-c", script}, options);
 }
 
-TEST(Subprocess, CatchesOutputsAndExitCode) {
+TEST(Subprocess, CapturesOutputsAndExitCode) {
   const SubprocessResult result = shell("echo out; echo err >&2; cat; exit 3");
   EXPECT_TRUE(result.found);
   EXPECT_EQ(result.exit_code, 3);
@@ -30,7 +30,7 @@ TEST(Subprocess, CatchesOutputsAndExitCode) {
   EXPECT_EQ(shell("kill -TERM $$").exit_code, 128 + SIGTERM);
 }
 
-TEST(Subprocess, KillsWhatHangsWithItsChildren) {
+TEST(Subprocess, KillsAHangingProgramWithItsChildren) {
   const test::TemporaryFolder folder;
   const std::string file = (folder.path() / "pid").string();
   const SubprocessResult result = shell("sleep 100 & echo $! > " + file + "; wait", {.timeout = 300ms});
@@ -51,13 +51,13 @@ TEST(Subprocess, KillsWhatHangsWithItsChildren) {
   FAIL() << "the child still runs: " << state;
 }
 
-TEST(Subprocess, HoldsNoMoreThanTheLimitAndStillEnds) {
+TEST(Subprocess, StoresNoMoreThanTheLimitAndStillEnds) {
   const SubprocessResult result = shell("head -c 1000000 /dev/zero", {.output_limit = 1000});
   EXPECT_TRUE(result.ok());
   EXPECT_EQ(result.out.size(), 1000U);
 }
 
-TEST(Subprocess, SaysThatAProgramIsNotThere) {
+TEST(Subprocess, ReportsAMissingProgram) {
   EXPECT_FALSE(run_subprocess({"no-such-program"}, {.path = "/usr/bin:/bin"}).found);
   EXPECT_FALSE(run_subprocess({"/etc/passwd"}, {}).found);
   EXPECT_EQ(find_program("sh", "/nowhere::/bin"), "/bin/sh");

@@ -81,7 +81,7 @@ TEST(ThreadPool, SleepingWorkersWakeUp) {
   }
 }
 
-TEST(ThreadPool, FirstExceptionReachesTheCallerAndThePoolLivesOn) {
+TEST(ThreadPool, TheFirstExceptionReachesTheCallerAndThePoolStaysUsable) {
   for (int threads : {1, 2, 4}) {
     ThreadPool pool(threads);
     for (int round = 0; round < 50; ++round) {
@@ -160,7 +160,7 @@ TEST(ThreadPool, ThreadsThatCannotBeStartedAreAnError) {
       "unavailable\n.*ulimit -v");
 }
 
-TEST(ThreadGroup, JoinsWhatCouldBeStarted) {
+TEST(ThreadGroup, JoinsTheThreadsThatWereStarted) {
   if (!kAddressSpaceCanBeLimited) GTEST_SKIP();
   EXPECT_EXIT(
       {

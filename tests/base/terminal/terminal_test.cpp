@@ -100,7 +100,7 @@ TEST(Terminal, APipeHasNoColorAndNoCursor) {
             "\x1b[31mtext\x1b[0m");
 }
 
-TEST(Terminal, NoColorIsHonoured) {
+TEST(Terminal, NoColorIsRespected) {
   const int master = posix_openpt(O_RDWR | O_NOCTTY);
   if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0) GTEST_SKIP() << "no pseudo terminals here";
   const int screen = open(ptsname(master), O_RDWR | O_NOCTTY);
@@ -121,7 +121,7 @@ TEST(Terminal, NoColorIsHonoured) {
   close(master);
 }
 
-TEST(Printable, EscapesWhatDrivesATerminalAndNoText) {
+TEST(Printable, EscapesOnlyControlSequences) {
   EXPECT_EQ(printable("plain, caf\xc3\xa9 \xe6\x97\xa5 \xf0\x9f\x98\x80\tand\nlines"),
             "plain, caf\xc3\xa9 \xe6\x97\xa5 \xf0\x9f\x98\x80\tand\nlines");
   EXPECT_EQ(printable(std::string_view("\0\x1b[2J\r\x7f", 7)), "\\x00\\x1b[2J\\x0d\\x7f");
@@ -131,7 +131,7 @@ TEST(Printable, EscapesWhatDrivesATerminalAndNoText) {
   EXPECT_EQ(printable(""), "");
 }
 
-TEST(TryWrite, AClosedReaderCostsTheTextAndNotTheProcess) {
+TEST(TryWrite, AClosedReaderDoesNotEndTheProcess) {
   Pipe pipe;
   EXPECT_TRUE(try_write(pipe.ends[1], "hello", 0));
   EXPECT_EQ(pipe.read_some(), "hello");
@@ -140,7 +140,7 @@ TEST(TryWrite, AClosedReaderCostsTheTextAndNotTheProcess) {
   EXPECT_FALSE(try_write(pipe.ends[1], "lost", 0));
 }
 
-TEST(TryWrite, AStandingReaderIsNotWaitedFor) {
+TEST(TryWrite, AStalledReaderIsNotWaitedFor) {
   Pipe pipe;
   const std::string block(1 << 20, 'x');  // more than a pipe's buffer
   const double start = steady_seconds();
@@ -199,7 +199,7 @@ TEST(ProgressLine, RendersEveryPart) {
   EXPECT_EQ(line.render(400, 200, {}), "tokenizing  100%  [####################]  400 docs  10 docs/s");
 }
 
-TEST(ProgressLine, PlainLinesElsewhereThanOnATerminal) {
+TEST(ProgressLine, PrintsPlainLinesWithoutATerminal) {
   Pipe pipe;
   {
     ProgressLine line({.fd = pipe.ends[1]},

@@ -6,7 +6,7 @@
 namespace primus {
 namespace {
 
-TEST(Secrets, AreKnownByTheirNames) {
+TEST(Secrets, AreRecognizedByTheirNames) {
   for (const char* name : {"HF_TOKEN",
                            "WANDB_API_KEY",
                            "AWS_SECRET_ACCESS_KEY",
@@ -35,7 +35,7 @@ TEST(Secrets, AreKnownByTheirNames) {
     EXPECT_FALSE(is_secret_name(name)) << name;
 }
 
-TEST(Secrets, AreKnownByTheirValues) {
+TEST(Secrets, AreRecognizedByTheirValues) {
   for (const char* value :
        {"http://me:word@proxy:80/", "postgres://u:word@h/db", "https://0123456789abcdef@github.com/x",
         "a=1,http://me:word@proxy", "--token=word", "--x 1 --api-key word", "https://h/x?a=1&sig=word",

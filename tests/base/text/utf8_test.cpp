@@ -8,7 +8,7 @@
 namespace primus::unicode {
 namespace {
 
-TEST(Utf8, WhatIsAppendedIsValidAndNothingElse) {
+TEST(Utf8, AppendsOnlyValidText) {
   for (char32_t c = 0; c < 0x110000; c += c < 0x1000 ? 1 : 0x55) {
     std::string text;
     append(c, text);
@@ -23,7 +23,7 @@ TEST(Utf8, WhatIsAppendedIsValidAndNothingElse) {
   }
 }
 
-TEST(Utf8, TellsTheUnfinishedFromTheWrong) {
+TEST(Utf8, DistinguishesIncompleteFromInvalid) {
   std::size_t incomplete = 9;
   EXPECT_EQ(valid_prefix("a\xE2\x82", &incomplete), 1U);
   EXPECT_EQ(incomplete, 2U);

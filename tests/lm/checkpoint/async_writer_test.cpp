@@ -41,7 +41,7 @@ std::vector<std::byte> read(const TensorSource& source, std::uint64_t offset, st
 }
 std::vector<std::byte> read(const TensorSource& source) { return read(source, 0, source.held_bytes()); }
 
-TEST(SnapshotBuffer, CopiesWithManyHands) {
+TEST(SnapshotBuffer, CopiesWithManyThreads) {
   SnapshotBuffer buffer;
   for (int round = 0; round < 3; ++round) {
     MixedTensors tensors;
@@ -63,7 +63,7 @@ TEST(SnapshotBuffer, CopiesWithManyHands) {
 }
 
 // Data that is read before the tensors change is not copied. All other data is copied once.
-TEST(SnapshotBuffer, CopiesWhatWasNotReadInTime) {
+TEST(SnapshotBuffer, CopiesUnreadDataInTime) {
   MixedTensors tensors;
   const auto was = tensors.storage;
   SnapshotBuffer buffer;
@@ -96,7 +96,7 @@ TEST(SnapshotBuffer, CopiesWhatWasNotReadInTime) {
 
 // If the axes have another order in the file, a tensor is copied even after it was read: assembling slabs may
 // read a tensor twice.
-TEST(SnapshotBuffer, KeepsWhatIsReadTwice) {
+TEST(SnapshotBuffer, KeepsDataThatIsReadTwice) {
   TestTensors tensors;
   tensors.add("turned", DType::kF32, {2, 3, 4}, 1);
   tensors.sources[0].order = {.dims = {2, 4, 3}, .axes = {0, 2, 1}};
@@ -112,7 +112,7 @@ TEST(SnapshotBuffer, KeepsWhatIsReadTwice) {
 }
 
 // Training waits for a reader that is in the middle of a tensor, but not for one that has yet to start.
-TEST(SnapshotBuffer, WaitsForWhoReadsWhereTheTensorsLie) {
+TEST(SnapshotBuffer, WaitsForReadersOfTheOriginalTensors) {
   TestTensors tensors;
   tensors.add("a", DType::kF32, {1000}, 1);
   tensors.add("b", DType::kF32, {1000}, 2);

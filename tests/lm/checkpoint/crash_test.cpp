@@ -192,7 +192,7 @@ TEST(SaveErrors, DiskFull) {
 }
 
 // A full disk is also handled when another program fills it after free_space() was checked.
-TEST(SaveErrors, DiskFilledByAnother) {
+TEST(SaveErrors, DiskFilledByAnotherProgram) {
   FaultEnv env;
   CheckpointRoot root(kRoot, {}, env);
   root.save(TestSnapshot(100).snapshot);

@@ -88,7 +88,7 @@ TEST(StoreGroup, GathersAndBroadcastsTexts) {
   EXPECT_THAT(errors, Each(""));
 }
 
-TEST(StoreGroup, NamesTheWaitThatWasInVain) {
+TEST(StoreGroup, NamesTheWaitThatTimedOut) {
   const auto errors = with_store(100ms, [](StoreRank& own) {
     if (own.group.rank() != 2)
       in_step(

@@ -38,7 +38,7 @@ class SafetensorsFolderTest : public ::testing::Test {
   TestTensors tensors_;
 };
 
-TEST_F(SafetensorsFolderTest, OneFileAndShardsHoldTheSame) {
+TEST_F(SafetensorsFolderTest, OneFileAndShardsHaveTheSameContents) {
   for (const std::uint64_t limit : {1000U, 40U, 1U}) {
     save_safetensors("/m", tensors_.sources, {.max_shard_bytes = limit}, env_);
     const auto folder = SafetensorsFolder::open("/m", env_);
@@ -53,7 +53,7 @@ TEST_F(SafetensorsFolderTest, OneFileAndShardsHoldTheSame) {
   }
 }
 
-TEST_F(SafetensorsFolderTest, NamesAndIndexAreThoseOfTransformers) {
+TEST_F(SafetensorsFolderTest, NamesAndIndexEqualTransformers) {
   save_sharded();
   EXPECT_THAT(env_.list("/m"),
               ElementsAre("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
@@ -71,7 +71,7 @@ TEST_F(SafetensorsFolderTest, NamesAndIndexAreThoseOfTransformers) {
 )");
 }
 
-TEST_F(SafetensorsFolderTest, SavingReplacesTheOldModelOnly) {
+TEST_F(SafetensorsFolderTest, SavingReplacesOnlyTheOldModel) {
   write_file_atomic("/README", "x", env_);
   save_sharded();
   write_file("/m/modelling.py", "x", env_);
@@ -80,7 +80,7 @@ TEST_F(SafetensorsFolderTest, SavingReplacesTheOldModelOnly) {
 }
 
 // The index may have any total_size: transformers ignores it, and other tools write floats.
-TEST_F(SafetensorsFolderTest, ATotalSizeMayBeAnything) {
+TEST_F(SafetensorsFolderTest, ATotalSizeMayHaveAnyType) {
   save_sharded();
   const std::string good = index();
   const auto warnings = [&](const std::string& total) {
@@ -130,7 +130,7 @@ TEST_F(SafetensorsFolderTest, AWrongTotalSizeIsAWarning) {
               ElementsAre(HasSubstr("lists a total of 65 bytes for the tensors, but they have 64")));
 }
 
-TEST_F(SafetensorsFolderTest, OfASingleFileAndAnIndexTheFileIsReadAndTheIndexNoted) {
+TEST_F(SafetensorsFolderTest, ASingleFileIsReadAndAnIndexIsNoted) {
   save_sharded();
   const std::string shards = index();
   save_safetensors("/m", tensors_.sources, {}, env_);  // removes the shards
@@ -148,7 +148,7 @@ TEST_F(SafetensorsFolderTest, OfASingleFileAndAnIndexTheFileIsReadAndTheIndexNot
   EXPECT_THAT(warnings(R"({"weight_map": {"a": "model.safetensors"}})"), ElementsAre());
 }
 
-TEST_F(SafetensorsFolderTest, AdaptersBesideTheWeightsAreNoted) {
+TEST_F(SafetensorsFolderTest, AdaptersNextToWeightsAreNoted) {
   for (const bool shards : {false, true}) {
     shards ? save_sharded() : save_safetensors("/m", tensors_.sources, {}, env_);
     write_file("/m/adapter_model.safetensors", "x", env_);
@@ -173,7 +173,7 @@ TEST_F(SafetensorsFolderTest, MissingAndMisshapenTensorsAreNamed) {
               HasSubstr("tensor 'a' in '/m' has shape [2, 3], but the model needs [3, 2]"));
 }
 
-TEST_F(SafetensorsFolderTest, AFolderWithoutAModelSaysWhatToDo) {
+TEST_F(SafetensorsFolderTest, AFolderWithoutAModelGivesAHint) {
   EXPECT_THAT(refused(), HasSubstr("'/m'"));
   env_.make_folder("/m");
   const auto hint = [&] {
@@ -200,7 +200,7 @@ TEST_F(SafetensorsFolderTest, AFolderWithoutAModelSaysWhatToDo) {
   EXPECT_TRUE(has_weights("/m", env_));
 }
 
-TEST_F(SafetensorsFolderTest, ALinkToNothingIsCalledSo) {
+TEST_F(SafetensorsFolderTest, ABrokenLinkIsReportedAsSuch) {
   for (const char* name : {"model.safetensors", "model.safetensors.index.json"}) {
     const TemporaryFolder folder;
     std::filesystem::create_symlink("../blobs/gone", folder.path() / name);

@@ -146,7 +146,7 @@ TEST(Safetensors, RefusesIncompleteAndOverflowingTensors) {
   EXPECT_THAT(refused_header("{\"\xff\":{}}", 0), HasSubstr("not UTF-8"));
 }
 
-TEST(Safetensors, HostileSizesCostNoMultipleOfTheInput) {
+TEST(Safetensors, HostileSizesNeedNoMultipleOfTheInputsMemory) {
   // Refuses a long name before copying it, deep nesting before recursing, and many tiny metadata entries.
   EXPECT_THAT(refused_header("{\"" + std::string(2U << 20, 'n') + "\":{}}", 0),
               HasSubstr("more than a megabyte"));
@@ -182,7 +182,7 @@ TEST(Safetensors, RewritesAReferenceFileByteForByte) {
   EXPECT_EQ(read_file("/model/model.safetensors", 1 << 20, env), read_file(golden));
 }
 
-TEST(Safetensors, WritesWhatItReads) {
+TEST(Safetensors, RoundTrips) {
   TestTensors tensors;
   tensors.add("b\"\\\n\xc3\xa4", DType::kI8, {3}, 1);
   tensors.add("scalar", DType::kF64, {}, 2);

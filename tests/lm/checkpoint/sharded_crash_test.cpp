@@ -194,7 +194,7 @@ TEST_P(RankFault, FailingAtEveryOperation) {
 INSTANTIATE_TEST_SUITE_P(Rank, RankFault, ::testing::Values(0, 1, 2));
 
 // Power fails at every operation of any rank. Unsynced data is lost, or survives in part.
-TEST(ShardedCrash, OfTheMachine) {
+TEST(ShardedCrash, LeavesTheOldOrTheNewCheckpoint) {
   for (const auto survivors :
        {FaultEnv::Survivors::kAll, FaultEnv::Survivors::kSynced, FaultEnv::Survivors::kRandom}) {
     std::uint64_t operation = 0;

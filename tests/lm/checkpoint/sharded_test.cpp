@@ -64,7 +64,7 @@ TEST(ShardedCheckpoint, FilesDoNotDependOnTheNumberOfRanks) {
   }
 }
 
-TEST(ShardedCheckpoint, AnyNumberOfRanksLoadsWhatAnyOtherSaved) {
+TEST(ShardedCheckpoint, AnyNumberOfRanksLoadsAnyCheckpoint) {
   const ShardedSnapshot saved(7);
   for (const int writers : kRankCounts) {
     FaultEnv env;
@@ -102,7 +102,7 @@ TEST(ShardedCheckpoint, EveryCutOfAReorderedTensor) {
 
 // Ranks hold columns, as tensor parallelism cuts matrices: each row has pieces of all ranks. Rank 1's piece
 // is cut again, in the middle of a row.
-TEST(ShardedCheckpoint, RanksThatHoldColumns) {
+TEST(ShardedCheckpoint, RanksMayHoldColumns) {
   TestTensors tensors;
   tensors.add("down", DType::kF32, {5, 7}, 1);
   tensors.add("experts", DType::kBF16, {2, 3, 14}, 2);  // rows of 3 in memory
@@ -151,7 +151,7 @@ TEST(ShardedCheckpoint, RanksThatHoldColumns) {
   EXPECT_THAT(loaded, Each(""));
 }
 
-TEST(ShardedCheckpoint, WhatRanksHoldMustFitTogether) {
+TEST(ShardedCheckpoint, RangesOfRanksMustCoverTheTensors) {
   const ShardedSnapshot saved(7);
   const auto save_with = [&](const std::function<void(Snapshot&, int)>& change) {
     FaultEnv env;
@@ -227,7 +227,7 @@ TEST(ShardedCheckpoint, EveryByteIsCheckedBySomeRank) {
 }
 
 // A rank that is lost while others read does not make the checkpoint invalid.
-TEST(ShardedCheckpoint, ALostRankCondemnsNoCheckpoint) {
+TEST(ShardedCheckpoint, ALostRankInvalidatesNoCheckpoint) {
   const ShardedSnapshot saved(7);
   FaultEnv env;
   EXPECT_THAT(save(saved.snapshot, 2, env), Each(""));
@@ -239,7 +239,7 @@ TEST(ShardedCheckpoint, ALostRankCondemnsNoCheckpoint) {
 }
 
 // The checkpoint has the old values, although every rank changes its tensors right after wait_copied().
-TEST(ShardedCheckpoint, AsyncWritersSaveWhatTheTensorsWere) {
+TEST(ShardedCheckpoint, AsyncWritersSaveTheTensorsAtTheTimeOfTheCall) {
   FaultEnv env;
   const auto errors = run_ranks(4, [&](const std::shared_ptr<CheckpointGroup>& group) {
     AsyncWriter writer(kRoot, {.keep_last = 2, .group = group}, env);

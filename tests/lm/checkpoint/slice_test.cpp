@@ -32,7 +32,7 @@ TEST(Slice, Tiling) {
   EXPECT_FALSE(tiles({{{0}, {4}}}, {4, 6})) << "wrong rank";
 }
 
-TEST(Slice, WhatLeavesTheTensorIsNotInside) {
+TEST(Slice, BoxesBeyondTheTensorAreNotInside) {
   const std::vector<std::int64_t> shape = {4, 6};
   EXPECT_TRUE(is_inside({{4, 0}, {0, 6}}, shape)) << "empty, at the end";
   for (const Slice& slice : {Slice{{-1, 0}, {1, 6}},
@@ -48,7 +48,7 @@ TEST(Slice, WhatLeavesTheTensorIsNotInside) {
 
 // For every box of a 3x4x2 tensor, the runs cover its elements in row-major order and are as long as
 // possible.
-TEST(Slice, RunsAreTheBoxInRowMajorOrder) {
+TEST(Slice, RunsCoverTheBoxInRowMajorOrder) {
   const std::vector<std::int64_t> shape = {3, 4, 2};
   TestRandom random(1);
   for (int round = 0; round < 500; ++round) {

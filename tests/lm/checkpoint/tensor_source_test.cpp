@@ -62,7 +62,7 @@ TEST(AxisOrder, CopiesEveryRun) {
   }
 }
 
-TEST(TensorSource, KnowsWhatItHolds) {
+TEST(TensorSource, DescribesItsElements) {
   TensorSource source{.name = "w", .dtype = DType::kBF16, .shape = {4, 5}};
   EXPECT_EQ(source.held(), one_run(0, 20));
   source.runs = one_run(3, 11);

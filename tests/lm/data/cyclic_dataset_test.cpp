@@ -40,7 +40,7 @@ int32_t sample_at(const Dataset& data, int64_t draw) {
 
 // Equals the output of torch 1.13 and 2.x for torch.randperm(n,
 // generator=torch.Generator().manual_seed(seed)).
-TEST(TorchPermutation, IsTorchs) {
+TEST(TorchPermutation, EqualsTorch) {
   EXPECT_EQ(torch_permutation(10, 0), (std::vector<uint32_t>{4, 1, 7, 5, 3, 9, 0, 8, 6, 2}));
   EXPECT_EQ(torch_permutation(1, 3), (std::vector<uint32_t>{0}));
   EXPECT_TRUE(torch_permutation(0, 3).empty());

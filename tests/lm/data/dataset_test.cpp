@@ -198,7 +198,7 @@ TEST_F(OpenDatasets, PlainTextIsTokenizedOnceAndReused) {
 }
 
 // Without an explicit split, some text is held out. The held-out text is not trained on.
-TEST_F(OpenDatasets, TextHasSomeHeldOut) {
+TEST_F(OpenDatasets, APartOfTextIsHeldOut) {
   options_.split.reset();
   options_.valid_samples = options_.test_samples = 2;
   options_.data_path = {folder_.write("book.txt", some_text(2000))};
@@ -226,7 +226,7 @@ TEST_F(OpenDatasets, TextHasSomeHeldOut) {
               2.5 * static_cast<double>(options_.train_samples), 4);
 }
 
-TEST_F(OpenDatasets, TooLittleTextIsAllTrainedOn) {
+TEST_F(OpenDatasets, ShortTextIsUsedOnlyForTraining) {
   options_.split.reset();
   options_.valid_samples = 1;
   options_.data_path = {folder_.write("note.txt", "one short paragraph, and that is it")};
@@ -242,7 +242,7 @@ TEST_F(OpenDatasets, TooLittleTextIsAllTrainedOn) {
 }
 
 // Documents are not divided, however long they are. The note gives this reason.
-TEST_F(OpenDatasets, OneLongDocumentIsAllTrainedOn) {
+TEST_F(OpenDatasets, OneLongDocumentIsUsedOnlyForTraining) {
   options_.split.reset();
   options_.valid_samples = 1;
   const std::string line = "{\"text\": \"" + std::string(2000, 'x') + "\"}\n";
@@ -255,7 +255,7 @@ TEST_F(OpenDatasets, OneLongDocumentIsAllTrainedOn) {
   EXPECT_THAT(open().notes, testing::ElementsAre(HasSubstr("no division of its 2 pieces leaves")));
 }
 
-TEST_F(OpenDatasets, TokenFilesAreDividedAsBefore) {
+TEST_F(OpenDatasets, HoldingOutTextDoesNotAffectTokenFiles) {
   std::vector<Tokens> sequences(200, Tokens(30, 7));
   use(sequences);
   options_.split = "99,1,0";
@@ -402,7 +402,7 @@ TEST_F(OpenDatasets, ABlendWithoutWeightsRepeats) {
   }
 }
 
-TEST_F(OpenDatasets, OrdersAreKeptAndUsedAgain) {
+TEST_F(OpenDatasets, OrdersAreStoredAndReused) {
   use({Tokens(70, 1), Tokens(40, 2), Tokens(90, 3)});
   const Tokens expected = [this] {
     DataOptions plain = options_;
@@ -434,7 +434,7 @@ TEST_F(OpenDatasets, OrdersAreKeptAndUsedAgain) {
   EXPECT_EQ(orders_in(options_.cache_dir).size(), 3u);
 }
 
-TEST_F(OpenDatasets, OrdersAreBuiltByManyAtOnce) {
+TEST_F(OpenDatasets, SeveralProcessesMayBuildOrdersAtOnce) {
   use({Tokens(7000, 1), Tokens(4000, 2), Tokens(9000, 3)});
   options_.train_samples = 20'000;
   const Datasets first = open();
@@ -479,7 +479,7 @@ TEST_F(OpenDatasets, SeparatePathsForEachSplit) {
 }
 
 // A share of 0 means that the set does not exist, as in Megatron-LM.
-TEST_F(OpenDatasets, AShareOfZeroIsNoSet) {
+TEST_F(OpenDatasets, AShareOfZeroGivesNoDataSet) {
   use(std::vector<Tokens>(20, Tokens(100, 1)));
   options_.valid_samples = options_.test_samples = 2;
   for (const char* split : {"90,10,0", "90,10", "0.9,0.1,0.0"}) {
@@ -495,7 +495,7 @@ TEST_F(OpenDatasets, AShareOfZeroIsNoSet) {
   EXPECT_THAT(error(), HasSubstr("leaves nothing to train on"));
 }
 
-TEST_F(OpenDatasets, TheFingerprintIsOfTheContent) {
+TEST_F(OpenDatasets, TheFingerprintDependsOnlyOnContent) {
   use({Tokens(70, 1), Tokens(40, 2), Tokens(90, 3)});
   const uint64_t first = open().train_fingerprint;
   EXPECT_NE(first, 0u);
@@ -518,7 +518,7 @@ TEST_F(OpenDatasets, TheFingerprintIsOfTheContent) {
   EXPECT_NE(open().train_fingerprint, text);
 }
 
-TEST_F(OpenDatasets, DamagedCachedTokensAreMadeAgain) {
+TEST_F(OpenDatasets, DamagedCachedTokensAreRebuilt) {
   options_.data_path = {folder_.write("t.txt", some_text(50))};
   const Tokens expected = sample_of(*open().train, 3).tokens;
   Path folder;
@@ -551,7 +551,7 @@ TEST_F(OpenDatasets, DamagedCachedTokensAreMadeAgain) {
 
 // Data truncated or overwritten during a run is reported. The process does not train on it, and does not
 // crash.
-TEST_F(OpenDatasets, DataThatChangesDuringTheRunIsNoticed) {
+TEST_F(OpenDatasets, DataThatChangesDuringTheRunIsDetected) {
   std::vector<Tokens> sequences(400, Tokens(100, 1));  // many pages
   for (const char* name : {"d.bin", "d.idx", "order"}) {
     use(sequences);

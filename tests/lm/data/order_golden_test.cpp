@@ -71,7 +71,7 @@ uint64_t fnv(uint64_t hash, uint64_t value) { return (hash ^ value) * 1099511628
 constexpr uint64_t kFnvStart = 1469598103934665603u;
 
 // Fingerprints of Megatron's mock data at the size of its 7B functional test.
-TEST(OrderGolden, MockDataOfThe7BRun) {
+TEST(OrderGolden, MockDataOfThe7BRunEqualsMegatron) {
   const auto source = make_mock_source(131073, 131072);
   const int32_t lengths[] = {3484, 2609, 2094, 1105, 1261, 168, 309, 68};
   for (int64_t i = 0; i < 8; ++i) EXPECT_EQ(source->length(i), lengths[i]);
@@ -127,7 +127,7 @@ TEST(OrderGolden, MockDataOfThe7BRun) {
 
 // GPTDataset separates the last epoch if less than 80 % of its samples are used. An epoch of 50 tokens has
 // four samples of ten tokens, because the last sample needs one more token as its label.
-TEST(OrderGolden, AnEpochWhoseTokensComeOutEvenHasOneSampleLess) {
+TEST(OrderGolden, AnEpochWithoutARemainderHasOneSampleLess) {
   const auto separate = [](int64_t samples) {
     return build_sample_order(
                {.first = 0, .last = 5, .seq_length = 10, .samples = samples}, [](int64_t) { return 10; },

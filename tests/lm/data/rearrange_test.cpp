@@ -38,7 +38,7 @@ class Rearrange : public testing::Test {
   const std::vector<std::vector<Tokens>> b_ = {{{6, 9}}, {{7}}};
 };
 
-TEST_F(Rearrange, MergedIsAsWrittenAtOnce) {
+TEST_F(Rearrange, MergedDataEqualsDataWrittenAtOnce) {
   auto both = a_;
   both.insert(both.end(), b_.begin(), b_.end());
   const Path expected = write("expected", both);
@@ -48,7 +48,7 @@ TEST_F(Rearrange, MergedIsAsWrittenAtOnce) {
             (std::vector<Path>{folder_ / "parts/a", folder_ / "parts/b"}));
 }
 
-TEST_F(Rearrange, PartsTogetherAreTheWhole) {
+TEST_F(Rearrange, PartsTogetherEqualTheWhole) {
   const Path whole = write("whole", a_);
   split_dataset(whole, {{folder_ / "x", 0, 1}, {folder_ / "y", 1, 3}});
   EXPECT_EQ(bytes(folder_ / "x"), bytes(write("x2", {a_[0]})));
@@ -66,7 +66,7 @@ void note_made_by(const Path& prefix, const Tokenizer& tokenizer) {
   writer.finish();
 }
 
-TEST_F(Rearrange, WhoseIdsTheyAreIsHandedOn) {
+TEST_F(Rearrange, TheNameOfTheTokenizerIsCopied) {
   const auto bytes_of = make_byte_tokenizer();
   const auto is_refused = [&](const std::string& name, const Tokenizer& tokenizer) {
     const Path prefix = folder_ / name;
@@ -115,7 +115,7 @@ TEST_F(Rearrange, Mistakes) {
   EXPECT_THAT(error_of([&] { find_datasets({(folder_ / "half").string()}); }), HasSubstr("no matching .bin"));
 }
 
-TEST_F(Rearrange, WhatIsThereIsReplacedOnlyWhenTold) {
+TEST_F(Rearrange, ExistingFilesAreReplacedOnlyOnRequest) {
   const Path a = write("a", a_), b = write("b", b_), taken = write("taken", b_);
   const std::string before = read_all(taken.string() + ".bin");
   EXPECT_THAT(error_of([&] { merge_datasets({a, b}, taken); }), HasSubstr("taken.bin' already exists"));

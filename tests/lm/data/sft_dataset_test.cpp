@@ -89,7 +89,7 @@ TEST_F(SftData, PaddedSamplesLearnByLabel) {
                               "tokens")));
 }
 
-TEST_F(SftData, PacksKeepConversationsApart) {
+TEST_F(SftData, PackedConversationsStaySeparate) {
   const Datasets data = open(three(true));
   const Dataset& train = *data.train;
   ASSERT_TRUE(train.separates_documents());
@@ -169,7 +169,7 @@ TEST_F(SftData, LongConversationsLoseTheirEnd) {
               HasSubstr("none of 1 conversations has answer tokens within seq_length (1 tokens); they have"));
 }
 
-TEST_F(SftData, EachEpochHasAnOrderOfItsOwn) {
+TEST_F(SftData, EachEpochHasItsOwnOrder) {
   SftOptions options = numbered(50);
   const Datasets data = open(options), again = open(options);
   const std::vector<int32_t> first = numbers(*data.train, 0, 50), second = numbers(*data.train, 50, 50);
@@ -192,7 +192,7 @@ TEST_F(SftData, EachEpochHasAnOrderOfItsOwn) {
 }
 
 // All ranks together draw the samples that one rank would draw.
-TEST_F(SftData, RanksShareTheSamplesOfOne) {
+TEST_F(SftData, RanksDivideTheSamplesOfOneRank) {
   const Datasets data = open(numbered(30));
   const auto drawn = [&](int ranks, int64_t micro_batch) {
     std::map<int64_t, std::multiset<int32_t>> steps;
@@ -214,7 +214,7 @@ TEST_F(SftData, RanksShareTheSamplesOfOne) {
   EXPECT_EQ(drawn(4, 2), one);
 }
 
-TEST_F(SftData, AHundredthIsHeldOut) {
+TEST_F(SftData, OneHundredthIsHeldOut) {
   SftOptions options = numbered(250);
   options.valid_samples = 4;
   const Datasets data = open(options);
@@ -249,7 +249,7 @@ TEST_F(SftData, AHundredthIsHeldOut) {
 
 // Only conversations with learned tokens are held out. Otherwise the evaluation would have no labels with
 // some seeds.
-TEST_F(SftData, WhatTeachesNothingIsNotHeldOut) {
+TEST_F(SftData, ConversationsWithoutLossAreNotHeldOut) {
   std::string lines;
   for (int i = 0; i < 20; ++i) {
     lines += "{\"input_ids\": [200, " + std::to_string(i) + "], \"loss_mask\": [0, " +
@@ -269,7 +269,7 @@ TEST_F(SftData, WhatTeachesNothingIsNotHeldOut) {
   }
 }
 
-TEST_F(SftData, FoldersBringTheirParts) {
+TEST_F(SftData, FoldersContainSplits) {
   const std::string one = R"({"prompt": "a", "response": "b"})", two = R"({"prompt": "a", "response": "c"})";
   folder_.write("d/train.jsonl", one);
   folder_.write("d/validation.jsonl", two + "\n" + two);
@@ -307,7 +307,7 @@ TEST_F(SftData, FoldersBringTheirParts) {
               HasSubstr("choose one of auto, alpaca, squad, chatml, llama3"));
 }
 
-TEST_F(SftData, LinesThatAreListsAreRefusedWithTheirForm) {
+TEST_F(SftData, LinesThatAreListsAreRefusedWithAnExample) {
   const std::string line = R"([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])";
   SftOptions options{.dataset = folder_.write("lists.jsonl", line + "\n" + line + "\n"), .seq_length = 2};
   EXPECT_THAT(error_of([&] { open(options); }),
@@ -316,7 +316,7 @@ TEST_F(SftData, LinesThatAreListsAreRefusedWithTheirForm) {
 }
 
 // If a folder has only train.jsonl, a hundredth of it is held out, as for a file.
-TEST_F(SftData, OfAFolderWithoutValidationAHundredthIsHeldOut) {
+TEST_F(SftData, AFolderWithoutValidationHasAHundredthHeldOut) {
   SftOptions options = numbered(50);
   std::filesystem::rename(options.dataset, folder_.write("only/train.jsonl", ""));
   options.dataset = (folder_ / "only").string();
@@ -331,7 +331,7 @@ TEST_F(SftData, EpochsAreCountedInSamples) {
   EXPECT_EQ(sft_samples_of_epochs(three(true), *bytes_, 1).samples, 2);
 }
 
-TEST_F(SftData, WhatWasCountedIsNotReadAgain) {
+TEST_F(SftData, CountedFilesAreNotReadAgain) {
   SftOptions options = numbered(50);
   const Datasets read = open(options);
   options.conversations = sft_samples_of_epochs(options, *bytes_, 1).conversations;

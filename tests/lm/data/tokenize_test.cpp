@@ -117,7 +117,7 @@ TEST_F(Tokenize, EachKeyBecomesADataSet) {
   EXPECT_EQ(left_over().size(), 6u);
 }
 
-TEST_F(Tokenize, CompressedFilesAreTheSame) {
+TEST_F(Tokenize, CompressedFilesGiveTheSameResult) {
   const std::string lines = many_lines();
   options_.inputs = {folder_.write("a.jsonl", lines)};
   run();
@@ -140,7 +140,7 @@ TEST_F(Tokenize, CompressedFilesAreTheSame) {
   EXPECT_THAT(error(), HasSubstr("e.jsonl.gz: error: the file is text, although its name ends in .gz"));
 }
 
-TEST_F(Tokenize, WorkersDoNotMatter) {
+TEST_F(Tokenize, TheNumberOfWorkersDoesNotMatter) {
   options_.inputs = {folder_.write("a.jsonl", many_lines()), folder_.write("b.txt", std::string(3000, 'b'))};
   options_.workers = 1;
   run();
@@ -177,7 +177,7 @@ TEST_F(Tokenize, ProgressCountsTheBytesOfAllFiles) {
 }
 
 // Text without line ends or blanks is cut between two characters, at any alignment.
-TEST(PartEnd, NoCharacterIsCut) {
+TEST(PartEnd, CutsNoCharacter) {
   for (const std::string character : {"\u00e9", "\u20ac", "\U0001F600"}) {
     for (size_t shift = 0; shift < 4; ++shift) {
       std::string text(shift, 'a');
@@ -244,7 +244,7 @@ TEST_F(Tokenize, LongLinesAreRefusedByPlace) {
   EXPECT_EQ(run().documents, 1u);
 }
 
-TEST_F(Tokenize, ALongLineCostsNoMoreMemoryThanItMayHave) {
+TEST_F(Tokenize, ALongLineStaysWithinTheMemoryLimit) {
   options_.max_line_bytes = 1 << 20;
   std::string block = "{\"text\": \"" + std::string(1 << 20, 'a');
   const std::string path = folder_ / "bomb.jsonl.gz";
@@ -261,7 +261,7 @@ TEST_F(Tokenize, ALongLineCostsNoMoreMemoryThanItMayHave) {
 
 // If the system cannot start all workers, fewer workers do the work. If none starts, this thread does the
 // work.
-TEST_F(Tokenize, WorksWithTheThreadsThereAre) {
+TEST_F(Tokenize, UsesTheAllowedNumberOfThreads) {
   if (!kAddressSpaceCanBeLimited) GTEST_SKIP();
   options_.inputs = {folder_.write("a.jsonl", many_lines())};
   run();
@@ -294,7 +294,7 @@ TEST_F(Tokenize, SkipsAndCountsBrokenLines) {
   EXPECT_EQ(documents_of(output()).size(), 2u);
 }
 
-TEST_F(Tokenize, SaysWhatStandsInPlaceOfText) {
+TEST_F(Tokenize, ReportsTheTypeOfAValueThatIsNoText) {
   const auto error_for = [this](const std::string& line) {
     options_.inputs = {folder_.write("a.jsonl", line + "\n")};
     return error();
@@ -349,7 +349,7 @@ TEST_F(Tokenize, HalfASurrogatePairIsNoText) {
   EXPECT_EQ(documents_of(output()), (std::vector<std::vector<Tokens>>{{tokens_of("\xF0\x9F\x98\x80")}}));
 }
 
-TEST_F(Tokenize, AByteOrderMarkIsNoPartOfJsonLinesAndStaysInText) {
+TEST_F(Tokenize, AByteOrderMarkIsSkippedInJsonLinesAndKeptInText) {
   const std::string mark = "\xEF\xBB\xBF", line = "{\"text\": \"x\"}\n";
   options_.inputs = {folder_.write("a.jsonl", mark + line), folder_.write("b.txt", mark + "b")};
   run();
@@ -359,7 +359,7 @@ TEST_F(Tokenize, AByteOrderMarkIsNoPartOfJsonLinesAndStaysInText) {
   EXPECT_THAT(error(), HasSubstr("c.jsonl:2:1: error: broken JSON: unexpected byte-order mark here"));
 }
 
-TEST_F(Tokenize, NamesTheFirstBrokenLineWhoeverReadsIt) {
+TEST_F(Tokenize, EveryWorkerNamesTheFirstBrokenLine) {
   std::string lines = many_lines();
   lines.insert(lines.find('\n', lines.size() / 2) + 1, "{]\n");
   lines += "{]\n";
@@ -428,7 +428,7 @@ TEST_F(Tokenize, FilesOfOtherEncodingsAreNamed) {
   EXPECT_THAT(error(), HasSubstr("f.txt:2: error: a NUL byte"));
 }
 
-TEST_F(Tokenize, RefusesWhatItCannotRead) {
+TEST_F(Tokenize, RefusesUnreadableInputs) {
   options_.inputs = {folder_.write("a.parquet", "PAR1")};
   EXPECT_THAT(error(), HasSubstr("a Parquet file"));
   options_.inputs = {(folder_ / "nothing*").string()};
@@ -565,7 +565,7 @@ INSTANTIATE_TEST_SUITE_P(Inputs, Interrupted,
                                          Interruption{"text", ".txt", 1}),
                          [](const auto& test) { return std::string(test.param.name); });
 
-TEST_F(Tokenize, FilesThatAreThereAreReplacedOnlyWhenTold) {
+TEST_F(Tokenize, ExistingFilesAreReplacedOnlyOnRequest) {
   options_.inputs = {folder_.write("a.jsonl", many_lines())};
   run();
   const std::string before = bytes();
@@ -581,7 +581,7 @@ TEST_F(Tokenize, FilesThatAreThereAreReplacedOnlyWhenTold) {
 
 // After a process was killed while renaming its final files, the command resumes. A command with other
 // options is still refused and leaves the unfinished work unchanged.
-TEST_F(Tokenize, ItsOwnHalfNamedFilesAreNoReasonToStop) {
+TEST_F(Tokenize, ItsOwnPartiallyRenamedFilesAreNoError) {
   options_.inputs = {folder_.write("a.jsonl", many_lines())};
   stop_early();
   folder_.write("out_text_document.bin", "named before the process was killed");
@@ -595,7 +595,7 @@ TEST_F(Tokenize, ItsOwnHalfNamedFilesAreNoReasonToStop) {
   EXPECT_EQ(IndexedDataset::open(output())->documents(), std::ssize(documents_of(output())));
 }
 
-TEST_F(Tokenize, WorkOfOtherOptionsIsNotContinued) {
+TEST_F(Tokenize, WorkWithOtherOptionsIsNotContinued) {
   options_.inputs = {folder_.write("a.jsonl", many_lines())};
   stop_early();
   options_.append_eod = false;
@@ -605,7 +605,7 @@ TEST_F(Tokenize, WorkOfOtherOptionsIsNotContinued) {
 }
 
 // An invalid line has its correct line number, even if an earlier call read the lines before it.
-TEST_F(Tokenize, LinesAreCountedOnWhereWorkGoesOn) {
+TEST_F(Tokenize, ResumedWorkContinuesTheLineNumbers) {
   options_.inputs = {folder_.write("a.jsonl", "{\"text\": \"x\"}\n"),
                      folder_.write("b.jsonl", many_lines() + "{]\n")};
   options_.workers = 1;

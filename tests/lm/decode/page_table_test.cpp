@@ -38,7 +38,7 @@ std::int64_t read(PageTable& table, Sequence& s, const Tokens& tokens) {
   return known;
 }
 
-TEST(PageTable, TextsThatBeginAlikeShareThePagesOfTheirBeginning) {
+TEST(PageTable, TextsWithACommonPrefixSharePages) {
   PageTable table(10, 4);
   Sequence a, b;
   EXPECT_EQ(read(table, a, numbers(10)), 0);
@@ -57,7 +57,7 @@ TEST(PageTable, TextsThatBeginAlikeShareThePagesOfTheirBeginning) {
   EXPECT_EQ(table.free(), 10);
 }
 
-TEST(PageTable, APageOfSeveralSequencesIsCopiedBeforeOneWrites) {
+TEST(PageTable, SharedPagesAreCopiedBeforeAWrite) {
   PageTable table(10, 4);
   Sequence a, b;
   read(table, a, numbers(6));
@@ -72,7 +72,7 @@ TEST(PageTable, APageOfSeveralSequencesIsCopiedBeforeOneWrites) {
   EXPECT_TRUE(copies.empty()) << "only b uses the page now";
 }
 
-TEST(PageTable, TakesThePagesFirstThatHaveBeenFreeForTheLongest) {
+TEST(PageTable, ReusesTheLongestFreePagesFirst) {
   PageTable table(4, 4);
   Sequence a, b, c;
   read(table, a, numbers(8));
@@ -84,7 +84,7 @@ TEST(PageTable, TakesThePagesFirstThatHaveBeenFreeForTheLongest) {
   EXPECT_EQ(table.match(Tokens{50, 51, 52, 53, 54}), 5);
 }
 
-TEST(PageTable, ChangesNothingWhereTooFewAreFree) {
+TEST(PageTable, ChangesNothingIfTooFewPagesAreFree) {
   PageTable table(3, 4);
   Sequence a;
   read(table, a, numbers(6));
@@ -98,7 +98,7 @@ TEST(PageTable, ChangesNothingWhereTooFewAreFree) {
 }
 
 // Compares with a model of the memory: at any time, each sequence's pages hold the tokens that it has read.
-TEST(PageTable, PagesHoldWhatTheirSequencesHaveRead) {
+TEST(PageTable, PagesContainTheTokensOfTheirSequences) {
   constexpr std::int64_t kPages = 12, kPageTokens = 4;
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     const RandomStream random(seed, RandomPurpose::kTest);

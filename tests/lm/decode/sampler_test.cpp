@@ -22,7 +22,7 @@ std::map<std::int32_t, int> draw(const std::vector<float>& logits, const Samplin
   return result;
 }
 
-TEST(Sampler, ZeroTemperatureTakesTheLikeliestAndTheFirstOfEquals) {
+TEST(Sampler, ZeroTemperatureTakesTheFirstOfTheMostProbableTokens) {
   EXPECT_EQ(sample_token(std::vector<float>{0, 3, 1, 3}, {.temperature = 0}, 7), 1);
 }
 
@@ -54,14 +54,14 @@ TEST(Sampler, TopPStopsWhereTheSumReachesIt) {
 }
 
 // Top-p is relative to the probability that top-k keeps: 0.57 of 0.7 is less than the first token's 0.4.
-TEST(Sampler, TopPIsAShareOfWhatTopKLeft) {
+TEST(Sampler, TopPIsAFractionOfTheTopKTokens) {
   std::vector<float> logits{std::log(0.4F), std::log(0.2F), std::log(0.1F)};
   logits.resize(33, std::log(0.01F));
   EXPECT_EQ(draw(logits, {.temperature = 1, .top_k = 3, .top_p = 0.57}, 300).size(), 1U);
   EXPECT_EQ(draw(logits, {.temperature = 1, .top_p = 0.57}, 300).size(), 2U);
 }
 
-TEST(Sampler, SortsAsFarAsTopPReaches) {
+TEST(Sampler, SortsOnlyTheTokensThatTopPNeeds) {
   // Probabilities are nearly uniform, so top-p keeps half of the tokens, more than the sampler sorts at
   // first.
   std::vector<float> logits(1000);
@@ -93,7 +93,7 @@ TEST(Sampler, TheDrawIsAFunctionOfSeedAndPosition) {
   EXPECT_NE(series(1), series(2));
 }
 
-TEST(Sampler, TheLikeliestAreAsGoodAsAll) {
+TEST(Sampler, TopTokensAreEnough) {
   std::vector<float> logits;
   for (int i = 0; i < 300; ++i) logits.push_back(static_cast<float>(i * 37 % 101) * 0.1F);  // with ties
   std::vector<std::int32_t> ids(logits.size());
@@ -112,7 +112,7 @@ TEST(Sampler, TheLikeliestAreAsGoodAsAll) {
   EXPECT_EQ(top_k_needed({.temperature = 1, .top_p = 0.5}), 0);
 }
 
-TEST(Sampler, RefusesNumbersThatAreNone) {
+TEST(Sampler, RefusesLogitsWithoutADistribution) {
   const SamplingSettings settings;
   EXPECT_THROW(sample_token(std::vector<float>{0, std::nanf("")}, settings, 0), Error);
   EXPECT_THROW(sample_token(std::vector<float>{0, kInfinity}, settings, 0), Error);

@@ -115,7 +115,7 @@ std::string name_of(const testing::TestParamInfo<NamedConfig>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Configs, Schedules, testing::ValuesIn(all_configs()), name_of);
 
-TEST_P(Schedules, OfAnyKindWriteEachTextAsAlone) {
+TEST_P(Schedules, OfAnyKindGenerateEachTextAsAlone) {
   const ModelConfig& config = GetParam().config;
   ReaderSettings settings{.capacity = 160, .pass_tokens = 24, .sequences = 4};
   const std::vector<DecodeRequest> requests = some_requests(config);
@@ -130,7 +130,7 @@ TEST_P(Schedules, OfAnyKindWriteEachTextAsAlone) {
   EXPECT_GT(counts.shared, 0);
 }
 
-TEST(Scheduler, AStormOfPreemptionsEnds) {
+TEST(Scheduler, ManyPreemptionsEnd) {
   const ModelConfig config = longer(tiny_config());
   ReaderSettings settings{.capacity = 200, .pass_tokens = 16, .sequences = 8};
   settings.pages = settings.pages_for(settings.capacity);
@@ -159,7 +159,7 @@ double log_softmax(const std::vector<float>& row, std::int32_t id) {
   return static_cast<double>(row[static_cast<std::size_t>(id)]) - largest - std::log(sum);
 }
 
-TEST(Scheduler, LogProbsAreThoseOfOnePassOverTheWholeText) {
+TEST(Scheduler, LogProbsEqualOnePassOverTheText) {
   ModelConfig capped = longer(tiny_config());
   capped.logit_cap = 4;
   for (const ModelConfig& config : {longer(tiny_config()), capped}) {
@@ -191,7 +191,7 @@ TEST(Scheduler, LogProbsAreThoseOfOnePassOverTheWholeText) {
 }
 
 // If texts of a group share a prompt, the scheduler reads and stores this prompt once.
-TEST(Scheduler, AGroupSharesItsPrompt) {
+TEST(Scheduler, SamplesOfAPromptShareItsPages) {
   const ModelConfig config = longer(tiny_config());
   const auto decoder = decoder_of(config, {.capacity = 256, .pass_tokens = 64, .sequences = 8});
   const std::int64_t prompt = 2 * kPage + 10, pages = decoder->reader().settings().all_pages();
@@ -209,7 +209,7 @@ TEST(Scheduler, AGroupSharesItsPrompt) {
 }
 
 // Delta rules and convolutions have no pages, so their states are copied.
-TEST(Scheduler, AGroupSharesStates) {
+TEST(Scheduler, SamplesOfAPromptGetCopiesOfItsState) {
   for (const NamedConfig& named : all_configs()) {
     const ModelConfig& config = named.config;
     if (!config.any_keeps(Keeps::kInputs) && !config.any_keeps(Keeps::kState)) continue;
@@ -233,7 +233,7 @@ TEST(Scheduler, AGroupSharesStates) {
   }
 }
 
-TEST(Scheduler, CancelledTextsGiveTheirPagesBack) {
+TEST(Scheduler, CancelledTextsReleaseTheirPages) {
   const ModelConfig config = longer(tiny_config());
   const auto decoder = decoder_of(config, {.capacity = 128, .pass_tokens = 32, .sequences = 2});
   const std::int64_t pages = decoder->reader().settings().all_pages();
@@ -257,7 +257,7 @@ TEST(Scheduler, CancelledTextsGiveTheirPagesBack) {
 }
 
 // While a long prompt is read, other texts continue.
-TEST(Scheduler, StepsReadNoMoreThanTheirBudgetAndWriteAllTheWhile) {
+TEST(Scheduler, StepsStayWithinTheirBudgetAndKeepGenerating) {
   const ModelConfig config = longer(tiny_config());
   const auto decoder = decoder_of(config, {.capacity = 256, .pass_tokens = 10, .sequences = 4});
   for (std::int32_t i = 0; i < 3; ++i) decoder->submit({.prompt = {i}, .settings = {.max_tokens = 100}});
@@ -275,7 +275,7 @@ TEST(Scheduler, StepsReadNoMoreThanTheirBudgetAndWriteAllTheWhile) {
   EXPECT_EQ(decoder->counts().written - written, 4);
 }
 
-TEST(Scheduler, RefusesWhatCannotBeWritten) {
+TEST(Scheduler, RefusesImpossibleRequests) {
   const ModelConfig config = tiny_config();
   const auto decoder = decoder_of(config, {.capacity = 20, .sequences = 2});
   const auto refused = [&](std::vector<std::int32_t> prompt, SamplingSettings sampling = {}) {

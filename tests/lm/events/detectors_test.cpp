@@ -251,7 +251,7 @@ TEST(Detectors, AMonitorReportsWarnings) {
   EXPECT_THAT(recorded_warnings(folder.warnings_file(), env), IsEmpty());
 }
 
-TEST(RunEndings, AreReadAsWritten) {
+TEST(RunEndings, RoundTrip) {
   FaultEnv env;
   const Path folder = "/home/me/run";
   make_folders(folder, env);

@@ -59,7 +59,7 @@ TEST(ToJson, RoutingIsListsOverLayers) {
   EXPECT_THAT(to_json(r), HasSubstr(R"("routing":{"layer":[0],"imbalance":[1.0],"dropped":[0.0]})"));
 }
 
-TEST(ToJson, HoldsEveryBitOfTheNumbers) {
+TEST(ToJson, KeepsEveryBitOfNumbers) {
   IterationRecord r = record(7);
   r.lm_loss = static_cast<float>(1.0F / 3.0F);
   r.grad_norm = std::numeric_limits<double>::quiet_NaN();
@@ -77,7 +77,7 @@ TEST(ToJson, HoldsEveryBitOfTheNumbers) {
   EXPECT_EQ(iteration_of_line(line), 7);
 }
 
-TEST(ToJson, BytesThatAreNoTextDoNotStopARun) {
+TEST(ToJson, InvalidUtf8DoesNotStopARun) {
   IterationRecord r = record(1);
   r.other_losses = {{"bad\xff\nname", 1.0}};
   const std::string line = to_json(r);

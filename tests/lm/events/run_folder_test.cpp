@@ -8,7 +8,7 @@
 namespace primus {
 namespace {
 
-TEST(RunFolder, IsPrimusLayout) {
+TEST(RunFolder, HasAmdPrimussLayout) {
   const RunFolder run({"./output", "amd", "root", "llama-pretrain"});
   EXPECT_EQ(run.root(), "./output/amd/root/llama-pretrain");
   EXPECT_EQ(run.rank_logs("pre_trainer", 3), "./output/amd/root/llama-pretrain/logs/pre_trainer/rank-3");
@@ -33,7 +33,7 @@ TEST(RunFolder, NamesMayBeNestedButStayInTheWorkspace) {
   EXPECT_THROW(RunFolder({"/w", "g", "u", "e"}).rank_logs("../x", 0), Error);
 }
 
-TEST(RunFolder, CreateReportsAFolderThatCannotBe) {
+TEST(RunFolder, CreateReportsAnImpossibleFolder) {
   FaultEnv env;
   const RunFolder run({"/w", "g", "u", "e"});
   run.create(env);
@@ -42,7 +42,7 @@ TEST(RunFolder, CreateReportsAFolderThatCannotBe) {
   EXPECT_THROW(RunFolder({"/file", "g", "u", "e"}).create(env), Error);
 }
 
-TEST(RunLock, LetsOneProcessIn) {
+TEST(RunLock, AdmitsOneProcess) {
   const test::TemporaryFolder folder;
   {
     const RunLock held(folder.path());

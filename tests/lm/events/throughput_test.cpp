@@ -34,7 +34,7 @@ TEST(ThroughputMeter, AnIterationFasterThanThePeakRaisesIt) {
   EXPECT_EQ(unknown.peak(), 0);
 }
 
-TEST(ThroughputMeter, AnIterationThatIsTooFastIsNotBelieved) {
+TEST(ThroughputMeter, ImpossiblyFastIterationsAreIgnored) {
   ThroughputMeter meter({.peak_flops_per_device = 100});
   EXPECT_FALSE(meter.update(1, {.seconds = 1, .tokens = 1, .model_flops = 201}, 0).now.mfu);
   EXPECT_EQ(meter.peak(), 100);
@@ -45,7 +45,7 @@ TEST(ThroughputMeter, AnIterationThatIsTooFastIsNotBelieved) {
   EXPECT_EQ(meter.peak(), 190);
 }
 
-TEST(ThroughputMeter, NoPeakNoMfu) {
+TEST(ThroughputMeter, WithoutAPeakThereIsNoMfu) {
   ThroughputMeter meter({});
   EXPECT_FALSE(meter.update(1, {.seconds = 1.0, .tokens = 1, .model_flops = 1}, 0.0).now.mfu.has_value());
 }
@@ -70,7 +70,7 @@ TEST(ThroughputMeter, AveragesSkipAndRestart) {
   EXPECT_DOUBLE_EQ(t[5].average->seconds_per_iteration, 4.0);
 }
 
-TEST(ThroughputMeter, EtaCountsWhatLiesBetweenIterations) {
+TEST(ThroughputMeter, TheEtaIncludesTimeBetweenIterations) {
   ThroughputMeter meter({.train_iters = 100});
   std::optional<double> eta;
   double now = 0.0;

@@ -154,7 +154,7 @@ class Failing final : public RunListener {
   int calls = 0;
 };
 
-TEST(TrainingMonitor, AListenerThatFailsIsNamedOnceAndHoldsUpNobody) {
+TEST(TrainingMonitor, AFailedListenerIsNamedOnceAndDelaysNothing) {
   FaultEnv env;
   Failing view;
   MonitoredRun run(env, {.view = &view});

@@ -112,7 +112,7 @@ TEST(FitPrompt, KeepsTheEndOfThePrompt) {
   EXPECT_EQ(fit_prompt(tokens, 1, 100).size(), 1U);
 }
 
-TEST(OpeningWords, AreWholeAndBeginASentenceIfTheyCan) {
+TEST(OpeningWords, AreCompleteAndBeginASentenceIfPossible) {
   const auto words = [](std::string_view text, std::size_t maximum = 4) {
     return std::string(opening_words(text, maximum));
   };

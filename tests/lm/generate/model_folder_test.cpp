@@ -136,7 +136,7 @@ TEST(ModelWeights, LoadIntoADecoder) {
   EXPECT_NE(logits[0], logits[1]);
 }
 
-TEST(StopIds, AreAllThatTheFolderLists) {
+TEST(StopIds, IncludeAllThatTheFolderLists) {
   const TemporaryFolder folder;
   const ModelFolder model{folder.path(), {}};
   ModelConfig config = test::tiny_config();
@@ -159,7 +159,7 @@ TEST(StopIds, AreAllThatTheFolderLists) {
   EXPECT_THROW(load_stop_ids(model, config, *tokenizer), Error);
 }
 
-TEST(SamplingDefaults, AreThoseOfTheFile) {
+TEST(SamplingDefaults, ComeFromTheFile) {
   const TemporaryFolder folder;
   const auto read = [&](const char* text) {
     write_file(folder.path() / "generation_config.json", text);

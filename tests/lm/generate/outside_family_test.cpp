@@ -166,7 +166,7 @@ TEST(OutsideFamily, TrainsSavesReloadsAndGenerates) {
   EXPECT_EQ(generate(other, prompt, settings).ids, text);
 }
 
-TEST(OutsideFamily, DecodesAsItWasTrained) {
+TEST(OutsideFamily, DecodesAsTrained) {
   const ModelConfig config = small_config();
   const FamilyRegistry registry = families();
   const auto tokens = test::some_tokens(60, config.vocab);
@@ -176,7 +176,7 @@ TEST(OutsideFamily, DecodesAsItWasTrained) {
   for (std::size_t i = 0; i < logits.size(); ++i) EXPECT_NEAR(logits[i], reference.back()[i], 1e-4) << i;
 }
 
-TEST(OutsideFamily, IsUnknownWithoutItsLine) { EXPECT_THROW(builtin_families().find("parallel"), Error); }
+TEST(OutsideFamily, IsUnknownWithoutItsEntry) { EXPECT_THROW(builtin_families().find("parallel"), Error); }
 
 }  // namespace
 }  // namespace primus

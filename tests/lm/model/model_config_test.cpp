@@ -304,7 +304,7 @@ TEST(ModelConfig, CountsFlopsAsMegatronDoes) {
   EXPECT_NEAR(training_flops(c, 1, 8192) / 8192 / 1e9, 51.47, 0.01);
 }
 
-TEST(RopeTable, StretchesLongWavelengthsOnly) {
+TEST(RopeTable, StretchesOnlyLongWavelengths) {
   json root = small_llama();
   root["rope_theta"] = 500000.0;
   root["head_dim"] = 64;
@@ -322,7 +322,7 @@ TEST(RopeTable, StretchesLongWavelengthsOnly) {
   EXPECT_NEAR(sin_b[31] * 8.0F, sin_a[31], 1e-7);  // the slowest is divided by the factor: sin x = x here
 }
 
-TEST(RopeTable, EqualLimitsLeaveNothingBetween) {
+TEST(RopeTable, EqualLimitsGiveNoRamp) {
   json root = small_llama();
   root["rope_theta"] = 500000.0;
   root["head_dim"] = 64;

@@ -26,7 +26,7 @@ std::string refusal(Call&& call) {
   return "none";
 }
 
-TEST(SplitBlocks, GivesAllStagesAlikeUnlessToldOtherwise) {
+TEST(SplitBlocks, DividesEvenlyByDefault) {
   EXPECT_EQ(split_blocks(8, {4, 1}), (Blocks{2, 2, 2, 2}));
   EXPECT_EQ(split_blocks(8, {2, 2}), (Blocks{2, 2, 2, 2}));
   // The last stage also computes the loss, so the last stage is the first one to get one block fewer. Next
@@ -49,7 +49,7 @@ TEST(SplitBlocks, GivesAllStagesAlikeUnlessToldOtherwise) {
   EXPECT_EQ(split_blocks(15, {2, 2}, {.loss = true}), (Blocks{4, 4, 4, 3}));
 }
 
-TEST(SplitBlocks, SaysWhichNumberToChange) {
+TEST(SplitBlocks, NamesTheNumberToChange) {
   EXPECT_EQ(refusal([] {
               split_blocks(7, {4, 1}, {.first = 2});
             }),
@@ -88,7 +88,7 @@ TEST(ParseLayout, ReadsMegatronsNotation) {
   EXPECT_EQ(parse_layout("Et*3|(tt|)*29,mL", 61, 1), deepseek);
 }
 
-TEST(ParseLayout, RefusesWhatIsNoLayoutOfTheModel) {
+TEST(ParseLayout, RefusesInvalidLayouts) {
   const auto of = [](const char* layout, std::int64_t blocks = 4, std::int64_t modules = 0) {
     return refusal([&] { parse_layout(layout, blocks, modules); });
   };

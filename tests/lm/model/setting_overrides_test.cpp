@@ -102,7 +102,7 @@ Outcome outcome(const std::string& preset, const std::string& setting, const Mod
   }
 }
 
-TEST(SettingOverrides, AreTakenOrRefusedOnEveryMixture) {
+TEST(SettingOverrides, AreAcceptedOrRefusedOnEveryMixture) {
   const FamilyRegistry families = builtin_families();
   // Megatron-LM's switches without meaning for these families (Family::switches).
   const std::set<std::pair<std::string, std::string_view>> either = {
@@ -152,7 +152,7 @@ Warnings warnings(const std::string& preset, const std::vector<std::string>& ove
 }
 
 // Adapters for a module that latent attention does not have give a warning.
-TEST(SettingOverrides, OfModulesThatAreNotThereAreWarnedAbout) {
+TEST(SettingOverrides, OfAbsentModulesGiveAWarning) {
   const std::string load = "load=weights";
   const Warnings warning{
       "command line: latent attention has no linear_qkv, so its queries, keys and values have no adapters, "
@@ -168,7 +168,7 @@ TEST(SettingOverrides, OfModulesThatAreNotThereAreWarnedAbout) {
 }
 
 // Without trainable weights, a step has no loss to minimise.
-TEST(SettingOverrides, AdaptersOfNothingAreRefused) {
+TEST(SettingOverrides, AdaptersWithoutAModuleAreRefused) {
   std::string layers = "lfm_layer_types=[conv";
   for (int layer = 1; layer < 16; ++layer) layers += ", conv";
   layers += "]";
@@ -212,7 +212,7 @@ TEST(SettingOverrides, KeysOfOtherKindsOfLayersAreNamed) {
 }
 
 // Changing a width that no layer uses gives a warning.
-TEST(SettingOverrides, OfLayersThatAreNotThereAreWarnedAbout) {
+TEST(SettingOverrides, OfAbsentLayersGiveAWarning) {
   const Warnings warning{
       "command line: ffn_hidden_size affects only blocks without experts, but every block has experts: their "
       "width is moe_ffn_hidden_size"};
@@ -250,7 +250,7 @@ TEST(SettingOverrides, DeepSeekMayBeDense) {
 }
 
 // If two widths must agree, the hint names the width that was not changed.
-TEST(SettingOverrides, OfOneWidthNameTheOther) {
+TEST(SettingOverrides, OfOneWidthMentionTheOtherWidth) {
   const auto hint = [](const std::string& preset, const std::vector<std::string>& overrides) {
     try {
       model_config_of(experiment(preset, overrides), std::nullopt, builtin_families());

@@ -101,7 +101,7 @@ class MtpWeights : public testing::Test {
   Path folder_ = Path(testing::TempDir()) / ("mtp_weights." + std::to_string(getpid()));
 };
 
-TEST_F(MtpWeights, ExportAndImportAreByteForByte) {
+TEST_F(MtpWeights, ExportAndImportKeepEveryByte) {
   const BuiltModel first(with_mtp(2, true), 1);
   write(first);
   const auto tensors = tensors_of(first);
@@ -138,7 +138,7 @@ TEST_F(MtpWeights, CopiesMayBeMissingAndMustBeEqual) {
 }
 
 // transformers ties head and embedding only if they are equal.
-TEST_F(MtpWeights, TheHeadOfATiedModelIsItsEmbedding) {
+TEST_F(MtpWeights, ATiedModelsHeadIsItsEmbedding) {
   ModelConfig tied = with_mtp(0, false);
   tied.tied_embeddings = true;
   const BuiltModel source(tied, 1);
@@ -159,14 +159,14 @@ TEST_F(MtpWeights, TheHeadOfATiedModelIsItsEmbedding) {
   }
 }
 
-TEST_F(MtpWeights, MissingModulesAreRefusedWithTheWayOut) {
+TEST_F(MtpWeights, MissingModulesAreRefusedWithAHint) {
   write(BuiltModel(with_mtp(1, true), 1));
   const std::string text = refusal(with_mtp(2, true));
   EXPECT_NE(text.find("layers.3"), std::string::npos) << text;
   EXPECT_NE(text.find("mtp_num_layers"), std::string::npos) << text;
 }
 
-TEST_F(MtpWeights, ArePassedOverWhereTheyAreNotEnabled) {
+TEST_F(MtpWeights, AreSkippedIfMtpIsDisabled) {
   const BuiltModel source(with_mtp(1, true), 1);
   write(source);
   BuiltModel plain(with_mtp(1, false), 2);
@@ -179,7 +179,7 @@ TEST_F(MtpWeights, ArePassedOverWhereTheyAreNotEnabled) {
 }
 
 // Training checkpoints: complete for further training, and usable for generation.
-TEST_F(MtpWeights, OfATrainingCheckpoint) {
+TEST_F(MtpWeights, LoadFromATrainingCheckpoint) {
   const BuiltModel source(with_mtp(1, true), 1);
   Snapshot snapshot;
   snapshot.iteration = 3;

@@ -317,7 +317,7 @@ TEST(UpdateRules, MuonWithNarrowProductsIsNearTheReference) {
   }
 }
 
-TEST(UpdateRules, MuonsMatricesAreExpertsAndPublishedTensors) {
+TEST(UpdateRules, MuonTreatsExpertsAndPublishedTensorsAsMatrices) {
   ParameterStore store;
   declare(store);
   const UpdateRules rules = update_rules_of({.optimizer = "muon"});
@@ -336,7 +336,7 @@ TEST(UpdateRules, MuonsMatricesAreExpertsAndPublishedTensors) {
 }
 
 // States have memory only for the elements that their rule updates.
-TEST(UpdateRules, StatesTakeWhatTheirRuleNeeds) {
+TEST(UpdateRules, StatesHaveTheSizeThatTheirRuleNeeds) {
   const auto persistent = [](const TrainerConfig& config) {
     engine::Rank rank(turbo::make_cpu_device(1));
     ParameterStore store;
@@ -368,7 +368,7 @@ TEST(UpdateRules, StatesTakeWhatTheirRuleNeeds) {
 
 // An 8-bit state has one byte per element and 2 bytes per block. Each parameter has whole blocks. A
 // checkpoint has 2 bytes per element of the parameters, without padding.
-TEST(UpdateRules, StatesInEightBitsTakeAByteAndAScaleForABlock) {
+TEST(UpdateRules, StatesInEightBitsNeedAByteAndAScalePerBlock) {
   struct Outcome {
     std::int64_t states = 0, in_checkpoint = 0, elements = 0;
   };

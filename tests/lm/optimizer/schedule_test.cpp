@@ -39,7 +39,7 @@ TEST(Schedule, WarmsUpFromZero) {
 }
 
 // Fine-tuning may have only one or two steps, so every step has a rate above 0.
-TEST(Schedule, ARunFromWeightsBeginsWithTheFirstShareOfItsWarmUp) {
+TEST(Schedule, ARunFromWeightsBeginsWithTheFirstWarmUpStep) {
   config::TrainerConfig c = base("cosine");
   const Schedule s(c, /*from_weights=*/true);
   EXPECT_DOUBLE_EQ(s.learning_rate(0), 1e-3 / 11);

@@ -88,7 +88,7 @@ TEST(Mlflow, AResumedRunContinuesTheSameRun) {
   EXPECT_NE(write_mlflow_run(store, make_run(folder.path() / "other", 1)).run_id, first.run_id);
 }
 
-TEST(Mlflow, NamesAreTheExperimentsAndTheStores) {
+TEST(Mlflow, NamesComeFromTheExperimentAndTheStore) {
   const test::TemporaryFolder folder;
   const Path store = folder.path() / "mlruns";
   // An experiment that MLflow created, with its own number.

@@ -61,7 +61,7 @@ class Reports : public ::testing::Test {
   test::TemporaryFolder folder_;
 };
 
-TEST_F(Reports, StateOfARun) {
+TEST_F(Reports, TheStateOfARunIsShown) {
   const RunStatus finished = run_status(make_run("finished", 5, 5, 5));
   EXPECT_EQ(finished.state, RunState::kFinished);
   EXPECT_EQ(finished.step, 5);
@@ -76,7 +76,7 @@ TEST_F(Reports, StateOfARun) {
 }
 
 // The recorded end of a process takes precedence over the state of its files.
-TEST_F(Reports, WhyARunEnded) {
+TEST_F(Reports, TheReasonOfARunsEndIsShown) {
   using State = RunEnding::State;
   const auto ended = [&](const std::string& name, std::int64_t saved, const RunEnding& ending) {
     const Path folder = make_run(name, 5, 5, saved);
@@ -118,7 +118,7 @@ TEST_F(Reports, ADivergedRunIsNotPlainlyFinished) {
   EXPECT_EQ(run_status(folder).state, RunState::kFinished);
 }
 
-TEST_F(Reports, SettingsThatDiffer) {
+TEST_F(Reports, DifferentSettingsAreListed) {
   const Path a = make_run("a", 1, 5), b = make_run("b", 1, 6);
   EXPECT_THAT(differing_settings({run_status(a), run_status(b)}), ElementsAre("train_iters"));
   EXPECT_THAT(differing_settings({run_status(a)}), ElementsAre());
@@ -141,7 +141,7 @@ TEST_F(Reports, SettingsThatDiffer) {
             (std::map<std::string, std::string>{{"framework", "native"}}));
 }
 
-TEST_F(Reports, StepsOfARunThatWasGivenEpochs) {
+TEST_F(Reports, EpochsAreShownAsSteps) {
   const Path folder = make_run("epochs", 4, 9, 4);
   write_file(folder / "experiment.yaml", "      train_epochs: 2\n");
   EXPECT_EQ(run_status(folder).steps, std::nullopt);
@@ -154,7 +154,7 @@ TEST_F(Reports, StepsOfARunThatWasGivenEpochs) {
   EXPECT_FALSE(read_history(folder).metrics.curves().contains("train_iters"));
 }
 
-TEST_F(Reports, ARunningOneIsSeenByItsLockAndNotDisturbed) {
+TEST_F(Reports, ARunningRunIsDetectedByItsLock) {
   const Path folder = make_run("running", 5, 9, 5);
   EXPECT_FALSE(RunLock::held(folder));
   EXPECT_FALSE(Env::posix().status(folder / ".lock"));  // the query leaves no file
@@ -167,7 +167,7 @@ TEST_F(Reports, ARunningOneIsSeenByItsLockAndNotDisturbed) {
   const RunLock again(folder);
 }
 
-TEST_F(Reports, AskingDoesNotKeepARunFromStarting) {
+TEST_F(Reports, AReportDoesNotPreventAStart) {
   const Path folder = make_run("run", 1, 9);
   const int lock = open((folder / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   ASSERT_EQ(flock(lock, LOCK_SH), 0);  // takes the lock that a query takes, and holds it longer
@@ -180,7 +180,7 @@ TEST_F(Reports, AskingDoesNotKeepARunFromStarting) {
   close(lock);
 }
 
-TEST_F(Reports, CheckpointsMayLieElsewhere) {
+TEST_F(Reports, CheckpointsMayBeInAnotherFolder) {
   const Path folder = make_run("elsewhere", 5, 9);
   make_folders(folder_.path() / "saved here");
   write_file(folder_.path() / "saved here" / "latest", "iter_0000005\n");
@@ -189,7 +189,7 @@ TEST_F(Reports, CheckpointsMayLieElsewhere) {
   EXPECT_EQ(run_status(folder).state, RunState::kInterrupted);
 }
 
-TEST_F(Reports, DamagedRunsAreSaidToBe) {
+TEST_F(Reports, DamagedRunsAreReportedAsDamaged) {
   const Path garbage = make_run("garbage", 5, 9);
   write_file(garbage / "metrics.jsonl", "{\"iteration\":1,\"lm_loss\":2}\nno metrics\n");
   EXPECT_EQ(run_status(garbage).state, RunState::kDamaged);
@@ -309,7 +309,7 @@ TEST(Curves, ShortRunsAreKeptUnchanged) {
   EXPECT_EQ(curves.curves().at("x")[1].mean(), 3.5);
 }
 
-TEST_F(Reports, HistoryOfARun) {
+TEST_F(Reports, TheHistoryOfARunIsShown) {
   const Path folder = make_run("run", 4, 4, 4);
   MetricsFile evaluations(folder / "evaluations.jsonl", 0);
   for (const auto& [step, loss] : {std::pair(2, 3.0), std::pair(3, 2.5), std::pair(4, 2.75)}) {
@@ -364,7 +364,7 @@ TEST_F(Reports, NaNStaysVisible) {
 }
 
 // Names and settings come from other users' files, and must not become markup in the page.
-TEST_F(Reports, PageHoldsNoMarkupFromFiles) {
+TEST_F(Reports, ThePageContainsNoMarkupFromFiles) {
   const std::string evil = "</script><img src=x onerror=alert(1)><!--";
   const Path folder = make_run("run", 2, 2);
   write_file(folder / "experiment.yaml", "exp_name: \"" + evil + "\"\nworkspace: \"{{data}}{{program}}\"\n");
@@ -388,7 +388,7 @@ TEST_F(Reports, PageHoldsNoMarkupFromFiles) {
   EXPECT_TRUE(data.at("runs")[0].at("curves").contains(evil));
 }
 
-TEST_F(Reports, DamagedLinesAreCountedAndLeftOut) {
+TEST_F(Reports, DamagedLinesAreCountedAndSkipped) {
   const Path folder = make_run("run", 0, 9);
   write_file(folder / "metrics.jsonl",
              "{\"iteration\":1,\"lm_loss\":1}\nrubbish\n{\"iteration\":1,\"lm_loss\":7}\n"
@@ -448,7 +448,7 @@ class RecordedRuns : public Reports {
   RunFolder run_;
 };
 
-TEST_F(RecordedRuns, ReportsReadTheEventsOnly) {
+TEST_F(RecordedRuns, ReportsReadOnlyEvents) {
   using State = RunEnding::State;
   train(0, 5, RunEnding{.state = State::kStopped, .reason = "SIGTERM", .iteration = 5});
   // The steps after the checkpoint of step 3 were lost.
@@ -462,7 +462,7 @@ TEST_F(RecordedRuns, ReportsReadTheEventsOnly) {
   expect_same_without_either();
 }
 
-TEST_F(RecordedRuns, AKilledRunIsSeen) {
+TEST_F(RecordedRuns, AKilledRunIsRecognized) {
   train(0, 5, std::nullopt);
   EXPECT_EQ(run_status(run_.root()).state, RunState::kCrashed);
   EXPECT_EQ(run_status(run_.root()).reason, "killed");
@@ -487,7 +487,7 @@ TEST_F(RecordedRuns, ALostRankIsRecordedByTheLauncher) {
 }
 
 // The first steps were trained by a version of Primus that wrote no events.
-TEST_F(RecordedRuns, EventsThatBeginInTheMiddleAreNotTheWholeRun) {
+TEST_F(RecordedRuns, EventsThatBeginLateAreNotTheCompleteRun) {
   train(0, 3, std::nullopt);
   std::filesystem::remove_all(run_.root() / kEventsFolder);
   train(3, 6, RunEnding{.state = RunEnding::State::kStopped, .reason = "SIGTERM", .iteration = 6});

@@ -255,7 +255,7 @@ TEST_P(ShardedUpdates, EqualOneDeviceOnTwoRanks) {
 
 // With hybrid shards, split masters give the bits of fp32 masters. This includes experts and latent
 // attention, and routers, which are read in fp32.
-TEST(SplitMasters, TrainAsFp32MastersDoOnHybridShards) {
+TEST(SplitMasters, EqualFp32MastersOnHybridShards) {
   for (ModelConfig (*model)() : {tiny_llama, tiny_mixture, tiny_deepseek}) {
     SessionSettings settings = tiny_settings(DType::kBF16, model());
     const Way hybrid{.sharding = Sharding::kParameters, .shards = 2};

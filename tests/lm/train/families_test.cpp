@@ -54,7 +54,7 @@ TEST_P(Families, NothingChangesABit) {
 
 // The family primus_gpt consists of parts of published families. With the parts of one published family,
 // primus_gpt trains exactly as that family does.
-TEST(PrimusGpt, IsWhatItsPartsAre) {
+TEST(PrimusGpt, EqualsItsParts) {
   int compared = 0;
   for (const NamedConfig& named : golden_configs()) {
     ModelConfig config = named.config;
@@ -95,7 +95,7 @@ TEST(PrimusGpt, WithCapsNothingChangesABit) {
   }
 }
 
-TEST(PrimusGpt, WithCapsGradientsAreFiniteDifferences) {
+TEST(PrimusGpt, WithCapsGradientsEqualFiniteDifferences) {
   SessionSettings s = capped_settings(DType::kF32);
   s.step.microbatches = 1;
   // Chooses all experts, because a small step could change a choice.
@@ -115,7 +115,7 @@ TEST(PrimusGpt, WithCapsGradientsAreFiniteDifferences) {
 }
 
 // Each cap has an effect, in training and in evaluation, and needs no memory.
-TEST(PrimusGpt, CapsChangeTheLossAndNotTheMemory) {
+TEST(PrimusGpt, CapsChangeTheLossButNotTheMemory) {
   const auto losses = [](double of_output, double of_routers) {
     SessionSettings s = capped_settings(DType::kF32);
     s.model.logit_cap = of_output;

@@ -145,9 +145,7 @@ TEST_P(Invariants, TwoRunsAndAnyNumberOfThreadsAgree) {
 }
 
 // A whole step runs as on a GPU: the host cannot access the device memory, and streams run late.
-TEST_P(Invariants, TrainingRunsOnAGuardDevice) {
-  EXPECT_EQ(train(guard_device(), settings_), reference_);
-}
+TEST_P(Invariants, TrainingRunsOnAGuardDevice) { EXPECT_EQ(train(guard_device(), settings_), reference_); }
 
 TEST_P(Invariants, RecomputationChangesNothing) {
   std::vector<RecomputePolicy> policies;

@@ -27,7 +27,7 @@ std::map<std::string, std::vector<float>> biases_after_a_step(int ranks, const e
 
 // The first step routes equally on every mesh, so the histograms of scores are equal. The biases follow from
 // the histograms.
-TEST(QuantileBiases, AreThoseOfTheWholeStepOnAnyMesh) {
+TEST(QuantileBiases, AreEqualOnEveryMesh) {
   const auto one = biases_after_a_step(1, {});
   EXPECT_EQ(one.size(), 5U);  // four layers, and a module of multi-token prediction
   for (const auto& [name, bias] : one) {

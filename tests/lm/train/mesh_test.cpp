@@ -749,7 +749,7 @@ INSTANTIATE_TEST_SUITE_P(
 // Megatron-LM's global balance loss counts the choices of all data ranks so far. Data ranks with smaller
 // microbatches therefore train as one device with larger microbatches does. A mesh of tensor, context and
 // expert ranks also trains as one device does.
-TEST(StepBalance, ByTheChoicesOfAllDataRanksSoFar) {
+TEST(StepBalance, CountsTheChoicesOfAllDataRanks) {
   const auto train = [](int ranks, const MeshShape& shape, std::int64_t micro_batch, bool recompute,
                         bool of_step) {
     SessionSettings settings = tiny_settings(DType::kF32, tiny_qwen3_next());

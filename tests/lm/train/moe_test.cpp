@@ -144,7 +144,7 @@ Slopes slopes_of(TrainingRun& run) {
   return {slope(distance), slope(2 * distance)};
 }
 
-TEST_P(RouterTraining, GradientsAreFiniteDifferencesOfWhatIsReported) {
+TEST_P(RouterTraining, GradientsEqualFiniteDifferencesOfReportedLosses) {
   SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
   settings.model.moe.training = {};
   GetParam().set(settings.model.moe);

@@ -30,7 +30,7 @@ class MtpRuns : public WholeRuns {
   }
 };
 
-TEST_F(MtpRuns, ReportSaveAndGoOn) {
+TEST_F(MtpRuns, ReportSaveAndResume) {
   const Path whole = run("whole", {"mtp_num_layers=1"});
   for (const auto& [loss, mtp_loss] : losses("whole")) {
     EXPECT_GT(mtp_loss, 1);
@@ -49,7 +49,7 @@ TEST_F(MtpRuns, ReportSaveAndGoOn) {
     EXPECT_EQ(read_file(twice / file), read_file(whole / file)) << file;
 }
 
-TEST_F(MtpRuns, LoadedWeightsAreTrainedWithItOrWithout) {
+TEST_F(MtpRuns, LoadedWeightsAreTrainedWithOrWithoutMtp) {
   const Path with = run("with", {"mtp_num_layers=1"});
   const Path without = run("without", {load(with), "finetune=true"});
   EXPECT_EQ(losses("without").front().second, -1);
@@ -67,7 +67,7 @@ TEST_F(MtpRuns, LoadedWeightsAreTrainedWithItOrWithout) {
 }
 
 // Published weights, which have no manifest, must contain the modules.
-TEST_F(MtpRuns, PublishedWeightsMustHaveIt) {
+TEST_F(MtpRuns, PublishedWeightsMustHaveMtp) {
   const Path without = run("without", {});
   const Path model = folder_.path() / "model";
   make_folders(model);

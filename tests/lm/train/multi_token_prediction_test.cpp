@@ -281,7 +281,7 @@ INSTANTIATE_TEST_SUITE_P(Heads, Gradients, testing::Bool(),
 
 // Two microbatches of one sequence each, one with many labels and one with few, equal one microbatch with
 // both: every label has equal weight.
-TEST(MultiTokenPrediction, MicrobatchesWithUnlikeNumbersOfLabelsAreAsOne) {
+TEST(MultiTokenPrediction, MicrobatchesWithDifferentNumbersOfLabelsEqualOneBatch) {
   constexpr std::size_t kSequence = 16;
   const ModelConfig config = small_llama(2);
   TestBatch all(2 * kSequence, config.vocab, 5);
@@ -337,7 +337,7 @@ TEST(MultiTokenPrediction, MicrobatchesWithUnlikeNumbersOfLabelsAreAsOne) {
 
 // --- unchanged results
 
-TEST(MultiTokenPrediction, LeavesTheModelsOwnLossAlone) {
+TEST(MultiTokenPrediction, DoesNotChangeTheModelsOwnLoss) {
   MtpRun with(small_llama(1), false), without(small_llama(0), false);
   const StepResult a = with.step(), b = without.step();
   EXPECT_EQ(a.loss, b.loss);
@@ -361,7 +361,7 @@ TEST(MultiTokenPrediction, ScalesTheGradient) {
   EXPECT_NEAR(*a.mtp_loss, *MtpRun(small_llama(1), false).step().mtp_loss, 1e-5 * *a.mtp_loss);
 }
 
-TEST(MultiTokenPrediction, CostsNothingWhereItIsNotEnabled) {
+TEST(MultiTokenPrediction, CostsNothingIfDisabled) {
   const auto measure = [](ModelConfig config, std::int64_t layers, bool enabled) {
     config.mtp = {.layers = layers, .enabled = enabled};
     engine::Rank rank(turbo::make_cpu_device(1));
@@ -378,7 +378,7 @@ TEST(MultiTokenPrediction, CostsNothingWhereItIsNotEnabled) {
 }
 
 // The counts include one more block, a second use of the head, and the projection of the joined input.
-TEST(MultiTokenPrediction, IsCounted) {
+TEST(MultiTokenPrediction, CountsParametersAndFlops) {
   ModelConfig config = small_llama(1);
   const double with = training_flops(config, 1, 16);
   config.mtp.enabled = false;
@@ -410,7 +410,7 @@ TEST(MultiTokenPrediction, CountsItsExperts) {
 }
 
 // The block of a depth has the kind of the model's last layer.
-TEST(MultiTokenPrediction, BlocksAreLikeTheLast) {
+TEST(MultiTokenPrediction, BlocksEqualTheModelsLastBlock) {
   for (const bool dense : {false, true}) {
     ModelConfig config = tiny_deepseek();
     config.set_layers(&LayerSpec::feed_forward, &kMixture);
@@ -423,7 +423,7 @@ TEST(MultiTokenPrediction, BlocksAreLikeTheLast) {
   }
 }
 
-TEST(MultiTokenPrediction, NamesWhatGoesWrongInIt) {
+TEST(MultiTokenPrediction, NamesTheFaultyOperator) {
   MtpRun run(small_llama(1), false);
   for (engine::Parameter& p : run.session->store().parameters()) {
     if (p.name != "layers.1.attention.out") continue;

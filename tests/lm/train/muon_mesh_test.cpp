@@ -35,7 +35,7 @@ ModelConfig mixture() {
 // Sums over ranks round differently, and Muon multiplies small singular values by up to 494.
 constexpr double kTolerance = 1e-4;
 
-TEST(MuonOnMeshes, SpreadsExpertsAsOneDevice) {
+TEST(MuonOnMeshes, EqualsOneDeviceWithExpertRanks) {
   SessionSettings settings = muon_settings(mixture());
   const Outcome one = train_on_ranks(settings, 1, {}, kSteps, kMicrobatches);
   EXPECT_LT(one.losses.back(), one.losses.front());
@@ -47,7 +47,7 @@ TEST(MuonOnMeshes, SpreadsExpertsAsOneDevice) {
   }
 }
 
-TEST(MuonOnMeshes, RunsOnStagesAsOneDevice) {
+TEST(MuonOnMeshes, EqualsOneDeviceOnPipelineStages) {
   for (const ModelConfig& model : {tiny_llama(), mixture()}) {
     SessionSettings settings = muon_settings(model);
     const Outcome one = train_on_ranks(settings, 1, {}, kSteps, kMicrobatches);
@@ -85,7 +85,7 @@ double squares_of_update(const std::vector<float>& before, const std::vector<flo
 // sqrt(rows / columns). So the sum of squares of the update is about the number of rows. The matrix of 48 x
 // 80 gives 48. A tensor rank's part of 48 x 40 also gives 48. Half of the whole matrix's update would give
 // 24.
-TEST(MuonOnMeshes, TakesATensorRanksPartForAMatrix) {
+TEST(MuonOnMeshes, TreatsATensorRanksPartAsAMatrix) {
   ModelConfig model = tiny_llama();
   model.kv_heads = 4;
   model.layers = 1;
@@ -108,7 +108,7 @@ TEST(MuonOnMeshes, TakesATensorRanksPartForAMatrix) {
   }
 }
 
-TEST(MuonOnMeshes, HasTheSameBitsOnEveryLevelBesideTensorRanks) {
+TEST(MuonOnMeshes, HasTheSameBitsOnEveryShardingLevelWithTensorRanks) {
   ModelConfig dense = tiny_llama();
   dense.kv_heads = 4;
   for (const auto& [model, shape] :

@@ -28,7 +28,7 @@ SessionSettings damped(const OscillationSettings& oscillation, const ModelConfig
 // Linear layers and experts of blocks use MXFP4. Each of the four blocks has four matrices. Each matrix has
 // three products per microbatch, and a step has three microbatches. In a mixture, two matrices belong to
 // attention and two to experts.
-TEST(Mxfp4Training, TheProductsAreThoseOfTheBlocksLinearLayersAndExperts) {
+TEST(Mxfp4Training, TheBlocksLinearLayersAndExpertsUseFp4) {
   const auto rounded = [](const PrecisionRecipe& recipe, const ModelConfig& model) {
     const turbo::Meter plain = kernels_of(settings_with({}, model));
     turbo::Meter meter = kernels_of(settings_with(recipe, model));
@@ -41,14 +41,14 @@ TEST(Mxfp4Training, TheProductsAreThoseOfTheBlocksLinearLayersAndExperts) {
   EXPECT_EQ(rounded(kMxfp4, tiny_mixture()), 2 * 4 * 4 * 3 * 3);
 }
 
-TEST(Mxfp4Training, AStepTakesTheMemoryThatWasMeasured) {
+TEST(Mxfp4Training, AStepUsesTheMeasuredMemory) {
   for (const ModelConfig& model : {tiny_llama(), tiny_mixture()})
     expect_measured(train(settings_with(kMxfp4, model)));
   expect_measured(train(settings_with(kAtRandom)));
   expect_measured(train(damped({.period = 2})));
 }
 
-TEST(Mxfp4Training, NumbersAreNearThoseOfBf16AndABlockInBf16IsInBf16) {
+TEST(Mxfp4Training, ResultsAreNearBf16AndBf16BlocksAreExact) {
   for (const ModelConfig& model : {tiny_llama(), tiny_mixture(), tiny_deepseek()}) {
     const Outcome plain = train(settings_with({}, model)), fp4 = train(settings_with(kMxfp4, model));
     EXPECT_FALSE(fp4 == plain);
@@ -63,7 +63,7 @@ TEST(Mxfp4Training, RecomputationAndDeferredWeightGradientsChangeNoBit) {
     expect_no_bit_changed_by_the_order_of_work(settings_with(recipe));
 }
 
-TEST(Mxfp4Training, GradientsAreRoundedAtRandomByTheSeed) {
+TEST(Mxfp4Training, TheSeedDeterminesHowGradientsAreRounded) {
   const Outcome nearest = train(settings_with(kMxfp4)), random = train(settings_with(kAtRandom));
   EXPECT_EQ(nearest.losses[0], random.losses[0]);  // the forward products are equal
   EXPECT_FALSE(nearest == random);
@@ -75,7 +75,7 @@ TEST(Mxfp4Training, GradientsAreRoundedAtRandomByTheSeed) {
 
 // Each microbatch has its own blocks, so rounding does not depend on the number of ranks. Sums of gradients
 // differ in their last bits.
-TEST(Mxfp4Training, TwoRanksTrainAsOneAndEveryLevelOfShardingGivesTheSameBits) {
+TEST(Mxfp4Training, TwoRanksEqualOneRankAndShardingLevelsHaveTheSameBits) {
   for (const SessionSettings& settings : {settings_with(kMxfp4), settings_with(kAtRandom),
                                           damped({.start_step = 1, .period = 2, .ratio = 2})}) {
     // The tolerance covers nearly equal values that round to different, neighbouring FP4 values.
@@ -86,7 +86,7 @@ TEST(Mxfp4Training, TwoRanksTrainAsOneAndEveryLevelOfShardingGivesTheSameBits) {
 // The sizes divide into whole blocks for two ranks, so both ranks use the scales and random bits of a single
 // rank. In products of other sizes, the rounding of operands depends on the last bit of sums. This bit
 // differs between meshes.
-TEST(Mxfp4Training, TensorAndContextRanksTrainAsOne) {
+TEST(Mxfp4Training, TensorAndContextRanksEqualOneRank) {
   ModelConfig model = tiny_llama();
   model.layers = 2, model.hidden = 64, model.heads = 4, model.kv_heads = 2, model.head_dim = 32,
   model.ffn = 128, model.vocab = 96;
@@ -102,7 +102,7 @@ TEST(Mxfp4Training, TensorAndContextRanksTrainAsOne) {
   }
 }
 
-TEST(Mxfp4Training, ExpertRanksTrainAsOneUpToTheBlocksOfTheirTokens) {
+TEST(Mxfp4Training, ExpertRanksEqualOneRankUpToTokenBlocks) {
   ModelConfig model = tiny_mixture();
   model.moe.experts = 4;
   model.moe.training = {};
@@ -208,7 +208,7 @@ void expect_reference(const ModelConfig& model, bool split, int ranks = 1,
   EXPECT_LT(snapped, all / 2);
 }
 
-TEST(Mxfp4Training, WeightsThatOscillateEndAtTheirNumberAndOthersStay) {
+TEST(Mxfp4Training, OnlyOscillatingWeightsAreSetToFp4Values) {
   for (const bool split : {false, true}) {
     expect_reference(tiny_llama(), split);
     expect_reference(tiny_mixture(), split);
@@ -217,7 +217,7 @@ TEST(Mxfp4Training, WeightsThatOscillateEndAtTheirNumberAndOthersStay) {
 
 // Each rank applies the rule to its part of a matrix. The rule uses the FP4 values that the rank's products
 // use.
-TEST(Mxfp4Training, SoTheyDoOnTensorAndExpertRanks) {
+TEST(Mxfp4Training, OscillatingWeightsAreSetOnTensorAndExpertRanks) {
   expect_reference(tiny_llama(), false, 2, {.tensor = 2});
   ModelConfig mixture = tiny_mixture();
   mixture.moe.experts = 4;

@@ -201,13 +201,13 @@ TEST(Objective, FrozenModelsAreMeasured) {
 }
 
 // The phase before each update generates with the current weights.
-TEST(Objective, ModelsWriteBeforeAStep) {
+TEST(Objective, ModelsGenerateBeforeAStep) {
   const Trained trained = train(preferences(true), 1, {}, 4);
   EXPECT_NEAR(trained.losses[0], std::log(2.0), 1e-6);
   EXPECT_LT(trained.losses[3], trained.losses[0]);
 }
 
-TEST(Objective, EveryMeshIsOneDevice) {
+TEST(Objective, EveryMeshEqualsOneDevice) {
   for (const bool writes : {false, true}) {
     const Trained one = train(preferences(writes), 1, {});
     const std::vector<std::pair<int, engine::MeshShape>> meshes = {
@@ -236,7 +236,7 @@ TEST(Objective, EveryMeshIsOneDevice) {
 }
 
 // Along the gradient g, the loss grows at the rate |g|^2.
-TEST(Objective, WeighedLossesHaveTheRightGradient) {
+TEST(Objective, WeightedLossesHaveCorrectGradients) {
   SessionSettings settings = preferences(false);
   settings.step.microbatches = 1;
   engine::Rank rank(turbo::make_cpu_device(1));
@@ -285,7 +285,7 @@ class MaskRule final : public LossRule {
   void weigh(const TokenLosses&) override {}
 };
 
-TEST(Objective, ARuleThatChangesNothingTrainsTheSameBits) {
+TEST(Objective, ARuleWithoutEffectTrainsTheSameBits) {
   SessionSettings settings = tiny_settings();
   const test::TrainedState without = test::train(turbo::make_cpu_device(1), settings);
   settings.loss_rule = [] { return std::make_unique<MaskRule>(); };

@@ -216,7 +216,7 @@ TEST(PipelineBesideOtherAxes, EqualsOneDevice) {
 // without stages. The reason is the rounding of sums over the axes. If two tokens with nearly equal weights
 // compete for an expert's last place, a different one of the two may be dropped. Without a capacity limit,
 // results equal those of one device.
-TEST(PipelineBesideOtherAxes, OfAVHasTheBitsOfTheseAxesAlone) {
+TEST(PipelineBesideOtherAxes, AVScheduleHasTheBitsOfTheOtherAxes) {
   using Shape = engine::MeshShape;
   for (const double capacity : {1.1, 0.0}) {
     ModelConfig model = tiny_mixture();
@@ -255,7 +255,7 @@ TEST(PipelineMemory, FollowsTheSchedule) {
 }
 
 // Each stage has only its own parameters. An embedding shared by both ends counts once.
-TEST(PipelineParameters, LieOnTheirStageAndCountOnce) {
+TEST(PipelineParameters, AreOnTheirStageAndCountOnce) {
   const ModelConfig model = latent();  // multi-token prediction needs the embedding on the last stage
   std::vector<std::int64_t> counted(2, 0), stored(2, 0);
   std::int64_t whole = 0;

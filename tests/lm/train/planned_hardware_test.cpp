@@ -54,7 +54,7 @@ GroupTraffic traffic(const std::string& group, int ranks, comm::Kind kind, doubl
   return sent;
 }
 
-TEST(PlannedTime, IsTheWorkByTheRatesThatStepsReach) {
+TEST(PlannedTime, IsWorkDividedByRatesOfRealSteps) {
   const config::Hardware gpu = a_gpu();
   const auto computing = [&](const StepMeasurement& stage, DType compute) {
     return planned_time(gpu, {stage}, {}, 1, compute, 0).computing;
@@ -75,7 +75,7 @@ TEST(PlannedTime, IsTheWorkByTheRatesThatStepsReach) {
 
 // Groups use links within a host, and network cards between hosts. The cards of all GPUs in a host share the
 // traffic of a ring.
-TEST(PlannedTime, CommunicationIsByTheLinksOfTheGroup) {
+TEST(PlannedTime, CommunicationUsesTheLinksOfTheGroup) {
   const config::Hardware gpu = a_gpu();
   const auto seconds = [&](const GroupTraffic& sent, const engine::MeshShape& mesh, int world) {
     StepMeasurement stage = stage_with(5e14);
@@ -98,7 +98,7 @@ TEST(PlannedTime, CommunicationIsByTheLinksOfTheGroup) {
   EXPECT_DOUBLE_EQ(seconds(traffic("experts", 16, Kind::kAllToAll, 14e9), {.expert = 16}, 16), 1 + 0.1);
 }
 
-TEST(PlannedTime, DoubtsAreSaid) {
+TEST(PlannedTime, UncertaintiesAreReported) {
   config::Hardware gpu = a_gpu();
   EXPECT_THAT(doubts_about(gpu, {stage_with(1, 1)}), IsEmpty());
   gpu.peak_fp8_tflops = 0;
@@ -132,7 +132,7 @@ TrainingForecast forecast(const config::Experiment& e, int world) {
 
 // The memory of the hardware, minus the reserve for its driver and libraries, decides to the byte whether a
 // run fits.
-TEST(PlannedHardware, ItsMemoryDecides) {
+TEST(PlannedHardware, ItsMemoryDeterminesWhetherTheRunFits) {
   config::Hardware gpu = a_gpu();
   const auto planned = [&](double gib) {
     gpu.memory_gib = gib;
@@ -163,7 +163,7 @@ TEST(PlannedHardware, ItsMemoryDecides) {
 }
 
 // Weights, gradients and states are counted equally for every device.
-TEST(PlannedHardware, HoldsWhatTheRunHolds) {
+TEST(PlannedHardware, PlansTheMemoryOfTheRun) {
   const auto gpu = std::make_shared<const config::Hardware>(a_gpu());
   const TrainingForecast here = forecast(experiment("", nullptr, {"device=cpu"}), 4);
   const TrainingForecast there = forecast(experiment("", gpu), 4);
@@ -175,7 +175,7 @@ TEST(PlannedHardware, HoldsWhatTheRunHolds) {
 
 // Ranks that share experts reserve the max number of rows. The forecast also gives the memory for an even
 // load.
-TEST(PlannedHardware, TheWorstCaseOfExpertsIsTold) {
+TEST(PlannedHardware, TheWorstCaseOfExpertsIsReported) {
   const std::string experts =
       ", num_experts: 8, ffn_hidden_size: 64, moe_ffn_hidden_size: 64, moe_router_topk: 2, model_type: "
       "mixtral";
@@ -202,7 +202,7 @@ TEST(PlannedHardware, TheWorstCaseOfExpertsIsTold) {
 
 // A rank keeps activations for all rows of its experts. If the memory is too small for all rows, the rank
 // keeps fewer rows.
-TEST(PlannedHardware, FewerRowsOfExpertsAreKeptOnlyIfAllDoNotFit) {
+TEST(PlannedHardware, FewerExpertRowsAreKeptOnlyIfAllRowsDoNotFit) {
   const auto plan = [](const std::string& margin, double gib) {
     config::Hardware gpu = a_gpu();
     gpu.memory_gib = gib;

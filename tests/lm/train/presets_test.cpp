@@ -214,7 +214,7 @@ TEST(Presets, HaveThePublishedParameters) {
 
 // published_configs.json has the architecture keys of the models' config.json by preset. For Llama 4, these
 // keys are the text_config, which has its own model_type. Kimi K2 calls DeepSeek-V3's architecture kimi_k2.
-TEST(Presets, AreThePublishedArchitectures) {
+TEST(Presets, EqualThePublishedArchitectures) {
   const FamilyRegistry families = builtin_families();
   std::ifstream file(kSource / "tests/lm/train/published_configs.json");
   const nlohmann::json configs = nlohmann::json::parse(file);
@@ -236,7 +236,7 @@ TEST(Presets, AreThePublishedArchitectures) {
   }
 }
 
-TEST(Presets, EachIsInATableOrABaseOrAnotherName) {
+TEST(Presets, EachIsDocumentedOrABaseOrAnAlias) {
   const FamilyRegistry families = builtin_families();
   for (const auto& entry : fs::directory_iterator(kPresets / "models")) {
     if (entry.is_directory()) continue;  // presets of other frameworks (tests/backends)

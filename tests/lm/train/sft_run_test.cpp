@@ -77,7 +77,7 @@ TEST_F(SftRuns, AnEvaluationOfSeveralBatchesCountsEachLabelOnce) {
   EXPECT_NEAR(evaluated("four", 4, 1), one, 1e-5 * one);
 }
 
-TEST_F(SftRuns, GoOnBitForBitAndEvaluate) {
+TEST_F(SftRuns, ResumeBitForBitAndEvaluate) {
   const std::string data = questions("q.jsonl", 40);
   const std::vector<std::string> settings = {data,
                                              "enable_packed_sequences=true",
@@ -121,7 +121,7 @@ TEST_F(SftRuns, OtherConversationsAreRefused) {
 }
 
 // Four conversations per step train equally as four padded sequences and as two packs.
-TEST_F(SftRuns, PaddedAndPackedTrainTheSame) {
+TEST_F(SftRuns, PaddedAndPackedSamplesTrainEqually) {
   const std::string data = questions("q.jsonl", 4);
   run("padded", {data, "global_batch_size=4", "seq_length=48"});
   run("packed", {data, "global_batch_size=2", "seq_length=80", "enable_packed_sequences=true",
@@ -138,7 +138,7 @@ TEST_F(SftRuns, PaddedAndPackedTrainTheSame) {
 }
 
 // If every token is learned, training equals pretraining on text.
-TEST_F(SftRuns, AllLearnedIsPretraining) {
+TEST_F(SftRuns, TrainingOnAllTokensEqualsPretraining) {
   std::string text, ids;
   for (int i = 0; i < 48; ++i) {
     text += static_cast<char>('a' + i * 7 % 26);
@@ -155,7 +155,7 @@ TEST_F(SftRuns, AllLearnedIsPretraining) {
 
 // The prompt of a generated sample is the complete question, even if it is long, in the format used in
 // training.
-TEST_F(SftRuns, SamplesAskTheWholeQuestion) {
+TEST_F(SftRuns, SamplesContainTheCompleteQuestion) {
   const std::string question(300, 'q');
   run("run",
       {"sft_dataset_name=" + write("long.jsonl", "{\"question\": \"" + question + "\", \"answer\": \"a\"}\n"),

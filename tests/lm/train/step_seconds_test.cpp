@@ -177,7 +177,7 @@ Measured measure(const DeviceTiming* timing, bool traced) {
   return out;
 }
 
-TEST(StepSeconds, AreTheDevicesAlsoBeforeAPause) {
+TEST(StepSeconds, AreTheDevicesTimeEvenBeforeAPause) {
   const Measured without = measure(nullptr, false);
   EXPECT_EQ(without.reported, std::vector<std::optional<double>>(kSteps * kPauses));
   for (const bool traced : {false, true}) {

@@ -56,7 +56,7 @@ TEST(TrainingClock, EndsWithTheNearestStep) {
 
 // If the machine gets three times faster or slower after the first steps, the number of steps changes, not
 // the time.
-TEST(TrainingClock, AMachineThatChangesChangesTheStepsAndNotTheTime) {
+TEST(TrainingClock, AChangedSpeedChangesTheStepsAndNotTheTime) {
   for (const double factor : {1.0 / 3, 3.0}) {
     TrainingClock clock({.total = 120}, {.planned = 120, .data_steps = 181});
     const Simulated run = simulate(clock, 5, [&](std::int64_t step) { return step < 20 ? 1.0 : factor; });
@@ -75,7 +75,7 @@ TEST(TrainingClock, TheLastEvaluationIsPartOfTheTime) {
               50, 0.5);
 }
 
-TEST(TrainingClock, WarmUpTakesItsSteps) {
+TEST(TrainingClock, WarmUpHasItsSteps) {
   TrainingClock clock({.total = 100, .warmup_steps = 10}, {.planned = 50, .data_steps = 76});
   const Simulated run = simulate(clock, 0, [](std::int64_t) { return 1.0; });
   for (int i = 0; i <= 10; ++i) EXPECT_EQ(run.positions[static_cast<std::size_t>(i)], i);
@@ -87,14 +87,14 @@ TEST(TrainingClock, WarmUpTakesItsSteps) {
   }
 }
 
-TEST(TrainingClock, RatesThatFollowStepsDoSo) {
+TEST(TrainingClock, SchedulesOfStepsFollowSteps) {
   TrainingClock clock({.total = 10, .by_steps = true}, {.planned = 5, .data_steps = 8});
   const Simulated run = simulate(clock, 0, [](std::int64_t) { return 1.0; });
   EXPECT_EQ(run.positions[7], 7);
 }
 
 // A run that was stopped resumes with its remaining time, even if the clock of the machine differs.
-TEST(TrainingClock, GoesOnWhereItWas) {
+TEST(TrainingClock, ResumesItsTime) {
   const auto second = [](std::int64_t) { return 1.0; };
   TrainingClock whole({.total = 100, .warmup_steps = 5}, {.planned = 100, .data_steps = 151});
   const Simulated undisturbed = simulate(whole, 0, second);
@@ -108,12 +108,12 @@ TEST(TrainingClock, GoesOnWhereItWas) {
     EXPECT_NEAR(after.positions[i], undisturbed.positions[i + 40], 1e-9);
 }
 
-TEST(TrainingClock, AStepLongerThanTheTimeIsTaken) {
+TEST(TrainingClock, AtLeastOneStepIsTrained) {
   TrainingClock clock({.total = 1}, {.planned = 1, .data_steps = 2});
   EXPECT_EQ(simulate(clock, 0, [](std::int64_t) { return 30.0; }).steps, 1);
 }
 
-TEST(TrainingClock, OtherRanksReadTheSameNumbers) {
+TEST(TrainingClock, AllRanksMakeTheSameDecisions) {
   const TrainingClock::Turn turn{
       .position = 1.0 / 3, .total = 12345678901, .last = true, .seconds = 0.1 + 0.2, .warm_seconds = 1e-300};
   const TrainingClock::Turn read = TrainingClock::decode(TrainingClock::encode(turn));
@@ -124,7 +124,7 @@ TEST(TrainingClock, OtherRanksReadTheSameNumbers) {
   EXPECT_EQ(read.warm_seconds, turn.warm_seconds);
 }
 
-TEST(RankPatience, IsThatOfTheLongestStep) {
+TEST(RankPatience, FollowsTheLongestStep) {
   RankPatience patience;
   EXPECT_EQ(patience.after_step(1), std::chrono::seconds(10));
   EXPECT_EQ(patience.after_step(20), std::chrono::seconds(60));
@@ -142,7 +142,7 @@ class Numbered final : public data::Dataset {
   }
 };
 
-TEST(RepeatedDataset, BeginsAnewAtItsEnd) {
+TEST(RepeatedDataset, RestartsAtItsEnd) {
   const auto repeated = data::make_repeated(std::make_unique<Numbered>());
   std::vector<int32_t> tokens(2), seen;
   std::vector<float> mask(1);

@@ -40,7 +40,7 @@ std::string hint_of(int global_batch, int micro_batch, int ranks) {
 }
 
 // If the ranks could share the batch with smaller microbatches, the hint also suggests smaller microbatches.
-TEST(TrainingSettings, ABatchThatRanksCannotShareComesWithOneThatTheyCan) {
+TEST(TrainingSettings, AnIndivisibleBatchGetsAHintWithADivisibleBatch) {
   EXPECT_EQ(hint_of(8, 4, 2), "");
   EXPECT_THAT(hint_of(8, 8, 2), HasSubstr("a multiple of 16, or micro_batch_size to 4,"));
   EXPECT_THAT(hint_of(24, 8, 4), HasSubstr("a multiple of 32, or micro_batch_size to 6,"));
@@ -81,7 +81,7 @@ std::string in_fp8(const engine::PrecisionRecipe& recipe, std::int64_t block) {
   return products;
 }
 
-TEST(TrainingSettings, KeysOfFp8DecideFormatsRolesAndBlocks) {
+TEST(TrainingSettings, KeysOfFp8SetFormatsRolesAndBlocks) {
   const auto recipe_of = [](std::vector<std::string> words) {
     words.insert(words.end(), {"num_layers=5", "global_batch_size=8", "micro_batch_size=2"});
     return settings_of(words, 1).step.precision;
@@ -111,7 +111,7 @@ TEST(TrainingSettings, KeysOfFp8DecideFormatsRolesAndBlocks) {
   EXPECT_EQ(in_fp8(fp8({}), kElsewhere), "");
 }
 
-TEST(TrainingSettings, KeysOfDelayedScalesDecideTheirRule) {
+TEST(TrainingSettings, KeysOfDelayedScalesSetTheirRule) {
   const auto rule_of = [](std::vector<std::string> words) {
     words.insert(words.end(), {"fp8=hybrid", "global_batch_size=8", "micro_batch_size=2"});
     return settings_of(words, 1).step.precision.delayed;

@@ -205,7 +205,7 @@ INSTANTIATE_TEST_SUITE_P(Variants, Variant,
                          [](const auto& variant) { return std::string(variant.param); });
 
 // Verification also reads published weights with fused experts.
-TEST(Verify, ExpertsThatLieInTwoTensors) {
+TEST(Verify, ReadsExpertsInTwoTensors) {
   const test::TemporaryFolder folder;
   test::write_published_qwen3_5(kGoldens / "qwen3_5_moe", folder.path() / "m");
   VerifyOptions options = options_for("qwen3_5_moe", DType::kF32);
@@ -215,7 +215,7 @@ TEST(Verify, ExpertsThatLieInTwoTensors) {
   EXPECT_LE(report.logits.normalised, 2e-5);
 }
 
-TEST(Verify, SeesAWrongModel) {
+TEST(Verify, DetectsAWrongModel) {
   VerifyOptions options = options_for("llama", DType::kF32);
   options.inputs = kGoldens / "llama31_tied" / "io.safetensors";
   options.gradients.reset();
@@ -248,7 +248,7 @@ TEST(Verify, NamesLogitsOfAnotherVocabulary) {
   }
 }
 
-TEST(Verify, NamesWhatIsMissing) {
+TEST(Verify, NamesMissingParts) {
   VerifyOptions options = options_for("llama", DType::kF32);
   options.inputs = kGoldens / "llama" / "grads.safetensors";
   try {

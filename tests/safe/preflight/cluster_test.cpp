@@ -249,7 +249,7 @@ SearchRates simulate(const SearchPlan& plan, const std::function<double(const Gr
   return rates;
 }
 
-TEST(SlowSearch, PlansMeetEveryNode) {
+TEST(SlowSearch, PlansIncludeEveryNode) {
   for (int nodes = 2; nodes <= 33; ++nodes) {
     const SearchPlan plan = plan_search(nodes);
     ASSERT_FALSE(plan.halves.empty());
@@ -276,7 +276,7 @@ TEST(SlowSearch, PlansMeetEveryNode) {
   EXPECT_TRUE(plan_search(1).pairs.empty());
 }
 
-TEST(SlowSearch, EveryPairIsMetWhereRoundsAreEnough) {
+TEST(SlowSearch, EveryPairIsMeasuredIfRoundsAreEnough) {
   for (const int nodes : {2, 3, 4, 7, 8}) {
     std::set<Group> pairs;
     for (const Round& round : plan_search(nodes).pairs) pairs.insert(round.begin(), round.end());
@@ -303,7 +303,7 @@ TEST(SlowSearch, FindsSlowNodesWhereverTheyAre) {
   }
 }
 
-TEST(SlowSearch, FindsALinkBetweenHalvesAndSaysNothingOfHealthyOnes) {
+TEST(SlowSearch, FindsASlowLinkBetweenHalves) {
   const SearchPlan plan = plan_search(16);
   auto findings = judge_search(plan, simulate(plan, [](const Group&) { return 40.0; }), names_of(16));
   ASSERT_EQ(findings.size(), 1U);
@@ -327,7 +327,7 @@ TEST(SlowSearch, FindsALinkBetweenHalvesAndSaysNothingOfHealthyOnes) {
 }
 
 // A node is slow below 60 % of the median. A single pair is slow below 30 % of the median: 12 of 40 GB/s.
-TEST(SlowSearch, APairAloneIsSlowBelowHalfTheShare) {
+TEST(SlowSearch, ASinglePairIsSlowBelowHalfTheSpeed) {
   const SearchPlan plan = plan_search(16);
   const Group& pair = plan.pairs[2][1];
   const auto verdict_at = [&](double rate) {

@@ -127,7 +127,7 @@ TEST(Performance, DevicesThatFailOrHangAreFailures) {
   std::this_thread::sleep_for(600ms);
 }
 
-TEST(Performance, ThresholdsDecide) {
+TEST(Performance, ThresholdsDetermineTheVerdict) {
   const auto table = read_hardware({Path(PRIMUS_SOURCE_DIR) / "presets"});
   PerformanceOptions options{.corruption = false, .quick = true, .seconds = 0.001};
   options.wanted.min_tflops = Wanted{1e6, "--gemm-tflops-min"};
@@ -145,7 +145,7 @@ TEST(Performance, ThresholdsDecide) {
   EXPECT_EQ(report.measurements[0].wanted, 1e6);
 }
 
-TEST(Performance, GpusThatPrimusCannotUseAreSaid) {
+TEST(Performance, UnusableGpusAreReported) {
   FakeMachine fake;
   test::make_amd_node(fake);  // the plug-in for AMD GPUs is not built here
   std::vector<Finding> findings;
@@ -216,7 +216,7 @@ TEST(Storage, IsMeasuredAndNothingIsLeft) {
   EXPECT_EQ(report.findings[1].verdict, Verdict::kWarn);
 }
 
-TEST(Storage, ADiskThatIsReallyFullIsAFailure) {
+TEST(Storage, AFullDiskIsAFailure) {
   const bool mounted = primus::test::on_small_disk(1 << 20, [](const Path& disk) {
     NodeReport report;
     check_storage({.folder = disk, .bytes = 8 << 20}, report);
@@ -227,7 +227,7 @@ TEST(Storage, ADiskThatIsReallyFullIsAFailure) {
   if (!mounted) GTEST_SKIP() << "mounting a file system is not permitted here";
 }
 
-TEST(Storage, AFolderThatMayNotBeWrittenIsAFailure) {
+TEST(Storage, AReadOnlyFolderIsAFailure) {
   NodeReport report;
   check_storage({.folder = "/proc/no-folder", .bytes = 1 << 20}, report);
   EXPECT_EQ(report.findings[0].verdict, Verdict::kFail);

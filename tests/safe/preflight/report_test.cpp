@@ -45,7 +45,7 @@ Report example() {
           .seconds = 2};
 }
 
-TEST(Report, JsonComesBackTheSame) {
+TEST(Report, JsonRoundTrips) {
   const Report report = example();
   const std::string text = to_json(report.nodes[0]).dump();
   const NodeReport back = node_report(text, "a file");
@@ -54,7 +54,7 @@ TEST(Report, JsonComesBackTheSame) {
   EXPECT_EQ(back.measurements[0].value, 612.5);
 }
 
-TEST(Report, ReportsOfOthersAreChecked) {
+TEST(Report, ReportsOfOtherNodesAreChecked) {
   const std::string good = to_json(example().nodes[0]).dump();
   for (const std::string& bad : {std::string("{}"), std::string("[]"), std::string("{\"host\": 3}"),
                                  good.substr(0, good.size() - 2)}) {
@@ -65,7 +65,7 @@ TEST(Report, ReportsOfOthersAreChecked) {
   EXPECT_THROW(node_report(other, "a file"), Error);
 }
 
-TEST(Report, EveryFormNamesTheFailureAndItsFix) {
+TEST(Report, EveryFormatNamesTheFailureAndItsFix) {
   const Report report = example();
   for (const std::string& text :
        {to_text(report, Terminal{}, false), to_markdown(report), to_html(report, true)}) {

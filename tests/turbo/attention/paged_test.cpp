@@ -204,7 +204,7 @@ TEST(PagedAttention, MatchesReference) {
 
 // The bits of a sequence's results do not depend on other sequences, on which pages it has, or on the number
 // of threads.
-TEST(PagedAttention, ASequenceIsTheSameInAnyCompany) {
+TEST(PagedAttention, ASequenceDoesNotDependOnTheOthers) {
   OperatorBench bench, three({.threads = 3});
   for (const Case& c : cases()) {
     std::vector<std::size_t> every(c.sequences.size());

@@ -41,12 +41,12 @@ void expect_rows(bool add) {
 }
 
 // The kernel overwrites only the columns of the gradient.
-TEST(Spread, AssignsAndLeavesTheRestOfEveryRow) {
+TEST(Spread, AssignsAndKeepsOtherColumns) {
   expect_rows<float>(false);
   expect_rows<BFloat16>(false);
 }
 
-TEST(Spread, AddsToWhatIsThere) {
+TEST(Spread, AddsToTheOutput) {
   expect_rows<float>(true);
   expect_rows<BFloat16>(true);
 }

@@ -61,7 +61,7 @@ Traced trace_of(const std::string& name) {
   return run;
 }
 
-TEST(TracingDevice, WritesDownWhatRanOnEachStream) {
+TEST(TracingDevice, RecordsTheKernelsOfEachStream) {
   setenv("PRIMUS_PLUGIN_PATH", PRIMUS_TEST_PLUGINS, 1);
   // The guard device runs its streams asynchronously, on separate threads.
   for (const char* device : {"cpu", "guard"}) {
@@ -119,7 +119,7 @@ class TimedDevice final : public test::ForwardingDevice {
 
 // If a device measures by events, spans appear when their events are reached. The times of spans are
 // converted to the clock of the host.
-TEST(TracingDevice, TimesOfADeviceThatKeepsThemItself) {
+TEST(TracingDevice, UsesTimesThatTheDeviceMeasures) {
   static constexpr DeviceTiming kTiming{
       .create = [](Device& device) { return static_cast<TimedDevice&>(device).create_timed(); },
       .reached = [](Event& event) { return static_cast<TimedEvent&>(event).reached; },
@@ -160,7 +160,7 @@ TEST(TracingDevice, TimesOfADeviceThatKeepsThemItself) {
   device->release(memory);
 }
 
-TEST(TracingDevice, AFullTraceTakesNoMore) {
+TEST(TracingDevice, AFullTraceRecordsNoMoreEvents) {
   const auto recorder = std::make_shared<TraceRecorder>(2);
   const auto device = make_tracing_device(open_device(parse_device("cpu", 1)), nullptr, recorder);
   const auto stream = device->create_stream(StreamKind::kCompute);
@@ -174,7 +174,7 @@ TEST(TracingDevice, AFullTraceTakesNoMore) {
 }
 
 // The trace is written in Chrome's trace format, in microseconds.
-TEST(TracingDevice, TheTraceIsChromes) {
+TEST(TracingDevice, TheTraceHasChromesFormat) {
   TraceRecorder recorder;
   const int stream = recorder.add_track("compute");
   recorder.add({"Gemm \"x\"", "kernel", stream, 100.5, 100.75});

@@ -68,7 +68,7 @@ TEST(SplitMasters, AreExactForEveryRemainder) { for_each_master(expect_exact); }
 TEST(SplitMasters, AreExactForEveryValue) { for_each_high_half(expect_exact); }
 
 // Compares with the definition in double: the working value is the bf16 number that is nearest to the master.
-TEST(SplitMasters, TheValueIsTheNearestOne) {
+TEST(SplitMasters, TheModelWeightIsTheNearestValue) {
   const auto value_of = [](std::uint32_t high) { return static_cast<double>(of_bits(high << 16)); };
   for (const std::uint32_t high : kHighHalves) {
     if (high >= 0x7F7FU) continue;  // the next bf16 number is infinity

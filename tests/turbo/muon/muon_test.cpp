@@ -37,7 +37,7 @@ TEST_P(MuonTest, MomentumFollowsTheReference) {
   }
 }
 
-TEST_P(MuonTest, AGradientInBf16IsTakenAsItIs) {
+TEST_P(MuonTest, Bf16GradientsAreReadDirectly) {
   OperatorBench bench(GetParam());
   for (const std::int64_t n : {47, 4096}) {
     const Values grad = rounded(random_values(n, 1), DType::kBF16);
@@ -56,7 +56,7 @@ TEST_P(MuonTest, AGradientInBf16IsTakenAsItIs) {
   }
 }
 
-TEST_P(MuonTest, NormalizesByTheRootOfASum) {
+TEST_P(MuonTest, NormalizesByTheFrobeniusNorm) {
   OperatorBench bench(GetParam());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const std::int64_t n = 3001;

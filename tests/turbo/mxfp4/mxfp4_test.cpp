@@ -47,7 +47,7 @@ void expect_numbers(OperatorBench& bench, const Values& x, DType type, const Sha
   }
 }
 
-TEST_P(Mxfp4Test, NumbersAreThoseOfTheFormat) {
+TEST_P(Mxfp4Test, NumbersEqualTheFormats) {
   OperatorBench bench(GetParam());
   for (const Shape& shape : {Shape{1, 1}, {32, 32}, {33, 70}, {96, 257}, {64, 320}, {3, 40, 72}}) {
     for (const DType type : {DType::kF32, DType::kBF16})
@@ -101,7 +101,7 @@ TEST_P(Mxfp4Test, TheLargestMagnitudeDecidesTheScale) {
   }
 }
 
-TEST_P(Mxfp4Test, ZerosTinyHugeInfiniteAndNoNumbers) {
+TEST_P(Mxfp4Test, HandlesZerosTinyHugeInfiniteAndNan) {
   OperatorBench bench(GetParam());
   const Shape shape{40, 64};
   Values zeros(static_cast<std::size_t>(shape.elements()));
@@ -123,7 +123,7 @@ TEST_P(Mxfp4Test, ZerosTinyHugeInfiniteAndNoNumbers) {
 
 // ---- Hadamard's matrix, groups ------------------------------------------------------------------
 
-TEST_P(Mxfp4Test, RunsOfSixteenRowsAreTransformedAndTheRestIsNot) {
+TEST_P(Mxfp4Test, OnlyCompleteRunsOfSixteenRowsAreTransformed) {
   OperatorBench bench(GetParam());
   for (const std::int64_t rows : {15, 16, 31, 32, 63, 100}) {
     const std::int64_t cols = 70;
@@ -138,7 +138,7 @@ TEST_P(Mxfp4Test, RunsOfSixteenRowsAreTransformedAndTheRestIsNot) {
   }
 }
 
-TEST_P(Mxfp4Test, GroupsOfPickedRowsHaveBlocksOfTheirOwn) {
+TEST_P(Mxfp4Test, GroupsOfPickedRowsHaveTheirOwnBlocks) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kTokens = 50, kRows = 130, kCols = 40;
   const Values offsets = {0, 0, 33, 34, 34, 99, 120};  // six groups; the last ten rows belong to no group
@@ -179,7 +179,7 @@ Values counted(std::int64_t n, double first = 0) {
 }
 
 // Every block contains a 6, so that its scale is 1.
-TEST_P(Mxfp4Test, RoundingAtRandomKeepsTheMean) {
+TEST_P(Mxfp4Test, StochasticRoundingKeepsTheMean) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kRows = 128, kCols = 256;
   for (const Blocks blocks : {Blocks::kRows, Blocks::kColumns}) {
@@ -225,7 +225,7 @@ TEST_P(Mxfp4Test, RoundingAtRandomKeepsTheMean) {
 
 // Rows, and parts of fused columns, that are rounded separately get the same random bits as in the complete
 // matrix.
-TEST_P(Mxfp4Test, RandomBitsAreThoseOfTheTokenTheColumnTheStepAndTheName) {
+TEST_P(Mxfp4Test, RandomBitsDependOnTokenColumnStepAndName) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kRows = 64, kCols = 128;
   const Values x = rounded(random_values(kRows * kCols, 4), DType::kBF16);

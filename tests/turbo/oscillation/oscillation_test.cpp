@@ -115,7 +115,7 @@ TEST_P(OscillationTest, AWindowFollowsTheReference) {
 
 // At the end of a window, a weight that did not move keeps its value. A skipped step does not change any
 // tensor.
-TEST_P(OscillationTest, AWeightThatStoodStillStaysAndASkippedStepChangesNothing) {
+TEST_P(OscillationTest, ConstantWeightsAndSkippedStepsChangeNothing) {
   OperatorBench bench(GetParam());
   const Values w = {1, 1, 1};
   const Masters old = upload(bench, w, Form::kWide), now = upload(bench, w, Form::kWide);

@@ -38,7 +38,7 @@ void expect_leading_columns(DeviceUnderTest device, int first) {
 
 TEST_P(PositionScaleTest, ScalesTheLeadingColumns) { expect_leading_columns(GetParam(), 1); }
 
-TEST_P(PositionScaleTest, CountsPositionsFromZeroWhereItIsTold) { expect_leading_columns(GetParam(), 0); }
+TEST_P(PositionScaleTest, CountsPositionsFromZeroOnRequest) { expect_leading_columns(GetParam(), 0); }
 
 }  // namespace
 }  // namespace primus::turbo::test

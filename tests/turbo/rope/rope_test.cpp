@@ -66,7 +66,7 @@ Values reference(const Values& x, const Case& c, bool inverse) {
   return y;
 }
 
-TEST(RopeReference, TheInverseRotationIsTheGradient) {
+TEST(RopeReference, TheGradientIsTheInverseRotation) {
   const Case c{3, 16, 2, 8, 6};
   const Values x = random_values(c.tokens * c.width, 1), d_y = random_values(c.tokens * c.width, 2);
   const auto loss = [&](const Values& v) { return dot(reference(v, c, false), d_y); };

@@ -129,7 +129,7 @@ class RouterTest : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, RouterTest, ::testing::ValuesIn(devices_under_test()));
 
 // If the caller gives the experts, the router uses the given experts, and computes their weights by the rule.
-TEST_P(RouterTest, WeighsTheGivenByTheRule) {
+TEST_P(RouterTest, WeightsGivenExpertsByTheRule) {
   OperatorBench bench(GetParam());
   const Case c = cases().front();
   const std::int64_t tokens = 30, n = c.experts, k = c.rule.top_k;
@@ -155,7 +155,7 @@ TEST_P(RouterTest, WeighsTheGivenByTheRule) {
   EXPECT_LE(normalised_error(bench.download(weights), expected), 1e-6);
 }
 
-TEST_P(RouterTest, ChoosesAndWeighsByTheRule) {
+TEST_P(RouterTest, ChoosesAndWeightsExpertsByTheRule) {
   OperatorBench bench(GetParam());
   for (const Case& c : cases()) {
     const std::int64_t tokens = 60, n = c.experts, k = c.rule.top_k;
@@ -183,7 +183,7 @@ TEST_P(RouterTest, ChoosesAndWeighsByTheRule) {
   }
 }
 
-TEST_P(RouterTest, GradientIsThatOfFiniteDifferences) {
+TEST_P(RouterTest, GradientEqualsFiniteDifferences) {
   OperatorBench bench(GetParam());
   for (const Case& c : cases()) {
     for (const std::int64_t segments : {0, 1, 3}) {
@@ -301,7 +301,7 @@ TEST_P(RouterTest, LoadsOfMoreMicrobatchesCountByTheirMean) {
 }
 
 // The noise of a token depends on the token's index in the global batch, not on the token's microbatch.
-TEST_P(RouterTest, NoiseBelongsToTheTokenWhateverIsAroundIt) {
+TEST_P(RouterTest, NoiseDependsOnlyOnTheToken) {
   OperatorBench bench(GetParam());
   const std::int64_t tokens = 24, hidden = 67, experts = 8, k = 2;
   const auto noise = [&](std::int64_t count, const RouterRandom& random) {
@@ -419,7 +419,7 @@ TEST_P(RouterTest, NanLogitsStillChooseDifferentExperts) {
 }
 
 // Rules that exceed the fixed array sizes of kernels throw, also in builds without assertions.
-TEST_P(RouterTest, WhatKernelsHaveNoRoomForIsRefused) {
+TEST_P(RouterTest, SizesBeyondTheKernelsAreRefused) {
   OperatorBench bench(GetParam());
   const std::int64_t n = 2 * RouterRule::kMaxTopK;
   const Tensor logits = bench.upload(random_values(n, 1), DType::kF32, {1, n});
@@ -486,7 +486,7 @@ TEST(Router, NoThreadCountChangesABit) {
 }
 
 // Tests logits for which sqrt(softplus(x)) is nearly 0 or nearly sqrt(x).
-TEST_P(RouterTest, RootsOfSoftplusFarOut) {
+TEST_P(RouterTest, SquareRootsOfSoftplusHandleLargeArguments) {
   OperatorBench bench(GetParam());
   const Values logits = {-60, 25, 90, -20};
   const RouterRule rule{.scoring = Scoring::kSqrtSoftplus, .normalise = false, .top_k = 4};

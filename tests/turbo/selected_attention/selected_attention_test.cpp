@@ -153,7 +153,7 @@ constexpr Sizes kShapes[] = {
     {.tokens = 2, .rows = 6, .selected = 8, .heads = 67, .key_dim = 144, .value_dim = 144, .scale = 0.1F},
 };
 
-TEST(SelectedAttentionReference, GradientsAreThoseOfFiniteDifferences) {
+TEST(SelectedAttentionReference, GradientsEqualFiniteDifferences) {
   const Operands x = random_operands(kSmall, DType::kF64, true);
   const Values d_out = random_values(kSmall.tokens * kSmall.heads * kSmall.value_dim, 5);
   const Gradients g = reference_gradients(kSmall, x, d_out);
@@ -175,7 +175,7 @@ TEST(SelectedAttentionReference, GradientsAreThoseOfFiniteDifferences) {
 class SelectedAttentionTest : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, SelectedAttentionTest, ::testing::ValuesIn(devices_under_test()));
 
-TEST_P(SelectedAttentionTest, IsTheReferenceForwardAndBackward) {
+TEST_P(SelectedAttentionTest, EqualsTheReferenceForwardAndBackward) {
   OperatorBench bench(GetParam());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const Sizes& s : kShapes) {
@@ -217,7 +217,7 @@ TEST_P(SelectedAttentionTest, IsTheReferenceForwardAndBackward) {
 }
 
 // Rows that are not selected may hold NaN, as empty pages of a cache do.
-TEST_P(SelectedAttentionTest, RowsThatNobodyChoseAreNotRead) {
+TEST_P(SelectedAttentionTest, RowsThatAreNotSelectedAreNotRead) {
   OperatorBench bench(GetParam());
   const Sizes s = kShapes[2];
   for (const DType dtype : {DType::kF32, DType::kBF16}) {

@@ -45,7 +45,7 @@ TEST_P(SgdTest, TenStepsFollowTheReference) {
   }
 }
 
-TEST_P(SgdTest, AGradientInBf16IsTakenAsItIs) {
+TEST_P(SgdTest, Bf16GradientsAreReadDirectly) {
   OperatorBench bench(GetParam());
   for (const double momentum : {0.0, 0.875}) {
     for (const std::int64_t n : {47, 4096}) {

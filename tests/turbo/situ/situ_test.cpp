@@ -50,7 +50,7 @@ TEST_P(SituTest, ForwardAndBackward) {
   }
 }
 
-TEST_P(SituTest, NothingExceedsTheProductOfTheClamps) {
+TEST_P(SituTest, ResultsStayWithinTheProductOfTheClamps) {
   OperatorBench bench(GetParam());
   const Tensor gate_up = bench.upload({1e30, -1e30, 1e30, 1e30}, DType::kF32, {1, 4});
   const Tensor out = bench.empty(DType::kF32, {1, 2});

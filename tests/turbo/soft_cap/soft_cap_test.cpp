@@ -19,7 +19,7 @@ constexpr std::int64_t kRows = 37, kCols = 29;
 constexpr float kCaps[] = {0.5F, 30.0F, 1e6F};
 Values some_values(DType dtype) { return rounded(random_values(kRows * kCols, 1, 20), dtype); }
 
-TEST_P(SoftCapTest, IsATanhOfThisSize) {
+TEST_P(SoftCapTest, EqualsTheScaledTanh) {
   OperatorBench bench(GetParam());
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const Values x = some_values(dtype);
@@ -36,7 +36,7 @@ TEST_P(SoftCapTest, IsATanhOfThisSize) {
   }
 }
 
-TEST_P(SoftCapTest, InfinityIsTheCapAndNaNStays) {
+TEST_P(SoftCapTest, InfinityBecomesTheCapAndNanStays) {
   OperatorBench bench(GetParam());
   const Tensor x = bench.upload({INFINITY, -INFINITY, NAN, 0}, DType::kF32, {1, 4});
   bench.run(SoftCap{.x = x, .y = x, .cap = 30});
@@ -47,7 +47,7 @@ TEST_P(SoftCapTest, InfinityIsTheCapAndNaNStays) {
   EXPECT_EQ(y[3], 0);
 }
 
-TEST_P(SoftCapTest, GradientIsThatOfFiniteDifferences) {
+TEST_P(SoftCapTest, GradientEqualsFiniteDifferences) {
   OperatorBench bench(GetParam());
   const Values x = some_values(DType::kF32), d_y = rounded(random_values(kRows * kCols, 2), DType::kF32);
   for (const float cap : {5.0F, 30.0F}) {

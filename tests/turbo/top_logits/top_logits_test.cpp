@@ -43,7 +43,7 @@ Top expected(const Values& logits, std::int64_t width, std::int64_t vocab, std::
   return top;
 }
 
-TEST(TopLogits, AreTheFirstOfAllWhenSorted) {
+TEST(TopLogits, AreTheFirstOfAllSortedLogits) {
   struct Case {
     std::int64_t rows, width, vocab, k;
   };
@@ -70,7 +70,7 @@ TEST(TopLogits, AreTheFirstOfAllWhenSorted) {
 }
 
 // The ids of a row with NaN or +infinity, or of a row of only -infinity, are -1.
-TEST(TopLogits, WithoutAnOrderThereIsNoId) {
+TEST(TopLogits, RowsWithNanHaveNoIds) {
   for (const DeviceUnderTest& spec : devices_under_test()) {
     OperatorBench bench(spec);
     constexpr std::int64_t kWidth = 3000;

@@ -36,7 +36,7 @@ TEST(Pieces, ClassesOfHostileExpressionsAreBounded) {
   EXPECT_THROW(to_pcre(many + "]"), Error);
 }
 
-TEST(Pieces, AreThoseOfTheTokenizersLibrary) {
+TEST(Pieces, EqualTheTokenizersLibrary) {
   std::ifstream file(PRIMUS_SOURCE_DIR "/tests/golden/tokenizers/pieces.jsonl");
   int lines = 0;
   for (std::string line; std::getline(file, line); ++lines) {
@@ -61,7 +61,7 @@ TEST(Pieces, AreThoseOfTheTokenizersLibrary) {
 }
 
 // Text without characters of later Unicode versions uses the short classes, which are faster.
-TEST(Pieces, NewerCharactersAreListedWhereTheyCount) {
+TEST(Pieces, NewerCharactersAreListedIfTheyMatter) {
   const PcrePattern letters = to_pcre("\\p{L}+");
   EXPECT_EQ(letters.plain, "\\p{L}+");
   EXPECT_NE(letters.exact.find("\\x{1c89}"), std::string::npos);

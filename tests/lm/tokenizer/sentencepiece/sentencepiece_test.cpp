@@ -49,7 +49,7 @@ std::string streamed(const Tokenizer& tokenizer, const Ids& ids) {
   return result + stream.finish();
 }
 
-TEST(SentencePiece, OfEqualCutsTheLongestFirstPieceWins) {
+TEST(SentencePiece, TiesPreferTheLongestFirstPiece) {
   // All segmentations of "aaa" tie: aa + a, a + aa, and a + a + a.
   const auto tokenizer = load(roles() + piece("a", -1) + piece("aa", -2) + trainer(kUnigram) + kPlain);
   EXPECT_EQ(tokenizer->encode("aa"), (Ids{4}));
@@ -71,7 +71,7 @@ TEST(SentencePiece, BpeMergesTheBestScoreThenTheLeftmost) {
   EXPECT_EQ(tokenizer->encode("bab"), (Ids{6, 4}));  // the leftmost of two equal merges
 }
 
-TEST(SentencePiece, BytesStandForWhatHasNoPiece) {
+TEST(SentencePiece, BytesReplaceCharactersWithoutAPiece) {
   const auto tokenizer =
       load(roles() + byte_pieces() + piece(kMark, -1) + piece("a", -2) + trainer(kBpe, true));
   const Ids ids = tokenizer->encode("a\xC3\xA9");
@@ -89,13 +89,13 @@ TEST(SentencePiece, BytesStandForWhatHasNoPiece) {
   EXPECT_EQ(streamed(*tokenizer, Ids{3 + 0xC3, 260}), tokenizer->decode(Ids{3 + 0xC3, 260}));
 }
 
-TEST(SentencePiece, UnknownCharactersInARunAreOne) {
+TEST(SentencePiece, RunsOfUnknownCharactersAreOneToken) {
   const auto tokenizer = load(roles() + piece("a", -1) + trainer(kUnigram) + kPlain);
   EXPECT_EQ(tokenizer->encode("xya\xF0\x9F\x98\x80"), (Ids{0, 3, 0}));
   EXPECT_EQ(tokenizer->decode(Ids{0, 3}), " \xE2\x81\x87 a");
 }
 
-TEST(SentencePiece, UserDefinedPiecesAreFoundFirst) {
+TEST(SentencePiece, UserDefinedPiecesAreMatchedFirst) {
   const std::string pieces =
       roles() + piece("a", -1) + piece("b", -1) + piece("bab", -0.1f) + piece("ab", -9, kUser);
   EXPECT_EQ(load(pieces + trainer(kBpe) + kPlain)->encode("bab"), (Ids{4, 6}));
@@ -105,7 +105,7 @@ TEST(SentencePiece, UserDefinedPiecesAreFoundFirst) {
   EXPECT_EQ(unigram->encode("bab"), (Ids{5}));
 }
 
-TEST(SentencePiece, ControlPiecesAreNotInTheText) {
+TEST(SentencePiece, ControlPiecesAreNotMatchedInText) {
   const auto tokenizer =
       load(roles() + piece("<", -1) + piece("s", -1) + piece(">", -1) + trainer(kUnigram) + kPlain);
   EXPECT_EQ(tokenizer->encode("<s>"), (Ids{3, 4, 5}));
@@ -114,7 +114,7 @@ TEST(SentencePiece, ControlPiecesAreNotInTheText) {
   EXPECT_EQ(tokenizer->special_ids().eod, 2);
 }
 
-TEST(SentencePiece, NamesWhatIsWrongOrNotSupported) {
+TEST(SentencePiece, NamesFaultsAndUnsupportedFeatures) {
   EXPECT_THAT(error_of(""), HasSubstr("x.model: error: this is not a SentencePiece model: it has no pieces"));
   EXPECT_THAT(error_of(piece("a") + trainer(kBpe)), HasSubstr("no unknown piece"));
   EXPECT_THAT(error_of(roles() + piece("a")), HasSubstr("cut off after its pieces"));
@@ -174,7 +174,7 @@ TEST(SentencePiece, LongRunsTakeLinearTime) {
 }
 
 // As in transformers' LlamaTokenizer: text after an added token gets no leading blank unless `legacy` is set.
-TEST(SentencePiece, TokensOfTheFilesBesideItAreFoundFirst) {
+TEST(SentencePiece, TokensOfNeighbouringFilesAreMatchedFirst) {
   const std::string bytes = roles() + piece("a", -1) + piece("\xE2\x96\x81", -2) +
                             piece(
                                 "\xE2\x96\x81"
@@ -217,7 +217,7 @@ TEST(SentencePiece, TokensOfTheFilesBesideItAreFoundFirst) {
   EXPECT_EQ(load_with()->encode("<s>", false), load(bytes)->encode("<s>", false));
 }
 
-TEST(SentencePiece, SavesWhatTransformersLoads) {
+TEST(SentencePiece, SavesFilesThatTransformersLoads) {
   const auto tokenizer = load(read(kGolden + "sp_bpe.model"));
   const std::filesystem::path folder =
       std::filesystem::temp_directory_path() / ("primus-sp-" + std::to_string(::getpid()));

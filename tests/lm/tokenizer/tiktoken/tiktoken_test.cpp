@@ -192,7 +192,7 @@ TEST(Tiktoken, MegatronsJsonHasAThousandSpecialTokensFirst) {
   EXPECT_THAT(error_of("[{\"rank\": 0, \"token_bytes\": \"!\"}]"), HasSubstr("is not base64"));
 }
 
-TEST(Tiktoken, SaysWhatIsBroken) {
+TEST(Tiktoken, ReportsFaults) {
   const std::string good = rank_file(small_vocabulary());
   EXPECT_THAT(error_of(good + "YWJ 7\n"), HasSubstr("x.tiktoken:262: error"));
   EXPECT_THAT(error_of(good + "YWJj\n"), HasSubstr("x.tiktoken:262: error"));

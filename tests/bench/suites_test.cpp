@@ -81,13 +81,13 @@ std::string products(const ModelConfig& c) {
   return text;
 }
 
-TEST(ModelShapes, OfADenseModel) {
+TEST(ModelShapes, ListADenseModelsProducts) {
   EXPECT_EQ(
       products(dense()),
       "qkv 10x96x64; attention out 10x64x64; gate and up 10x320x64; down 10x64x160; vocabulary 10x1000x64; ");
 }
 
-TEST(ModelShapes, OfLatentAttentionAndExperts) {
+TEST(ModelShapes, ListProductsOfLatentAttentionAndExperts) {
   ModelConfig c = dense();
   c.set_layers(&LayerSpec::attention, &kLatentAttention);
   c.attention.latent = {.q_rank = 24, .kv_rank = 16, .nope_dim = 8, .rope_dim = 4, .value_dim = 6};

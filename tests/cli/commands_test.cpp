@@ -135,7 +135,7 @@ TEST(FolderOfARun, HasNoSecretsAndNeedsNone) {
   EXPECT_EQ(written.exit_code, 0) << written.err;
 }
 
-TEST(ModelInfo, SaysAllThatAPresetLacks) {
+TEST(ModelInfo, ReportsAllThatAPresetLacks) {
   const ProgramResult result = run_program({"model", "info", "llama_base"});
   EXPECT_EQ(result.exit_code, 2);
   for (const char* key : {"num_layers", "hidden_size", "num_attention_heads"}) {
@@ -192,7 +192,7 @@ std::string changed_model(const TemporaryFolder& folder, const std::string& name
   return model;
 }
 
-TEST(ModelInfo, HoldsTheWeightsAgainstConfigJson) {
+TEST(ModelInfo, ComparesTheWeightsWithConfigJson) {
   const TemporaryFolder folder;
   const std::tuple<const char*, json, const char*> wrong[] = {
       {"mixtral", {{"num_local_experts", 7}}, "has shape [4, 48], but the model needs [7, 48]"},
@@ -213,7 +213,7 @@ TEST(ModelInfo, HoldsTheWeightsAgainstConfigJson) {
   }
 }
 
-TEST(ModelInfo, DescribesAFolderWithoutWeightsAndRefusesHalfOfThem) {
+TEST(ModelInfo, DescribesAFolderWithoutWeightsAndRefusesIncompleteWeights) {
   const TemporaryFolder folder;
   const std::string model = folder.path().string();
   std::filesystem::copy(kGolden + "llama/config.json", model + "/config.json");
@@ -235,7 +235,7 @@ TEST(ModelInfo, DescribesAFolderWithoutWeightsAndRefusesHalfOfThem) {
 
 // A folder's weights for multi-token prediction are counted separately, and are excluded from the parameters
 // that run without it.
-TEST(ModelInfo, CountsWhatAFolderHasForMultiTokenPrediction) {
+TEST(ModelInfo, CountsMultiTokenPredictionTensorsOfAFolder) {
   const TemporaryFolder folder;
   const auto info = [&](const std::string& name, const json& changes) {
     const std::string model = (folder.path() / name).string();
@@ -256,7 +256,7 @@ TEST(ModelInfo, CountsWhatAFolderHasForMultiTokenPrediction) {
               HasSubstr("tokens, without multi-token prediction:"));
 }
 
-TEST(Models, KeysThatNobodyKnowsAreNoted) {
+TEST(Models, UnknownKeysAreNoted) {
   const TemporaryFolder folder;
   const std::string model = (folder.path() / "model").string(), golden = kGolden + "llama";
   std::filesystem::copy(golden, model);

@@ -61,7 +61,7 @@ TEST(MistakesAsJson, SeveralAreAllListed) {
   EXPECT_EQ(kinds, (std::vector<std::string>{"invalid", "invalid", "unsupported", "invalid"}));
 }
 
-TEST(MistakesAsJson, OfOptionsToo) {
+TEST(MistakesAsJson, IncludeOptions) {
   const std::vector<std::string> mistakes[] = {{"generate", "model", "--temperature", "x", "--json"},
                                                {"generate", "model", "--json", "--temprature", "1"},
                                                {"generate", "--json"},

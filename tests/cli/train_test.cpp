@@ -542,7 +542,7 @@ TEST(Train, MockDataNeedsNoPaths) {
 }
 
 // Mock data needs no tokenizer if the preset names a vocabulary size.
-TEST(Train, MockDataNeedsNoTokenizerWhereTheVocabularyIsGiven) {
+TEST(Train, MockDataNeedsNoTokenizerIfTheVocabularyIsGiven) {
   const TemporaryFolder folder;
   const std::vector<std::string> words = {"train",
                                           "pretrain",

@@ -298,7 +298,7 @@ TEST_F(Nccl, ARankThatDoesNotConnectIsNamed) {
   }
 }
 
-TEST_F(Nccl, AReceiveThatNobodySendsIsNamed) {
+TEST_F(Nccl, AReceiveWithoutASendIsNamed) {
   const auto errors = on_all_ranks(3, [&](Rank& r) {
     const auto world = r.job.world(r.device, &collectives);
     world->set_timeout(300ms);

@@ -14,7 +14,7 @@
 namespace primus::config {
 namespace {
 
-TEST(Variables, TakeTheirTypeFromTheirText) {
+TEST(Variables, GetTheirTypeFromTheirText) {
   const Variables variables = {{"ITERS", "50"}, {"LR", "1e-5"}, {"BF16", "false"}, {"NAME", "run-7"}};
   const Experiment e = load_text(experiment_text("      train_iters: ${ITERS}\n"
                                                  "      lr: ${LR}\n"

@@ -268,7 +268,7 @@ TEST_P(ExpertOverlap, AFailedStepLeavesNoTransferInFlight) {
 }
 
 // The search for non-finite values reads operators' outputs, but not values that are still in flight.
-TEST_P(ExpertOverlap, TheFirstOperatorThatGoesWrongIsNamed) {
+TEST_P(ExpertOverlap, TheFirstFaultyOperatorIsNamed) {
   EXPECT_EQ(train_on_guards(model_of(GetParam()), true, false, "layers.1.moe.down").went_wrong,
             "layers.1.linear_combine");
 }

@@ -152,7 +152,7 @@ TEST(Mesh, AxesThatDoNotDivideTheRanksAreRefused) {
 
 // Each group declares the work that its collectives overlap. On GPUs, this decides whether a group uses
 // multiprocessors or copy engines.
-TEST(Mesh, ReportsWhatItsGroupsOverlap) {
+TEST(Mesh, GroupsReportTheirOverlap) {
   using comm::Overlap;
   const Mesh mesh(world_of(0, 64),
                   {.tensor = 2, .context = 2, .pipeline = 2, .expert = 2, .expert_tensor = 2, .copies = 2});

@@ -75,7 +75,7 @@ class WeightedSwiglu {
 };
 
 // The gradients of two and four users are exact multiples of the gradient of one user.
-TEST(MoeOperators, GradientsOfSeveralUsersAddUp) {
+TEST(MoeOperators, GradientsOfSeveralUsersAreSummed) {
   WeightedSwiglu swiglu;
   const auto once = swiglu.of(1, false);
   for (const int calls : {2, 4}) {
@@ -97,7 +97,7 @@ TEST(MoeOperators, TheGradientOfAnotherUserIsKept) {
 }
 
 // The gradient of the rows does not depend on whether the weights need one, and vice versa.
-TEST(MoeOperators, EachGradientIsTheSameWithoutTheOther) {
+TEST(MoeOperators, GradientsDoNotDependOnEachOther) {
   WeightedSwiglu swiglu;
   const auto both = swiglu.of(2, true);
   EXPECT_EQ(swiglu.of(2, true, true, false).gate_up, both.gate_up);
@@ -107,7 +107,7 @@ TEST(MoeOperators, EachGradientIsTheSameWithoutTheOther) {
 
 // The balance loss divides summed loads by the number of microbatches and ranks (load_share). Its gradient
 // scales exactly with load_share.
-TEST(MoeOperators, TheBalanceGradientIsOfTheMeanLoad) {
+TEST(MoeOperators, TheBalanceGradientUsesTheMeanLoad) {
   Rank rank(std::make_unique<test::GuardDevice>(2, turbo::cpu_kernel_table()));
   rank.reserve({.persistent = 1 << 20, .stash = 1 << 20, .scratch = 1 << 20});
   const auto gradient = [&](float load_share) {

@@ -331,7 +331,7 @@ TEST_F(Tokenize, ReportsTheTypeOfAValueThatIsNoText) {
 }
 
 // Python's json module reads such lines, but tokenizers then fail.
-TEST_F(Tokenize, HalfASurrogatePairIsNoText) {
+TEST_F(Tokenize, HalfASurrogatePairIsRefused) {
   for (const char* half : {"\\ud800", "\\udc00", "\\ud800\\u0041", "\\ud800\\ud800"}) {
     options_.inputs = {folder_.write("a.jsonl", R"({"text": "x)" + std::string(half) + "y\"}\n")};
     EXPECT_THAT(error(), AllOf(HasSubstr("a.jsonl:1:12: error"), HasSubstr("half of a surrogate pair"),
@@ -370,7 +370,7 @@ TEST_F(Tokenize, EveryWorkerNamesTheFirstBrokenLine) {
   EXPECT_THAT(error(), HasSubstr("a.jsonl:" + std::to_string(line) + ":2: error"));
 }
 
-TEST_F(Tokenize, TextThatIsNoUtf8IsBroken) {
+TEST_F(Tokenize, InvalidUtf8IsBroken) {
   options_.inputs = {folder_.write("a.jsonl", "{\"text\": \"x\"}\n{\"n\": \"\xE9\", \"text\": \"y\"}\n")};
   EXPECT_THAT(error(), HasSubstr("a.jsonl:2:8: error: not valid UTF-8 (byte 0xE9)"));
   EXPECT_TRUE(left_over().empty());

@@ -96,7 +96,7 @@ TEST(EventFile, BeginsWithVersionAndRestart) {
   EXPECT_THAT(events[3], HasSubstr("lm loss"));
 }
 
-TEST(EventFile, AFullDiskLosesEventsAndKeepsTheFileWhole) {
+TEST(EventFile, AFullDiskLosesEventsButDoesNotDamageTheFile) {
   FaultEnv env;
   env.set_capacity(20);
   EventFile file("/run/tensorboard", 1, 1.0, env);

@@ -224,7 +224,7 @@ TEST(EventLog, SurvivesEverySingleFailure) {
   }
 }
 
-TEST(EventLog, AProcessThatIsKilledLeavesWholeLines) {
+TEST(EventLog, AKilledProcessLeavesCompleteLines) {
   const test::TemporaryFolder folder;
   const Path file = event_file(folder.path(), 3);
   EXPECT_EQ(file.filename(), "rank-00003.jsonl");
@@ -307,7 +307,7 @@ TEST(EventLog, ChangedBytesAreRefusedOrRead) {
   EXPECT_GT(read, 100);
 }
 
-TEST(EventLog, AMillionHostileLinesTakeBoundedTimeAndMemory) {
+TEST(EventLog, AMillionHostileLinesNeedBoundedTimeAndMemory) {
   const test::TemporaryFolder folder;
   const Path file = folder.path() / "events.jsonl";
   std::string text;

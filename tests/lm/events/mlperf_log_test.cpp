@@ -272,7 +272,7 @@ TEST(MlperfLog, AFullDiskIsFoundBeforeTheFirstStepAndWaitedForLater) {
   EXPECT_EQ(run.log->dropped(), 0U);
 }
 
-TEST(MlperfLog, AFolderIsNoFile) {
+TEST(MlperfLog, AFolderIsNotAccepted) {
   FaultEnv env;
   make_folders(kFile, env);
   MlperfLog log(options(), env);

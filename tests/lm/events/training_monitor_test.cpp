@@ -85,7 +85,7 @@ TEST(TrainingMonitor, TensorboardCanBeOff) {
 
 // In turn, a file blocks the folder of each sink, so that the sink cannot write. The other sinks are not
 // affected.
-TEST(TrainingMonitor, SinksFailAlone) {
+TEST(TrainingMonitor, AFailedSinkDoesNotAffectOthers) {
   const RunFolder folder(kRun);
   for (const char* dead : {"logs", "tensorboard"}) {
     FaultEnv env;

@@ -46,7 +46,7 @@ double reference_loss(const ModelConfig& config, const std::vector<std::int32_t>
   return sum;
 }
 
-TEST(LossEvaluator, OneWindowIsTheLossOfOnePass) {
+TEST(LossEvaluator, OneWindowEqualsOnePass) {
   const ModelConfig config = tiny_config();
   const auto tokens = some_tokens(17, config.vocab);
   const auto e = evaluator(config, {.sequence = 16, .batch = 2});
@@ -77,7 +77,7 @@ TEST(LossEvaluator, WindowsFollowEachOtherAndTheLastMayBeShort) {
 }
 
 // A NaN weight gives an error that names the operator with the first NaN.
-TEST(LossEvaluator, ALossThatIsNotANumberIsAnErrorThatSaysWhere) {
+TEST(LossEvaluator, ANanLossIsAnErrorWithItsLocation) {
   const ModelConfig config = tiny_config();
   const auto tokens = some_tokens(17, config.vocab);
   const auto e = evaluator(config, {.sequence = 16, .batch = 1});

@@ -57,7 +57,7 @@ TEST(ModelFolder, NeedsNoLatest) {
   EXPECT_EQ(find_model_folder(root).iteration, 10);
 }
 
-TEST(ModelFolder, SaysWhatIsMissing) {
+TEST(ModelFolder, ReportsMissingFiles) {
   const TemporaryFolder folder;
   EXPECT_THROW(find_model_folder(folder.path() / "nothing"), Error);
   EXPECT_THROW(find_model_folder(folder.path()), Error);
@@ -74,7 +74,7 @@ std::string error_for(const Path& given) {
   return "no error";
 }
 
-TEST(ModelFolder, SaysWhatToNameInstead) {
+TEST(ModelFolder, SuggestsTheFolderToName) {
   using ::testing::HasSubstr;
   using ::testing::Not;
   const TemporaryFolder folder;
@@ -100,7 +100,7 @@ TEST(ModelTokenizer, ComesFromTheFolderOrByName) {
   EXPECT_THROW(load_model_tokenizer(model, config, "ByteTokenizer", ""), Error);
 }
 
-TEST(ModelTokenizer, OfACheckpointIsWhatItsExperimentNames) {
+TEST(ModelTokenizer, OfACheckpointComesFromItsExperiment) {
   const TemporaryFolder folder;
   Snapshot snapshot;
   snapshot.iteration = 1;

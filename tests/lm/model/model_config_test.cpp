@@ -43,7 +43,7 @@ json small_llama() {
           {"rope_theta", 10000.0}};
 }
 
-TEST(ModelConfig, WrittenReadsBackTheSame) {
+TEST(ModelConfig, RoundTrips) {
   json root = small_llama();
   root["head_dim"] = 24;
   root["bos_token_id"] = 1;
@@ -64,7 +64,7 @@ TEST(ModelConfig, WrittenReadsBackTheSame) {
   EXPECT_EQ(json::parse(written).at("rope_parameters").at("factor"), 32.0);
 }
 
-TEST(ModelConfig, MultiTokenPredictionIsWrittenWhereItIsSaved) {
+TEST(ModelConfig, MultiTokenPredictionIsWrittenIfItIsSaved) {
   json root = small_llama();
   EXPECT_EQ(read(root).mtp.layers, 0);
   root["num_nextn_predict_layers"] = 2;
@@ -110,7 +110,7 @@ TEST(ModelConfig, RefusesByName) {
   EXPECT_THROW(read_model_config("[1, 2", "config.json", builtin_families()), Error);
 }
 
-TEST(ModelConfig, ABaseOfRotationsThatIsNotUsedIsNoted) {
+TEST(ModelConfig, AnUnusedRotaryBaseIsNoted) {
   json root = small_llama();
   const auto notes = [&root] {
     std::vector<std::string> said;
@@ -127,7 +127,7 @@ TEST(ModelConfig, ABaseOfRotationsThatIsNotUsedIsNoted) {
           "config.json: rope_theta 10000.0 is ignored: rope_parameters in the same file has 500000.0"}));
 }
 
-TEST(ModelConfig, OfTwoDifferentRotationsRopeScalingIsUsedAndNoted) {
+TEST(ModelConfig, IfTwoRotationsDifferRopeScalingIsUsedAndNoted) {
   json root = small_llama();
   ModelConfig read;
   const auto notes = [&] {
@@ -156,7 +156,7 @@ TEST(ModelConfig, OfTwoDifferentRotationsRopeScalingIsUsedAndNoted) {
   EXPECT_EQ(read.rope_scaling.kind, RopeScaling::Kind::kNone);
 }
 
-TEST(ModelConfig, BrokenTextIsRefusedAtItsPlace) {
+TEST(ModelConfig, BrokenTextIsRefusedWithItsLocation) {
   std::string text = small_llama().dump();
   text.insert(1, "\"hidden_size\": 32,\n");
   for (const auto& [broken, location] : {std::pair<std::string, std::string>{text, "config.json:2:1"},
@@ -172,7 +172,7 @@ TEST(ModelConfig, BrokenTextIsRefusedAtItsPlace) {
 }
 
 // Errors about a key have its line and column, unless the key occurs in several places.
-TEST(ModelConfig, ErrorsAboutKeysHaveAPlace) {
+TEST(ModelConfig, ErrorsAboutKeysHaveALocation) {
   const FamilyRegistry families = builtin_families();
   const auto place = [&](const std::string& text) {
     try {
@@ -344,7 +344,7 @@ TEST(RopeTable, EqualLimitsGiveNoRamp) {
   EXPECT_EQ(kept, 18);  // 2 pi theta^(i / 32) < 8192
 }
 
-TEST(ModelConfig, RefusesSizesWhoseProductsWrap) {
+TEST(ModelConfig, RefusesSizesWhoseProductsOverflow) {
   json root = small_llama();
   root["hidden_size"] = root["num_attention_heads"] = root["num_key_value_heads"] = root["head_dim"] = 1
                                                                                                        << 26;
@@ -359,7 +359,7 @@ TEST(ModelConfig, RefusesSizesWhoseProductsWrap) {
 
 // The sizes of experts, shared experts and latents have limits, because these sizes are multiplied like heads
 // and layers.
-TEST(ModelConfig, RefusesMoreThanAnyModelHas) {
+TEST(ModelConfig, RefusesSizesBeyondAnyModel) {
   const auto with = [](const std::string& family, const json& changes) {
     json root = golden(family);
     root.update(changes);
@@ -393,7 +393,7 @@ TEST(ModelConfig, RefusesMoreThanAnyModelHas) {
 }
 
 // The kernels' limits on chosen experts and on groups apply to every family.
-TEST(ModelConfig, RefusesWhatRoutersCannotChoose) {
+TEST(ModelConfig, RefusesImpossibleRouting) {
   for (const char* family : {"mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss", "llama4"}) {
     json root = golden(family);
     const bool deepseek = root.contains("n_routed_experts");
@@ -427,7 +427,7 @@ TEST(ModelConfig, RefusesWhatRoutersCannotChoose) {
 
 // transformers_defaults.json has transformers' default of each key that a config.json with only sizes leaves
 // out.
-TEST(ModelConfig, AbsentKeysAreAsTransformersHasThem) {
+TEST(ModelConfig, AbsentKeysHaveTransformersDefaults) {
   const json families =
       json::parse(read_file(Path(PRIMUS_SOURCE_DIR) / "tests/lm/model/transformers_defaults.json"));
   // transformers has no class for primus_gpt, kimi_k3, and flash-linear-attention's gated_deltanet and kda.
@@ -448,7 +448,7 @@ TEST(ModelConfig, AbsentKeysAreAsTransformersHasThem) {
 }
 
 // google/gemma-3-4b-pt leaves out every key that equals the default of transformers' class.
-TEST(ModelConfig, Gemma3TakesWhatTransformersTakes) {
+TEST(ModelConfig, Gemma3AcceptsTheFormsThatTransformersAccepts) {
   const json root{{"model_type", "gemma3"},
                   {"vision_config", {{"hidden_size", 1152}}},
                   {"text_config",
@@ -511,7 +511,7 @@ TEST(ModelConfig, Ministral3HasYarnAndAScaleOfQueries) {
   EXPECT_EQ(refusal(root), "'rope_type': this model family supports only yarn");
 }
 
-TEST(ModelConfig, LongropeHasANumberForEachFrequency) {
+TEST(ModelConfig, LongropeHasAFactorPerFrequency) {
   json root = small_llama();
   root.erase("head_dim");
   const std::int64_t frequencies = read(root).head_dim / 2;
@@ -538,7 +538,7 @@ TEST(ModelConfig, LongropeHasANumberForEachFrequency) {
   EXPECT_EQ(refusal(root), "'long_factor' must have positive numbers");
 }
 
-TEST(ModelConfig, RopeScalingGoesBeforeRopeParameters) {
+TEST(ModelConfig, RopeScalingOverridesRopeParameters) {
   json root = small_llama();
   root["rope_parameters"] = {{"rope_type", "linear"}, {"factor", 4.0}, {"rope_theta", 7.0}};
   EXPECT_EQ(read(root).rope_scaling.factor, 4);
@@ -550,7 +550,7 @@ TEST(ModelConfig, RopeScalingGoesBeforeRopeParameters) {
   EXPECT_EQ(read(root).rope_theta, 10000);
 }
 
-TEST(ModelConfig, GreedyChoiceKnowsNoGroups) {
+TEST(ModelConfig, GreedyChoiceIgnoresGroups) {
   json root = golden("deepseek_v2");
   root["topk_method"] = "greedy";
   root["n_group"] = 3;
@@ -714,14 +714,14 @@ TEST(ModelConfig, ScaleOfTheChosenExperts) {
   }
 }
 
-TEST(ModelConfig, GroupsThatScoreByTwoExpertsHaveTwo) {
+TEST(ModelConfig, GroupsScoredByTwoExpertsHaveTwo) {
   json root = golden("deepseek_v3");
   root["n_group"] = root["topk_group"] = root["n_routed_experts"];
   EXPECT_EQ(refusal(root),
             "'n_group' leaves groups of one expert, but a group's score is the sum of its two best");
 }
 
-TEST(ModelConfig, WhatAFamilyFromOutsideTakesForGrantedIsRefused) {
+TEST(ModelConfig, FixedSettingsOfAFamilyOutsideTheLibraryAreChecked) {
   Family own = builtin_families().find("llama");
   own.model_type = "own";
   own.read = [](const json& root, ModelConfig& c) {
@@ -744,7 +744,7 @@ TEST(ModelConfig, KimiK2IsADeepSeekV3) {
   EXPECT_EQ(write_model_config(read(root), DType::kF32, builtin_families()), expected);
 }
 
-TEST(ModelConfig, AFamilyFromOutsideMayRotateInPart) {
+TEST(ModelConfig, AFamilyOutsideTheLibraryMayRotatePartially) {
   Family own = builtin_families().find("llama");
   own.model_type = "own";
   own.partial_rotary = true;

@@ -59,7 +59,7 @@ const std::string kDeepseek =
     "      moe_router_num_groups: 4\n      moe_router_group_topk: 2\n"
     "      moe_router_topk_scaling_factor: 2.5\n      moe_layer_freq: ([0]*1+[1]*3)\n";
 
-TEST(ModelSettings, SwitchesMaySayWhatTheFamilyIsAndNothingElse) {
+TEST(ModelSettings, SwitchesMustAgreeWithTheFamily) {
   for (const char* fine : {"      model_type: qwen2\n      add_qkv_bias: true\n",
                            "      model_type: qwen3\n      qk_layernorm: true\n",
                            "      swiglu: true\n      add_bias_linear: false\n"}) {
@@ -78,7 +78,7 @@ TEST(ModelSettings, SwitchesMaySayWhatTheFamilyIsAndNothingElse) {
 
 // Packing documents or conversations into one sequence is refused, because pooling would mix tokens of
 // different documents.
-TEST(ModelSettings, PooledLatentsKnowNoDocuments) {
+TEST(ModelSettings, PooledLatentsDoNotSupportDocuments) {
   const std::string pooled =
       "      model_type: deepseek_v4\n      num_query_groups: 1\n      kv_channels: 16\n"
       "      qk_pos_emb_head_dim: 8\n      q_lora_rank: 20\n      compress_ratios: [4, 128, 4, 0]\n"
@@ -97,7 +97,7 @@ TEST(ModelSettings, PooledLatentsKnowNoDocuments) {
 }
 
 // Megatron-LM's presets call every model "gpt". Its parts then determine the family.
-TEST(ModelSettings, GptIsTheFamilyOfItsParts) {
+TEST(ModelSettings, GptBecomesTheFamilyOfItsParts) {
   const auto family = [](const std::string& parts) {
     return model("      model_type: gpt\n" + parts).family;
   };
@@ -207,7 +207,7 @@ TEST(ModelSettings, CapsOnLogits) {
             "'final_logit_softcapping' must be null, 0, or from 0.001 to 1000000, not 1e-05");
 }
 
-TEST(ModelSettings, SinksAreWhereTheFamilyHasThem) {
+TEST(ModelSettings, SinksFollowTheFamily) {
   EXPECT_EQ(refusal("      use_sink_attention: true\n"),
             "exp.yaml:14: model_type llama has use_sink_attention: no sinks");
   EXPECT_TRUE(model("      model_type: primus_gpt\n      use_sink_attention: true\n").attention.sinks);
@@ -241,7 +241,7 @@ TEST(ModelSettings, ExpertsAndTheirRouter) {
 }
 
 // Without expert biases, a bias update rate of zero is accepted.
-TEST(ModelSettings, NoBiasOfExpertsAgreesWithARateOfZero) {
+TEST(ModelSettings, ARateOfZeroNeedsNoExpertBias) {
   for (const std::string& text : {kMixtral, std::string()}) {
     EXPECT_EQ(model(text + "      moe_router_bias_update_rate: 0.0\n").moe.training.bias_update_rate, 0);
   }
@@ -360,7 +360,7 @@ TEST(ModelSettings, GatedDeltaNetworks) {
               ::testing::HasSubstr("model_type llama has linear_key_head_dim: 128"));
 }
 
-TEST(ModelSettings, WhatAFamilyCannotBeIsRefusedAtItsKey) {
+TEST(ModelSettings, UnsupportedSettingsOfAFamilyAreRefusedAtTheirKey) {
   EXPECT_EQ(refusal("      num_experts: 8\n"), "exp.yaml:14: model_type llama has num_experts: 0");
   EXPECT_EQ(refusal("      model_type: mixtral\n"),
             "exp.yaml:14: num_experts is null, but model_type mixtral is a mixture of experts");

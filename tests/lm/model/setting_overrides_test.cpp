@@ -224,7 +224,7 @@ TEST(SettingOverrides, OfAbsentLayersGiveAWarning) {
 }
 
 // Removing a model's experts gives an error that names the user's override, not the preset's keys.
-TEST(SettingOverrides, WithoutExpertsNameTheOverride) {
+TEST(SettingOverrides, WithoutExpertsAreNamedInErrors) {
   for (const char* preset : {"mixtral_8x7B_v0.1", "qwen3_30B_A3B", "llama4_17B16E"}) {
     try {
       model_config_of(experiment(preset, {"num_experts=null"}), std::nullopt, builtin_families());
@@ -250,7 +250,7 @@ TEST(SettingOverrides, DeepSeekMayBeDense) {
 }
 
 // If two widths must agree, the hint names the width that was not changed.
-TEST(SettingOverrides, OfOneWidthMentionTheOtherWidth) {
+TEST(SettingOverrides, OfOneWidthGetAHintAboutTheOther) {
   const auto hint = [](const std::string& preset, const std::vector<std::string>& overrides) {
     try {
       model_config_of(experiment(preset, overrides), std::nullopt, builtin_families());

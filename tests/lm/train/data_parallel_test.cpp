@@ -268,7 +268,7 @@ TEST(SplitMasters, EqualFp32MastersOnHybridShards) {
 // For any number of ranks, shards end at borders between blocks of 8-bit moments. Three ranks divide nothing
 // evenly. With eight ranks, a small parameter unit has fewer blocks of moments than ranks, so some ranks have
 // none of them. The memory plan counts all bytes of the shards.
-TEST(MomentsInEightBits, TrainAlikeOnThreeAndEightRanks) {
+TEST(MomentsInEightBits, TrainEquallyOnThreeAndEightRanks) {
   for (ModelConfig (*model)() : {tiny_llama, tiny_deepseek}) {
     SessionSettings settings = tiny_settings(DType::kBF16, model());
     settings.optimizer.rules = update_rules_of({.exp_avg_dtype = "fp8", .exp_avg_sq_dtype = "fp8"});
@@ -293,7 +293,7 @@ TEST(MomentsInEightBits, TrainAlikeOnThreeAndEightRanks) {
 
 // An update with 8-bit moments differs from an update with fp32 moments by 16 % (derived in turbo_adamw's
 // test). The decrease of the loss over twenty steps therefore differs by at most a fifth.
-TEST(MomentsInEightBits, LearnAsMuchAsInFp32) {
+TEST(MomentsInEightBits, LearnAsWellAsInFp32) {
   for (ModelConfig (*model)() : {tiny_llama, tiny_mixture}) {
     SessionSettings settings = tiny_settings(DType::kF32, model());
     const Outcome wide = train_on(settings, 1, {});
@@ -310,7 +310,7 @@ TEST(MomentsInEightBits, LearnAsMuchAsInFp32) {
 
 // Each moment takes one byte instead of four bytes, plus the scales. The matrices of this model consist of
 // whole blocks.
-TEST(MomentsInEightBits, TakeSixBytesLess) {
+TEST(MomentsInEightBits, NeedSixBytesLessPerElement) {
   ModelConfig model = tiny_llama();
   model.hidden = model.ffn = 256;
   model.head_dim = 64;

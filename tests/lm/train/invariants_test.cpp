@@ -446,7 +446,7 @@ std::string first_to_go_wrong(const SessionSettings& settings, const std::string
   return step.find_non_finite();
 }
 
-TEST(TrainingStep, NamesTheFirstOperatorThatGoesWrong) {
+TEST(TrainingStep, NamesTheFirstFaultyOperator) {
   EXPECT_EQ(first_to_go_wrong(tiny_settings(), "layers.2.ffn.down"), "layers.2.linear");
   // The operator is also found after routers, whose choices are integers.
   EXPECT_EQ(first_to_go_wrong(tiny_settings(DType::kF32, tiny_mixture()), "layers.2.moe.down"),

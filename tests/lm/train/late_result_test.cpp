@@ -127,7 +127,7 @@ TEST(LateResult, ABadStepIsReportedDuringTheNextStep) {
 }
 
 // If a kernel fails, the step has no result, and waiting for it throws.
-TEST(LateResult, AFailureOnTheDeviceIsNoResult) {
+TEST(LateResult, AFailureOnTheDeviceGivesNoResult) {
   const SessionSettings settings = tiny_settings();
   engine::Rank rank(guard_device());
   const std::unique_ptr<TrainingSession> session = open_session(rank, settings, builtin_families());

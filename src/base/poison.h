@@ -1,6 +1,6 @@
-// Tells AddressSanitizer which memory the program must not access. The sanitizer knows the blocks of malloc,
-// but neither the blocks of an arena nor the end of a mapped file. Both functions do nothing in builds
-// without the sanitizer.
+// Tells AddressSanitizer which memory the program must not access. By itself, the sanitizer checks the blocks
+// of malloc, but neither the blocks of an arena nor the end of a mapped file. Both functions do nothing in
+// builds without the sanitizer.
 //
 // Unpoison memory before returning it to the system. Otherwise the sanitizer reports accesses by the next
 // owner of the memory.

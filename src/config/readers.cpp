@@ -62,7 +62,7 @@ void check_text(const std::shared_ptr<const Source>& source) {
       throw error_at(here, "this byte is not UTF-8, as settings files must be", "save the file as UTF-8");
     if ((static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\r' && c != '\t') || c == 0x7F) {
       throw error_at(here, fmt::format("control character 0x{:02x} in a settings file", static_cast<int>(c)),
-                     "delete it; in quotes, \\xNN stands for one");
+                     "delete it, or write it as \\xNN in double quotes");
     }
     const char next = i + 1 < text.size() ? text[i + 1] : ' ';
     const bool before_blank = next == ' ' || next == '\t' || next == '\n' || next == '\r';

@@ -41,8 +41,8 @@ Transport wanted_transport();
 // mpirun started the ranks.
 void check_transport(Transport transport, bool one_host, bool by_mpi);
 
-// Which groups of GPUs on one host use copy engines instead of the vendor's library, which occupies
-// multiprocessors. kOn: tensor ranks. kAll: also context ranks, and data-parallel ranks that gather
+// Selects the groups of GPUs on one host that use copy engines instead of the vendor's library, which
+// occupies multiprocessors. kOn: tensor ranks. kAll: also context ranks, and data-parallel ranks that gather
 // parameters. kAuto: kAll on device kinds where copy engines have been tested, kOff on others.
 enum class CopyEngines { kAuto, kOff, kOn, kAll };
 

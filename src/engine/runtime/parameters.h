@@ -53,8 +53,8 @@ struct FlatRange {
   }
 };
 
-// Which data the ranks of a data-parallel group shard: the ZeRO levels (Rajbhandari et al., 2020), as in
-// PyTorch's fully sharded data parallelism. Each level includes the previous levels.
+// Selects the data that the ranks of a data-parallel group shard: the ZeRO levels (Rajbhandari et al., 2020),
+// as in PyTorch's fully sharded data parallelism. Each level includes the previous levels.
 enum class Sharding : std::uint8_t {
   kNone,        // every rank stores all data
   kStates,      // ZeRO-1: master weights and optimizer states

@@ -21,7 +21,7 @@ using Kind = JsonReader::Kind;
 
 constexpr std::array<std::string_view, 8> kRoles = {kSystem, kUser,       kAssistant, "tool",
                                                     "tools", "developer", "function", "observation"};
-// Role names in data sets of ShareGPT style, and the role that each name stands for.
+// Role names of data sets in ShareGPT's style, and the role that each name means.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kOtherRoles = {
     {{"human", kUser}, {"gpt", kAssistant}, {"bot", kAssistant}, {"model", kAssistant}}};
 

@@ -1,4 +1,4 @@
-// Which tokens each sample of a data set holds: Megatron-LM's document, sample and shuffle indices
+// Determines the tokens of each sample of a data set: Megatron-LM's document, sample and shuffle indices
 // (GPTDataset).
 //
 // The sequences are repeated for as many epochs as the samples need, and shuffled. Concatenated, they form

@@ -24,7 +24,7 @@ struct Condition {
 };
 
 constexpr auto kStreams = std::to_array<std::string_view>({"hc_sinkhorn_iters", "hc_eps"});
-// The keys of experts that can be checked only with the model. config/validate.cpp checks the other keys.
+// Expert keys whose condition can be checked only with the model. config/validate.cpp checks the other keys.
 constexpr auto kExperts =
     std::to_array<std::string_view>({"num_hash_layers", "routed_expert_hidden_size", "latent_moe_use_norm"});
 constexpr auto kExpertLatents = std::to_array<std::string_view>({"latent_moe_use_norm"});

@@ -25,8 +25,9 @@ class Optimizer {
   // Enqueues the clipped update and the distribution of the new values to all ranks. Nothing is changed if
   // the gradient norm is not finite. `scalars`: the scalars of this step, on the device.
   void update(const Tensor& scalars, std::int64_t step);
-  // Two numbers of weights over all ranks: oscillating weights that the last update set to an fp4 value, and
-  // weights that are checked for oscillation. Synchronizes with the device; every rank must call it.
+  // Counts over all ranks: `weights`, the oscillating weights that the last update set to an fp4 value, and
+  // `of`, the weights that are checked for oscillation. Synchronizes with the device; every rank must call
+  // it.
   struct Snapped {
     double weights, of;
   };

@@ -105,8 +105,8 @@ class Judge {
 
 // A command-line option that sets a check's threshold. A threshold that the user sets is a demand.
 struct ThresholdOption {
-  // What the threshold limits: a property of the machine, the speed of a device, or the speed of an exchange
-  // between ranks. Speeds are measured only on request.
+  // The quantity that the threshold limits: a property of the machine, the speed of a device, or the speed of
+  // an exchange between ranks. Speeds are measured only on request.
   enum class About : std::uint8_t { kMachine, kDevice, kExchange };
   std::string_view name, value, help;  // "--shm-min-gb", "G"
   std::optional<Wanted> Requirements::*field = nullptr;

@@ -183,7 +183,7 @@ void judge_slow(const CheckInput& in, Judge& judge) {
   if (compared == 0) {
     judge.skip("no speed was measured on several ranks");
   } else {
-    judge.pass(fmt::format("{} speeds are alike on all ranks", compared));
+    judge.pass(fmt::format("all ranks are equally fast in {} measurements", compared));
   }
 }
 

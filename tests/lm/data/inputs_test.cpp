@@ -148,7 +148,7 @@ TEST_F(Inputs, RunAndModelFoldersAreNoText) {
   folder_.write("model/config.json", "{}\n");
   folder_.write("model/model.safetensors", "x");
   EXPECT_THAT(error_with((folder_ / "model").string()), HasSubstr("holds a model, not text"));
-  // A text file may have the name of such a file.
+  // A text file may have the name of a file of a run or a model.
   folder_.write("text/latest", "x");
   folder_.write("text/manifest.json", kLine);
   folder_.write("text/config.json", kLine);

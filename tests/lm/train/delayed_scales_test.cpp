@@ -232,8 +232,8 @@ TEST(DelayedScales, AnyMeshTrainsAsOneRank) {
   }
 }
 
-// In bf16, each sum is rounded with a relative error of up to 2^-9, and fp8 codes with 3 mantissa bits change
-// accordingly.
+// In bf16, each sum is rounded with a relative error of up to 2^-9, which changes some fp8 codes (3 mantissa
+// bits).
 TEST(DelayedScales, TrainEquallyInBf16UpToRoundingOfSums) {
   const Outcome one = train_on_ranks(settings_with(delayed()), 1, kAlone, 5, 4);
   for (const Way& way : ways()) {

@@ -77,7 +77,7 @@ TEST(AlgorithmTrials, TheLibrarysChoiceStaysUnlessAnotherIsClearlyFaster) {
   EXPECT_EQ(close->best, 0);
   EXPECT_NEAR(close->next, 0.995e-3, 1e-9);
   EXPECT_EQ(gpu.choose(trials, {{1e-3, 1e-3}, {0.98e-3, 0.98e-3}})->best, 1);
-  // The same algorithm is chosen if many other algorithms are faster in the first round.
+  // The library's choice also stays if many other algorithms are slightly faster in the first round.
   std::vector<Gpu::Algorithm> many(8, {0.995e-3, 0.995e-3});
   many[0] = {1e-3, 1e-3};
   EXPECT_EQ(gpu.choose(trials, many)->best, 0);

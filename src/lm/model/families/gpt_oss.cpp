@@ -1,5 +1,5 @@
 // gpt-oss (OpenAI 2025, arXiv:2508.10925): a mixture of clamped SwiGLU experts in every block, biases
-// everywhere, attention with learned sinks, and a window in every other layer. Checkpoints store all experts
+// everywhere, attention with learned sinks, and a window in every second layer. Checkpoints store all experts
 // in one tensor [experts, in, out], with gate and up columns interleaved.
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -66,8 +66,8 @@ class StepResults {
 
   // Marks the beginning of a step. Call this function before enqueueing work of the step.
   void begin_clock();
-  // Switches to the other of the two buffers (sides_). First waits for the last step that used this buffer,
-  // which is the step before the previous one.
+  // Switches between the two buffers (sides_). First waits for the last step that used the next buffer, which
+  // is the step before the previous one.
   void take_turn();
   std::size_t turn() const { return turn_; }
   // Enqueues the copies to the host. Call this function after enqueueing the step's work.

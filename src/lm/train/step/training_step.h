@@ -101,8 +101,8 @@ class TrainingStep : private engine::ChunkedModel {
   // Returns the losses of those tokens that this rank counts.
   Tensor own_losses(const engine::Value& losses) const;
   void evaluate(const data::BatchView& batch, bool with_mtp);
-  // Which function uploads scalars. begin() and update() have separate ranges of the pinned buffer, so that
-  // no pending copy reads the range that is written.
+  // The function that uploads scalars. begin() and update() have separate ranges of the pinned buffer, so
+  // that no pending copy reads the range that is written.
   enum class ScalarsOf : std::uint8_t { kBegin, kUpdate };
   void upload_scalars(ScalarsOf of, std::int64_t step, double learning_rate, double weight_decay);
   // Weight of a microbatch in the mean over the global batch.

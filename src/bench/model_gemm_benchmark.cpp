@@ -112,12 +112,14 @@ constexpr ModelGemmBenchmark::Size kDenseSizes[] = {
      [](ModelConfig& c, std::int64_t n) { c.hidden = n; }},
     {"--intermediate-size,--intermediate_size", "width of the feed-forward, instead of the model's",
      [](ModelConfig& c, std::int64_t n) { c.ffn = n; }},
-    {"--num-attention-heads,--num_attention_heads", "likewise",
+    {"--num-attention-heads,--num_attention_heads", "query heads, instead of the model's",
      [](ModelConfig& c, std::int64_t n) { c.heads = n; }},
-    {"--num-key-value-heads,--num_key_value_heads", "likewise",
+    {"--num-key-value-heads,--num_key_value_heads", "key heads, instead of the model's",
      [](ModelConfig& c, std::int64_t n) { c.kv_heads = n; }},
-    {"--head-dim,--head_dim", "likewise", [](ModelConfig& c, std::int64_t n) { c.head_dim = n; }},
-    {"--vocab-size,--vocab_size", "likewise", [](ModelConfig& c, std::int64_t n) { c.vocab = n; }}};
+    {"--head-dim,--head_dim", "width of a head, instead of the model's",
+     [](ModelConfig& c, std::int64_t n) { c.head_dim = n; }},
+    {"--vocab-size,--vocab_size", "vocabulary, instead of the model's",
+     [](ModelConfig& c, std::int64_t n) { c.vocab = n; }}};
 
 class GemmDenseBenchmark final : public ModelGemmBenchmark {
  public:

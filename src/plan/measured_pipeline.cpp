@@ -386,8 +386,9 @@ std::string to_text(const MeasuredPipeline& p, std::size_t width) {
   if (p.ranks.size() > 1)
     text += fmt::format("transfer     {} ms, from when both sides are ready\n", number(p.transfer));
   if (p.clocks_apart > 0) {
-    text += fmt::format("clocks       those of the hosts differ by {} ms or more, and so do the rows\n",
-                        number(p.clocks_apart));
+    text += fmt::format(
+        "clocks       the hosts' clocks differ by {} ms or more, so rows may be shifted by as much\n",
+        number(p.clocks_apart));
   }
   return text;
 }

@@ -133,7 +133,7 @@ TEST(MeasuredPipeline, DifferentClocksAreReported) {
   write_traces(folder.path(), {.late = 2});
   const MeasuredPipeline p = measure_pipeline({folder.path().string()});
   EXPECT_NEAR(p.clocks_apart, 1500, 1e-3);  // 2000, minus 500 for a transfer
-  EXPECT_THAT(to_text(p, 80), HasSubstr("clocks       those of the hosts differ by 1500 ms or more"));
+  EXPECT_THAT(to_text(p, 80), HasSubstr("clocks       the hosts' clocks differ by 1500 ms or more"));
 }
 
 TEST(MeasuredPipeline, TakesTheNewestRunOfAFolder) {

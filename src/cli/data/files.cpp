@@ -38,7 +38,7 @@ class DataMerge final : public Command {
  public:
   void declare(Arguments& args) override {
     args.positional("PREFIX", &inputs_, "data sets in order, or folders with data sets").required = false;
-    args.option("--input,-i", "PREFIX", &more_inputs_, "likewise").several = true;
+    args.option("--input,-i", "PREFIX", &more_inputs_, "a further data set or folder").several = true;
     args.option("--output-prefix,-o", "PREFIX", &output_, "writes PREFIX.bin and PREFIX.idx").required = true;
     overwrite_.declare(args);
   }

@@ -215,7 +215,7 @@ class Opener {
     if (blend.weights.empty() || blend.paths.size() < 2) return;
     for (std::size_t i = 0; i < blend.paths.size(); ++i) {
       const double drawn = blend.weights[i] * static_cast<double>(requested_[0]);
-      facts.push_back(fmt::format("{} is read {:.3g} times, as its weight of {:.3g} says", blend.paths[i],
+      facts.push_back(fmt::format("{} is read {:.3g} times, because its weight is {:.3g}", blend.paths[i],
                                   drawn / samples_in(blend.paths[i], 1), blend.weights[i]));
     }
   }

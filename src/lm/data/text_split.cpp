@@ -109,13 +109,12 @@ Error empty_share(std::string_view shares, std::string_view part, std::string_vi
   constexpr std::int64_t kFewest = 4;
   const std::int64_t percent = (100 + sequences - 1) / sequences;
   const bool test = part == "test";
-  return invalid(
-      fmt::format("split '{}' leaves {} nothing of {}: it has {} sequences, and a share has only whole ones",
-                  shares, part, data, sequences),
-      sequences < kFewest
-          ? "give it more data, or a share of 0"
-          : fmt::format("the smallest share is {} of 100, one sequence (split: {},{},{})", percent,
-                        100 - (test ? 2 : 1) * percent, percent, test ? percent : 0));
+  return invalid(fmt::format("split '{}' gives {} no sequence of {}, which has {} sequences", shares, part,
+                             data, sequences),
+                 sequences < kFewest
+                     ? "give it more data, or a share of 0"
+                     : fmt::format("the smallest share is {} of 100, one sequence (split: {},{},{})", percent,
+                                   100 - (test ? 2 : 1) * percent, percent, test ? percent : 0));
 }
 
 }  // namespace primus::data

@@ -362,8 +362,8 @@ TEST_F(OpenDatasets, BlendDrawsByWeight) {
   // A pass over each source is (500 - 1) / 16 samples.
   EXPECT_THAT(
       sets.facts,
-      testing::ElementsAre((folder_ / "one").string() + " is read 0.968 times, as its weight of 0.75 says",
-                           (folder_ / "two").string() + " is read 0.323 times, as its weight of 0.25 says"));
+      testing::ElementsAre((folder_ / "one").string() + " is read 0.968 times, because its weight is 0.75",
+                           (folder_ / "two").string() + " is read 0.323 times, because its weight is 0.25"));
 
   options_.data_path = {(folder_ / "one").string(), (folder_ / "two").string()};
   options_.train_samples = 2 * (499 / 16);
@@ -616,7 +616,7 @@ TEST_F(OpenDatasets, EmptySplit) {
   use({Tokens(100, 1), Tokens(100, 2)});
   options_.split = "99,1,0";  // a split of two sequences
   options_.valid_samples = 1;
-  EXPECT_THAT(error(), AllOf(HasSubstr("split '99,1,0' leaves valid nothing of "),
+  EXPECT_THAT(error(), AllOf(HasSubstr("split '99,1,0' gives valid no sequence of "),
                              HasSubstr("it has 2 sequences"), HasSubstr("more data, or a share of 0")));
   use({Tokens(100, 1), Tokens(100, 2), Tokens(100, 3), Tokens(100, 4), Tokens(100, 5)});
   EXPECT_THAT(error(), HasSubstr("the smallest share is 20 of 100, one sequence (split: 80,20,0)"));
@@ -655,7 +655,7 @@ TEST_F(OpenDatasets, ASmallShareOfTextIsOneSample) {
   options_.data_path = {folder_.write("two.txt", "Some twenty letters here.")};
   options_.valid_samples = 1;
   options_.split = "99,1,0";
-  EXPECT_THAT(error(), HasSubstr("leaves valid nothing of"));
+  EXPECT_THAT(error(), HasSubstr("gives valid no sequence of"));
 }
 
 TEST_F(OpenDatasets, SequenceLongerThanTheData) {

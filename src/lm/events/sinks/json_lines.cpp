@@ -40,8 +40,8 @@ std::unique_ptr<RunListener> make_metrics(const ListenerContext& c) {
   const std::string missing = missing_iterations(file, done, c.env);
   if (!missing.empty()) {
     c.log.warning(
-        "metrics.jsonl has no line for iteration {}, although the model was trained for it; it continues "
-        "with {}",
+        "metrics.jsonl has no line for iteration {}, which the run has trained; the file continues "
+        "with iteration {}",
         missing, done + 1);
   }
   return lines;

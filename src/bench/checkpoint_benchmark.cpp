@@ -166,7 +166,7 @@ class CheckpointBenchmark final : public Benchmark {
             {"--shard-size", "SIZE", "maximum size of a file", &shard_},
             {.names = "--repeat",
              .value = "N",
-             .help = "how many times to save and load it",
+             .help = "repetitions of saving and loading",
              .target = &repetitions_,
              .range = {{1, 1000}}}};
   }

@@ -227,7 +227,7 @@ class DecodeBenchmark final : public Benchmark {
              .range = kCounts},
             {.names = "--warmup",
              .value = "N",
-             .help = "untimed tokens before those",
+             .help = "untimed tokens before the timed tokens",
              .target = &options_.warmup,
              .range = kFromNone}};
   }

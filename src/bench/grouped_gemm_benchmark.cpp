@@ -12,7 +12,7 @@ class GroupedGemmBenchmark final : public DeviceBenchmark {
             {"--experts", "N", "experts", &which_.experts},
             {"--top-k", "N", "experts of each token", &which_.top_k},
             {"--in", "N", "inputs of an expert layer", &which_.in},
-            {"--out", "N", "its outputs", &which_.out},
+            {"--out", "N", "outputs of an expert layer", &which_.out},
             {"--skew", "SHARE", "share of the rows that the first eighth of the experts gets (default: even)",
              &skew_}};
   }

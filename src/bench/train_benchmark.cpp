@@ -311,7 +311,7 @@ class TrainBenchmark final : public Benchmark {
          .range = {{1, kMaxSteps}}},
         {.names = "--warmup",
          .value = "N",
-         .help = "untimed steps before those",
+         .help = "untimed steps before the timed steps",
          .target = &options_.warmup,
          .range = {{0, kMaxSteps}}},
         {"--ceiling",

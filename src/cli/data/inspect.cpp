@@ -50,7 +50,7 @@ class DataInspect final : public Command {
     args.option("--seed", "S", &seed_, "with --order").default_note(data::DataOptions{}.seed);
     args.option("--split", "A,B,C", &split_, "with --order: shares of training, validation and test")
         .default_note(fmt::format("as in training, {}", data::kUsualShares));
-    args.option("--samples", "N1,N2,N3", &samples_, "with --order: number of samples of each");
+    args.option("--samples", "N1,N2,N3", &samples_, "with --order: number of samples of each split");
     args.option("--blend", "WEIGHT PREFIX", &blend_,
                 "with --order, instead of PREFIX: weights and prefixes in turn")
         .several = true;

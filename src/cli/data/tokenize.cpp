@@ -85,7 +85,8 @@ class DataTokenize final : public Command {
     args.option("--vocab-file", "FILE", &vocab_file_,
                 "vocab.json of a GPT2BPETokenizer, instead of --tokenizer-model")
         .reads = all_of_them;
-    args.option("--merge-file", "FILE", &merge_file_, "merges.txt that belongs to it").reads = all_of_them;
+    args.option("--merge-file", "FILE", &merge_file_, "merges.txt that belongs to --vocab-file").reads =
+        all_of_them;
     args.option("--vocab-size", "N", &vocab_size_,
                 "number of ids of a NullTokenizer, instead of --tokenizer-model; the last id ends documents");
     args.option("--tiktoken-pattern", "v2", &tiktoken_pattern_,

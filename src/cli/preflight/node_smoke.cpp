@@ -43,7 +43,7 @@ class NodeSmoke final : public Command {
     declare_thresholds(args, ThresholdOption::About::kMachine);
     args.option("--rocm-smi-timeout-sec", "S", &tool_timeout_,
                 "time limit for each call of nvidia-smi or rocm-smi");
-    args.option("--rocm-smi-warn-sec", "S", &tool_warning_, "warn if such a call takes longer");
+    args.option("--rocm-smi-warn-sec", "S", &tool_warning_, "seconds of a call above which to warn");
     args.option("--hbm-busy-threshold-gib", "G", &use_.busy_gib,
                 "GiB of GPU memory that other processes may use")
         .default_note(Requirements::kUsualBusyGib);

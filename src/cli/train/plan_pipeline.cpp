@@ -27,8 +27,8 @@ class PlanPipeline final : public Command {
                 "parts of the model on each stage (default: the number that the schedule needs)");
     args.option("--microbatches", "N", &microbatches_, "microbatches per step (default: 2 for each stage)");
     args.option("--forward", "TIME", &costs_.forward, "time of a chunk's forward pass, in any unit");
-    args.option("--backward", "TIME", &costs_.backward, "time of the gradient of its inputs");
-    args.option("--weight", "TIME", &costs_.weight, "time of the gradient of its weights");
+    args.option("--backward", "TIME", &costs_.backward, "time of a chunk's input gradient");
+    args.option("--weight", "TIME", &costs_.weight, "time of a chunk's weight gradient");
     args.option("--transfer", "TIME", &costs_.transfer, "time of sending activations or their gradients");
     args.option("--trace", "FOLDER", &traces_,
                 "draw the measured timeline from the traces of a run: its folder, or trace files (all "

@@ -617,7 +617,7 @@ TEST_F(OpenDatasets, EmptySplit) {
   options_.split = "99,1,0";  // a split of two sequences
   options_.valid_samples = 1;
   EXPECT_THAT(error(), AllOf(HasSubstr("split '99,1,0' gives valid no sequence of "),
-                             HasSubstr("it has 2 sequences"), HasSubstr("more data, or a share of 0")));
+                             HasSubstr("which has 2 sequences"), HasSubstr("more data, or a share of 0")));
   use({Tokens(100, 1), Tokens(100, 2), Tokens(100, 3), Tokens(100, 4), Tokens(100, 5)});
   EXPECT_THAT(error(), HasSubstr("the smallest share is 20 of 100, one sequence (split: 80,20,0)"));
 }

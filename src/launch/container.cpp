@@ -12,6 +12,7 @@
 #include "launch/container_step.h"
 #include "launch/hardware.h"
 #include "launch/node.h"
+#include "launch/place_options.h"
 
 namespace primus::launch {
 namespace {
@@ -125,6 +126,7 @@ ContainerPlan plan_container_elsewhere(const ContainerRequest& request, const El
   std::map<std::string, std::string> given;
   with_given(request, surroundings, given);
   check_place_variables(given);
+  check_job_variables(given, {.nodes = job.nodes, .gpus = job.gpus});
   ElsewhereNodes nodes = job;
   if (const auto ranks = given.find("GPUS_PER_NODE"); ranks != given.end())
     nodes.ranks = parse_ranks("GPUS_PER_NODE", ranks->second);

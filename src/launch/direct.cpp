@@ -14,6 +14,7 @@
 #include "launch/assignment.h"
 #include "launch/hardware.h"
 #include "launch/numa.h"
+#include "launch/place_options.h"
 #include "launch/process.h"
 
 namespace primus::launch {
@@ -131,10 +132,16 @@ std::vector<std::string> command_line(const DirectSettings& settings, const Dire
   }
   words.insert(words.end(), command.words.begin(), command.words.end());
   if (shape.script || !shape.ranks || !several) return words;
-  if (!asks_for_ranks(command.words)) words.insert(words.end(), {"--nproc", place.ranks});
+  // An option that the user has written agrees with the job, or names another address or port.
+  const auto add = [&](const char* option, const std::string& value) {
+    if (!place_option(command.words, option)) words.insert(words.end(), {option, value});
+  };
+  add("--nproc", place.ranks);
   if (place.several_nodes) {
-    words.insert(words.end(), {"--nnodes", place.nodes, "--node_rank", place.node, "--master_addr",
-                               place.address, "--master_port", place.port});
+    add("--nnodes", place.nodes);
+    add("--node_rank", place.node);
+    add("--master_addr", place.address);
+    add("--master_port", place.port);
   }
   if (binds) words.emplace_back("--numa");
   return words;
@@ -191,6 +198,15 @@ void check_job(const DirectSettings& settings, const DirectCommand& command, int
     command.check_job(nodes, ranks, given);
 }
 
+// Checks a command of Primus on the node that runs it.
+void check_on_node(const DirectSettings& settings, const DirectCommand& command, bool has_ranks,
+                   const NodePlace& place, const Variables& given) {
+  if (!has_ranks) return check_job(settings, command, place.nodes, 1, given);
+  if (place.task) return check_job(settings, command, 1, place.task->world, given);
+  check_place_options(command.words, {.nodes = place.nodes, .node = place.node, .ranks = place.ranks});
+  check_job(settings, command, place.nodes, place.ranks, given);
+}
+
 // Notes input files that the job will not find. Skipped with hooks or patches, which may still create them.
 void note_absent_inputs(const DirectSettings& settings, const DirectCommand& command, const Variables& given,
                         bool in_this_folder, std::vector<std::string>& notes) {
@@ -229,10 +245,7 @@ std::string not_looked_for(const std::string& what, const Path& file) {
 }
 
 bool asks_for_ranks(const std::vector<std::string>& words) {
-  return std::any_of(words.begin(), words.end(), [](const std::string& word) {
-    const std::string name = word.substr(0, word.find('='));
-    return name == "--nproc" || name == "--nproc_per_node";
-  });
+  return place_option(words, "--nproc").has_value();
 }
 
 std::vector<std::string> read_environment_file(const Path& file) {
@@ -350,6 +363,14 @@ void require_python(const Surroundings& surroundings, const Step& step, std::vec
       notes);
 }
 
+JobShape shape_of_job(const ElsewhereNodes& nodes, std::optional<int> ranks) {
+  JobShape job{.nodes = nodes.nodes, .ranks = ranks, .gpus = nodes.gpus, .tasks = nodes.tasks};
+  const bool is_number =
+      !nodes.node.empty() && std::ranges::all_of(nodes.node, [](char c) { return c >= '0' && c <= '9'; });
+  if (is_number) job.node = std::stoi(nodes.node);
+  return job;
+}
+
 }  // namespace
 
 DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command,
@@ -371,9 +392,7 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
     throw invalid("--numa binds each rank to the memory next to its GPU, but this node has no GPU",
                   "remove --numa");
   }
-  if (!shape.script && !shape.ranks) check_job(settings, command, place.nodes, 1, given);
-  if (own_ranks && place.task) check_job(settings, command, 1, place.task->world, given);
-  if (own_ranks && !place.task) check_job(settings, command, place.nodes, place.ranks, given);
+  if (!shape.script) check_on_node(settings, command, shape.ranks, place, given);
   const bool on_network = own_ranks && (place.nodes > 1 || place.task);
   if (on_network && (!command.needs_token || command.needs_token())) require_token(place, surroundings);
 
@@ -467,8 +486,15 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
     ranks = nodes.tasks;
     shape.ranks = false;
   }
+  const JobShape job = shape_of_job(nodes, ranks);
+  check_job_variables(given, job);
+  if (has_ranks) {
+    const std::vector<std::string> options = shape.script ? std::vector<std::string>() : command.words;
+    check_place_options(options, job);
+    if (auto note = idle_gpus(options, job)) notes.push_back(std::move(*note));
+  }
   if (!shape.script) {
-    check_job(settings, command, nodes.nodes, has_ranks ? ranks.value_or(0) : 1, given);
+    check_job(settings, command, nodes.nodes, has_ranks ? ranks.value_or(nodes.gpus.value_or(0)) : 1, given);
     note_absent_inputs(settings, command, given, nodes.same_folder, notes);
   }
   const PlaceWords words{.nodes = nodes.nodes > 0 ? std::to_string(nodes.nodes) : "<nodes of the job>",

@@ -63,9 +63,11 @@ struct ElsewhereNodes {
   std::optional<int> ranks;  // ranks per node; nullopt: one per GPU
   std::optional<int> tasks;  // tasks per node, if each task is a rank
   std::string address, port, node;
-  bool same_folder = false;  // runs in the current folder, or in a copy that all nodes see
+  bool same_folder = false;      // runs in the current folder, or in a copy that all nodes see
+  std::optional<int> gpus = {};  // GPUs per node that the job requests; nullopt: unknown
 };
-// Plans `primus direct` on these nodes.
+// Plans `primus direct` on these nodes. Throws Error(kInvalid) also for options and variables that contradict
+// the job, such as --nnodes 4 in a job of 2 nodes.
 Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& command,
                            const ElsewhereNodes& nodes, const std::string& program);
 

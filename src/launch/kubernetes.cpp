@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -11,6 +12,7 @@
 #include "base/text/secrets.h"
 #include "launch/assignment.h"
 #include "launch/node.h"
+#include "launch/place_options.h"
 
 namespace primus::launch {
 namespace {
@@ -223,7 +225,7 @@ class Manifest {
             fmt::format("{} is a secret, but the manifest would show it to all its readers", variable.name),
             fmt::format("put it into a Secret, and name the Secret: --secret {}=SECRET/KEY", variable.name));
       }
-      environment.push_back(named(variable.name, escaped(variable.value)));
+      add_variable(variable, environment);
     }
     for (const std::string& secret : s_.secrets) add_secret(secret, environment, whole);
     container["env"] = environment;
@@ -289,10 +291,30 @@ class Manifest {
       environment.push_back(from_secret("PRIMUS_JOB_TOKEN", *secret, kTokenKey));
   }
 
+  // Adds a variable of the user, which replaces the one of add_place(). Throws if it contradicts the job.
+  void add_variable(const Assignment& variable, Json& environment) const {
+    const std::map<std::string, std::string> given{{variable.name, variable.value}};
+    check_place_variables(given);
+    check_job_variables(given, {.nodes = nodes_, .gpus = requested_gpus(s_)});
+    if (variable.name == "GPUS_PER_NODE" && s_.ranks_per_node &&
+        variable.value != std::to_string(*s_.ranks_per_node)) {
+      throw invalid(
+          fmt::format("--env GPUS_PER_NODE is {}, but --gpus-per-node is {}", variable.value,
+                      *s_.ranks_per_node),
+          fmt::format(
+              "remove --env GPUS_PER_NODE; to start fewer ranks, write -- direct --env GPUS_PER_NODE={} "
+              "-- before the command",
+              variable.value));
+    }
+    for (std::size_t i = 0; i < environment.size(); ++i)
+      if (environment[i]["name"] == variable.name) environment.erase(i--);
+    environment.push_back(named(variable.name, escaped(variable.value)));
+  }
+
   Json resources() const {
     Json limits = Json::object();
     const std::string resource = resource_of(s_);
-    if (!resource.empty()) limits[resource] = s_.ranks_per_node.value_or(1);
+    if (const auto gpus = requested_gpus(s_)) limits[resource] = *gpus;
     if (!s_.rdma_resource.empty()) limits[s_.rdma_resource] = 1;
     if (!s_.cpus.empty()) limits["cpu"] = s_.cpus;
     if (!s_.memory.empty()) limits["memory"] = s_.memory;
@@ -307,6 +329,11 @@ class Manifest {
 };
 
 }  // namespace
+
+std::optional<int> requested_gpus(const KubernetesSettings& settings) {
+  if (resource_of(settings).empty()) return std::nullopt;
+  return settings.ranks_per_node.value_or(1);
+}
 
 KubernetesPlan plan_kubernetes(const KubernetesRequest& request) {
   const Manifest manifest(request);

@@ -30,6 +30,9 @@ struct KubernetesPlan {
 // Throws Error(kInvalid) for a missing image, an invalid Kubernetes name, or a secret in env.
 KubernetesPlan plan_kubernetes(const KubernetesRequest& request);
 
+// Returns the number of GPUs that each pod requests; nullopt: none.
+std::optional<int> requested_gpus(const KubernetesSettings& settings);
+
 // Returns a manifest of the Secret for `plan` with a new random token. The caller must not display it.
 std::string token_manifest(const KubernetesPlan& plan);
 

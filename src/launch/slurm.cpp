@@ -35,14 +35,47 @@ std::optional<int> number_of(const std::vector<GivenOption>& options, std::strin
   return value;
 }
 
-// Returns the number of nodes; 0: not known before the job runs.
-int nodes_of(const std::vector<GivenOption>& options) {
+// Returns the number of nodes; 0: not known before the job runs. `allocated`: the nodes of the allocation in
+// which srun is called; nullopt: none.
+int nodes_of(const std::vector<GivenOption>& options, const std::optional<std::string>& allocated) {
   if (find_given(options, "nodes")) return number_of(options, "nodes").value_or(0);
   const GivenOption* const list = find_given(options, "nodelist");
   if (list && list->value) return static_cast<int>(expand_nodes(*list->value).size());
   const auto tasks = number_of(options, "ntasks"), per_node = number_of(options, "ntasks-per-node");
   if (tasks && per_node) return (*tasks + *per_node - 1) / *per_node;
-  return tasks ? 0 : 1;
+  if (tasks) return 0;
+  return allocated ? number_of({{"nodes", *allocated}}, "nodes").value_or(0) : 1;
+}
+
+// Returns the number at the end of "[TYPE:]COUNT", or 1 for a type alone; nullopt for other text ("8k").
+std::optional<int> count_of(std::string_view text) {
+  const std::string_view last = text.substr(text.rfind(':') + 1);
+  if (last.find_first_of("0123456789") != 0) return 1;
+  int value = 0;
+  const auto [end, error] = std::from_chars(last.data(), last.data() + last.size(), value);
+  return error == std::errc() && end == last.data() + last.size() ? std::optional(value) : std::nullopt;
+}
+
+// Returns the number of GPUs per node that --gpus-per-node or --gres requests; nullopt if neither states it.
+std::optional<int> gpus_of(const std::vector<GivenOption>& options) {
+  const GivenOption* const per_node = find_given(options, "gpus-per-node");
+  const GivenOption* const given = per_node ? per_node : find_given(options, "gres");
+  if (!given || !given->value) return std::nullopt;
+  int sum = 0;
+  for (std::string_view rest = *given->value; !rest.empty();) {
+    std::string_view part = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(part.size() + 1, rest.size()));
+    if (!per_node) {
+      if (part.starts_with("gres:") || part.starts_with("gres/")) part.remove_prefix(5);
+      const std::string_view name = part.substr(0, part.find(':'));
+      if (name != "gpu") continue;
+      part.remove_prefix(std::min(name.size() + 1, part.size()));
+    }
+    const std::optional<int> count = count_of(part);
+    if (!count) return std::nullopt;
+    sum += *count;
+  }
+  return sum > 0 ? std::optional(sum) : std::nullopt;
 }
 
 // Removes from `options` those options that `tool` does not have. For batch jobs, srun's options move to the
@@ -143,6 +176,18 @@ void require_export(const std::vector<GivenOption>& options) {
   }
 }
 
+void note_array(const std::vector<GivenOption>& options, bool has_ranks, std::vector<std::string>& notes) {
+  const GivenOption* const array = find_given(options, "array");
+  if (!array) return;
+  notes.push_back(
+      fmt::format("--array={}: each element is a job of its own, with its own nodes, and runs this command",
+                  array->value.value_or("")));
+  if (!has_ranks) return;
+  notes.emplace_back(
+      "elements of an array that train need different runs: set exp_name: ${SLURM_ARRAY_TASK_ID:0} in the "
+      "experiment");
+}
+
 }  // namespace
 
 SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
@@ -159,7 +204,8 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
   SlurmPlan plan;
   std::vector<GivenOption> step_options;
   std::vector<std::string> notes = sort_by_tool(request, tool, options, step_options);
-  plan.nodes.nodes = nodes_of(options);
+  plan.nodes.nodes = nodes_of(options, request.batch ? std::nullopt : surroundings.setting("SLURM_NNODES"));
+  plan.nodes.gpus = gpus_of(options);
   plan.nodes.same_folder = !find_given(options, "chdir");
   plan.nodes.node = "<SLURM_NODEID>";
   plan.nodes.address = "<the first node>";
@@ -205,6 +251,7 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
     plan.step.notes.push_back(
         fmt::format("'{}' is not installed here: the plan is for a machine of the cluster", tool));
   }
+  note_array(options, request.has_ranks, plan.step.notes);
   if (request.batch) {
     std::vector<std::string> srun = words_of("srun", step_options);
     srun.insert(srun.end(), request.inner.begin(), request.inner.end());

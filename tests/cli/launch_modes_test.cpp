@@ -261,6 +261,42 @@ TEST_F(Launch, BatchesThatRanksCannotShareAreRefusedBeforeTheStart) {
   is_planned(nodes + Words{"direct", "--env", "GPUS_PER_NODE=3", "--hooks", "hooks", "--"} + kTrain + batch);
 }
 
+// Options and variables that state the job's size are compared with the job before it starts.
+TEST_F(Launch, AnotherPlaceInTheJobIsRefusedBefore) {
+  tool("srun");
+  tool("docker");
+  const Words batch = {"global_batch_size=64"};
+  const Words slurm = {"--dry-run", "slurm", "srun", "-N", "2", "--gpus-per-node=8", "--"};
+  const Words direct = slurm + Words{"direct", "--"} + kTrain + batch;
+  const Words pods = {"k8s", "--image",        "a/b:1", "--nodes", "2", "--gpus-per-node",
+                      "8",   "--gpu-resource", "amd"};
+  const Words k8s = pods + Words{"--"} + kTrain + batch;
+  for (const Words& job : {direct, k8s}) {
+    expect_refused(job + Words{"--nnodes", "4"}, "--nnodes is 4, but the job has 2 nodes");
+    expect_refused(job + Words{"--node_rank", "0"}, "--node_rank is 0 on all nodes of the job");
+    expect_refused(job + Words{"--nproc", "16"}, "--nproc is 16, but the job requests 8 GPUs per node");
+    expect_refused(job + Words{"--dry-run", "--world", "8"}, "the job has 16 ranks (2 nodes, 8 per node)");
+    const ProgramResult agrees = run(job + Words{"--nnodes", "2", "--nproc", "8"});
+    EXPECT_EQ(agrees.exit_code, 0) << agrees.err;
+  }
+  const std::string said = "--env NNODES is 3, but the job has 2 nodes";
+  for (const char* mode : {"direct", "container"})
+    expect_refused(slurm + Words{mode, "--env", "NNODES=3", "--"} + kTrain + batch, said);
+  expect_refused(pods + Words{"--", "direct", "--env", "NNODES=3", "--"} + kTrain + batch, said);
+  expect_refused(pods + Words{"--env", "NNODES=3", "--"} + kTrain + batch, said);
+  expect_refused(pods + Words{"--env", "GPUS_PER_NODE=4", "--"} + kTrain + batch, "--gpus-per-node is 8");
+  const std::string agreed = run(pods + Words{"--env", "NNODES=2", "--"} + kTrain + batch).out;
+  const std::size_t once = agreed.find("name: \"NNODES\"");
+  ASSERT_NE(once, std::string::npos);
+  EXPECT_EQ(agreed.find("name: \"NNODES\"", once + 1), std::string::npos) << agreed;
+  // The number of GPUs decides whether the batch fits.
+  expect_refused(slurm + Words{"direct", "--"} + kTrain + Words{"global_batch_size=8"},
+                 "times 16 data-parallel ranks");
+  const ProgramResult idle = run(direct + Words{"--nproc", "4"});
+  EXPECT_EQ(idle.exit_code, 0) << idle.err;
+  EXPECT_THAT(idle.out, HasSubstr("4 of the 8 GPUs that the job requests per node stay idle"));
+}
+
 // ---- container -------------------------------------------------------------------------------------
 
 TEST_F(Launch, ContainersHaveFewRights) {

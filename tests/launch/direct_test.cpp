@@ -187,6 +187,36 @@ TEST(DirectPlan, ShowsNoSecrets) {
   EXPECT_THAT(text, Not(HasSubstr("verysecret")));
 }
 
+// The launcher adds only place options that the command lacks, so that none is doubled.
+TEST(DirectPlan, AnOptionOfTheCommandIsNotAddedAgain) {
+  DirectCommand own = training();
+  own.words.insert(own.words.end(), {"--nnodes", "2", "--master-addr=10.0.0.7"});
+  const std::string start = "primus train pretrain --config exp.yaml --nnodes 2 --master-addr=10.0.0.7";
+  EXPECT_EQ(line_of({}, own, kSecondOfTwo),
+            "/opt/primus/bin/" + start + " --nproc 1 --node_rank 1 --master_port 1234");
+  ElsewhereNodes nodes{
+      .nodes = 2, .ranks = 4, .tasks = {}, .address = "<first>", .port = "<port>", .node = "<number>"};
+  EXPECT_EQ(shell_line(plan_direct_elsewhere({}, own, nodes, "primus").steps.at(0).argv),
+            start + " --nproc 4 --node_rank '<number>' --master_port '<port>'");
+  const auto refused = [&](const DirectSettings& settings, const std::vector<std::string>& more) {
+    DirectCommand command = training();
+    command.words.insert(command.words.end(), more.begin(), more.end());
+    return error_of([&] { plan_direct_elsewhere(settings, command, nodes, "primus"); });
+  };
+  EXPECT_THAT(refused({}, {"--nnodes", "4"}), HasSubstr("the job has 2 nodes"));
+  EXPECT_THAT(refused({}, {"--world", "16"}), HasSubstr("the job has 8 ranks"));
+  EXPECT_THAT(refused({.environment = {"NNODES=3"}}, {}), HasSubstr("the job has 2 nodes"));
+  EXPECT_THAT(error_of([&] {
+                DirectCommand command = training();
+                command.words.insert(command.words.end(), {"--node_rank", "0"});
+                line_of({}, command, kSecondOfTwo);
+              }),
+              HasSubstr("this node has the number 1"));
+  // Options of a script are the script's own.
+  EXPECT_EQ(refused({.script = "x", .environment_files = {}}, {"--nnodes", "4"}).find("the job has"),
+            std::string::npos);
+}
+
 TEST(DirectPlan, PlansForNodesThatAreNotKnownYet) {
   const Plan plan = plan_direct_elsewhere(
       {}, training(),

@@ -9,14 +9,26 @@
 namespace primus::launch {
 namespace {
 
-int nodes_with(const std::vector<GivenOption>& given) {
+SlurmPlan plan_with(const std::vector<GivenOption>& given, bool batch = false,
+                    const std::map<std::string, std::string>& variables = {}) {
   test::Machine machine;
+  machine.variables = variables;
   machine.file("bin/srun", "#!/bin/sh\n");
-  std::filesystem::permissions(machine.folder.path() / "bin/srun", std::filesystem::perms::owner_all);
+  machine.file("bin/sbatch", "#!/bin/sh\n");
+  for (const char* tool : {"bin/srun", "bin/sbatch"})
+    std::filesystem::permissions(machine.folder.path() / tool, std::filesystem::perms::owner_all);
   machine.variables["PATH"] = (machine.folder.path() / "bin").string();
-  return plan_slurm({}, {.given = given, .inner = {"direct", "--", "version"}}, machine.surroundings())
-      .nodes.nodes;
+  return plan_slurm({},
+                    {.batch = batch,
+                     .given = given,
+                     .inner = {"direct", "--", "train"},
+                     .has_ranks = true,
+                     .own_ranks = true},
+                    machine.surroundings());
 }
+
+int nodes_with(const std::vector<GivenOption>& given) { return plan_with(given).nodes.nodes; }
+std::optional<int> gpus_with(const std::vector<GivenOption>& given) { return plan_with(given).nodes.gpus; }
 
 TEST(SlurmPlan, CountsNodesByTasks) {
   EXPECT_EQ(nodes_with({}), 1);
@@ -31,6 +43,33 @@ TEST(SlurmPlan, CountsNodesByNumberAndByName) {
   EXPECT_EQ(nodes_with({{"nodes", "2-4"}}), 0) << "only Slurm decides the number";
   EXPECT_EQ(nodes_with({{"nodelist", "gpu-[01-03],login"}}), 4);
   EXPECT_THROW(nodes_with({{"ntasks", "5"}, {"ntasks-per-node", "0"}}), Error);
+}
+
+// srun in an allocation uses all nodes of the allocation; sbatch requests new nodes.
+TEST(SlurmPlan, CountsTheNodesOfAnAllocation) {
+  const std::map<std::string, std::string> allocation{{"SLURM_JOB_ID", "7"}, {"SLURM_NNODES", "4"}};
+  EXPECT_EQ(plan_with({}, false, allocation).nodes.nodes, 4);
+  EXPECT_EQ(plan_with({{"nodes", "2"}}, false, allocation).nodes.nodes, 2);
+  EXPECT_EQ(plan_with({}, true, allocation).nodes.nodes, 1);
+}
+
+TEST(SlurmPlan, CountsTheGpusThatANodeGets) {
+  EXPECT_EQ(gpus_with({}), std::nullopt);
+  EXPECT_EQ(gpus_with({{"gpus-per-node", "8"}}), 8);
+  EXPECT_EQ(gpus_with({{"gpus-per-node", "mi300x:4"}}), 4);
+  EXPECT_EQ(gpus_with({{"gpus-per-node", "a100:2,h100:2"}}), 4);
+  EXPECT_EQ(gpus_with({{"gres", "gpu:8"}}), 8);
+  EXPECT_EQ(gpus_with({{"gres", "nic:2,gres:gpu:h100:4"}}), 4);
+  EXPECT_EQ(gpus_with({{"gres", "gpu"}}), 1);
+  EXPECT_EQ(gpus_with({{"gres", "nic:2"}}), std::nullopt);
+}
+
+TEST(SlurmPlan, SaysWhatAnArrayDoes) {
+  const std::vector<std::string> notes = plan_with({{"array", "0-3"}}, true).step.notes;
+  ASSERT_EQ(notes.size(), 2U);
+  EXPECT_NE(notes[0].find("--array=0-3: each element is a job of its own"), std::string::npos) << notes[0];
+  EXPECT_NE(notes[1].find("different runs"), std::string::npos) << notes[1];
+  EXPECT_TRUE(plan_with({}, true).step.notes.empty());
 }
 
 }  // namespace

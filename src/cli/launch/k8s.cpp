@@ -204,7 +204,8 @@ class Kubernetes final : public Mode {
                                                      .tasks = {},
                                                      .address = "<pod 0>",
                                                      .port = "<MASTER_PORT>",
-                                                     .node = "<the pod's number>"});
+                                                     .node = "<the pod's number>",
+                                                     .gpus = launch::requested_gpus(request.settings)});
     plan.steps.front().where = nodes == 1 ? "in the pod" : "in each pod";
     return plan;
   }

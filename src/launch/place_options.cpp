@@ -1,0 +1,128 @@
+#include "launch/place_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
+
+#include "base/error.h"
+
+namespace primus::launch {
+namespace {
+
+// Returns the option's name with '_' for '-', without a value and without torchrun's longer form.
+std::string plain_name(std::string_view word) {
+  std::string name(word.substr(0, word.find('=')));
+  if (name.starts_with("--")) std::replace(name.begin() + 2, name.end(), '-', '_');
+  return name == "--nproc_per_node" ? "--nproc" : name;
+}
+
+// Returns nullopt for text that is not a number, which the command itself refuses.
+std::optional<std::int64_t> number(const std::string& text) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::optional<std::int64_t> number_of(const std::vector<std::string>& words, std::string_view option) {
+  const auto text = place_option(words, option);
+  return text ? number(*text) : std::nullopt;
+}
+
+std::string counted(std::int64_t count, std::string_view what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
+void check_nodes(std::string_view name, std::int64_t nodes, const JobShape& job) {
+  if (job.nodes == 0 || nodes == job.nodes) return;
+  throw invalid(fmt::format("{} is {}, but the job has {}", name, nodes, counted(job.nodes, "node")),
+                fmt::format("remove {}: the launcher sets the number of nodes", name));
+}
+
+void check_node(std::string_view name, std::int64_t node, const JobShape& job) {
+  const std::optional<int> actual = job.nodes == 1 ? std::optional(0) : job.node;
+  if (node == actual) return;
+  throw invalid(actual ? fmt::format("{} is {}, but this node has the number {}", name, node, *actual)
+                       : fmt::format("{} is {} on all nodes of the job", name, node),
+                fmt::format("remove {}: the launcher sets it on each node", name));
+}
+
+void check_gpus(std::string_view name, std::int64_t ranks, const JobShape& job) {
+  if (!job.gpus || ranks <= *job.gpus) return;
+  throw invalid(
+      fmt::format("{} is {}, but the job requests {} per node", name, ranks, counted(*job.gpus, "GPU")),
+      fmt::format("request more GPUs, or lower {}", name));
+}
+
+// The command makes the same comparison on each node.
+void check_world(std::int64_t world, std::optional<std::int64_t> ranks, const JobShape& job) {
+  if (job.nodes == 0 || job.tasks) return;
+  const std::string remedy = "remove --world: the plan is then for the job's ranks";
+  if (!ranks) {
+    if (world % job.nodes == 0) return;
+    throw invalid(
+        fmt::format("--world is {}, which {} cannot share equally", world, counted(job.nodes, "node")),
+        remedy);
+  }
+  const std::int64_t actual = job.nodes * *ranks;
+  if (world == actual || actual == 1) return;
+  throw invalid(fmt::format("--world is {}, but the job has {} ranks ({}, {} per node)", world, actual,
+                            counted(job.nodes, "node"), *ranks),
+                remedy);
+}
+
+}  // namespace
+
+std::optional<std::string> place_option(const std::vector<std::string>& words, std::string_view option) {
+  std::optional<std::string> value;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (plain_name(words[i]) != option) continue;
+    const std::size_t equals = words[i].find('=');
+    if (equals != std::string::npos) {
+      value = words[i].substr(equals + 1);
+    } else {
+      value = i + 1 < words.size() ? words[i + 1] : "";
+    }
+  }
+  return value;
+}
+
+void check_place_options(const std::vector<std::string>& words, const JobShape& job) {
+  // Without a launcher of several nodes, the command's options may make this node a part of a job.
+  if (job.nodes == 1 && job.node && place_option(words, "--nnodes")) return;
+  if (const auto nodes = number_of(words, "--nnodes")) check_nodes("--nnodes", *nodes, job);
+  if (const auto node = number_of(words, "--node_rank")) check_node("--node_rank", *node, job);
+  const auto ranks = number_of(words, "--nproc");
+  if (ranks && job.tasks && *ranks != 1 && *ranks != *job.tasks) {
+    throw invalid(fmt::format("--nproc is {}, but Slurm starts {} per node (--ntasks-per-node)", *ranks,
+                              counted(*job.tasks, "rank")),
+                  "remove --nproc");
+  }
+  if (ranks && !job.tasks) check_gpus("--nproc", *ranks, job);
+  if (const auto world = number_of(words, "--world")) {
+    const std::optional<std::int64_t> usual = job.ranks ? job.ranks : job.gpus;
+    check_world(*world, ranks ? ranks : usual, job);
+  }
+}
+
+void check_job_variables(const std::map<std::string, std::string>& variables, const JobShape& job) {
+  const auto number_in = [&](const char* name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : number(found->second);
+  };
+  if (const auto nodes = number_in("NNODES")) check_nodes("--env NNODES", *nodes, job);
+  if (const auto node = number_in("NODE_RANK")) check_node("--env NODE_RANK", *node, job);
+  if (const auto ranks = number_in("GPUS_PER_NODE")) check_gpus("--env GPUS_PER_NODE", *ranks, job);
+}
+
+std::optional<std::string> idle_gpus(const std::vector<std::string>& words, const JobShape& job) {
+  std::optional<std::int64_t> ranks = job.tasks ? job.tasks : job.ranks;
+  if (const auto chosen = number_of(words, "--nproc"); chosen && !job.tasks) ranks = chosen;
+  if (!ranks || !job.gpus || *ranks >= *job.gpus) return std::nullopt;
+  return fmt::format("each node starts {}, so {} of the {} GPUs that the job requests per node stay idle",
+                     counted(*ranks, "rank"), *job.gpus - *ranks, *job.gpus);
+}
+
+}  // namespace primus::launch

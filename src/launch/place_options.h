@@ -1,0 +1,39 @@
+// The words with which a user states the size of a job or a node's place in it: options of a Primus command
+// (--nnodes, --node_rank, --nproc, --world) and variables (NNODES, NODE_RANK, GPUS_PER_NODE). Launchers
+// compare them with the job, and add only options that the command lacks.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace primus::launch {
+
+// The known properties of a job's nodes.
+struct JobShape {
+  int nodes = 0;  // 0: unknown
+  // The number of the node that runs the command; nullopt: all nodes run the command.
+  std::optional<int> node = {};
+  std::optional<int> ranks = {};  // ranks per node, unless the command chooses them
+  std::optional<int> gpus = {};   // GPUs per node that the job requests
+  std::optional<int> tasks = {};  // tasks per node, if each task is a rank
+};
+
+// Returns the last value of a place option in a command's words, for every spelling of the option: "--nproc"
+// also finds --nproc_per_node, and "--node_rank" also finds --node-rank. nullopt: not given.
+std::optional<std::string> place_option(const std::vector<std::string>& words, std::string_view option);
+
+// Throws Error(kInvalid) for options that contradict the job, which each node would refuse or misunderstand.
+// A command on a single known node may name other nodes, on which the user starts it separately.
+void check_place_options(const std::vector<std::string>& words, const JobShape& job);
+
+// Throws Error(kInvalid) for variables given by --env that contradict the job.
+void check_job_variables(const std::map<std::string, std::string>& variables, const JobShape& job);
+
+// Returns a note if a node starts fewer ranks than it gets GPUs; nullopt otherwise. `words`: the command
+// whose options may choose the number of ranks.
+std::optional<std::string> idle_gpus(const std::vector<std::string>& words, const JobShape& job);
+
+}  // namespace primus::launch

@@ -87,6 +87,9 @@ struct Argument {
   // The range of a number, which between() sets.
   std::optional<std::pair<double, double>> range = {};
   std::string shown_default = {};
+  // Hint of the error for an option with one value that is given several different values; empty: a usual
+  // one.
+  std::string if_repeated = {};
 
   // Sets the range of a number: parsing refuses values below `minimum` or above `maximum`. double must
   // represent both bounds exactly.

@@ -33,9 +33,24 @@ std::string shown_name(const Argument& argument) {
   return argument.names.empty() ? argument.value : argument.names.front();
 }
 
+bool repeats(const Argument& argument) {
+  return std::holds_alternative<std::vector<std::string>*>(argument.target);
+}
+
+// Refuses different values of an option that has one value. Otherwise only the last value would have an
+// effect.
+void refuse_contradiction(const Argument& argument, const std::vector<std::string>& values) {
+  const auto differs = [&](const std::string& value) { return value != values.front(); };
+  if (std::none_of(values.begin(), values.end(), differs)) return;
+  throw invalid(
+      fmt::format("{} is given more than once: '{}'", shown_name(argument), fmt::join(values, "', '")),
+      argument.if_repeated.empty() ? "keep one of these values" : argument.if_repeated);
+}
+
 void store(const Argument& argument, const std::vector<std::string>& values) {
   const std::string name = shown_name(argument);
   const std::string& last = values.back();
+  if (!repeats(argument)) refuse_contradiction(argument, values);
   for (const Refusal& refusal : argument.refused) {
     if (refusal.name == last) {
       throw invalid(fmt::format("{} cannot be '{}': {}", name, last, refusal.reason), refusal.instead);
@@ -64,10 +79,6 @@ void store(const Argument& argument, const std::vector<std::string>& values) {
     void operator()(std::vector<std::string>* to) const { *to = values; }
   };
   std::visit(Assign{values, last, name, argument.range}, argument.target);
-}
-
-bool repeats(const Argument& argument) {
-  return std::holds_alternative<std::vector<std::string>*>(argument.target);
 }
 
 Error unexpected(const std::string& word, const Arguments& arguments, const std::string& command) {
@@ -109,15 +120,16 @@ bool parse(const Arguments& arguments, std::span<const std::string> words, const
     } else {
       option = app.add_option(names);
       option->type_name(argument.value);
-      // A repeated option appends to a list and otherwise replaces the value. A positional list collects all
-      // further words.
+      // A repeated option appends to a list; store() refuses other values of an option with one value. A
+      // positional list collects all further words.
       if (repeats(argument)) {
         const bool takes_all = argument.names.empty() || argument.several;
         option->expected(1, takes_all ? CLI::detail::expected_max_vector_size : 1);
         option->allow_extra_args(takes_all);
         option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
       } else {
-        option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+        option->multi_option_policy(argument.names.empty() ? CLI::MultiOptionPolicy::TakeLast
+                                                           : CLI::MultiOptionPolicy::TakeAll);
       }
     }
     options.emplace_back(&argument, option);

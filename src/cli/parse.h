@@ -9,8 +9,8 @@
 namespace primus::cli {
 
 // Fills the targets of `arguments`. Returns false if --help is given, without further checks. Throws
-// Error(kInvalid) for an unknown flag (naming the nearest known one), a missing or superfluous value, and a
-// value of the wrong type.
+// Error(kInvalid) for an unknown flag (naming the nearest known one), a missing or superfluous value, a value
+// of the wrong type, and different values of an option that has one value.
 bool parse(const Arguments& arguments, std::span<const std::string> words, const std::string& command);
 
 // Returns the text of --help for a command, for the program, and for a group of commands ("model"). Text is

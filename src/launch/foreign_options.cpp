@@ -64,8 +64,29 @@ std::optional<std::string> mistyped(ForeignTable table, std::string_view name) {
   return fmt::format("did you mean '--{}'?", near);
 }
 
-std::vector<GivenOption> read_options(ForeignTable table, std::span<const std::string> words,
-                                      std::string_view tool, Unknown rest) {
+namespace {
+
+// Unknown options are handed on as often as they are given.
+Times times_of(ForeignTable table, const GivenOption& option) {
+  const ForeignOption* const known = find_option(table, option.name);
+  return known ? known->times : Times::kReplace;
+}
+
+// Refuses different values of an option of which only the last would have an effect.
+void refuse_contradictions(ForeignTable table, const std::vector<GivenOption>& given, std::string_view tool) {
+  for (auto option = given.begin(); option != given.end(); ++option) {
+    if (times_of(table, *option) != Times::kOnce) continue;
+    const auto first = std::find_if(given.begin(), option,
+                                    [&](const GivenOption& earlier) { return earlier.name == option->name; });
+    if (first->value == option->value) continue;
+    throw invalid(fmt::format("{} and {} contradict each other: {} would use only the last", written(*first),
+                              written(*option), tool),
+                  "keep one of them");
+  }
+}
+
+std::vector<GivenOption> read_words(ForeignTable table, std::span<const std::string> words,
+                                    std::string_view tool, Unknown rest) {
   std::vector<GivenOption> given;
   for (std::size_t at = 0; at < words.size(); ++at) {
     const std::string& word = words[at];
@@ -98,7 +119,7 @@ std::vector<GivenOption> read_options(ForeignTable table, std::span<const std::s
       std::vector<std::string> others(words.begin() + static_cast<std::ptrdiff_t>(at) + 1, words.end());
       others.insert(others.begin(), "-" + word.substr(2));
       given.push_back(std::move(found));
-      for (GivenOption& other : read_options(table, others, tool, rest)) given.push_back(std::move(other));
+      for (GivenOption& other : read_words(table, others, tool, rest)) given.push_back(std::move(other));
       return given;
     } else if (!is_long && word.size() > 2) {  // an option and its value in one word, as in -N4
       found.value = word.substr(2);
@@ -123,18 +144,23 @@ std::vector<GivenOption> read_options(ForeignTable table, std::span<const std::s
   return given;
 }
 
+}  // namespace
+
+std::vector<GivenOption> read_options(ForeignTable table, std::span<const std::string> words,
+                                      std::string_view tool, Unknown rest) {
+  std::vector<GivenOption> given = read_words(table, words, tool, rest);
+  refuse_contradictions(table, given, tool);
+  return given;
+}
+
 std::vector<GivenOption> merged(ForeignTable table, std::vector<GivenOption> base,
                                 const std::vector<GivenOption>& over) {
-  const auto times_of = [&](const GivenOption& option) {
-    const ForeignOption* const known = find_option(table, option.name);
-    return known ? known->times : Times::kOnce;
-  };
   for (const GivenOption& option : over) {
-    if (times_of(option) != Times::kAddUp)
+    if (times_of(table, option) != Times::kAddUp)
       std::erase_if(base, [&](const GivenOption& earlier) { return earlier.name == option.name; });
   }
   for (const GivenOption& option : over) {
-    if (times_of(option) == Times::kOnce)
+    if (times_of(table, option) == Times::kOnce)
       std::erase_if(base, [&](const GivenOption& earlier) { return earlier.name == option.name; });
     base.push_back(option);
   }

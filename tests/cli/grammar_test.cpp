@@ -60,6 +60,16 @@ TEST(Mistakes, EndWithCodeTwoAndAHint) {
       {{"man", "chat", "--markdown"}, "exclude each other"},
       {{"completion", "csh"}, "SHELL cannot be 'csh'"},
       {{"quickstart", "--text", "/nowhere.txt"}, "/nowhere.txt"},
+      // An option with one value is given two.
+      {{"train", "pretrain", "--config", experiment, "--exp", "other.yaml"},
+       "--config is given more than once: '" + experiment + "', 'other.yaml'"},
+      {{"train", "pretrain", "--config", "a.yaml", "--config", "b.yaml"}, "extends: [other.yaml]"},
+      {{"generate", model, "-p", "one", "--prompt", "two"}, "--prompts FILE"},
+      {{"train", "pretrain", "--config", experiment, "--nproc", "2", "--nproc_per_node", "1"},
+       "--nproc is given more than once: '2', '1'"},
+      {{"k8s", "--image", "a", "--image", "b", "--", "version"}, "--image is given more than once: 'a', 'b'"},
+      {{"--dry-run", "slurm", "srun", "-N", "2", "--nodes=4", "--", "direct", "--", "version"},
+       "--nodes=2 and --nodes=4 contradict each other: srun would use only the last"},
   };
   for (const Mistake& mistake : mistakes) {
     const ProgramResult result = run_program(mistake.words);
@@ -68,6 +78,14 @@ TEST(Mistakes, EndWithCodeTwoAndAHint) {
     EXPECT_THAT(result.err, HasSubstr(mistake.said));
     EXPECT_EQ(result.out, "");
   }
+}
+
+// Equal values agree, and switches and lists may be repeated.
+TEST(Options, MayBeRepeatedIfNothingIsLost) {
+  const std::string experiment = PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";
+  const ProgramResult result = run_program(
+      {"config", "validate", "--config", experiment, "--exp", experiment, "--json", "--json", "lr=1e-3"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
 }
 
 TEST(Output, ToAFullDiskIsAnError) {

@@ -92,7 +92,12 @@ bool reads_whole_sequences(const std::string& load) {
 void ExperimentArguments::declare(Arguments& arguments, bool needs_file, const std::string& module) {
   declared_ = &arguments;
   module_ = module;
-  arguments.option("--config,--exp", "FILE", &file_, "the experiment, YAML or TOML").required = needs_file;
+  Argument& file = arguments.option("--config,--exp", "FILE", &file_, "the experiment, YAML or TOML");
+  file.required = needs_file;
+  file.if_repeated =
+      "name one experiment; it can inherit from other files (extends: [other.yaml]), and settings may follow "
+      "as "
+      "KEY=VALUE";
   arguments
       .rest("overrides", overrides_, "settings that override the experiment's, e.g. lr=1e-3 --train_iters 50")
       .suggest = suggest_overrides;

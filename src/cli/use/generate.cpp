@@ -59,9 +59,11 @@ class Generate final : public Command {
  public:
   void declare(Arguments& args) override {
     model_.declare(args);
-    args.option(
-        "--prompt,-p", "TEXT", &prompt_,
-        "beginning of the text; '-' reads it from standard input (the default if that is a pipe or a file)");
+    args.option("--prompt,-p", "TEXT", &prompt_,
+                "beginning of the text; '-' reads it from standard input (the default if that is a pipe or a "
+                "file)")
+        .if_repeated =
+        "write the prompts into a file, one \"TEXT\" per line, and name it with --prompts FILE";
     args.option("--prompt-file", "FILE", &prompt_file_, "file with the beginning of the text").reads =
         all_of_them;
     args.option("--prompts", "FILE", &prompts_,

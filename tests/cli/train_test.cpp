@@ -69,6 +69,14 @@ TEST(Train, LossesAreMeasuredAtTheContextOfTheRun) {
   };
   EXPECT_EQ(loss({}), loss({"--seq-length", "16"}));
   EXPECT_NE(loss({}), loss({"--seq-length", "64"}));
+  // A text that ends at the context's end is reported.
+  const std::string run = test::run_folder(folder.path()).string();
+  EXPECT_THAT(run_program({"generate", run, "-p", "abc", "-n", "100"}).err,
+              HasSubstr("note: stopped after 62 tokens: the model's context (64) is full"));
+  const std::string prompts = (folder.path() / "prompts").string();
+  write_file(prompts, "\"abc\"\n{\"prompt\": \"abc\", \"max_tokens\": 3}\n");
+  EXPECT_THAT(run_program({"generate", run, "-n", "100", "--prompts", prompts}).err,
+              HasSubstr("note: 1 of 2 texts stopped because the model's context (64) is full"));
 }
 
 TEST(Train, ARunThatSavesElsewhereIsFoundByItsFolder) {

@@ -138,6 +138,10 @@ class Generate final : public Command {
     } else {
       console.print("\n");
     }
+    if (result.reason == StopReason::kContextFull) {
+      console.note(fmt::format("note: stopped after {} tokens: the model's context ({}) is full",
+                               result.ids.size(), config.max_positions));
+    }
     return 0;
   }
 
@@ -231,7 +235,7 @@ class Generate final : public Command {
     load_model_weights(folder, decoder.store(), decoder.rank());
 
     std::map<std::size_t, std::string> finished;  // results that wait for earlier lines
-    std::size_t printed = 0, done = 0;
+    std::size_t printed = 0, done = 0, full = 0;
     std::optional<ProgressLine> progress(
         std::in_place, console.err,
         ProgressOptions{.label = "writing", .unit = "texts", .total = prompts.size()});
@@ -240,6 +244,7 @@ class Generate final : public Command {
                    {.done =
                         [&](std::size_t index, Generation&& text) {
                           ++done;
+                          full += text.reason == StopReason::kContextFull;
                           finished[index] = result_line(index, lines[index], prompts[index], text, tokenizer);
                           for (auto next = finished.find(printed); next != finished.end();
                                next = finished.find(++printed)) {
@@ -256,6 +261,10 @@ class Generate final : public Command {
                                           static_cast<double>(tokens) / std::max(now - began, 1e-3)));
                         }});
     progress->finish(steady_seconds());
+    if (full > 0) {
+      console.note(fmt::format("note: {} of {} texts stopped because the model's context ({}) is full", full,
+                               prompts.size(), config.max_positions));
+    }
     return 0;
   }
 

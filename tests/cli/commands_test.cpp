@@ -791,6 +791,12 @@ TEST_F(QuickstartTest, OptionsWithoutEffectAreRefused) {
   const ProgramResult same = quickstart({});
   EXPECT_EQ(same.exit_code, 0) << same.err;
   EXPECT_THAT(same.out, HasSubstr("'out put/primus/"));  // quoted for a shell
+  // A finished run reports its recorded losses.
+  const json finished = json::parse(quickstart({"--json"}).out);
+  for (const char* loss : {"last_loss", "validation_loss"}) {
+    ASSERT_TRUE(finished.contains(loss)) << loss;
+    EXPECT_NEAR(finished.at(loss), report.at(loss).get<double>(), 1e-5) << loss;
+  }
   const ProgramResult anew = quickstart({"--text", "my text.txt", "--steps", "2", "--again", "--json"});
   ASSERT_EQ(anew.exit_code, 0) << anew.err;
   EXPECT_EQ(json::parse(anew.out).at("last_step"), 2);

@@ -27,6 +27,7 @@
 #include "lm/events/run_folder.h"
 #include "lm/generate/generate.h"
 #include "lm/generate/model_folder.h"
+#include "lm/report/run_list.h"
 #include "lm/train/trainer.h"
 
 namespace primus::cli {
@@ -89,8 +90,7 @@ class Quickstart final : public Command {
                           {"last_step", summary.last_step},
                           {"interrupted", summary.interrupted},
                           {"sample", text}};
-      if (summary.last_step > summary.first_step) json["last_loss"] = summary.last_loss;
-      if (summary.validation_loss) json["validation_loss"] = *summary.validation_loss;
+      add_losses(summary, folder, json);
       console.write(json_text(json) + "\n");
     } else if (summary.interrupted) {
       const std::string where = workspace_ == kWorkspace ? "" : " --workspace " + shell_quoted(workspace_);
@@ -103,6 +103,18 @@ class Quickstart final : public Command {
   }
 
  private:
+  // Adds the losses of this process. If an earlier process has finished the run, adds the recorded losses.
+  static void add_losses(const TrainingSummary& summary, const RunFolder& folder, nlohmann::json& json) {
+    std::optional<double> last = summary.last_loss, validation = summary.validation_loss;
+    if (summary.last_step == summary.first_step) {
+      const RunStatus recorded = run_status(folder.root());
+      last = recorded.loss;
+      if (!validation) validation = recorded.validation_loss;
+    }
+    if (last) json["last_loss"] = *last;
+    if (validation) json["validation_loss"] = *validation;
+  }
+
   void check_options() const {
     constexpr double kMaxSeconds = 1e6;
     if (seconds_ && !(*seconds_ > 0 && *seconds_ <= kMaxSeconds)) {

@@ -469,6 +469,25 @@ TEST(Train, ANaNLossNamesStepAndOperator) {
       HasSubstr("lm loss is nan at iteration 2; the first operator with such a result is embedding\n"));
 }
 
+// The first step of a loaded model has had no update, so its weights are examined.
+TEST(Train, ANaNInLoadedWeightsIsNotBlamedOnTheLearningRate) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(run_program(train(folder.path(), {"train_iters=1", "max_position_embeddings=64"})).exit_code, 0);
+  const std::string model = (folder.path() / "model").string();
+  ASSERT_EQ(run_program({"model", "export", test::run_folder(folder.path()).string(), model}).exit_code, 0);
+
+  const Path weights = Path(model) / "model.safetensors";
+  std::string bytes = read_file(weights);
+  bytes.replace(bytes.size() - 4, 4, 4, '\xff');  // a NaN in fp32 and in bf16
+  write_file(weights, bytes);
+  const ProgramResult damaged = run_program(train(
+      folder.path(), {"load=" + model, "train_iters=2", "max_position_embeddings=64", "exp_name=damaged"}));
+  EXPECT_EQ(damaged.exit_code, 3);
+  EXPECT_THAT(damaged.err, HasSubstr("lm loss is nan at iteration 1"));
+  EXPECT_THAT(damaged.err, HasSubstr("the loaded weights are damaged ("));
+  EXPECT_THAT(damaged.err, Not(HasSubstr("lower lr")));
+}
+
 TEST(Train, AFullDiskKeepsTheOldCheckpoint) {
   const TemporaryFolder folder;
   ASSERT_EQ(run_program(train(folder.path(), {"train_iters=2"})).exit_code, 0);

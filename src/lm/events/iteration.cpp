@@ -99,11 +99,26 @@ Error NumericsFault::to_error() const {
   std::string what = fmt::format("{} is {} at iteration {}", quantity, drop_nan_sign(value), iteration);
   if (!first_operator.empty())
     what += fmt::format("; the first operator with such a result is {}", first_operator);
-  return {ErrorKind::kNumerics, std::move(what),
-          clips_gradients
-              ? "lower lr or clip_grad, lengthen lr_warmup_iters, or check the data of this iteration"
-              : "lower lr, set clip_grad=1.0 (it is 0: gradients are not clipped), lengthen "
-                "lr_warmup_iters, or check the data of this iteration"};
+  return {ErrorKind::kNumerics, std::move(what), hint()};
+}
+
+std::string NumericsFault::hint() const {
+  switch (weights) {
+    case Weights::kDamaged:
+      return fmt::format(
+          "the loaded weights are damaged{}: load another copy of them; 'primus model export MODEL NEW' "
+          "names tensors with nan",
+          damaged.empty() ? "" : fmt::format(" ({} contains nan or inf)", damaged));
+    case Weights::kUntrained:
+      return "the run has made no update yet, so lr is not the cause: check the data of this iteration, and "
+             "settings that scale the model's values, such as init_method_std";
+    case Weights::kTrained:
+      break;
+  }
+  return clips_gradients
+             ? "lower lr or clip_grad, lengthen lr_warmup_iters, or check the data of this iteration"
+             : "lower lr, set clip_grad=1.0 (it is 0: gradients are not clipped), lengthen "
+               "lr_warmup_iters, or check the data of this iteration";
 }
 
 }  // namespace primus

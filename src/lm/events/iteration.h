@@ -93,7 +93,15 @@ struct NumericsFault {
   // made.
   std::string first_operator = {};
   bool clips_gradients = true;  // whether gradients are clipped (clip_grad is not 0)
+  // The weights with which the step was computed. kUntrained: the run has made no update yet. kDamaged: the
+  // loaded weights already contained a NaN or an infinity.
+  enum class Weights : std::uint8_t { kTrained, kUntrained, kDamaged };
+  Weights weights = Weights::kTrained;
+  std::string damaged = {};  // with kDamaged: a damaged parameter; empty if it is on another rank
   Error to_error() const;
+
+ private:
+  std::string hint() const;
 };
 
 // Returns AMD Primus's training line without the log prefix, followed by fields that AMD Primus does not

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "lm/events/iteration.h"
 #include "lm/train/run_plan.h"
 #include "lm/train/step/session.h"
 
@@ -12,17 +13,20 @@ namespace primus {
 class NanSearch {
  public:
   // All arguments must outlive this object.
-  NanSearch(const RunPlan& plan, RunProgress& progress, TrainingSession& session)
+  NanSearch(RunPlan& plan, RunProgress& progress, TrainingSession& session)
       : plan_(plan), progress_(progress), session_(session) {}
 
   // Checks the result of step `iteration`, which is RunProgress::result. If the loss or the gradient norm is
   // not finite, counts the step. With check_for_nan_in_loss_and_grad, also publishes a fault and throws
-  // Error(kNumerics), which names the operator. The weights must not have changed since the step was
-  // computed.
+  // Error(kNumerics), which names the operator, or a damaged weight if the first step of this process uses
+  // one. The weights must not have changed since the step was computed. All ranks must call it.
   void check(std::int64_t iteration);
 
  private:
-  const RunPlan& plan_;
+  // Sets whether the loaded weights are to blame for a fault of step `iteration`.
+  void judge_weights(std::int64_t iteration, NumericsFault& fault);
+
+  RunPlan& plan_;
   RunProgress& progress_;
   TrainingSession& session_;
 };

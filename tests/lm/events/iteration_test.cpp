@@ -203,6 +203,22 @@ TEST(NumericsFault, NamesTheIterationAndTheOperator) {
   EXPECT_FALSE(error.hint().empty());
 }
 
+// Before the first update, the learning rate cannot be the cause.
+TEST(NumericsFault, BlamesDamagedWeightsNotTheLearningRate) {
+  NumericsFault fault{.iteration = 1,
+                      .quantity = "lm loss",
+                      .value = std::numeric_limits<double>::quiet_NaN(),
+                      .weights = NumericsFault::Weights::kDamaged,
+                      .damaged = "lm_head.weight"};
+  EXPECT_EQ(fault.to_error().hint(),
+            "the loaded weights are damaged (lm_head.weight contains nan or inf): load another copy of them; "
+            "'primus model export MODEL NEW' names tensors with nan");
+  fault.damaged.clear();
+  EXPECT_THAT(fault.to_error().hint(), HasSubstr("are damaged: load another copy"));
+  fault.weights = NumericsFault::Weights::kUntrained;
+  EXPECT_THAT(fault.to_error().hint(), HasSubstr("lr is not the cause"));
+}
+
 TEST(FormatIteration, NanHasNoSign) {
   IterationRecord record = record_for_test();
   record.lm_loss = -std::numeric_limits<double>::quiet_NaN();

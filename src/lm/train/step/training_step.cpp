@@ -373,11 +373,7 @@ std::string TrainingStep::find_non_finite() {
                                                            .out = evaluation_.non_finite,
                                                            .accumulate = std::exchange(counted, true)});
     }
-    if (!counted) return;
-    std::int32_t count = 0;
-    rank_.compute().copy_to_host(&count, evaluation_.non_finite.data, sizeof(count));
-    rank_.compute().synchronize();
-    if (count == 0) return;
+    if (!counted || !has_non_finite()) return;
     first = (op.layer() >= 0 ? "layers." + std::to_string(op.layer()) + "." : "") + std::string(op.name());
   });
   begin_evaluation();
@@ -394,6 +390,27 @@ std::string TrainingStep::find_non_finite() {
   evaluation_.tape.set_observer({});
   set_stop(stop);
   return first;
+}
+
+std::string TrainingStep::find_damaged_weight(engine::ParameterStore& store) {
+  for (const engine::ParameterUnit& unit : store.units()) {
+    if (unit.stored.values.absent()) continue;
+    for (const engine::Parameter* parameter : unit.parameters) {
+      const Tensor part = engine::stored_part(unit.stored.values, *parameter);
+      if (part.absent()) continue;
+      turbo::launch(rank_.context(),
+                    turbo::CountNonFinite{.x = part, .out = evaluation_.non_finite, .accumulate = false});
+      if (has_non_finite()) return parameter->name;
+    }
+  }
+  return "";
+}
+
+bool TrainingStep::has_non_finite() {
+  std::int32_t count = 0;
+  rank_.compute().copy_to_host(&count, evaluation_.non_finite.data, sizeof(count));
+  rank_.compute().synchronize();
+  return count > 0;
 }
 
 }  // namespace primus

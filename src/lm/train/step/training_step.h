@@ -83,6 +83,9 @@ class TrainingStep : private engine::ChunkedModel {
   // rank that produces a NaN or an infinity: "layers.3.attention". Returns "" if no operator does, in which
   // case the value first appears in the backward pass. The weights must not have changed since that step.
   std::string find_non_finite();
+  // Returns the name of the first parameter of `store` with a NaN or an infinity in this rank's part; "" if
+  // there is none.
+  std::string find_damaged_weight(engine::ParameterStore& store);
 
   const StepSettings& settings() const { return settings_; }
   const StepGraphs& graphs() const { return graphs_; }
@@ -108,6 +111,8 @@ class TrainingStep : private engine::ChunkedModel {
   // Weight of a microbatch in the mean over the global batch.
   double loss_weight() const;
   double read_scalar(const Tensor& scalar);
+  // Waits for CountNonFinite, and returns whether it has counted an element.
+  bool has_non_finite();
   std::vector<LayerRouting> routing_of(const std::byte* load) const;
   void add_router_losses(const std::byte* losses, std::vector<LayerRouting>& layers) const;
   // Lists the device values that the host reads after a step.
@@ -146,7 +151,7 @@ class TrainingStep : private engine::ChunkedModel {
     engine::Tape tape;
     bool with_mtp = false;
     std::int64_t batches = 0;
-    Tensor non_finite;  // used by find_non_finite()
+    Tensor non_finite;  // used by find_non_finite() and find_damaged_weight()
   };
   Evaluation evaluation_;
   const std::atomic<bool>* stop_ = nullptr;

@@ -201,6 +201,20 @@ TEST(Detectors, DoubledStepTimesAreReported) {
   EXPECT_THAT(reported(500, [](std::int64_t i) { return step(i, 3, 1, i > 480 ? 0.1 : 0.01); }), IsEmpty());
 }
 
+// Time spent waiting for data is no proof of a slow disk: on a busy machine, batches are prepared late.
+TEST(Detectors, SlowStepsThatWaitForDataNameBothCauses) {
+  Detectors detectors;
+  std::vector<RunWarning> warnings;
+  for (std::int64_t i = 1; i <= 100 && warnings.empty(); ++i) {
+    IterationRecord record = step(i, 3, 1, i <= 51 ? 1.0 : 2.1);
+    record.throughput.now.data_wait_share = 0.39;
+    warnings = detectors.iteration(record);
+  }
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_THAT(warnings[0].advice, ::testing::AllOf(HasSubstr("39 % of the time is spent waiting for data"),
+                                                   HasSubstr("other processes"), HasSubstr("a slow disk")));
+}
+
 TEST(Detectors, ThreeWorseningEvaluationsAreReported) {
   EXPECT_THAT(reported_of({5, 4, 3, 3.1, 3.2, 3.3, 3.4, 3.5}), ElementsAre("worse_evaluations@60"));
   EXPECT_THAT(reported_of({5, 4, 3, 3.1, 3.2, 3.15, 3.3, 3.4}), IsEmpty());

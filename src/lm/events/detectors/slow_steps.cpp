@@ -43,12 +43,14 @@ class SlowSteps final : public Detector {
         .limit = limit,
         .text =
             fmt::format("a step takes {}; earlier steps took {}", human_duration(now), human_duration(best_)),
-        .advice =
-            waited > 0.3
-                ? fmt::format("{:.0f} % of the time is spent waiting for data: check the disk", 100 * waited)
-                : std::string("check for other processes on this machine, a throttled device "
-                              "(temperature, power) and, with several ranks, a slow one ('primus "
-                              "preflight')")};
+        .advice = waited > 0.3
+                      ? fmt::format(
+                            "{:.0f} % of the time is spent waiting for data: check for other processes on "
+                            "this machine, which slow the threads that prepare batches, and for a slow disk",
+                            100 * waited)
+                      : std::string("check for other processes on this machine, a throttled device "
+                                    "(temperature, power) and, with several ranks, a slow one ('primus "
+                                    "preflight')")};
   }
 
  private:

@@ -186,8 +186,7 @@ TEST_F(OwnText, ResumingNeedsTheSameText) {
   EXPECT_EQ(permitted.exit_code, 0);
   EXPECT_THAT(permitted.err,
               HasSubstr("was trained with another training text: '" + at("corpus.txt").string() +
-                        "', whose content has changed since then; "
-                        "training continues with the change (allow_data_change)"));
+                        "', whose content has changed since then; allow_data_change permits the change"));
   EXPECT_THAT(permitted.err, HasSubstr("the validation data is a part of the changed data"));
   // From then on, the run has to keep the new text.
   const ProgramResult kept = train({"train_iters=5", "split=90,10,0"});

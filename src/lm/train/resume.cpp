@@ -372,8 +372,7 @@ std::vector<std::string> compare_inputs(const CheckpointReader& checkpoint, cons
       refuse();
     } catch (const Error& error) {
       if (!permitted) throw;
-      warnings.push_back(
-          fmt::format("{}; training continues with the change ({})", error.what(), permission));
+      warnings.push_back(fmt::format("{}; {} permits the change", error.what(), permission));
     }
   };
   if (state.tokenizer && !make_same_ids(state.tokenizer->fingerprint, tokenizer.fingerprint)) {

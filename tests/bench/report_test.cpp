@@ -73,7 +73,7 @@ TEST(Report, NoiseIsReported) {
   EXPECT_EQ(to_json(noisy)["noisy"], true);
 }
 
-TEST(Report, TabsAndLinesOfJson) {
+TEST(Report, WritesTabSeparatedValuesAndJsonLines) {
   BenchmarkReport report = report_of({{"a, b", parts({1, 1, 1, 1, 1})}, {"c", parts({2, 2, 2, 2, 2})}});
   report.place = "rack 7";
   const std::string tabs = to_csv(report, '\t');

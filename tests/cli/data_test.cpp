@@ -153,7 +153,7 @@ TEST_F(DataFiles, OptionsOfMegatronsScript) {
   EXPECT_THAT(wrong.out, HasSubstr("OUTSIDE the vocabulary of 257"));
 }
 
-TEST_F(DataFiles, TokensBeyondTheVocabularyAreAnErrorWithTheirPlace) {
+TEST_F(DataFiles, TokensBeyondTheVocabularyAreErrorsWithTheirLocation) {
   write_file(folder_.path() / "n.jsonl", "{\"text\": \"1 2\"}\n{\"text\": [\"3\", \"4 9 5 8\"]}\n");
   // As in preprocess_data.py, --vocab-size sets the size, and the last id ends documents.
   const ProgramResult made = run({"tokenize", "-i", "n.jsonl", "-o", "n", "--tokenizer-type", "NullTokenizer",

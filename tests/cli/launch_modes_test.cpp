@@ -548,7 +548,7 @@ TEST_F(Launch, ContainersRefuseImpossibleOptions) {
 
 // ---- chains as users of AMD Primus write them ----------------------------------------------------------
 
-TEST_F(Launch, OptionsOfDirectNeedNotSayDirect) {
+TEST_F(Launch, OptionsOfDirectNeedNoWordDirect) {
   tool("docker");
   tool("srun");
   make_folders(folder_.path() / "logs");

@@ -62,7 +62,7 @@ class Machines : public test::TwoMachines {
   }
 };
 
-TEST_F(Machines, HealthyOnesPass) {
+TEST_F(Machines, HealthyMachinesPass) {
   const Report network = preflight({"--network"});
   ASSERT_TRUE(network.report.is_object()) << network.err;
   EXPECT_EQ(network.exit_code, 0) << network.report.dump(1);

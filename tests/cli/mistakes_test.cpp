@@ -40,7 +40,7 @@ TEST(MistakesAsJson, HaveLocationCauseAndNextStep) {
   }
 }
 
-TEST(MistakesAsJson, SeveralAreAllListed) {
+TEST(MistakesAsJson, ListAllMistakes) {
   const test::TemporaryFolder folder;
   write_file_atomic(folder.path() / "exp.yaml",
                     config::with_lines("      lrr: 1\n      seed: x\n      moe_router_dtype: fp64\n"));

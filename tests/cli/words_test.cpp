@@ -91,7 +91,7 @@ TEST(Words, AnUnknownCommandAnswersJson) {
   EXPECT_EQ(run_program({"serve"}).out, "");
 }
 
-TEST(Words, ThatAreUnknownOptionsAreNamed) {
+TEST(Words, UnknownOptionsAreNamed) {
   ProgramResult result = run_program({"train", "pretrain", "--model", "X", "--data", "Y"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, AllOf(HasSubstr("'--model' and '--data' are not options here"),

@@ -254,7 +254,7 @@ TEST(Job, ANetworkNeedsAToken) {
 }
 
 // Two hosts: network namespaces joined by a virtual cable. Within each host, ranks use shared memory.
-TEST(Job, RanksOfTwoHosts) {
+TEST(Job, RanksOfTwoHostsCommunicate) {
   const std::string names[] = {"primus_a_" + std::to_string(getpid()),
                                "primus_b_" + std::to_string(getpid())};
   const auto shell = [](const std::string& command) {

@@ -95,7 +95,7 @@ TEST(Overrides, RepeatedOverridesAreNamed) {
             "seed is given more than once: the value 2 is used, not 1");
 }
 
-TEST(Overrides, ReachTheWholeExperiment) {
+TEST(Overrides, ReachEveryPartOfTheExperiment) {
   const Experiment e = load({"exp_name=mine", "--workspace", "/tmp/w", "env.OMP_NUM_THREADS=2", "--framework",
                              "megatron", "torch_compile.enable=true"});
   EXPECT_EQ(e.exp_name, "mine");

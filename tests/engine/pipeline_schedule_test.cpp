@@ -153,7 +153,7 @@ TEST_P(EverySchedule, PairsSendsAndReceivesInOrderOnEachLink) {
 
 // The forward, input gradient and weight gradient of a chunk each take one unit, so a stage works for 3 x
 // chunks x microbatches units.
-TEST_P(EverySchedule, HasTheGapsAndTheMemoryOfItsPaper) {
+TEST_P(EverySchedule, HasThePublishedBubbleAndMemory) {
   for_each_schedule(GetParam(), [](const PipelineSchedule& schedule) {
     const PipelineTimeline timeline = simulate(schedule);
     const std::int64_t p = schedule.shape.stages, v = schedule.shape.chunks, m = schedule.microbatches;

@@ -114,7 +114,7 @@ TEST(Stash, AllocatesManyBlocksAtOnce) {
   EXPECT_TRUE(stash.empty());
 }
 
-TEST(Stash, OutOfRoomIsAnErrorThatHarmsNothing) {
+TEST(Stash, OutOfMemoryIsAnErrorWithoutSideEffects) {
   Arena arena("stash", at(0), 2 * kUnit);
   Stash stash(arena);
   Buffer held = stash.allocate(kUnit);

@@ -76,7 +76,7 @@ TEST(Interference, MetricsThatAreRemovedAreWrittenAgain) {
   EXPECT_EQ(losses.rbegin()->first, static_cast<std::int64_t>(losses.size()));
 }
 
-TEST(Interference, LinesThatAreMissingAreNamed) {
+TEST(Interference, MissingLinesAreNamed) {
   const TemporaryFolder folder;
   const Path run = test::run_folder(folder.path());
   ASSERT_EQ(run_program(test::train(folder.path(), {"train_iters=6"})).exit_code, 0);

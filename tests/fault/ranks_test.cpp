@@ -318,7 +318,7 @@ TEST(Ranks, StopTogether) {
   EXPECT_EQ(losses(run).size(), done + 1);
 }
 
-TEST(Ranks, OneOfThemWritesTheExportedExperiment) {
+TEST(Ranks, OneRankWritesTheExportedExperiment) {
   const TemporaryFolder folder;
   const Path file = folder.path() / "exported.yaml";
   const std::vector<std::string> more = {"train_iters=2", "--export-config", file.string()};

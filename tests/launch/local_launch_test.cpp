@@ -101,7 +101,7 @@ TEST(LocalLaunch, HostsNumberTheirRanks) {
 }
 
 // Rank 1 fails. The other ranks ignore SIGTERM and would run for a minute.
-TEST(LocalLaunch, OneFailureEndsAllWithItsErrorOnTop) {
+TEST(LocalLaunch, OneFailureEndsAllRanksAndItsErrorComesFirst) {
   const Shown shown =
       run(shell(4,
                 "trap '' TERM; if [ $RANK = 1 ]; then sleep 0.3; echo 'error: the reason' >&2; "

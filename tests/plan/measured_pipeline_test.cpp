@@ -136,7 +136,7 @@ TEST(MeasuredPipeline, DifferentClocksAreReported) {
   EXPECT_THAT(to_text(p, 80), HasSubstr("clocks       the hosts' clocks differ by 1500 ms or more"));
 }
 
-TEST(MeasuredPipeline, TakesTheNewestRunOfAFolder) {
+TEST(MeasuredPipeline, UsesTheNewestRunOfAFolder) {
   const test::TemporaryFolder folder;
   write_traces(folder.path(), {.stages = 3});
   write_traces(folder.path(), {.job = 2});

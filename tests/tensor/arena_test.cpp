@@ -58,7 +58,7 @@ TEST(Arena, TheSmallestRunThatFitsIsTaken) {
   EXPECT_EQ(arena.allocate(3 * kUnit).offset, large.offset);
 }
 
-TEST(Arena, OutOfRoomNamesTheArena) {
+TEST(Arena, OutOfMemoryErrorsNameTheArena) {
   Arena arena("scratch", base(), 2 * kUnit);
   arena.allocate(kUnit);
   try {

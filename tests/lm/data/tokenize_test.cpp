@@ -190,7 +190,7 @@ TEST(PartEnd, CutsNoCharacter) {
   }
 }
 
-TEST_F(Tokenize, PartitionsDealDocumentsAsMegatronDoes) {
+TEST_F(Tokenize, PartitionsDivideDocumentsAsMegatronDoes) {
   std::string lines;
   for (const char c : std::string("abcdefg")) lines += std::string("{\"text\": \"") + c + "\"}\n";
   options_.inputs = {folder_.write("a.jsonl", lines)};

@@ -57,7 +57,7 @@ std::vector<std::string> records(std::string_view file) {
   return result;
 }
 
-TEST(TfRecord, BytesAreRight) {
+TEST(TfRecord, BytesAreCorrect) {
   // Layout: 8 bytes of length, its masked CRC, "abc", its masked CRC. The known CRC32C("123456789") =
   // e3069283 verifies the reference implementation.
   EXPECT_EQ(crc_by_definition("123456789"), 0xe3069283U);

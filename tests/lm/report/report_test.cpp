@@ -245,7 +245,7 @@ TEST_F(Reports, ThousandsOfRunsAreListedQuickly) {
   EXPECT_LT(took.count(), 10);  // a busy machine is fast enough for this limit, too
 }
 
-TEST(MetricsLine, LastLineOfFilesOfAnySize) {
+TEST(MetricsLine, FindsTheLastLineOfFilesOfAnySize) {
   test::TemporaryFolder folder;
   const Path file = folder.path() / "lines";
   const std::string longer(100'000, 'x');

@@ -180,7 +180,7 @@ TEST(DelayedScales, TheGuardDeviceGivesTheSameBits) {
 
 // Magnitudes are maxima over the microbatches of all ranks, so scales do not depend on the number of ranks.
 // Sums of gradients differ in their last bits, so one code in a thousand rounds the other way.
-TEST(DelayedScales, TwoRanksTrainAsOneAndEveryLevelOfShardingGivesTheSameBits) {
+TEST(DelayedScales, TwoRanksEqualOneRankAndShardingLevelsHaveTheSameBits) {
   SessionSettings settings = settings_with(delayed());
   const Outcome one = train_on_ranks(settings, 1, kAlone, 5, 4);
   const Outcome replicated = train_on_ranks(settings, 2, kAlone, 5, 4);
@@ -246,7 +246,7 @@ TEST(DelayedScales, TrainEquallyInBf16UpToRoundingOfSums) {
 }
 
 // Pipeline ranks compute what one rank computes, in the same order.
-TEST(DelayedScales, PipelinesGiveTheBitsOfOneRank) {
+TEST(DelayedScales, PipelinesHaveTheBitsOfOneRank) {
   const Outcome one = train_on_ranks(settings_with(delayed()), 1, kAlone, 4, 4);
   const Outcome two = train_on_ranks(settings_with(delayed()), 2, {.pipeline = 2}, 4, 4);
   EXPECT_EQ(two.losses, one.losses);

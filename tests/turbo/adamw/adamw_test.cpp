@@ -277,7 +277,7 @@ TEST_P(AdamWTest, ABadStepIsSkippedOnTheDevice) {
   }
 }
 
-TEST_P(AdamWTest, SumOfSquaresIsADoubleSum) {
+TEST_P(AdamWTest, SumOfSquaresIsComputedInDouble) {
   OperatorBench bench(GetParam());
   for (const std::int64_t n : {1, 33, 100003}) {
     const Values x = rounded(random_values(n, 1), DType::kF32);

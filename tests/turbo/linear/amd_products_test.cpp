@@ -128,7 +128,7 @@ class AmdProductsTest : public ::testing::Test {
   std::optional<AmdProducts> products_;
 };
 
-TEST_F(AmdProductsTest, HipblasltMultipliesAsTheCpuDoes) {
+TEST_F(AmdProductsTest, HipblasltEqualsTheCpu) {
   expect_all_products();
   EXPECT_THAT(choices_, ElementsAre(Pair("products: hipBLASLt", 5 * (3 * 2 * 6 - 6))));
   EXPECT_EQ(rocblas_.products, 0);
@@ -136,7 +136,7 @@ TEST_F(AmdProductsTest, HipblasltMultipliesAsTheCpuDoes) {
   EXPECT_EQ(lt_.workspace_memory, workspace_.data);
 }
 
-TEST_F(AmdProductsTest, RocblasMultipliesAsTheCpuDoes) {
+TEST_F(AmdProductsTest, RocblasEqualsTheCpu) {
   options_.hipblaslt = false;
   expect_all_products();
   EXPECT_THAT(choices_, ElementsAre(Pair(
@@ -231,7 +231,7 @@ TEST_F(AmdProductsTest, RocblasMultipliesIfHipblasltHasNoAlgorithm) {
 }
 
 // rocBLAS's status "slower than possible" counts as success, and "needs more memory" as a refusal.
-TEST_F(AmdProductsTest, RocblasMayWantMemoryOrBeSlow) {
+TEST_F(AmdProductsTest, RocblasMayNeedMemoryOrReportSlowness) {
   options_.hipblaslt = false;
   rocblas_.status = 7;  // status "done, but slower than possible"
   EXPECT_TRUE(products().multiply({small()}));

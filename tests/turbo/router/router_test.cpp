@@ -274,7 +274,7 @@ RouterRandom random_of(OperatorBench& bench, std::int64_t tokens, RouterRandom r
 
 // With the running load of two microbatches and load_share = 1/2, the balance losses are those of the mean
 // load.
-TEST_P(RouterTest, LoadsOfMoreMicrobatchesCountByTheirMean) {
+TEST_P(RouterTest, LoadsOfSeveralMicrobatchesAreAveraged) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kMany = 33, kOf = 7;
   const Tensor logits = bench.upload(random_values(kMany * kOf, 1), DType::kF32, {kMany, kOf}),

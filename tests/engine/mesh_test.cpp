@@ -21,7 +21,7 @@ std::unique_ptr<comm::Communicator> world_of(int rank, int ranks) {
   return std::make_unique<comm::MeasuringCommunicator>("world", rank, ranks);
 }
 
-// Returns the groups of all ranks, each in the order of its ranks. Groups are told apart by name.
+// Returns the groups of all ranks, each in the order of its ranks. Groups are distinguished by name.
 template <class Choose>
 std::vector<std::vector<int>> groups(const MeshShape& shape, int ranks, Choose choose) {
   std::map<std::string, std::map<int, int>> members;

@@ -163,7 +163,7 @@ class BatchReader {
   struct Pass {
     std::int64_t rows = 0, reported = 0;
     bool selects = false;
-    // top_k: number of largest logits to return. vocab: limit of their ids. 0: all
+    // top_k: number of largest logits to return; 0: all. vocab: exclusive limit of their ids; 0: none
     std::int64_t top_k = 0, vocab = 0;
     bool log_probs = false;
     auto operator<=>(const Pass&) const = default;

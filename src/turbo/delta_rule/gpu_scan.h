@@ -71,7 +71,7 @@ struct DeltaScanMemory {
       if (c < key_dim && column + v < value_dim) to[c * value_dim + column + v] = value;
     }
   }
-  // Adds rows [kRows, key_dim] · the rounded state to sums.
+  // Adds the product of `rows` [kRows, key_dim] and the rounded state to the sums.
   PRIMUS_DEVICE void multiply_state(const T* rows, std::int64_t key_dim,
                                     Accumulator (&sums)[kScanTiles]) const {
     for (std::int64_t column = 0; column < key_dim; column += kScanPiece) {

@@ -1,5 +1,5 @@
 // Processes ranges of columns whose values stay in registers and L1. The first pass over the slots of a block
-// finds the largest gates, and the second pass computes the sums.
+// finds the largest gates, and the second pass computes the sums of the softmax.
 #include <algorithm>
 #include <cmath>
 

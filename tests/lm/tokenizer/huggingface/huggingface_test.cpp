@@ -81,7 +81,7 @@ TEST(HuggingFace, LongRunsAreEncodedFast) {
       const auto begin = std::chrono::steady_clock::now();
       const Ids ids = tokenizer->encode(text);
       const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-      // Quadratic time would be minutes. The limit is generous for a busy machine.
+      // An algorithm of quadratic time would need minutes. The limit allows for a busy machine.
       EXPECT_LT(seconds.count(), 10) << name << " " << unit;
       EXPECT_FALSE(ids.empty());
     }

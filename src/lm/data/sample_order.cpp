@@ -93,8 +93,8 @@ void reserve(const Epochs& plan, std::int64_t documents, std::string_view name, 
         static_cast<double>(documents) * sizeof(std::int32_t) +
         static_cast<double>(plan.rows) * (sizeof(SampleOrder::Place) + sizeof(std::uint32_t));
     throw unsupported(
-        fmt::format("the order of {} has {} samples of {} sequences: {:.1f} GB, which this machine "
-                    "has not free",
+        fmt::format("the order of {} has {} samples of {} sequences: {:.1f} GB, and this machine has "
+                    "less free memory",
                     name, plan.rows, documents, bytes / 1e9),
         "train for fewer steps or epochs, or with a longer seq_length");
   }

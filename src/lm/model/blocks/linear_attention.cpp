@@ -75,8 +75,9 @@ double linear_bytes_read(const ModelConfig& c, std::int64_t, std::int64_t, DType
 
 std::string linear_summary(const ModelConfig& c) {
   const LinearAttentionConfig& l = c.linear;
-  return fmt::format("linear attention of {} heads of {} with {} of keys in {} of {} layers", l.value_heads,
-                     l.value_dim, l.key_heads, c.layers_keeping(Keeps::kState).size(), c.layers);
+  return fmt::format("linear attention with {} value heads of width {} and {} key heads in {} of {} layers",
+                     l.value_heads, l.value_dim, l.key_heads, c.layers_keeping(Keeps::kState).size(),
+                     c.layers);
 }
 
 }  // namespace primus

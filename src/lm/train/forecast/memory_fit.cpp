@@ -261,9 +261,8 @@ bool may_keep_fewer_rows(const config::TrainerConfig& config, const ModelConfig&
 std::string describe_fewer_rows() {
   return fmt::format(
       "a rank keeps the activations of {} times its equal share of the experts' rows "
-      "(moe_expert_capacity_margin), because those of all rows do not fit: those of further rows are "
-      "computed "
-      "again in the backward pass",
+      "(moe_expert_capacity_margin), because the activations of all rows do not fit; the backward pass "
+      "computes the activations of further rows again",
       MoeConfig::Training::kFewerRows);
 }
 

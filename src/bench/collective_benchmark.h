@@ -3,7 +3,7 @@
 //
 // A sample is one call, from enqueueing until the host detects its completion; its time is the time of the
 // slowest rank. A repetition starts with a barrier and then makes its calls back to back. Calls rotate
-// through buffers that together exceed the caches.
+// through buffers that together exceed most caches.
 //
 // Algorithm bandwidth is the message size divided by the time. Bus bandwidth is the algorithm bandwidth times
 // the ratio of the bytes on the busiest link to the message size, if all ranks exchange directly: 2(n-1)/n

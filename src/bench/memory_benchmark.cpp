@@ -1,5 +1,5 @@
 // Measures the bandwidth of a device's memory with kernels that read and write it, and the bandwidth between
-// host and device. Consecutive calls use different buffers, which together exceed the caches.
+// host and device. Consecutive calls use different buffers, which together exceed most caches.
 #include <fmt/format.h>
 
 #include <cstring>

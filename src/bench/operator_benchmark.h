@@ -1,6 +1,7 @@
 // Measures single operators on a device: time, TFLOP/s, GB/s, and their share of the device's peak, measured
-// in the same run (report.h). Operands are random. Consecutive calls use different memory, so operands are
-// not in caches, as in a training step. The same code measures every device. Single-threaded.
+// in the same run (report.h). Operands are random. Consecutive calls rotate through sets of operands
+// (DeviceTimer::sets), so that large operands come from memory, as in a training step. The same code measures
+// every device. Single-threaded.
 #pragma once
 
 #include <cstdint>

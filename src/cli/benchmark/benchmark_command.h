@@ -29,11 +29,11 @@ std::unique_ptr<Command> make_benchmark_command() {
 }
 
 // Paragraphs that the help of all these commands contains.
-#define PRIMUS_BENCHMARK_DETAILS                                                                      \
-  "Operands are random. Consecutive calls use different memory, which together exceeds the caches.\n" \
-  "Rates are compared with a large square product and a copy, measured in the same run. Bytes\n"      \
-  "count every operand and result once. The report shows the median, the fastest and the 95th\n"      \
-  "percentile of the samples.\n\n" PRIMUS_BASELINE_HELP
+#define PRIMUS_BENCHMARK_DETAILS                                                                       \
+  "Operands are random. Consecutive calls rotate through sets of operands: as many as exceed\n"        \
+  "192 MiB together (more than most caches), but at most 16. Rates are compared with a large square\n" \
+  "product and a copy, measured in the same run. Bytes count every operand and result once. The\n"     \
+  "report shows the median, the fastest and the 95th percentile of the samples.\n\n" PRIMUS_BASELINE_HELP
 #define PRIMUS_FP8_DETAILS                                                                               \
   "In fp8 each product is measured twice: with bf16 operands, which are quantised with one scale for\n"  \
   "each tensor, and with operands that were quantised before. The large product is also in fp8. Sizes\n" \

@@ -66,7 +66,8 @@ class BenchmarkProgress {
 
 // A paragraph that the help of all these commands contains.
 #define PRIMUS_BASELINE_HELP                                                                                \
-  "--baseline save FILE stores the report; --baseline compare FILE compares this one with it. A case "      \
+  "--baseline save FILE stores the report; --baseline compare FILE compares the report with a stored "      \
+  "report. A case "                                                                                         \
   "counts as slower if its median grew by more than 5 % and by more than the noise of both runs; the "      \
   "exit code is then 1. "                                                                                   \
   "Noise is the spread of the medians of five consecutive parts of the samples ('repeats').\n\n"            \

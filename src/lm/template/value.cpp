@@ -260,11 +260,13 @@ const Value* find(Budget& budget, const Value& mapping, const Value& key) {
 
 std::int64_t length_of(const Value& text) {
   const auto& object = text.as<TextObject>();
-  if (object.characters < 0) {
-    object.characters = static_cast<std::int64_t>(std::ranges::count_if(
-        object.text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+  std::int64_t count = object.characters.load(std::memory_order_relaxed);
+  if (count < 0) {
+    count = std::ranges::count_if(object.text,
+                                  [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+    object.characters.store(count, std::memory_order_relaxed);
   }
-  return object.characters;
+  return count;
 }
 
 std::string_view characters(const Value& text, std::int64_t begin, std::int64_t end) {

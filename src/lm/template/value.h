@@ -6,6 +6,7 @@
 // Errors: Failure with the name and the message of Python's exception.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -104,8 +105,9 @@ struct UndefinedObject : Object {
   const char* error = "UndefinedError";
 };
 struct TextObject : Object {
-  std::string text;                      // valid UTF-8
-  mutable std::int64_t characters = -1;  // -1: not counted yet
+  std::string text;  // valid UTF-8
+  // -1: not counted yet. Atomic, because renderings on several threads share the constants of a template.
+  mutable std::atomic<std::int64_t> characters{-1};
 };
 struct SequenceObject : Object {
   std::vector<Value> items;

@@ -13,6 +13,7 @@
 #include <memory>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "base/files/partial_folder.h"
@@ -47,6 +48,8 @@ constexpr std::array<std::string_view, 11> kCompanions = {"generation_config.jso
                                                           "chat_template.jinja",
                                                           "chat_template.json",
                                                           "tiktoken.model"};
+// A folder of further companions: the named chat templates of a published model.
+constexpr std::string_view kTemplates = "additional_chat_templates";
 constexpr std::uint64_t kCompanionLimit = 256U << 20;
 
 constexpr const char* kReplace = "get it again from the model's source, or remove it";
@@ -104,7 +107,8 @@ void refuse_no_model(const Path& to, const Path& target, const Path& from, Env& 
                !is_file(target / Manifest::kFileName);
   for (const std::string& name : model ? env.list(target) : std::vector<std::string>()) {
     const auto entry = env.status(target / name);
-    model = model && entry && entry->type == FileStatus::Type::kFile;
+    const auto type = name == kTemplates ? FileStatus::Type::kFolder : FileStatus::Type::kFile;
+    model = model && entry && entry->type == type;
   }
   if (!model) {
     throw invalid(
@@ -268,6 +272,7 @@ class Copy {
       write_file_atomic(unfinished.path() / name, text, env_);
       report_.copied.emplace_back(name);
     }
+    copy_templates(unfinished.path());
     if (replaces) env_.rename(target, replaced);
     unfinished.publish();
     remove_tree(replaced, env_);
@@ -277,6 +282,21 @@ class Copy {
   }
 
  private:
+  void copy_templates(const Path& to) {
+    const auto status = env_.status(from_.path / kTemplates);
+    if (!status || status->type != FileStatus::Type::kFolder) return;
+    bool made = false;
+    for (const std::string& name : env_.list(from_.path / kTemplates)) {
+      const Path path = from_.path / kTemplates / name;
+      if (path.extension() != ".jinja" || !is_file(path)) continue;
+      const std::string text = read_file(path, kCompanionLimit);
+      check_companion(path, text);
+      if (!std::exchange(made, true)) make_folders(to / kTemplates, env_);
+      write_file_atomic(to / kTemplates / name, text, env_);
+      report_.copied.push_back((Path(kTemplates) / name).string());
+    }
+  }
+
   void add_all(const engine::ParameterStore& store) {
     std::array<std::int64_t, 3> elements_of{};
     constexpr std::array kTypes = {DType::kF32, DType::kBF16, DType::kF16};

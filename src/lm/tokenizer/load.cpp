@@ -99,7 +99,7 @@ std::unique_ptr<const Tokenizer> load_file(std::string_view type, const Path& pa
                     "omit tokenizer_type (or set it to null) to detect the type, or name the intended file");
     auto tokenizer = load_kind(kind, type, path, std::move(bytes));
     if (kind == Kind::kTiktoken)
-      tokenizer->set_chat_template(parse_side_files(read_side_files(path.parent_path())).chat_template);
+      tokenizer->set_chat_templates(parse_side_files(read_side_files(path.parent_path())).chat_templates);
     // transformers also reads such files, but with different results.
     if (named != kind)
       tokenizer->add_note(fmt::format("{}: {}; it is read as such", path.string(), mismatch));

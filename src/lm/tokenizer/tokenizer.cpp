@@ -7,6 +7,20 @@
 
 namespace primus {
 
+std::string_view ChatTemplates::source(std::string_view name) const {
+  for (const Named& one : all) {
+    if (one.name == name) return one.source;
+  }
+  return {};
+}
+
+void ChatTemplates::set_token(std::string_view name, std::string text) {
+  for (const auto& token : tokens) {
+    if (token.first == name) return;
+  }
+  tokens.emplace_back(name, std::move(text));
+}
+
 void Tokenizer::encode(std::string_view text, bool add_special, std::vector<std::int32_t>& ids) const {
   if (add_special) ids.insert(ids.end(), frame_.before.begin(), frame_.before.end());
   encode_text(text, ids);

@@ -34,6 +34,22 @@ struct SpecialIds {
   std::optional<std::int32_t> unk;  // token for text that cannot be expressed by other tokens
 };
 
+// Chat templates (Jinja) that came with a tokenizer, as transformers finds them.
+struct ChatTemplates {
+  struct Named {
+    std::string name, source;
+  };
+  std::vector<Named> all;  // without duplicate names; the template "default" is used if no other is named
+  std::string file;        // path of the file with the default template; empty if there is none
+  // The texts of special tokens, under the names by which templates use them ("bos_token").
+  std::vector<std::pair<std::string, std::string>> tokens;
+
+  // Returns the template's source; empty if there is no template of this name.
+  std::string_view source(std::string_view name = "default") const;
+  // Sets the text of a special token, unless it is already set.
+  void set_token(std::string_view name, std::string text);
+};
+
 class Decoding;  // state of a conversion from ids to text (decoding.h)
 
 class Tokenizer {
@@ -76,12 +92,12 @@ class Tokenizer {
   // if this kind of tokenizer has no such files.
   virtual void save(const std::filesystem::path& folder) const = 0;
 
-  // Returns the Jinja chat template that came with the tokenizer (tokenizer_config.json,
-  // chat_template.jinja); may be empty.
-  virtual std::string_view chat_template() const { return chat_template_; }
-  // Sets the chat template that was found next to the tokenizer file, for kinds of tokenizers whose files
-  // cannot contain a template.
-  void set_chat_template(std::string jinja) { chat_template_ = std::move(jinja); }
+  // Returns the chat templates that came with the tokenizer (chat_template.jinja, tokenizer_config.json ...).
+  const ChatTemplates& chat_templates() const { return chat_templates_; }
+  // Returns the default chat template; empty if there is none.
+  std::string_view chat_template() const { return chat_templates_.source(); }
+  // Sets the chat templates that were found next to the tokenizer file.
+  void set_chat_templates(ChatTemplates templates) { chat_templates_ = std::move(templates); }
 
   // Returns notes to show to the user once: ignored settings in the tokenizer's files (truncation), and a
   // tokenizer_type that does not match the file.
@@ -97,7 +113,7 @@ class Tokenizer {
   std::vector<std::string> notes_;
 
  private:
-  std::string chat_template_;
+  ChatTemplates chat_templates_;
 };
 
 // Decodes token by token during generation. push() returns only complete UTF-8 characters. The concatenation

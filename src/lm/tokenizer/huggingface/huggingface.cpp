@@ -142,7 +142,6 @@ class HuggingFaceTokenizer final : public Tokenizer {
   std::string_view name() const override { return type_; }
   std::int32_t vocab_size() const override { return vocab_size_; }
   const SpecialIds& special_ids() const override { return special_ids_; }
-  std::string_view chat_template() const override { return chat_template_; }
 
   std::string token_text(std::int32_t id) const override {
     check_id(id);
@@ -168,9 +167,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
   void save(const std::filesystem::path& folder) const override {
     make_folders(folder);
     write_file_atomic(folder / "tokenizer.json", files_.tokenizer_json);
-    files_.save(folder);
-    if (files_.tokenizer_config_json.empty())
-      write_file_atomic(folder / "tokenizer_config.json", default_config());
+    files_.save(folder, default_config());
   }
 
  protected:
@@ -349,13 +346,19 @@ class HuggingFaceTokenizer final : public Tokenizer {
     special_ids_.eos = id_of(settings.eos);
     special_ids_.pad = id_of(settings.pad);
     special_ids_.unk = id_of(settings.unk);
-    chat_template_ = settings.chat_template;
     guess_role({"<|begin_of_text|>", "<s>", "<|begin▁of▁sentence|>", "<|startoftext|>", "[BOS]"},
                special_ids_.bos);
     guess_role({"<|end_of_text|>", "</s>", "<|endoftext|>", "<|end▁of▁sentence|>", "<|return|>", "[EOS]"},
                special_ids_.eos);
     guess_role({"<pad>", "[PAD]", "<|finetune_right_pad_id|>"}, special_ids_.pad);
     special_ids_.eod = special_ids_.eos;
+    ChatTemplates templates = settings.chat_templates;
+    // save() writes these tokens to a new tokenizer_config.json, from which transformers takes them.
+    if (files_.tokenizer_config_json.empty()) {
+      for (const auto& [key, id] : roles_of(special_ids_))
+        if (id) templates.set_token(key, std::string(text_of(*id)));
+    }
+    set_chat_templates(std::move(templates));
   }
 
   void guess_role(std::initializer_list<const char*> names, std::optional<std::int32_t>& role) const {
@@ -371,8 +374,6 @@ class HuggingFaceTokenizer final : public Tokenizer {
     for (const auto& [key, id] : roles_of(special_ids_)) {
       if (id) config[key] = text_of(*id);
     }
-    if (!chat_template_.empty() && files_.chat_template_jinja.empty())
-      config["chat_template"] = chat_template_;
     return config.dump(2) + "\n";
   }
 
@@ -386,7 +387,6 @@ class HuggingFaceTokenizer final : public Tokenizer {
   std::string added_elsewhere_;  // additions from the files next to tokenizer.json, for the fingerprint
   AddedTokenMatcher raw_matcher_, normalized_matcher_;
   SpecialIds special_ids_;
-  std::string chat_template_;
   std::int32_t vocab_size_ = 0;
   mutable Pool<BpeModel::Scratch> scratches_;
 };

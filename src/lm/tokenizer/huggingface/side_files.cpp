@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
@@ -25,6 +26,8 @@ constexpr const char* kConfig = "tokenizer_config.json";
 constexpr const char* kMap = "special_tokens_map.json";
 constexpr const char* kAdded = "added_tokens.json";
 constexpr const char* kTemplate = "chat_template.jinja";
+constexpr const char* kTemplateJson = "chat_template.json";
+constexpr const char* kAdditional = "additional_chat_templates";
 
 json parse_object(const std::string& text, const std::string& name) {
   if (text.empty()) return json::object();
@@ -123,16 +126,24 @@ std::vector<AddedToken> named_tokens(const json& config) {
   return named;
 }
 
-std::string chat_template_of(const json& config) {
+// Returns the templates of the key chat_template: a text, or a list of {"name", "template"}.
+std::vector<ChatTemplates::Named> templates_of(const json& config) {
+  std::vector<ChatTemplates::Named> found;
   const auto it = config.find("chat_template");
-  if (it == config.end()) return {};
-  if (it->is_string()) return it->get<std::string>();
-  if (!it->is_array()) return {};
-  // In a list of named templates, the template named "default" is used.
+  if (it == config.end()) return found;
+  if (it->is_string()) found.push_back({"default", it->get<std::string>()});
+  if (!it->is_array()) return found;
   for (const json& named : *it) {
-    if (named.is_object() && named.value("name", json()) == "default") return get_string(named, "template");
+    if (!named.is_object() || !named.value("name", json()).is_string()) continue;
+    std::string name = get_string(named, "name");
+    std::erase_if(found, [&](const ChatTemplates::Named& one) { return one.name == name; });
+    found.push_back({std::move(name), get_string(named, "template")});
   }
-  return {};
+  return found;
+}
+
+bool has_default(const std::vector<ChatTemplates::Named>& templates) {
+  return std::ranges::find(templates, "default", &ChatTemplates::Named::name) != templates.end();
 }
 
 }  // namespace
@@ -149,36 +160,95 @@ AddedToken parse_added_token(const json& object) {
   return token;
 }
 
-void SideFiles::save(const std::filesystem::path& folder) const {
+void SideFiles::save(const std::filesystem::path& folder, const std::string& default_config) const {
   const auto put = [&folder](const char* name, const std::string& content) {
     if (!content.empty()) write_file_atomic(folder / name, content);
   };
-  put(kConfig, tokenizer_config_json);
+  std::string config = tokenizer_config_json.empty() ? default_config : tokenizer_config_json;
+  std::string jinja = chat_template_jinja;
+  const ChatTemplates templates = parse_side_files(*this).chat_templates;
+  if (!additional_templates.empty()) {
+    json parsed = parse_object(config, (read_from / kConfig).string());
+    json& list = parsed["chat_template"] = json::array();
+    for (const ChatTemplates::Named& one : templates.all)
+      list.push_back({{"name", one.name}, {"template", one.source}});
+    config = parsed.dump(2) + "\n";
+    jinja.clear();
+  } else if (templates.file == (read_from / kTemplateJson).string()) {
+    jinja = templates.source();
+  }
+  put(kConfig, config);
   put(kMap, special_tokens_map_json);
   put(kAdded, added_tokens_json);
-  put(kTemplate, chat_template_jinja);
+  put(kTemplate, jinja);
+  put(kTemplateJson, chat_template_json);
 }
 
 SideFiles read_side_files(const std::filesystem::path& folder) {
   const auto text_of = [&folder](const char* name) {
     return Env::posix().status(folder / name) ? read_file(folder / name) : std::string();
   };
-  SideFiles files{text_of(kConfig), text_of(kMap), text_of(kAdded), text_of(kTemplate), folder};
-  constexpr std::size_t kLongestTemplate = 1 << 20;
-  if (files.chat_template_jinja.size() > kLongestTemplate) {
+  SideFiles files{text_of(kConfig),
+                  text_of(kMap),
+                  text_of(kAdded),
+                  text_of(kTemplate),
+                  folder,
+                  text_of(kTemplateJson),
+                  {}};
+  const auto check = [](std::size_t size, const std::filesystem::path& file) {
+    constexpr std::size_t kLongestTemplate = 1 << 20;
+    if (size <= kLongestTemplate) return;
     throw invalid("the chat template is longer than 1 MiB",
                   "published templates have a few kilobytes: replace the file")
-        .at((folder / kTemplate).string());
+        .at(file.string());
+  };
+  check(files.chat_template_jinja.size(), folder / kTemplate);
+  const auto additional = Env::posix().status(folder / kAdditional);
+  if (!additional || additional->type != FileStatus::Type::kFolder) return files;
+  constexpr std::size_t kMost = 64;
+  for (const std::string& name : Env::posix().list(folder / kAdditional)) {
+    const std::filesystem::path file = folder / kAdditional / name;
+    if (file.extension() != ".jinja") continue;
+    if (files.additional_templates.size() == kMost)
+      throw invalid(fmt::format("there are more than {} templates", kMost), "remove those that are not used")
+          .at((folder / kAdditional).string());
+    files.additional_templates.push_back({file.stem().string(), read_file(file)});
+    check(files.additional_templates.back().source.size(), file);
   }
+  std::ranges::sort(files.additional_templates, {}, &ChatTemplates::Named::name);
   return files;
 }
 
 std::optional<std::filesystem::path> chat_template_file(const std::filesystem::path& folder) {
-  for (const char* name : {kTemplate, kConfig}) {
+  for (const char* name : {kTemplate, kConfig, kTemplateJson}) {
     if (Env::posix().status(folder / name)) return folder / name;
   }
   return std::nullopt;
 }
+
+namespace {
+
+ChatTemplates find_templates(const SideFiles& files, const json& config, const json& processor) {
+  ChatTemplates found;
+  const auto path_of = [&files](const char* name) { return (files.read_from / name).string(); };
+  if (!files.chat_template_jinja.empty()) {
+    found.all.push_back({"default", files.chat_template_jinja});
+    found.file = path_of(kTemplate);
+  }
+  std::ranges::copy_if(files.additional_templates, std::back_inserter(found.all),
+                       [&](const ChatTemplates::Named& one) { return found.source(one.name).empty(); });
+  if (found.all.empty()) {
+    found.all = templates_of(config);
+    if (has_default(found.all)) found.file = path_of(kConfig);
+  }
+  if (found.all.empty()) {
+    found.all = templates_of(processor);
+    if (has_default(found.all)) found.file = path_of(kTemplateJson);
+  }
+  return found;
+}
+
+}  // namespace
 
 SideSettings parse_side_files(const SideFiles& files) {
   SideSettings settings;
@@ -188,8 +258,8 @@ SideSettings parse_side_files(const SideFiles& files) {
   const json added = parse_object(files.added_tokens_json, path_of(kAdded));
   refuse_other_roles(config, path_of(kConfig));
   refuse_other_roles(map, path_of(kMap));
-  settings.chat_template =
-      files.chat_template_jinja.empty() ? chat_template_of(config) : files.chat_template_jinja;
+  settings.chat_templates =
+      find_templates(files, config, parse_object(files.chat_template_json, path_of(kTemplateJson)));
   settings.legacy = get_bool(config, "legacy", false);
   const auto described = config.find("added_tokens_decoder");
   if (described != config.end()) settings.described = described_tokens(*described, path_of(kConfig));
@@ -208,6 +278,15 @@ SideSettings parse_side_files(const SideFiles& files) {
   settings.eos = role("eos_token");
   settings.pad = role("pad_token");
   settings.unk = role("unk_token");
+  for (const char* key : kRoles) {
+    if (std::optional<std::string> text = role(key)) settings.chat_templates.set_token(key, *std::move(text));
+  }
+  // Some models name further tokens, such as "image_token".
+  for (const auto& [key, value] : config.items()) {
+    if (!key.ends_with("_token")) continue;
+    if (std::string content = special_token(value).content; !content.empty())
+      settings.chat_templates.set_token(key, std::move(content));
+  }
   return settings;
 }
 

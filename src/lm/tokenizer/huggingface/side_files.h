@@ -22,15 +22,21 @@ struct SideFiles {
   std::string added_tokens_json;
   std::string chat_template_jinja;
   std::filesystem::path read_from = {};  // path of the folder, for messages
+  std::string chat_template_json = {};
+  // Names and contents of additional_chat_templates/NAME.jinja, by name.
+  std::vector<ChatTemplates::Named> additional_templates = {};
 
-  // Writes the files that are not empty.
-  void save(const std::filesystem::path& folder) const;
+  // Writes the files that are not empty, from which transformers reads the same tokenizer and templates.
+  // `default_config`: tokenizer_config.json of a tokenizer that has none. Additional templates become a list
+  // in tokenizer_config.json, because a checkpoint has no folders; a template of chat_template.json, which
+  // tokenizers of transformers do not read, is also written as chat_template.jinja.
+  void save(const std::filesystem::path& folder, const std::string& default_config) const;
 };
 
 SideFiles read_side_files(const std::filesystem::path& folder);
 
 // Returns the file that contains the folder's chat template: chat_template.jinja, or else
-// tokenizer_config.json.
+// tokenizer_config.json or chat_template.json. Returns nullopt if none of them exists.
 std::optional<std::filesystem::path> chat_template_file(const std::filesystem::path& folder);
 
 struct SideSettings {
@@ -39,12 +45,14 @@ struct SideSettings {
   // Further special tokens. A token is added only if no added token has the same text.
   std::vector<AddedToken> named;
   std::optional<std::string> bos, eos, pad, unk;  // texts of the BOS, EOS, padding and unknown tokens
-  std::string chat_template;
+  ChatTemplates chat_templates;
   bool legacy = false;  // for SentencePiece models: whether a space is inserted before text that follows an
                         // added token
 };
 
-// Parses the files. Error(kInvalid), with file name, line and column, for a file that is not a JSON object.
+// Parses the files. Templates are those that transformers uses: files with templates replace those of
+// tokenizer_config.json. Error(kInvalid), with file name, line and column, for a file that is not a JSON
+// object.
 SideSettings parse_side_files(const SideFiles& files);
 
 // Returns the keys of tokenizer_config.json for tokens with a special role, with the tokens' ids.

@@ -58,7 +58,6 @@ class SentencePieceTokenizer final : public Tokenizer {
     check_id(id);
     return text_of(id);
   }
-  std::string_view chat_template() const override { return chat_template_; }
   std::optional<std::int32_t> token_id(std::string_view token) const override {
     if (const auto id = added_ ? added_->find(token) : std::nullopt) return id;
     return piece_id(token);
@@ -83,8 +82,6 @@ class SentencePieceTokenizer final : public Tokenizer {
   void save(const std::filesystem::path& folder) const override {
     make_folders(folder);
     write_file_atomic(folder / "tokenizer.model", bytes_);
-    side_.save(folder);
-    if (!side_.tokenizer_config_json.empty()) return;
     nlohmann::json config = {{"tokenizer_class", "LlamaTokenizer"},
                              {"add_bos_token", false},
                              {"add_eos_token", false},
@@ -94,7 +91,7 @@ class SentencePieceTokenizer final : public Tokenizer {
       config[key] = nullptr;
       if (id) config[key] = text_of(*id);
     }
-    write_file_atomic(folder / "tokenizer_config.json", config.dump(2) + "\n");
+    side_.save(folder, config.dump(2) + "\n");
   }
 
  protected:
@@ -259,7 +256,11 @@ class SentencePieceTokenizer final : public Tokenizer {
     take(settings.eos, special_ids_.eos);
     take(settings.pad, special_ids_.pad);
     special_ids_.eod = special_ids_.eos;
-    chat_template_ = settings.chat_template;
+    // transformers' class for these models names the usual tokens itself.
+    ChatTemplates templates = settings.chat_templates;
+    for (const auto& [key, id] : roles_of(special_ids_))
+      if (id) templates.set_token(key, text_of(*id));
+    set_chat_templates(std::move(templates));
   }
 
   void build() {
@@ -323,7 +324,6 @@ class SentencePieceTokenizer final : public Tokenizer {
   std::int32_t added_count_ = 0;  // number of ids after the ids of the pieces
   bool continues_ = false;        // whether text after an added token gets no dummy prefix
   std::optional<std::int32_t> model_eos_;
-  std::string chat_template_;
 };
 
 }  // namespace

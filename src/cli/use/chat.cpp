@@ -69,6 +69,10 @@ class Chat final : public Command {
       style->inline_bos = false;  // a prompt is a single text
       writer.emplace(TemplateArguments::writer(*style, *tokenizer));
     }
+    if (std::string tools = template_.tools(); !tools.empty()) {
+      if (!writer) throw invalid("--tools needs a format of turns", "use a model with a chat template");
+      writer->offer_tools(std::move(tools));
+    }
     Conversation conversation(decoder, *tokenizer, settings, writer ? &*writer : nullptr, template_.system());
 
     const bool person = isatty(STDIN_FILENO) == 1;
@@ -77,7 +81,8 @@ class Chat final : public Command {
           "Type a line and Enter. Ctrl-C stops a reply; /help lists commands; exit, Ctrl-D or Ctrl-C on an "
           "empty line ends.");
       console.note(
-          style ? fmt::format("The format of turns is {}.", data::name_of(style->format))
+          style ? fmt::format("The format of turns is {}.",
+                              style->own ? "the model's chat template" : data::name_of(style->format))
                 : "Turns are plain text. This model continues the text, and may not have learned to answer.");
     }
     talk(conversation, person, console);
@@ -176,8 +181,8 @@ extern const CommandEntry kChat{
     "chat",
     "Chats with a trained model",
     "Reads a line, prints the reply, and keeps the conversation. For a run of 'train posttrain', turns have "
-    "the format of its fine-tuning. For another model, they have the format of its chat template, if "
-    "--template can name it. Otherwise turns are plain lines 'User: ...' and 'Assistant: ...'. A model that "
+    "the format of its fine-tuning. For another model, its chat template writes them. Without a template, "
+    "turns are plain lines 'User: ...' and 'Assistant: ...'. A model that "
     "was only pre-trained continues the conversation as a text; it has not learned to answer. /help lists "
     "the commands.\n\n"
     "A terminal has line editing: arrows, Home and End, Ctrl-A/E/K/U/W/Y, and earlier lines with the arrows "

@@ -148,7 +148,10 @@ class Generate final : public Command {
  private:
   void choose_format(const ModelFolder& folder, const Tokenizer& tokenizer, GenerateSettings& settings) {
     const std::string system = template_.system();
+    std::string tools = template_.tools();
     if (!template_.given()) {
+      if (!tools.empty())
+        throw invalid("tools need a format of turns", "--template auto uses the model's chat template");
       if (!system.empty())
         throw invalid("a system text needs a format of turns",
                       "choose the format: --template auto, chatml or alpaca");
@@ -161,6 +164,7 @@ class Generate final : public Command {
       throw invalid(
           fmt::format("the format {} does not support a system message", data::name_of(style.format)),
           "remove --system");
+    if (!tools.empty()) writer_->offer_tools(std::move(tools));
     before_ = data::with_system(system);
     settings.stop_ids.push_back(writer_->end_id());
   }

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/files/file.h"
+#include "base/text/json_reader.h"
 #include "lm/data/chat_template.h"
 
 namespace primus::cli {
@@ -40,6 +41,10 @@ void TemplateArguments::declare_system(Arguments& arguments) {
   arguments.option("--system", "TEXT", &system_,
                    "system text before the first turn (squad does not support one)");
   arguments.option("--system-file", "FILE", &system_file_, "file with the system text").reads = all_of_them;
+  arguments
+      .option("--tools", "FILE", &tools_,
+              "file with a JSON list of tools that the model's chat template offers to the model")
+      .reads = all_of_them;
 }
 
 std::optional<data::ConversationStyle> TemplateArguments::style(const ModelFolder& folder,
@@ -51,13 +56,13 @@ std::optional<data::ConversationStyle> TemplateArguments::style(const ModelFolde
 
 std::optional<data::ConversationStyle> TemplateArguments::load_automatic_style(const ModelFolder& folder,
                                                                                const Tokenizer& tokenizer) {
-  const auto style = load_conversation_style(folder, tokenizer);
-  if (!style && !tokenizer.chat_template().empty()) {
-    throw unsupported(
-        "the model's chat template (Jinja) is not one that Primus knows, and Primus does not run templates",
-        fmt::format("choose the format that this model was trained on: --template {}", writable(tokenizer)));
+  try {
+    return load_conversation_style(folder, tokenizer);
+  } catch (Error& error) {
+    if (!error.location().empty() && error.location() == tokenizer.chat_templates().file)
+      error.add_hint(fmt::format("--template NAME, with one of {}", writable(tokenizer)));
+    throw;
   }
-  return style;
 }
 
 data::ConversationStyle TemplateArguments::required_style(const ModelFolder& folder,
@@ -80,6 +85,16 @@ std::string TemplateArguments::system() const {
   // The final newline that editors add is not part of the text.
   if (text.ends_with('\n')) text.pop_back();
   if (text.ends_with('\r')) text.pop_back();
+  return text;
+}
+
+std::string TemplateArguments::tools() const {
+  if (!tools_) return "";
+  std::string text = read_file(*tools_);
+  JsonReader json(text, *tools_, {.python = true});
+  json.require(JsonReader::Kind::kArray, "the file");
+  json.skip();
+  json.finish();
   return text;
 }
 

@@ -1,5 +1,5 @@
 // The options for the conversation format, shared by the commands that send turns to a model: --template,
-// --system and --system-file.
+// --system, --system-file and --tools.
 #pragma once
 
 #include <optional>
@@ -23,8 +23,8 @@ class TemplateArguments {
   // Returns whether a format was requested.
   bool given() const { return !template_.empty(); }
   // Returns the chosen format. "auto" is the format of the model's fine-tuning, or its chat template. Returns
-  // nullopt if no format was requested, or if "auto" finds no format. Throws Error(kUnsupported) if the chat
-  // template's format is unknown to Primus.
+  // nullopt if no format was requested, or if "auto" finds no format. Throws Error(kInvalid) if the chat
+  // template is broken.
   std::optional<data::ConversationStyle> style(const ModelFolder& folder, const Tokenizer& tokenizer) const;
   // Like style(), but a format is required: without --template, it is "auto". Throws Error(kInvalid) with a
   // hint if the model has no format.
@@ -37,13 +37,16 @@ class TemplateArguments {
   // Returns the text of the system turn before the first turn; empty: none. Throws errors of read_file, and
   // Error(kInvalid) if both options are given.
   std::string system() const;
+  // Returns the tools that prompts offer to the model, as JSON; empty: none. Throws errors of read_file, and
+  // Error(kInvalid) at the file's position if it is not a JSON list.
+  std::string tools() const;
 
  private:
   static std::optional<data::ConversationStyle> load_automatic_style(const ModelFolder& folder,
                                                                      const Tokenizer& tokenizer);
 
   std::string template_;
-  std::optional<std::string> system_, system_file_;
+  std::optional<std::string> system_, system_file_, tools_;
 };
 
 }  // namespace primus::cli

@@ -4,10 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <array>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "lm/data/model_template.h"
 
 namespace primus::data {
 namespace {
@@ -226,7 +228,7 @@ std::optional<ConversationStyle> style_of_template(std::string_view jinja, const
 }
 
 std::string template_of(const ConversationStyle& style, const Tokenizer& tokenizer) {
-  return TemplateWriter(style, tokenizer).write();
+  return style.own ? std::string(tokenizer.chat_template()) : TemplateWriter(style, tokenizer).write();
 }
 
 std::string left_out_of(std::string_view jinja) {
@@ -256,16 +258,16 @@ ChosenStyle choose_style(std::string_view wanted, const Tokenizer& tokenizer) {
     if (own && own->format == *format) return {*own, "as chosen, which is also the model's own"};
     return {{.format = *format}, "chosen"};
   }
-  if (own) return {*own, "the model's chat template"};
+  if (own && template_of(*own, tokenizer) == jinja) return {*own, "the model's chat template"};
   if (!jinja.empty()) {
-    std::vector<std::string_view> possible;
-    for (const ConversationFormat format :
-         {ConversationFormat::kChatMl, ConversationFormat::kLlama3, ConversationFormat::kAlpaca}) {
-      if (can_write(format, tokenizer)) possible.push_back(name_of(format));
-    }
-    throw unsupported(
-        "the model's chat template writes an unknown format; Primus does not execute templates",
-        fmt::format("choose a format that this tokenizer supports: {}", fmt::join(possible, ", ")));
+    const ChatTemplates& templates = tokenizer.chat_templates();
+    std::string why = "the model's own, 'default'";
+    if (!templates.file.empty()) why += " in " + templates.file;
+    if (!templates.source(ModelTemplate::kToolUse).empty())
+      why += ", and 'tool_use' for conversations with tools";
+    return {
+        {.format = ConversationFormat::kTemplate, .own = std::make_shared<const ModelTemplate>(templates)},
+        std::move(why)};
   }
   if (can_write(ConversationFormat::kChatMl, tokenizer))
     return {{.format = ConversationFormat::kChatMl}, "the tokenizer has <|im_start|> and <|im_end|>"};

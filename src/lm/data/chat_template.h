@@ -1,10 +1,10 @@
-// Chat templates in Jinja, limited to the conversation formats of conversation_format.h: detects the format
-// of a model's own template, and writes templates for a format.
+// Chooses the format of conversations for a model: its own chat template (model_template.h), or one of the
+// formats of conversation_format.h. Also writes chat templates in Jinja for these formats, and recognises
+// their marks in a model's template.
 //
-// Templates are not executed: the format is detected by the special tokens in the template's text. Further
-// features of a template (tools, dates, dropping the reasoning of earlier turns) are ignored. A fine-tuned
-// model therefore gets the template of its training format, so that transformers renders exactly the text of
-// training.
+// A model that is fine-tuned in one of the formats gets the template of that format, so that transformers
+// renders exactly the text of training. Such a template is recognised when the model is loaded again: its
+// conversations are then written by the format, with the same tokens as before.
 #pragma once
 
 #include <optional>
@@ -16,28 +16,30 @@
 
 namespace primus::data {
 
-// Returns nullopt if Primus does not support the template's format. `tokenizer` supplies the spelling of the
-// BOS token.
+// Returns the format whose special tokens the template's text contains, with its details. The template may
+// have further features, which the format ignores (tools, dates, dropping the reasoning of earlier turns).
+// Returns nullopt if none of the formats fits. `tokenizer` supplies the spelling of the BOS token.
 std::optional<ConversationStyle> style_of_template(std::string_view jinja, const Tokenizer& tokenizer);
 
 // Returns a template for transformers' apply_chat_template. The template renders the text that
 // ConversationWriter::write encodes. With add_generation_prompt, the template renders the text that
-// ConversationWriter::prompt encodes. (A question and its context are one text in the template.)
+// ConversationWriter::prompt encodes. (A question and its context are one text in the template.) For
+// kTemplate, returns the tokenizer's own template.
 std::string template_of(const ConversationStyle& style, const Tokenizer& tokenizer);
 
-// Returns a list of the template's features that Primus ignores, for a message: "tools, the date". Empty if
-// the template has none of the known features.
+// Returns a list of the template's features that the formats ignore, for a message: "tools, the date". Empty
+// if the template has none of the known features.
 std::string left_out_of(std::string_view jinja);
 
 struct ChosenStyle {
   ConversationStyle style;
   std::string why;  // reason of the choice: "the model's chat template", "chosen", ...
 };
-// `wanted` is the name of a format, or auto. auto selects the format of the tokenizer's own template. Without
-// a template, auto selects chatml if the tokenizer has the special tokens of chatml, else alpaca. If the
-// named format is also the template's format, the result includes the template's own details
-// (ConversationStyle). Error(kInvalid) for an unknown name; kUnsupported if the template's format is unknown
-// and `wanted` is auto.
+// `wanted` is the name of a format, or auto. auto selects the tokenizer's own template: the format itself if
+// template_of() of a format wrote the template, else kTemplate. Without a template, auto selects chatml if
+// the tokenizer has the special tokens of chatml, else alpaca. If the named format is also the template's
+// format, the result includes the template's own details (ConversationStyle). Error(kInvalid) for an unknown
+// name, and for a broken template if `wanted` is auto.
 ChosenStyle choose_style(std::string_view wanted, const Tokenizer& tokenizer);
 
 }  // namespace primus::data

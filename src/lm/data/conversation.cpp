@@ -31,14 +31,17 @@ constexpr std::array<std::string_view, 4> kAnswers = {"response", "output", "ans
 constexpr std::array<std::string_view, 3> kOtherMasks = {"labels", "completion_mask", "assistant_masks"};
 constexpr std::array<std::string_view, 2> kContexts = {"input", "context"};
 
-// Keys that change the meaning of a conversation, and that no format of Primus supports.
+// Keys that change the meaning of a conversation, and that only chat templates can write, or no format.
 struct Unsupported {
   std::string_view key, what, next;
 };
-constexpr std::string_view kNoTools = "remove the key, or remove such conversations",
+constexpr std::string_view kNoTools =
+                               "use a model with a chat template and its format (auto), or remove such "
+                               "conversations",
                            kThoughts =
                                "write it into content in the way of the model's template "
-                               "(<think>...</think>), or remove the key",
+                               "(<think>...</think>), or use a model with a chat template and its format "
+                               "(auto)",
                            kTextOnly = "Primus trains on text only";
 constexpr std::array<Unsupported, 9> kUnsupportedOfMessages = {
     {{"tool_calls", "a message has tool calls", kNoTools},
@@ -89,12 +92,14 @@ std::optional<std::string> first_of(Texts<N>& texts) {
 
 class Reader {
  public:
-  Reader(JsonReader& json, Conversation& out) : json_(json), out_(out) {}
+  Reader(JsonReader& json, Conversation& out, Members members)
+      : json_(json), out_(out), takes_all_(members == Members::kAll) {}
 
   void read() {
     json_.require(Kind::kObject, "a conversation");
     out_.unused.clear();
     out_.replaced.clear();
+    for (std::string* const text : {&out_.tools, &out_.documents, &out_.template_arguments}) text->clear();
     json_.begin_object();
     for (std::string key; json_.next_key(key);) {
       keys_.add(json_, key);
@@ -132,11 +137,27 @@ class Reader {
       read_starts();
     } else if (key == "history") {
       read_history();
+    } else if (std::string* const kept = takes_all_ ? kept_value(key) : nullptr) {
+      *kept = json_value();
     } else if (!refuse_unsupported(kUnsupported, key)) {
       const auto mask = std::ranges::find(kOtherMasks, key);
       if (mask != kOtherMasks.end() && json_.peek() != Kind::kNull) other_mask_ = *mask;
       pass(key);
     }
+  }
+
+  // Returns where the JSON value of a key is kept for chat templates; null for other keys.
+  std::string* kept_value(std::string_view key) {
+    if (key == "tools") return &out_.tools;
+    if (key == "documents") return &out_.documents;
+    return key == "chat_template_kwargs" ? &out_.template_arguments : nullptr;
+  }
+  // Returns the next value as JSON; empty for null. Data sets with columns of fixed types keep lists as texts
+  // of JSON: the result is then that JSON.
+  std::string json_value() {
+    if (json_.read_null()) return {};
+    if (json_.peek() == Kind::kString) return json_.read_string();
+    return std::string(json_.skip());
   }
 
   // Skips an ignored value. If the value is neither null nor "", records its key in `unused`.
@@ -240,6 +261,7 @@ class Reader {
     std::optional<bool> learned;
     std::string mask;  // the key that set `learned`
     bool is_null = false;
+    std::vector<std::pair<std::string, std::string>> members;
     keys_of_message_.clear();
     json_.begin_object();
     for (std::string key; json_.next_key(key);) {
@@ -257,11 +279,19 @@ class Reader {
           learned = said;
           mask = key;
         }
+      } else if (takes_all_ && !is_no_text(key)) {
+        if (const std::string_view value = json_.skip(); value != "null")
+          members.emplace_back(std::move(key), value);
       } else if (!refuse_unsupported(kUnsupportedOfMessages, key)) {
         pass("messages." + key);
       }
     }
     if (!role) json_.refuse("a message has no role");
+    // An answer that only calls tools has no content.
+    if (!text && !members.empty() && known_role(*role) == kAssistant) {
+      is_null = true;
+      text.emplace();
+    }
     if (!text) json_.refuse("a message has no content");
     std::string name = known_role(*role);
     // An answer may be null, for example if it only calls a tool; such an answer is not learned.
@@ -271,7 +301,17 @@ class Reader {
       json_.refuse(fmt::format("a '{}' message is marked as learned ('{}'), but only answers can be learned",
                                name, mask));
     }
-    out_.messages.push_back({std::move(name), *std::move(text), {}, learned.value_or(true)});
+    out_.messages.push_back({.role = std::move(name),
+                             .text = *std::move(text),
+                             .context = {},
+                             .learned = learned.value_or(true),
+                             .no_text = is_null,
+                             .members = std::move(members)});
+  }
+
+  static bool is_no_text(std::string_view key) {
+    const auto found = std::ranges::find(kUnsupportedOfMessages, key, &Unsupported::key);
+    return found != kUnsupportedOfMessages.end() && found->next == kTextOnly;
   }
 
   // Reads whether an answer is learned: 0 or 1, or a boolean. Returns nullopt for null.
@@ -318,7 +358,8 @@ class Reader {
     return content;
   }
 
-  std::string known_role(std::string role) const {
+  std::string known_role(const std::string& given) const {
+    std::string role = given;
     for (char& c : role) {
       if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
     }
@@ -327,6 +368,8 @@ class Reader {
     }
     if (std::ranges::find(kRoles, role) != kRoles.end()) return role;
     const std::string near = did_you_mean(role, kRoles);
+    // The template decides which further roles exist. A misspelt role is still an error.
+    if (takes_all_ && near.empty()) return given;
     json_.refuse(
         fmt::format("a message has the role '{}'{}", role.substr(0, 40),
                     near.empty() ? fmt::format("; roles are {}", fmt::join(kRoles, ", ")) : ": " + near));
@@ -389,6 +432,9 @@ class Reader {
           other_mask_));
     }
     out_.messages.clear();
+    for (const std::string_view key : {"tools", "documents", "chat_template_kwargs"}) {
+      if (std::string* const value = kept_value(key); !std::exchange(*value, {}).empty()) note_unused(key);
+    }
     note_replaced_texts(kQuestions, questions_);
     note_replaced_texts(kAnswers, answers_);
     if (!has_mask_) out_.learned.assign(out_.ids.size(), 1);
@@ -464,6 +510,7 @@ class Reader {
 
   JsonReader& json_;
   Conversation& out_;
+  const bool takes_all_;
   Texts<kQuestions.size()> questions_;
   Texts<kAnswers.size()> answers_;
   Texts<kContexts.size()> contexts_;
@@ -477,6 +524,8 @@ class Reader {
 
 }  // namespace
 
-void read_conversation(JsonReader& json, Conversation& out) { Reader(json, out).read(); }
+void read_conversation(JsonReader& json, Conversation& out, Members members) {
+  Reader(json, out, members).read();
+}
 
 }  // namespace primus::data

@@ -12,14 +12,16 @@
 //                    value is not null is used
 //   tokens           input_ids; optionally loss_mask (1 where the token is learned; default: all) and
 //                    seq_start_id (starts of several conversations)
-// Keys that would change the text but that Primus supports in no format (tools, tool_calls, function_call,
-// reasoning_content, images ...) are errors; the message gives their position in the file. All other keys are
-// listed in `unused`.
+// Keys that would change the text but that the format cannot write (tools, tool_calls, function_call,
+// reasoning_content ...; images in every format) are errors; the message gives their position in the file.
+// With Members::kAll, for formats that a chat template writes, these keys and all further members of messages
+// are kept. All other keys are listed in `unused`.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/text/json_reader.h"
@@ -34,7 +36,16 @@ struct Message {
   std::string text;     // text of the turn; may be empty
   std::string context;  // text that the question of a user turn refers to; may be empty
   bool learned = true;  // whether training learns this turn, if it is an assistant turn
+  // With Members::kAll: whether the content is null or missing, and the names and JSON values of all members
+  // of the message but its role, its content and the marks of what is learned.
+  bool no_text = false;
+  std::vector<std::pair<std::string, std::string>> members = {};
 };
+
+// Returns whether a text has only white space.
+inline bool is_blank(std::string_view text) {
+  return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
+}
 
 // Returns the first turns of a conversation: one system turn, or none if `text` is empty.
 inline std::vector<Message> with_system(const std::string& text) {
@@ -49,6 +60,9 @@ struct Conversation {
   // Index in `ids` at which each conversation starts; the first entry is 0. Empty if the record holds
   // messages.
   std::vector<std::int64_t> starts;
+  // With Members::kAll: the JSON values of these keys of a record with messages or a single turn; empty if
+  // the key is missing or null. `template_arguments` is the key chat_template_kwargs.
+  std::string tools, documents, template_arguments;
   // Keys whose value was ignored, each listed once: "id", or "messages.name" for the key "name" in a message.
   std::vector<std::string> unused;
   // Keys of questions and answers that were ignored. Reason: the record also has `input_ids`, or `messages`
@@ -59,10 +73,16 @@ struct Conversation {
   bool ends_unanswered() const { return !messages.empty() && messages.back().role != kAssistant; }
 };
 
+// The members of a record that its format can write.
+enum class Members : std::uint8_t {
+  kText,  // texts of turns
+  kAll,   // also tools, tool calls, reasoning, documents and further members of messages, and any role
+};
+
 // Reads the next value of `json` and stores the conversation in `out`. Throws Error(kInvalid) at
 // "name:line:column" for a value that is no conversation: not a JSON object, an object with a duplicate key,
-// a turn without role or text, an unknown role, tool calls (no format supports them), or a missing question
+// a turn without role or text, an unknown role, members that the format cannot write, or a missing question
 // or answer.
-void read_conversation(JsonReader& json, Conversation& out);
+void read_conversation(JsonReader& json, Conversation& out, Members members = Members::kText);
 
 }  // namespace primus::data

@@ -147,10 +147,10 @@ void read_objects(const std::vector<InputFile>& files, PartFn visit) {
   }
 }
 
-void read_object(const Place& place, const std::string& file, Conversation& out) {
+void read_object(const Place& place, const std::string& file, Members members, Conversation& out) {
   unicode::require_valid(place.text, file, place.line);
   JsonReader json(place.text, file, {.first_line = place.line, .python = true});
-  read_conversation(json, out);
+  read_conversation(json, out, members);
   json.finish();
 }
 
@@ -370,7 +370,6 @@ namespace {
 // A record after reading and tokenizing.
 struct Done {
   LearnedTokens tokens;
-  std::vector<std::int64_t> starts;
   std::vector<std::string> unused, replaced;
   bool unanswered = false;
   std::optional<Error> error;
@@ -378,8 +377,7 @@ struct Done {
 
 void tokenize(const Place& place, const std::string& file, const ConversationWriter& writer,
               const ReadOptions& options, Conversation& conversation, Done& out) {
-  read_object(place, file, conversation);
-  out.starts.assign(1, 0);
+  read_object(place, file, writer.members(), conversation);
   out.unused = conversation.unused;
   out.replaced = conversation.replaced;
   out.unanswered = conversation.ends_unanswered();
@@ -391,7 +389,7 @@ void tokenize(const Place& place, const std::string& file, const ConversationWri
   }
   out.tokens.ids = conversation.ids;
   out.tokens.learned = conversation.learned;
-  out.starts = conversation.starts;
+  out.tokens.starts = conversation.starts;
 }
 
 // Appends a record to the result, or counts the record as broken.
@@ -413,7 +411,8 @@ void add(const Done& one, const Place& place, const std::string& file, const Rea
   const auto begin = static_cast<std::int64_t>(all.ids.size());
   all.ids.insert(all.ids.end(), one.tokens.ids.begin(), one.tokens.ids.end());
   all.learned.insert(all.learned.end(), one.tokens.learned.begin(), one.tokens.learned.end());
-  for (std::size_t k = 1; k < one.starts.size(); ++k) all.ends.push_back(begin + one.starts[k]);
+  const std::vector<std::int64_t>& starts = one.tokens.starts;
+  for (std::size_t k = 1; k < starts.size(); ++k) all.ends.push_back(begin + starts[k]);
   all.ends.push_back(static_cast<std::int64_t>(all.ids.size()));
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "lm/data/model_template.h"
 
 namespace primus::data {
 namespace {
@@ -64,12 +65,11 @@ std::vector<std::string_view> tokens_of(ConversationFormat format) {
     case ConversationFormat::kSquad:
     case ConversationFormat::kMistral:
     case ConversationFormat::kZephyr:
+    case ConversationFormat::kTemplate:
       return {};
   }
   return {};
 }
-
-bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r\n") == std::string_view::npos; }
 
 bool is_learned(const Message& answer) { return answer.learned && !is_blank(answer.text); }
 
@@ -121,6 +121,55 @@ std::string spelled(const Tokenizer& tokenizer, const std::vector<std::int32_t>&
   return tokenizer.encode(text, false) == ids ? text : "";
 }
 
+// Returns the byte of `text` at which each token begins: its first character that the token contains whole or
+// in part. Ignores white space that the tokenizer adds or removes at the borders of texts. Returns nullopt if
+// the tokens do not spell the text, for example because the tokenizer changes letters.
+std::optional<std::vector<std::size_t>> token_starts(const Tokenizer& tokenizer, std::string_view text,
+                                                     const std::vector<std::int32_t>& ids) {
+  const auto is_white = [](char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; };
+  std::vector<std::size_t> starts;
+  starts.reserve(ids.size());
+  StreamDecoder decoder(tokenizer, /*skip_special=*/false);
+  std::size_t at = 0;
+  std::size_t pending = 0;  // tokens at the end of `starts` of which no character is complete yet
+  const auto spell = [&](std::string_view piece) {
+    bool begun = false;
+    const auto begin = [&] {
+      if (begun) return;
+      begun = true;
+      std::fill(starts.end() - static_cast<std::ptrdiff_t>(pending), starts.end(), at);
+      pending = 0;
+    };
+    if (text.substr(at, piece.size()) == piece) {
+      if (!piece.empty()) begin();
+      at += piece.size();
+      return true;
+    }
+    for (std::size_t i = 0; i < piece.size();) {
+      if (at < text.size() && piece[i] == text[at]) {
+        begin();
+        ++i;
+        ++at;
+      } else if (at < text.size() && is_white(text[at])) {
+        ++at;
+      } else if (is_white(piece[i])) {
+        ++i;
+      } else {
+        return false;
+      }
+    }
+    return true;
+  };
+  for (const std::int32_t id : ids) {
+    starts.push_back(at);
+    ++pending;
+    if (!spell(decoder.push(id))) return std::nullopt;
+  }
+  if (!spell(decoder.finish())) return std::nullopt;
+  const bool ends = text.find_first_not_of(" \n\t\r", at) == std::string_view::npos;
+  return ends ? std::optional(std::move(starts)) : std::nullopt;
+}
+
 }  // namespace
 
 std::optional<ConversationFormat> conversation_format(std::string_view name) {
@@ -129,6 +178,7 @@ std::optional<ConversationFormat> conversation_format(std::string_view name) {
 }
 
 std::string_view name_of(ConversationFormat format) {
+  if (format == ConversationFormat::kTemplate) return "template";
   return std::ranges::find(kNames, format, &Named::format)->name;
 }
 
@@ -149,6 +199,7 @@ const TurnMarks* turn_marks(ConversationFormat format) {
     case ConversationFormat::kAlpaca:
     case ConversationFormat::kSquad:
     case ConversationFormat::kMistral:
+    case ConversationFormat::kTemplate:
       return nullptr;
   }
   return nullptr;
@@ -181,6 +232,10 @@ ConversationWriter::ConversationWriter(ConversationStyle style, const Tokenizer&
       tokenizer_(tokenizer),
       choice_(std::move(choice)),
       beginning_(beginning_of(style_, tokenizer)) {
+  if (style_.own) {
+    read_own_template();
+    return;
+  }
   for (const std::string_view token : tokens_of(style_.format)) {
     if (single_token(tokenizer, token)) continue;
     throw invalid(
@@ -189,16 +244,34 @@ ConversationWriter::ConversationWriter(ConversationStyle style, const Tokenizer&
         set_format("alpaca") + ", or use a tokenizer that has the format's tokens");
   }
   const TurnMarks* const marks = turn_marks(style_.format);
-  const std::optional<std::int32_t> end =
-      marks && !marks->end.empty() ? tokenizer.token_id(marks->end) : end_of_text(tokenizer);
+  set_end(marks && !marks->end.empty() ? tokenizer.token_id(marks->end) : end_of_text(tokenizer));
+  if (style_.format == ConversationFormat::kMistral && style_.space_in) answer_prefix_ = " ";
+  end_text_ = spelled(tokenizer, {end_});
+  beginning_text_ = spelled(tokenizer, beginning_);
+}
+
+void ConversationWriter::set_end(std::optional<std::int32_t> end) {
   if (!end) {
     throw invalid(fmt::format("the tokenizer ({}) has no end-of-text token, which every answer needs",
-                              tokenizer.name()),
+                              tokenizer_.name()),
                   "use a tokenizer with an eos_token, or one with <|im_end|> and " + set_format("chatml"));
   }
   end_ = *end;
-  end_text_ = spelled(tokenizer, {end_});
-  beginning_text_ = spelled(tokenizer, beginning_);
+}
+
+// Finds out how the template ends an answer, and what it writes between a question and its answer.
+void ConversationWriter::read_own_template() {
+  if (style_.inline_bos) {
+    throw invalid("sft_bridge_compat_inline_bos does not work with the model's own chat template",
+                  set_format("chatml") + ", or omit it");
+  }
+  const auto around = style_.own->around_answer();
+  const std::vector<std::int32_t> after =
+      around ? tokenizer_.encode(around->after, false) : std::vector<std::int32_t>();
+  const auto end = std::ranges::find_if(after, [this](std::int32_t id) { return tokenizer_.is_special(id); });
+  ends_answers_ = !around || end != after.end();
+  set_end(end != after.end() ? std::optional(*end) : end_of_text(tokenizer_));
+  if (around && is_blank(around->before)) answer_prefix_ = around->before;
 }
 
 std::string ConversationWriter::set_format(std::string_view name) const {
@@ -359,18 +432,80 @@ std::vector<ConversationWriter::Piece> ConversationWriter::pieces(const std::vec
 }
 
 void ConversationWriter::write(const Conversation& conversation, LearnedTokens& out) const {
-  encode(pieces(conversation.messages, false), out);
+  style_.own ? write_by_template(conversation, out) : encode(pieces(conversation.messages, false), out);
 }
 
 std::vector<std::int32_t> ConversationWriter::prompt(const std::vector<Message>& messages) const {
   LearnedTokens tokens;
-  encode(pieces(messages, true), tokens);
-  return std::move(tokens.ids);
+  if (!style_.own) {
+    encode(pieces(messages, true), tokens);
+    return std::move(tokens.ids);
+  }
+  return tokenizer_.encode(style_.own->prompt({.messages = messages, .tools = tools_}), false);
+}
+
+void ConversationWriter::offer_tools(std::string tools) {
+  if (!style_.own) {
+    throw invalid(fmt::format("the format {} does not support tools", name_of(style_.format)),
+                  "use a model whose chat template writes tools, and its format (auto)");
+  }
+  tools_ = std::move(tools);
+}
+
+void ConversationWriter::write_by_template(const Conversation& conversation, LearnedTokens& out) const {
+  out.ids.clear();
+  out.learned.clear();
+  out.starts.clear();
+  for (const LearnedText& text : style_.own->texts(conversation)) {
+    const std::size_t begin = out.ids.size();
+    out.starts.push_back(static_cast<std::int64_t>(begin));
+    const std::vector<std::int32_t> ids = tokenizer_.encode(text.text, false);
+    const std::optional<std::vector<std::size_t>> starts = token_starts(tokenizer_, text.text, ids);
+    if (!starts) {
+      encode_in_parts(text, out);
+      continue;
+    }
+    out.ids.insert(out.ids.end(), ids.begin(), ids.end());
+    out.learned.resize(out.ids.size(), 0);
+    for (const auto& [from, to] : text.learned) {
+      const auto first = std::ranges::lower_bound(*starts, from) - starts->begin();
+      auto last = std::ranges::lower_bound(*starts, to) - starts->begin();
+      // White space after the token that ends the answer is not learned.
+      if (!text.marked_by_template) {
+        const auto rest = text.text.substr(0, to).find_last_not_of(" \t\r\n") + 1;
+        const auto blank = std::max(first, std::ranges::lower_bound(*starts, rest) - starts->begin());
+        if (blank > first && tokenizer_.is_special(ids[static_cast<std::size_t>(blank) - 1])) last = blank;
+      }
+      std::fill(out.learned.begin() + static_cast<std::ptrdiff_t>(begin) + first,
+                out.learned.begin() + static_cast<std::ptrdiff_t>(begin) + last, std::uint8_t{1});
+    }
+  }
+}
+
+void ConversationWriter::encode_in_parts(const LearnedText& text, LearnedTokens& out) const {
+  const std::string_view all = text.text;
+  std::size_t done = 0;
+  const auto add = [&](std::size_t end, bool learned) {
+    const std::string_view part = all.substr(done, end - done);
+    if (!part.empty() && done == 0) {
+      tokenizer_.encode(part, false, out.ids);
+    } else if (!part.empty()) {
+      encode_behind(all.substr(0, done), part, out.ids);
+    }
+    out.learned.resize(out.ids.size(), learned ? 1 : 0);
+    done = end;
+  };
+  for (const auto& [from, to] : text.learned) {
+    add(from, false);
+    add(to, true);
+  }
+  add(all.size(), false);
 }
 
 void ConversationWriter::encode(const std::vector<Piece>& pieces, LearnedTokens& out) const {
   out.ids.clear();
   out.learned.clear();
+  out.starts.assign(1, 0);
   std::string_view before;  // preceding text with which the next piece could merge
   for (const Piece& piece : pieces) {
     if (style_.inline_bos) {

@@ -27,9 +27,13 @@
 // without the answer. If the tokenizer would merge across the border, the answer is encoded separately.
 // Otherwise the tokens are the same as if the full text were encoded at once, as transformers does with the
 // template of chat_template.h.
+//
+// The format `template` is the model's own chat template (model_template.h). The rendered text is encoded at
+// once, as in transformers; a token that spans a border belongs to the text in which it begins.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -49,7 +53,8 @@ enum class ConversationFormat : std::uint8_t {
   kGemma,
   kPhi3,
   kPhi4,
-  kZephyr
+  kZephyr,
+  kTemplate,  // the model's own chat template; chosen by `auto` only
 };
 
 // Returns the format with this name. Also accepts bridge_squad, and messages and openai for chatml. Returns
@@ -74,6 +79,9 @@ struct TurnMarks {
 // Returns the marks of a format; null for alpaca, squad and mistral, which have none.
 const TurnMarks* turn_marks(ConversationFormat format);
 
+class ModelTemplate;
+struct LearnedText;
+
 // A format, together with details that differ between models' templates.
 struct ConversationStyle {
   ConversationFormat format = ConversationFormat::kAlpaca;
@@ -85,6 +93,7 @@ struct ConversationStyle {
   std::optional<bool> begins_with_bos;
   // For mistral: whether a space follows [INST] and precedes an answer, and whether a space precedes [/INST].
   bool space_in = true, space_out = true;
+  std::shared_ptr<const ModelTemplate> own = nullptr;  // set for kTemplate only
 
   bool operator==(const ConversationStyle&) const = default;
 };
@@ -103,6 +112,9 @@ std::vector<std::int32_t> beginning_of(const ConversationStyle& style, const Tok
 struct LearnedTokens {
   std::vector<std::int32_t> ids;
   std::vector<std::uint8_t> learned;  // one entry per id: 1 if the id is learned, else 0
+  // Index in `ids` at which each text starts; the first entry is 0. A chat template may need several texts
+  // for one conversation.
+  std::vector<std::int64_t> starts = {0};
 };
 
 // Thread-safety: const methods may be called from any number of threads at once.
@@ -116,23 +128,29 @@ class ConversationWriter {
       : ConversationWriter(ConversationStyle{.format = format, .inline_bos = inline_bos}, tokenizer) {}
 
   // Encodes `conversation` into `out`, whose old content is replaced. `conversation` must have messages.
-  // Error(kInvalid), without a file position, if the format cannot express a turn.
+  // Error(kInvalid), without a file position, if the format cannot express a turn. Members of the
+  // conversation other than texts of turns need members() == Members::kAll, and are ignored otherwise.
   void write(const Conversation& conversation, LearnedTokens& out) const;
   // Returns the prompt for generating an answer: the tokens of `messages`, followed by the start of the
-  // assistant's turn.
+  // assistant's turn. The prompt offers the tools of offer_tools().
   std::vector<std::int32_t> prompt(const std::vector<Message>& messages) const;
+  // Sets the tools that prompts offer to the model: a JSON list of descriptions. Error(kInvalid) if the
+  // format cannot write tools.
+  void offer_tools(std::string tools);
   // Returns the token that ends an answer.
   std::int32_t end_id() const { return end_; }
+  // Returns whether a special token ends an answer in the text. Otherwise the model does not learn to stop.
+  bool ends_answers() const { return ends_answers_; }
   const ConversationStyle& style() const { return style_; }
+  // Returns the members of records that the format can write, for read_conversation().
+  Members members() const { return style_.own ? Members::kAll : Members::kText; }
   // Returns whether the format allows several turns.
   bool has_turns() const { return style_.format != ConversationFormat::kSquad; }
   // Returns whether the format allows a system text.
   bool has_system() const { return style_.format != ConversationFormat::kSquad; }
   // Returns the space that the format writes between question and answer, or "". The space is not part of the
   // answer.
-  std::string_view answer_prefix() const {
-    return style_.format == ConversationFormat::kMistral && style_.space_in ? " " : "";
-  }
+  std::string_view answer_prefix() const { return answer_prefix_; }
 
  private:
   // A text that is encoded separately. `ends`: whether the token that ends an answer follows the text.
@@ -149,6 +167,11 @@ class ConversationWriter {
   // a system turn, moves the system text into the first question.
   std::vector<Message> prepared(const std::vector<Message>& messages, bool system_turn) const;
   void encode(const std::vector<Piece>& pieces, LearnedTokens& out) const;
+  void set_end(std::optional<std::int32_t> end);
+  void read_own_template();
+  void write_by_template(const Conversation& conversation, LearnedTokens& out) const;
+  // Appends a text whose tokens do not spell it: encodes each learned part and each other part separately.
+  void encode_in_parts(const LearnedText& text, LearnedTokens& out) const;
   // Appends the ids of `text`, encoded as the continuation of the text `before`. If `before` is empty, the
   // ids are those that `text` has in the middle of a text.
   void encode_behind(std::string_view before, std::string_view text, std::vector<std::int32_t>& ids) const;
@@ -161,7 +184,9 @@ class ConversationWriter {
   ConversationStyle style_;
   const Tokenizer& tokenizer_;
   std::string choice_;
+  std::string tools_, answer_prefix_;
   std::int32_t end_ = 0;
+  bool ends_answers_ = true;
   // Texts of the tokens that end an answer and begin a conversation. Empty if the tokenizer does not encode
   // these texts as these tokens.
   std::string end_text_, beginning_text_;

@@ -208,8 +208,8 @@ std::optional<data::ConversationStyle> load_conversation_style(const ModelFolder
                                                                const Tokenizer& tokenizer) {
   const auto experiment = experiment_of(folder);
   if (!experiment || config::stage_of(experiment->trainer).material != config::Material::kConversations) {
-    const std::string_view jinja = tokenizer.chat_template();
-    return jinja.empty() ? std::nullopt : data::style_of_template(jinja, tokenizer);
+    if (tokenizer.chat_template().empty()) return std::nullopt;
+    return data::choose_style("auto", tokenizer).style;
   }
   const config::TrainerConfig& c = experiment->trainer;
   data::ConversationStyle style = data::choose_style(c.sft_conversation_format, tokenizer).style;

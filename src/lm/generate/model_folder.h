@@ -39,8 +39,8 @@ ModelConfig load_model_config(const ModelFolder& folder, const FamilyRegistry& f
 std::unique_ptr<const Tokenizer> load_own_tokenizer(const ModelFolder& folder);
 
 // Returns the model's conversation format: the format of its fine-tuning, which the checkpoint records, or
-// else the format of its chat template. Returns nullopt if both are missing or the template's format is not
-// supported (chat_template.h).
+// else its chat template (choose_style in chat_template.h). Returns nullopt if both are missing. Throws
+// Error(kInvalid) at the template's file if the template is broken.
 std::optional<data::ConversationStyle> load_conversation_style(const ModelFolder& folder,
                                                                const Tokenizer& tokenizer);
 

@@ -121,7 +121,7 @@ TEST_F(ChatTemplates, FormatsOfPublishedTemplatesAreRecognised) {
 
 TEST_F(ChatTemplates, TheModelsOwnFormatIsUsed) {
   const std::string chatml = "{{ '<|im_start|>system\\nBe kind.<|im_end|>\\n' }}";
-  EXPECT_EQ(choose_style("auto", *with_template(chatml)).style.default_system, "Be kind.");
+  EXPECT_EQ(choose_style("auto", *with_template(chatml)).style.format, ConversationFormat::kTemplate);
   EXPECT_EQ(choose_style("chatml", *with_template(chatml)).style.default_system, "Be kind.");
   EXPECT_EQ(choose_style("alpaca", *with_template(chatml)).style.format, ConversationFormat::kAlpaca);
   // Without a template, chatml is chosen if the tokenizer has its marks, otherwise alpaca.
@@ -129,9 +129,11 @@ TEST_F(ChatTemplates, TheModelsOwnFormatIsUsed) {
   EXPECT_EQ(choose_style("auto", *with_template("", {"<|endoftext|>", "<s>"})).style.format,
             ConversationFormat::kAlpaca);
   EXPECT_EQ(choose_style("auto", *make_byte_tokenizer()).style.format, ConversationFormat::kAlpaca);
-  EXPECT_THAT(
-      error_of([&] { choose_style("auto", *with_template("{{ messages }}")); }),
-      AllOf(HasSubstr("chat template writes an unknown format"), HasSubstr("chatml, llama3, alpaca")));
+  EXPECT_EQ(choose_style("auto", *with_template("{{ messages }}")).style.format,
+            ConversationFormat::kTemplate);
+  EXPECT_THAT(error_of([&] { choose_style("auto", *with_template("{{ messages")); }),
+              AllOf(HasSubstr("the chat template 'default' is broken: TemplateSyntaxError"),
+                    HasSubstr("tokenizer_config.json")));
   EXPECT_THAT(error_of([&] { choose_style("llama", *make_byte_tokenizer()); }),
               HasSubstr("unknown conversation format 'llama'"));
 }
@@ -140,7 +142,7 @@ TEST_F(ChatTemplates, TheModelsOwnFormatIsUsed) {
 // saved.
 TEST_F(ChatTemplates, TheDefaultSystemTextComesFirst) {
   const auto tokenizer = with_template("{{ '<|im_start|>system\\nBe kind.<|im_end|>\\n' }}");
-  const ConversationWriter writer(choose_style("auto", *tokenizer).style, *tokenizer);
+  const ConversationWriter writer(choose_style("chatml", *tokenizer).style, *tokenizer);
   EXPECT_EQ(tokenizer->decode(writer.prompt({{"user", "a", {}}}), false),
             "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n");
   EXPECT_EQ(tokenizer->decode(writer.prompt({{"system", "S", {}}, {"user", "a", {}}}), false),
@@ -158,7 +160,7 @@ TEST_F(ChatTemplates, ABosTokenThatOpensATurnIsNotDoubled) {
                                {"chat_template", "{{ '<|im_start|>' + role + '\n' + c + '<|im_end|>' }}"}}
                     .dump());
   const auto tokenizer = load_tokenizer("HuggingFaceTokenizer", folder_.path().string());
-  const ConversationWriter writer(choose_style("auto", *tokenizer).style, *tokenizer);
+  const ConversationWriter writer(choose_style("chatml", *tokenizer).style, *tokenizer);
   EXPECT_THAT(tokenizer->decode(writer.prompt({{"user", "a", {}}}), false), StartsWith("<|im_start|>user"));
 }
 

@@ -3,7 +3,7 @@
 
     check_chat.py PRIMUS [FORMAT ...]
 
-For each format: trains a small base model, tunes it on 40 chats with the README's command, exports it, and generates answers
+For each format, and for a chat template of the model's own (auto): trains a small base model, tunes it on 40 chats with the README's command, exports it, and generates answers
 greedily with transformers and the saved template. Every answer must equal the trained one, the tokens of apply_chat_template
 must equal the trained tokens, and generation must stop at the end token. Needs torch and transformers 5.
 """
@@ -22,7 +22,15 @@ CHATS = 40
 FORMATS = {
     "alpaca": [], "squad": [], "mistral": [], "zephyr": [], "phi3": ["<|end|>"],
     "chatml": ["<|im_start|>", "<|im_end|>"], "phi4": ["<|im_start|>", "<|im_sep|>", "<|im_end|>"],
-    "llama3": ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"], "gemma": ["<start_of_turn>", "<end_of_turn>"]}
+    "llama3": ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"], "gemma": ["<start_of_turn>", "<end_of_turn>"],
+    "auto": ["<|turn|>", "<|done|>"]}
+# Marks answers itself.
+OWN_TEMPLATE = """{{ bos_token + 'Chat.' }}
+{% for message in messages %}{{ '<|turn|>' + message.role + '\\n' }}
+{%- if message.role == 'assistant' %}{% generation %}{{ message.content + '<|done|>' }}{% endgeneration %}
+{%- else %}{{ message.content + '<|done|>' }}{% endif %}
+{% endfor %}
+{%- if add_generation_prompt %}{{ '<|turn|>assistant\\n' }}{% endif %}"""
 
 
 def question(i: int) -> str:
@@ -60,6 +68,8 @@ def check(primus: str, name: str, folder: pathlib.Path) -> bool:
     (folder / "tok/tokenizer.json").write_text(json.dumps(tokenizer))
     (folder / "tok/tokenizer_config.json").write_text(json.dumps({
         "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "<|endoftext|>"}))
+    if name == "auto":
+        (folder / "tok/chat_template.jinja").write_text(OWN_TEMPLATE)
     base = ["num_layers=2", "hidden_size=64", "ffn_hidden_size=128", "num_attention_heads=4", "num_query_groups=4",
             "tokenizer_type=null", "vocab_size=null", "mock_data=false", "split=100,0,0", "eval_iters=0",
             f"tokenizer_model={folder / 'tok'}", f"data_path={folder / 'text.txt'}"]

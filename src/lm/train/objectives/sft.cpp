@@ -41,11 +41,12 @@ void at_key(const config::Experiment& experiment, std::string_view key, const st
   }
 }
 
-// Replaces the model's own chat template by the template of the trained format, in both files that contain
-// it.
+// Replaces the model's own chat template by the template of the trained format, in all files that contain it.
 void put_chat_template(const std::string& jinja, std::vector<Snapshot::Blob>& files) {
   constexpr const char* kFile = "chat_template.jinja";
-  std::erase_if(files, [](const Snapshot::Blob& file) { return file.name == kFile; });
+  std::erase_if(files, [](const Snapshot::Blob& file) {
+    return file.name == kFile || file.name == "chat_template.json";
+  });
   const auto config = std::ranges::find(files, "tokenizer_config.json", &Snapshot::Blob::name);
   if (config != files.end()) {
     nlohmann::json settings = parse_json_object(config->content, config->name);
@@ -93,9 +94,10 @@ class FineTuning final : public Objective {
   // Makes generation stop at the token with which the model learns to end its turns.
   void teach(const config::Experiment& experiment, const Tokenizer& tokenizer,
              ModelConfig& model) const override {
-    const auto format = data::conversation_format(experiment.trainer->sft_conversation_format);
-    if (!format || !data::can_write(*format, tokenizer)) return;
-    const std::int32_t end = data::ConversationWriter(*format, tokenizer).end_id();
+    const data::ConversationStyle style =
+        data::choose_style(experiment.trainer->sft_conversation_format, tokenizer).style;
+    if (!style.own && !data::can_write(style.format, tokenizer)) return;
+    const std::int32_t end = data::ConversationWriter(style, tokenizer).end_id();
     if (std::ranges::find(model.eos_ids, end) == model.eos_ids.end()) model.eos_ids.push_back(end);
   }
 
@@ -168,7 +170,7 @@ class FineTuning final : public Objective {
         files, [](const Snapshot::Blob& file) { return file.name.starts_with("tokenizer"); });
     if (!has_tokenizer) return;
     const data::ConversationWriter writer = data::conversation_writer(options_of(request), request.tokenizer);
-    put_chat_template(data::template_of(writer.style(), request.tokenizer), files);
+    if (!writer.style().own) put_chat_template(data::template_of(writer.style(), request.tokenizer), files);
   }
 
  private:

@@ -52,9 +52,17 @@ void choose_format(SftPlan& plan, const Tokenizer& tokenizer) {
   const bool chosen =
       format != "auto" && e.provenance_of("sft_conversation_format").layer >= Layer::kOverrides;
   const std::string recorded = chosen ? "" : recorded_format(e);
+  std::string wanted = chosen ? format : recorded.empty() ? "auto" : recorded;
+  if (wanted == "auto" && e.trainer->sft_bridge_compat_inline_bos) {
+    // Megatron Bridge encodes the parts of a turn separately, which a template cannot do.
+    const auto own = data::style_of_template(tokenizer.chat_template(), tokenizer);
+    if (own) wanted = data::name_of(own->format);
+  }
   std::optional<data::ChosenStyle> style;
+  bool ends_answers = true;
   try {
-    style = data::choose_style(chosen ? format : recorded.empty() ? "auto" : recorded, tokenizer);
+    style = data::choose_style(wanted, tokenizer);
+    if (style->style.own) ends_answers = data::ConversationWriter(style->style, tokenizer).ends_answers();
   } catch (const Error& error) {
     const std::string hint = error.hint() + " (sft_conversation_format=NAME; docs/posttrain.md)";
     if (chosen) throw e.error_for("sft_conversation_format", error.what(), hint);
@@ -62,14 +70,23 @@ void choose_format(SftPlan& plan, const Tokenizer& tokenizer) {
   }
   const std::string_view name = data::name_of(style->style.format);
   if (!chosen) {
-    format = name;
+    format = style->style.own ? "auto" : name;
     e.provenance.insert_or_assign("sft_conversation_format", config::Provenance{Layer::kDerived, {}});
   }
   std::string fact = fmt::format("conversations are written as {} ({})", name,
                                  recorded.empty() ? style->why : "as when the run was started");
   if (!style->style.default_system.empty())
     fact += fmt::format("; system message if none is given: '{}'", style->style.default_system);
+  if (!ends_answers) {
+    fact +=
+        "; the template ends an answer by no special token, so the model does not learn to stop: choose a "
+        "format by name (docs/posttrain.md) if it should";
+  }
   const std::string_view jinja = tokenizer.chat_template();
+  if (style->style.own) {
+    plan.facts.push_back(std::move(fact));
+    return;
+  }
   const auto own = jinja.empty() ? std::nullopt : data::style_of_template(jinja, tokenizer);
   if (!jinja.empty() && (!own || own->format != style->style.format)) {
     fact += fmt::format("; the model's own template, which writes {}, is replaced",

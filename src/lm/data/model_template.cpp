@@ -1,0 +1,247 @@
+#include "lm/data/model_template.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "base/error.h"
+#include "lm/template/chat.h"
+#include "lm/template/json.h"
+
+namespace primus::data {
+namespace {
+
+using jinja::Value;
+
+// Returns whether training learns a turn. A blank answer may still call tools.
+bool is_taught(const Message& message) {
+  const bool says_something = !is_blank(message.text) || !message.members.empty();
+  return message.role == kAssistant && message.learned && says_something;
+}
+
+// Midnight of kTrainingDay.
+std::tm training_day() {
+  std::tm day{};
+  day.tm_year = 2024 - 1900;
+  day.tm_mon = 6;
+  day.tm_mday = 26;
+  day.tm_wday = 5;
+  day.tm_yday = 207;
+  return day;
+}
+
+// Returns the number of bytes of the first `count` characters of `text`, beginning at the byte `from`.
+std::size_t skip_characters(std::string_view text, std::size_t from, std::int64_t count) {
+  std::size_t at = from;
+  for (; count > 0 && at < text.size(); --count) {
+    ++at;
+    while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) ++at;
+  }
+  return at;
+}
+
+// Shows where two texts begin to differ.
+std::string difference(std::string_view wanted, std::string_view found) {
+  constexpr std::size_t kShown = 40;
+  const auto [a, b] = std::ranges::mismatch(wanted, found);
+  auto at = static_cast<std::size_t>(a - wanted.begin());
+  while (at > 0 && at < wanted.size() && (static_cast<unsigned char>(wanted[at]) & 0xC0) == 0x80) --at;
+  const auto shown = [&](std::string_view text) {
+    const std::size_t begin = std::min(at, text.size());
+    const std::string_view part = text.substr(begin, skip_characters(text, begin, kShown) - begin);
+    return part.empty() ? std::string("its end") : jinja::repr_of_text(part);
+  };
+  return fmt::format("{} instead of {}", shown(found), shown(wanted));
+}
+
+}  // namespace
+
+// Renders beginnings of one conversation. Values of Jinja belong to one thread, so each call of a method of
+// ModelTemplate makes its own.
+class ModelTemplate::Rendering {
+ public:
+  Rendering(const ModelTemplate& owner, const Conversation& conversation, const std::tm& now)
+      : owner_(owner),
+        template_(owner.choose(!conversation.tools.empty())),
+        now_(now),
+        budget_({.steps = std::numeric_limits<std::int64_t>::max(),
+                 .bytes = std::numeric_limits<std::int64_t>::max()}) {
+    for (const auto& [name, text] : owner.tokens_) variables_.emplace_back(name, text_value(text));
+    if (!conversation.template_arguments.empty()) {
+      const Value arguments = json(conversation.template_arguments, "chat_template_kwargs");
+      if (!arguments.is(jinja::Type::kDict)) throw invalid("chat_template_kwargs is not an object");
+      for (const auto& [key, value] : arguments.as<jinja::MappingObject>().items)
+        variables_.emplace_back(key.text(), value);
+    }
+    tools_ = list(conversation.tools, "tools");
+    documents_ = list(conversation.documents, "documents");
+    for (const Message& message : conversation.messages) messages_.push_back(value_of(message));
+  }
+
+  const jinja::Template& chosen() const { return template_; }
+
+  // Renders the first `count` messages.
+  jinja::Rendered render(std::size_t count, bool asks) {
+    jinja::ChatRequest request;
+    request.messages =
+        make_list(budget_, {messages_.begin(), messages_.begin() + static_cast<std::ptrdiff_t>(count)});
+    request.tools = tools_;
+    request.documents = documents_;
+    request.add_generation_prompt = asks;
+    request.variables = variables_;
+    try {
+      return render_chat(template_, request, now_);
+    } catch (const jinja::Failure& failure) {
+      throw invalid(fmt::format("the model's chat template refuses the conversation: {}", failure.what()),
+                    "change the conversation, or choose a format that can write it");
+    }
+  }
+
+ private:
+  Value text_value(std::string_view text) { return make_text(budget_, std::string(text)); }
+
+  Value json(std::string_view text, std::string_view name) {
+    try {
+      return jinja::parse_json(budget_, text, name);
+    } catch (const Error& error) {
+      throw invalid(fmt::format("'{}' is not JSON: {}", name, error.what()));
+    }
+  }
+  Value list(const std::string& text, std::string_view name) {
+    if (text.empty()) return Value::none();
+    Value value = json(text, name);
+    if (!value.is(jinja::Type::kList))
+      throw invalid(fmt::format("'{}' is not a list", name), "write a JSON list of objects");
+    return value;
+  }
+
+  Value value_of(const Message& message) {
+    const auto made = jinja::make_mapping();
+    const auto set = [&](std::string_view key, Value value) {
+      put(budget_, *made, text_value(key), std::move(value));
+    };
+    set("role", text_value(message.role));
+    if (!message.no_text) {
+      set("content",
+          text_value(message.context.empty() ? message.text : message.text + "\n\n" + message.context));
+    }
+    for (const auto& [key, value] : message.members) set(key, json(value, key));
+    return dict_of(made);
+  }
+
+  const ModelTemplate& owner_;
+  const jinja::Template& template_;
+  const std::tm now_;
+  jinja::Budget budget_;
+  jinja::Variables variables_;
+  Value tools_, documents_;
+  std::vector<Value> messages_;
+};
+
+ModelTemplate::ModelTemplate(const ChatTemplates& templates) : tokens_(templates.tokens) {
+  for (const ChatTemplates::Named& one : templates.all) {
+    if (one.name != "default" && one.name != kToolUse) continue;
+    try {
+      templates_.push_back({one.name, jinja::Template(one.source)});
+    } catch (const jinja::Failure& failure) {
+      Error error = invalid(fmt::format("the chat template '{}' is broken: {}", one.name, failure.what()),
+                            "get the file again from the model's source, or choose a format by name");
+      if (!templates.file.empty()) error.at(templates.file);
+      throw error;
+    }
+  }
+}
+
+const jinja::Template& ModelTemplate::choose(bool has_tools) const {
+  const auto find = [this](std::string_view name) {
+    return std::ranges::find(templates_, name, &Named::name);
+  };
+  auto found = has_tools ? find(kToolUse) : templates_.end();
+  if (found == templates_.end()) found = find("default");
+  if (found == templates_.end())
+    throw invalid("the model has no chat template 'default'", "choose a format by name");
+  return found->compiled;
+}
+
+std::string ModelTemplate::prompt(const Conversation& conversation) const {
+  Rendering rendering(*this, conversation, jinja::local_time());
+  return rendering.render(conversation.messages.size(), true).text;
+}
+
+std::vector<LearnedText> ModelTemplate::texts(const Conversation& conversation) const {
+  const std::vector<Message>& messages = conversation.messages;
+  Rendering rendering(*this, conversation, training_day());
+  jinja::Rendered whole = rendering.render(messages.size(), false);
+  std::vector<LearnedText> texts(1);
+  texts[0].text = std::move(whole.text);
+  const std::string& text = texts[0].text;
+
+  if (rendering.chosen().has_generation()) {
+    texts[0].marked_by_template = true;
+    std::vector<bool> learned;  // of each answer
+    for (const Message& message : messages)
+      if (message.role == kAssistant) learned.push_back(is_taught(message));
+    const bool some = std::ranges::find(learned, false) != learned.end();
+    if (some && learned.size() != whole.generated.size()) {
+      throw invalid(
+          fmt::format(
+              "some of the {} answers are not learned, but the chat template marks {} texts as answers, "
+              "so it is unclear which of them these are",
+              learned.size(), whole.generated.size()),
+          "learn all answers of the conversation, or choose a format by name");
+    }
+    std::int64_t character = 0;
+    std::size_t byte = 0;
+    for (std::size_t i = 0; i < whole.generated.size(); ++i) {
+      const jinja::Span& span = whole.generated[i];
+      const std::size_t begin = skip_characters(text, byte, span.begin - character);
+      byte = skip_characters(text, begin, span.end - span.begin);
+      character = span.end;
+      if (!some || learned[i]) texts[0].learned.emplace_back(begin, byte);
+    }
+    return texts;
+  }
+
+  std::vector<LearnedText> separate;  // one text for each answer
+  bool is_one_text = true;
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    if (!is_taught(messages[i])) continue;
+    const std::string asking = i == 0 ? std::string() : rendering.render(i, true).text;
+    const bool is_last = i + 1 == messages.size();
+    std::string answered = is_last ? text : rendering.render(i + 1, false).text;
+    if (!answered.starts_with(asking)) {
+      throw invalid(
+          fmt::format(
+              "the model's chat template does not write message {} after the beginning of an answer: {}",
+              i + 1, difference(asking, answered)),
+          "training would not fit generation: write the answer as the template expects it (for example with "
+          "its reasoning), use a template that marks answers by {% generation %}, or choose a format by "
+          "name");
+    }
+    is_one_text = is_one_text && text.starts_with(answered);
+    texts[0].learned.emplace_back(asking.size(), answered.size());
+    separate.push_back({std::move(answered), {texts[0].learned.back()}, false});
+  }
+  return is_one_text ? texts : separate;
+}
+
+std::optional<ModelTemplate::AroundAnswer> ModelTemplate::around_answer() const {
+  constexpr std::string_view kAnswer = "Yes, indeed.";
+  const Conversation one{.messages = {{std::string(kUser), "Is this a question?", {}},
+                                      {std::string(kAssistant), std::string(kAnswer), {}}}};
+  try {
+    Rendering rendering(*this, one, training_day());
+    const std::string asking = rendering.render(1, true).text, answered = rendering.render(2, false).text;
+    const std::size_t at = answered.rfind(kAnswer);
+    if (at == std::string::npos) return std::nullopt;
+    const bool fits = answered.starts_with(asking) && at >= asking.size();
+    return AroundAnswer{fits ? answered.substr(asking.size(), at - asking.size()) : "",
+                        answered.substr(at + kAnswer.size())};
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace primus::data

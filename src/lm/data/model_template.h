@@ -1,0 +1,79 @@
+// A model's own chat template (Jinja): renders conversations as transformers' apply_chat_template does, and
+// finds the texts of answers that training learns.
+//
+// The learned texts are the template's generation blocks ({% generation %}), if it has any. Otherwise an
+// answer's text is the difference of two renderings: the turns before the answer with the beginning of an
+// answer (add_generation_prompt), and the same turns with the answer. Some templates write an answer
+// differently once further turns follow it, for example without its reasoning. Then each answer of the
+// conversation becomes a text of its own, which ends with that answer, because this is the text in which the
+// model has to write the answer.
+//
+// A template that reads the clock (strftime_now) reads a fixed day in training, so that the training data do
+// not depend on the day of the run, and the local time in prompts.
+//
+// Errors: Error(kInvalid), without a file position, with the template's own message if it refuses a
+// conversation, and for values that are not JSON of the right kind. Thread-safety: const methods may be
+// called from any number of threads at once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "lm/data/conversation.h"
+#include "lm/template/template.h"
+#include "lm/tokenizer/tokenizer.h"
+
+namespace primus::data {
+
+// The day that templates read in training: 26 July 2024, the default of Llama's templates.
+inline constexpr std::string_view kTrainingDay = "2024-07-26";
+
+// A text for training, with the ranges of bytes that are learned: [begin, end), in order.
+struct LearnedText {
+  std::string text;
+  std::vector<std::pair<std::size_t, std::size_t>> learned;
+  // Whether the ranges come from the template. Otherwise a range ends with the token that ends the answer,
+  // and white space after that token is not learned.
+  bool marked_by_template = false;
+};
+
+class ModelTemplate {
+ public:
+  static constexpr std::string_view kToolUse =
+      "tool_use";  // name of the template for conversations with tools
+
+  // Compiles the tokenizer's templates. Error(kInvalid) at the template's file for a broken template.
+  explicit ModelTemplate(const ChatTemplates& templates);
+
+  // Returns the texts for training on `conversation`, which must have messages. Error(kInvalid) if the
+  // learned texts cannot be determined.
+  std::vector<LearnedText> texts(const Conversation& conversation) const;
+  // Returns the text that asks for an answer to the messages of `conversation`.
+  std::string prompt(const Conversation& conversation) const;
+
+  // The texts around the answer of a conversation of one turn: between the prompt and the answer, and after
+  // the answer. Returns nullopt if the template refuses such a conversation or changes the answer.
+  struct AroundAnswer {
+    std::string before, after;
+  };
+  std::optional<AroundAnswer> around_answer() const;
+
+ private:
+  class Rendering;
+  struct Named {
+    std::string name;
+    jinja::Template compiled;
+  };
+  // The template "tool_use" for conversations with tools, if there is one; else the default template.
+  const jinja::Template& choose(bool has_tools) const;
+
+  std::vector<Named> templates_;
+  std::vector<std::pair<std::string, std::string>> tokens_;
+};
+
+}  // namespace primus::data

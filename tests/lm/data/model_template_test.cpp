@@ -1,0 +1,226 @@
+// Tokens and learned answers of models' own chat templates, as in transformers.
+#include "lm/data/model_template.h"
+
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "data_test_util.h"
+#include "lm/data/chat_template.h"
+#include "tiny_tokenizers.h"
+
+namespace primus::data {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::Not;
+
+Conversation read_record(const nlohmann::json& record) {
+  const std::string text = record.dump();
+  JsonReader json(text, "x", {.python = true});
+  Conversation conversation;
+  read_conversation(json, conversation, Members::kAll);
+  return conversation;
+}
+
+class ModelTemplates : public testing::Test {
+ protected:
+  // A tokenizer whose folder has this chat template.
+  std::unique_ptr<const Tokenizer> with_template(const nlohmann::json& jinja) {
+    tiny_tokenizer(folder_, {}, {"<eos>", "<s>", "<|im_start|>", "<|im_end|>"});
+    folder_.write(
+        "tokenizer_config.json",
+        nlohmann::json{{"eos_token", "<eos>"}, {"bos_token", {{"content", "<s>"}}}, {"chat_template", jinja}}
+            .dump());
+    return load_tokenizer("HuggingFaceTokenizer", folder_.path().string());
+  }
+  // The texts that training reads, with the learned parts in brackets.
+  std::vector<std::string> learned_of(const nlohmann::json& jinja, const nlohmann::json& record) {
+    const auto tokenizer = with_template(jinja);
+    const ConversationStyle style = choose_style("auto", *tokenizer).style;
+    EXPECT_TRUE(style.own);
+    LearnedTokens tokens;
+    ConversationWriter(style, *tokenizer).write(read_record(record), tokens);
+    std::vector<std::string> texts(tokens.starts.size());
+    std::vector<std::int64_t> ends(tokens.starts.begin() + 1, tokens.starts.end());
+    ends.push_back(static_cast<std::int64_t>(tokens.ids.size()));
+    for (std::size_t i = 0, t = 0; i < texts.size(); ++i) {
+      bool open = false;
+      for (; t < static_cast<std::size_t>(ends[i]); ++t) {
+        if ((tokens.learned[t] != 0) != open) texts[i] += std::exchange(open, !open) ? "]" : "[";
+        texts[i] += tokenizer->decode(std::vector{tokens.ids[t]}, false);
+      }
+      if (open) texts[i] += "]";
+    }
+    return texts;
+  }
+
+  TemporaryFolder folder_;
+};
+
+constexpr const char* kTurns =
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+const nlohmann::json kQuestion{{"role", "user"}, {"content", "Q"}};
+const nlohmann::json kAnswer{{"role", "assistant"}, {"content", "A"}};
+
+TEST_F(ModelTemplates, TokensAndMasksEqualTransformers) {
+  const auto golden =
+      nlohmann::json::parse(read_all(PRIMUS_SOURCE_DIR "/tests/golden/chat/own_templates.json"));
+  std::size_t separate = 0;
+  for (const auto& one : golden.at("cases")) {
+    const std::string name = one.at("tokenizer"), jinja = one.at("template");
+    SCOPED_TRACE(name + ", " + jinja + ", " + one.at("record").dump());
+    folder_.write("tokenizer.json", golden.at("tokenizers").at(name).dump());
+    folder_.write("tokenizer_config.json",
+                  nlohmann::json{{"eos_token", "<|endoftext|>"}, {"bos_token", "<s>"}}.dump());
+    folder_.write("chat_template.jinja", golden.at("templates").at(jinja).get<std::string>());
+    const auto tokenizer = load_tokenizer("HuggingFaceTokenizer", folder_.path().string());
+    ConversationWriter writer(choose_style("auto", *tokenizer).style, *tokenizer);
+    EXPECT_EQ(tokenizer->token_text(writer.end_id()), jinja == "trimmed" ? "<|endoftext|>" : "<|im_end|>");
+    EXPECT_TRUE(writer.ends_answers());
+    EXPECT_EQ(writer.answer_prefix(), jinja == "trimmed" ? " " : "");
+    Conversation conversation = read_record(one.at("record"));
+    LearnedTokens tokens;
+    writer.write(conversation, tokens);
+    std::vector<std::int32_t> ids;
+    std::vector<std::uint8_t> learned;
+    std::vector<std::int64_t> starts;
+    for (const auto& text : one.at("texts")) {
+      starts.push_back(static_cast<std::int64_t>(ids.size()));
+      for (const auto& id : text.at("ids")) ids.push_back(id);
+      for (const auto& is : text.at("learned")) learned.push_back(is.get<std::uint8_t>());
+    }
+    EXPECT_EQ(tokens.ids, ids);
+    EXPECT_EQ(tokens.learned, learned);
+    EXPECT_EQ(tokens.starts, starts);
+    separate += starts.size() > 1 ? 1 : 0;
+    if (!conversation.tools.empty()) writer.offer_tools(conversation.tools);
+    conversation.messages.pop_back();
+    EXPECT_EQ(writer.prompt(conversation.messages), one.at("prompt").get<std::vector<std::int32_t>>());
+  }
+  EXPECT_GT(separate, 0U);
+}
+
+// A model that was fine-tuned in a format by name keeps the tokens of this format.
+TEST_F(ModelTemplates, TemplatesOfTheFormatsAreWrittenByTheFormats) {
+  for (const char* const name : {"alpaca", "chatml", "zephyr"}) {
+    const auto bare = with_template(nullptr);
+    const ConversationStyle style{.format = *conversation_format(name)};
+    const auto own = with_template(template_of(style, *bare));
+    const ChosenStyle chosen = choose_style("auto", *own);
+    EXPECT_EQ(name_of(chosen.style.format), name);
+    EXPECT_EQ(chosen.why, "the model's chat template");
+    LearnedTokens before, after;
+    const Conversation one = read_record({{"messages", {kQuestion, kAnswer, kQuestion, kAnswer}}});
+    ConversationWriter(style, *bare).write(one, before);
+    ConversationWriter(chosen.style, *own).write(one, after);
+    EXPECT_EQ(before.ids, after.ids) << name;
+    EXPECT_EQ(before.learned, after.learned) << name;
+  }
+}
+
+TEST_F(ModelTemplates, AnswersThatAreNotLearnedAreLeftOut) {
+  const nlohmann::json silent{{"role", "assistant"}, {"content", "B"}, {"weight", 0}},
+      blank{{"role", "assistant"}, {"content", " \n"}};
+  const nlohmann::json record{{"messages", {kQuestion, silent, kQuestion, kAnswer, kQuestion, blank}}};
+  const std::string turn = "<|im_start|>user\nQ<|im_end|>\n<|im_start|>assistant\n";
+  const std::string expected = turn + "B<|im_end|>\n" + turn + "[A<|im_end|>]\n" + turn + " \n<|im_end|>\n";
+  EXPECT_THAT(learned_of(kTurns, record), ElementsAre(expected));
+  const std::string marked =
+      "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}{% if m.role == 'assistant' %}"
+      "{% generation %}{{ m.content + '<|im_end|>' }}{% endgeneration %}{% else %}{{ m.content + "
+      "'<|im_end|>' "
+      "}}"
+      "{% endif %}{{ '\\n' }}{% endfor %}";
+  EXPECT_THAT(learned_of(marked, record), ElementsAre(expected));
+}
+
+TEST_F(ModelTemplates, NamedTemplatesAndArgumentsAreUsed) {
+  const nlohmann::json named{
+      {{"name", "tool_use"}, {"template", std::string("{{ tools[0].name }}") + kTurns}},
+      {{"name", "rag"}, {"template", "{{ nothing() }}"}},
+      {{"name", "default"}, {"template", std::string("{{ bos_token }}{{ mood }}") + kTurns}}};
+  const nlohmann::json messages{kQuestion, kAnswer};
+  EXPECT_THAT(learned_of(named, {{"messages", messages}, {"chat_template_kwargs", {{"mood", "calm"}}}}),
+              ElementsAre(testing::StartsWith("<s>calm<|im_start|>user")));
+  EXPECT_THAT(learned_of(named, {{"messages", messages}, {"tools", R"([{"name": "add"}])"}}),
+              ElementsAre(testing::StartsWith("add<|im_start|>user")));
+  const auto tokenizer = with_template(named);
+  const ChosenStyle chosen = choose_style("auto", *tokenizer);
+  EXPECT_THAT(chosen.why, AllOf(HasSubstr("'default' in " + folder_.path().string()), HasSubstr("tool_use")));
+  EXPECT_EQ(template_of(chosen.style, *tokenizer), tokenizer->chat_template());
+}
+
+TEST_F(ModelTemplates, WhatCannotBeLearnedIsRefused) {
+  const nlohmann::json record{{"messages", {kQuestion, kAnswer}}};
+  const auto refusal = [&](const std::string& jinja, const nlohmann::json& one) {
+    return error_of([&] { learned_of(jinja, one); });
+  };
+  // An answer begins with "think", but is written without it.
+  const std::string thinking =
+      "{% for m in messages %}{{ m.role + m.content }}{% endfor %}"
+      "{% if add_generation_prompt %}{{ 'assistant<think>' }}{% endif %}";
+  EXPECT_THAT(refusal(thinking, record), AllOf(HasSubstr("does not write message 2 after the beginning"),
+                                               HasSubstr("'A' instead of '<think>'")));
+  EXPECT_THAT(refusal("{{ raise_exception('no questions') }}", record),
+              HasSubstr("refuses the conversation: TemplateError: no questions"));
+  EXPECT_THAT(refusal("{% for m in messages %}", record),
+              AllOf(HasSubstr("tokenizer_config.json"), HasSubstr("TemplateSyntaxError")));
+  EXPECT_THAT(refusal(kTurns, {{"messages", {kQuestion, kAnswer}}, {"tools", "[{"}}),
+              HasSubstr("'tools' is not JSON"));
+  EXPECT_THAT(refusal(kTurns, {{"messages", {kQuestion, kAnswer}}, {"tools", {{"a", 1}}}}),
+              HasSubstr("'tools' is not a list"));
+  EXPECT_THAT(
+      refusal("{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
+              {{"messages",
+                {kQuestion, {{"role", "assistant"}, {"content", "B"}, {"weight", 0}}, kQuestion, kAnswer}}}),
+      HasSubstr("marks 4 texts as answers"));
+  EXPECT_THAT(refusal(kTurns, {{"messages", {kQuestion, {{"role", "assistent"}, {"content", "x"}}}}}),
+              HasSubstr("did you mean 'assistant'"));
+  EXPECT_THAT(refusal(kTurns, {{"messages",
+                                {kQuestion, {{"role", "assistant"}, {"content", "x"}, {"images", {1}}}}}}),
+              HasSubstr("Primus trains on text only"));
+}
+
+// Without a special token behind an answer, the model does not learn to stop.
+TEST_F(ModelTemplates, AMissingEndIsReported) {
+  const auto tokenizer = with_template("{% for m in messages %}{{ m.content }}{% endfor %}");
+  const ConversationWriter writer(choose_style("auto", *tokenizer).style, *tokenizer);
+  EXPECT_FALSE(writer.ends_answers());
+  EXPECT_EQ(tokenizer->token_text(writer.end_id()), "<eos>");
+}
+
+// Training reads a fixed day, so that data do not change at midnight.
+TEST_F(ModelTemplates, TheDayOfTrainingIsFixed) {
+  EXPECT_THAT(learned_of("{{ strftime_now('%A, %d %B %Y, %j') }}", {{"messages", {kQuestion, kAnswer}}}),
+              ElementsAre("Friday, 26 July 2024, 208"));
+  const auto tokenizer = with_template("{{ strftime_now('%Y') }}");
+  const ConversationWriter writer(choose_style("auto", *tokenizer).style, *tokenizer);
+  EXPECT_NE(tokenizer->decode(writer.prompt({{"user", "Q", {}}})), "2024");
+}
+
+// Letters that the tokenizer changes do not spell the text: parts are then encoded separately.
+TEST_F(ModelTemplates, TokensThatDoNotSpellTheTextAreStillMarked) {
+  with_template(kTurns);
+  auto settings = nlohmann::json::parse(read_all((folder_.path() / "tokenizer.json").string()));
+  settings["normalizer"] = {{"type", "Lowercase"}};
+  folder_.write("tokenizer.json", settings.dump());
+  const auto tokenizer = load_tokenizer("HuggingFaceTokenizer", folder_.path().string());
+  const ConversationWriter writer(choose_style("auto", *tokenizer).style, *tokenizer);
+  LearnedTokens tokens;
+  writer.write(read_record({{"messages", {kQuestion, kAnswer}}}), tokens);
+  EXPECT_EQ(tokens.ids,
+            tokenizer->encode("<|im_start|>user\nQ<|im_end|>\n<|im_start|>assistant\nA<|im_end|>\n"));
+  std::string learned;
+  for (std::size_t i = 0; i < tokens.ids.size(); ++i)
+    if (tokens.learned[i] != 0) learned += tokenizer->decode(std::vector{tokens.ids[i]}, false);
+  EXPECT_EQ(learned, "a<|im_end|>");
+}
+
+}  // namespace
+}  // namespace primus::data

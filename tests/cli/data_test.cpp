@@ -82,6 +82,29 @@ TEST(DataText, PlainTextAndMistakes) {
   EXPECT_EQ(run({"data", "encode", "--jsonl"}, "\xEF\xBB\xBF{\"text\": \"a\"}\n").out, "{\"ids\":[97]}\n");
 }
 
+TEST(DataRender, ComparesTemplatesWithExpectedTexts) {
+  const TemporaryFolder folder;
+  const std::string file = (folder.path() / "cases.json").string();
+  const std::vector<std::string> words{"data", "render", "--templates", file};
+  write_file(file, R"([{"template": "{{ a + 1 }}", "data": {"a": 1}, "text": "2"}])");
+  const ProgramResult held = run_program(words);
+  EXPECT_EQ(held.exit_code, 0) << held.err;
+  EXPECT_EQ(held.out, "1 of 1 cases hold\n");
+  write_file(file, R"({"conversations": {"hello": {"messages": [{"role": "user", "content": "Hi"}]}},
+                       "templates": {"t": {"template": "{{ messages[0].content }}",
+                                           "renders": [{"conversation": "hello", "text": "Ho"}]}}})");
+  const ProgramResult failed = run_program(words);
+  EXPECT_EQ(failed.exit_code, 1);
+  EXPECT_EQ(failed.out, "t, conversation hello\nexpected: Ho\nfound: Hi\n\n0 of 1 cases hold\n");
+  auto as_json = words;
+  as_json.emplace_back("--json");
+  EXPECT_EQ(json::parse(run_program(as_json).out).at("failed").at(0).at("found"), "Hi");
+  write_file(file, "{}");
+  const ProgramResult refused = run_program(words);
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr(file), HasSubstr("docs/formats/conversations.md")));
+}
+
 TEST(DataInspect, PrintsTheOrderOfMegatron) {
   for (const json& run : json::parse(std::ifstream(kGolden + "megatron/order.json"))) {
     std::vector<std::string> words = {"data", "inspect"};

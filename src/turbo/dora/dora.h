@@ -1,0 +1,54 @@
+// Weight decomposition of adapters (DoRA; Liu et al. 2024, arXiv:2402.09353): the rows of an adapted matrix
+// W + scale B A get trained magnitudes m, so a linear layer computes
+//
+//   y = m * u / n,  u = W x + scale B A x,  n = |W + scale B A|, the Euclidean norm of each row
+//
+// As in the paper, the gradient treats n as a constant.
+#pragma once
+
+#include "tensor/tensor.h"
+#include "turbo/kernel_table.h"
+
+namespace primus::turbo {
+
+// norm[o] = |w[o] + scale * sum over r of up[o, r] * down[r]|, in fp32.
+struct DoraNorm {
+  static constexpr KernelId kId = KernelId::kDoraNorm;
+  Tensor w;         // [out, in] fp32 or bf16
+  Tensor down, up;  // [rank, in] and [out, rank], w's type
+  Tensor norm;      // output: [out] fp32
+  float scale = 1;
+  void check() const;
+  double flops() const {
+    return 2.0 * static_cast<double>(w.elements()) * static_cast<double>(down.rows() + 1);
+  }
+};
+
+// y[t, first + o] = x[t, first + o] * magnitude[o] / norm[o], rounded once, for each o of `magnitude`. Other
+// columns are copied. This is also the gradient of the input, if x is the gradient of the output.
+struct DoraScale {
+  static constexpr KernelId kId = KernelId::kDoraScale;
+  Tensor x;          // [tokens, cols] fp32 or bf16
+  Tensor magnitude;  // [out], x's type
+  Tensor norm;       // [out] fp32, above 0
+  Tensor y;          // output: x's type and shape; may be x
+  std::int64_t first = 0;
+  void check() const;
+  double flops() const { return 0; }
+};
+
+// d_magnitude[o] (+)= sum over tokens of d_y[t, first + o] * x[t, first + o] / norm[o], in an order that does
+// not depend on the number of threads.
+struct DoraBackwardMagnitude {
+  static constexpr KernelId kId = KernelId::kDoraBackwardMagnitude;
+  Tensor x, d_y;       // [tokens, cols] fp32 or bf16
+  Tensor norm;         // [out] fp32, above 0
+  Tensor d_magnitude;  // [out] fp32 or bf16, rounded once
+  std::int64_t first = 0;
+  bool accumulate = false;
+  Tensor workspace = {};
+  void check() const;
+  double flops() const { return 0; }
+};
+
+}  // namespace primus::turbo

@@ -1,0 +1,13 @@
+// An element of a product that is scaled to the magnitude of its row; shared by the kernels of all devices.
+#pragma once
+
+#include "turbo/formula.h"
+
+namespace primus::turbo::PRIMUS_KERNELS {
+
+PRIMUS_FORMULA float to_magnitude(float x, float magnitude, float norm) { return x * (magnitude / norm); }
+
+// Returns the element's term of the magnitude's gradient.
+PRIMUS_FORMULA float magnitude_term(float x, float d_y, float norm) { return x * d_y / norm; }
+
+}  // namespace primus::turbo::PRIMUS_KERNELS

@@ -4,8 +4,11 @@
 
 #include "base/check.h"
 #include "base/random/random.h"
+#include "engine/operators/linear_products.h"
 #include "engine/operators/operators.h"
+#include "turbo/dora/dora.h"
 #include "turbo/dropout/dropout.h"
+#include "turbo/elementwise/elementwise.h"
 
 namespace primus::engine {
 namespace {
@@ -70,6 +73,147 @@ bool drops(const Value& x, const LowRank& adapter, bool after) {
   return adapter.dropout > 0 && adapter.drops_after == after && x.tape().dropout();
 }
 
+// Describes a copy of all elements.
+turbo::CopyRows copy_of(const Tensor& from, const Tensor& to) {
+  const std::int64_t n = to.elements();
+  return turbo::CopyRows::strided(from, to, 1, n, n, n);
+}
+
+// --- column_sum: adds b to some columns of a
+
+struct ColumnSum {
+  enum In : InputName { kA, kB };
+  enum Out : OutputName { kY };
+};
+
+void column_sum_forward(OperatorCall& op) {
+  const Tensor a = op.in_or_out(ColumnSum::kA, ColumnSum::kY), b = op.in(ColumnSum::kB),
+               y = op.out(ColumnSum::kY);
+  if (a.data != y.data) turbo::launch(op.context(), copy_of(a, y));
+  turbo::CopyRows added = turbo::CopyRows::strided(b, y.from(op.attributes<std::int64_t>()), b.rows(),
+                                                   b.cols(), b.cols(), y.cols());
+  added.add = true;
+  turbo::launch(op.context(), added);
+}
+
+void column_sum_backward_input(OperatorCall& op) {
+  if (op.needs_d_in(ColumnSum::kB)) {
+    const Tensor d_y = op.d_out(ColumnSum::kY);
+    const auto [d_b, previous] = op.fresh_d_in(ColumnSum::kB);
+    turbo::launch(op.context(), turbo::CopyRows::strided(d_y.from(op.attributes<std::int64_t>()), d_b,
+                                                         d_b.rows(), d_b.cols(), d_y.cols(), d_b.cols()));
+    add_previous(op, {d_b, previous});
+  }
+  if (op.needs_d_in(ColumnSum::kA)) op.pass_d_in(ColumnSum::kA, ColumnSum::kY);
+}
+
+constexpr Operator kColumnSum{.name = "column_sum",
+                              .operator_class = OperatorClass::kAdd,
+                              .forward = column_sum_forward,
+                              .backward_input = column_sum_backward_input,
+                              .in_place = true};
+
+Value column_sum(Value a, const Value& b, std::int64_t first) {
+  if (a.shape()[1] == b.shape()[1]) return sum(std::move(a), b);
+  return a.tape().record(kColumnSum, {{ColumnSum::kA, a}, {ColumnSum::kB, b}}, nullptr,
+                         {{ColumnSum::kY, a.dtype(), a.shape()}}, first)[ColumnSum::kY];
+}
+
+// --- read_parameter: a copy of a parameter, which operators with another parameter read. It has no gradient.
+
+void read_parameter_forward(OperatorCall& op) {
+  const Tensor from = op.weight(), to = op.out(Unary::kY);
+  turbo::launch(op.context(), copy_of(from, to));
+}
+
+constexpr Operator kReadParameter{
+    .name = "read_parameter", .operator_class = OperatorClass::kLinear, .forward = read_parameter_forward};
+
+Value read_parameter(Tape& tape, Parameter& parameter) {
+  return tape.record(kReadParameter, {}, &parameter,
+                     {{Unary::kY, parameter.unit->dtype, parameter.shape, false}})[Unary::kY];
+}
+
+// --- adapted_norms: the norms of the rows of an adapted matrix. The norms have no gradient, as in the paper.
+
+struct AdaptedNorms {
+  enum In : InputName { kDown, kUp };
+  enum Out : OutputName { kNorms };
+};
+
+struct PartAttributes {
+  std::int64_t first;
+  float scale;
+};
+
+void adapted_norms_forward(OperatorCall& op) {
+  const auto a = op.attributes<PartAttributes>();
+  const Tensor norms = op.out(AdaptedNorms::kNorms);
+  turbo::launch(op.context(), turbo::DoraNorm{.w = op.weight().slice(a.first, a.first + norms.elements()),
+                                              .down = op.in(AdaptedNorms::kDown),
+                                              .up = op.in(AdaptedNorms::kUp),
+                                              .norm = norms,
+                                              .scale = a.scale});
+}
+
+constexpr Operator kAdaptedNorms{
+    .name = "adapted_norms", .operator_class = OperatorClass::kNorm, .forward = adapted_norms_forward};
+
+// --- to_magnitude: scales columns of a product to the magnitudes of DoRA
+
+struct ToMagnitude {
+  enum In : InputName { kX, kNorms };
+  enum Out : OutputName { kY };
+};
+
+void scale_columns(OperatorCall& op, const Tensor& x, const Tensor& y) {
+  turbo::launch(op.context(), turbo::DoraScale{.x = x,
+                                               .magnitude = op.weight(),
+                                               .norm = op.in(ToMagnitude::kNorms),
+                                               .y = y,
+                                               .first = op.attributes<PartAttributes>().first});
+}
+
+void to_magnitude_forward(OperatorCall& op) {
+  scale_columns(op, op.in(ToMagnitude::kX), op.out(ToMagnitude::kY));
+}
+
+void to_magnitude_backward_input(OperatorCall& op) {
+  if (!op.needs_d_in(ToMagnitude::kX)) return;
+  const auto [d_x, previous] = op.fresh_d_in(ToMagnitude::kX);
+  scale_columns(op, op.d_out(ToMagnitude::kY), d_x);
+  add_previous(op, {d_x, previous});
+}
+
+void to_magnitude_backward_weight(OperatorCall& op) {
+  const auto [d_magnitude, accumulate] = op.d_weight();
+  turbo::launch(op.context(), turbo::DoraBackwardMagnitude{.x = op.in(ToMagnitude::kX),
+                                                           .d_y = op.d_out(ToMagnitude::kY),
+                                                           .norm = op.in(ToMagnitude::kNorms),
+                                                           .d_magnitude = d_magnitude,
+                                                           .first = op.attributes<PartAttributes>().first,
+                                                           .accumulate = accumulate});
+}
+
+constexpr Operator kToMagnitude{.name = "to_magnitude",
+                                .operator_class = OperatorClass::kLinear,
+                                .forward = to_magnitude_forward,
+                                .backward_input = to_magnitude_backward_input,
+                                .backward_weight = to_magnitude_backward_weight,
+                                .for_input = saves(ToMagnitude::kNorms),
+                                .for_weight = saves(ToMagnitude::kX, ToMagnitude::kNorms)};
+
+Value to_magnitude(const Value& x, Parameter& weight, const LowRank& adapter) {
+  Tape& tape = x.tape();
+  const PartAttributes part{adapter.first, adapter.scale};
+  const Value down = read_parameter(tape, *adapter.down), up = read_parameter(tape, *adapter.up);
+  const Value norms = tape.record(
+      kAdaptedNorms, {{AdaptedNorms::kDown, down}, {AdaptedNorms::kUp, up}}, &weight,
+      {{AdaptedNorms::kNorms, DType::kF32, Shape{adapter.up->shape[0]}, false}}, part)[AdaptedNorms::kNorms];
+  return tape.record(kToMagnitude, {{ToMagnitude::kX, x}, {ToMagnitude::kNorms, norms}}, adapter.magnitude,
+                     {{ToMagnitude::kY, x.dtype(), x.shape()}}, part)[ToMagnitude::kY];
+}
+
 }  // namespace
 
 Value before_low_rank(const Value& x, const LowRank& adapter, RowsOf rows) {
@@ -89,6 +233,16 @@ Value after_low_rank(Value y, const LowRank& adapter, RowsOf rows) {
     begin += part.rows;
   }
   return dropout(std::move(y), adapter, rows, columns, std::max(run, 1));
+}
+
+Value with_part_adapters(Value y, Parameter& weight, FunctionRef<Value(const LowRank&)> product_of) {
+  for (const LowRank& adapter : y.tape().part_adapters_of(weight)) {
+    Value term = product_of(adapter);
+    if (adapter.bias) term = add_bias(std::move(term), *adapter.bias);
+    y = column_sum(std::move(y), scale(std::move(term), adapter.scale), adapter.first);
+    if (adapter.magnitude) y = to_magnitude(y, weight, adapter);
+  }
+  return y;
 }
 
 }  // namespace primus::engine

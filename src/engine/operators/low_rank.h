@@ -7,6 +7,7 @@
 
 #include <utility>
 
+#include "base/system/thread_pool.h"
 #include "engine/runtime/tape.h"
 
 namespace primus::engine {
@@ -44,5 +45,10 @@ enum class RowsOf : std::uint8_t { kLayer, kOwn };
 Value before_low_rank(const Value& x, const LowRank& adapter, RowsOf rows);
 // Returns the term that B's product y adds to the matrix's output: [rows, out].
 Value after_low_rank(Value y, const LowRank& adapter, RowsOf rows);
+
+// Adds the terms of the adapters in LowRank::parts to y, the product of x and the matrix, and scales the
+// result to the adapters' magnitudes. `product_of(adapter)` returns (x · downᵀ) · upᵀ: [rows, rows of up].
+// With a magnitude, this rank must have all columns of the matrix.
+Value with_part_adapters(Value y, Parameter& weight, FunctionRef<Value(const LowRank&)> product_of);
 
 }  // namespace primus::engine

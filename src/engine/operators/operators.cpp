@@ -454,7 +454,11 @@ Value product(const Value& x, Parameter& weight) {
 Value linear(const Value& x, Parameter& weight) {
   Value y = product(x, weight);
   const LowRank& low_rank = x.tape().adapter_of(weight);
-  if (!low_rank) return y;
+  if (!low_rank) {
+    return with_part_adapters(std::move(y), weight, [&](const LowRank& part) {
+      return product(product(before_low_rank(x, part, RowsOf::kOwn), *part.down), *part.up);
+    });
+  }
   const Value read = before_low_rank(x, low_rank, RowsOf::kOwn);
   const Value low = scale(product(read, *low_rank.down), low_rank.scale);
   return sum(std::move(y), after_low_rank(product(low, *low_rank.up), low_rank, RowsOf::kOwn));

@@ -346,7 +346,12 @@ Value scattered_product(const Value& x, Parameter& weight, comm::Communicator* g
 Value gathered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* overlap) {
   Value y = gathered_product(x, weight, group, overlap);
   const LowRank& low_rank = x.tape().adapter_of(weight);
-  if (!low_rank) return y;
+  if (!low_rank) {
+    return with_part_adapters(std::move(y), weight, [&](const LowRank& part) {
+      const Value low = product(before_low_rank(x, part, RowsOf::kOwn), *part.down);
+      return gathered_product(low, *part.up, group, overlap);
+    });
+  }
   const Value read = before_low_rank(x, low_rank, RowsOf::kOwn);
   const Value low = scale(product(read, *low_rank.down), low_rank.scale);
   Value added = gathered_product(low, *low_rank.up, group, overlap);
@@ -358,7 +363,12 @@ Value scattered_linear(const Value& x, Parameter& weight, comm::Communicator* gr
                        TensorParallel* overlap) {
   Value y = scattered_product(x, weight, group, overlap);
   const LowRank& low_rank = x.tape().adapter_of(weight);
-  if (!low_rank) return y;
+  if (!low_rank) {
+    return with_part_adapters(std::move(y), weight, [&](const LowRank& part) {
+      const Value read = before_low_rank(x, part, RowsOf::kLayer);
+      return product(scattered_product(read, *part.down, group, overlap), *part.up);
+    });
+  }
   const Value read = before_low_rank(x, low_rank, RowsOf::kLayer);
   const Value low = scale(scattered_product(read, *low_rank.down, group, overlap), low_rank.scale);
   return sum(std::move(y), after_low_rank(product(low, *low_rank.up), low_rank, RowsOf::kOwn));

@@ -84,9 +84,19 @@ struct Parameter;
 struct LowRank {
   Parameter* down = nullptr;  // A [rank, in]; null: no adapter
   Parameter* up = nullptr;    // B [out, rank]
+  // A bias [out] of B's product, before the scale; null: none.
+  Parameter* bias = nullptr;
+  // The magnitudes m [out] of DoRA; null: none. The product is then
+  // m * (x · Wᵀ + scale (x · downᵀ) · upᵀ) / |W + scale up · down|, with the norm of each row.
+  Parameter* magnitude = nullptr;
+  std::int64_t first = 0;  // for an adapter in `parts`: the first row of the matrix that has it
   float scale = 1;
   float dropout = 0;         // the dropout rate in training (engine/operators/low_rank.h)
   bool drops_after = false;  // dropout applies to B's output; false: to A's input
+  bool possible = false;     // the operators that read the matrix apply its adapters
+  // In place of one adapter of the complete matrix: adapters of single parts of a fused matrix, ascending and
+  // disjoint. An embedding has at most one, whose A is stored as [vocabulary, rank].
+  std::vector<LowRank> parts = {};
 
   explicit operator bool() const { return down != nullptr; }
 };
@@ -115,7 +125,7 @@ struct Parameter {
   // chooses the precision of the matrix's products. -1: not the matrix of a linear layer or of experts.
   std::int64_t linear_of = -1;
   LowRank low_rank = {};     // the matrix's adapter, used by linear() and similar operators
-  bool is_low_rank = false;  // A or B of another matrix: loaded weights may lack it
+  bool is_low_rank = false;  // belongs to the adapter of another matrix: loaded weights may lack it
   bool vocabulary = false;   // the embedding or the head, which have one row per token of the vocabulary
   bool kernel = false;       // a convolution's weight: one row per channel, not used in matrix products
 

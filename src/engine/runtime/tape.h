@@ -16,6 +16,7 @@
 #include <cstring>
 #include <functional>
 #include <initializer_list>
+#include <span>
 #include <string_view>
 #include <type_traits>
 #include <vector>
@@ -145,6 +146,10 @@ class Tape {
   const LowRank& adapter_of(const Parameter& weight) const {
     static const LowRank kNone;
     return settings_.adapters ? weight.low_rank : kNone;
+  }
+  // Like adapter_of(), for LowRank::parts.
+  std::span<const LowRank> part_adapters_of(const Parameter& weight) const {
+    return settings_.adapters ? std::span<const LowRank>(weight.low_rank.parts) : std::span<const LowRank>();
   }
   // Returns whether parameters are gathered. If so, an operator may read only its own parameter, whose values
   // exist while the operator runs.

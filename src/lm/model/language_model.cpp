@@ -1,5 +1,7 @@
 #include "lm/model/language_model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 
@@ -47,6 +49,7 @@ LanguageModel::LanguageModel(const ModelConfig& config, const FamilyRegistry& fa
                         {{std::string(family.embedding), 0, config.vocab}}, of_vocabulary.placement);
   embedding_->vocabulary = true;
   if (!has_first) embedding_->uses.clear();
+  add_embedding_adapter(store, family.embedding, has_first);
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
     const int chunk = chunk_with(layer);
     store.begin_group("layers." + std::to_string(layer)).here = chunk >= 0;
@@ -75,8 +78,50 @@ LanguageModel::LanguageModel(const ModelConfig& config, const FamilyRegistry& fa
     store.leave_out("model.layers." + std::to_string(layer) + ".");
   }
   for (const std::string_view prefix : family.left_out) store.leave_out(std::string(prefix));
-  if (!config.lora) return;
-  for (engine::Parameter& p : store.parameters()) p.trainable = p.is_low_rank;
+  if (config.lora) freeze_base(store);
+}
+
+// Declares the adapter of the embedding, if the model has one. Its A is stored as a table with a row for each
+// token, and published as the transposed matrix.
+void LanguageModel::add_embedding_adapter(engine::ParameterStore& store, std::string_view published,
+                                          bool here) {
+  std::string module(published.substr(0, published.rfind('.')));
+  const MatrixAdapters::Matrix* const settings = config_.lora.by_matrix.find(module);
+  if (!settings) return;
+  const std::int64_t dim = settings->dim, vocab = config_.vocab;
+  Share table = vocabulary_share(vocabulary_, dim);
+  engine::Parameter& down = declare(store, 0, "embedding.lora_A", table.shape, Initializer::constant(0),
+                                    {{module + ".lora_embedding_A",
+                                      0,
+                                      vocab,
+                                      {.dims = {1, vocab, dim}, .axes = {0, 2, 1}, .shape = {dim, vocab}}}},
+                                    table.placement);
+  engine::Parameter& up = declare(store, 0, "embedding.lora_B", {config_.hidden, dim}, Initializer::normal(1),
+                                  {{module + ".lora_embedding_B", 0, config_.hidden}});
+  down.is_low_rank = up.is_low_rank = true;
+  if (!here) {
+    down.uses.clear();
+    up.uses.clear();
+  }
+  embedding_->low_rank.parts.push_back(
+      {.down = &down, .up = &up, .scale = static_cast<float>(settings->scale)});
+}
+
+// Trains only the adapters, and the modules that are trained without adapters.
+void LanguageModel::freeze_base(engine::ParameterStore& store) const {
+  const MatrixAdapters& adapters = config_.lora.by_matrix;
+  for (engine::Parameter& p : store.parameters()) {
+    const auto saved = std::ranges::count_if(p.parts, [&](const engine::CheckpointPart& part) {
+      return adapters.saves(std::string_view(part.name).substr(0, part.name.rfind('.')));
+    });
+    if (saved != 0 && saved != static_cast<std::ptrdiff_t>(p.parts.size())) {
+      throw unsupported(
+          fmt::format("modules_to_save names only some of the matrices that Primus stores together: {}",
+                      p.parts.front().name),
+          "name all of them (such as q_proj, k_proj and v_proj, or gate_proj and up_proj), or none");
+    }
+    p.trainable = p.is_low_rank || saved != 0;
+  }
 }
 
 int LanguageModel::chunk_with(std::int64_t block) const {

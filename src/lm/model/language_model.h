@@ -106,6 +106,8 @@ class LanguageModel {
   std::int64_t first_block(int chunk) const { return chunks_[static_cast<std::size_t>(chunk)].begin; }
 
  private:
+  void add_embedding_adapter(engine::ParameterStore& store, std::string_view published, bool here);
+  void freeze_base(engine::ParameterStore& store) const;
   // Returns the chunk of this rank that contains block `block`; -1 if the block is on another rank.
   int chunk_with(std::int64_t block) const;
   BlockInputs block_inputs(const ModelInputs& inputs) const;

@@ -32,6 +32,39 @@ constexpr std::int64_t kMaxWidth = ConfigReader::kMaxWidth;
 // trained model.
 constexpr const char* kLoraKey = "primus_lora";
 
+// Reads the adapters of single matrices, which write_matrix_adapters() writes.
+MatrixAdapters read_matrix_adapters(const json& lora, const ConfigReader& r) {
+  MatrixAdapters result{.magnitudes = r.flag_or("use_dora", false), .biases = r.flag_or("lora_bias", false)};
+  const json& matrices = lora.at("matrices");
+  if (!matrices.is_object()) throw r.bad("matrices", "must be an object");
+  for (const auto& [name, value] : matrices.items()) {
+    if (!value.is_object()) throw r.bad("matrices", "must have objects");
+    const ConfigReader m(value);
+    result.matrices.push_back({.name = name,
+                               .dim = m.integer("dim", 1, config::kMaxLoraDim),
+                               .scale = m.positive_or("scale", 1),
+                               .out = m.integer("out", 1, kMaxWidth),
+                               .in = m.integer("in", 1, kMaxWidth)});
+  }
+  std::ranges::sort(result.matrices, {}, &MatrixAdapters::Matrix::name);
+  for (const json& name : lora.value("modules_to_save", json::array())) {
+    if (!name.is_string()) throw r.bad("modules_to_save", "must be a list of names");
+    result.saved.push_back(name.get<std::string>());
+  }
+  std::ranges::sort(result.saved);
+  return result;
+}
+
+void write_matrix_adapters(const MatrixAdapters& adapters, json& lora) {
+  json matrices = json::object();
+  for (const MatrixAdapters::Matrix& m : adapters.matrices)
+    matrices[m.name] = {{"dim", m.dim}, {"scale", m.scale}, {"out", m.out}, {"in", m.in}};
+  lora["matrices"] = std::move(matrices);
+  lora["modules_to_save"] = adapters.saved;
+  lora["use_dora"] = adapters.magnitudes;
+  lora["lora_bias"] = adapters.biases;
+}
+
 LoraConfig read_lora(const json& root, const std::string& where) {
   const auto it = root.find(kLoraKey);
   if (it == root.end() || it->is_null()) return {};
@@ -41,6 +74,10 @@ LoraConfig read_lora(const json& root, const std::string& where) {
   LoraConfig lora{.dim = r.integer("dim", 1, config::kMaxLoraDim), .alpha = r.positive_or("alpha", 0)};
   if (lora.alpha <= 0) throw r.bad("alpha", "is missing");
   lora.kaiming = r.text_or("init", "xavier") == "kaiming";
+  if (it->contains("matrices")) {
+    lora.by_matrix = read_matrix_adapters(*it, r);
+    return lora;
+  }
   const auto modules = it->find("target_modules");
   const bool list = modules != it->end() && modules->is_array() && !modules->empty();
   for (const json& module : list ? *modules : json::array()) {
@@ -474,6 +511,7 @@ std::string write_model_config(const ModelConfig& c, DType dtype, const FamilyRe
                       {"alpha", c.lora.alpha},
                       {"init", c.lora.kaiming ? "kaiming" : "xavier"},
                       {"target_modules", c.lora.modules}};
+    if (c.lora.by_matrix) write_matrix_adapters(c.lora.by_matrix, root[kLoraKey]);
   }
   family.write(c, root);
   write_router_losses(c, root);
@@ -537,6 +575,8 @@ double training_flops(const ModelConfig& c, std::int64_t sequences, std::int64_t
   double scores = modules * mixing_products(c, c.layers, s);
   for (std::int64_t layer = 0; layer < c.layers; ++layer) scores += mixing_products(c, layer, s);
   adapters += modules * adapter_weights(c, c.layers);
+  for (const MatrixAdapters::Matrix& m : c.lora.by_matrix.matrices)
+    adapters += static_cast<double>(m.dim) * static_cast<double>(m.in + m.out);
   return (4 * per_token + 2 * scores + 6 * adapters + 2 * selection) * tokens;
 }
 

@@ -244,9 +244,34 @@ void upload_weights(engine::Rank& rank, const Parameter& p, const CheckpointPart
   upload(rank, p.unit->trained ? masters_of(p) : of_shard(p, p.unit->stored.values), p, part, dtype, host);
 }
 
-// Matches the names of adapter tensors that BlockParameters declares.
-bool names_adapter(std::string_view name) {
-  return name.ends_with(".lora_A.weight") || name.ends_with(".lora_B.weight");
+// Matches the names of adapter tensors: .lora_A.weight, .lora_B.weight, .lora_B.bias, .lora_magnitude_vector,
+// .lora_embedding_A and .lora_embedding_B.
+bool names_adapter(std::string_view name) { return name.find(".lora_") != std::string_view::npos; }
+
+bool names_magnitudes(std::string_view name) { return name.ends_with(".lora_magnitude_vector"); }
+
+// Returns the name of the matrix to which a tensor of magnitudes belongs.
+std::string matrix_of_magnitudes(std::string_view name) {
+  return std::string(name.substr(0, name.rfind('.'))).append(".weight");
+}
+
+// Sets magnitudes to the norms of the rows of their matrix, so that an adapter whose B is zero has no effect.
+// Tensor ranks do not divide magnitudes.
+void upload_norms(engine::Rank& rank, const Parameter& p, const CheckpointPart& part,
+                  const TensorView& matrix) {
+  require_float(matrix);
+  const engine::FlatRange range = stored_of(p, part);
+  const auto cols = static_cast<std::size_t>(matrix.shape[1]);
+  std::vector<std::byte> bytes(cols * static_cast<std::size_t>(size_of(matrix.dtype)));
+  std::vector<float> row(cols), norms;
+  for (std::int64_t i = range.begin; i < range.end; ++i) {
+    copy_elements(matrix, i * matrix.shape[1], bytes);
+    to_float(matrix.dtype, bytes, row);
+    double squares = 0;
+    for (const float v : row) squares += static_cast<double>(v) * static_cast<double>(v);
+    norms.push_back(static_cast<float>(std::sqrt(squares)));
+  }
+  upload_weights(rank, p, part, DType::kF32, std::as_bytes(std::span(norms)));
 }
 
 bool has_adapters(const SafetensorsFolder& folder) {
@@ -298,7 +323,12 @@ void load_weights(const SafetensorsFolder& folder, ParameterStore& store, engine
   const bool without = adapters == Adapters::kMayBeMissing && !has_adapters(folder);
   for (const ParameterStore::Group& group : store.groups()) check_group_is_there(tensors, group);
   for_each_part(store, [&](const Parameter& p, const CheckpointPart& part) {
-    if (without && p.is_low_rank) return;
+    if (without && p.is_low_rank) {
+      const auto matrix = tensors.find(matrix_of_magnitudes(part.name));
+      if (names_magnitudes(part.name) && matrix && !rank.measuring() && !stored_of(p, part).empty())
+        upload_norms(rank, p, part, *matrix);
+      return;
+    }
     const TensorView tensor = tensor_of(tensors, p, part);
     require_elements(p, tensor);
     tensors.check_copies(part, used);
@@ -445,7 +475,12 @@ void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, 
   for_each_part(store, [&](const Parameter& p, const CheckpointPart& part) {
     used.insert(part.name);
     used.insert(part.copies.begin(), part.copies.end());
-    if (stored_of(p, part).empty() || (without && p.is_low_rank)) return;
+    if (stored_of(p, part).empty()) return;
+    if (without && p.is_low_rank) {
+      const auto matrix = checkpoint.find(TensorPart::kModel, matrix_of_magnitudes(part.name));
+      if (names_magnitudes(part.name) && matrix) upload_norms(rank, p, part, *matrix);
+      return;
+    }
     const engine::ParameterUnit& unit = *p.unit;
     const std::string master_name = optimizer_tensor_name("fp32_param", part.name);
     const bool has_master = checkpoint.find(TensorPart::kOptimizer, master_name).has_value();

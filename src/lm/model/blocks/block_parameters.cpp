@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/error.h"
 #include "lm/model/family.h"
 
 namespace primus {
@@ -67,6 +68,8 @@ engine::Parameter& BlockParameters::linear(std::string_view module, const std::s
                                            std::vector<engine::CheckpointPart> parts) const {
   engine::Parameter& matrix = linear(name, std::move(share), initializer, parts);
   if (lora_.has(module)) add_low_rank(matrix, name, parts);
+  matrix.low_rank.possible = true;
+  if (lora_.by_matrix) add_part_adapters(matrix, name, parts);
   return matrix;
 }
 
@@ -144,6 +147,66 @@ void BlockParameters::add_low_rank(engine::Parameter& matrix, const std::string&
                      .scale = static_cast<float>(lora_.scale()),
                      .dropout = static_cast<float>(lora_.training.dropout),
                      .drops_after = lora_.training.drops_after};
+}
+
+// Declares the adapters of single parts of `matrix` [out, in] under the tensor names that PEFT uses.
+void BlockParameters::add_part_adapters(engine::Parameter& matrix, const std::string& name,
+                                        const std::vector<engine::CheckpointPart>& parts) const {
+  constexpr std::string_view kWeight = ".weight";
+  const std::vector<engine::Placement::Rows>& runs = matrix.placement.rows;
+  const std::int64_t in = matrix.whole_shape()[1], own_in = matrix.shape[1];
+  for (const engine::CheckpointPart& part : parts) {
+    if (!part.name.ends_with(kWeight)) continue;
+    const std::string base = part.name.substr(0, part.name.size() - kWeight.size());
+    const MatrixAdapters::Matrix* const settings = lora_.by_matrix.find(published(base));
+    if (!settings) continue;
+    // The rows of the part that this rank has, and their position within the rank's matrix.
+    std::int64_t first = matrix.placement.is_whole() ? part.row : 0,
+                 rows = matrix.placement.is_whole() ? part.rows : 0;
+    std::vector<engine::Placement::Rows> of_part;
+    for (const engine::Placement::Rows& run : runs) {
+      if (run.whole < part.row) first += std::min(run.rows, part.row - run.whole);
+      const std::int64_t begin = std::max(run.whole, part.row),
+                         end = std::min(run.whole + run.rows, part.row + part.rows);
+      if (begin >= end) continue;
+      of_part.push_back({begin - part.row, end - begin});
+      rows += end - begin;
+    }
+    const bool all_rows = rows == part.rows;
+    const std::int64_t dim = settings->dim;
+    Share a{{dim, own_in}, {}}, b{{rows, dim}, {}}, per_row{{rows}, {}};
+    if (own_in != in)
+      a.placement = {.whole = {dim, in}, .rows = {{0, dim}}, .column = matrix.placement.column};
+    if (!all_rows) {
+      b.placement = {.whole = {part.rows, dim}, .rows = of_part};
+      per_row.placement = {.whole = {part.rows}, .rows = of_part};
+    }
+    const std::string own = name + base.substr(base.rfind('.'));
+    const auto declared = [&](const char* short_name, Share share, Initializer initializer,
+                              const char* ending, std::int64_t part_rows) {
+      engine::Parameter& p =
+          add(own + short_name, std::move(share), initializer, {{base + ending, 0, part_rows}});
+      p.is_low_rank = true;
+      return &p;
+    };
+    // The standard deviation of PyTorch's kaiming_uniform_(a=sqrt(5)).
+    const Initializer random = Initializer::normal(1 / std::sqrt(3.0 * static_cast<double>(in)));
+    engine::LowRank adapter{.first = first,
+                            .scale = static_cast<float>(settings->scale),
+                            .dropout = static_cast<float>(lora_.training.dropout)};
+    adapter.down = declared(".lora_A", a, random, ".lora_A.weight", dim);
+    adapter.up = declared(".lora_B", b, Initializer::constant(0), ".lora_B.weight", part.rows);
+    if (lora_.by_matrix.biases)
+      adapter.bias = declared(".lora_B_bias", per_row, Initializer::constant(0), ".lora_B.bias", part.rows);
+    if (lora_.by_matrix.magnitudes) {
+      if (tensor().ranks > 1)
+        throw unsupported("DoRA does not support tensor_model_parallel_size above 1",
+                          "divide the model among pipeline or data ranks, or set lora.use_dora to false");
+      adapter.magnitude =
+          declared(".lora_magnitude", per_row, Initializer::constant(1), ".lora_magnitude_vector", part.rows);
+    }
+    matrix.low_rank.parts.push_back(adapter);
+  }
 }
 
 EqualShare BlockParameters::tensor() const {

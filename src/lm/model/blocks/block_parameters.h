@@ -107,6 +107,8 @@ class BlockParameters {
   std::string published(const std::string& name) const;
   void add_low_rank(engine::Parameter& matrix, const std::string& name,
                     const std::vector<engine::CheckpointPart>& parts) const;
+  void add_part_adapters(engine::Parameter& matrix, const std::string& name,
+                         const std::vector<engine::CheckpointPart>& parts) const;
 
   engine::ParameterStore& store_;
   engine::Mesh* mesh_;

@@ -38,12 +38,15 @@ class ModelExchange : public Command {
 
   void declare(Arguments& args) override {
     args.positional("FROM", &from_,
-                    importing_ ? "a Hugging Face folder: config.json and safetensors"
-                               : "a checkpoint, the folder of a run, or a model folder");
+                    importing_ ? "a Hugging Face folder (config.json and safetensors), or a PEFT folder"
+                               : "a checkpoint, the folder of a run, a model folder, or a PEFT folder");
     args.positional("TO", &to_, "the folder to write");
     args.option("--dtype", "TYPE", &dtype_, "type of the weights (default: each tensor as it is)").choices = {
         "fp32", "bf16", "fp16"};
     args.option("--max-shard-size", "SIZE", &shard_size_, "largest file, e.g. 5GB");
+    if (!importing_)
+      args.flag("--adapters", adapters_,
+                "write the LoRA adapters as a PEFT folder, instead of the merged model");
     overwrite_.declare(args);
     args.flag("--quiet,-q", quiet_, "no progress");
     args.flag("--json", json_, "print the result as JSON");
@@ -55,6 +58,14 @@ class ModelExchange : public Command {
     if (importing_ && from.iteration) {
       throw invalid(fmt::format("'{}' is a Primus checkpoint", from.path.string()),
                     "'primus model export' converts it for other programs");
+    }
+    if (adapters_) {
+      if (dtype_)
+        throw invalid("--dtype has no effect with --adapters: adapters are written in fp32", "omit --dtype");
+      if (overwrite_.existing() == Existing::kReplace)
+        throw invalid("--overwrite does not replace PEFT folders", "name a folder that does not exist");
+      show(console, write_adapters(from, to_, base_model_of(from), families));
+      return 0;
     }
     ExchangeOptions options{
         .dtype = {}, .max_shard_bytes = bytes_of(shard_size_), .existing = overwrite_.existing()};
@@ -69,12 +80,15 @@ class ModelExchange : public Command {
           line->update(done, steady_seconds());
         });
     if (line) line->finish(steady_seconds());
-    console.notes(report.notes);
-    json_ ? console.write(json(report)) : console.print(text(report));
+    show(console, report);
     return 0;
   }
 
  private:
+  void show(Console& console, const ExchangeReport& report) const {
+    console.notes(report.notes);
+    json_ ? console.write(json(report)) : console.print(text(report));
+  }
   std::string text(const ExchangeReport& r) const {
     return fmt::format("{}: {}, {} parameters in {} tensors, {} in {} file{}{}\n", to_, r.config.family,
                        human_count(static_cast<double>(r.parameters)), r.tensors,
@@ -93,7 +107,7 @@ class ModelExchange : public Command {
   std::string from_, to_, shard_size_ = "5GB";
   std::optional<std::string> dtype_;
   OverwriteFlag overwrite_;
-  bool quiet_ = false, json_ = false;
+  bool quiet_ = false, json_ = false, adapters_ = false;
 };
 
 class ModelImport final : public ModelExchange {
@@ -111,8 +125,9 @@ extern const CommandEntry kModelImport{
     "model import",
     "Checks a Hugging Face model and writes it in a form that Primus can train",
     "Training reads Hugging Face folders directly (load: FOLDER). Import is for weights that training cannot "
-    "read, which are quantised to fp8 (DeepSeek-V3) or mxfp4 (gpt-oss), and for changing the type of "
-    "weights. Every tensor is checked against config.json before anything is written.",
+    "read, which are quantised to fp8 (DeepSeek-V3), mxfp4 (gpt-oss), or nf4 and fp4 (bitsandbytes), for "
+    "merging the adapters of a PEFT folder, and for changing the type of weights. Every tensor is checked "
+    "against config.json before anything is written.",
     "primus model import gpt-oss-20b gpt-oss-20b-bf16\n"
     "primus model import Llama-3.2-1B llama-fp32 --dtype fp32",
     make_command<ModelImport>,
@@ -122,12 +137,16 @@ extern const CommandEntry kModelExport{
     "model export",
     "Writes a trained model as a Hugging Face folder",
     "Checkpoints are Hugging Face folders already. Export leaves out the files that only training needs, "
-    "merges LoRA adapters into the weights, and can change the type of the weights. fp32 exports the master "
-    "weights of a bf16 run. A fine-tuned model gets the chat template of its training format, and its "
+    "merges LoRA adapters into the weights, and can change the type of the weights. With --adapters, it "
+    "writes "
+    "a PEFT folder with only the adapters, which names the model from which the run started. fp32 exports "
+    "the "
+    "master weights of a bf16 run. A fine-tuned model gets the chat template of its training format, and its "
     "end-of-answer token in the generation settings. Primus does not write GGUF: llama.cpp's "
     "convert_hf_to_gguf.py converts the folder.",
     "primus model export my-run my-model\n"
-    "primus model export my-run/checkpoints/iter_0001000 my-model --dtype bf16",
+    "primus model export my-run/checkpoints/iter_0001000 my-model --dtype bf16\n"
+    "primus model export my-lora-run my-adapters --adapters",
     make_command<ModelExport>,
     {Section::kModel, 3}};
 

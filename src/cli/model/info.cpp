@@ -240,7 +240,7 @@ class ModelInfo final : public Command {
 
   // Describes the weights in the files. The files may contain other types than the model and further tensors.
   void add_weights(const ModelFolder& folder, const ModelConfig& config, Console& console) {
-    const SafetensorsFolder weights = SafetensorsFolder::open(folder.path);
+    const SafetensorsFolder weights = open_weights(folder);
     for (const std::string& warning : weights.warnings()) console.note("warning: " + warning);
     const Weights total = count(weights, config.layers);
     std::string types;

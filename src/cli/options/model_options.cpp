@@ -22,7 +22,7 @@ ModelConfig ModelArguments::config(const ModelFolder& folder, const FamilyRegist
                                    const Console& console) {
   std::vector<std::string> notes;
   ModelConfig config = load_model_config(folder, families, &notes);
-  const SafetensorsFolder weights = SafetensorsFolder::open(folder.path);
+  const SafetensorsFolder weights = open_weights(folder);
   std::ranges::copy(weights.warnings(), std::back_inserter(notes));
   console.notes(notes);
   check_weight_shapes(weights, config, families);

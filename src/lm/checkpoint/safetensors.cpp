@@ -244,14 +244,8 @@ class HeaderParser {
   }
 
   void index_names() {
-    file_.by_name_.resize(file_.entries_.size());
-    std::iota(file_.by_name_.begin(), file_.by_name_.end(), 0U);
-    const auto by_name = [&](std::uint32_t i) { return name(file_.entries_[i]); };
-    std::ranges::sort(file_.by_name_, {}, by_name);
-    const auto twice = std::ranges::adjacent_find(file_.by_name_, {}, by_name);
-    if (twice != file_.by_name_.end()) {
-      refuse(fmt::format("tensor '{}' is given twice", of(file_.entries_[*twice])), kCorrupt);
-    }
+    const auto twice = file_.sort_names();
+    if (twice) refuse(fmt::format("tensor '{}' is given twice", of(file_.entries_[*twice])), kCorrupt);
   }
 
   std::uint64_t bytes_of(const SafetensorsFile::Entry& entry) const {
@@ -298,6 +292,31 @@ SafetensorsFile SafetensorsFile::parse(std::span<const std::byte> bytes, std::st
   file.bytes_ = bytes;
   HeaderParser(file).parse();
   return file;
+}
+
+std::optional<std::uint32_t> SafetensorsFile::sort_names() {
+  by_name_.resize(entries_.size());
+  std::iota(by_name_.begin(), by_name_.end(), 0U);
+  const auto by_name = [&](std::uint32_t i) { return (*this)[i].name; };
+  std::ranges::sort(by_name_, {}, by_name);
+  const auto twice = std::ranges::adjacent_find(by_name_, {}, by_name);
+  return twice == by_name_.end() ? std::nullopt : std::optional(*twice);
+}
+
+SafetensorsFile SafetensorsFile::renamed(
+    const std::function<std::string(std::string_view name)>& new_name) && {
+  std::string names;
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    const std::string name = new_name((*this)[i].name);
+    entries_[i].name_size = static_cast<std::uint32_t>(name.size());
+    entries_[i].name_at = static_cast<std::uint32_t>(names.size());
+    names += name;
+    // Earlier entries refer to `names`, later entries to names_, so names_ is replaced after the loop.
+  }
+  names_ = std::move(names);
+  if (const auto twice = sort_names())
+    throw invalid(fmt::format("tensor '{}' is given twice", excerpt((*this)[*twice].name))).at(name_);
+  return std::move(*this);
 }
 
 void copy_elements(const TensorView& tensor, std::int64_t first, std::span<std::byte> out) {

@@ -73,8 +73,13 @@ class SafetensorsFile {
   std::span<const std::byte> header() const { return bytes_.first(data_begin_); }
   std::span<const std::byte> bytes() const { return bytes_; }
   const std::string& name() const { return name_; }
+  // Returns the file with other names of its tensors. Throws kInvalid if two tensors get the same name.
+  SafetensorsFile renamed(const std::function<std::string(std::string_view name)>& new_name) &&;
 
  private:
+  // Fills and sorts by_name_. Returns a tensor whose name another tensor also has, if there is one.
+  std::optional<std::uint32_t> sort_names();
+
   friend class HeaderParser;
   // One tensor, in 32 bytes. Names and shapes are in shared pools, so that a header of 2 million tensors does
   // not need a gigabyte.
@@ -103,6 +108,11 @@ class SafetensorsFolder {
   // Opens a folder. Refuses shard names that contain a folder, shards whose tensors differ from the index,
   // and a folder without model.safetensors and without an index. The error message says what to do.
   static SafetensorsFolder open(const Path& folder, Env& env = Env::posix());
+
+  // Opens a model's folder together with the adapters of a PEFT folder (adapter_model.safetensors). The
+  // adapters' tensors get the names that they have within the model, without PEFT's "base_model.model.". A
+  // tensor that both folders have, such as a module that was trained without adapters, is the PEFT folder's.
+  static SafetensorsFolder open_adapted(const Path& folder, const Path& adapters, Env& env = Env::posix());
 
   // Returns the number of tensors. Tensors are numbered in the order of their names.
   std::size_t size() const { return tensors_.size(); }

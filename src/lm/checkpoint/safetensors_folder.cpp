@@ -92,9 +92,8 @@ std::optional<std::string> warning_on_adapters(const Path& folder, Env& env) {
   for (const char* name : {"adapter_model.safetensors", "adapter_model.bin"}) {
     if (!env.status(folder / name)) continue;
     return fmt::format(
-        "'{}' is ignored: Primus does not read adapters of PEFT. To include them, merge them into the "
-        "weights "
-        "first (PEFT: merge_and_unload)",
+        "'{}' is ignored: Primus does not read adapters of PEFT that are next to a model. To include them, move "
+        "them and adapter_config.json to their own folder, and give that folder",
         (folder / name).string());
   }
   constexpr const char* kSettings = "adapter_config.json";
@@ -169,6 +168,41 @@ SafetensorsFolder SafetensorsFolder::open(const Path& folder, Env& env) {
     result.warnings_.push_back(fmt::format("'{}' lists a total of {} bytes for the tensors, but they have {}",
                                            where, *index.total_size, bytes));
   }
+  return result;
+}
+
+SafetensorsFolder SafetensorsFolder::open_adapted(const Path& folder, const Path& adapters, Env& env) {
+  constexpr std::string_view kPrefix = "base_model.model.", kBaseLayer = ".base_layer.";
+  SafetensorsFolder result = open(folder, env);
+  const Path path = adapters / "adapter_model.safetensors";
+  if (!env.status(path)) {
+    throw invalid(
+        fmt::format("'{}' is missing", path.string()),
+        env.status(adapters / "adapter_model.bin")
+            ? "adapter_model.bin is a pickle, which can run any code when loaded; load it with PEFT on "
+              "a machine where you trust it, and save it with save_pretrained"
+            : "get the PEFT folder again");
+  }
+  SafetensorsFile own = SafetensorsFile::open(path, env).renamed([&](std::string_view name) {
+    if (!name.starts_with(kPrefix)) {
+      throw invalid(
+          fmt::format("tensor '{}' does not begin with '{}', as tensors of PEFT do", excerpt(name), kPrefix))
+          .at(path.string());
+    }
+    std::string within(name.substr(kPrefix.size()));
+    // PEFT also saves embeddings next to their adapters.
+    if (const std::size_t at = within.find(kBaseLayer); at != std::string::npos)
+      within.replace(at, kBaseLayer.size(), ".");
+    return within;
+  });
+  std::erase_if(result.tensors_, [&](const Place& place) {
+    return own.index_of(result.files_[place.file][place.index].name).has_value();
+  });
+  const auto file = static_cast<std::uint32_t>(result.files_.size());
+  for (std::uint32_t i = 0; i < own.size(); ++i) result.tensors_.push_back({file, i});
+  result.files_.push_back(std::move(own));
+  std::ranges::sort(result.tensors_, {},
+                    [&](const Place& place) { return result.files_[place.file][place.index].name; });
   return result;
 }
 

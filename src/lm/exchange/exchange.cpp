@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <iterator>
 #include <limits>
+#include <map>
 #include <memory>
 #include <set>
 #include <string_view>
@@ -23,10 +24,12 @@
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/checkpoint/elements.h"
 #include "lm/checkpoint/safetensors.h"
+#include "lm/exchange/low_rank_product.h"
 #include "lm/exchange/published_tensor.h"
 #include "lm/generate/generation_config.h"
 #include "lm/model/language_model.h"
 #include "lm/model/language_tensors.h"
+#include "lm/model/peft_config.h"
 #include "lm/model/published_layout.h"
 #include "lm/tokenizer/tokenizer.h"
 
@@ -209,6 +212,20 @@ bool any_not_finite(DType dtype, std::span<const std::byte> data) {
   }
 }
 
+// Returns the fp32 master weights of a tensor; empty if the checkpoint has none.
+std::optional<PublishedTensor> master_of(const std::optional<CheckpointReader>& checkpoint,
+                                         const std::string& name) {
+  if (!checkpoint) return std::nullopt;
+  const auto master = checkpoint->find(TensorPart::kOptimizer, optimizer_tensor_name("fp32_param", name));
+  if (!master || master->dtype != DType::kF32) return std::nullopt;
+  return PublishedTensor{.dtype = DType::kF32,
+                         .plain = master->data,
+                         .read = [master](std::int64_t first, std::span<float> out) {
+                           std::memcpy(out.data(), master->data.data() + first * sizeof(float),
+                                       out.size_bytes());
+                         }};
+}
+
 class Copy {
  public:
   Copy(const ModelFolder& from, const ExchangeOptions& options, const FamilyRegistry& families, Env& env,
@@ -217,7 +234,7 @@ class Copy {
         options_(options),
         env_(env),
         config_(load_model_config(from, families, &report_.notes)),
-        folder_(SafetensorsFolder::open(from.path)),
+        folder_(open_weights(from)),
         tensors_(folder_) {
     if (from.iteration) checkpoint_.emplace(CheckpointReader::open(from.path, validation));
     std::ranges::copy(folder_.warnings(), std::back_inserter(report_.notes));
@@ -227,7 +244,9 @@ class Copy {
     }
     engine::ParameterStore store;
     const LanguageModel model(config_, families, store);
+    find_part_adapters(store);
     add_all(store);
+    part_adapters_.clear();  // they belong to the store
     if (narrowed_ > 0) {
       report_.notes.push_back(fmt::format("{} tensor(s) are fp64: written as fp32", narrowed_));
     }
@@ -236,6 +255,8 @@ class Copy {
     config_.lora = {};
     report_.config = config_;
   }
+
+  const std::vector<TensorSource>& sources() const { return sources_; }
 
   ExchangeReport write(const Path& to, const FamilyRegistry& families,
                        const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
@@ -329,9 +350,10 @@ class Copy {
     PublishedTensor tensor = find_published(tensors_, part.name, shape, used_, p.whole_numbers);
     const bool stored_as_it_is = !options_.dtype || tensor.dtype == *options_.dtype || p.whole_numbers;
     if (options_.dtype == DType::kF32) {
-      if (const auto master = master_of(part.name)) tensor = *master;
+      if (const auto master = master_of(checkpoint_, part.name)) tensor = *master;
     }
     if (p.low_rank) tensor = folded(std::move(tensor), p, part);
+    if (!part_adapters_.empty()) tensor = with_part_adapter(std::move(tensor), p, part);
     TensorSource& source = sources_.emplace_back();
     source.name = part.name;
     source.shape = shape;
@@ -375,19 +397,6 @@ class Copy {
         others == 0 ? " has" : fmt::format(" and {} other tensor{} have", others, others == 1 ? "" : "s")));
   }
 
-  // Returns the fp32 master weights of a tensor; empty if the checkpoint has none.
-  std::optional<PublishedTensor> master_of(const std::string& name) const {
-    if (!checkpoint_) return std::nullopt;
-    const auto master = checkpoint_->find(TensorPart::kOptimizer, optimizer_tensor_name("fp32_param", name));
-    if (!master || master->dtype != DType::kF32) return std::nullopt;
-    return PublishedTensor{.dtype = DType::kF32,
-                           .plain = master->data,
-                           .read = [master](std::int64_t first, std::span<float> out) {
-                             std::memcpy(out.data(), master->data.data() + first * sizeof(float),
-                                         out.size_bytes());
-                           }};
-  }
-
   // Returns rows [row, row + rows) of an adapter, in the best precision that the checkpoint has.
   std::vector<float> adapter(const Parameter& p, std::int64_t row, std::int64_t rows) {
     std::vector<float> values;
@@ -395,7 +404,7 @@ class Copy {
       if (part.row < row || part.row + part.rows > row + rows) continue;
       PublishedTensor tensor = find_published(tensors_, part.name, published_shape(p, part), used_);
       tensors_.check_copies(part, used_);
-      if (const auto master = master_of(part.name)) tensor = *master;
+      if (const auto master = master_of(checkpoint_, part.name)) tensor = *master;
       const std::size_t before = values.size();
       values.resize(before + static_cast<std::size_t>(part.rows * p.row_elements()));
       tensor.read(0, std::span(values).subspan(before));
@@ -403,49 +412,75 @@ class Copy {
     return values;
   }
 
-  // Returns W + scale B A, summed in fp64 and rounded once. For experts, each expert has its own adapter.
+  // Returns W + scale B A. For experts, each expert has its own adapter.
   PublishedTensor folded(PublishedTensor base, const Parameter& p, const CheckpointPart& part) {
     const Parameter &down = *p.low_rank.down, &up = *p.low_rank.up;
     const std::int64_t out_rows = p.shape[p.shape.rank() - 2], rank = down.shape[down.shape.rank() - 2];
     const std::int64_t expert = part.row / out_rows,
                        experts = std::max<std::int64_t>(part.rows / out_rows, 1);
-    const auto a = std::make_shared<const std::vector<float>>(adapter(down, expert * rank, experts * rank));
-    const auto b = std::make_shared<const std::vector<float>>(adapter(up, part.row, part.rows));
-    base.plain = {};
-    base.read = [a, b, part, out_rows, rank, cols = p.row_elements(), scale = config_.lora.scale(),
-                 read = std::move(base.read)](std::int64_t first, std::span<float> out) {
-      read(first, out);
-      std::vector<double> added, column(static_cast<std::size_t>(rank));
-      for (std::size_t i = 0; i < out.size();) {
-        // The addresses of a row's neighbouring elements in memory. If the published tensor is transposed,
-        // the addresses of a column's elements.
-        const PlacesInMemory places = places_in_memory(part, first + static_cast<std::int64_t>(i), cols);
-        const std::int64_t row = places.first / cols, col = places.first % cols;
-        const float* const of_a = a->data() + row / out_rows * rank * cols + col;
-        const float* const of_b = b->data() + row * rank;
-        added.assign(std::min(static_cast<std::size_t>(places.count), out.size() - i), 0);
-        if (places.step == 1) {
-          for (std::int64_t r = 0; r < rank; ++r) {
-            const auto factor = static_cast<double>(of_b[r]);
-            for (std::size_t j = 0; j < added.size(); ++j)
-              added[j] += factor * static_cast<double>(of_a[r * cols + static_cast<std::int64_t>(j)]);
-          }
-        } else {
-          for (std::size_t r = 0; r < column.size(); ++r)
-            column[r] = static_cast<double>(of_a[static_cast<std::int64_t>(r) * cols]);
-          for (std::size_t j = 0; j < added.size(); ++j) {
-            const float* const line = of_b + static_cast<std::int64_t>(j) * (places.step / cols) * rank;
-            for (std::size_t r = 0; r < column.size(); ++r)
-              added[j] += static_cast<double>(line[r]) * column[r];
-          }
-        }
-        for (const double sum : added) {
-          out[i] = static_cast<float>(static_cast<double>(out[i]) + scale * sum);
-          ++i;
-        }
+    return with_product(std::move(base), {.a = adapter(down, expert * rank, experts * rank),
+                                          .b = adapter(up, part.row, part.rows),
+                                          .part = part,
+                                          .out_rows = out_rows,
+                                          .rank = rank,
+                                          .cols = p.row_elements(),
+                                          .scale = config_.lora.scale()});
+  }
+
+  // Finds the adapters of single matrices. Throws for an adapter that cannot be merged.
+  void find_part_adapters(const engine::ParameterStore& store) {
+    std::set<std::string, std::less<>> biases;
+    for (const Parameter& p : store.parameters()) {
+      for (const engine::LowRank& adapter : p.low_rank.parts) {
+        const std::string& name = adapter.down->parts.front().name;
+        part_adapters_.emplace(name.substr(0, name.find(".lora_")), &adapter);
       }
-    };
-    return base;
+      for (const CheckpointPart& part : p.parts) biases.insert(part.name);
+    }
+    for (const auto& [module, adapter] : part_adapters_) {
+      if (!adapter->bias || biases.contains(module + ".bias")) continue;
+      throw unsupported(
+          fmt::format(
+              "the adapter of '{}' has a bias (lora_bias), which cannot be merged because the matrix has "
+              "no bias",
+              module),
+          "keep the adapters separate: primus model export --adapters");
+    }
+  }
+
+  // Merges the adapter of a single matrix, or the bias of such an adapter.
+  PublishedTensor with_part_adapter(PublishedTensor base, const Parameter& p, const CheckpointPart& part) {
+    const std::size_t dot = part.name.rfind('.');
+    const auto found = part_adapters_.find(part.name.substr(0, dot));
+    if (found == part_adapters_.end()) return base;
+    const engine::LowRank& low = *found->second;
+    const auto scale = static_cast<double>(low.scale);
+    if (part.name.substr(dot) == ".bias") {
+      if (!low.bias) return base;
+      const auto bias = std::make_shared<const std::vector<float>>(adapter(*low.bias, 0, part.rows));
+      base.plain = {};
+      base.read = [bias, scale, read = std::move(base.read)](std::int64_t first, std::span<float> out) {
+        read(first, out);
+        for (float& value : out)
+          value +=
+              static_cast<float>(scale * static_cast<double>((*bias)[static_cast<std::size_t>(first++)]));
+      };
+      return base;
+    }
+    const std::int64_t cols = p.row_elements();
+    LowRankProduct product{.part = part, .out_rows = part.rows, .cols = cols, .scale = scale};
+    if (p.vocabulary) {  // the table is [vocabulary, hidden], so its change is (B A) transposed
+      product.rank = low.down->shape[1];
+      product.a = transposed(adapter(*low.up, 0, cols), cols);
+      product.b = transposed(adapter(*low.down, 0, part.rows), product.rank);
+    } else {
+      product.rank = low.down->shape[0];
+      product.a = adapter(*low.down, 0, product.rank);
+      product.b = adapter(*low.up, 0, part.rows);
+    }
+    base = with_product(std::move(base), std::move(product));
+    return low.magnitude ? to_magnitudes(std::move(base), adapter(*low.magnitude, 0, part.rows), cols)
+                         : std::move(base);
   }
 
   const ModelFolder& from_;
@@ -456,6 +491,7 @@ class Copy {
   SafetensorsFolder folder_;
   LanguageTensors tensors_;
   std::optional<CheckpointReader> checkpoint_;
+  std::map<std::string, const engine::LowRank*, std::less<>> part_adapters_;  // by module
   TensorNames used_;
   std::vector<TensorSource> sources_;
   DType most_common_ = DType::kF32;
@@ -463,11 +499,78 @@ class Copy {
   std::set<std::string> not_finite_;  // names of written tensors that contain NaN or infinity
 };
 
+// Refuses a target that is not a new or empty folder.
+Path new_folder(const Path& to, const Path& from, Env& env) {
+  Path target = target_of(to, from, Existing::kRefuse, env);
+  if (env.status(target)) env.remove_folder(target);
+  return target;
+}
+
 }  // namespace
+
+ExchangeReport write_adapters(const ModelFolder& from, const Path& to, const std::string& base,
+                              const FamilyRegistry& families) {
+  ExchangeReport report;
+  report.config = load_model_config(from, families, &report.notes);
+  if (!report.config.lora) {
+    throw invalid(fmt::format("'{}' has no adapters", from.path.string()),
+                  "'primus model export' without --adapters writes the model");
+  }
+  const std::string settings = write_peft_config(report.config, families, base);
+  engine::ParameterStore store;
+  const LanguageModel model(report.config, families, store);
+  const SafetensorsFolder folder = open_weights(from);
+  const LanguageTensors tensors(folder);
+  std::optional<CheckpointReader> checkpoint;
+  if (from.iteration) checkpoint.emplace(CheckpointReader::open(from.path, Validation::kFull));
+  TensorNames used;
+  std::vector<TensorSource> sources;
+  for (const Parameter& p : store.parameters()) {
+    if (!p.trainable) continue;
+    for (const CheckpointPart& part : p.parts) {
+      const std::vector<std::int64_t> shape = published_shape(p, part);
+      PublishedTensor tensor = find_published(tensors, part.name, shape, used);
+      if (const auto master = master_of(checkpoint, part.name)) tensor = *master;
+      TensorSource& source = sources.emplace_back();
+      source.name = "base_model.model." + part.name;
+      source.dtype = DType::kF32;
+      source.shape = shape;
+      source.fill = [read = std::move(tensor.read)](std::uint64_t offset, std::span<std::byte> out) {
+        std::vector<float> values(out.size() / sizeof(float));
+        read(static_cast<std::int64_t>(offset / sizeof(float)), values);
+        std::memcpy(out.data(), values.data(), out.size());
+      };
+      report.tensors += 1;
+      report.parameters += static_cast<std::int64_t>(source.bytes() / sizeof(float));
+      for (const std::string& name : part.copies) {
+        sources.push_back(sources.back());
+        sources.back().name = "base_model.model." + name;
+      }
+    }
+  }
+  const SafetensorsLayout layout = plan_safetensors(
+      sources, {.stem = "adapter_model", .max_shard_bytes = std::numeric_limits<std::uint64_t>::max()});
+  const Path target = new_folder(to, from.path, Env::posix());
+  PartialFolder unfinished(target, Env::posix());
+  unfinished.clear();
+  write_safetensors(unfinished.path(), sources, layout);
+  write_file_atomic(unfinished.path() / "adapter_config.json", settings, Env::posix());
+  unfinished.publish();
+  report.bytes = layout.bytes;
+  report.files = layout.shards.size();
+  return report;
+}
 
 void check_model(const ModelFolder& from, const FamilyRegistry& families) {
   const ExchangeOptions as_it_is;
   const Copy checked(from, as_it_is, families, Env::posix(), Validation::kStructure);
+}
+
+void read_model(const ModelFolder& from, const FamilyRegistry& families,
+                const std::function<void(const TensorSource& tensor)>& visit) {
+  const ExchangeOptions as_it_is;
+  const Copy read(from, as_it_is, families, Env::posix(), Validation::kStructure);
+  for (const TensorSource& tensor : read.sources()) visit(tensor);
 }
 
 ExchangeReport copy_model(const ModelFolder& from, const Path& to, const ExchangeOptions& options,

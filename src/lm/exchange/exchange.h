@@ -10,6 +10,7 @@
 //
 // Quantised models are also supported. Their copy is bf16 by default:
 //   fp8    DeepSeek-V3: X.weight in float8 e4m3, and X.weight_scale_inv with one fp32 per 128 x 128 block
+//   nf4    and fp4 of bitsandbytes (lm/exchange/four_bit.h); the copy has the type in which the model computed
 //   mxfp4  gpt-oss: X_blocks with two e2m1 numbers per byte, and X_scales with an e8m0 exponent
 //          per 32 numbers
 //
@@ -26,6 +27,7 @@
 #include <vector>
 
 #include "base/files/file.h"
+#include "lm/checkpoint/tensor_source.h"
 #include "lm/generate/model_folder.h"
 #include "lm/model/family.h"
 #include "tensor/dtype.h"
@@ -56,6 +58,10 @@ struct ExchangeReport {
 // those of copy_model(). Reads the data of a tensor only if it must equal another tensor.
 void check_model(const ModelFolder& from, const FamilyRegistry& families);
 
+// Calls `visit` with each tensor that copy_model() would write without a conversion.
+void read_model(const ModelFolder& from, const FamilyRegistry& families,
+                const std::function<void(const TensorSource& tensor)>& visit);
+
 // Copies a model. Calls `progress` with the bytes written and the total bytes. `to` must be absent or an
 // empty folder. With kReplace, it may also be a model folder, which contains config.json and further files,
 // but no subfolders and no training checkpoint. `to` is written through `env`.
@@ -63,5 +69,12 @@ ExchangeReport copy_model(const ModelFolder& from, const Path& to, const Exchang
                           const FamilyRegistry& families,
                           const std::function<void(std::uint64_t done, std::uint64_t total)>& progress = {},
                           Env& env = Env::posix());
+
+// Writes the model's adapters, and the modules that are trained without adapters, as a PEFT folder in fp32:
+// adapter_config.json and adapter_model.safetensors. `to` must be absent or empty. `base`: the value of
+// base_model_name_or_path; PEFT and find_model_folder() look for the base model there. Throws kInvalid if the
+// model has no adapters, and kUnsupported for adapters that PEFT cannot load (write_peft_config).
+ExchangeReport write_adapters(const ModelFolder& from, const Path& to, const std::string& base,
+                              const FamilyRegistry& families);
 
 }  // namespace primus

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/terminal/terminal.h"
@@ -14,6 +15,7 @@
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/data/chat_template.h"
 #include "lm/events/run_folder.h"
+#include "lm/model/peft_config.h"
 #include "lm/model/weights.h"
 #include "lm/tokenizer/simple.h"
 
@@ -161,11 +163,38 @@ Error no_folder(const Path& given) {
 
 }  // namespace
 
+namespace {
+
+constexpr const char* kAdapterConfig = "adapter_config.json";
+
+PeftConfig read_adapters(const Path& folder) {
+  const Path file = folder / kAdapterConfig;
+  return read_peft_config(read_file(file, kConfigLimit), file.string());
+}
+
+// Returns the model to which the adapters of a PEFT folder belong.
+ModelFolder base_of(const Path& adapters) {
+  const std::string file = (adapters / kAdapterConfig).string(), base = read_adapters(adapters).base;
+  const std::string hint = "set base_model_name_or_path in this file to the model's folder";
+  if (base.empty()) throw invalid("the adapters' base model is unknown", hint).at(file);
+  for (const Path& path : {Path(base), adapters / base}) {
+    if (!is_folder(path) || is_file(path / kAdapterConfig)) continue;
+    ModelFolder found = find_model_folder(path);
+    found.adapters = adapters;
+    return found;
+  }
+  throw invalid(fmt::format("the adapters' base model '{}' is not a folder with a model", base), hint)
+      .at(file);
+}
+
+}  // namespace
+
 ModelFolder find_model_folder(const Path& given) {
   const auto status = Env::posix().status(given);
   if (!status) throw nothing_at(given);
   if (status->type != FileStatus::Type::kFolder) throw no_folder(given);
   ModelFolder found{given, {}};
+  if (!is_file(given / "config.json") && is_file(given / kAdapterConfig)) return base_of(given);
   if (!is_file(given / "config.json")) {
     // A checkpoint in the run's own folder takes precedence over shared folders.
     std::optional<Path> newest = newest_checkpoint(given);
@@ -174,13 +203,9 @@ ModelFolder find_model_folder(const Path& given) {
     if (newest) found.path = *newest;
   }
   if (!is_file(found.path / "config.json")) {
-    const bool adapters = is_file(found.path / "adapter_config.json");
     throw invalid(
         fmt::format("'{}' holds neither a model (config.json) nor a complete checkpoint", given.string()),
-        adapters
-            ? "it holds adapters of PEFT: merge them into their model (PEFT: merge_and_unload), and give "
-              "the merged model"
-            : "give a Hugging Face folder, or the folder of a run that has saved a checkpoint");
+        "give a Hugging Face folder, or the folder of a run that has saved a checkpoint");
   }
   if (is_file(found.path / Manifest::kFileName)) {
     found.iteration = CheckpointReader::open(found.path, Validation::kStructure).iteration();
@@ -188,10 +213,36 @@ ModelFolder find_model_folder(const Path& given) {
   return found;
 }
 
+SafetensorsFolder open_weights(const ModelFolder& folder) {
+  return folder.adapters ? SafetensorsFolder::open_adapted(folder.path, *folder.adapters)
+                         : SafetensorsFolder::open(folder.path);
+}
+
 ModelConfig load_model_config(const ModelFolder& folder, const FamilyRegistry& families,
                               std::vector<std::string>* notes) {
   const Path file = folder.path / "config.json";
-  return read_model_config(read_file(file, kConfigLimit), file.string(), families, notes);
+  ModelConfig config = read_model_config(read_file(file, kConfigLimit), file.string(), families, notes);
+  if (!folder.adapters) return config;
+  if (config.lora) {
+    throw unsupported("the base model of the PEFT folder has adapters, too",
+                      "merge them into its weights first: primus model export")
+        .at(file.string());
+  }
+  config.lora = adapters_of(read_adapters(*folder.adapters), config, families,
+                            (*folder.adapters / kAdapterConfig).string());
+  return config;
+}
+
+std::string base_model_of(const ModelFolder& folder) {
+  if (folder.adapters) return std::filesystem::absolute(folder.path).lexically_normal().string();
+  const auto experiment = experiment_of(folder);
+  if (!experiment) return {};
+  const config::TrainerConfig& c = experiment->trainer;
+  for (const auto& path : {c.load, c.pretrained_checkpoint, c.hf_path}) {
+    if (path && !path->empty())
+      return is_folder(*path) ? std::filesystem::absolute(*path).lexically_normal().string() : *path;
+  }
+  return {};
 }
 
 // If a model has no tokenizer file, the experiment in its checkpoint names the tokenizer.
@@ -309,10 +360,10 @@ SamplingDefaults load_sampling_defaults(const ModelFolder& folder) {
 }
 
 void load_model_weights(const ModelFolder& folder, engine::ParameterStore& store, engine::Rank& rank) {
-  if (folder.iteration) {
+  if (folder.iteration && !folder.adapters) {
     load_checkpoint(CheckpointReader::open(folder.path, Validation::kStructure), store, rank, false);
   } else {
-    load_weights(SafetensorsFolder::open(folder.path), store, rank);
+    load_weights(open_weights(folder), store, rank);
   }
 }
 

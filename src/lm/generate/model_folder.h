@@ -12,6 +12,7 @@
 #include "base/files/file.h"
 #include "engine/runtime/parameters.h"
 #include "engine/runtime/rank.h"
+#include "lm/checkpoint/safetensors.h"
 #include "lm/data/conversation_format.h"
 #include "lm/generate/generation_config.h"
 #include "lm/model/family.h"
@@ -23,14 +24,27 @@ namespace primus {
 struct ModelFolder {
   Path path;                              // folder with config.json, safetensors and tokenizer files
   std::optional<std::int64_t> iteration;  // iteration of a training checkpoint; empty for other folders
+  // A PEFT folder (adapter_config.json), whose adapters belong to the model; empty: none.
+  std::optional<Path> adapters = {};
 };
 
+// `given` may also be a PEFT folder with adapters of the model that its base_model_name_or_path names; the
+// path is relative to the current folder, or to the PEFT folder.
+//
 // `given` is a Hugging Face folder, a checkpoint (iter_0000100), a run's folder of checkpoints, or the run's
 // own folder. For a run, returns the newest complete checkpoint. If a run's folder has no checkpoint, looks
 // in the `save` folder of its experiment.yaml and accepts the newest checkpoint that this experiment wrote.
 ModelFolder find_model_folder(const Path& given);
 
-// Reads the folder's config.json. `notes` receives the notes of read_model_config().
+// Opens the folder's weights, with the tensors of its adapters.
+SafetensorsFolder open_weights(const ModelFolder& folder);
+
+// Returns the path of the model to which the folder's adapters belong: the base of a PEFT folder, or the
+// model from which the run of a checkpoint started. Empty if unknown.
+std::string base_model_of(const ModelFolder& folder);
+
+// Reads the folder's config.json, and the adapters' settings. `notes` receives the notes of
+// read_model_config().
 ModelConfig load_model_config(const ModelFolder& folder, const FamilyRegistry& families,
                               std::vector<std::string>* notes = nullptr);
 

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "base/text/suggest.h"
 
@@ -16,7 +17,8 @@ namespace {
 
 using Names = std::span<const std::string_view>;
 
-constexpr std::array<std::string_view, 8> kKeys{"enabled",
+constexpr std::array<std::string_view, 9> kKeys{"enabled",
+                                                "adapters",
                                                 "dim",
                                                 "alpha",
                                                 "dropout",
@@ -24,6 +26,10 @@ constexpr std::array<std::string_view, 8> kKeys{"enabled",
                                                 "lora_A_init_method",
                                                 "lora_B_init_method",
                                                 "target_modules"};
+// Keys of adapter_config.json, for adapters of single matrices.
+constexpr std::array<std::string_view, 9> kPeftKeys{
+    "use_rslora",      "use_dora",        "lora_bias",           "rank_pattern",  "alpha_pattern",
+    "exclude_modules", "modules_to_save", "layers_to_transform", "layers_pattern"};
 constexpr std::array<std::string_view, 4> kModules{"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"};
 
 Error wrong(const Value& value, std::string_view key, std::string_view must) {
@@ -52,6 +58,9 @@ void read(LoraSettings& settings, const std::string& key, const Value& value) {
   if (key == "enabled") {
     if (value.kind != Value::Kind::kBool) throw wrong(value, key, "true or false");
     settings.enabled = value.boolean;
+  } else if (key == "adapters") {
+    if (value.kind != Value::Kind::kString || value.text.empty()) throw wrong(value, key, "a PEFT folder");
+    settings.adapters = value.text;
   } else if (key == "dim") {
     const double dim = number(value, key, "an integer");
     if (dim < 1 || dim > kMaxLoraDim || dim != std::floor(dim))
@@ -86,6 +95,41 @@ void read(LoraSettings& settings, const std::string& key, const Value& value) {
   }
 }
 
+bool is_peft_key(std::string_view key) { return std::ranges::find(kPeftKeys, key) != kPeftKeys.end(); }
+
+// Returns whether target_modules names single matrices. A name such as "linear_qvk" is a misspelt module.
+bool names_matrices(const Value& targets) {
+  const auto is_module = [](const Value& item) {
+    return item.kind != Value::Kind::kString ||
+           (item.text.starts_with("linear_") && item.text.find('.') == std::string::npos);
+  };
+  if (!targets.is_list()) return targets.kind == Value::Kind::kString && !is_module(targets);
+  return !targets.items.empty() && std::ranges::none_of(targets.items, is_module);
+}
+
+// Reads the keys for adapters of single matrices.
+void read_peft(const Value& lora, LoraSettings& settings) {
+  const Value* const targets = lora.find("target_modules");
+  const bool has_targets = targets && !targets->is_null();
+  for (const Member& member : lora.members) {
+    if (!is_peft_key(member.key) || member.value.is_null()) continue;
+    if (has_targets && !names_matrices(*targets)) {
+      throw error_at(member.origin,
+                     fmt::format("lora.{} needs target_modules with names of matrices", member.key),
+                     "for example target_modules: [q_proj, v_proj], or all-linear", member.key.size());
+    }
+    settings.peft.push_back(member);
+  }
+  if (has_targets && names_matrices(*targets)) settings.peft.push_back(*lora.find_member("target_modules"));
+  if (settings.peft.empty()) return;
+  settings.target_modules.clear();
+  for (const auto& [key, only] : {std::pair{"lora_A_init_method", "kaiming"}, {"dropout_position", "pre"}}) {
+    const Value* const value = lora.find(key);
+    if (value && !value->is_null() && value->text != only)
+      throw wrong(*value, key, fmt::format("{} for adapters of single matrices", only));
+  }
+}
+
 }  // namespace
 
 std::span<const std::string_view> lora_modules() { return kModules; }
@@ -93,14 +137,30 @@ std::span<const std::string_view> lora_modules() { return kModules; }
 LoraSettings read_lora(const Value& lora) {
   LoraSettings settings;
   for (const Member& member : lora.members) {
+    if (is_peft_key(member.key)) continue;
     if (std::ranges::find(kKeys, member.key) == kKeys.end()) {
       std::string near = did_you_mean(member.key, kKeys);
+      if (near.empty()) near = did_you_mean(member.key, kPeftKeys);
       if (member.key == "r" || member.key == "rank") near = "did you mean 'dim'?";
       throw error_at(member.origin, fmt::format("unknown key '{}' of lora", member.key.substr(0, 80)),
-                     near.empty() ? fmt::format("its keys are {}", fmt::join(kKeys, ", ")) : near,
+                     near.empty() ? fmt::format("its keys are {}, {}", fmt::join(kKeys, ", "),
+                                                fmt::join(kPeftKeys, ", "))
+                                  : near,
                      member.key.size());
     }
+    if (member.key == "target_modules" && names_matrices(member.value)) continue;
     if (!member.value.is_null()) read(settings, member.key, member.value);
+  }
+  read_peft(lora, settings);
+  if (settings.adapters.empty()) return settings;
+  for (const Member& member : lora.members) {
+    if (member.value.is_null() || member.key == "enabled" || member.key == "adapters" ||
+        member.key == "dropout")
+      continue;
+    throw error_at(
+        member.origin,
+        fmt::format("lora.{} has no effect with lora.adapters: the folder has the settings", member.key),
+        fmt::format("omit {}, or omit adapters to train new ones", member.key), member.key.size());
   }
   return settings;
 }

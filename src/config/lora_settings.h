@@ -1,4 +1,6 @@
-// An experiment's `lora:` map: low-rank adapters, with the names of AMD Primus's fine-tuning trainer.
+// An experiment's `lora:` map: low-rank adapters, with the names of AMD Primus's fine-tuning trainer. If
+// target_modules has other names than lora_modules(), or one of PEFT's further keys is set, adapters are
+// added to single matrices, as in PEFT.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +27,15 @@ struct LoraSettings {
   double dropout = 0;
   std::string dropout_position = "pre";
   std::string a_init = "xavier", b_init = "zero";  // keys lora_A_init_method and lora_B_init_method
+  // Names of modules; empty for adapters of single matrices.
   std::vector<std::string> target_modules{"linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"};
+  // Keys that have the names and the meaning of adapter_config.json: target_modules, exclude_modules,
+  // use_rslora, use_dora, lora_bias, rank_pattern, alpha_pattern, modules_to_save, layers_to_transform and
+  // layers_pattern. Their values are not checked (lm/model/peft_config.h). Empty for adapters of modules.
+  std::vector<Member> peft = {};
+  // A PEFT folder with adapters of the model of `load`, which are trained further. The folder contains their
+  // settings, so only `enabled` and `dropout` may be set, too. Empty: new adapters.
+  std::string adapters;
 };
 
 // Throws an Error at the position of an unknown or misspelt key, or of an invalid value. Null or a missing

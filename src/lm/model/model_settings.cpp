@@ -109,7 +109,7 @@ ModelConfig model_config_of(const config::Experiment& experiment, std::optional<
   model.mtp = {.layers = modules,
                .enabled = modules > 0,
                .training = {.loss_scale = experiment.trainer->mtp_loss_scaling_factor}};
-  set_adapters(experiment, model, warnings);
+  set_adapters(experiment, model, families, warnings);
   return model;
 }
 

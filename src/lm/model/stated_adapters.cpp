@@ -2,17 +2,92 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "config/lora_settings.h"
 #include "config/trainer_config.h"
+#include "lm/model/peft_config.h"
 
 namespace primus {
 
-void set_adapters(const config::Experiment& experiment, ModelConfig& model,
+namespace {
+
+nlohmann::ordered_json json_of(const config::Value& value) {
+  using Kind = config::Value::Kind;
+  nlohmann::ordered_json result;
+  switch (value.kind) {
+    case Kind::kNull:
+      return nullptr;
+    case Kind::kBool:
+      return value.boolean;
+    case Kind::kInt:
+      return value.integer;
+    case Kind::kFloat:
+      return value.real;
+    case Kind::kString:
+      return value.text;
+    case Kind::kList:
+      result = nlohmann::ordered_json::array();
+      for (const config::Value& item : value.items) result.push_back(json_of(item));
+      return result;
+    case Kind::kMap:
+      result = nlohmann::ordered_json::object();
+      for (const config::Member& member : value.members) result[member.key] = json_of(member.value);
+      return result;
+  }
+  return nullptr;
+}
+
+constexpr std::uint64_t kConfigLimit = 16U << 20;
+
+// Returns the adapters of single matrices, whose settings are in the PEFT folder, or are settings of the
+// experiment that describe the adapters like an adapter_config.json.
+LoraConfig by_matrix(const config::Experiment& experiment, const config::LoraSettings& lora,
+                     const ModelConfig& model, const FamilyRegistry& families) {
+  if (!lora.adapters.empty() && !experiment.trainer->load)
+    throw experiment.error_for("lora", "lora.adapters needs load, the folder of the base model", "set load");
+  nlohmann::ordered_json root{
+      {"peft_type", "LORA"}, {"r", lora.dim}, {"lora_alpha", lora.alpha}, {"target_modules", "all-linear"}};
+  for (const config::Member& member : lora.peft) root[member.key] = json_of(member.value);
+  std::string text = root.dump(), where = experiment.provenance_of("lora").describe();
+  if (!lora.adapters.empty()) {
+    const Path file = Path(lora.adapters) / "adapter_config.json";
+    text = read_file(file, kConfigLimit);
+    where = file.string();
+  }
+  LoraConfig result = adapters_of(read_peft_config(text, where), model, families, where);
+  result.training.dropout = lora.dropout;
+  if (result.by_matrix.magnitudes && lora.dropout > 0)
+    throw experiment.error_for("lora", "lora.dropout does not support use_dora",
+                               "set dropout of lora to 0.0");
+  return result;
+}
+
+// Adapters do not change the biases that balance experts, so these are frozen like the experts.
+void freeze_routers(ModelConfig& model) {
+  model.moe.training.bias_update_rate = 0;
+  model.moe.training.quantile_bins = 0;
+}
+
+}  // namespace
+
+void set_adapters(const config::Experiment& experiment, ModelConfig& model, const FamilyRegistry& families,
                   std::vector<std::string>* warnings) {
   const config::Value* const map = experiment.settings.find("lora");
   if (!map || !map->is_map()) return;
   const config::LoraSettings lora = config::read_lora(*map);
   if (!lora.enabled) return;
+  const auto warn_of_random_weights = [&] {
+    if (!warnings || experiment.trainer->load) return;
+    warnings->push_back(fmt::format("{}: lora without load trains adapters of a model with random weights",
+                                    experiment.provenance_of("lora").describe()));
+  };
+  if (!lora.adapters.empty() || !lora.peft.empty()) {
+    model.lora = by_matrix(experiment, lora, model, families);
+    freeze_routers(model);
+    if (lora.adapters.empty()) warn_of_random_weights();
+    return;
+  }
   model.lora = {.dim = lora.dim,
                 .alpha = lora.alpha,
                 .kaiming = lora.a_init == "kaiming",
@@ -52,16 +127,20 @@ void set_adapters(const config::Experiment& experiment, ModelConfig& model,
                                      "linear attention (linear_attention_freq)",
                                "name linear_fc1 and linear_fc2 in target_modules");
   }
-  // The biases that balance experts are frozen like the experts.
-  model.moe.training.bias_update_rate = 0;
-  model.moe.training.quantile_bins = 0;
-  if (warnings && !experiment.trainer->load)
-    warnings->push_back(fmt::format("{}: lora without load trains adapters of a model with random weights",
-                                    experiment.provenance_of("lora").describe()));
+  freeze_routers(model);
+  warn_of_random_weights();
+}
+
+std::optional<Path> adapters_to_load(const config::Experiment& experiment) {
+  const config::Value* const map = experiment.settings.find("lora");
+  if (!map || !map->is_map()) return std::nullopt;
+  const config::LoraSettings lora = config::read_lora(*map);
+  return lora.enabled && !lora.adapters.empty() ? std::optional<Path>(lora.adapters) : std::nullopt;
 }
 
 std::string adapter_overrides(const LoraConfig& wanted, const LoraConfig& present) {
   if (!wanted) return "lora.enabled=false";
+  if (wanted.by_matrix) return "the lora settings with which the adapters were trained";
   const config::LoraSettings usual;
   LoraConfig from = present;
   if (!present) {

@@ -1,18 +1,24 @@
 // The LoRA adapters that an experiment adds to its model.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/files/file.h"
 #include "config/experiment.h"
+#include "lm/model/family.h"
 #include "lm/model/model_config.h"
 
 namespace primus {
 
 // Sets model.lora if the experiment enables `lora`. Throws Error(kInvalid) if the model does not have a
 // module that should be adapted. `warnings` may be null.
-void set_adapters(const config::Experiment& experiment, ModelConfig& model,
+void set_adapters(const config::Experiment& experiment, ModelConfig& model, const FamilyRegistry& families,
                   std::vector<std::string>* warnings);
+
+// Returns the PEFT folder whose adapters the experiment trains further (lora.adapters); nullopt: none.
+std::optional<Path> adapters_to_load(const config::Experiment& experiment);
 
 // Returns the command-line overrides that change the adapter settings `present` to `wanted`, e.g. "lora.dim=4
 // lora.alpha=16". If `present` has no adapters, settings with default values are omitted.

@@ -15,6 +15,7 @@
 #include "lm/events/line_file.h"
 #include "lm/events/metrics_file.h"
 #include "lm/generate/generation_config.h"
+#include "lm/model/stated_adapters.h"
 #include "lm/train/settings/base_weights.h"
 #include "lm/train/settings/loaded_tokenizer.h"
 #include "lm/train/step/fp8_state.h"
@@ -136,7 +137,9 @@ void Checkpointer::load_or_initialize() {
         CheckpointReader::open(load, Validation::kFull, Env::posix(), plan_.ranks.group());
     plan_.c.finetune ? finetune_from(checkpoint) : resume_from(checkpoint);
   } else if (Env::posix().status(load / "config.json")) {
-    load_weights(SafetensorsFolder::open(load), session_.store(), rank_, Adapters::kMayBeMissing);
+    const std::optional<Path> adapters = adapters_to_load(plan_.e);
+    load_weights(adapters ? SafetensorsFolder::open_adapted(load, *adapters) : SafetensorsFolder::open(load),
+                 session_.store(), rank_, adapters ? Adapters::kRequired : Adapters::kMayBeMissing);
   } else {
     const ResumePoint point = resume_point(load);
     if (!point.reader) throw nothing_to_load(plan_.e);

@@ -11,6 +11,7 @@
 #include "base/terminal/terminal.h"
 #include "config/stages.h"
 #include "config/trainer_config.h"
+#include "lm/model/stated_adapters.h"
 #include "lm/train/mlperf_run.h"
 #include "lm/train/run_checks.h"
 #include "lm/train/run_data.h"
@@ -104,7 +105,9 @@ StepMeasurement Trainer::Run::measure() {
     plan.log.info("lora: {} of {} parameters are trained, in {}",
                   human_count(static_cast<double>(measured.trained_parameters)),
                   human_count(static_cast<double>(measured.parameters)),
-                  fmt::join(plan.model.lora.modules, ", "));
+                  plan.model.lora.by_matrix
+                      ? fmt::format("adapters of {} matrices", plan.model.lora.by_matrix.matrices.size())
+                      : fmt::format("{}", fmt::join(plan.model.lora.modules, ", ")));
   }
   if (plan.c.async_save) {
     plan.log.info(
@@ -113,7 +116,14 @@ StepMeasurement Trainer::Run::measure() {
   }
   // Compares config.json with the weights before memory is allocated for the model.
   if (plan.c.load && Env::posix().status(loaded_folder(*plan.c.load) / "config.json")) {
-    const SafetensorsFolder weights = SafetensorsFolder::open(loaded_folder(*plan.c.load));
+    const Path folder = loaded_folder(*plan.c.load);
+    const std::optional<Path> adapters = adapters_to_load(plan.e);
+    if (adapters && Env::posix().status(folder / Manifest::kFileName))
+      throw plan.e.error_for("lora",
+                             "lora.adapters needs a base model without adapters, but load is a checkpoint",
+                             "export the checkpoint first (primus model export), and set load to the result");
+    const SafetensorsFolder weights =
+        adapters ? SafetensorsFolder::open_adapted(folder, *adapters) : SafetensorsFolder::open(folder);
     for (const std::string& warning : weights.warnings()) plan.log.warning("{}", warning);
     check_weight_shapes(weights, plan.model, plan.families, Adapters::kMayBeMissing);
   }

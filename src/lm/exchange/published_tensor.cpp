@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "lm/checkpoint/elements.h"
+#include "lm/exchange/four_bit.h"
 
 namespace primus {
 namespace {
@@ -135,6 +136,7 @@ PublishedTensor find_published(const LanguageTensors& tensors, const std::string
     used.insert({full + "_blocks", full + "_scales"});
     return float4(*blocks, *scales, full, shape, folder.folder());
   }
+  if (auto four_bit = find_four_bit(folder, full, shape, used)) return std::move(*four_bit);
   const TensorView tensor = tensors.at(name, shape);
   used.insert(full);
   if (tensor.dtype == DType::kF8E4M3) {

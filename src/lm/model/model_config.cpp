@@ -89,8 +89,9 @@ LoraConfig read_lora(const json& root, const std::string& where) {
   return lora;
 }
 
-// Quantised weights are stored under other tensor names. `primus model import` reads mxfp4, and fp8 with a
-// scale per block of 128 x 128. Other methods are refused here, with a clearer error than missing tensors.
+// Quantised weights are stored under other tensor names. `primus model import` reads mxfp4, bitsandbytes' 4
+// bits, and fp8 with a scale per block of 128 x 128. Other methods are refused here, with a clearer error
+// than missing tensors.
 void refuse_quantised(const ConfigReader& r) {
   constexpr const char* kKey = "quantization_config";
   const json* const config = r.find(kKey);
@@ -100,6 +101,8 @@ void refuse_quantised(const ConfigReader& r) {
   std::string method = of.text_or("quant_method", "");
   if (method.empty()) method = config->contains("load_in_4bit") ? "bitsandbytes" : "an unknown method";
   const json* const blocks = of.find("weight_block_size");
+  const bool four_bits = of.flag_or("load_in_4bit", false) || of.flag_or("_load_in_4bit", false);
+  if (method == "bitsandbytes" && four_bits) return;
   if (method == "mxfp4" || (method == "fp8" && (!blocks || *blocks == json({128, 128})))) return;
   if (method == "fp8") method = "fp8 with blocks of " + blocks->dump();
   throw r.not_supported(kKey, ": weights quantised with " + method + " cannot be read",

@@ -298,6 +298,12 @@ TensorView tensor_of(const LanguageTensors& tensors, const Parameter& p, const C
                       "'primus model import' writes the model in bf16")
         .at(tensors.where());
   }
+  for (const char* type : {"nf4", "fp4"}) {
+    if (!tensors.find(fmt::format("{}.quant_state.bitsandbytes__{}", part.name, type))) continue;
+    throw unsupported(fmt::format("tensor '{}' is quantised ({} of bitsandbytes)", part.name, type),
+                      "'primus model import' writes the model without quantisation")
+        .at(tensors.where());
+  }
   return tensors.at(part.name, published_shape(p, part));
 }
 

@@ -417,8 +417,9 @@ TEST(ConfigKeys, UnsupportedQuantizedWeightsAreNamed) {
     EXPECT_EQ(with({{"quant_method", method}, {"bits", 4}}),
               fmt::format("'quantization_config': weights quantised with {} cannot be read", method));
   }
-  EXPECT_EQ(with({{"load_in_4bit", true}}),
+  EXPECT_EQ(with({{"quant_method", "bitsandbytes"}, {"load_in_8bit", true}}),
             "'quantization_config': weights quantised with bitsandbytes cannot be read");
+  EXPECT_EQ(with({{"load_in_4bit", true}}), "accepted");
   EXPECT_EQ(with({{"quant_method", "fp8"}, {"weight_block_size", nullptr}, {"fmt", "e4m3"}}), "accepted");
   EXPECT_EQ(with({{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}}), "accepted");
   EXPECT_EQ(with({{"quant_method", "fp8"}, {"weight_block_size", {64, 64}}}),

@@ -217,7 +217,7 @@ Value LanguageModel::loss(const Value& hidden, const Value& labels, const Value&
 
 Value LanguageModel::weighed_loss(const Value& hidden, const ModelInputs& in,
                                   FunctionRef<void(const Tensor& losses)> weigh) const {
-  const Value all = gather_tokens(hidden, vocabulary_.group, engine::Gathered::kKept);
+  const Value all = gather_tokens(before_head(hidden), vocabulary_.group, engine::Gathered::kKept);
   {
     engine::Tape& tape = all.tape();
     const Value ones = tape.input(DType::kF32, in.loss_weights.shape(), false);

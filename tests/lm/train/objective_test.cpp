@@ -286,10 +286,13 @@ class MaskRule final : public LossRule {
 };
 
 TEST(Objective, ARuleWithoutEffectTrainsTheSameBits) {
-  SessionSettings settings = tiny_settings();
-  const test::TrainedState without = test::train(turbo::make_cpu_device(1), settings);
-  settings.loss_rule = [] { return std::make_unique<MaskRule>(); };
-  EXPECT_TRUE(test::train(turbo::make_cpu_device(1), settings) == without);
+  for (const double divisor : {1, 4}) {
+    SessionSettings settings = tiny_settings();
+    settings.model.logit_divisor = divisor;
+    const test::TrainedState without = test::train(turbo::make_cpu_device(1), settings);
+    settings.loss_rule = [] { return std::make_unique<MaskRule>(); };
+    EXPECT_TRUE(test::train(turbo::make_cpu_device(1), settings) == without) << divisor;
+  }
 }
 
 // With LoRA, the reference is the base model: a pass without the adapters. It needs no extra memory.

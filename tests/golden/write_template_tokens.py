@@ -4,7 +4,8 @@
     write_template_tokens.py FILE
 
 Writes FILE, a JSON object with tokenizers, templates and conversations. Templates with generation blocks have the
-masks of transformers (return_assistant_tokens_mask). The masks of other templates follow from renderings of the
+masks of transformers (return_assistant_tokens_mask). In their conversations, no token spans the beginning of an answer:
+transformers marks such a token, and Primus does not. The masks of other templates follow from renderings of the
 conversation's beginnings: an answer is the text that the rendering with the answer adds to the rendering with
 add_generation_prompt, up to the special token that ends it. tests/lm/data/model_template_test.cpp compares this with
 the tokens of training. Needs transformers.
@@ -64,13 +65,14 @@ TOOL = {"type": "function", "function": {"name": "add", "description": "Adds é.
 USER, ANSWER = {"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Me <s>."}
 TURNS = [{"role": "system", "content": " Be kind.\n"}, USER, ANSWER, {"role": "user", "content": "Why?\n\n"},
          {"role": "assistant", "content": "\n\nBecause ü, 日本 \U0001f600\n"}]
+LONGER = {"role": "assistant", "content": "Because ü, 日本 \U0001f600\n"}
 THOUGHTS = [USER, {"role": "assistant", "reasoning_content": "Hm.", "content": "I."}, USER,
             {"role": "assistant", "reasoning_content": "Hm, hm.", "content": "You."}]
 CALLS = [{"role": "user", "content": "1 + 2?"}, {"role": "assistant", "content": "", "tool_calls": [CALL]},
          {"role": "tool", "name": "add", "content": "3"}, {"role": "assistant", "content": "3", "note": None}]
 PLAIN = [USER, ANSWER, {"role": "user", "content": " And now?  "}, {"role": "assistant", "content": " Still me. "}]
 RECORDS = {
-    "generation": [{"messages": [USER, ANSWER]}, {"messages": TURNS}, {"messages": TURNS[:4]}],
+    "generation": [{"messages": [USER, ANSWER]}, {"messages": [*TURNS[:4], LONGER]}, {"messages": TURNS[:4]}],
     "reasoning": [{"messages": [USER, ANSWER]}, {"messages": TURNS}, {"messages": THOUGHTS},
                   {"messages": THOUGHTS[2:]}, {"messages": CALLS, "tools": [TOOL]}],
     "trimmed": [{"messages": [USER, ANSWER]}, {"messages": PLAIN}],

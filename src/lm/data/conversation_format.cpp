@@ -496,8 +496,14 @@ void ConversationWriter::encode_in_parts(const LearnedText& text, LearnedTokens&
     done = end;
   };
   for (const auto& [from, to] : text.learned) {
+    std::size_t end = to;
+    if (!text.marked_by_template) {
+      const std::size_t rest = std::max(from, all.substr(0, to).find_last_not_of(" \t\r\n") + 1);
+      const std::vector<std::int32_t> ids = tokenizer_.encode(all.substr(from, rest - from), false);
+      if (!ids.empty() && tokenizer_.is_special(ids.back())) end = rest;
+    }
     add(from, false);
-    add(to, true);
+    add(end, true);
   }
   add(all.size(), false);
 }

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "turbo/check.h"
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
 #include "turbo/rope/formula.h"
@@ -22,6 +23,7 @@ PRIMUS_INLINE void turn(const T* x, T* y, const float* cosines, const float* sin
 }
 
 void rope(CpuContext& context, const Rope& a) {
+  PRIMUS_CHECK(Rope::kId, a.norm.absent());  // because is_taken() returns false for such calls
   with_float_type(a.x.dtype, [&](auto tag) {
     using T = decltype(tag);
     const std::int64_t width = a.x.cols(), half = a.rotary_dim / 2,

@@ -9,6 +9,16 @@
 
 namespace primus::turbo {
 
+// RMSNorm of each rotated head before the rotation (HeadNormForward), fused for a few tokens, as in decoding.
+// The result has the same bits as that of the separate operators, but there is no rstd. If is_taken() returns
+// false, call the separate operators.
+struct NormBeforeRope {
+  Tensor weight = {};            // [2 * head_dim], x's type: query weights, then key weights; absent: no norm
+  std::int64_t query_heads = 0;  // the first heads of a row; the other rotated heads are key heads
+  float eps = 0, offset = 0;
+  bool absent() const { return weight.absent(); }
+};
+
 struct Rope {
   static constexpr KernelId kId = KernelId::kRope;
   Tensor x;          // [tokens, width]: consecutive heads of head_dim
@@ -22,8 +32,14 @@ struct Rope {
   std::int64_t rotary_begin = 0;  // the first rotated column of each head
   bool interleaved = false;
   bool inverse;  // rotates by the negative angle, as the backward pass needs
+  NormBeforeRope norm = {};
+  // The workspace size that a device reports if it does not support the call's `norm`.
+  static constexpr std::int64_t kNotTaken = -1;
   void check() const;
   double flops() const { return 0; }
 };
+
+// Returns whether the device has a kernel for this call including `norm`.
+bool is_taken(Device& device, const Rope& call);
 
 }  // namespace primus::turbo

@@ -1,5 +1,6 @@
 #include "turbo/rope/rope.h"
 
+#include "turbo/head_norm/head_norm.h"
 #include "turbo/operator_test.h"
 
 namespace primus::turbo::test {
@@ -103,6 +104,60 @@ TEST_P(RopeTest, RotatesForwardsAndBackwards) {
               << "width " << c.width << (inverse ? ", inverse" : "") << (in_place ? ", in place" : "");
         }
       }
+    }
+  }
+}
+
+// A norm that is fused with the rotation has the same bits as both operators, run one after the other.
+TEST(Rope, NormedHeadsHaveTheBitsOfTheirStepsOnAGpu) {
+  struct Case {
+    std::int64_t rows, heads, kv_heads, head_dim, rotary_dim, begin;
+    bool interleaved;
+    float offset;
+  };
+  for (const DeviceUnderTest& spec : devices_under_test()) {
+    if (spec.emulated_warp == 0 && spec.plugin.empty()) continue;
+    SCOPED_TRACE(spec.name());
+    OperatorBench bench(spec);
+    for (const Case& c : {Case{1, 4, 2, 128, 128, 0, false, 0},
+                          {3, 2, 1, 256, 64, 0, false, 1},
+                          {2, 3, 3, 24, 8, 16, true, 0}}) {
+      const std::int64_t heads = c.heads + c.kv_heads, width = (heads + c.kv_heads) * c.head_dim;
+      constexpr std::int64_t kPositions = 40;
+      const auto random = [&](std::uint64_t seed, Shape shape, DType dtype = DType::kBF16) {
+        return bench.upload(random_values(shape.elements(), seed), dtype, shape);
+      };
+      const Shape shape{c.rows, width};
+      Values positions;
+      for (std::int64_t i = 0; i < c.rows; ++i) positions.push_back(static_cast<double>(i * 7 + 3));
+      Rope call{.x = random(1, shape),
+                .y = bench.empty(DType::kBF16, shape),
+                .positions = bench.upload(positions, DType::kI32, {c.rows}),
+                .table = random(2, {kPositions, c.rotary_dim}, DType::kF32),
+                .heads = heads,
+                .head_dim = c.head_dim,
+                .rotary_dim = c.rotary_dim,
+                .rotary_begin = c.begin,
+                .interleaved = c.interleaved,
+                .inverse = false,
+                .norm = {.weight = random(3, {2 * c.head_dim}),
+                         .query_heads = c.heads,
+                         .eps = 1e-6F,
+                         .offset = c.offset}};
+      ASSERT_TRUE(is_taken(bench.device(), call));
+      bench.run(call);
+      const Tensor y = bench.empty(DType::kBF16, shape);
+      bench.run(HeadNormForward{.shape = {c.heads, c.kv_heads, c.head_dim},
+                                .x = call.x,
+                                .weight = call.norm.weight,
+                                .y = y,
+                                .rstd = bench.empty(DType::kF32, {c.rows, heads}),
+                                .eps = call.norm.eps,
+                                .offset = c.offset});
+      Rope steps = call;
+      steps.x = steps.y = y, steps.norm = {};
+      bench.run(steps);
+      EXPECT_EQ(bench.download(call.y), bench.download(y));
     }
   }
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "turbo/check.h"
 #include "turbo/cpu/register.h"
 #include "turbo/cpu/simd.h"
 #include "turbo/gemm/gemm.h"
@@ -122,6 +123,7 @@ std::int64_t workspace_for(const GroupedGemm& call, std::int64_t rows, int threa
 std::int64_t order_bytes(const GroupedGemm& call) { return whole_lines(call.offsets.bytes()); }
 
 std::int64_t workspace(CpuContext& context, const GroupedGemm& call) {
+  if (!call.chosen.absent()) return GroupedGemm::kNotTaken;  // fusing does not make a CPU faster
   const std::int64_t rows = call.rows();
   const int threads = context.threads();
   return order_bytes(call) + std::max(workspace_for(call, rows, threads),
@@ -129,6 +131,7 @@ std::int64_t workspace(CpuContext& context, const GroupedGemm& call) {
 }
 
 void grouped_gemm(CpuContext& context, const GroupedGemm& call) {
+  PRIMUS_CHECK(GroupedGemm::kId, call.chosen.absent());  // because is_taken() returns false for such calls
   ThreadPool& pool = context.pool();
   const Experts experts(context, call);
   const std::int64_t count = call.offsets.elements() - 1, all_rows = call.rows();

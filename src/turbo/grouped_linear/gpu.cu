@@ -3,6 +3,7 @@
 #include "turbo/gpu/loops.h"
 #include "turbo/gpu/register.h"
 #include "turbo/grouped_linear/gathered_rows.h"
+#include "turbo/grouped_linear/gpu_chosen.h"
 #include "turbo/grouped_linear/gpu_tiles.h"
 #include "turbo/grouped_linear/gpu_warpgroups.h"
 #include "turbo/grouped_linear/grouped_linear.h"
@@ -52,7 +53,10 @@ GatheredRows gathered(const Context& context, const GroupedGemm& call) {
   return picked;
 }
 
-std::int64_t workspace(Context& context, const GroupedGemm& call) { return gathered(context, call).bytes(); }
+std::int64_t workspace(Context& context, const GroupedGemm& call) {
+  if (!call.chosen.absent()) return takes_chosen(call) ? 0 : GroupedGemm::kNotTaken;
+  return gathered(context, call).bytes();
+}
 
 // Copies the rows that are picked by index to the workspace, and returns a call that reads the copies.
 GroupedGemm gather(Context& context, const GroupedGemm& call, const Tensor& operand) {
@@ -219,6 +223,7 @@ void multiply_groups(Context& context, const GroupedGemm& call) {
 }
 
 void grouped_gemm(Context& context, const GroupedGemm& call) {
+  if (!call.chosen.absent()) return multiply_chosen(context, call);
   with_float_type(call.a.dtype, [&](auto tag) {
     with_float_type(call.c.dtype,
                     [&](auto to) { multiply_groups<decltype(tag), decltype(to)>(context, call); });

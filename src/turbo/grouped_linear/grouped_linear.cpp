@@ -9,9 +9,30 @@ bool are_offsets(const Tensor& offsets, std::int64_t experts) {
   return offsets.dtype == DType::kI32 && offsets.elements() == experts + 1;
 }
 
+void check_chosen(const GroupedGemm& g) {
+  constexpr KernelId kId = GroupedGemm::kId;
+  const ChosenExperts& p = g.chosen;
+  PRIMUS_CHECK(kId, g.role == GemmRole::kForward && !g.accumulate && g.offsets.absent());
+  PRIMUS_CHECK(kId, g.a_rows.absent() && g.b_rows.absent());
+  for (const Tensor* t : {&g.a, &g.b, &g.c}) PRIMUS_CHECK(kId, t->dtype == DType::kBF16);
+  PRIMUS_CHECK(kId, p.experts.dtype == DType::kI32 && p.experts.shape.rank() == 2 && g.b.shape.rank() == 3);
+  const bool gated = p.end == ChosenExperts::End::kGated;
+  const std::int64_t tokens = p.experts.shape[0], slots = p.experts.elements(), out = g.b.shape[1];
+  PRIMUS_CHECK(kId, g.a.rows() == (gated ? tokens : slots) && g.a.cols() == g.b.shape[2]);
+  PRIMUS_CHECK(kId, g.c.rows() == (gated ? slots : tokens));
+  PRIMUS_CHECK(kId, gated ? out % 2 == 0 && g.c.cols() == out / 2 : g.c.cols() == out);
+  PRIMUS_CHECK(kId,
+               p.weights.absent() || (p.weights.dtype == DType::kF32 && p.weights.shape == p.experts.shape));
+  PRIMUS_CHECK(kId, p.bias.absent() || (p.bias.dtype == DType::kBF16 && p.bias.shape.rank() == 2 &&
+                                        p.bias.rows() == g.b.shape[0] && p.bias.cols() == out));
+  PRIMUS_CHECK(kId, p.previous.absent() || (!gated && same(p.previous, g.c)));
+  PRIMUS_CHECK(kId, p.limit == 0 || (gated && p.limit > 0 && p.weights.absent()));
+}
+
 }  // namespace
 
 void GroupedGemm::check() const {
+  if (!chosen.absent()) return check_chosen(*this);
   const Tensor& weights = role == GemmRole::kWeightGradient ? c : b;
   PRIMUS_CHECK(kId, is_float(a) && b.dtype == a.dtype && weights.shape.rank() == 3);
   PRIMUS_CHECK(kId, are_offsets(offsets, weights.shape[0]));
@@ -31,6 +52,12 @@ void GroupedGemm::check() const {
       PRIMUS_CHECK(kId, c.shape[1] == a.cols() && c.shape[2] == b.cols());
       break;
   }
+}
+
+bool is_taken(Device& device, const GroupedGemm& call) {
+  const KernelTable::Entry& entry = device.kernels()[GroupedGemm::kId];
+  return entry.workspace_bytes &&
+         entry.workspace_bytes(device.kernel_context(), &call) != GroupedGemm::kNotTaken;
 }
 
 double GroupedGemm::flops() const {

@@ -9,6 +9,30 @@
 
 namespace primus::turbo {
 
+// Operations that GroupedGemm fuses for a few tokens, as in decoding. Rows are then not sorted by expert, and
+// no plan is needed: row s of the slots is choice s % top_k of token s / top_k. The result has the same bits
+// as that of the separate operators. If is_taken() returns false, call the separate operators. All tensors
+// but `experts` and `weights` are bf16, and rows of `a` and `b` are aligned to 16 bytes.
+struct ChosenExperts {
+  // kGated: a is [tokens, in], b [experts, 2 * ffn, in], c [slots, ffn]. The product gets the bias and goes
+  // through SwiGLU, which the weights multiply (WeightedSwigluForward) or `limit` clamps
+  // (ClampedSwigluForward). kSummed: a is [slots, in], b [experts, out, in], c [tokens, out]. The products of
+  // a token's slots get the bias and are summed (CombineRows).
+  enum class End : std::uint8_t { kGated, kSummed };
+
+  Tensor experts = {};  // [tokens, top_k] int32; absent: nothing is fused
+  End end = End::kGated;
+  Tensor weights = {};   // [tokens, top_k] fp32, or absent
+  Tensor bias = {};      // [experts, rows of an expert's matrix], or absent
+  Tensor previous = {};  // kSummed: [tokens, out], added to the sum; or absent
+  // kGated: with weights, `weigh_input` as in WeightedSwigluForward. Without weights, a `limit` above 0,
+  // `alpha` and `shift` as in ClampedSwigluForward.
+  bool weigh_input = false;
+  float limit = 0, alpha = 1, shift = 0;
+
+  bool absent() const { return experts.absent(); }
+};
+
 // Expert e has rows [offsets[e], offsets[e+1]) of x [rows, in], y [rows, out] and their gradients. Computes
 // for each expert, as Gemm does:
 //   kForward         c [rows, out]  = a [rows, in]  · b[e] [out, in]ᵀ
@@ -23,16 +47,25 @@ struct GroupedGemm {
   GemmRole role;
   Tensor a, b;     // operands, both fp32 or both bf16; weights are [experts, out, in]
   Tensor c;        // fp32 or bf16
-  Tensor offsets;  // [experts + 1] int32, starts at 0, non-decreasing, at most `rows`
+  Tensor offsets;  // [experts + 1] int32, starts at 0, non-decreasing, at most `rows`; absent with `chosen`
   // [rows] int32, not read from offsets[experts] on; absent: rows are not picked. b_rows is only for the
   // weight gradient.
   Tensor a_rows, b_rows;
   bool accumulate = false;  // c += instead of c =; for the weight gradient only
+  ChosenExperts chosen = {};
+  // The workspace size that a device reports if it does not support the call's `chosen`.
+  static constexpr std::int64_t kNotTaken = -1;
   Tensor workspace;
   void check() const;
-  std::int64_t rows() const { return a_rows.absent() ? a.rows() : a_rows.elements(); }
+  std::int64_t rows() const {
+    if (!chosen.absent()) return chosen.experts.elements();
+    return a_rows.absent() ? a.rows() : a_rows.elements();
+  }
   double flops() const;  // counts all rows, including rows without an expert
 };
+
+// Returns whether the device has a kernel for this product including `chosen`.
+bool is_taken(Device& device, const GroupedGemm& call);
 
 // y[r, :] = x[r, :] + bias[e, :] for the rows r of each expert e. Rows without an expert are not
 // written.

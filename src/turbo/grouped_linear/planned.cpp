@@ -7,7 +7,9 @@
 namespace primus::turbo {
 namespace {
 
-std::int64_t workspace(KernelContext&, const GroupedGemm& call) { return gathered_rows(call).bytes(); }
+std::int64_t workspace(KernelContext&, const GroupedGemm& call) {
+  return call.chosen.absent() ? gathered_rows(call).bytes() : GroupedGemm::kNotTaken;
+}
 
 }  // namespace
 

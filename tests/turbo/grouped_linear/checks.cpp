@@ -31,6 +31,29 @@ class GroupedLinearChecks final : public OperatorChecks {
                        .offsets = offsets,
                        .b_rows = slots},
                       {&Gg::a, &Gg::b, &Gg::c, &Gg::offsets, &Gg::b_rows});
+    const Tensor chosen = i32({kTokens, kTopK});
+    const auto changed = [](auto change) { return [change](Gg& g) { change(g.chosen); }; };
+    Gg gated{.role = GemmRole::kForward,
+             .a = x,
+             .b = bf16({kExperts, 14, kWidth}),
+             .c = y,
+             .chosen = {.experts = chosen,
+                        .end = ChosenExperts::End::kGated,
+                        .weights = f32({kTokens, kTopK}),
+                        .bias = bf16({kExperts, 14})}};
+    expect_checks<Gg>(gated, {&Gg::a, &Gg::b, &Gg::c}, {},
+                      {changed([](ChosenExperts& c) { c.experts = retyped(c.experts); }),
+                       changed([](ChosenExperts& c) { c.weights = widened(c.weights); }),
+                       changed([](ChosenExperts& c) { c.bias = widened(c.bias); }),
+                       changed([](ChosenExperts& c) { c.limit = 1; }), [&](Gg& g) { g.offsets = offsets; }});
+    Gg summed{.role = GemmRole::kForward,
+              .a = y,
+              .b = bf16({kExperts, kWidth, 7}),
+              .c = x,
+              .chosen = {.experts = chosen, .end = ChosenExperts::End::kSummed, .previous = x}};
+    expect_checks<Gg>(summed, {&Gg::a, &Gg::b, &Gg::c}, {},
+                      {changed([](ChosenExperts& c) { c.previous = widened(c.previous); }),
+                       changed([](ChosenExperts& c) { c.limit = 1; })});
     using Gb = GroupedBias;
     expect_checks<Gb>({.x = by_row, .bias = bf16({kExperts, kWidth}), .y = by_row, .offsets = offsets},
                       {&Gb::x, &Gb::bias, &Gb::y, &Gb::offsets});

@@ -1,7 +1,9 @@
 #include "turbo/grouped_linear/grouped_linear.h"
 
 #include "turbo/gemm/gemm.h"
+#include "turbo/moe_permute/moe_permute.h"
 #include "turbo/operator_test.h"
+#include "turbo/swiglu/swiglu.h"
 
 namespace primus::turbo::test {
 namespace {
@@ -303,6 +305,145 @@ TEST_P(GroupedLinearTest, Bias) {
         EXPECT_LE(normalised_error(bench.download(to), expected), rounding_error(dtype) + 1e-7);
       }
     }
+  }
+}
+
+// A few tokens with the experts that each token chose.
+struct ChosenCase {
+  std::int64_t tokens, top_k, experts, hidden, ffn;
+  bool bias, weighs_rows, weigh_input, addend;
+  float limit;
+};
+
+// The fused products have the same bits as their operators, run one after the other.
+void expect_steps(OperatorBench& bench, const ChosenCase& c) {
+  SCOPED_TRACE(std::to_string(c.tokens) + " x " + std::to_string(c.top_k) + " of " +
+               std::to_string(c.experts) + ", widths " + std::to_string(c.hidden) + " and " +
+               std::to_string(c.ffn));
+  const auto random = [&](std::uint64_t seed, Shape shape, DType dtype = DType::kBF16) {
+    return bench.upload(random_values(shape.elements(), seed), dtype, shape);
+  };
+  const std::int64_t slots = c.tokens * c.top_k;
+  Values choices;
+  for (std::int64_t t = 0; t < c.tokens; ++t) {
+    for (std::int64_t k = 0; k < c.top_k; ++k)
+      choices.push_back(static_cast<double>((t * 3 + (c.top_k - k) * 5) % c.experts));
+  }
+  const Tensor experts = bench.upload(choices, DType::kI32, {c.tokens, c.top_k});
+  const Tensor weights = random(1, {c.tokens, c.top_k}, DType::kF32), x = random(2, {c.tokens, c.hidden});
+  const Tensor gate_up = random(3, {c.experts, 2 * c.ffn, c.hidden}),
+               down = random(4, {c.experts, c.hidden, c.ffn});
+  const Tensor gate_up_bias = c.bias ? random(5, {c.experts, 2 * c.ffn}) : Tensor(),
+               down_bias = c.bias ? random(6, {c.experts, c.hidden}) : Tensor();
+  const Tensor addend = c.addend ? random(7, x.shape) : Tensor();
+  const auto bf16 = [&](Shape shape) { return bench.empty(DType::kBF16, shape); };
+  constexpr float kAlpha = 1.702F, kShift = 1;
+
+  const Tensor rows = bf16({slots, c.ffn}), out = bf16(x.shape);
+  const GroupedGemm gated{.role = GemmRole::kForward,
+                          .a = x,
+                          .b = gate_up,
+                          .c = rows,
+                          .chosen = {.experts = experts,
+                                     .end = ChosenExperts::End::kGated,
+                                     .weights = c.weighs_rows ? weights : Tensor(),
+                                     .bias = gate_up_bias,
+                                     .weigh_input = c.weigh_input,
+                                     .limit = c.limit,
+                                     .alpha = kAlpha,
+                                     .shift = kShift},
+                          .workspace = {}};
+  const GroupedGemm summed{.role = GemmRole::kForward,
+                           .a = rows,
+                           .b = down,
+                           .c = out,
+                           .chosen = {.experts = experts,
+                                      .end = ChosenExperts::End::kSummed,
+                                      .weights = c.weighs_rows ? Tensor() : weights,
+                                      .bias = down_bias,
+                                      .previous = addend},
+                           .workspace = {}};
+  ASSERT_TRUE(is_taken(bench.device(), gated) && is_taken(bench.device(), summed));
+  bench.run(gated);
+  bench.run(summed);
+
+  const Tensor whole = bench.empty(DType::kI32, RoutingPlan::shape(c.experts, c.tokens, c.top_k));
+  bench.run(PlanRouting{.experts = experts,
+                        .weights = {},
+                        .kept = {},
+                        .plan = whole,
+                        .expert_count = c.experts,
+                        .capacity = 0});
+  const RoutingPlan plan(whole, c.experts, c.tokens, c.top_k);
+  const Tensor wide = bf16({slots, 2 * c.ffn}), activated = bf16(rows.shape),
+               results = bf16({slots, c.hidden}), sum = bf16(x.shape);
+  bench.run(GroupedGemm{.role = GemmRole::kForward,
+                        .a = x,
+                        .b = gate_up,
+                        .c = wide,
+                        .offsets = plan.offsets,
+                        .a_rows = plan.tokens,
+                        .workspace = {}});
+  if (c.bias) bench.run(GroupedBias{.x = wide, .bias = gate_up_bias, .y = wide, .offsets = plan.offsets});
+  if (c.weighs_rows) {
+    bench.run(WeightedSwigluForward{.gate_up = wide,
+                                    .weights = weights,
+                                    .offsets = plan.offsets,
+                                    .slots = plan.slots,
+                                    .weigh_input = c.weigh_input,
+                                    .out = activated});
+  } else if (c.limit > 0) {
+    bench.run(ClampedSwigluForward{
+        .gate_up = wide, .out = activated, .limit = c.limit, .alpha = kAlpha, .shift = kShift});
+  } else {
+    bench.run(SwigluForward{.gate_up = wide, .out = activated});
+  }
+  bench.run(GroupedGemm{.role = GemmRole::kForward,
+                        .a = activated,
+                        .b = down,
+                        .c = results,
+                        .offsets = plan.offsets,
+                        .workspace = {}});
+  if (c.bias) bench.run(GroupedBias{.x = results, .bias = down_bias, .y = results, .offsets = plan.offsets});
+  bench.run(CombineRows{.x = results,
+                        .rows = plan.rows,
+                        .weights = c.weighs_rows ? Tensor() : weights,
+                        .previous = addend,
+                        .out = sum});
+  EXPECT_EQ(bench.download(out), bench.download(sum));
+}
+
+TEST(GroupedLinear, ChosenExpertsHaveTheBitsOfTheirStepsOnAGpu) {
+  for (const DeviceUnderTest& spec : devices_under_test()) {
+    if (spec.emulated_warp == 0 && spec.plugin.empty()) continue;
+    SCOPED_TRACE(spec.name());
+    OperatorBench bench(spec);
+    for (const ChosenCase& c : {ChosenCase{1, 8, 16, 264, 24, false, true, false, false, 0},
+                                {1, 3, 8, 1304, 40, false, true, true, true, 0},
+                                {2, 4, 8, 520, 72, true, false, false, false, 0.5F},
+                                {3, 5, 16, 72, 1032, true, false, false, true, 0},
+                                {8, 2, 12, 48, 8, false, false, false, false, 0}})
+      expect_steps(bench, c);
+  }
+}
+
+TEST(GroupedLinear, ChosenExpertsAreTakenWhereItPays) {
+  for (const DeviceUnderTest& spec : devices_under_test()) {
+    SCOPED_TRACE(spec.name());
+    OperatorBench bench(spec);
+    const auto taken = [&](std::int64_t tokens, std::int64_t in, DType dtype) {
+      return is_taken(bench.device(),
+                      GroupedGemm{.role = GemmRole::kForward,
+                                  .a = Tensor(nullptr, dtype, {tokens, in}),
+                                  .b = Tensor(nullptr, dtype, {16, 32, in}),
+                                  .chosen = {.experts = Tensor(nullptr, DType::kI32, {tokens, 8})}});
+    };
+    const bool gpu = spec.emulated_warp > 0 || !spec.plugin.empty();
+    EXPECT_EQ(taken(1, 64, DType::kBF16), gpu);
+    EXPECT_EQ(taken(8, 64, DType::kBF16), gpu);
+    EXPECT_FALSE(taken(9, 64, DType::kBF16));  // many rows are sorted by expert
+    EXPECT_FALSE(taken(1, 60, DType::kBF16));
+    EXPECT_FALSE(taken(1, 64, DType::kF32));
   }
 }
 

@@ -4,6 +4,7 @@
 #include "turbo/gpu/loops.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
+#include "turbo/gpu/warp_extremes.h"
 #include "turbo/router/formula.h"
 #include "turbo/router/router.h"
 #include "turbo/step_scalars.h"
@@ -78,10 +79,38 @@ struct LargerKey {
   PRIMUS_DEVICE std::uint64_t operator()(std::uint64_t a, std::uint64_t b) const { return a > b ? a : b; }
 };
 
-// Finds the k largest of n keys, largest first (if keys are equal, the earlier key first), and sets them to
-// 0.
+// Does the same as choose_keys() for at most kFewKeys keys, which the lanes hold in registers. key_of(e)
+// returns the key of expert e. All its loads run concurrently.
+constexpr int kKeysOfLane = 8, kFewKeys = kKeysOfLane * kWarp;
+template <class KeyOf>
+PRIMUS_DEVICE void choose_few(const KeyOf& key_of, int n, int k, std::int32_t* chosen) {
+  std::uint32_t own[kKeysOfLane];
+  PRIMUS_UNROLL
+  for (int j = 0; j < kKeysOfLane; ++j) own[j] = lane() + j * kWarp < n ? key_of(lane() + j * kWarp) : 0;
+  for (int i = 0; i < k; ++i) {
+    std::uint32_t best = own[0];
+    PRIMUS_UNROLL
+    for (int j = 1; j < kKeysOfLane; ++j) best = own[j] > best ? own[j] : best;
+    best = largest_of_warp(best);
+    std::uint32_t first = kFewKeys;
+    PRIMUS_UNROLL
+    for (int j = kKeysOfLane - 1; j >= 0; --j) {
+      if (own[j] == best) first = static_cast<std::uint32_t>(lane() + j * kWarp);
+    }
+    first = smallest_of_warp(first);
+    PRIMUS_UNROLL
+    for (int j = 0; j < kKeysOfLane; ++j) {
+      if (static_cast<std::uint32_t>(lane() + j * kWarp) == first) own[j] = 0;
+    }
+    if (lane() == 0) chosen[i] = static_cast<std::int32_t>(first);
+  }
+  warp_barrier();
+}
+
+// Finds the k largest of n keys, largest first (if keys are equal, the earlier key first). Changes the keys.
 PRIMUS_DEVICE void choose_keys(std::uint32_t* keys, int n, int k, std::int32_t* chosen) {
   warp_barrier();
+  if (n <= kFewKeys) return choose_few([&](int e) { return keys[e]; }, n, k, chosen);
   for (int i = 0; i < k; ++i) {
     std::uint64_t best = 0;
     for (int e = lane(); e < n; e += kWarp) {
@@ -98,6 +127,7 @@ PRIMUS_DEVICE void choose_keys(std::uint32_t* keys, int n, int k, std::int32_t* 
 }
 
 PRIMUS_DEVICE void choose(const float* scores, int n, int k, std::uint32_t* keys, std::int32_t* chosen) {
+  if (n <= kFewKeys) return choose_few([&](int e) { return expert_key(scores[e]); }, n, k, chosen);
   for (int e = lane(); e < n; e += kWarp) keys[e] = expert_key(scores[e]);
   choose_keys(keys, n, k, chosen);
 }

@@ -313,14 +313,16 @@ void decode_latents(Context& context, const PagedAttention& a) {
 
 template <class T, int kLanes>
 void decode(Context& context, const PagedAttention& a) {
-  switch (a.heads / a.kv_heads) {
-    case 1:
-      return decode<T, 1, kLanes>(context, a);
-    case 2:
-      return decode<T, 2, kLanes>(context, a);
-    default:
-      return decode<T, 4, kLanes>(context, a);
-  }
+  // A block computes several heads that share keys, unless the GPU would have too few blocks. The bits do not
+  // depend on this number.
+  const std::int64_t group = a.heads / a.kv_heads, runs = a.tokens * a.kv_heads * max_runs(a);
+  const auto fills = [&](std::int64_t heads) {
+    constexpr std::int64_t kBlocksOfProcessor = 2;
+    return group >= heads && runs * blocks_for(group, heads) >= kBlocksOfProcessor * multiprocessors(context);
+  };
+  if (group > 2 && fills(4)) return decode<T, 4, kLanes>(context, a);
+  if (fills(2)) return decode<T, 2, kLanes>(context, a);
+  return decode<T, 1, kLanes>(context, a);
 }
 
 }  // namespace

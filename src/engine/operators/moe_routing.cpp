@@ -1,6 +1,7 @@
 // The routing of tokens to experts (moe_operators.h): scores, choices, their losses, and counters.
 #include <optional>
 
+#include "engine/operators/few_tokens.h"
 #include "engine/operators/linear_products.h"
 #include "engine/operators/moe_operators.h"
 #include "engine/parallel/data_parallel.h"
@@ -168,7 +169,7 @@ struct Route {
   enum Out : OutputName { kWeights, kExperts, kPlan };
 };
 
-void route_forward(OperatorCall& op) {
+void choose_forward(OperatorCall& op) {
   const auto a = op.attributes<RouteAttributes>();
   const RoutingRule& rule = a.rule;
   // In measure mode the bias has no address, and kernels do not run.
@@ -182,6 +183,12 @@ void route_forward(OperatorCall& op) {
                                             .given = given,
                                             .experts = op.out(Route::kExperts),
                                             .weights = op.out(Route::kWeights)});
+}
+
+void route_forward(OperatorCall& op) {
+  choose_forward(op);
+  const auto a = op.attributes<RouteAttributes>();
+  const RoutingRule& rule = a.rule;
   launch(op.context(), turbo::PlanRouting{.experts = op.out(Route::kExperts),
                                           .weights = rule.drop_lightest ? op.out(Route::kWeights) : Tensor(),
                                           .plan = op.out(Route::kPlan),
@@ -213,6 +220,9 @@ constexpr Operator kRoute{.name = "route",
                           .forward = route_forward,
                           .backward_input = route_backward_input,
                           .for_input = saves(Route::kLogits, Route::kStepLoad, Route::kExperts)};
+
+constexpr Operator kChoose{
+    .name = "choose_experts", .operator_class = OperatorClass::kRouting, .forward = choose_forward};
 
 struct Table {
   enum In : InputName { kTokens };
@@ -359,6 +369,26 @@ Routing route(const Value& logits, const RoutingRule& rule, const Tensor& choice
           .expert_count = experts,
           .rows = count * top_k,
           .by_logits = by_logits};
+}
+
+Routing choose_experts(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias,
+                       const Tensor& given, const Value& by_table) {
+  const std::int64_t experts = logits.shape()[1];
+  const Shape slots{logits.shape()[0], rule.router.top_k};
+  const RouteAttributes a{.rule = rule,
+                          .expert_count = experts,
+                          .choice_bias = choice_bias.data,
+                          .given = given.data,
+                          .by_logits = false};
+  Tape::Outputs recorded = logits.tape().record(
+      kChoose, {{Route::kLogits, logits}, {Route::kByTable, by_table}}, nullptr,
+      {{Route::kWeights, DType::kF32, slots}, {Route::kExperts, DType::kI32, slots, false}}, a);
+  return {.weights = std::move(recorded[Route::kWeights]),
+          .experts = std::move(recorded[Route::kExperts]),
+          .plan = {},
+          .expert_count = experts,
+          .rows = slots.elements(),
+          .by_logits = false};
 }
 
 Value experts_by_table(const Value& tokens, Parameter& table) {

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "engine/operators/few_tokens.h"
 #include "engine/operators/gates.h"
 #include "engine/operators/situ.h"
 #include "engine/parallel/context_attention.h"
@@ -146,15 +147,19 @@ class MixtureOfExperts final : public Layer {
     }
     const Tensor traced = in.trace ? row_of(in.trace->experts) : Tensor();
     const bool replay = in.trace && in.trace->use == RoutingTrace::Use::kReplay;
-    Routing routing =
-        route(logits, rule, choice_bias_ ? choice_bias_->value : Tensor(), replay ? traced : Tensor(),
-              in.token_numbers, load, table_ ? experts_by_table(in.tokens, *table_) : Value());
+    const Tensor choice_bias = choice_bias_ ? choice_bias_->value : Tensor(),
+                 given = replay ? traced : Tensor();
+    const Value by_table = table_ ? experts_by_table(in.tokens, *table_) : Value();
+    const std::optional<engine::FewExperts> few = few_experts_of(h, in);
+    const Routing routing = few ? choose_experts(logits, rule, choice_bias, given, by_table)
+                                : route(logits, rule, choice_bias, given, in.token_numbers, load, by_table);
     if (in.trace && !replay) record(routing, traced);
     if (training && (!tokens_ || tokens_->rank() == 0)) {
       observe(logits, routing, rule, row_of(in.routing->load), row_of(in.routing->losses), load);
       if (by_quantiles())
         observe_margins(logits, rule, choice_bias_->value, margin_bins(), histograms(in.routing->margins));
     }
+    if (few) return few_experts(h, routing, *few, shared_ ? of_shared_experts(normed, in) : Value());
     const bool single = !tokens_ && !experts_.group;
     if (!latent_.down && single) return through_experts(h, routing, &normed, &in);
     if (single)
@@ -240,13 +245,32 @@ class MixtureOfExperts final : public Layer {
   }
 
   Value with_shared(Value y, const Normed& normed, const BlockInputs& in) const {
-    return shared_ ? sum(std::move(y), gated_shared(normed, shared_->forward(normed, in))) : y;
+    return shared_ ? sum(std::move(y), of_shared_experts(normed, in)) : y;
   }
 
   // Projects the summed output of the experts from the latent's width back to the hidden size.
   Value out_of_latent(Value y) const {
     if (!latent_.up) return y;
     return linear(latent_.norm ? norm(y, *latent_.norm, epsilon_) : y, *latent_.up);
+  }
+
+  Value of_shared_experts(const Normed& h, const BlockInputs& in) const {
+    return gated_shared(h, shared_->forward(h, in));
+  }
+
+  // Returns the experts for kernels that decode a few tokens, if the device has kernels for these experts.
+  std::optional<engine::FewExperts> few_experts_of(const Value& h, const BlockInputs& in) const {
+    const bool decoding = in.cache && !h.tape().gathers_parameters();
+    if (!decoding || tokens_ || experts_.group || latent_.down || situ_beta_ > 0) return {};
+    engine::FewExperts few{.gate_up = &gate_up_,
+                           .down = &down_,
+                           .gate_up_bias = gate_up_bias_,
+                           .down_bias = down_bias_,
+                           .weighs_rows = plain_,
+                           .weigh_input = moe_.weigh_input};
+    if (moe_.swiglu_limit > 0) few.clamp = clamp();
+    if (!takes_few_experts(h, moe_.router.top_k, few)) return {};
+    return few;
   }
 
   // If the shared experts have a gate, applies this gate to the output for this rank's tokens.
@@ -258,9 +282,7 @@ class MixtureOfExperts final : public Layer {
   // shared experts is added; h must then be the value of `shared`.
   Value through_experts(const Value& h, const Routing& routing, const Normed* shared = nullptr,
                         const BlockInputs* in = nullptr) const {
-    const auto addend = [&] {
-      return shared && shared_ ? gated_shared(*shared, shared_->forward(*shared, *in)) : Value();
-    };
+    const auto addend = [&] { return shared && shared_ ? of_shared_experts(*shared, *in) : Value(); };
     if (routing.kept > 0) return through_parts(h, engine::parts_of(routing, h));
     const Value rows = expert_rows(h, routing);
     return plain_ ? linear_combine(rows, down_, routing, addend()) : combine(rows, routing, addend());

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/operators/few_tokens.h"
 #include "engine/operators/gates.h"
 #include "engine/parallel/tensor_parallel.h"
 #include "lm/model/blocks/layers.h"
@@ -114,8 +115,13 @@ class SelfAttention final : public Layer {
       qkv = std::move(apart[0]), gate = std::move(apart[1]);
     }
     if (query_norm_) qkv = with_normed_queries_and_keys(qkv);
-    if (head_norm_) qkv = head_norm(qkv, head_norm_, normed, epsilon_);
-    if (options_.rope && !rotates_products) qkv = rope(std::move(qkv), in.positions, table, rotation);
+    const bool decoding = in.cache && !qkv.tape().gathers_parameters();
+    if (head_norm_ && options_.rope && decoding) {
+      qkv = normed_rope(qkv, *head_norm_, normed, epsilon_, in.positions, table, rotation);
+    } else {
+      if (head_norm_) qkv = head_norm(qkv, head_norm_, normed, epsilon_);
+      if (options_.rope && !rotates_products) qkv = rope(std::move(qkv), in.positions, table, rotation);
+    }
     if (options_.head_norm == HeadNorm::kAfterRope) qkv = head_norm(qkv, nullptr, normed, epsilon_);
     if (options_.attn_scale != 0) {
       qkv = scale_by_position(std::move(qkv), in.positions,

@@ -184,9 +184,10 @@ TEST_F(OwnText, ResumingNeedsTheSameText) {
   const ProgramResult permitted =
       train({"train_iters=4", "allow_data_change=true", "split=90,10,0", "eval_iters=1"});
   EXPECT_EQ(permitted.exit_code, 0);
-  EXPECT_THAT(permitted.err,
-              HasSubstr("was trained with another training text: '" + at("corpus.txt").string() +
-                        "', whose content has changed since then; allow_data_change permits the change"));
+  EXPECT_THAT(
+      permitted.err,
+      HasSubstr("was trained with another training text: '" + at("moved.txt").string() + "'; now it is '" +
+                at("corpus.txt").string() + "'; allow_data_change permits the change"));
   EXPECT_THAT(permitted.err, HasSubstr("the validation data is a part of the changed data"));
   // From then on, the run has to keep the new text.
   const ProgramResult kept = train({"train_iters=5", "split=90,10,0"});

@@ -283,13 +283,11 @@ void Checkpointer::log_changes(bool over) {
       plan_.log.info("{}, which has no effect", values);
       continue;
     }
+    const bool learns = decides_learning(change.key) || (over && change.moves_data);
+    if (learns) progress_.rule_changes.push_back(values);
     // A finished run trains no step, but it may still run an evaluation or write samples.
-    const bool of_finished_run = change.key.starts_with("eval_") || change.key.starts_with("sample_");
-    if (decides_learning(change.key) || (over && !of_finished_run)) progress_.rule_changes.push_back(values);
-    if (over) {
-      if (of_finished_run) plan_.log.info("{}", values);
-      continue;
-    }
+    if (over && !learns) plan_.log.info("{}", values);
+    if (over) continue;
     const bool starts_only =
         change.key == "init_method_std" || change.key == "load" || change.key == "finetune";
     const std::string text = values + (starts_only ? "; a resumed run ignores it" : " from here on");

@@ -351,7 +351,7 @@ TEST(ModelSettings, GatedDeltaNetworks) {
               std::vector<std::int64_t>{0})
         << value;
   }
-  EXPECT_THAT(refusal(gated + "[1]\n"), ::testing::HasSubstr("write a list of 4 zeros and ones"));
+  EXPECT_THAT(refusal(gated + "[1]\n"), ::testing::HasSubstr("is 1, which gives no layer linear"));
   const std::string one = "      linear_attention_freq: [1]\n";
   EXPECT_THAT(refusal(one), ::testing::HasSubstr("linear_attention_freq is 1, which gives no layer linear"));
   EXPECT_THAT(refusal("      attention_output_gate: true\n"),

@@ -337,7 +337,7 @@ TEST_F(FirstFineTune, AnUnusualTemplateIsTaught) {
   EXPECT_THAT(tuned.err, HasSubstr("the model does not learn to stop"));
   // A checkpoint has no folders, so it has a list of templates. An export of a published model copies the
   // files.
-  const auto& saved = json(checkpoint("own") + "/tokenizer_config.json").at("chat_template");
+  const nlohmann::json saved = json(checkpoint("own") + "/tokenizer_config.json").at("chat_template");
   EXPECT_EQ(saved.at(0), (nlohmann::json{{"name", "default"}, {"template", turns}}));
   EXPECT_EQ(saved.at(1).at("name"), "tool_use");
   ASSERT_EQ(run_program({"model", "export", at("own"), at("copy")}).exit_code, 0);
@@ -434,7 +434,7 @@ TEST_F(FirstFineTune, HintsOnFormatsFitTheCommand) {
 
 TEST_F(FirstFineTune, BrokenRecordsMayBeSkipped) {
   write("broken.jsonl", read_file(folder_->path() / "chats.jsonl") + "{\"messages\": [\n" +
-                            R"({"prompt": "a", "response": "b", "tools": [{"name": "f"}]})" + "\n");
+                            R"({"prompt": "a", "response": "b", "images": ["f"]})" + "\n");
   const ProgramResult refused = tune("broken", {}, "broken.jsonl");
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(refused.err, AllOf(HasSubstr("broken.jsonl:41:"), HasSubstr("--skip-bad")));
@@ -445,8 +445,7 @@ TEST_F(FirstFineTune, BrokenRecordsMayBeSkipped) {
       run_program({"data", "conversations", at("broken.jsonl"), "--tokenizer", at("hf"), "--skip-bad"});
   EXPECT_EQ(shown.exit_code, 0) << shown.err;
   EXPECT_THAT(shown.err, HasSubstr("skipped 2 of 42 records"));
-  EXPECT_THAT(shown.out,
-              AllOf(HasSubstr("format: chatml (the model's chat template)"), HasSubstr("You are terse.")));
+  EXPECT_THAT(shown.out, AllOf(HasSubstr("format: template (the model's own"), HasSubstr("You are terse.")));
 }
 
 // Tokens that the length limit cuts off a conversation are neither marked nor counted as learned.

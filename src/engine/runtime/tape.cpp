@@ -485,13 +485,15 @@ void Tape::run_weight_gradient(int index) {
 namespace {
 
 // Returns the position of an entry's contribution among all contributions of a step to its parameter. Within
-// one tape, uses of a parameter count in backward order: the last recorded use is the first.
+// one tape, uses of a parameter count in backward order: the last recorded use is the first. Operators
+// without a weight gradient (token_losses) do not count.
 std::int64_t turn_of(const std::vector<Entry>& entries, int entry, int chunk, std::int64_t microbatch) {
   const Parameter& p = *entries[entry].parameter;
   std::int64_t before = 0;
   for (int later : p.uses) before += later > chunk;
   if (p.uses.size() > 1) {
-    for (std::size_t e = entry + 1; e < entries.size(); ++e) before += entries[e].parameter == &p;
+    for (std::size_t e = entry + 1; e < entries.size(); ++e)
+      before += entries[e].parameter == &p && entries[e].op->backward_weight;
   }
   return microbatch * static_cast<std::int64_t>(p.uses.size()) + before;
 }

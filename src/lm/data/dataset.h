@@ -47,9 +47,9 @@ class Dataset {
   // compare no texts. Call it only if separates_documents().
   virtual void document_marks(std::int64_t index, std::vector<DocumentRole>& roles,
                               std::vector<float>& values) const;
-  // Returns what sample `index` adds to the divisor of the loss: the number of labels that count, which is the
-  // sum of its loss_mask. Data sets of preferences return the number of their pairs or examples instead. The
-  // default implementation reads the sample.
+  // Returns what sample `index` adds to the divisor of the loss: the number of labels that count, which is
+  // the sum of its loss_mask. Data sets of preferences return the number of their pairs or examples instead.
+  // The default implementation reads the sample.
   virtual double learned_tokens(std::int64_t index) const;
 
   // Returns the source of the data set, for messages: "corpus/en_text_document (train)".

@@ -1,0 +1,472 @@
+#include "lm/train/objectives/preference_rule.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+#include <string_view>
+#include <utility>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "engine/parallel/context_attention.h"
+#include "lm/train/step/session.h"
+#include "lm/train/step/token_scorer.h"
+#include "turbo/preference_loss/preference_loss.h"
+
+namespace primus {
+namespace {
+
+using data::DocumentRole;
+using turbo::PreferenceDivergence;
+using turbo::PreferenceForm;
+using turbo::PreferenceMetric;
+using turbo::PreferenceTerms;
+using turbo::PreferenceTotal;
+using turbo::PreferenceType;
+
+static_assert(turbo::PreferenceLoss::kNone == static_cast<int>(DocumentRole::kNone) &&
+              turbo::PreferenceLoss::kChosen == static_cast<int>(DocumentRole::kChosen) &&
+              turbo::PreferenceLoss::kRejected == static_cast<int>(DocumentRole::kRejected) &&
+              turbo::PreferenceLoss::kMismatched == static_cast<int>(DocumentRole::kMismatched));
+
+struct TypeName {
+  std::string_view name;
+  PreferenceType type;
+};
+constexpr std::array kDpoTypes = {TypeName{"sigmoid", PreferenceType::kSigmoid},
+                                  TypeName{"hinge", PreferenceType::kHinge},
+                                  TypeName{"ipo", PreferenceType::kIpo},
+                                  TypeName{"exo_pair", PreferenceType::kExoPair},
+                                  TypeName{"nca_pair", PreferenceType::kNcaPair},
+                                  TypeName{"robust", PreferenceType::kRobust},
+                                  TypeName{"bco_pair", PreferenceType::kBcoPair},
+                                  TypeName{"sppo_hard", PreferenceType::kSppoHard},
+                                  TypeName{"aot", PreferenceType::kAot},
+                                  TypeName{"aot_unpaired", PreferenceType::kAotUnpaired},
+                                  TypeName{"apo_zero", PreferenceType::kApoZero},
+                                  TypeName{"apo_down", PreferenceType::kApoDown},
+                                  TypeName{"discopop", PreferenceType::kDiscopop},
+                                  TypeName{"sft", PreferenceType::kSft},
+                                  TypeName{"sigmoid_norm", PreferenceType::kSigmoidNorm}};
+constexpr std::array kKtoTypes = {TypeName{"kto", PreferenceType::kKto},
+                                  TypeName{"apo_zero_unpaired", PreferenceType::kApoZeroUnpaired}};
+constexpr std::array kOrpoTypes = {TypeName{"orpo", PreferenceType::kSigmoid}};
+constexpr std::array kCpoTypes = {
+    TypeName{"sigmoid", PreferenceType::kSigmoid}, TypeName{"hinge", PreferenceType::kHinge},
+    TypeName{"ipo", PreferenceType::kIpo}, TypeName{"simpo", PreferenceType::kSimpo}};
+
+struct DivergenceName {
+  std::string_view name;
+  PreferenceDivergence divergence;
+};
+constexpr std::array kDivergences = {DivergenceName{"reverse_kl", PreferenceDivergence::kReverseKl},
+                                     DivergenceName{"forward_kl", PreferenceDivergence::kForwardKl},
+                                     DivergenceName{"js_divergence", PreferenceDivergence::kJensenShannon},
+                                     DivergenceName{"alpha_divergence", PreferenceDivergence::kAlpha}};
+
+// The method's loss types; the first one is the default.
+std::span<const TypeName> types_of(PreferenceMethod method) {
+  switch (method) {
+    case PreferenceMethod::kKto:
+      return kKtoTypes;
+    case PreferenceMethod::kOrpo:
+      return kOrpoTypes;
+    case PreferenceMethod::kCpo:
+      return kCpoTypes;
+    default:
+      return kDpoTypes;
+  }
+}
+
+template <class Named>
+const Named& find_name(std::span<const Named> all, std::string_view name, std::string_view setting) {
+  const auto found = std::ranges::find(all, name, &Named::name);
+  if (found != all.end()) return *found;
+  std::vector<std::string_view> names;
+  for (const Named& one : all) names.push_back(one.name);
+  throw invalid(fmt::format("{} '{}' does not exist", setting, name),
+                fmt::format("choose {}", fmt::join(names, ", ")));
+}
+
+void require(bool condition, std::string_view setting, double value, std::string_view range) {
+  if (!condition) throw invalid(fmt::format("{} is {}, but must be {}", setting, value, range));
+}
+
+std::vector<TypeName> chosen_types(const PreferenceSettings& settings) {
+  const std::span<const TypeName> all = types_of(settings.method);
+  if (settings.loss_types.empty()) return {all.front()};
+  std::vector<TypeName> types;
+  for (const std::string& name : settings.loss_types) types.push_back(find_name(all, name, "loss_type"));
+  return types;
+}
+
+PreferenceTerms terms_of(const PreferenceSettings& settings) {
+  constexpr std::array kForms = {PreferenceForm::kDpo, PreferenceForm::kKto, PreferenceForm::kOrpo,
+                                 PreferenceForm::kCpo};
+  PreferenceTerms terms{.form = kForms[static_cast<std::size_t>(settings.method)],
+                        .divergence = find_name(std::span<const DivergenceName>(kDivergences),
+                                                settings.f_divergence_type, "f_divergence_type")
+                                          .divergence,
+                        .beta = settings.beta,
+                        .smoothing = settings.label_smoothing,
+                        .tau = settings.discopop_tau,
+                        .alpha = settings.f_alpha_divergence_coef,
+                        .gamma = settings.simpo_gamma,
+                        .desirable = settings.desirable_weight,
+                        .undesirable = settings.undesirable_weight};
+  const std::vector<TypeName> types = chosen_types(settings);
+  for (std::size_t i = 0; i < types.size(); ++i) {
+    const double weight = settings.loss_weights.empty() ? 1 : settings.loss_weights[i];
+    terms.type_weights[static_cast<int>(types[i].type)] += weight;
+  }
+  if (terms.form == PreferenceForm::kDpo) terms.likelihood_weight = terms.weight_of(PreferenceType::kSft);
+  if (terms.form == PreferenceForm::kOrpo) terms.likelihood_weight = 1;
+  if (terms.form == PreferenceForm::kCpo) {
+    terms.likelihood_weight = settings.cpo_alpha;
+    terms.averages =
+        terms.weight_of(PreferenceType::kIpo) != 0 || terms.weight_of(PreferenceType::kSimpo) != 0;
+  }
+  return terms;
+}
+
+struct NamedMetric {
+  std::string_view name;
+  PreferenceMetric metric;
+};
+
+// Returns the metrics that TRL logs for this loss, with its names.
+std::vector<NamedMetric> metrics_of(PreferenceForm form) {
+  std::vector<NamedMetric> metrics = {{"loss", PreferenceMetric::kLoss},
+                                      {"rewards/chosen", PreferenceMetric::kChosenRewards},
+                                      {"rewards/rejected", PreferenceMetric::kRejectedRewards}};
+  if (form != PreferenceForm::kKto) metrics.push_back({"rewards/accuracies", PreferenceMetric::kAccuracies});
+  metrics.push_back({"rewards/margins", PreferenceMetric::kMargins});
+  metrics.push_back({"logps/chosen", PreferenceMetric::kChosenLogProbs});
+  metrics.push_back({"logps/rejected", PreferenceMetric::kRejectedLogProbs});
+  if (form == PreferenceForm::kKto) metrics.push_back({"kl", PreferenceMetric::kDivergence});
+  if (form == PreferenceForm::kOrpo || form == PreferenceForm::kCpo)
+    metrics.push_back({"nll_loss", PreferenceMetric::kLikelihoodLoss});
+  if (form == PreferenceForm::kOrpo) {
+    metrics.push_back({"log_odds_ratio", PreferenceMetric::kLogOddsRatio});
+    metrics.push_back({"log_odds_chosen", PreferenceMetric::kLogOddsChosen});
+  }
+  return metrics;
+}
+
+// The tables of a microbatch on the host, for the tokens of this rank.
+struct HostTables {
+  std::vector<float> factors, likelihood_factors, lengths;
+  std::vector<std::int32_t> starts, roles;
+};
+
+// The tables of a microbatch on the device.
+struct DeviceTables {
+  Tensor factors, likelihood_factors;  // [tokens]
+  Tensor starts, roles, lengths;       // [documents]; starts has one more
+  Tensor reference;                    // [documents] fp64: sums under the reference model
+};
+
+class PreferenceRule final : public LossRule {
+ public:
+  PreferenceRule(const PreferenceSettings& settings, LoadReference load_reference)
+      : settings_(settings),
+        terms_(terms_of(settings)),
+        metrics_(metrics_of(terms_.form)),
+        load_reference_(std::move(load_reference)) {
+    std::ranges::fill(places_, std::int8_t{-1});
+    for (std::size_t i = 0; i < metrics_.size(); ++i)
+      places_[static_cast<std::size_t>(metrics_[i].metric)] = static_cast<std::int8_t>(i);
+  }
+
+  std::vector<FrozenModel> frozen_models(const ModelConfig& model) const override {
+    if (!compares_with_reference(settings_) || model.lora) return {};
+    PRIMUS_CHECK("PreferenceRule", load_reference_ != nullptr);
+    return {{.name = "reference", .model = model}};
+  }
+
+  void prepare(TrainingSession& session) override {
+    engine::Rank& rank = session.rank();
+    StepSettings step = session.settings().step;
+    step.compute = session.settings().compute;
+    micro_batch_ = step.micro_batch;
+    sequence_ = step.sequence;
+    all_microbatches_ = step.microbatches * rank.mesh().data_ranks();
+    has_losses_ = session.model().last(session.model().chunks() - 1);
+    const std::int64_t rows = step.microbatches, documents = micro_batch_ * sequence_;
+    const std::int64_t tokens = documents / rank.mesh().shape().context;
+    factors_ = rank.persistent(DType::kF32, {rows, tokens});
+    if (terms_.likelihood_weight != 0) {
+      likelihood_factors_ = rank.persistent(DType::kF32, {rows, tokens});
+      likelihoods_ = rank.persistent(DType::kF64, {documents});
+    }
+    // A document has at least one token, so a microbatch has at most as many documents as tokens.
+    starts_ = rank.persistent(DType::kI32, {rows, documents + 1});
+    roles_ = rank.persistent(DType::kI32, {rows, documents});
+    lengths_ = rank.persistent(DType::kF32, {rows, documents});
+    sums_ = rank.persistent(DType::kF64, {documents});
+    slopes_ = rank.persistent(DType::kF32, {documents, 2});
+    totals_ = rank.persistent(DType::kF64, {turbo::kPreferenceTotals});
+    hosts_.resize(static_cast<std::size_t>(rows));
+    if (compares_with_reference(settings_)) {
+      reference_sums_ = rank.persistent(DType::kF64, {rows, documents});
+      reference_losses_ = rank.persistent(DType::kF32, {tokens});
+      const bool adapters = static_cast<bool>(session.model().config().lora);
+      scorer_.emplace(rank, adapters ? session.trained() : session.frozen("reference"), step,
+                      TokenScorer::Options{.adapters = !adapters});
+    }
+    if (rank.measuring()) return;
+    for (const std::int64_t position :
+         engine::context_positions(sequence_, rank.mesh().shape().context, rank.mesh().place().context))
+      held_.push_back(static_cast<std::int32_t>(position));
+    copied_ = rank.device().create_event();
+    rank.compute().record(*copied_);
+  }
+
+  void load_weights(TrainingSession& session) override {
+    if (!frozen_models(session.model().config()).empty())
+      load_reference_(session, session.frozen("reference"));
+  }
+
+  void before_step(const BeforeStep& step) override {
+    engine::Rank& rank = step.session.rank();
+    if (!rank.measuring()) upload(rank, step.batches);
+    step.session.parallel().sum_over_data(totals_);
+    for (std::size_t i = 0; scorer_ && i < step.batches.size(); ++i) {
+      scorer_->score(step.batches[i], reference_losses_);
+      if (!has_losses_) continue;
+      const DeviceTables tables = tables_of(rank, static_cast<std::int64_t>(i));
+      sum_documents(rank, reference_losses_, tables.factors, tables.starts, tables.reference);
+    }
+  }
+
+  std::vector<std::string> metrics() const override {
+    std::vector<std::string> names;
+    for (const NamedMetric& metric : metrics_) names.emplace_back(metric.name);
+    return names;
+  }
+
+  void weigh(const TokenLosses& tokens) override {
+    engine::Rank& rank = tokens.rank;
+    const DeviceTables tables = tables_of(rank, tokens.microbatch);
+    const std::int64_t documents = tables.roles.elements();
+    const Tensor sums = sums_.slice(0, documents);
+    sum_documents(rank, tokens.losses, tables.factors, tables.starts, sums);
+    Tensor likelihoods;
+    if (!likelihoods_.absent()) {
+      likelihoods = likelihoods_.slice(0, documents);
+      sum_documents(rank, tokens.losses, tables.likelihood_factors, tables.starts, likelihoods);
+    }
+    turbo::PreferenceLoss loss{.terms = terms_,
+                               .microbatches = static_cast<double>(all_microbatches_),
+                               .places = {},
+                               // Context ranks have the same sums, and their metrics are added up.
+                               .adds_metrics = rank.mesh().place().context == 0,
+                               .roles = tables.roles,
+                               .lengths = tables.lengths,
+                               .sums = sums,
+                               .reference = tables.reference,
+                               .likelihoods = likelihoods,
+                               .totals = totals_,
+                               .slopes = slopes_.slice(0, documents),
+                               .metrics = tokens.metrics,
+                               .workspace = {}};
+    std::ranges::copy(places_, loss.places);
+    turbo::launch(rank.context(), loss);
+    turbo::launch(rank.context(), turbo::DocumentWeights{.slopes = loss.slopes,
+                                                         .factors = tables.factors,
+                                                         .likelihood_factors = tables.likelihood_factors,
+                                                         .starts = tables.starts,
+                                                         .weights = tokens.weights});
+  }
+
+ private:
+  // Sums over all tokens of each document, also those of other context ranks.
+  void sum_documents(engine::Rank& rank, const Tensor& losses, const Tensor& factors, const Tensor& starts,
+                     const Tensor& sums) {
+    turbo::launch(rank.context(),
+                  turbo::DocumentSums{.losses = losses, .factors = factors, .starts = starts, .sums = sums});
+    if (comm::Communicator* const context = rank.mesh().context())
+      context->all_reduce(rank.compute(), sums, sums, comm::Reduction::kSum);
+  }
+
+  DeviceTables tables_of(engine::Rank& rank, std::int64_t microbatch) {
+    const auto row = [&](const Tensor& table, std::int64_t count) {
+      if (table.absent()) return Tensor();
+      return table.slice(microbatch, microbatch + 1).reshaped({table.cols()}).slice(0, count);
+    };
+    const std::int64_t tokens = factors_.cols();
+    const std::int64_t documents =
+        rank.measuring()
+            ? roles_.cols()
+            : static_cast<std::int64_t>(hosts_[static_cast<std::size_t>(microbatch)].roles.size());
+    return {.factors = row(factors_, tokens),
+            .likelihood_factors = row(likelihood_factors_, tokens),
+            .starts = row(starts_, documents + 1),
+            .roles = row(roles_, documents),
+            .lengths = row(lengths_, documents),
+            .reference = row(reference_sums_, documents)};
+  }
+
+  // Copies the tables of all microbatches and this rank's part of the totals to the device.
+  void upload(engine::Rank& rank, std::span<const data::Batch> batches) {
+    PRIMUS_CHECK("PreferenceRule::before_step", batches.size() == hosts_.size());
+    copied_->synchronize();  // the previous step's copies read the host tables
+    total_.fill(0);
+    for (std::size_t i = 0; i < batches.size(); ++i) {
+      fill(batches[i], hosts_[i]);
+      const HostTables& host = hosts_[i];
+      const DeviceTables tables = tables_of(rank, static_cast<std::int64_t>(i));
+      const auto copy = [&](const Tensor& to, const auto& from) {
+        if (!to.absent()) rank.compute().copy_to_device(to.data, from.data(), to.bytes());
+      };
+      copy(tables.factors, host.factors);
+      copy(tables.likelihood_factors, host.likelihood_factors);
+      copy(tables.starts, host.starts);
+      copy(tables.roles, host.roles);
+      copy(tables.lengths, host.lengths);
+    }
+    rank.compute().copy_to_device(totals_.data, total_.data(), totals_.bytes());
+    rank.compute().record(*copied_);
+  }
+
+  double& total(PreferenceTotal which) { return total_[static_cast<std::size_t>(which)]; }
+
+  // Fills the tables of a microbatch, and adds its numbers to the totals.
+  void fill(const data::Batch& batch, HostTables& host) {
+    const std::size_t documents = batch.document_roles.size();
+    PRIMUS_CHECK("PreferenceRule::before_step",
+                 documents > 0 && batch.document_starts.size() == documents + 1);
+    std::vector<float> factors = batch.loss_mask, likelihood;
+    if (terms_.likelihood_weight != 0) likelihood.assign(factors.size(), 0);
+    host.roles.clear();
+    host.lengths.clear();
+    const auto begin = [&](std::size_t d) { return static_cast<std::size_t>(batch.document_starts[d]); };
+    for (std::size_t d = 0; d < documents; ++d) {
+      DocumentRole role = batch.document_roles[d];
+      // Only the loss kto reads the estimate of the KL divergence.
+      if (role == DocumentRole::kMismatched && terms_.weight_of(PreferenceType::kKto) == 0)
+        role = DocumentRole::kNone;
+      host.roles.push_back(static_cast<std::int32_t>(role));
+      host.lengths.push_back(std::accumulate(batch.loss_mask.begin() + batch.document_starts[d],
+                                             batch.loss_mask.begin() + batch.document_starts[d + 1], 0.0F));
+      if (role == DocumentRole::kNone) std::fill(&factors[begin(d)], factors.data() + begin(d + 1), 0.0F);
+      if (role == DocumentRole::kChosen) total(PreferenceTotal::kChosen) += 1;
+      if (role == DocumentRole::kRejected) total(PreferenceTotal::kRejected) += 1;
+      if (role != DocumentRole::kChosen || likelihood.empty()) continue;
+      for (std::size_t t = begin(d); t < begin(d + 1); ++t) {
+        // ORPO also learns the prompt. The last token of a document has a label only if it is learned.
+        const bool prompt = terms_.form == PreferenceForm::kOrpo && t + 1 < begin(d + 1);
+        likelihood[t] = prompt ? 1.0F : batch.loss_mask[t];
+        total(PreferenceTotal::kLikelihoodTokens) += static_cast<double>(likelihood[t]);
+      }
+    }
+    const bool pairs = terms_.form != PreferenceForm::kKto;
+    for (std::size_t d = 0; d < documents; ++d) {
+      const bool chosen = batch.document_roles[d] == DocumentRole::kChosen;
+      const bool rejected = batch.document_roles[d] == DocumentRole::kRejected;
+      if (chosen || (rejected && !pairs)) total(PreferenceTotal::kUnits) += 1;
+      if (!pairs || !chosen) continue;
+      PRIMUS_CHECK("PreferenceRule::before_step",
+                   d + 1 < documents && batch.document_roles[d + 1] == DocumentRole::kRejected);
+      if (!settings_.ld_alpha) continue;
+      const float shared = std::min(host.lengths[d], host.lengths[d + 1]);
+      for (const std::size_t of : {d, d + 1}) {
+        float answer = 0;  // number of answer tokens up to this one
+        for (std::size_t t = begin(of); t < begin(of + 1); ++t) {
+          answer += batch.loss_mask[t];
+          if (answer > shared) factors[t] *= static_cast<float>(*settings_.ld_alpha);
+        }
+      }
+    }
+    hold(batch, factors, host.factors);
+    hold(batch, likelihood, host.likelihood_factors);
+    hold_starts(batch, host.starts);
+  }
+
+  // Selects the values of this context rank's tokens.
+  void hold(const data::Batch& batch, const std::vector<float>& all, std::vector<float>& held) const {
+    held.clear();
+    if (all.empty()) return;
+    const auto rows = batch.tokens.size() / static_cast<std::size_t>(sequence_);
+    for (std::size_t row = 0; row < rows; ++row) {
+      for (const std::int32_t position : held_)
+        held.push_back(all[row * static_cast<std::size_t>(sequence_) + static_cast<std::size_t>(position)]);
+    }
+  }
+
+  // Translates the starts of documents to this context rank's tokens, which are in ascending order.
+  void hold_starts(const data::Batch& batch, std::vector<std::int32_t>& starts) const {
+    starts.clear();
+    const auto length = static_cast<std::int32_t>(sequence_), mine = static_cast<std::int32_t>(held_.size());
+    for (const std::int32_t start : batch.document_starts) {
+      const auto before = std::ranges::lower_bound(held_, start % length) - held_.begin();
+      starts.push_back(start / length * mine + static_cast<std::int32_t>(before));
+    }
+  }
+
+  const PreferenceSettings settings_;
+  const PreferenceTerms terms_;
+  const std::vector<NamedMetric> metrics_;
+  const LoadReference load_reference_;
+  std::array<std::int8_t, turbo::kPreferenceMetrics> places_{};
+  std::int64_t micro_batch_ = 1, sequence_ = 1, all_microbatches_ = 1;
+  bool has_losses_ = true;  // whether this rank has the last part of the model
+  std::optional<TokenScorer> scorer_;
+  // Tables with a row for each microbatch of the step.
+  Tensor factors_, likelihood_factors_, starts_, roles_, lengths_, reference_sums_;
+  Tensor reference_losses_, sums_, likelihoods_, slopes_, totals_;
+  std::vector<std::int32_t> held_;  // positions of this context rank's tokens in a sequence
+  std::vector<HostTables> hosts_;
+  std::array<double, turbo::kPreferenceTotals> total_{};
+  std::unique_ptr<Event> copied_;
+};
+
+}  // namespace
+
+bool compares_with_reference(const PreferenceSettings& settings) {
+  const bool compares =
+      settings.method == PreferenceMethod::kDpo || settings.method == PreferenceMethod::kKto;
+  return compares && !settings.reference_free;
+}
+
+void check_preferences(const PreferenceSettings& s) {
+  const std::vector<TypeName> types = chosen_types(s);
+  const auto has = [&](PreferenceType type) {
+    return std::ranges::find(types, type, &TypeName::type) != types.end();
+  };
+  if (s.method != PreferenceMethod::kDpo && types.size() > 1)
+    throw invalid(fmt::format("{} loss types are given, but this method computes one", types.size()));
+  if (!s.loss_weights.empty() && s.loss_weights.size() != types.size()) {
+    throw invalid(fmt::format("{} loss types have {} weights", types.size(), s.loss_weights.size()),
+                  "give one weight for each loss type");
+  }
+  find_name(std::span<const DivergenceName>(kDivergences), s.f_divergence_type, "f_divergence_type");
+  require(std::isfinite(s.beta) && s.beta > 0, "beta", s.beta, "a number above 0");
+  require(s.label_smoothing >= 0 && s.label_smoothing < 1, "label_smoothing", s.label_smoothing, "in [0, 1)");
+  if (s.method == PreferenceMethod::kDpo && has(PreferenceType::kRobust))
+    require(s.label_smoothing < 0.5, "label_smoothing", s.label_smoothing, "below 0.5 for robust");
+  if (s.method == PreferenceMethod::kDpo && has(PreferenceType::kExoPair))
+    require(s.label_smoothing > 0, "label_smoothing", s.label_smoothing,
+            "above 0 for exo_pair, whose loss is infinite without it; its authors use 0.001");
+  require(s.discopop_tau > 0, "discopop_tau", s.discopop_tau, "above 0");
+  if (s.ld_alpha) require(*s.ld_alpha >= 0 && *s.ld_alpha <= 1, "ld_alpha", *s.ld_alpha, "in [0, 1]");
+  if (s.ld_alpha && s.method != PreferenceMethod::kDpo)
+    throw invalid("ld_alpha is a setting of DPO", "remove ld_alpha");
+  if (s.use_weighting) {
+    throw unsupported("use_weighting is not built: it needs the distribution of every token",
+                      "set use_weighting to false");
+  }
+}
+
+MakeLossRule preference_rule(const PreferenceSettings& settings, LoadReference load_reference) {
+  check_preferences(settings);
+  return [settings, load = std::move(load_reference)] {
+    return std::make_unique<PreferenceRule>(settings, load);
+  };
+}
+
+}  // namespace primus

@@ -1,0 +1,176 @@
+// The losses that compare texts, in training: every mesh gives the results of one device, adapters are their
+// own reference, and wrong settings are refused. tests/lm/verify compares the losses with TRL.
+#include "base/error.h"
+#include "lm/train/objectives/preference_rule.h"
+#include "lm/train/rank_training.h"
+
+namespace primus {
+namespace {
+
+using data::DocumentRole;
+using test::on_ranks;
+using test::TestBatch;
+using test::tiny_llama;
+using test::tiny_lora;
+using test::tiny_settings;
+using testing::HasSubstr;
+
+// Two rows of 32 tokens. With KTO, the documents are single answers and one mismatched answer per row.
+data::Batch texts(std::int64_t number, bool pairs) {
+  TestBatch batch(64, tiny_llama().vocab, static_cast<std::uint64_t>(number));
+  batch.pack({0, 6, 15, 22, 26, 32, 39, 50, 53});
+  constexpr DocumentRole kNone = DocumentRole::kNone, kChosen = DocumentRole::kChosen,
+                         kRejected = DocumentRole::kRejected;
+  const DocumentRole last = pairs ? kRejected : DocumentRole::kMismatched;
+  batch.document_roles = {kChosen, kRejected, kChosen, last, kNone, kChosen, kRejected, kChosen, last};
+  batch.document_values.assign(batch.document_roles.size(), 0);
+  for (std::size_t d = 0; d < batch.document_roles.size(); ++d) {
+    const auto begin = static_cast<std::size_t>(batch.document_starts[d]);
+    const auto end = static_cast<std::size_t>(batch.document_starts[d + 1]);
+    // The first labels are the prompt, and the last input of a document has no label.
+    for (std::size_t t = begin; t < end; ++t)
+      batch.loss_mask[t] = batch.document_roles[d] != kNone && t >= begin + 1 && t + 1 < end ? 1.0F : 0.0F;
+  }
+  return batch;
+}
+
+SessionSettings preferences(const PreferenceSettings& preferences, const ModelConfig& model = tiny_llama()) {
+  SessionSettings settings = tiny_settings(DType::kF32, model);
+  settings.evaluation = false;
+  settings.step.sequence = 32;
+  settings.step.packed_documents = true;
+  settings.loss_rule = preference_rule(preferences, [](TrainingSession& session, ModelInstance& reference) {
+    reference.store().initialize(session.rank().context(), 8);
+    reference.parallel().distribute_values();
+  });
+  return settings;
+}
+
+struct Trained {
+  std::vector<double> losses, norms;
+  std::vector<std::vector<std::pair<std::string, double>>> metrics;
+};
+
+Trained train(SessionSettings settings, bool pairs, int ranks, const engine::MeshShape& shape) {
+  constexpr std::int64_t kMicrobatches = 4;
+  settings.step.microbatches = kMicrobatches / shape.data(ranks);
+  Trained out;
+  on_ranks(ranks, shape, [&](engine::Rank& rank) {
+    const std::unique_ptr<TrainingSession> session = open_session(rank, settings, test::all_families());
+    session->store().initialize(rank.context(), 7);
+    session->parallel().distribute_values();
+    session->rule()->load_weights(*session);
+    for (int s = 0; s < 3; ++s) {
+      std::vector<data::Batch> batches;
+      for (std::int64_t i = 0; i < settings.step.microbatches; ++i)
+        batches.push_back(texts(i * shape.data(ranks) + rank.mesh().data_rank(), pairs));
+      session->before_step(s + 1, batches);
+      session->step().begin(s + 1);
+      for (std::size_t i = 0; i < batches.size(); ++i)
+        session->step().microbatch(static_cast<std::int64_t>(i), batches[i]);
+      session->step().finish_gradients();
+      const StepResult result = session->step().result();
+      session->step().update(s + 1, 3e-3, 0.1);
+      if (rank.mesh().rank() != 0) continue;
+      out.losses.push_back(result.loss);
+      out.norms.push_back(result.gradient_norm);
+      out.metrics.push_back(result.metrics);
+    }
+    rank.synchronize();
+  });
+  return out;
+}
+
+struct Case {
+  const char* name;
+  PreferenceSettings settings;
+  bool pairs = true;
+};
+
+std::vector<Case> cases() {
+  return {{"dpo", {.beta = 0.3, .ld_alpha = 0.5}},
+          {"dpo, mixed", {.loss_types = {"aot", "sft", "bco_pair"}, .loss_weights = {1, 0.5, 2}}},
+          {"kto", {.method = PreferenceMethod::kKto, .undesirable_weight = 1.5}, false},
+          {"orpo", {.method = PreferenceMethod::kOrpo}},
+          {"simpo", {.method = PreferenceMethod::kCpo, .loss_types = {"simpo"}, .beta = 2}}};
+}
+
+TEST(Preferences, EveryMeshIsOneDevice) {
+  const std::vector<std::pair<int, engine::MeshShape>> meshes = {{2, {}},
+                                                                 {2, {.tensor = 2}},
+                                                                 {2, {.context = 2}},
+                                                                 {2, {.pipeline = 2}},
+                                                                 {4, {.tensor = 2, .pipeline = 2}},
+                                                                 {4, {.context = 2}}};
+  for (const Case& c : cases()) {
+    const Trained one = train(preferences(c.settings), c.pairs, 1, {});
+    ASSERT_EQ(one.losses.size(), 3U);
+    EXPECT_LT(one.losses[2], one.losses[0]) << c.name;
+    for (const auto& [ranks, shape] : meshes) {
+      SCOPED_TRACE(testing::Message() << c.name << ", " << ranks << " ranks, tensor " << shape.tensor
+                                      << ", context " << shape.context << ", pipeline " << shape.pipeline);
+      const Trained trained = train(preferences(c.settings), c.pairs, ranks, shape);
+      ASSERT_EQ(trained.losses.size(), one.losses.size());
+      for (std::size_t s = 0; s < one.losses.size(); ++s) {
+        EXPECT_NEAR(trained.losses[s], one.losses[s], 1e-5 * std::max(1.0, one.losses[s]));
+        EXPECT_NEAR(trained.norms[s], one.norms[s], 1e-4 * one.norms[s]);
+        ASSERT_EQ(trained.metrics[s].size(), one.metrics[s].size());
+        for (std::size_t m = 0; m < one.metrics[s].size(); ++m) {
+          const auto& [name, value] = one.metrics[s][m];
+          EXPECT_EQ(trained.metrics[s][m].first, name);
+          EXPECT_NEAR(trained.metrics[s][m].second, value, 1e-4 * std::max(1.0, std::abs(value))) << name;
+        }
+      }
+    }
+  }
+}
+
+// With shards of all parameters, the reference is gathered, too.
+TEST(Preferences, ShardedParametersGiveTheSame) {
+  const Trained one = train(preferences({}), true, 1, {});
+  SessionSettings settings = preferences({});
+  settings.sharding = engine::Sharding::kParameters;
+  settings.reduce_each_microbatch = true;
+  const Trained sharded = train(settings, true, 2, {});
+  for (std::size_t s = 0; s < one.losses.size(); ++s)
+    EXPECT_NEAR(sharded.losses[s], one.losses[s], 1e-5 * one.losses[s]);
+}
+
+// Adapters start at zero, so at first the model equals its reference. No second model exists.
+TEST(Preferences, AdaptersAreTheirOwnReference) {
+  SessionSettings settings = tiny_settings(DType::kF32, tiny_lora());
+  settings.evaluation = false;
+  settings.step.sequence = 32;
+  settings.step.packed_documents = true;
+  settings.loss_rule = preference_rule({});
+  const Trained trained = train(settings, true, 1, {});
+  EXPECT_NEAR(trained.losses[0], std::log(2.0), 1e-6);
+  EXPECT_LT(trained.losses[2], trained.losses[0]);
+  EXPECT_EQ(trained.metrics[0].back().first, "logps/rejected");
+}
+
+TEST(Preferences, WrongSettingsAreRefused) {
+  const auto refusal = [](const PreferenceSettings& settings) -> std::string {
+    try {
+      check_preferences(settings);
+    } catch (const Error& error) {
+      return error.render();
+    }
+    return {};
+  };
+  EXPECT_EQ(refusal({}), "");
+  EXPECT_THAT(refusal({.loss_types = {"sigmoid", "simpo"}}), HasSubstr("'simpo' does not exist"));
+  EXPECT_THAT(refusal({.loss_types = {"sigmoid"}, .loss_weights = {1, 2}}),
+              HasSubstr("1 loss types have 2 weights"));
+  EXPECT_THAT(refusal({.beta = 0}), HasSubstr("beta is 0"));
+  EXPECT_THAT(refusal({.loss_types = {"exo_pair"}}), HasSubstr("label_smoothing is 0"));
+  EXPECT_THAT(refusal({.loss_types = {"robust"}, .label_smoothing = 0.5}), HasSubstr("below 0.5"));
+  EXPECT_THAT(refusal({.ld_alpha = 2}), HasSubstr("ld_alpha is 2"));
+  EXPECT_THAT(refusal({.f_divergence_type = "kl"}), HasSubstr("choose reverse_kl"));
+  EXPECT_THAT(refusal({.use_weighting = true}), HasSubstr("use_weighting is not built"));
+  EXPECT_THAT(refusal({.method = PreferenceMethod::kCpo, .loss_types = {"ipo", "hinge"}}),
+              HasSubstr("computes one"));
+}
+
+}  // namespace
+}  // namespace primus

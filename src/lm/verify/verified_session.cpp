@@ -57,7 +57,7 @@ std::vector<float> download(engine::Rank& rank, const Tensor& tensor) {
 VerifiedSession::VerifiedSession(std::unique_ptr<Device> device, const SessionSettings& settings,
                                  const FamilyRegistry& families, const SafetensorsFolder& weights,
                                  data::Batch batch)
-    : batch_(std::move(batch)), settings_(settings), rank_(std::move(device)) {
+    : batches_({std::move(batch)}), settings_(settings), rank_(std::move(device)) {
   engine::MemoryPlan plan = measure_session(rank_, settings, families).memory;
   {
     const std::int64_t before = rank_.persistent().high_water();
@@ -73,6 +73,7 @@ VerifiedSession::VerifiedSession(std::unique_ptr<Device> device, const SessionSe
   trace_ = make_trace();
   session_ = std::make_unique<TrainingSession>(rank_, settings, families);
   load_weights(weights, session_->store(), rank_);
+  if (session_->rule()) session_->rule()->load_weights(*session_);
   if (!trace_.experts.absent()) session_->step().set_routing_trace(&trace_);
 }
 
@@ -80,8 +81,9 @@ RoutingTrace VerifiedSession::make_trace() {
   const MoeConfig& moe = settings_.model.moe;
   if (moe.experts == 0) return {};
   const auto table = [&](std::int64_t for_token) {
-    return rank_.persistent(DType::kI32, {settings_.model.layers + settings_.model.mtp.modules(),
-                                          static_cast<std::int64_t>(batch_.tokens.size()) * for_token});
+    return rank_.persistent(DType::kI32,
+                            {settings_.model.layers + settings_.model.mtp.modules(),
+                             static_cast<std::int64_t>(batches_.front().tokens.size()) * for_token});
   };
   return {.experts = table(moe.router.top_k),
           .selected = settings_.model.any_keeps(Keeps::kPooled)
@@ -92,7 +94,7 @@ RoutingTrace VerifiedSession::make_trace() {
 std::vector<float> VerifiedSession::logits_of(TrainingSession& session) {
   engine::Tape tape(rank_.context(), rank_.stash());
   tape.begin({.train = false});
-  const Shape shape{static_cast<std::int64_t>(batch_.tokens.size())};
+  const Shape shape{static_cast<std::int64_t>(batches_.front().tokens.size())};
   const ModelInputs in{.tokens = tape.input(DType::kI32, shape, false),
                        .blocks = {.batch = settings_.step.micro_batch,
                                   .sequence = settings_.step.sequence,
@@ -100,8 +102,8 @@ std::vector<float> VerifiedSession::logits_of(TrainingSession& session) {
                                   .trace = trace_.experts.absent() ? nullptr : &trace_}};
   const engine::Value logits = [&] {
     if (!rank_.measuring()) {
-      rank_.compute().copy_to_device(in.tokens.tensor().data, batch_.tokens.data(), 4 * shape[0]);
-      rank_.compute().copy_to_device(in.blocks.positions.tensor().data, batch_.positions.data(),
+      rank_.compute().copy_to_device(in.tokens.tensor().data, batches_.front().tokens.data(), 4 * shape[0]);
+      rank_.compute().copy_to_device(in.blocks.positions.tensor().data, batches_.front().positions.data(),
                                      4 * shape[0]);
     }
     return session.model().logits(session.model().forward(in));
@@ -113,8 +115,9 @@ std::vector<float> VerifiedSession::logits() { return logits_of(*session_); }
 
 StepResult VerifiedSession::forward_backward() {
   TrainingStep& step = session_->step();
+  session_->before_step(1, batches_);
   step.begin();
-  step.microbatch(0, batch_);
+  step.microbatch(0, batches_.front());
   step.finish_gradients();
   return step.result();
 }

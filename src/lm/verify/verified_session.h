@@ -31,13 +31,14 @@ class VerifiedSession {
     bool empty() const { return experts.empty(); }
   };
 
-  // `batch` has the number of sequences, the length and the positions of settings.step.
+  // `batch` has the number of sequences, the length and the positions of settings.step. If the settings have
+  // a loss rule, it loads its frozen models.
   VerifiedSession(std::unique_ptr<Device> device, const SessionSettings& settings,
                   const FamilyRegistry& families, const SafetensorsFolder& weights, data::Batch batch);
 
   // Returns the logits, [tokens, vocab].
   std::vector<float> logits();
-  // Computes the gradients of the inputs.
+  // Computes the gradients of the inputs, with the loss rule's work before the step.
   StepResult forward_backward();
   void update(std::int64_t step, double learning_rate, double weight_decay);
   // Calls `use` for each trained weight, with its gradient, its published name, and its element order in
@@ -50,7 +51,7 @@ class VerifiedSession {
   // Returns the choices of the last pass.
   Choices choices();
 
-  std::int64_t tokens() const { return static_cast<std::int64_t>(batch_.tokens.size()); }
+  std::int64_t tokens() const { return static_cast<std::int64_t>(batches_.front().tokens.size()); }
   TrainingSession& session() { return *session_; }
   engine::Rank& rank() { return rank_; }
 
@@ -58,7 +59,7 @@ class VerifiedSession {
   std::vector<float> logits_of(TrainingSession& session);
   RoutingTrace make_trace();
 
-  data::Batch batch_;
+  std::vector<data::Batch> batches_;  // one batch
   SessionSettings settings_;
   engine::Rank rank_;
   RoutingTrace trace_;

@@ -1,0 +1,519 @@
+#include "lm/verify/verify_objective.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "base/error.h"
+#include "base/files/file.h"
+#include "base/text/json_text.h"
+#include "config/trainer_config.h"
+#include "lm/model/weights.h"
+#include "lm/train/objectives/preference_rule.h"
+#include "lm/verify/verified_session.h"
+
+namespace primus {
+namespace {
+
+using data::DocumentRole;
+using nlohmann::json;
+
+// A text of the batch, and which of its tokens are learned.
+struct Text {
+  std::vector<std::int32_t> ids;
+  std::vector<bool> learned;
+  DocumentRole role = DocumentRole::kNone;
+};
+
+// Returns the values of an integer tensor [rows, columns] or [rows].
+std::vector<std::vector<std::int64_t>> integers(const SafetensorsFile& file, const std::string& name) {
+  const auto tensor = file.find(name);
+  if (!tensor) throw invalid("tensor '" + name + "' is missing").at(file.name());
+  if (tensor->dtype != DType::kI64 || tensor->shape.empty() || tensor->shape.size() > 2)
+    throw invalid("tensor '" + name + "' must be int64 [rows, columns]").at(file.name());
+  const auto rows = static_cast<std::size_t>(tensor->shape[0]);
+  const auto columns = tensor->shape.size() == 2 ? static_cast<std::size_t>(tensor->shape[1]) : 1;
+  std::vector<std::vector<std::int64_t>> values(rows, std::vector<std::int64_t>(columns));
+  for (std::size_t row = 0; row < rows && columns > 0; ++row)
+    std::memcpy(values[row].data(), tensor->data.data() + 8 * row * columns, 8 * columns);
+  return values;
+}
+
+// How a batch marks the learned tokens.
+enum class Marks : std::uint8_t {
+  kMask,    // PREFIXcompletion_mask is 1
+  kLabels,  // PREFIXlabels is not -100
+};
+
+// Reads the texts PREFIXinput_ids. Tokens with PREFIXattention_mask 0 are padding.
+std::vector<Text> texts_of(const SafetensorsFile& file, const std::string& prefix, Marks marks) {
+  const auto ids = integers(file, prefix + "input_ids");
+  const auto attention = integers(file, prefix + "attention_mask");
+  const auto learned = integers(file, prefix + (marks == Marks::kMask ? "completion_mask" : "labels"));
+  if (attention.size() != ids.size() || learned.size() != ids.size())
+    throw invalid("the masks of '" + prefix + "input_ids' have another number of rows").at(file.name());
+  std::vector<Text> texts;
+  for (std::size_t row = 0; row < ids.size(); ++row) {
+    if (attention[row].size() != ids[row].size() || learned[row].size() != ids[row].size())
+      throw invalid("the masks of '" + prefix + "input_ids' have another length").at(file.name());
+    Text& text = texts.emplace_back();
+    for (std::size_t t = 0; t < ids[row].size(); ++t) {
+      if (attention[row][t] == 0) continue;
+      if (ids[row][t] < 0 || ids[row][t] > INT32_MAX)
+        throw invalid(fmt::format("{} is not a token id", ids[row][t])).at(file.name());
+      text.ids.push_back(static_cast<std::int32_t>(ids[row][t]));
+      text.learned.push_back(marks == Marks::kMask ? learned[row][t] != 0 : learned[row][t] >= 0);
+    }
+    if (text.ids.size() < 2) throw invalid("a text has fewer than two tokens").at(file.name());
+  }
+  if (texts.empty()) throw invalid("there are no texts").at(file.name());
+  return texts;
+}
+
+// Packs all texts into one row.
+data::Batch batch_of(const std::vector<Text>& texts, std::int64_t vocab, const std::string& where) {
+  data::Batch batch;
+  for (const Text& text : texts) {
+    batch.document_starts.push_back(static_cast<std::int32_t>(batch.tokens.size()));
+    batch.document_roles.push_back(text.role);
+    batch.document_values.push_back(0);
+    for (std::size_t t = 0; t < text.ids.size(); ++t) {
+      if (text.ids[t] >= vocab)
+        throw invalid(fmt::format("input id {} is outside the vocabulary of {}", text.ids[t], vocab))
+            .at(where);
+      const bool last = t + 1 == text.ids.size();
+      batch.tokens.push_back(text.ids[t]);
+      batch.labels.push_back(last ? 0 : text.ids[t + 1]);
+      batch.loss_mask.push_back(!last && text.learned[t + 1] ? 1.0F : 0.0F);
+      batch.positions.push_back(static_cast<std::int32_t>(t));
+    }
+  }
+  batch.document_starts.push_back(static_cast<std::int32_t>(batch.tokens.size()));
+  return batch;
+}
+
+// Puts each rejected text after its chosen text.
+std::vector<Text> paired(std::vector<Text> chosen, std::vector<Text> rejected, const std::string& where) {
+  if (chosen.size() != rejected.size())
+    throw invalid("there are not as many rejected as chosen texts").at(where);
+  std::vector<Text> texts;
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    chosen[i].role = DocumentRole::kChosen;
+    rejected[i].role = DocumentRole::kRejected;
+    texts.push_back(std::move(chosen[i]));
+    texts.push_back(std::move(rejected[i]));
+  }
+  return texts;
+}
+
+// The first half of pref_batch is chosen, the second half rejected.
+std::vector<Text> preference_texts(const SafetensorsFile& file) {
+  std::vector<Text> all = texts_of(file, "", Marks::kMask);
+  const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
+  return paired({all.begin(), middle}, {middle, all.end()}, file.name());
+}
+
+std::vector<Text> single_texts(const SafetensorsFile& file) {
+  std::vector<Text> texts = texts_of(file, "", Marks::kMask);
+  const auto labels = integers(file, "label");
+  if (labels.size() != texts.size())
+    throw invalid("'label' does not have one entry for each text").at(file.name());
+  for (std::size_t i = 0; i < texts.size(); ++i)
+    texts[i].role = labels[i].front() != 0 ? DocumentRole::kChosen : DocumentRole::kRejected;
+  for (Text& text : texts_of(file, "KL_", Marks::kMask)) {
+    text.role = DocumentRole::kMismatched;
+    texts.push_back(std::move(text));
+  }
+  return texts;
+}
+
+// The objectives whose cases a file has.
+struct CaseFile {
+  const char* name;
+  const char* objective;  // null: it follows from the case
+};
+constexpr CaseFile kFiles[] = {{"pref.json", nullptr}, {"sft.json", "sft"},   {"reward.json", "reward"},
+                               {"grpo.json", "grpo"},  {"rloo.json", "rloo"}, {"ppo.json", "ppo"}};
+
+// A case of pref.json does not name its trainer: only DPO's settings list loss types, and each of the other
+// trainers logs a metric of its own.
+std::string preference_objective(const json& at) {
+  if (at.at("settings").contains("loss_types")) return "dpo";
+  const json metrics = at.value("metrics", json::object());
+  if (metrics.contains("kl")) return "kto";
+  if (metrics.contains("log_odds_ratio")) return "orpo";
+  if (metrics.contains("nll_loss")) return "cpo";
+  return "unknown";
+}
+
+// What a case trains, and on which texts.
+struct Plan {
+  std::vector<Text> texts;
+  std::string where, policy = "policy", reference = "reference";
+  std::optional<PreferenceSettings> preferences;
+};
+
+// Reads the settings of a preference case. Returns the name of a setting that has no meaning here, or "".
+std::string read_settings(const json& settings, Plan& plan) {
+  PreferenceSettings& to = *plan.preferences;
+  for (const auto& [key, value] : settings.items()) {
+    if (key == "loss_types") {
+      to.loss_types = value.get<std::vector<std::string>>();
+    } else if (key == "loss_type") {
+      to.loss_types = {value.get<std::string>()};
+    } else if (key == "loss_weights") {
+      to.loss_weights = value.get<std::vector<double>>();
+    } else if (key == "beta") {
+      to.beta = value;
+    } else if (key == "label_smoothing") {
+      to.label_smoothing = value;
+    } else if (key == "discopop_tau") {
+      to.discopop_tau = value;
+    } else if (key == "ld_alpha") {
+      if (!value.is_null()) to.ld_alpha = value.get<double>();
+    } else if (key == "f_divergence_type") {
+      to.f_divergence_type = value;
+    } else if (key == "f_alpha_divergence_coef") {
+      to.f_alpha_divergence_coef = value;
+    } else if (key == "use_weighting") {
+      to.use_weighting = value;
+    } else if (key == "desirable_weight") {
+      to.desirable_weight = value;
+    } else if (key == "undesirable_weight") {
+      to.undesirable_weight = value;
+    } else if (key == "simpo_gamma") {
+      to.simpo_gamma = value;
+    } else if (key == "cpo_alpha") {
+      to.cpo_alpha = value;
+    } else if (key == "policy") {
+      plan.policy = value;
+    } else if (key == "reference") {
+      plan.reference = value;
+    } else {
+      return key;
+    }
+  }
+  return {};
+}
+
+double norm_of(const std::vector<float>& values) {
+  double sum = 0;
+  for (const float v : values) sum += static_cast<double>(v) * static_cast<double>(v);
+  return std::sqrt(sum);
+}
+
+// A model with the settings of its steps.
+SessionSettings settings_of(const ModelConfig& model, const data::Batch& batch) {
+  SessionSettings settings;
+  settings.model = model;
+  settings.step = {.micro_batch = 1,
+                   .sequence = static_cast<std::int64_t>(batch.tokens.size()),
+                   .microbatches = 1,
+                   .packed_documents = true};
+  return settings;
+}
+
+// Keeps the weights of the mask, and stores -ln p(label) of every token.
+class LossRecorder final : public LossRule {
+ public:
+  explicit LossRecorder(std::vector<float>& losses) : losses_(losses) {}
+  void weigh(const TokenLosses& tokens) override {
+    if (!tokens.rank.measuring()) losses_ = download(tokens.rank, tokens.losses);
+  }
+
+ private:
+  std::vector<float>& losses_;
+};
+
+class Verifier {
+ public:
+  Verifier(const VerifyObjectiveOptions& options, const FamilyRegistry& families,
+           const std::function<std::unique_ptr<Device>()>& make_device)
+      : options_(options), families_(families), make_device_(make_device) {}
+
+  // Lists the selected cases.
+  std::vector<ObjectiveCase> cases() {
+    std::vector<ObjectiveCase> all;
+    for (const CaseFile& file : kFiles) {
+      const std::filesystem::path path = options_.folder / file.name;
+      if (!Env::posix().status(path)) continue;
+      const json& content = files_[file.name] = parse_json_object(read_file(path, 64U << 20), path.string());
+      read(file.name, [&] {
+        for (const auto& [name, at] : content.at("cases").items())
+          all.push_back({file.name, file.objective ? file.objective : preference_objective(at), name});
+      });
+      if (std::string_view(file.name) == "pref.json") all.push_back({file.name, "dpo", kLogProbs});
+    }
+    if (all.empty()) {
+      throw invalid("the folder has no file with cases, such as pref.json",
+                    "give a folder with references of post-training")
+          .at(options_.folder.string());
+    }
+    select(all, options_.cases, "case", &ObjectiveCase::name);
+    select(all, options_.objectives, "objective", &ObjectiveCase::objective);
+    if (all.empty()) throw invalid("no case has both the chosen name and the chosen objective");
+    return all;
+  }
+
+  void run(ObjectiveCase& c) {
+    read(c.file, [&] {
+      if (c.name == kLogProbs) return log_probs(c);
+      const json& at = files_.at(c.file).at("cases").at(c.name);
+      const std::optional<Plan> plan = plan_of(c, at);
+      if (plan) train(c, at, *plan);
+    });
+  }
+
+ private:
+  static constexpr const char* kLogProbs = "log-probabilities";
+
+  void select(std::vector<ObjectiveCase>& all, const std::vector<std::string>& wanted, std::string_view what,
+              std::string ObjectiveCase::*member) const {
+    if (wanted.empty()) return;
+    std::set<std::string> known;
+    for (const ObjectiveCase& c : all) known.insert(c.*member);
+    for (const std::string& name : wanted) {
+      if (!known.contains(name)) {
+        throw invalid(fmt::format("there is no {} '{}' in the folder", what, name),
+                      fmt::format("choose {}", fmt::join(known, ", ")))
+            .at(options_.folder.string());
+      }
+    }
+    std::erase_if(
+        all, [&](const ObjectiveCase& c) { return std::ranges::find(wanted, c.*member) == wanted.end(); });
+  }
+
+  // Runs `work`, which reads the JSON file. Reports missing and wrong values with the file's name.
+  template <class Work>
+  void read(const std::string& file, const Work& work) const {
+    try {
+      work();
+    } catch (const json::exception& error) {
+      throw invalid(std::string("a value is missing or has another type: ") + error.what(),
+                    "give a folder in the format of this command")
+          .at((options_.folder / file).string());
+    }
+  }
+
+  SafetensorsFile tensors(const std::string& name) const {
+    return SafetensorsFile::open(options_.folder / (name + ".safetensors"));
+  }
+  std::filesystem::path model_folder(const std::string& name) const {
+    return options_.folder / "model" / name;
+  }
+  ModelConfig model_config(const std::string& name) const {
+    const std::filesystem::path path = model_folder(name) / "config.json";
+    ModelConfig model = read_model_config(read_file(path, 16U << 20), path.string(), families_);
+    model.moe.training = {};  // references are gradients of only the objective's loss
+    return model;
+  }
+
+  // Returns what to train. If the case needs something that is not built, sets why_not_built.
+  std::optional<Plan> plan_of(ObjectiveCase& c, const json& at) {
+    Plan plan;
+    const auto from = [&](const std::string& file, const auto& read_texts) {
+      const SafetensorsFile batch = tensors(file);
+      plan.where = batch.name();
+      plan.texts = read_texts(batch);
+    };
+    if (c.objective == "sft") {
+      const json& settings = at.at("settings");
+      if (settings.value("loss_type", "nll") != "nll") {
+        c.why_not_built = fmt::format("the loss '{}' is not built", settings.value("loss_type", ""));
+        return std::nullopt;
+      }
+      const bool whole = c.name.starts_with("whole_text");
+      from(whole ? "sft_whole_text_batch" : "sft_completion_only_batch",
+           [](const SafetensorsFile& file) { return texts_of(file, "", Marks::kLabels); });
+      return plan;
+    }
+    plan.preferences.emplace();
+    if (c.objective == "dpo") {
+      plan.preferences->method = PreferenceMethod::kDpo;
+      from("pref_batch", preference_texts);
+    } else if (c.objective == "kto") {
+      plan.preferences->method = PreferenceMethod::kKto;
+      from("kto_batch", single_texts);
+    } else if (c.objective == "orpo" || c.objective == "cpo") {
+      plan.preferences->method = c.objective == "orpo" ? PreferenceMethod::kOrpo : PreferenceMethod::kCpo;
+      from(c.objective + "_batch", [](const SafetensorsFile& file) {
+        return paired(texts_of(file, "chosen_", Marks::kLabels), texts_of(file, "rejected_", Marks::kLabels),
+                      file.name());
+      });
+    } else {
+      c.why_not_built = "this objective is not built";
+      return std::nullopt;
+    }
+    const std::string unknown = read_settings(at.at("settings"), plan);
+    if (!unknown.empty()) {
+      c.why_not_built = fmt::format("the setting '{}' is not built", unknown);
+      return std::nullopt;
+    }
+    try {
+      check_preferences(*plan.preferences);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kUnsupported) throw;
+      c.why_not_built = error.what();
+      return std::nullopt;
+    }
+    return plan;
+  }
+
+  void train(ObjectiveCase& c, const json& at, const Plan& plan) {
+    const ModelConfig model = model_config(plan.policy);
+    const data::Batch batch = batch_of(plan.texts, model.vocab, plan.where);
+    SessionSettings settings = settings_of(model, batch);
+    const json adamw = files_.at(c.file).value("adamw", json::object());
+    config::TrainerConfig adam;
+    adam.adam_beta1 = adamw.value("betas", std::vector<double>{0.9, 0.999}).at(0);
+    adam.adam_beta2 = adamw.value("betas", std::vector<double>{0.9, 0.999}).at(1);
+    adam.adam_eps = adamw.value("eps", 1e-8);
+    settings.optimizer = {.rules = update_rules_of(adam), .clip_norm = 0, .decay_all_parameters = false};
+    if (plan.preferences) {
+      settings.loss_rule =
+          preference_rule(*plan.preferences, [&](TrainingSession& session, ModelInstance& reference) {
+            load_weights(SafetensorsFolder::open(model_folder(plan.reference)), reference.store(),
+                         session.rank());
+          });
+    }
+    VerifiedSession session(make_device_(), settings, families_,
+                            SafetensorsFolder::open(model_folder(plan.policy)), batch);
+    const StepResult first = session.forward_backward();
+    number(c, "loss", first.loss, at.at("loss"), options_.tolerance);
+    for (const auto& [name, value] : first.metrics) {
+      const json metrics = at.value("metrics", json::object());
+      if (metrics.contains(name)) number(c, name, value, metrics.at(name), options_.tolerance);
+    }
+    norm(c, "gradient norm", first.gradient_norm, at.at("grad_norm"), options_.tolerance);
+    gradients(c, at, session);
+    std::size_t step = 0;
+    for (const json& point : at.value("trajectory", json::array())) {
+      const StepResult result = step == 0 ? first : session.forward_backward();
+      ++step;
+      number(c, fmt::format("step {}: loss", step), result.loss, point.at(0), options_.trajectory_tolerance);
+      norm(c, fmt::format("step {}: gradient norm", step), result.gradient_norm, point.at(1),
+           options_.trajectory_tolerance);
+      session.update(static_cast<std::int64_t>(step), files_.at(c.file).at("learning_rate"),
+                     adamw.value("weight_decay", 0.0));
+    }
+  }
+
+  void gradients(ObjectiveCase& c, const json& at, VerifiedSession& session) {
+    const std::string file = c.file.substr(0, c.file.find('.')) + "_grads";
+    const SafetensorsFile reference = tensors(file);
+    const json norms = at.value("grad_norms", json::object());
+    session.for_each_gradient([&](const std::string& name, const std::vector<float>& values) {
+      if (norms.contains(name))
+        norm(c, "gradient norm of " + name, norm_of(values), norms.at(name), options_.tolerance);
+      if (reference.find(c.name + "/" + name))
+        tensor(c, "gradient of " + name, values, reference, c.name + "/" + name);
+    });
+  }
+
+  // Compares the log-probabilities of every token and every answer, under the policy and the reference.
+  void log_probs(ObjectiveCase& c) {
+    const json& file = files_.at(c.file);
+    const SafetensorsFile reference = tensors("pref_grads");
+    const SafetensorsFile inputs = tensors("pref_batch");
+    const std::vector<Text> texts = texts_of(inputs, "", Marks::kMask);
+    for (const std::string model : {"policy", "reference"}) {
+      const ModelConfig config = model_config(model);
+      const data::Batch batch = batch_of(texts, config.vocab, inputs.name());
+      const std::vector<float> losses = losses_of(model, config, batch);
+      const std::size_t columns = integers(inputs, "input_ids").front().size() - 1;
+      std::vector<float> all(texts.size() * columns, 0.0F);
+      for (std::size_t row = 0; row < texts.size(); ++row) {
+        double sum = 0;
+        const auto begin = static_cast<std::size_t>(batch.document_starts[row]);
+        for (std::size_t t = 0; t + 1 < texts[row].ids.size(); ++t) {
+          if (batch.loss_mask[begin + t] == 0) continue;
+          all[row * columns + t] = -losses[begin + t];
+          sum -= static_cast<double>(losses[begin + t]);
+        }
+        const bool chosen = row < texts.size() / 2;
+        const std::string key = model + (chosen ? "_chosen_logps" : "_rejected_logps");
+        const std::size_t pair = chosen ? row : row - texts.size() / 2;
+        if (file.contains(key))
+          number(c, fmt::format("{} {}", key, pair), sum, file.at(key).at(pair), options_.tolerance);
+      }
+      const std::string name = model + "_per_token_logps";
+      if (reference.find(name)) tensor(c, name, all, reference, name);
+    }
+  }
+
+  std::vector<float> losses_of(const std::string& model, const ModelConfig& config,
+                               const data::Batch& batch) {
+    std::vector<float> losses;
+    SessionSettings settings = settings_of(config, batch);
+    settings.loss_rule = [&losses] { return std::make_unique<LossRecorder>(losses); };
+    VerifiedSession(make_device_(), settings, families_, SafetensorsFolder::open(model_folder(model)), batch)
+        .forward_backward();
+    return losses;
+  }
+
+  static void number(ObjectiveCase& c, std::string name, double value, double reference, double limit) {
+    const double error = std::abs(value - reference) / std::max(std::abs(reference), 1.0);
+    c.checks.push_back({std::move(name), value, reference, error, limit});
+  }
+  static void norm(ObjectiveCase& c, std::string name, double value, double reference, double limit) {
+    const double difference = std::abs(value - reference);
+    const double error = difference == 0 ? 0 : difference / std::abs(reference);
+    c.checks.push_back({std::move(name), value, reference, error, limit});
+  }
+  void tensor(ObjectiveCase& c, std::string name, const std::vector<float>& values,
+              const SafetensorsFile& file, const std::string& key) const {
+    const TensorView expected = *file.find(key);
+    if (expected.dtype != DType::kF32 || expected.data.size() != 4 * values.size())
+      throw invalid(fmt::format("tensor '{}' must be fp32 with {} elements", key, values.size()))
+          .at(file.name());
+    double largest = 0, difference = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      float b = 0;
+      std::memcpy(&b, expected.data.data() + 4 * i, 4);
+      const double d = std::abs(static_cast<double>(values[i]) - static_cast<double>(b));
+      // std::max() would drop a NaN in its second argument.
+      difference = std::isnan(d) ? d : std::max(difference, d);
+      largest = std::max(largest, std::abs(static_cast<double>(b)));
+      if (std::isnan(difference)) break;
+    }
+    const double error = difference == 0 ? 0 : difference / largest;
+    c.checks.push_back({std::move(name), difference, largest, error, options_.tolerance});
+  }
+
+  const VerifyObjectiveOptions& options_;
+  const FamilyRegistry& families_;
+  const std::function<std::unique_ptr<Device>()>& make_device_;
+  std::map<std::string, json> files_;
+};
+
+}  // namespace
+
+bool ObjectiveCase::passed() const {
+  return why_not_built.empty() && !checks.empty() &&
+         std::ranges::all_of(checks, [](const ObjectiveCheck& check) { return check.passed(); });
+}
+
+bool ObjectiveReport::passed() const {
+  return !cases.empty() && std::ranges::all_of(cases, [](const ObjectiveCase& c) { return c.passed(); });
+}
+
+ObjectiveReport verify_objectives(const VerifyObjectiveOptions& options, const FamilyRegistry& families,
+                                  const std::function<std::unique_ptr<Device>()>& make_device,
+                                  const std::function<void(const ObjectiveCase&)>& progress) {
+  Verifier verifier(options, families, make_device);
+  ObjectiveReport report{verifier.cases()};
+  for (ObjectiveCase& c : report.cases) {
+    if (progress) progress(c);
+    verifier.run(c);
+  }
+  return report;
+}
+
+}  // namespace primus

@@ -1,0 +1,69 @@
+// Compares the losses of post-training with TRL: a small folder of references, and any other folder.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/error.h"
+#include "lm/verify/verify_objective.h"
+#include "turbo/cpu/cpu_kernels.h"
+
+namespace primus {
+namespace {
+
+const std::filesystem::path kFolder = std::filesystem::path(PRIMUS_SOURCE_DIR) / "tests/golden/posttrain";
+
+ObjectiveReport verified(const VerifyObjectiveOptions& options) {
+  return verify_objectives(options, builtin_families(), [] { return turbo::make_cpu_device(1); });
+}
+
+void expect_verified(const ObjectiveReport& report) {
+  for (const ObjectiveCase& c : report.cases) {
+    EXPECT_EQ(c.why_not_built, "") << c.name;
+    for (const ObjectiveCheck& check : c.checks) {
+      EXPECT_TRUE(check.passed()) << c.name << ", " << check.name << ": " << check.value << ", reference "
+                                  << check.reference << ", error " << check.error;
+    }
+  }
+}
+
+// tests/golden/posttrain: Qwen2 with biases and tied embeddings.
+TEST(ObjectiveGolden, EveryCaseEqualsTrl) {
+  const ObjectiveReport report = verified({.folder = kFolder});
+  EXPECT_GE(report.cases.size(), 30U);
+  expect_verified(report);
+  EXPECT_TRUE(report.passed());
+}
+
+TEST(ObjectiveGolden, CasesAreChosenByNameAndObjective) {
+  const ObjectiveReport one = verified({.folder = kFolder, .cases = {"kto"}});
+  ASSERT_EQ(one.cases.size(), 1U);
+  EXPECT_EQ(one.cases[0].objective, "kto");
+  // Loss, metrics, norms and gradients of all weights, and six points of the trajectory.
+  EXPECT_GT(one.cases[0].checks.size(), 60U);
+  EXPECT_EQ(verified({.folder = kFolder, .cases = {"orpo", "sigmoid"}, .objectives = {"orpo"}}).cases.size(),
+            1U);
+  EXPECT_THROW(verified({.folder = kFolder, .cases = {"kot"}}), Error);
+  EXPECT_THROW(verified({.folder = kFolder, .objectives = {"grpo"}}), Error);
+  EXPECT_THROW(verified({.folder = kFolder / "model"}), Error);
+}
+
+TEST(ObjectiveGolden, ASmallErrorIsFound) {
+  const ObjectiveReport report =
+      verified({.folder = kFolder, .cases = {"hinge"}, .tolerance = 1e-12, .trajectory_tolerance = 1e-12});
+  EXPECT_FALSE(report.passed());
+}
+
+// Every case that is built, of a folder that the variable names; takes minutes for large models.
+TEST(ObjectiveGolden, OtherFolders) {
+  const char* const folder = std::getenv("PRIMUS_POSTTRAIN_GOLDENS");
+  if (!folder) GTEST_SKIP() << "PRIMUS_POSTTRAIN_GOLDENS is not set";
+  ObjectiveReport report = verified({.folder = folder});
+  std::erase_if(report.cases, [](const ObjectiveCase& c) { return !c.why_not_built.empty(); });
+  EXPECT_FALSE(report.cases.empty());
+  expect_verified(report);
+}
+
+}  // namespace
+}  // namespace primus

@@ -92,7 +92,8 @@ std::optional<std::string> warning_on_adapters(const Path& folder, Env& env) {
   for (const char* name : {"adapter_model.safetensors", "adapter_model.bin"}) {
     if (!env.status(folder / name)) continue;
     return fmt::format(
-        "'{}' is ignored: Primus does not read adapters of PEFT that are next to a model. To include them, move "
+        "'{}' is ignored: Primus does not read adapters of PEFT that are next to a model. To include them, "
+        "move "
         "them and adapter_config.json to their own folder, and give that folder",
         (folder / name).string());
   }

@@ -266,18 +266,31 @@ struct Forward {
     }
   }
 
+  // With one token, fetching instructions takes longer than computing. So the warp first chooses among
+  // made-up logits, without results, while the previous kernel still computes the logits.
   PRIMUS_DEVICE void operator()() const {
-    Scratch& s = shared<Scratch>();
+    struct Memory {
+      Scratch s;
+      float made_up[kMaxExperts];
+    };
+    Memory& m = shared<Memory>();
     let_next_begin();
-    wait_for_previous();
     const std::int64_t token = block();
-    const float* x = logits + token * n;
-    choose_experts(token, x, s);
-    score_chosen(rule, x, n, s);
-    const float scale = rule.normalise ? rule.scale / sum_of_chosen(rule, s) : rule.scale;
-    for (int i = lane(); i < rule.top_k; i += kWarp) {
-      experts[token * rule.top_k + i] = s.chosen[i];
-      weights[token * rule.top_k + i] = s.chosen_scores[i] * scale;
+    const bool rehearses = !given && rule.forced == RouterRule::Forced::kNo;
+    for (int e = lane(); e < n; e += kWarp) m.made_up[e] = static_cast<float>(e);
+    warp_barrier();
+    PRIMUS_UNROLL_BY(1)
+    for (int pass = rehearses ? 0 : 1; pass < 2; ++pass) {
+      if (pass == 1) wait_for_previous();
+      const float* x = pass == 1 ? logits + token * n : m.made_up;
+      choose_experts(token, x, m.s);
+      score_chosen(rule, x, n, m.s);
+      const float scale = rule.normalise ? rule.scale / sum_of_chosen(rule, m.s) : rule.scale;
+      for (int i = lane(); pass == 1 && i < rule.top_k; i += kWarp) {
+        experts[token * rule.top_k + i] = m.s.chosen[i];
+        weights[token * rule.top_k + i] = m.s.chosen_scores[i] * scale;
+      }
+      warp_barrier();
     }
   }
 };

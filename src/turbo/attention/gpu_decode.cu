@@ -207,7 +207,8 @@ struct DecodeRun {
   }
 };
 
-// Joins the results of the runs in order, with one block per row and head, and one thread per column.
+// Joins the results of the runs in order. A thread computes one column, and a block up to kThreads columns of
+// one row and head.
 template <class T>
 struct DecodeMerge {
   static constexpr int kThreads = 128;
@@ -220,32 +221,37 @@ struct DecodeMerge {
 
   PRIMUS_DEVICE void operator()() const {
     let_next_begin();
-    const int item = static_cast<int>(block()), head = item % heads, row = item / heads;
-    T* to = out + block() * head_dim;
+    const int pieces = (head_dim + kThreads - 1) / kThreads, item = static_cast<int>(block()) / pieces;
+    const int head = item % heads, row = item / heads;
+    const int i = static_cast<int>(block()) % pieces * kThreads + thread();
+    T* to = out + static_cast<std::int64_t>(item) * head_dim;
     const bool has_row = queries.has(row);
     const Query query = has_row ? queries.at(row) : Query{};
     wait_for_previous();
+    if (i >= head_dim) return;
     if (!has_row) {
-      for (int i = thread(); i < head_dim; i += kThreads) to[i] = T{};
+      to[i] = T{};
       return;
     }
     const int count = (query.end - 1) / length - query.begin / length + 1, size = head_dim + 2;
-    const float* from = parts + block() * runs * size;
+    const float* from = parts + static_cast<std::int64_t>(item) * runs * size;
     const float sink = sinks ? to_float(sinks[head]) * kLog2E : -infinity();
     float maximum = sink;
     PRIMUS_UNROLL_BY(8)
     for (int run = 0; run < count; ++run) maximum = ::fmaxf(maximum, from[run * size]);
-    for (int i = thread(); i < head_dim; i += kThreads) {
-      float sum = 0, total = sinks ? exp2_flushed(sink - maximum) : 0.0F;
-      PRIMUS_UNROLL_BY(8)
-      for (int run = 0; run < count; ++run) {
-        const float* part = from + run * size;
-        const float weight = exp2_flushed(part[0] - maximum);
-        total = multiply_add(part[1], weight, total);
-        sum = multiply_add(part[2 + i], weight, sum);
-      }
-      to[i] = from_float<T>(sum / total);
+    float sum = 0, total = sinks ? exp2_flushed(sink - maximum) : 0.0F;
+    PRIMUS_UNROLL_BY(8)
+    for (int run = 0; run < count; ++run) {
+      const float* part = from + run * size;
+      const float weight = exp2_flushed(part[0] - maximum);
+      total = multiply_add(part[1], weight, total);
+      sum = multiply_add(part[2 + i], weight, sum);
     }
+    to[i] = from_float<T>(sum / total);
+  }
+
+  static std::int64_t blocks_of(std::int64_t heads, std::int64_t head_dim) {
+    return heads * blocks_for(head_dim, kThreads);
   }
 };
 
@@ -289,7 +295,7 @@ void decode(Context& context, const PagedAttention& a) {
              a.k_stride, a.v_stride, heads, kv_heads, group, head_tiles, runs,
              (capped ? a.score_cap : a.scale) * kLog2E, capped ? a.scale / a.score_cap : 0.0F},
          static_cast<std::size_t>(kWarpsOfRun * kHeads * Run::kPart) * sizeof(float));
-  launch(context, a.tokens * a.heads,
+  launch(context, DecodeMerge<T>::blocks_of(a.tokens * a.heads, Run::kDim),
          DecodeMerge<T>{queries, parts, optional<T>(context, a.sinks), context.data<T>(a.out), heads,
                         Run::kDim, runs, Run::kLength});
 }
@@ -306,7 +312,7 @@ void decode_latents(Context& context, const PagedAttention& a) {
                        heads, kv_heads, group, head_tiles, runs, static_cast<int>(a.head_dim), value_dim,
                        a.scale * kLog2E},
          sizeof(DecodeLatents::Memory));
-  launch(context, a.tokens * a.heads,
+  launch(context, DecodeMerge<T>::blocks_of(a.tokens * a.heads, value_dim),
          DecodeMerge<T>{queries, parts, optional<T>(context, a.sinks), context.data<T>(a.out), heads,
                         value_dim, runs, DecodeLatents::kLength});
 }

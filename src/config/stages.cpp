@@ -28,6 +28,14 @@ std::vector<std::string_view> names_of_stages() {
   return names;
 }
 
+std::vector<std::string_view> stages_with_dataset_name() {
+  std::vector<std::string_view> names;
+  for (const Stage& stage : kStages) {
+    if (stage.material != Material::kText) names.push_back(stage.name);
+  }
+  return names;
+}
+
 std::string_view help_of_stages() {
   static const std::string help = [] {
     std::string text = "kind of training: ";
@@ -53,6 +61,8 @@ bool separates_documents(const TrainerConfig& config) {
       return config.reset_attention_mask;
     case Material::kConversations:
       return config.enable_packed_sequences && config.use_packed_attention;
+    case Material::kPreferences:
+      return true;
   }
   return false;
 }

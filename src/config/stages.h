@@ -16,6 +16,7 @@ struct TrainerConfig;
 enum class Material : std::uint8_t {
   kText,           // data_path and related keys, or mock_data
   kConversations,  // sft_dataset_name
+  kPreferences,    // sft_dataset_name, with answers that are compared
 };
 
 struct Stage {
@@ -29,6 +30,8 @@ struct Stage {
 std::span<const Stage> stages();
 // Returns the choices of the key `stage`, and its help text.
 std::vector<std::string_view> names_of_stages();
+// Returns the stages that read sft_dataset_name.
+std::vector<std::string_view> stages_with_dataset_name();
 std::string_view help_of_stages();
 // Returns the row of `config.stage`, which must be a valid choice of the key.
 const Stage& stage_of(const TrainerConfig& config);

@@ -54,7 +54,7 @@ constexpr std::array<Unsupported, 9> kUnsupportedOfMessages = {
      {"audio", "a message has audio", kTextOnly},
      {"videos", "a message has videos", kTextOnly}}};
 constexpr std::string_view kPreferences =
-    "Primus does not support preference learning: keep the chosen answer as 'response'";
+    "train on pairs of answers with 'primus train dpo', or keep the chosen answer as 'response'";
 constexpr std::array<Unsupported, 11> kUnsupported = {
     {{"tools", "the conversation has tools", kNoTools},
      {"functions", "the conversation has functions", kNoTools},

@@ -147,13 +147,6 @@ void read_objects(const std::vector<InputFile>& files, PartFn visit) {
   }
 }
 
-void read_object(const Place& place, const std::string& file, Members members, Conversation& out) {
-  unicode::require_valid(place.text, file, place.line);
-  JsonReader json(place.text, file, {.first_line = place.line, .python = true});
-  read_conversation(json, out, members);
-  json.finish();
-}
-
 Error at_line(Error error, const Place& place, const std::string& file) {
   if (error.location().empty()) error.at(fmt::format("{}:{}", file, place.line));
   if (place.text.find_first_not_of("{ \t\r") == std::string_view::npos) {
@@ -367,30 +360,45 @@ std::vector<std::string> notes_on_content(const TokenizedConversations& read, st
 
 namespace {
 
-// A record after reading and tokenizing.
+// A record, or the reason why it is broken.
 struct Done {
-  LearnedTokens tokens;
-  std::vector<std::string> unused, replaced;
-  bool unanswered = false;
+  TokenizedRecord record;
   std::optional<Error> error;
 };
 
-void tokenize(const Place& place, const std::string& file, const ConversationWriter& writer,
-              const ReadOptions& options, Conversation& conversation, Done& out) {
-  read_object(place, file, writer.members(), conversation);
-  out.unused = conversation.unused;
-  out.replaced = conversation.replaced;
-  out.unanswered = conversation.ends_unanswered();
-  if (!conversation.messages.empty()) return writer.write(conversation, out.tokens);
-  for (const std::int32_t id : conversation.ids) {
-    if (id < options.vocab_size) continue;
-    throw invalid(fmt::format("token {} is outside the vocabulary of {}", id, options.vocab_size),
-                  "the data were made with another tokenizer: use that one");
+class ConversationReader final : public RecordReader {
+ public:
+  ConversationReader(const ConversationWriter& writer, std::int64_t vocab_size)
+      : writer_(writer), vocab_size_(vocab_size) {}
+
+  void prepare(std::size_t /*slots*/, int threads) override {
+    scratch_.resize(static_cast<std::size_t>(threads));
   }
-  out.tokens.ids = conversation.ids;
-  out.tokens.learned = conversation.learned;
-  out.tokens.starts = conversation.starts;
-}
+  std::string_view name() const override { return "a conversation"; }
+
+  void read(JsonReader& json, std::size_t /*slot*/, int thread, TokenizedRecord& out) override {
+    Conversation& conversation = scratch_[static_cast<std::size_t>(thread)];
+    read_conversation(json, conversation, writer_.members());
+    json.finish();
+    out.unused = conversation.unused;
+    out.replaced = conversation.replaced;
+    out.unanswered = conversation.ends_unanswered();
+    if (!conversation.messages.empty()) return writer_.write(conversation, out.tokens);
+    for (const std::int32_t id : conversation.ids) {
+      if (id < vocab_size_) continue;
+      throw invalid(fmt::format("token {} is outside the vocabulary of {}", id, vocab_size_),
+                    "the data were made with another tokenizer: use that one");
+    }
+    out.tokens.ids = conversation.ids;
+    out.tokens.learned = conversation.learned;
+    out.tokens.starts = conversation.starts;
+  }
+
+ private:
+  const ConversationWriter& writer_;
+  const std::int64_t vocab_size_;
+  std::vector<Conversation> scratch_;  // one for each thread
+};
 
 // Appends a record to the result, or counts the record as broken.
 void add(const Done& one, const Place& place, const std::string& file, const ReadOptions& options,
@@ -404,14 +412,15 @@ void add(const Done& one, const Place& place, const std::string& file, const Rea
     return;
   }
   const auto here = [&] { return fmt::format("{}:{}", file, place.line); };
-  for (const std::string& key : one.unused) ++all.unused[key];
-  for (const std::string& key : one.replaced) ++all.replaced[key];
-  if (!one.replaced.empty() && all.first_replaced.empty()) all.first_replaced = here();
-  if (one.unanswered && all.unanswered++ == 0) all.first_unanswered = here();
+  const TokenizedRecord& record = one.record;
+  for (const std::string& key : record.unused) ++all.unused[key];
+  for (const std::string& key : record.replaced) ++all.replaced[key];
+  if (!record.replaced.empty() && all.first_replaced.empty()) all.first_replaced = here();
+  if (record.unanswered && all.unanswered++ == 0) all.first_unanswered = here();
   const auto begin = static_cast<std::int64_t>(all.ids.size());
-  all.ids.insert(all.ids.end(), one.tokens.ids.begin(), one.tokens.ids.end());
-  all.learned.insert(all.learned.end(), one.tokens.learned.begin(), one.tokens.learned.end());
-  const std::vector<std::int64_t>& starts = one.tokens.starts;
+  all.ids.insert(all.ids.end(), record.tokens.ids.begin(), record.tokens.ids.end());
+  all.learned.insert(all.learned.end(), record.tokens.learned.begin(), record.tokens.learned.end());
+  const std::vector<std::int64_t>& starts = record.tokens.starts;
   for (std::size_t k = 1; k < starts.size(); ++k) all.ends.push_back(begin + starts[k]);
   all.ends.push_back(static_cast<std::int64_t>(all.ids.size()));
 }
@@ -420,6 +429,12 @@ void add(const Done& one, const Place& place, const std::string& file, const Rea
 
 TokenizedConversations read_conversations(const std::vector<InputFile>& files,
                                           const ConversationWriter& writer, const ReadOptions& options) {
+  ConversationReader reader(writer, options.vocab_size);
+  return read_records(files, reader, options);
+}
+
+TokenizedConversations read_records(const std::vector<InputFile>& files, RecordReader& reader,
+                                    const ReadOptions& options) {
   using Clock = std::chrono::steady_clock;
   constexpr std::int64_t kGrain = 16;
   ThreadPool pool(options.workers > 0
@@ -427,7 +442,6 @@ TokenizedConversations read_conversations(const std::vector<InputFile>& files,
                       : static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 64u)));
   TokenizedConversations all;
   std::vector<Done> done;
-  std::vector<Conversation> scratch(static_cast<std::size_t>(pool.size()));
   const Clock::time_point began = Clock::now();
   std::uint64_t bytes_total = 0, bytes_before = 0;
   for (const InputFile& file : files) bytes_total += file.size;
@@ -442,21 +456,27 @@ TokenizedConversations read_conversations(const std::vector<InputFile>& files,
         if (file.path.string() == current) current_size = file.size;
     }
     done.resize(std::max(done.size(), part.objects.size()));
+    reader.prepare(part.objects.size(), pool.size());
     pool.parallel_for(static_cast<std::int64_t>(part.objects.size()), kGrain,
                       [&](std::int64_t begin, std::int64_t end, int thread) {
                         for (std::int64_t i = begin; i < end; ++i) {
                           const auto at = static_cast<std::size_t>(i);
                           done[at].error.reset();
                           try {
-                            tokenize(part.objects[at], part.file, writer, options,
-                                     scratch[static_cast<std::size_t>(thread)], done[at]);
+                            const Place& place = part.objects[at];
+                            unicode::require_valid(place.text, part.file, place.line);
+                            JsonReader json(place.text, part.file,
+                                            {.first_line = place.line, .python = true});
+                            reader.read(json, at, thread, done[at].record);
                           } catch (const Error& error) {
                             done[at].error = at_line(error, part.objects[at], part.file);
                           }
                         }
                       });
-    for (std::size_t i = 0; i < part.objects.size(); ++i)
+    for (std::size_t i = 0; i < part.objects.size(); ++i) {
       add(done[i], part.objects[i], part.file, options, all);
+      if (!done[i].error) reader.added(i);
+    }
     all.read += static_cast<std::int64_t>(part.objects.size());
     if (options.progress) {
       options.progress({part.file, std::min(bytes_total, bytes_before + part.position), bytes_total,
@@ -466,8 +486,8 @@ TokenizedConversations read_conversations(const std::vector<InputFile>& files,
   });
   if (all.skipped > 0 && all.ends.empty()) {
     throw invalid(
-        fmt::format("none of {} records is a conversation; the first: {}", all.read, all.first_skipped),
-        "'primus data conversations' shows what is read");
+        fmt::format("none of {} records is {}; the first: {}", all.read, reader.name(), all.first_skipped),
+        "docs/formats/conversations.md describes the records");
   }
   // Frees unused capacity, because the arrays are kept for a long time.
   all.ids.shrink_to_fit();

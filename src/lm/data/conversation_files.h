@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/system/thread_pool.h"
 #include "lm/data/conversation_format.h"
 #include "lm/data/corpus.h"
 #include "lm/data/dataset.h"
@@ -78,5 +79,30 @@ struct ReadOptions {
 // >= vocab_size; with skip_bad, throws only if all records are invalid.
 TokenizedConversations read_conversations(const std::vector<InputFile>& files,
                                           const ConversationWriter& writer, const ReadOptions& options);
+
+// One record after reading and tokenizing.
+struct TokenizedRecord {
+  LearnedTokens tokens;                       // the texts of the record, concatenated (LearnedTokens::starts)
+  std::vector<std::string> unused, replaced;  // as in Conversation
+  bool unanswered = false;                    // whether a conversation ends without an answer
+};
+// How read_records() reads one kind of record. read() may be called from several threads at once, and
+// added() is called from one thread, in the order of the files.
+class RecordReader {
+ public:
+  virtual ~RecordReader() = default;
+  // Reads one object into `out`, whose old content is replaced. `slot`: number of the object among the
+  // objects that are read together; `thread`: number of the calling thread. Throws Error(kInvalid).
+  virtual void read(JsonReader& json, std::size_t slot, int thread, TokenizedRecord& out) = 0;
+  // Called with the number of objects that will be read together, and with the number of threads.
+  virtual void prepare(std::size_t slots, int threads) = 0;
+  // The record of this slot was added to the result.
+  virtual void added(std::size_t /*slot*/) {}
+  // Returns the name of a valid record, for messages: "a conversation".
+  virtual std::string_view name() const = 0;
+};
+// Reads the files like read_conversations(), with another reader.
+TokenizedConversations read_records(const std::vector<InputFile>& files, RecordReader& reader,
+                                    const ReadOptions& options);
 
 }  // namespace primus::data

@@ -62,13 +62,46 @@ class FirstFit {
   std::vector<std::int64_t> room_;
 };
 
-// Returns the number of learned labels of a conversation after truncation to one sequence.
-std::int64_t labels_of(const TokenizedConversations& all, std::size_t conversation, std::int64_t seq_length) {
-  const std::int64_t kept = std::min(all.tokens(conversation), seq_length + 1);
-  // The first token is not a label.
-  const auto learned = all.learned.begin() + all.begin(conversation);
-  return kept > 1 ? std::count(learned + 1, learned + kept, std::uint8_t{1}) : 0;
-}
+// The units of supervised fine-tuning: each conversation is a unit.
+class ConversationUnits final : public TrainingUnits {
+ public:
+  explicit ConversationUnits(TokenizedConversations all) : all_(std::move(all)) {}
+
+  const TokenizedConversations& texts() const override { return all_; }
+  std::string_view noun() const override { return "conversations"; }
+  std::size_t size() const override { return all_.size(); }
+  std::int64_t tokens(std::size_t unit) const override { return all_.tokens(unit); }
+  std::int64_t kept(std::size_t unit, std::int64_t room) const override {
+    return std::min(all_.tokens(unit), room);
+  }
+  std::int64_t labels(std::size_t unit, std::int64_t room) const override {
+    const std::int64_t length = kept(unit, room);
+    // The first token is not a label.
+    const auto learned = all_.learned.begin() + all_.begin(unit);
+    return length > 1 ? std::count(learned + 1, learned + length, std::uint8_t{1}) : 0;
+  }
+  void write(std::size_t unit, std::int64_t room, std::span<std::int32_t> tokens,
+             std::span<float> mask) const override {
+    const std::int64_t begin = all_.begin(unit), length = kept(unit, room);
+    std::copy_n(all_.ids.begin() + begin, length, tokens.begin());
+    for (std::int64_t k = 1; k < length; ++k) {
+      if (all_.learned[static_cast<std::size_t>(begin + k)] != 0) mask[static_cast<std::size_t>(k - 1)] = 1;
+    }
+  }
+  void documents(std::size_t unit, std::int64_t room, std::vector<UnitDocument>& out) const override {
+    out.push_back({.tokens = kept(unit, room)});
+  }
+  void hash(std::size_t unit, std::int64_t room,
+            FunctionRef<void(const void*, std::size_t)> update) const override {
+    const auto begin = static_cast<std::size_t>(all_.begin(unit)),
+               length = static_cast<std::size_t>(kept(unit, room));
+    update(all_.ids.data() + begin, length * sizeof(std::int32_t));
+    update(all_.learned.data() + begin, length);
+  }
+
+ private:
+  const TokenizedConversations all_;
+};
 
 std::int32_t pad_of(const Tokenizer& tokenizer) {
   const SpecialIds& special = tokenizer.special_ids();
@@ -90,60 +123,59 @@ struct SftDataset::Order {
   std::array<std::shared_ptr<const Epoch>, 2> kept;
 };
 
-SftDataset::SftDataset(std::shared_ptr<const TokenizedConversations> conversations,
-                       const std::vector<std::uint32_t>& which, const Layout& layout, std::string description)
-    : conversations_(std::move(conversations)),
+SftDataset::SftDataset(std::shared_ptr<const TrainingUnits> units, const std::vector<std::uint32_t>& which,
+                       const Layout& layout, std::string description)
+    : units_(std::move(units)),
       layout_(layout),
       description_(std::move(description)),
       order_(std::make_unique<Order>()) {
   fill(usable(which));
   if (!learned_.empty()) return;
   if (which.empty())
-    throw invalid(fmt::format("{}: this share of the data has no conversations", description_),
+    throw invalid(fmt::format("{}: this share of the data has no {}", description_, units_->noun()),
                   "increase its share: split=90,10,0 trains on 90 % and holds out 10 %");
   std::int64_t shortest = std::numeric_limits<std::int64_t>::max(), longest = 0;
   for (const std::uint32_t i : which) {
-    shortest = std::min(shortest, conversations_->tokens(i));
-    longest = std::max(longest, conversations_->tokens(i));
+    shortest = std::min(shortest, units_->tokens(i));
+    longest = std::max(longest, units_->tokens(i));
   }
   throw invalid(
-      fmt::format("{}: none of {} conversations has answer tokens within seq_length ({} tokens); they have "
+      fmt::format("{}: none of {} {} has answer tokens within seq_length ({} tokens); they have "
                   "{} to {} tokens",
-                  description_, which.size(), layout.seq_length, shortest, longest),
+                  description_, which.size(), units_->noun(), layout.seq_length, shortest, longest),
       counts_.too_long > 0
           ? fmt::format("{} are longer than seq_length ({}): increase seq_length", counts_.too_long,
                         layout.seq_length)
-          : fmt::format("a non-empty answer must begin within seq_length: increase seq_length (up to the "
-                        "model's max_position_embeddings), or shorten the questions; 'primus "
-                        "data conversations --seq-length {}' shows what is learned",
-                        layout.seq_length));
+          : fmt::format(
+                "a non-empty answer must begin within seq_length: increase seq_length (up to the "
+                "model's max_position_embeddings), or shorten the questions{}",
+                units_->has_roles()
+                    ? ""
+                    : fmt::format("; 'primus data conversations --seq-length {}' shows what is learned",
+                                  layout.seq_length)));
 }
 
 SftDataset::~SftDataset() = default;
 
 std::int64_t SftDataset::size() const { return std::numeric_limits<std::int64_t>::max(); }
 
-std::int64_t SftDataset::kept_tokens(std::uint32_t conversation) const {
-  return std::min(conversations_->tokens(conversation), layout_.seq_length + 1);
-}
-
-// Returns those conversations that have a learned token, and counts the others.
+// Returns those units that have a learned token, and counts the others.
 std::vector<std::uint32_t> SftDataset::usable(const std::vector<std::uint32_t>& which) {
   std::vector<std::uint32_t> kept;
   for (const std::uint32_t i : which) {
-    const std::int64_t kept_length = kept_tokens(i);
-    const bool cut = conversations_->tokens(i) > kept_length;
+    const std::int64_t kept_length = units_->kept(i, room());
+    const bool cut = units_->tokens(i) > kept_length;
     if (cut && layout_.leave_out_long) {
       ++counts_.too_long;
       continue;
     }
-    const std::int64_t labels = labels_of(*conversations_, i, layout_.seq_length);
+    const std::int64_t labels = units_->labels(i, room());
     if (labels == 0) {
       ++counts_.nothing_to_learn;
       continue;
     }
     kept.push_back(i);
-    ++counts_.conversations;
+    ++counts_.units;
     counts_.truncated += cut ? 1 : 0;
     counts_.tokens += kept_length;
     counts_.learned += labels;
@@ -151,32 +183,33 @@ std::vector<std::uint32_t> SftDataset::usable(const std::vector<std::uint32_t>& 
   return kept;
 }
 
-void SftDataset::fill(const std::vector<std::uint32_t>& conversations) {
-  if (conversations.empty()) return;
+void SftDataset::fill(const std::vector<std::uint32_t>& units) {
+  if (units.empty()) return;
   std::vector<std::vector<std::uint32_t>> samples;
   if (!layout_.pack) {
-    for (const std::uint32_t i : conversations) samples.push_back({i});
+    for (const std::uint32_t i : units) samples.push_back({i});
   } else {
-    std::vector<std::uint32_t> order = conversations;
+    std::vector<std::uint32_t> order = units;
     if (layout_.random_fit) {
       shuffle(order, layout_.seed, Shuffle::kPacks);
     } else if (layout_.shuffle) {
-      // Packing the longest conversations first leaves the least unused space.
-      std::ranges::stable_sort(order, std::greater<>(), [this](std::uint32_t i) { return kept_tokens(i); });
+      // Packing the longest units first leaves the least unused space.
+      std::ranges::stable_sort(order, std::greater<>(),
+                               [this](std::uint32_t i) { return units_->kept(i, room()); });
     }
-    FirstFit bins(order.size(), layout_.seq_length + 1);
+    FirstFit bins(order.size(), room());
     for (const std::uint32_t i : order) {
-      const std::size_t bin = bins.put(kept_tokens(i));
+      const std::size_t bin = bins.put(units_->kept(i, room()));
       if (bin >= samples.size()) samples.resize(bin + 1);
       samples[bin].push_back(i);
     }
   }
   for (const std::vector<std::uint32_t>& sample : samples) {
     std::int64_t learned = 0;
-    for (const std::uint32_t i : sample) learned += labels_of(*conversations_, i, layout_.seq_length);
+    for (const std::uint32_t i : sample) learned += units_->divisor(i, room());
     members_.insert(members_.end(), sample.begin(), sample.end());
     ends_.push_back(members_.size());
-    learned_.push_back(checked_cast<std::int32_t>(learned, "learned tokens of a sample"));
+    learned_.push_back(checked_cast<std::int32_t>(learned, "divisor of a sample"));
   }
 }
 
@@ -202,27 +235,45 @@ std::size_t SftDataset::sample_of(std::int64_t draw) const {
 void SftDataset::sample(std::int64_t draw, std::span<std::int32_t> tokens, std::span<float> loss_mask) const {
   std::ranges::fill(tokens, layout_.pad);
   std::ranges::fill(loss_mask, 0.0F);
-  std::int64_t at = 0;
+  std::size_t at = 0;
   for (const std::uint32_t i : contents(sample_of(draw))) {
-    const std::int64_t begin = conversations_->begin(i), length = kept_tokens(i);
-    std::copy_n(conversations_->ids.begin() + begin, length, tokens.begin() + at);
-    for (std::int64_t k = 1; k < length; ++k) {
-      if (conversations_->learned[static_cast<std::size_t>(begin + k)] != 0)
-        loss_mask[static_cast<std::size_t>(at + k - 1)] = 1;
-    }
-    at += length;
+    units_->write(i, room(), tokens.subspan(at), loss_mask.subspan(std::min(at, loss_mask.size())));
+    at += static_cast<std::size_t>(units_->kept(i, room()));
   }
+}
+
+std::vector<UnitDocument> SftDataset::texts_of(std::size_t sample) const {
+  std::vector<UnitDocument> texts;
+  for (const std::uint32_t i : contents(sample)) units_->documents(i, room(), texts);
+  return texts;
 }
 
 void SftDataset::document_starts(std::int64_t draw, std::vector<std::int32_t>& starts) const {
   starts.clear();
   std::int64_t at = 0;
-  for (const std::uint32_t i : contents(sample_of(draw))) {
+  for (const UnitDocument& text : texts_of(sample_of(draw))) {
     if (at < layout_.seq_length) starts.push_back(static_cast<std::int32_t>(at));
-    at += kept_tokens(i);
+    at += text.tokens;
   }
   // The padding is a separate document.
   if (at < layout_.seq_length) starts.push_back(static_cast<std::int32_t>(at));
+}
+
+void SftDataset::document_marks(std::int64_t draw, std::vector<DocumentRole>& roles,
+                                std::vector<float>& values) const {
+  roles.clear();
+  values.clear();
+  if (!units_->has_roles()) return;
+  std::int64_t at = 0;
+  for (const UnitDocument& text : texts_of(sample_of(draw))) {
+    roles.push_back(text.role);
+    values.push_back(text.value);
+    at += text.tokens;
+  }
+  if (at < layout_.seq_length) {
+    roles.push_back(DocumentRole::kNone);
+    values.push_back(0);
+  }
 }
 
 double SftDataset::learned_tokens(std::int64_t draw) const { return learned_[sample_of(draw)]; }
@@ -234,10 +285,9 @@ std::uint64_t SftDataset::fingerprint() const {
   XXH3_64bits_update(&state, layout.data(), sizeof layout);
   for (std::size_t sample = 0; sample < learned_.size(); ++sample) {
     for (const std::uint32_t i : contents(sample)) {
-      const auto begin = static_cast<std::size_t>(conversations_->begin(i)),
-                 length = static_cast<std::size_t>(kept_tokens(i));
-      XXH3_64bits_update(&state, conversations_->ids.data() + begin, length * sizeof(std::int32_t));
-      XXH3_64bits_update(&state, conversations_->learned.data() + begin, length);
+      units_->hash(i, room(), [&state](const void* bytes, std::size_t count) {
+        XXH3_64bits_update(&state, bytes, count);
+      });
     }
     XXH3_64bits_update(&state, &sample, sizeof sample);  // separates the samples in the hash
   }
@@ -248,10 +298,10 @@ namespace {
 
 class SftOpener {
  public:
-  SftOpener(const SftOptions& options, const Tokenizer& tokenizer)
+  SftOpener(const SftOptions& options, const Tokenizer& tokenizer, const ReadUnits& read)
       : options_(options),
         tokenizer_(tokenizer),
-        writer_(conversation_writer(options, tokenizer)),
+        read_(read),
         files_(find_conversations(options.dataset, options.train_split)) {}
 
   Datasets run() {
@@ -283,20 +333,19 @@ class SftOpener {
     Datasets unused;
     const auto train = open_train(unused);
     const double samples = std::ceil(epochs * static_cast<double>(train->samples()));
-    return {std::max<std::int64_t>(1, static_cast<std::int64_t>(samples)), conversations_};
+    return {std::max<std::int64_t>(1, static_cast<std::int64_t>(samples)), units_};
   }
 
  private:
-  std::shared_ptr<const TokenizedConversations> read(const std::vector<InputFile>& files) {
+  std::shared_ptr<const TrainingUnits> read(const std::vector<InputFile>& files) {
     const std::int64_t vocab = options_.vocab_size > 0 ? options_.vocab_size : tokenizer_.vocab_size();
-    auto read = std::make_shared<TokenizedConversations>(read_conversations(files, writer_,
-                                                                            {.vocab_size = vocab,
-                                                                             .workers = options_.workers,
-                                                                             .skip_bad = options_.skip_bad,
-                                                                             .progress = options_.progress}));
-    if (read->size() > 0) return read;
+    auto units = read_(files, {.vocab_size = vocab,
+                               .workers = options_.workers,
+                               .skip_bad = options_.skip_bad,
+                               .progress = options_.progress});
+    if (units->size() > 0) return units;
     throw invalid(fmt::format("'{}' is empty, so it has no training data", files.front().path.string()),
-                  "put conversations into it, one JSON object per line");
+                  fmt::format("put {} into it, one JSON object per line", units->noun()));
   }
 
   static void note_reading(const TokenizedConversations& read, const std::string& name, Datasets& result) {
@@ -318,21 +367,21 @@ class SftOpener {
   }
 
   std::unique_ptr<const SftDataset> open_train(Datasets& result) {
-    conversations_ = options_.conversations ? options_.conversations : read(files_.train);
-    note_reading(*conversations_, options_.dataset, result);
+    units_ = options_.units ? options_.units : read(files_.train);
+    note_reading(units_->texts(), options_.dataset, result);
     note_files(files_.train, "training", result);
-    std::vector<std::uint32_t> all = up_to(conversations_->size());
+    std::vector<std::uint32_t> all = up_to(units_->size());
     if (!files_.has_evaluated()) hold_out(all, result);
     std::unique_ptr<const SftDataset> train =
-        make(conversations_, all, options_.dataset, "train", options_.shuffle, result);
+        make(units_, all, options_.dataset, "train", options_.shuffle, result);
     result.train_fingerprint = train->fingerprint();
     return train;
   }
 
-  bool is_usable(std::uint32_t conversation) const {
-    const bool too_long = conversations_->tokens(conversation) > options_.seq_length + 1;
-    return !(too_long && options_.inline_bos) &&
-           labels_of(*conversations_, conversation, options_.seq_length) > 0;
+  bool is_usable(std::uint32_t unit) const {
+    const std::int64_t room = options_.seq_length + 1;
+    const bool too_long = units_->tokens(unit) > room;
+    return !(too_long && options_.inline_bos) && units_->labels(unit, room) > 0;
   }
 
   // Moves conversations for validation or test from `all` to `result`. Unusable conversations stay in `all`,
@@ -352,8 +401,8 @@ class SftOpener {
       shares = split_with_minimum(options_.shares, count, drawn, [](std::int64_t end) { return end - 1; });
     } else if (options_.valid_samples > 0) {
       if (mixed.size() < kFewest) {
-        result.notes.push_back(fmt::format("{}: {} conversations are too few to hold out a validation set",
-                                           options_.dataset, mixed.size()));
+        result.notes.push_back(fmt::format("{}: {} {} are too few to hold out a validation set",
+                                           options_.dataset, mixed.size(), units_->noun()));
         return;
       }
       const std::int64_t held = (count + kHundredth - 1) / kHundredth;
@@ -376,24 +425,23 @@ class SftOpener {
   std::unique_ptr<const Dataset> open_file(const std::vector<InputFile>& files, std::int64_t samples,
                                            std::string_view part, Datasets& result) {
     if (samples == 0 || files.empty()) return nullptr;
-    const auto conversations = read(files);
-    note_reading(*conversations, files.front().path.string(), result);
+    const auto units = read(files);
+    note_reading(units->texts(), files.front().path.string(), result);
     note_files(files, part, result);
-    return make_evaluated(conversations, up_to(conversations->size()), files.front().path.string(), part,
-                          samples, result);
+    return make_evaluated(units, up_to(units->size()), files.front().path.string(), part, samples, result);
   }
 
   std::unique_ptr<const Dataset> open_part(const std::vector<std::uint32_t>& members, std::int64_t samples,
                                            std::string_view part, Datasets& result) {
     if (samples == 0 || members.empty()) return nullptr;
-    return make_evaluated(conversations_, members, options_.dataset, part, samples, result);
+    return make_evaluated(units_, members, options_.dataset, part, samples, result);
   }
 
-  std::unique_ptr<const Dataset> make_evaluated(std::shared_ptr<const TokenizedConversations> conversations,
+  std::unique_ptr<const Dataset> make_evaluated(std::shared_ptr<const TrainingUnits> units,
                                                 const std::vector<std::uint32_t>& members,
                                                 const std::string& name, std::string_view part,
                                                 std::int64_t samples, Datasets& result) {
-    auto made = make(std::move(conversations), members, name, part, /*shuffled=*/false, result);
+    auto made = make(std::move(units), members, name, part, /*shuffled=*/false, result);
     // `samples` is the number for all evaluations of a run together; the test is as long as one evaluation.
     const std::int64_t each = options_.test_samples > 0 ? std::min(samples, options_.test_samples) : samples;
     if (made->samples() < each) {
@@ -404,10 +452,10 @@ class SftOpener {
     return made;
   }
 
-  std::unique_ptr<const SftDataset> make(std::shared_ptr<const TokenizedConversations> conversations,
+  std::unique_ptr<const SftDataset> make(std::shared_ptr<const TrainingUnits> units,
                                          const std::vector<std::uint32_t>& members, const std::string& name,
                                          std::string_view part, bool shuffled, Datasets& result) const {
-    auto made = std::make_unique<const SftDataset>(std::move(conversations), members,
+    auto made = std::make_unique<const SftDataset>(std::move(units), members,
                                                    SftDataset::Layout{.seq_length = options_.seq_length,
                                                                       .seed = options_.seed,
                                                                       .pad = pad_of(tokenizer_),
@@ -425,25 +473,25 @@ class SftOpener {
     const SftDataset::Counts& counts = data.counts();
     const double places = static_cast<double>(data.samples()) * static_cast<double>(options_.seq_length);
     result.facts.push_back(fmt::format(
-        "{}: {} conversations packed into {} sequences, {:.1f} % full; the loss is over {} of {} tokens",
-        data.description(), counts.conversations, data.samples(),
+        "{}: {} {} packed into {} sequences, {:.1f} % full; the loss is over {} of {} tokens",
+        data.description(), counts.units, units_->noun(), data.samples(),
         100 * std::min(1.0, static_cast<double>(counts.tokens) / places), counts.learned, counts.tokens));
     const auto warn = [&](std::int64_t count, const std::string& what) {
       if (count > 0)
-        result.notes.push_back(fmt::format("{}: {} conversations {}", data.description(), count, what));
+        result.notes.push_back(fmt::format("{}: {} {} {}", data.description(), count, units_->noun(), what));
     };
     warn(counts.truncated,
          fmt::format("are longer than seq_length ({}) and are truncated", options_.seq_length));
     warn(counts.too_long,
          fmt::format("are longer than seq_length ({}) and are skipped", options_.seq_length));
-    warn(counts.nothing_to_learn, "have no answer tokens within seq_length and are skipped");
+    warn(counts.nothing_to_learn, fmt::format("{} and are skipped", units_->lack()));
   }
 
   const SftOptions& options_;
   const Tokenizer& tokenizer_;
-  ConversationWriter writer_;
+  const ReadUnits& read_;
   ConversationFiles files_;
-  std::shared_ptr<const TokenizedConversations> conversations_;  // training conversations
+  std::shared_ptr<const TrainingUnits> units_;  // training data
   std::vector<std::uint32_t> held_out_valid_, held_out_test_;
 };
 
@@ -459,14 +507,34 @@ ConversationWriter conversation_writer(const SftOptions& options, const Tokenize
   return {std::move(style), tokenizer};
 }
 
+namespace {
+
+ReadUnits conversation_reader(const SftOptions& options, const Tokenizer& tokenizer) {
+  auto writer = std::make_shared<const ConversationWriter>(conversation_writer(options, tokenizer));
+  return [writer](const std::vector<InputFile>& files, const ReadOptions& how) {
+    return std::make_shared<const ConversationUnits>(read_conversations(files, *writer, how));
+  };
+}
+
+}  // namespace
+
 Datasets open_sft_datasets(const SftOptions& options, const Tokenizer& tokenizer) {
-  check(options);
-  return SftOpener(options, tokenizer).run();
+  return open_unit_datasets(options, tokenizer, conversation_reader(options, tokenizer));
 }
 
 SftEpochs sft_samples_of_epochs(const SftOptions& options, const Tokenizer& tokenizer, double epochs) {
+  return unit_samples_of_epochs(options, tokenizer, epochs, conversation_reader(options, tokenizer));
+}
+
+Datasets open_unit_datasets(const SftOptions& options, const Tokenizer& tokenizer, const ReadUnits& read) {
   check(options);
-  return SftOpener(options, tokenizer).samples_of_epochs(epochs);
+  return SftOpener(options, tokenizer, read).run();
+}
+
+SftEpochs unit_samples_of_epochs(const SftOptions& options, const Tokenizer& tokenizer, double epochs,
+                                 const ReadUnits& read) {
+  check(options);
+  return SftOpener(options, tokenizer, read).samples_of_epochs(epochs);
 }
 
 }  // namespace primus::data

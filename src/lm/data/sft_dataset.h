@@ -6,18 +6,23 @@
 // the loss if the label is a learned token and its input belongs to the same conversation. The first token of
 // an answer therefore counts, although its input is the last token of the prompt.
 //
+// Other objectives put other units into the samples (training_units.h), such as pairs of answers
+// (preference_dataset.h).
+//
 // Let P be the number of samples. Draw d of the run is sample d mod P of epoch d div P, for every mesh. With
 // `shuffle`, the order in an epoch depends only on the seed and the epoch's number. The number of consumed
 // samples is therefore the only state to save.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "lm/data/conversation_files.h"
 #include "lm/data/dataset.h"
+#include "lm/data/training_units.h"
 
 namespace primus::data {
 
@@ -44,12 +49,12 @@ struct SftOptions {
   std::int64_t train_samples = 0, valid_samples = 0, test_samples = 0;
   std::int64_t vocab_size = 0;  // an id >= vocab_size is an error; 0: the tokenizer's vocabulary size
   int workers = 0;              // number of tokenizing threads; 0: one per core
-  // The training conversations, if sft_samples_of_epochs() has already read them; otherwise null.
-  std::shared_ptr<const TokenizedConversations> conversations;
+  // The training data, if sft_samples_of_epochs() has already read them; otherwise null.
+  std::shared_ptr<const TrainingUnits> units;
   TokenizeProgressFn progress;
 };
 
-// A data set whose samples consist of conversations.
+// A data set whose samples consist of conversations, or of other units.
 class SftDataset final : public Dataset {
  public:
   struct Layout {
@@ -59,17 +64,16 @@ class SftDataset final : public Dataset {
     bool leave_out_long = false, random_fit = false;
   };
   struct Counts {
-    std::int64_t conversations = 0;                   // number of conversations that the samples contain
-    std::int64_t truncated = 0;                       // number of conversations that were truncated
-    std::int64_t too_long = 0, nothing_to_learn = 0;  // number of conversations left out because they are too
-                                                      // long, or because they have no learned token
+    std::int64_t units = 0;                           // number of units that the samples contain
+    std::int64_t truncated = 0;                       // number of units that were truncated
+    std::int64_t too_long = 0, nothing_to_learn = 0;  // number of units left out because they are too long,
+                                                      // or because they have nothing to learn
     std::int64_t tokens = 0, learned = 0;
   };
 
-  // `which`: indices of the conversations to use. Error(kInvalid) if none of these conversations has a
-  // learned token.
-  SftDataset(std::shared_ptr<const TokenizedConversations> conversations,
-             const std::vector<std::uint32_t>& which, const Layout& layout, std::string description);
+  // `which`: indices of the units to use. Error(kInvalid) if none of these units has a learned token.
+  SftDataset(std::shared_ptr<const TrainingUnits> units, const std::vector<std::uint32_t>& which,
+             const Layout& layout, std::string description);
   ~SftDataset() override;
 
   std::int64_t size() const override;
@@ -77,6 +81,8 @@ class SftDataset final : public Dataset {
   void sample(std::int64_t draw, std::span<std::int32_t> tokens, std::span<float> loss_mask) const override;
   bool separates_documents() const override { return layout_.pack && layout_.separate; }
   void document_starts(std::int64_t draw, std::vector<std::int32_t>& starts) const override;
+  void document_marks(std::int64_t draw, std::vector<DocumentRole>& roles,
+                      std::vector<float>& values) const override;
   double learned_tokens(std::int64_t draw) const override;
   std::string description() const override { return description_; }
 
@@ -87,20 +93,23 @@ class SftDataset final : public Dataset {
 
  private:
   struct Order;
-  std::int64_t kept_tokens(std::uint32_t conversation) const;
+  // Returns the number of tokens of a sample, with the label of its last input.
+  std::int64_t room() const { return layout_.seq_length + 1; }
   std::vector<std::uint32_t> usable(const std::vector<std::uint32_t>& which);
-  void fill(const std::vector<std::uint32_t>& conversations);
+  void fill(const std::vector<std::uint32_t>& units);
   // Returns the index of the sample that draw number `draw` returns.
   std::size_t sample_of(std::int64_t draw) const;
   std::span<const std::uint32_t> contents(std::size_t sample) const;
+  // Returns the texts of a sample, without the padding.
+  std::vector<UnitDocument> texts_of(std::size_t sample) const;
 
-  std::shared_ptr<const TokenizedConversations> conversations_;
+  std::shared_ptr<const TrainingUnits> units_;
   Layout layout_;
   std::string description_;
   Counts counts_;
-  std::vector<std::uint32_t> members_;  // indices of the conversations in all samples, concatenated
-  std::vector<std::size_t> ends_;       // index in members_ after each sample's conversations
-  std::vector<std::int32_t> learned_;   // number of learned labels of each sample
+  std::vector<std::uint32_t> members_;  // indices of the units in all samples, concatenated
+  std::vector<std::size_t> ends_;       // index in members_ after each sample's units
+  std::vector<std::int32_t> learned_;   // what each sample adds to the divisor of the loss
   std::unique_ptr<Order> order_;        // cache of the sample orders of recently used epochs
 };
 
@@ -114,11 +123,19 @@ Datasets open_sft_datasets(const SftOptions& options, const Tokenizer& tokenizer
 
 struct SftEpochs {
   std::int64_t samples = 0;
-  // The training conversations that were read; pass them on as SftOptions::conversations.
-  std::shared_ptr<const TokenizedConversations> conversations;
+  // The training data that were read; pass them on as SftOptions::units.
+  std::shared_ptr<const TrainingUnits> units;
 };
 
 // Returns the number of samples in `epochs` passes over the training data.
 SftEpochs sft_samples_of_epochs(const SftOptions& options, const Tokenizer& tokenizer, double epochs);
+
+// Reads files into units of another kind.
+using ReadUnits =
+    std::function<std::shared_ptr<const TrainingUnits>(const std::vector<InputFile>&, const ReadOptions&)>;
+// As the two functions above, for units of another kind.
+Datasets open_unit_datasets(const SftOptions& options, const Tokenizer& tokenizer, const ReadUnits& read);
+SftEpochs unit_samples_of_epochs(const SftOptions& options, const Tokenizer& tokenizer, double epochs,
+                                 const ReadUnits& read);
 
 }  // namespace primus::data

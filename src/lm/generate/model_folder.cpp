@@ -258,7 +258,7 @@ std::unique_ptr<const Tokenizer> load_own_tokenizer(const ModelFolder& folder) {
 std::optional<data::ConversationStyle> load_conversation_style(const ModelFolder& folder,
                                                                const Tokenizer& tokenizer) {
   const auto experiment = experiment_of(folder);
-  if (!experiment || config::stage_of(experiment->trainer).material != config::Material::kConversations) {
+  if (!experiment || config::stage_of(experiment->trainer).material == config::Material::kText) {
     if (tokenizer.chat_template().empty()) return std::nullopt;
     return data::choose_style("auto", tokenizer).style;
   }

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "config/stages.h"
 #include "config/trainer_config.h"
 #include "lm/train/settings/loaded_tokenizer.h"
 #include "turbo/devices/devices.h"
@@ -82,6 +83,8 @@ DeviceSpec RunPlan::choose_device(std::vector<std::string>* notes) const {
 
 data::BatchLoaderOptions RunPlan::loader_options(std::int64_t first_sample, std::int64_t samples) const {
   const bool marks = objective->documents_end_by_token();
+  // The loss of preferences is always a mean over units.
+  const bool compares = config::stage_of(c).material == config::Material::kPreferences;
   return {.micro_batch_size = c.micro_batch_size,
           .dp_rank = place.data,
           .dp_size = shape.data(ranks.size()),
@@ -90,7 +93,7 @@ data::BatchLoaderOptions RunPlan::loader_options(std::int64_t first_sample, std:
           .reset_position_ids = marks && c.reset_position_ids,
           .reset_attention_mask = marks && c.reset_attention_mask,
           .eod = tokenizer->special_ids().eod,
-          .samples_per_mean = c.calculate_per_token_loss ? samples : 0};
+          .samples_per_mean = c.calculate_per_token_loss || compares ? samples : 0};
 }
 
 double monotonic_seconds() {

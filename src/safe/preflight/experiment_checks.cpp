@@ -96,7 +96,7 @@ void judge_data(const CheckInput& in, Judge& judge) {
   if (!missing.empty()) return;
   const config::TrainerConfig& c = experiment.trainer;
   int read = 0;
-  const bool conversations = config::stage_of(c).material == config::Material::kConversations;
+  const bool conversations = config::stage_of(c).material != config::Material::kText;
   std::vector<std::string> paths = c.mock_data ? std::vector<std::string>() : c.data_path;
   if (conversations) paths.assign(1, c.sft_dataset_name.value_or(""));
   for (const std::string& path : paths) {

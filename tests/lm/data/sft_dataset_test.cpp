@@ -334,7 +334,7 @@ TEST_F(SftData, EpochsAreCountedInSamples) {
 TEST_F(SftData, CountedFilesAreNotReadAgain) {
   SftOptions options = numbered(50);
   const Datasets read = open(options);
-  options.conversations = sft_samples_of_epochs(options, *bytes_, 1).conversations;
+  options.units = sft_samples_of_epochs(options, *bytes_, 1).units;
   folder_.write("numbered.jsonl", "no JSON");
   EXPECT_EQ(open(options).train_fingerprint, read.train_fingerprint);
 }

@@ -1,4 +1,8 @@
 // Supervised fine-tuning: learns the answers in conversations.
+#include "lm/train/objectives/sft.h"
+
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -10,9 +14,7 @@
 #include "base/text/json_text.h"
 #include "config/trainer_config.h"
 #include "lm/data/chat_template.h"
-#include "lm/data/sft_dataset.h"
 #include "lm/generate/generation_config.h"
-#include "lm/train/objectives/objective.h"
 #include "lm/train/objectives/sft_plan.h"
 #include "lm/train/settings/training_settings.h"
 
@@ -58,10 +60,22 @@ void put_chat_template(const std::string& jinja, std::vector<Snapshot::Blob>& fi
 
 class FineTuning final : public Objective {
  public:
+  explicit FineTuning(std::unique_ptr<const ConversationLearning> learning)
+      : learning_(std::move(learning)) {}
+
   ObjectivePlan plan(config::Experiment experiment, const FamilyRegistry& families, int world) override {
-    SftPlan plan = plan_fine_tuning(std::move(experiment), families, world);
-    conversations_ = std::move(plan.conversations);
+    learning_->prepare(experiment);
+    SftPlan plan =
+        plan_fine_tuning(std::move(experiment), families, world,
+                         [this](const data::SftOptions& options, const Tokenizer& tokenizer, double epochs) {
+                           return learning_->samples_of_epochs(options, tokenizer, epochs);
+                         });
+    units_ = std::move(plan.units);
     return ObjectivePlan{std::move(plan)};
+  }
+
+  MakeLossRule loss_rule(const config::Experiment& experiment) const override {
+    return learning_->loss_rule(experiment);
   }
 
   std::optional<std::int64_t> planned_samples(const DataRequest& request, double epochs) const override {
@@ -107,14 +121,14 @@ class FineTuning final : public Objective {
     at_key(request.experiment, "sft_conversation_format",
            [&] { data::conversation_writer(options, request.tokenizer); });
     at_key(request.experiment, "sft_dataset_name",
-           [&] { datasets = data::open_sft_datasets(options, request.tokenizer); });
+           [&] { datasets = learning_->open(options, request.tokenizer); });
     return datasets;
   }
   bool opens_at_once() const override { return true; }  // no cache has to be built first
 
   std::int64_t samples_of_epochs(const DataRequest& request, double epochs) override {
     data::SftEpochs all = epochs_of(request, epochs);
-    conversations_ = std::move(all.conversations);
+    units_ = std::move(all.units);
     return all.samples;
   }
   bool depends_on_ranks(const config::TrainerConfig&) const override { return false; }
@@ -152,7 +166,7 @@ class FineTuning final : public Objective {
                              "which changes how conversations are packed, or which ones are held out for "
                              "validation");
     }
-    changed.refuse("sft_dataset_name", "set of conversations");
+    changed.refuse("sft_dataset_name", fmt::format("set of {}", learning_->noun()));
   }
 
   void finish_model_files(const DataRequest& request, const ModelConfig& model,
@@ -177,7 +191,7 @@ class FineTuning final : public Objective {
   data::SftOptions options_of(const DataRequest& request) const {
     data::SftOptions options = sft_options_of(request.experiment, request.tokenizer);
     options.progress = request.progress;
-    options.conversations = conversations_;
+    options.units = units_;
     return options;
   }
   data::SftEpochs epochs_of(const DataRequest& request, double epochs) const {
@@ -186,21 +200,26 @@ class FineTuning final : public Objective {
            [&] { data::conversation_writer(options, request.tokenizer); });
     data::SftEpochs all;
     at_key(request.experiment, "sft_dataset_name",
-           [&] { all = data::sft_samples_of_epochs(options, request.tokenizer, epochs); });
+           [&] { all = learning_->samples_of_epochs(options, request.tokenizer, epochs); });
     return all;
   }
 
+  const std::unique_ptr<const ConversationLearning> learning_;
   // The training data, once they have been read.
-  std::shared_ptr<const data::TokenizedConversations> conversations_;
+  std::shared_ptr<const data::TrainingUnits> units_;
 };
 
 }  // namespace
+
+std::unique_ptr<Objective> make_fine_tuning(std::unique_ptr<const ConversationLearning> learning) {
+  return std::make_unique<FineTuning>(std::move(learning));
+}
 
 extern const ObjectiveEntry kSft{
     .stage = {.name = "sft",
               .meaning = "which learns the answers of conversations (docs/posttrain.md)",
               .material = config::Material::kConversations,
               .fine_tunes = true},
-    .make = []() -> std::unique_ptr<Objective> { return std::make_unique<FineTuning>(); }};
+    .make = [] { return make_fine_tuning(std::make_unique<ConversationLearning>()); }};
 
 }  // namespace primus

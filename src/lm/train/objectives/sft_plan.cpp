@@ -13,6 +13,7 @@
 #include "base/terminal/terminal.h"
 #include "config/decimal.h"
 #include "config/missing_data.h"
+#include "config/stages.h"
 #include "config/trainer_config.h"
 #include "lm/data/chat_template.h"
 #include "lm/model/model_size.h"
@@ -97,20 +98,30 @@ void choose_format(SftPlan& plan, const Tokenizer& tokenizer) {
   plan.facts.push_back(std::move(fact));
 }
 
+bool compares(const config::TrainerConfig& c) {
+  return config::stage_of(c).material == config::Material::kPreferences;
+}
+
 // Returns a peak learning rate that is safe for large models and lets small models learn within a hundred
-// steps.
-double usual_learning_rate(std::int64_t parameters, bool adapters) {
+// steps. `share`: factor for the objective.
+double usual_learning_rate(std::int64_t parameters, bool adapters, double share) {
   constexpr double kRate = 1e-5, kParameters = 8e9, kMax = 3e-3, kOfAdapters = 10, kMaxOfAdapters = 5e-3;
   const double rate =
       std::clamp(kRate * std::sqrt(kParameters / static_cast<double>(std::max<std::int64_t>(parameters, 1))),
                  kRate, kMax);
-  return config::decimal(adapters ? std::min(kOfAdapters * rate, kMaxOfAdapters) : rate, 2);
+  return config::decimal(share * (adapters ? std::min(kOfAdapters * rate, kMaxOfAdapters) : rate), 2);
 }
 
 class Fitting {
  public:
-  Fitting(SftPlan& plan, const FamilyRegistry& families, const Tokenizer& tokenizer, int world)
-      : plan_(plan), e_(plan.experiment), families_(families), tokenizer_(tokenizer), world_(world) {}
+  Fitting(SftPlan& plan, const FamilyRegistry& families, const Tokenizer& tokenizer, int world,
+          const CountEpochs& count)
+      : plan_(plan),
+        e_(plan.experiment),
+        families_(families),
+        tokenizer_(tokenizer),
+        world_(world),
+        count_(count) {}
 
   void run() {
     config::TrainerConfig& c = e_.trainer;
@@ -119,8 +130,8 @@ class Fitting {
     const ModelConfig model = model_of(filled, families_, &tokenizer_);
     data::SftOptions options = sft_options_of(filled, tokenizer_);
     options.valid_samples = options.test_samples = 0;
-    plan_.conversations = data::sft_samples_of_epochs(options, tokenizer_, 1).conversations;
-    const data::TokenizedConversations& all = *plan_.conversations;
+    plan_.units = count_(options, tokenizer_, 1).units;
+    const data::TrainingUnits& all = *plan_.units;
     const auto count = static_cast<std::int64_t>(all.size());
 
     const bool has_evaluated = data::find_conversations(options.dataset, options.train_split).has_evaluated();
@@ -128,15 +139,26 @@ class Fitting {
     if (!kept && is_open("eval_iters") && !c.split && !has_evaluated && count < kFew) {
       set("eval_iters", c.eval_iters, 0);
       plan_.facts.push_back(
-          "no conversation is held out, so overfitting would not show: split=90,10,0 holds out a tenth");
+          fmt::format("none of the {} is held out, so overfitting would not show: split=90,10,0 holds out a "
+                      "tenth",
+                      all.noun()));
     }
     const std::int64_t parameters = std::max<std::int64_t>(1, model_size(model, families_).parameters);
     choose_length(count, parameters);
-    choose_batch(filled, usual_passes(count) * static_cast<double>(all.ids.size()), longest_of(all));
-    if (is_open("lr")) set("lr", c.lr, std::max(usual_learning_rate(parameters, bool{model.lora}), c.min_lr));
+    std::int64_t longest = 1, tokens = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      longest = std::max(longest, all.tokens(i));
+      tokens += all.tokens(i);
+    }
+    choose_batch(filled, usual_passes(count) * static_cast<double>(tokens), longest);
+    if (is_open("lr")) {
+      constexpr double kOfPreferences = 0.1;
+      const double rate = usual_learning_rate(parameters, bool{model.lora}, compares(c) ? kOfPreferences : 1);
+      set("lr", c.lr, std::max(rate, c.min_lr));
+    }
     c.sft_fit_to_data = false;    // the planned settings are now ordinary settings
     if (chosen_.empty()) return;  // the user set everything
-    plan_.facts.push_back(fmt::format("chosen for {} conversations and {} parameters: {}", count,
+    plan_.facts.push_back(fmt::format("chosen for {} {} and {} parameters: {}", count, all.noun(),
                                       human_count(static_cast<double>(parameters)),
                                       fmt::join(chosen_, ", ")));
   }
@@ -178,7 +200,7 @@ class Fitting {
     std::int64_t length = filled.trainer->seq_length;
     if (is_open("seq_length") && keep("seq_length", c.seq_length)) {
       length = c.seq_length;
-    } else if (is_open("seq_length") && c.enable_packed_sequences && world_ == 1) {
+    } else if (is_open("seq_length") && (c.enable_packed_sequences || compares(c)) && world_ == 1) {
       // Skipped for several ranks, because context parallelism restricts sequence lengths.
       length = std::min(length, up_to(std::max(of_step, longest), kMultiple));
       set("seq_length", c.seq_length, length);
@@ -189,14 +211,7 @@ class Fitting {
     set("global_batch_size", c.global_batch_size, up_to(wanted, unit));
   }
 
-  static std::int64_t longest_of(const data::TokenizedConversations& all) {
-    std::int64_t longest = 1;
-    for (std::size_t i = 0; i < all.size(); ++i) longest = std::max(longest, all.tokens(i));
-    return longest;
-  }
-
-  // Returns whether Primus may choose the key's value: neither the command line nor the user's file sets the
-  // key.
+  // Returns whether the key may be chosen, because neither the command line nor the user's file sets it.
   bool is_open(std::string_view key) const {
     const config::Provenance said = e_.provenance_of(key);
     if (said.layer < Layer::kOverrides) return true;
@@ -230,6 +245,7 @@ class Fitting {
   const int world_;
   // The state that the run continues from; empty for a new run.
   const std::optional<TrainerState> recorded_ = recorded_state(e_);
+  const CountEpochs& count_;
   std::vector<std::string> chosen_;
 };
 
@@ -243,8 +259,8 @@ data::SftOptions sft_options_of(const config::Experiment& e, const Tokenizer& to
           .format = c.sft_conversation_format,
           .skip_bad = c.sft_skip_bad,
           .inline_bos = c.sft_bridge_compat_inline_bos,
-          .pack = c.enable_packed_sequences,
-          .separate = c.use_packed_attention,
+          .pack = c.enable_packed_sequences || compares(c),
+          .separate = c.use_packed_attention || compares(c),
           .shuffle = c.dataloader_type == "cyclic",
           .shares = c.split.value_or(""),
           .seq_length = c.seq_length,
@@ -255,7 +271,8 @@ data::SftOptions sft_options_of(const config::Experiment& e, const Tokenizer& to
           .vocab_size = samples.vocab_size};
 }
 
-SftPlan plan_fine_tuning(config::Experiment experiment, const FamilyRegistry& families, int world) {
+SftPlan plan_fine_tuning(config::Experiment experiment, const FamilyRegistry& families, int world,
+                         const CountEpochs& count) {
   SftPlan plan{{.experiment = std::move(experiment)}, nullptr};
   std::unique_ptr<const Tokenizer> tokenizer;
   try {
@@ -267,7 +284,7 @@ SftPlan plan_fine_tuning(config::Experiment experiment, const FamilyRegistry& fa
   if (!plan.experiment.trainer->sft_fit_to_data) return plan;
   const SftPlan unfitted = plan;
   try {
-    Fitting(plan, families, *tokenizer, world).run();
+    Fitting(plan, families, *tokenizer, world, count).run();
   } catch (const Error& error) {
     plan = unfitted;  // a run reports this error with its position
     plan.facts.push_back(fmt::format("not fitted to the data: {}", error.what()));

@@ -1,7 +1,8 @@
-// Plans fine-tuning before it starts: the conversation format and, with sft_fit_to_data, the length, batch
-// and learning rate.
+// Plans fine-tuning on conversations or preferences before it starts: the conversation format and, with
+// sft_fit_to_data, the length, batch and learning rate.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "lm/data/sft_dataset.h"
@@ -11,10 +12,14 @@ namespace primus {
 
 struct SftPlan : ObjectivePlan {
   // The training data, if the plan required reading them; otherwise null.
-  std::shared_ptr<const data::TokenizedConversations> conversations;
+  std::shared_ptr<const data::TrainingUnits> units;
 };
 
-// Returns the options for reading the conversations of the experiment.
+// Reads the training data of one epoch (data::sft_samples_of_epochs, or the function for other units).
+using CountEpochs = std::function<data::SftEpochs(const data::SftOptions&, const Tokenizer&, double epochs)>;
+
+// Returns the options for reading the conversations or preferences of the experiment. Preferences are always
+// packed and separated.
 data::SftOptions sft_options_of(const config::Experiment& experiment, const Tokenizer& tokenizer);
 
 // Sets sft_conversation_format to the name of a format: the user's choice, or else the format of the run that
@@ -28,10 +33,11 @@ data::SftOptions sft_options_of(const config::Experiment& experiment, const Toke
 //   - seq_length, global_batch_size: a large model gets about 200 steps, with sequences at least as long as
 //     the longest conversation, and 1 to 8 sequences per step.
 //   - lr: 1e-5 for 8e9 parameters, growing with the inverse square root of the number of parameters for
-//     smaller models; ten times that for adapters.
+//     smaller models; ten times that for adapters. Preferences: a tenth of this rate.
 //   - eval_iters: 0 for fewer than 1000 conversations, so that all of them are used for training.
 // A resumed run keeps its seq_length, global_batch_size and eval_iters, even if the conversations changed.
 // Throws Error(kInvalid, kUnsupported) at the location of the key.
-SftPlan plan_fine_tuning(config::Experiment experiment, const FamilyRegistry& families, int world);
+SftPlan plan_fine_tuning(config::Experiment experiment, const FamilyRegistry& families, int world,
+                         const CountEpochs& count);
 
 }  // namespace primus

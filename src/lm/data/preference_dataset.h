@@ -1,0 +1,34 @@
+// Data for objectives that compare answers (preference.h): DPO and its kin, and KTO.
+//
+// Samples are packed, ordered and held out as those of supervised fine-tuning (sft_dataset.h). A unit is
+//   - a pair: the chosen text, then the rejected text; or
+//   - a labelled answer, and for KTO's KL term its mismatched text: the prompt with the answer of another
+//     example.
+// Each text of a sample is a document with a role (Batch::document_roles) and a value: the margin of a pair.
+// A text is a prompt with an answer, and the loss mask covers the labels of the answer.
+//
+// The mismatched answer is that of the example before, in the order of the files; the last example precedes
+// the first. Examples with the same prompt are passed over, unless all prompts are equal, so that the two
+// halves of a pair are not each other's mismatched answers. TRL takes the example before within a microbatch.
+// The two agree, except at the beginning of a microbatch, and where neighbours have the same prompt.
+//
+// A unit of more than seq_length + 1 tokens is truncated: its texts are cut to one length, at the end. A unit
+// is left out if a text has no token of its answer any more, or if both answers of a pair are equal.
+//
+// Dataset::learned_tokens() returns the number of units of a sample, so that the loss is a mean over units.
+#pragma once
+
+#include "lm/data/preference.h"
+#include "lm/data/sft_dataset.h"
+
+namespace primus::data {
+
+// Opens the data sets. `options.pack` and `options.separate` must be set. Errors: as open_sft_datasets, and
+// those of read_preference.
+Datasets open_preference_datasets(const SftOptions& options, PreferenceKind kind, const Tokenizer& tokenizer);
+
+// Returns the number of samples in `epochs` passes over the training data.
+SftEpochs preference_samples_of_epochs(const SftOptions& options, PreferenceKind kind,
+                                       const Tokenizer& tokenizer, double epochs);
+
+}  // namespace primus::data

@@ -1,0 +1,37 @@
+// Fine-tuning on texts that are written as conversations. `stage: sft` learns the answers; the objectives of
+// preference_objective.h compare answers. All have the format, the order, the plan and the saved files in
+// common.
+#pragma once
+
+#include <memory>
+
+#include "lm/data/sft_dataset.h"
+#include "lm/train/objectives/objective.h"
+
+namespace primus {
+
+// What differs between objectives on conversations. Thread-safe.
+class ConversationLearning {
+ public:
+  virtual ~ConversationLearning() = default;
+
+  // Checks the objective's own settings, and changes those that follow from others. Throws Error(kInvalid) at
+  // the key.
+  virtual void prepare(config::Experiment& /*experiment*/) const {}
+  // Reads the data. By default, each conversation is a unit.
+  virtual data::Datasets open(const data::SftOptions& options, const Tokenizer& tokenizer) const {
+    return data::open_sft_datasets(options, tokenizer);
+  }
+  virtual data::SftEpochs samples_of_epochs(const data::SftOptions& options, const Tokenizer& tokenizer,
+                                            double epochs) const {
+    return data::sft_samples_of_epochs(options, tokenizer, epochs);
+  }
+  // Returns the plural of a unit of the data, for messages.
+  virtual std::string_view noun() const { return "conversations"; }
+  // Returns Objective::loss_rule().
+  virtual MakeLossRule loss_rule(const config::Experiment& /*experiment*/) const { return {}; }
+};
+
+std::unique_ptr<Objective> make_fine_tuning(std::unique_ptr<const ConversationLearning> learning);
+
+}  // namespace primus

@@ -21,9 +21,10 @@ constexpr auto kRows = std::to_array<Row>({
     {"lora qlora peft adapter adapters dora",
      "LoRA is a setting of fine-tuning: 'primus train posttrain load=MODEL sft_dataset_name=chats.jsonl "
      "lora.dim=16' (docs/models.md)"},
-    {"dpo orpo kto ipo simpo cpo preference preferences",
-     "Primus has no preference learning. TRL has it (trl dpo), and loads the folder that 'primus model "
-     "export RUN FOLDER' writes. 'primus train posttrain' does supervised fine-tuning"},
+    {"ipo simpo preference preferences align alignment",
+     "learning from pairs of answers is 'primus train dpo load=MODEL data=pairs.jsonl', and also 'train "
+     "kto', "
+     "'train orpo' and 'train cpo' (docs/posttrain.md)"},
     {"grpo ppo rlhf rl rloo reinforce dapo gspo rlvr reward reward-model rm rollout",
      "Primus has no reinforcement learning. TRL, OpenRLHF and verl have it, and load the folder that 'primus "
      "model export RUN FOLDER' writes. 'primus train posttrain' does supervised fine-tuning"},

@@ -98,6 +98,9 @@ struct KeySpec {
   KeySpec&& with(std::string_view key, Values... values) && {
     return conditions.push_back({key, {values...}}), std::move(*this);
   }
+  KeySpec&& with(std::string_view key, std::vector<std::string_view> values) && {
+    return conditions.push_back({key, std::move(values)}), std::move(*this);
+  }
   KeySpec&& required() && { return is_required = true, std::move(*this); }
   KeySpec&& numbers() && { return holds_numbers = true, std::move(*this); }
   KeySpec&& own() && { return frameworks = static_cast<std::uint8_t>(Framework::kNative), std::move(*this); }

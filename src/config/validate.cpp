@@ -402,26 +402,42 @@ class Validator {
   }
 
   // Checks stages that train on conversations.
+  std::string_view material() const {
+    return stage_of(config_).material == Material::kPreferences ? "preferences" : "conversations";
+  }
+
   void conversations(bool separate) {
     if (!config_.sft_dataset_name) {
-      refuse({"stage", "sft_dataset_name"}, "stage is sft, but there are no conversations to train on",
+      refuse({"stage", "sft_dataset_name"},
+             fmt::format("stage is {}, but there are no {} to train on", config_.stage, material()),
              "set sft_dataset_name to a file of JSON lines, or a folder with train.jsonl");
     }
     if (config_.mock_data) {
-      refuse({"mock_data", "stage"}, "stage is sft, but mock_data has no conversations",
+      refuse({"mock_data", "stage"},
+             fmt::format("stage is {}, but mock_data has no {}", config_.stage, material()),
              "set sft_dataset_name and mock_data: false, or stage: pretrain");
     }
     if (!config_.data_path.empty() || separate) {
       warn(last_set({"data_path", "train_data_path", "valid_data_path", "test_data_path"}),
-           "stage is sft, so the run trains on sft_dataset_name and ignores the data paths");
+           fmt::format("stage is {}, so the run trains on sft_dataset_name and ignores the data paths",
+                       config_.stage));
     }
     for (const auto& [key, value] : {std::pair("eod_mask_loss", config_.eod_mask_loss),
                                      std::pair("reset_position_ids", config_.reset_position_ids),
                                      std::pair("reset_attention_mask", config_.reset_attention_mask)}) {
       if (!value) continue;
-      warn(key, fmt::format("{} applies to text, and has no effect with stage: sft (use_packed_attention "
-                            "separates packed conversations)",
-                            key));
+      warn(key, fmt::format("{} applies to text, and has no effect with stage: {}{}", key, config_.stage,
+                            stage_of(config_).material == Material::kConversations
+                                ? " (use_packed_attention separates packed conversations)"
+                                : ""));
+    }
+    if (stage_of(config_).material == Material::kPreferences && !config_.calculate_per_token_loss &&
+        experiment_.provenance_of("calculate_per_token_loss").layer >= Layer::kOverrides) {
+      warn("calculate_per_token_loss",
+           fmt::format(
+               "calculate_per_token_loss has no effect with stage: {}, whose loss is a mean over pairs "
+               "or examples",
+               config_.stage));
     }
     // No warning for an explicit hf_path: null, which requests random weights.
     if (!config_.load && experiment_.provenance_of("hf_path").layer < Layer::kOverrides) {

@@ -25,6 +25,9 @@
 namespace primus::cli {
 namespace {
 
+// The key of the data of fine-tuning.
+constexpr std::string_view kConversations = "sft_dataset_name";
+
 // A mistyped option looks like an override with an unknown key. For such errors, suggests the nearest option.
 Error with_option_in_mind(const Error& error, const Arguments& declared, std::span<const std::string> words) {
   std::vector<std::string_view> options;
@@ -89,18 +92,30 @@ bool reads_whole_sequences(const std::string& load) {
 
 }  // namespace
 
-void ExperimentArguments::declare(Arguments& arguments, bool needs_file, const std::string& module) {
+void ExperimentArguments::declare(Arguments& arguments, bool needs_file, const std::string& module,
+                                  const std::string& stage) {
   declared_ = &arguments;
   module_ = module;
+  stage_ = stage;
   Argument& file = arguments.option("--config,--exp", "FILE", &file_, "the experiment, YAML or TOML");
   file.required = needs_file;
   file.if_repeated =
       "name one experiment; it can inherit from other files (extends: [other.yaml]), and settings may follow "
-      "as "
-      "KEY=VALUE";
+      "as KEY=VALUE";
   arguments
       .rest("overrides", overrides_, "settings that override the experiment's, e.g. lr=1e-3 --train_iters 50")
       .suggest = suggest_overrides;
+}
+
+std::vector<std::string> ExperimentArguments::settings() const {
+  std::vector<std::string> words = overrides_;
+  if (module_ != "post_trainer") return words;
+  for (std::string& word : words) {
+    const std::string_view name = std::string_view(word).substr(0, word.find('='));
+    if (name == "--data" || (name == "data" && name.size() < word.size()))
+      word = fmt::format("{}{}{}", name == "data" ? "" : "--", kConversations, word.substr(name.size()));
+  }
+  return words;
 }
 
 void ExperimentArguments::check_where_it_is(const std::map<std::string, std::string>& variables) const {
@@ -133,7 +148,7 @@ config::Experiment ExperimentArguments::read(std::int64_t ranks,
   };
   config::Experiment experiment = [&] {
     try {
-      return file_.empty() ? load_without_file() : config::load_experiment(file_, overrides_, options);
+      return file_.empty() ? load_without_file() : config::load_experiment(file_, settings(), options);
     } catch (const config::SeveralProblems&) {
       throw;
     } catch (const Error& error) {
@@ -200,7 +215,6 @@ bool ExperimentArguments::names_a_model() const {
 // Returns whether a run without an experiment file is a fine-tuning run. A run whose data are conversations
 // is always a fine-tuning run.
 bool ExperimentArguments::fine_tunes() const {
-  constexpr std::string_view kConversations = "sft_dataset_name";
   return module_ == "post_trainer" || std::ranges::any_of(overrides_, [&](std::string_view word) {
            if (word.starts_with("--")) word.remove_prefix(2);
            return word.substr(0, word.find('=')) == kConversations;
@@ -229,7 +243,7 @@ void ExperimentArguments::refuse_unknown_options(const std::string& start) const
   for (const Argument& argument : declared_->all())
     options.insert(options.end(), argument.names.begin(), argument.names.end());
   std::vector<std::string> unknown, hints;
-  for (const std::string& word : overrides_) {
+  for (const std::string& word : settings()) {
     if (!word.starts_with("--") || word.size() < 3) continue;
     const std::string name = word.substr(0, word.find('='));
     std::string key = name.substr(2);
@@ -256,7 +270,9 @@ void ExperimentArguments::refuse_unknown_options(const std::string& start) const
 // conversations, sft_fit_to_data chooses the length.
 config::Experiment ExperimentArguments::load_without_file() const {
   const bool tunes = fine_tunes();
+  const bool learns_answers = tunes && stage_ == "sft";
   const std::string module = tunes ? "post_trainer" : module_;
+  const std::vector<std::string> given = settings();
   bool whole_sequences = false;  // the model supports neither generation nor packed sequences
   const auto load_as = [&](const std::string& exp_name) {
     return config::load_experiment_text(
@@ -273,16 +289,19 @@ config::Experiment ExperimentArguments::load_without_file() const {
                     "      eval_interval: 100\n"
                     "      eval_iters: 4\n"
                     "{}{}{}",
-                    json_text(nlohmann::json(exp_name), -1), module, tunes ? "sft_trainer" : "pre_trainer",
+                    json_text(nlohmann::json(exp_name), -1), module,
+                    tunes ? stage_ + "_trainer" : "pre_trainer",
                     whole_sequences ? "" : "      sample_interval: 100\n",
                     tunes ? "      sft_dataset_name: null\n      sft_fit_to_data: true\n" : "",
-                    tunes && !whole_sequences ? "      enable_packed_sequences: true\n" : ""),
-        config::kNoExperimentFile, overrides_);
+                    learns_answers && !whole_sequences ? "      enable_packed_sequences: true\n" : ""),
+        config::kNoExperimentFile, given);
   };
   if (!names_a_model()) {
     const std::string start =
         fmt::format("name an experiment with --config FILE, or start from a model: load=FOLDER {}",
-                    tunes ? "sft_dataset_name=FILE" : "data_path=FILE");
+                    learns_answers ? "sft_dataset_name=FILE"
+                    : tunes        ? "data=FILE"
+                                   : "data_path=FILE");
     refuse_unknown_options(start);
     refuse_lone_word(start);
     constexpr std::string_view kPreset = "model=";
@@ -307,6 +326,7 @@ config::Experiment ExperimentArguments::load_without_file() const {
   std::vector<std::string> data = c.data_path.empty() ? c.train_data_path : c.data_path;
   if (tunes) data.assign(1, c.sft_dataset_name.value_or("data"));
   if (!data.empty()) name += "-" + std::filesystem::path(data.back()).stem().string();
+  if (tunes && !learns_answers) name += "-" + stage_;
   std::ranges::replace_if(
       name,
       [](char x) { return !std::isalnum(static_cast<unsigned char>(x)) && x != '-' && x != '_' && x != '.'; },

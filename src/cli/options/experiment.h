@@ -17,8 +17,10 @@ class ExperimentArguments {
  public:
   // `arguments` must outlive this object. If `needs_file` is false, the user may omit the file and name data
   // and a model to load by settings. `module`: the module to run if the experiment has several; if no file is
-  // given, post_trainer or the setting sft_dataset_name means fine-tuning.
-  void declare(Arguments& arguments, bool needs_file = true, const std::string& module = "pre_trainer");
+  // given, post_trainer or the setting sft_dataset_name means fine-tuning. `stage`: with post_trainer, the
+  // stage if no file is given. With post_trainer, `data` is short for sft_dataset_name.
+  void declare(Arguments& arguments, bool needs_file = true, const std::string& module = "pre_trainer",
+               const std::string& stage = "sft");
   bool names_a_file() const { return !file_.empty(); }
   bool names_a_model() const;  // has an override load=FOLDER, which can replace the file
   const std::vector<std::string>& overrides() const { return overrides_; }
@@ -41,13 +43,15 @@ class ExperimentArguments {
   config::Experiment load_with(const std::vector<std::string>& settings, std::int64_t ranks);
 
  private:
+  // Returns the overrides, with sft_dataset_name instead of `data`.
+  std::vector<std::string> settings() const;
   config::Experiment load_without_file() const;
   bool fine_tunes() const;
   void refuse_unknown_options(const std::string& start) const;
   void refuse_lone_word(const std::string& start) const;
 
   const Arguments* declared_ = nullptr;
-  std::string file_, module_ = "pre_trainer";
+  std::string file_, module_ = "pre_trainer", stage_ = "sft";
   std::vector<std::string> overrides_;
   // Commands load the experiment up to four times, before and after the number of ranks is determined.
   std::shared_ptr<config::SettingsFiles> files_ = std::make_shared<config::SettingsFiles>();

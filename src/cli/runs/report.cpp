@@ -159,6 +159,6 @@ extern const CommandEntry kReport{
     "primus report output/team/user --mlflow mlruns\n"
     "primus report output --json | jq '.runs[].loss'",
     make_command<Report>,
-    {Section::kTrain, 5}};
+    {Section::kTrain, 9}};
 
 }  // namespace primus::cli

@@ -216,6 +216,6 @@ extern const CommandEntry kRuns{
     "primus runs output/team --state running\n"
     "primus runs output --sort loss --json",
     make_command<Runs>,
-    {Section::kTrain, 4}};
+    {Section::kTrain, 8}};
 
 }  // namespace primus::cli

@@ -1,4 +1,4 @@
-// primus train pretrain and train posttrain
+// primus train pretrain, train posttrain, and the commands for preferences
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -35,13 +35,15 @@
 namespace primus::cli {
 namespace {
 
-// `module`: the module to run if the experiment has several.
+// `module`: the module to run if the experiment has several. `stage`: the stage that the command trains;
+// empty: any stage of the module.
 class Train : public Command {
  public:
-  explicit Train(std::string module) : module_(std::move(module)) {}
+  explicit Train(std::string module, std::string stage = {})
+      : module_(std::move(module)), stage_(std::move(stage)) {}
 
   void declare(Arguments& args) override {
-    experiment_.declare(args, false, module_);
+    experiment_.declare(args, false, module_, stage_.empty() ? "sft" : stage_);
     args.option("--backend", "NAME", &backend_,
                 "engine to train with, instead of the experiment's framework: native, megatron, torchtitan "
                 "or maxtext");
@@ -188,6 +190,17 @@ class Train : public Command {
   // 'train pretrain' accepts every stage, as in AMD Primus. 'train posttrain' must not pre-train by accident.
   void check_stage(const config::Experiment& experiment) const {
     const config::Stage& stage = config::stage_of(experiment.trainer);
+    if (!stage_.empty() && (experiment.framework != "native" || stage.name != stage_)) {
+      throw experiment.error_for(
+          experiment.framework != "native" ? "framework" : "stage",
+          experiment.framework != "native"
+              ? fmt::format("'train {}' trains with framework: native, and not with {}", stage_,
+                            experiment.framework)
+              : fmt::format("stage is {}, but 'train {}' needs stage: {}", stage.name, stage_, stage_),
+          fmt::format("config: {}_trainer.yaml sets the stage; 'train posttrain' accepts every stage that "
+                      "fine-tunes",
+                      stage_));
+    }
     if (module_ != "post_trainer" || experiment.framework != "native" || stage.fine_tunes) return;
     throw experiment.error_for(
         "stage", fmt::format("stage is {}, but posttrain needs a stage that fine-tunes", stage.name),
@@ -475,7 +488,7 @@ class Train : public Command {
     console.print(text);
   }
 
-  std::string module_;
+  std::string module_, stage_;
   ExperimentArguments experiment_;
   std::optional<std::string> export_;
   OverwriteFlag overwrite_;
@@ -495,6 +508,26 @@ class TrainPretrain final : public Train {
 class TrainPosttrain final : public Train {
  public:
   TrainPosttrain() : Train("post_trainer") {}
+};
+
+class TrainDpo final : public Train {
+ public:
+  TrainDpo() : Train("post_trainer", "dpo") {}
+};
+
+class TrainKto final : public Train {
+ public:
+  TrainKto() : Train("post_trainer", "kto") {}
+};
+
+class TrainOrpo final : public Train {
+ public:
+  TrainOrpo() : Train("post_trainer", "orpo") {}
+};
+
+class TrainCpo final : public Train {
+ public:
+  TrainCpo() : Train("post_trainer", "cpo") {}
 };
 
 }  // namespace
@@ -559,6 +592,70 @@ extern const CommandEntry kTrainPosttrain{
     "primus train posttrain --config exp.yaml --nproc 4",
     make_command<TrainPosttrain>,
     {Section::kTrain, 3},
+    true};
+
+extern const CommandEntry kTrainDpo{
+    "train dpo",
+    "Trains a language model to prefer one of two answers (stage: dpo)",
+    "Direct preference optimization. The data are pairs: {\"prompt\": ..., \"chosen\": ..., \"rejected\": "
+    "...} per line, as texts or as lists of messages (docs/formats/conversations.md). The run makes chosen "
+    "answers likelier and rejected answers less likely, compared with the model at its start. With LoRA, "
+    "this "
+    "reference is the base model without adapters; without LoRA, the run loads the model a second time. beta "
+    "limits the distance from the reference, and loss_type chooses a variant (ipo, hinge, apo_zero, ...).\n\n"
+    "The metrics rewards/accuracies (share of pairs in which the chosen answer has the higher reward) and "
+    "rewards/margins show progress (docs/posttrain.md, Align). Options, output folder and continuation are "
+    "those of 'train pretrain'. --skip-bad leaves broken records out and counts them.\n\n"
+    "Without --config, load=FOLDER names the model and data=FILE the pairs. Primus then chooses batch, "
+    "epochs "
+    "and lr from the number of pairs and the model's size (sft_fit_to_data), unless the command line sets "
+    "them.",
+    "primus train dpo load=path/to/model data=pairs.jsonl\n"
+    "primus train dpo load=path/to/model data=pairs.jsonl lora='{enabled: true, dim: 16}' exp_name=my-lora\n"
+    "primus train dpo load=path/to/model data=pairs.jsonl beta=0.3 loss_type=ipo --epochs 2\n"
+    "primus train dpo --config exp.yaml --nproc 4",
+    make_command<TrainDpo>,
+    {Section::kTrain, 4},
+    true};
+
+extern const CommandEntry kTrainKto{
+    "train kto",
+    "Trains a language model on answers labelled good or bad (stage: kto)",
+    "Kahneman-Tversky optimization, for data without pairs: {\"prompt\": ..., \"completion\": ..., "
+    "\"label\": true} per line. Pairs are accepted, too; each becomes a good and a bad answer. "
+    "desirable_weight and undesirable_weight balance unequal numbers of good and bad answers. The reference "
+    "model, options and defaults are those of 'train dpo'.",
+    "primus train kto load=path/to/model data=labelled.jsonl\n"
+    "primus train kto load=path/to/model data=labelled.jsonl undesirable_weight=0.5\n"
+    "primus train kto --config exp.yaml",
+    make_command<TrainKto>,
+    {Section::kTrain, 5},
+    true};
+
+extern const CommandEntry kTrainOrpo{
+    "train orpo",
+    "Fine-tunes on chosen answers and prefers them to rejected ones (stage: orpo)",
+    "Odds-ratio preference optimization: one stage instead of fine-tuning and DPO, without a reference "
+    "model. "
+    "The data are the pairs of 'train dpo', and so are options and defaults. beta weighs the comparison next "
+    "to the loss of the chosen answers.",
+    "primus train orpo load=path/to/model data=pairs.jsonl\n"
+    "primus train orpo load=path/to/model data=pairs.jsonl beta=0.2\n"
+    "primus train orpo --config exp.yaml",
+    make_command<TrainOrpo>,
+    {Section::kTrain, 6},
+    true};
+
+extern const CommandEntry kTrainCpo{
+    "train cpo",
+    "Prefers chosen answers without a reference model: CPO and SimPO (stage: cpo)",
+    "Contrastive preference optimization. The data are the pairs of 'train dpo', and so are options and "
+    "defaults. loss_type=simpo cpo_alpha=0 is SimPO, with the margin simpo_gamma.",
+    "primus train cpo load=path/to/model data=pairs.jsonl\n"
+    "primus train cpo load=path/to/model data=pairs.jsonl loss_type=simpo cpo_alpha=0 beta=2\n"
+    "primus train cpo --config exp.yaml",
+    make_command<TrainCpo>,
+    {Section::kTrain, 7},
     true};
 
 }  // namespace primus::cli

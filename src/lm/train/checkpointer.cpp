@@ -26,6 +26,8 @@ namespace {
 // Returns whether a change of this setting affects learning. Other settings only affect how a run is
 // monitored and saved.
 bool decides_learning(std::string_view key) {
+  const config::KeySpec* const spec = config::find_key(key);
+  if (spec && spec->group == "preference") return true;
   for (const char* prefix : {"lr",
                              "min_lr",
                              "train_",

@@ -1,0 +1,14 @@
+// Contrastive preference optimization (CPO) and SimPO: prefers chosen answers without a reference model.
+#include "lm/train/objectives/preference_objective.h"
+
+namespace primus {
+
+extern const ObjectiveEntry kCpo{
+    .stage = {.name = "cpo",
+              .meaning =
+                  "which prefers the chosen answers of pairs, without a reference model (includes SimPO)",
+              .material = config::Material::kPreferences,
+              .fine_tunes = true},
+    .make = [] { return make_preference_objective(PreferenceMethod::kCpo); }};
+
+}  // namespace primus

@@ -1,0 +1,13 @@
+// Kahneman-Tversky optimization (KTO): learns from single answers, each labelled good or bad.
+#include "lm/train/objectives/preference_objective.h"
+
+namespace primus {
+
+extern const ObjectiveEntry kKto{
+    .stage = {.name = "kto",
+              .meaning = "which learns from answers that are labelled good or bad",
+              .material = config::Material::kPreferences,
+              .fine_tunes = true},
+    .make = [] { return make_preference_objective(PreferenceMethod::kKto); }};
+
+}  // namespace primus

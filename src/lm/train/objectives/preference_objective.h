@@ -1,0 +1,17 @@
+// The objectives that compare answers: stages dpo, kto, orpo and cpo. Their data are those of
+// preference_dataset.h, and their losses those of preference_rule.h.
+#pragma once
+
+#include <memory>
+
+#include "lm/train/objectives/objective.h"
+#include "lm/train/objectives/preference_settings.h"
+
+namespace primus {
+
+std::unique_ptr<Objective> make_preference_objective(PreferenceMethod method);
+
+// Returns the settings of the losses. Throws Error(kInvalid) at a key whose value does not fit the method.
+PreferenceSettings preference_settings_of(const config::Experiment& experiment, PreferenceMethod method);
+
+}  // namespace primus

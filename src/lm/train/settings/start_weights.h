@@ -1,0 +1,17 @@
+// Loads the weights from which a run started into another model, for example a reference model.
+#pragma once
+
+#include "config/experiment.h"
+#include "engine/runtime/rank.h"
+#include "lm/train/step/model_instance.h"
+
+namespace primus {
+
+// Loads the weights that `load` names. If the run has a checkpoint, loads the weights from which the run
+// started, which that checkpoint records: `load` may name a run with newer checkpoints by now. Without
+// `load`, initializes the weights as a run with the experiment's seed does. All ranks must call it.
+//
+// Error(kInvalid) at the key `load` if the folder does not exist any more, or if its weights have changed.
+void load_start_weights(const config::Experiment& experiment, engine::Rank& rank, ModelInstance& model);
+
+}  // namespace primus

@@ -47,7 +47,7 @@ enum class PreferenceType : std::uint8_t {
   kApoZero,
   kApoDown,
   kDiscopop,
-  kSft,
+  kLikelihood,  // the loss -ln p of chosen answers (sft): PreferenceTerms::likelihood_weight
   kSigmoidNorm,
   kSimpo,
   kKto,

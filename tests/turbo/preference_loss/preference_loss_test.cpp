@@ -73,7 +73,7 @@ std::vector<Case> cases() {
   std::vector<Case> all;
   for (int type = 0; type <= static_cast<int>(PreferenceType::kSigmoidNorm); ++type) {
     const auto t = static_cast<PreferenceType>(type);
-    if (t == PreferenceType::kSft) continue;
+    if (t == PreferenceType::kLikelihood) continue;
     all.push_back({"dpo " + std::to_string(type), with(PreferenceForm::kDpo, t, 0.1)});
   }
   for (const auto divergence : {PreferenceDivergence::kForwardKl, PreferenceDivergence::kJensenShannon,

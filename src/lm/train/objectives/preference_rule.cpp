@@ -50,7 +50,7 @@ constexpr std::array kDpoTypes = {TypeName{"sigmoid", PreferenceType::kSigmoid},
                                   TypeName{"apo_zero", PreferenceType::kApoZero},
                                   TypeName{"apo_down", PreferenceType::kApoDown},
                                   TypeName{"discopop", PreferenceType::kDiscopop},
-                                  TypeName{"sft", PreferenceType::kSft},
+                                  TypeName{"sft", PreferenceType::kLikelihood},
                                   TypeName{"sigmoid_norm", PreferenceType::kSigmoidNorm}};
 constexpr std::array kKtoTypes = {TypeName{"kto", PreferenceType::kKto},
                                   TypeName{"apo_zero_unpaired", PreferenceType::kApoZeroUnpaired}};
@@ -123,7 +123,8 @@ PreferenceTerms terms_of(const PreferenceSettings& settings) {
     const double weight = settings.loss_weights.empty() ? 1 : settings.loss_weights[i];
     terms.type_weights[static_cast<int>(types[i].type)] += weight;
   }
-  if (terms.form == PreferenceForm::kDpo) terms.likelihood_weight = terms.weight_of(PreferenceType::kSft);
+  if (terms.form == PreferenceForm::kDpo)
+    terms.likelihood_weight = terms.weight_of(PreferenceType::kLikelihood);
   if (terms.form == PreferenceForm::kOrpo) terms.likelihood_weight = 1;
   if (terms.form == PreferenceForm::kCpo) {
     terms.likelihood_weight = settings.cpo_alpha;
@@ -198,22 +199,22 @@ class PreferenceRule final : public LossRule {
     has_losses_ = session.model().last(session.model().chunks() - 1);
     const std::int64_t rows = step.microbatches, documents = micro_batch_ * sequence_;
     const std::int64_t tokens = documents / rank.mesh().shape().context;
-    factors_ = rank.persistent(DType::kF32, {rows, tokens});
+    tables_.factors = rank.persistent(DType::kF32, {rows, tokens});
     if (terms_.likelihood_weight != 0) {
-      likelihood_factors_ = rank.persistent(DType::kF32, {rows, tokens});
-      likelihoods_ = rank.persistent(DType::kF64, {documents});
+      tables_.likelihood_factors = rank.persistent(DType::kF32, {rows, tokens});
+      sums_.likelihoods = rank.persistent(DType::kF64, {documents});
     }
     // A document has at least one token, so a microbatch has at most as many documents as tokens.
-    starts_ = rank.persistent(DType::kI32, {rows, documents + 1});
-    roles_ = rank.persistent(DType::kI32, {rows, documents});
-    lengths_ = rank.persistent(DType::kF32, {rows, documents});
-    sums_ = rank.persistent(DType::kF64, {documents});
-    slopes_ = rank.persistent(DType::kF32, {documents, 2});
-    totals_ = rank.persistent(DType::kF64, {turbo::kPreferenceTotals});
+    tables_.starts = rank.persistent(DType::kI32, {rows, documents + 1});
+    tables_.roles = rank.persistent(DType::kI32, {rows, documents});
+    tables_.lengths = rank.persistent(DType::kF32, {rows, documents});
+    sums_.answers = rank.persistent(DType::kF64, {documents});
+    sums_.slopes = rank.persistent(DType::kF32, {documents, 2});
+    sums_.totals = rank.persistent(DType::kF64, {turbo::kPreferenceTotals});
     hosts_.resize(static_cast<std::size_t>(rows));
     if (compares_with_reference(settings_)) {
-      reference_sums_ = rank.persistent(DType::kF64, {rows, documents});
-      reference_losses_ = rank.persistent(DType::kF32, {tokens});
+      tables_.reference = rank.persistent(DType::kF64, {rows, documents});
+      sums_.reference_losses = rank.persistent(DType::kF32, {tokens});
       const bool adapters = static_cast<bool>(session.model().config().lora);
       scorer_.emplace(rank, adapters ? session.trained() : session.frozen("reference"), step,
                       TokenScorer::Options{.adapters = !adapters});
@@ -234,12 +235,12 @@ class PreferenceRule final : public LossRule {
   void before_step(const BeforeStep& step) override {
     engine::Rank& rank = step.session.rank();
     if (!rank.measuring()) upload(rank, step.batches);
-    step.session.parallel().sum_over_data(totals_);
+    step.session.parallel().sum_over_data(sums_.totals);
     for (std::size_t i = 0; scorer_ && i < step.batches.size(); ++i) {
-      scorer_->score(step.batches[i], reference_losses_);
+      scorer_->score(step.batches[i], sums_.reference_losses);
       if (!has_losses_) continue;
       const DeviceTables tables = tables_of(rank, static_cast<std::int64_t>(i));
-      sum_documents(rank, reference_losses_, tables.factors, tables.starts, tables.reference);
+      sum_documents(rank, sums_.reference_losses, tables.factors, tables.starts, tables.reference);
     }
   }
 
@@ -253,11 +254,11 @@ class PreferenceRule final : public LossRule {
     engine::Rank& rank = tokens.rank;
     const DeviceTables tables = tables_of(rank, tokens.microbatch);
     const std::int64_t documents = tables.roles.elements();
-    const Tensor sums = sums_.slice(0, documents);
+    const Tensor sums = sums_.answers.slice(0, documents);
     sum_documents(rank, tokens.losses, tables.factors, tables.starts, sums);
     Tensor likelihoods;
-    if (!likelihoods_.absent()) {
-      likelihoods = likelihoods_.slice(0, documents);
+    if (!sums_.likelihoods.absent()) {
+      likelihoods = sums_.likelihoods.slice(0, documents);
       sum_documents(rank, tokens.losses, tables.likelihood_factors, tables.starts, likelihoods);
     }
     turbo::PreferenceLoss loss{.terms = terms_,
@@ -270,8 +271,8 @@ class PreferenceRule final : public LossRule {
                                .sums = sums,
                                .reference = tables.reference,
                                .likelihoods = likelihoods,
-                               .totals = totals_,
-                               .slopes = slopes_.slice(0, documents),
+                               .totals = sums_.totals,
+                               .slopes = sums_.slopes.slice(0, documents),
                                .metrics = tokens.metrics,
                                .workspace = {}};
     std::ranges::copy(places_, loss.places);
@@ -298,17 +299,17 @@ class PreferenceRule final : public LossRule {
       if (table.absent()) return Tensor();
       return table.slice(microbatch, microbatch + 1).reshaped({table.cols()}).slice(0, count);
     };
-    const std::int64_t tokens = factors_.cols();
+    const std::int64_t tokens = tables_.factors.cols();
     const std::int64_t documents =
         rank.measuring()
-            ? roles_.cols()
+            ? tables_.roles.cols()
             : static_cast<std::int64_t>(hosts_[static_cast<std::size_t>(microbatch)].roles.size());
-    return {.factors = row(factors_, tokens),
-            .likelihood_factors = row(likelihood_factors_, tokens),
-            .starts = row(starts_, documents + 1),
-            .roles = row(roles_, documents),
-            .lengths = row(lengths_, documents),
-            .reference = row(reference_sums_, documents)};
+    return {.factors = row(tables_.factors, tokens),
+            .likelihood_factors = row(tables_.likelihood_factors, tokens),
+            .starts = row(tables_.starts, documents + 1),
+            .roles = row(tables_.roles, documents),
+            .lengths = row(tables_.lengths, documents),
+            .reference = row(tables_.reference, documents)};
   }
 
   // Copies the tables of all microbatches and this rank's part of the totals to the device.
@@ -329,7 +330,7 @@ class PreferenceRule final : public LossRule {
       copy(tables.roles, host.roles);
       copy(tables.lengths, host.lengths);
     }
-    rank.compute().copy_to_device(totals_.data, total_.data(), totals_.bytes());
+    rank.compute().copy_to_device(sums_.totals.data, total_.data(), sums_.totals.bytes());
     rank.compute().record(*copied_);
   }
 
@@ -416,9 +417,14 @@ class PreferenceRule final : public LossRule {
   std::int64_t micro_batch_ = 1, sequence_ = 1, all_microbatches_ = 1;
   bool has_losses_ = true;  // whether this rank has the last part of the model
   std::optional<TokenScorer> scorer_;
-  // Tables with a row for each microbatch of the step.
-  Tensor factors_, likelihood_factors_, starts_, roles_, lengths_, reference_sums_;
-  Tensor reference_losses_, sums_, likelihoods_, slopes_, totals_;
+  DeviceTables tables_;  // the tables of all microbatches of the step: a row for each
+  // Results for one microbatch, and the numbers of the step.
+  struct Sums {
+    Tensor reference_losses;      // [tokens]
+    Tensor answers, likelihoods;  // [documents] fp64
+    Tensor slopes;                // [documents, 2]
+    Tensor totals;                // [kPreferenceTotals] fp64
+  } sums_;
   std::vector<std::int32_t> held_;  // positions of this context rank's tokens in a sequence
   std::vector<HostTables> hosts_;
   std::array<double, turbo::kPreferenceTotals> total_{};

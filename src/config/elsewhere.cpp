@@ -21,7 +21,7 @@ constexpr auto kRows = std::to_array<Row>({
     {"lora qlora peft adapter adapters dora",
      "LoRA is a setting of fine-tuning: 'primus train posttrain load=MODEL sft_dataset_name=chats.jsonl "
      "lora.dim=16' (docs/models.md)"},
-    {"ipo simpo preference preferences align alignment",
+    {"dpo orpo kto ipo simpo cpo preference preferences align alignment",
      "learning from pairs of answers is 'primus train dpo load=MODEL data=pairs.jsonl', and also 'train "
      "kto', "
      "'train orpo' and 'train cpo' (docs/posttrain.md)"},

@@ -1,4 +1,4 @@
-// primus train pretrain, train posttrain, and the commands for preferences
+// primus train pretrain, train posttrain, and the options of all training commands
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,6 +16,7 @@
 #include "cli/options/rank_options.h"
 #include "cli/train/external.h"
 #include "cli/train/forecast.h"
+#include "cli/train/stage_command.h"
 #include "cli/train/stop_signal.h"
 #include "comm/job.h"
 #include "comm/mpi/current_job.h"
@@ -510,27 +511,11 @@ class TrainPosttrain final : public Train {
   TrainPosttrain() : Train("post_trainer") {}
 };
 
-class TrainDpo final : public Train {
- public:
-  TrainDpo() : Train("post_trainer", "dpo") {}
-};
-
-class TrainKto final : public Train {
- public:
-  TrainKto() : Train("post_trainer", "kto") {}
-};
-
-class TrainOrpo final : public Train {
- public:
-  TrainOrpo() : Train("post_trainer", "orpo") {}
-};
-
-class TrainCpo final : public Train {
- public:
-  TrainCpo() : Train("post_trainer", "cpo") {}
-};
-
 }  // namespace
+
+std::unique_ptr<Command> make_stage_command(std::string stage) {
+  return std::make_unique<Train>("post_trainer", std::move(stage));
+}
 
 extern const CommandEntry kTrainPretrain{
     "train pretrain",
@@ -592,70 +577,6 @@ extern const CommandEntry kTrainPosttrain{
     "primus train posttrain --config exp.yaml --nproc 4",
     make_command<TrainPosttrain>,
     {Section::kTrain, 3},
-    true};
-
-extern const CommandEntry kTrainDpo{
-    "train dpo",
-    "Trains a language model to prefer one of two answers (stage: dpo)",
-    "Direct preference optimization. The data are pairs: {\"prompt\": ..., \"chosen\": ..., \"rejected\": "
-    "...} per line, as texts or as lists of messages (docs/formats/conversations.md). The run makes chosen "
-    "answers likelier and rejected answers less likely, compared with the model at its start. With LoRA, "
-    "this "
-    "reference is the base model without adapters; without LoRA, the run loads the model a second time. beta "
-    "limits the distance from the reference, and loss_type chooses a variant (ipo, hinge, apo_zero, ...).\n\n"
-    "The metrics rewards/accuracies (share of pairs in which the chosen answer has the higher reward) and "
-    "rewards/margins show progress (docs/posttrain.md, Align). Options, output folder and continuation are "
-    "those of 'train pretrain'. --skip-bad leaves broken records out and counts them.\n\n"
-    "Without --config, load=FOLDER names the model and data=FILE the pairs. Primus then chooses batch, "
-    "epochs "
-    "and lr from the number of pairs and the model's size (sft_fit_to_data), unless the command line sets "
-    "them.",
-    "primus train dpo load=path/to/model data=pairs.jsonl\n"
-    "primus train dpo load=path/to/model data=pairs.jsonl lora='{enabled: true, dim: 16}' exp_name=my-lora\n"
-    "primus train dpo load=path/to/model data=pairs.jsonl beta=0.3 loss_type=ipo --epochs 2\n"
-    "primus train dpo --config exp.yaml --nproc 4",
-    make_command<TrainDpo>,
-    {Section::kTrain, 4},
-    true};
-
-extern const CommandEntry kTrainKto{
-    "train kto",
-    "Trains a language model on answers labelled good or bad (stage: kto)",
-    "Kahneman-Tversky optimization, for data without pairs: {\"prompt\": ..., \"completion\": ..., "
-    "\"label\": true} per line. Pairs are accepted, too; each becomes a good and a bad answer. "
-    "desirable_weight and undesirable_weight balance unequal numbers of good and bad answers. The reference "
-    "model, options and defaults are those of 'train dpo'.",
-    "primus train kto load=path/to/model data=labelled.jsonl\n"
-    "primus train kto load=path/to/model data=labelled.jsonl undesirable_weight=0.5\n"
-    "primus train kto --config exp.yaml",
-    make_command<TrainKto>,
-    {Section::kTrain, 5},
-    true};
-
-extern const CommandEntry kTrainOrpo{
-    "train orpo",
-    "Fine-tunes on chosen answers and prefers them to rejected ones (stage: orpo)",
-    "Odds-ratio preference optimization: one stage instead of fine-tuning and DPO, without a reference "
-    "model. "
-    "The data are the pairs of 'train dpo', and so are options and defaults. beta weighs the comparison next "
-    "to the loss of the chosen answers.",
-    "primus train orpo load=path/to/model data=pairs.jsonl\n"
-    "primus train orpo load=path/to/model data=pairs.jsonl beta=0.2\n"
-    "primus train orpo --config exp.yaml",
-    make_command<TrainOrpo>,
-    {Section::kTrain, 6},
-    true};
-
-extern const CommandEntry kTrainCpo{
-    "train cpo",
-    "Prefers chosen answers without a reference model: CPO and SimPO (stage: cpo)",
-    "Contrastive preference optimization. The data are the pairs of 'train dpo', and so are options and "
-    "defaults. loss_type=simpo cpo_alpha=0 is SimPO, with the margin simpo_gamma.",
-    "primus train cpo load=path/to/model data=pairs.jsonl\n"
-    "primus train cpo load=path/to/model data=pairs.jsonl loss_type=simpo cpo_alpha=0 beta=2\n"
-    "primus train cpo --config exp.yaml",
-    make_command<TrainCpo>,
-    {Section::kTrain, 7},
     true};
 
 }  // namespace primus::cli

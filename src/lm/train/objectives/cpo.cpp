@@ -3,7 +3,7 @@
 
 namespace primus {
 
-extern const ObjectiveEntry kCpo{
+extern const ObjectiveEntry kStageCpo{
     .stage = {.name = "cpo",
               .meaning =
                   "which prefers the chosen answers of pairs, without a reference model (includes SimPO)",

@@ -3,11 +3,12 @@
 
 namespace primus {
 
-extern const ObjectiveEntry kDpo{.stage = {.name = "dpo",
-                                           .meaning = "which learns from pairs of a chosen and a rejected "
-                                                      "answer, compared with the model at the start",
-                                           .material = config::Material::kPreferences,
-                                           .fine_tunes = true},
-                                 .make = [] { return make_preference_objective(PreferenceMethod::kDpo); }};
+extern const ObjectiveEntry kStageDpo{
+    .stage = {.name = "dpo",
+              .meaning = "which learns from pairs of a chosen and a rejected "
+                         "answer, compared with the model at the start",
+              .material = config::Material::kPreferences,
+              .fine_tunes = true},
+    .make = [] { return make_preference_objective(PreferenceMethod::kDpo); }};
 
 }  // namespace primus

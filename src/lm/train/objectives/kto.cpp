@@ -3,7 +3,7 @@
 
 namespace primus {
 
-extern const ObjectiveEntry kKto{
+extern const ObjectiveEntry kStageKto{
     .stage = {.name = "kto",
               .meaning = "which learns from answers that are labelled good or bad",
               .material = config::Material::kPreferences,

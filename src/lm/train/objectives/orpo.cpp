@@ -4,7 +4,7 @@
 
 namespace primus {
 
-extern const ObjectiveEntry kOrpo{
+extern const ObjectiveEntry kStageOrpo{
     .stage = {.name = "orpo",
               .meaning =
                   "which learns the chosen answers of pairs and prefers them, without a reference model",

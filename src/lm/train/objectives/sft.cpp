@@ -215,7 +215,7 @@ std::unique_ptr<Objective> make_fine_tuning(std::unique_ptr<const ConversationLe
   return std::make_unique<FineTuning>(std::move(learning));
 }
 
-extern const ObjectiveEntry kSft{
+extern const ObjectiveEntry kStageSft{
     .stage = {.name = "sft",
               .meaning = "which learns the answers of conversations (docs/posttrain.md)",
               .material = config::Material::kConversations,

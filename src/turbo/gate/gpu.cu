@@ -1,8 +1,10 @@
-// A warp processes one row, or one head of one token.
+// A warp processes one row, or one head of one token. In the forward pass of gates only, a thread processes
+// some columns.
 #include <type_traits>
 
 #include "turbo/gate/formula.h"
 #include "turbo/gate/gate.h"
+#include "turbo/gpu/loops.h"
 #include "turbo/gpu/reduce.h"
 #include "turbo/gpu/register.h"
 #include "turbo/rms_norm/formula.h"
@@ -29,17 +31,29 @@ void for_each_by_warp(Context& context, std::int64_t items, const Body& body) {
 
 // ---- Gates only ---------------------------------------------------------------------------------
 
-template <class T, class G, bool kOfRows>
+template <class T, class G, bool kOfRows, int kCount>
 struct ForwardBody {
   const T* x;
   const G* gate;
   T* y;
   std::int64_t n;
 
-  PRIMUS_DEVICE void operator()(std::int64_t row) const {
-    const float of_row = kOfRows ? sigmoid(to_float(gate[row])) : 0.0F;
-    for (std::int64_t i = row * n + lane(); i < (row + 1) * n; i += kWarp)
-      y[i] = from_float<T>(to_float(x[i]) * (kOfRows ? of_row : sigmoid(to_float(gate[i]))));
+  PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t i) const {
+    const std::int64_t at = row * n + i;
+    float v[kCount], g[kCount];
+    load<kCount>(x + at, v);
+    if constexpr (kOfRows) {
+      const float of_row = sigmoid(to_float(gate[row]));
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) g[k] = of_row;
+    } else {
+      load<kCount>(gate + at, g);
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) g[k] = sigmoid(g[k]);
+    }
+    PRIMUS_UNROLL
+    for (int k = 0; k < kCount; ++k) v[k] *= g[k];
+    store<kCount>(y + at, v);
   }
 };
 
@@ -84,9 +98,14 @@ void forward(Context& context, const GateForward& a) {
   with_gate(a, [&](auto tag, auto gate, auto of_rows) {
     using T = decltype(tag);
     using G = decltype(gate);
-    for_each_by_warp(context, a.x.rows(),
-                     ForwardBody<T, G, of_rows>{context.data<T>(a.x), context.data<G>(a.gate),
-                                                context.data<T>(a.y), a.x.cols()});
+    const T* const x = context.data<T>(a.x);
+    const G* const gates = context.data<G>(a.gate);
+    T* const y = context.data<T>(a.y);
+    const std::int64_t n = a.x.cols();
+    const bool whole = rows_of_vectors<T>(n, x, y) && (of_rows || rows_of_vectors<T>(n, gates));
+    with_vector<T>(whole, [&](auto count) {
+      for_each_of_rows<count>(context, a.x.rows(), n, ForwardBody<T, G, of_rows, count>{x, gates, y, n});
+    });
   });
 }
 

@@ -297,6 +297,16 @@ void run(Context& context, const Gemm& call) {
 
 }  // namespace
 
+namespace {
+
+// Returns whether the call has only a few rows, as in decoding.
+bool is_of_few_rows(const Gemm& call) {
+  constexpr std::int64_t kMaxRows = 8;
+  return call.role == GemmRole::kForward && !call.accumulate && call.a.rows() <= kMaxRows;
+}
+
+}  // namespace
+
 bool is_split(const Gemm& call) {
   constexpr DType kWide = DType::kF32, kNarrow = DType::kBF16;
   const auto types = [&](DType a, DType b, DType c) {
@@ -308,18 +318,9 @@ bool is_split(const Gemm& call) {
   const auto lines = [](const Tensor& t) {
     return t.elements() > 0 && t.cols() % 8 == 0 && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0;
   };
-  return known && lines(call.a) && lines(call.b) && call.c.elements() > 0 && call.c.cols() % 2 == 0;
+  return known && lines(call.a) && lines(call.b) && call.c.elements() > 0 &&
+         (call.c.cols() % 2 == 0 || is_of_few_rows(call));
 }
-
-namespace {
-
-// Returns whether the call has only a few rows, as in decoding.
-bool is_of_few_rows(const Gemm& call) {
-  constexpr std::int64_t kMaxRows = 8;
-  return call.role == GemmRole::kForward && !call.accumulate && call.a.rows() <= kMaxRows;
-}
-
-}  // namespace
 
 std::int64_t split_workspace(const Gemm& call) {
   if (is_of_few_rows(call)) return 0;

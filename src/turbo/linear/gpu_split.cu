@@ -299,10 +299,12 @@ void run(Context& context, const Gemm& call) {
 
 namespace {
 
-// Returns whether the call has only a few rows, as in decoding.
+// Returns whether the call has only a few rows, as in decoding, or a result of one column, as the gate of a
+// shared expert. Multiply-adds compute such products at the rate of the memory.
 bool is_of_few_rows(const Gemm& call) {
   constexpr std::int64_t kMaxRows = 8;
-  return call.role == GemmRole::kForward && !call.accumulate && call.a.rows() <= kMaxRows;
+  return call.role == GemmRole::kForward && !call.accumulate &&
+         (call.a.rows() <= kMaxRows || call.b.rows() == 1);
 }
 
 }  // namespace

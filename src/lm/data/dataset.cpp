@@ -178,16 +178,27 @@ class Opener {
     });
   }
 
-  // Describes shares that differ from `split`: a share of a small data set consists of whole sequences.
+  // Describes shares that differ from `split`: a share of a small data set consists of whole sequences. Adds
+  // a note instead of a fact if a share is much too large.
   std::vector<std::string> facts_on_shares(const Splits& opened) {
+    const std::vector<Share> chosen = split_sequences(shares(), kManySequences);
     std::vector<std::string> facts;
     for (const std::string& path : parse_blend(options_.data_path).paths) {
       const std::shared_ptr<const TokenSource> data = source(path);
       for (const std::size_t split : {1, 2}) {
         const Share share = share_of(*data, split, shares());
+        if (!opened[split] || share.first == share.last) continue;
+        const double wanted = options_.split ? static_cast<double>(chosen[split].last - chosen[split].first) /
+                                                   static_cast<double>(kManySequences)
+                                             : 0;
         const bool as_said = !is_text(*data) && share == split_sequences(shares(), data->sequences())[split];
-        if (opened[split] && !as_said)
+        std::string note =
+            note_on_large_share(path, *data, share, wanted, options_.seq_length, split == 2, is_text(*data));
+        if (!note.empty()) {
+          notes_.push_back(std::move(note));
+        } else if (!as_said) {
           facts.push_back(path + ": " + describe_held_out(*data, share, split == 2));
+        }
       }
     }
     return facts;

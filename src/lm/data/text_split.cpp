@@ -79,6 +79,21 @@ std::string describe_held_out(const TokenSource& source, const Share& share, boo
                      test ? "the test" : "validation");
 }
 
+std::string note_on_large_share(std::string_view data, const TokenSource& source, const Share& share,
+                                double wanted, std::int64_t seq_length, bool test, bool text) {
+  constexpr double kTolerance = 0.1;
+  const auto all = static_cast<double>(tokens_in(source, {0, source.sequences()}));
+  if (static_cast<double>(tokens_in(source, share)) <= (wanted + kTolerance) * all) return "";
+  return fmt::format(
+      "{}: {}, because this share consists of whole pieces with at least seq_length + 1 ({}) tokens. {}, or "
+      "name other data (train_data_path, {}_data_path), or train on all of it (split=100,0,0)",
+      data, describe_held_out(source, share, test), seq_length + 1,
+      text ? "A JSON line is a piece; plain text (.txt) is cut into pieces of at most 64 KB. To hold out "
+             "less, write the data as plain text, add data"
+           : "A sequence of the .bin file is a piece. To hold out less, add data",
+      test ? "test" : "valid");
+}
+
 std::string nothing_to_hold_out(std::string_view data, const TokenSource& source, std::int64_t seq_length,
                                 bool text) {
   const std::int64_t tokens = tokens_in(source, {0, source.sequences()});

@@ -40,6 +40,12 @@ std::vector<Share> split_text(const TokenSource& source, std::string_view shares
 // test" if `test`.
 std::string describe_held_out(const TokenSource& source, const Share& share, bool test);
 
+// Returns the warning for a share of validation or test data that exceeds `wanted` (a fraction of all
+// tokens) by more than a tenth of all tokens; "" if the share is smaller. The warning states the reason and
+// the remedies. `data`, `text`: as for nothing_to_hold_out().
+std::string note_on_large_share(std::string_view data, const TokenSource& source, const Share& share,
+                                double wanted, std::int64_t seq_length, bool test, bool text);
+
 // Returns a note on data of which held_out_from() holds out no sequence. The note states the reason and the
 // remedy. `data`: the path that the user gave. `text`: whether the data are text, and not a .bin file.
 std::string nothing_to_hold_out(std::string_view data, const TokenSource& source, std::int64_t seq_length,

@@ -255,6 +255,41 @@ TEST_F(OpenDatasets, OneLongDocumentIsUsedOnlyForTraining) {
   EXPECT_THAT(open().notes, testing::ElementsAre(HasSubstr("no division of its 2 pieces leaves")));
 }
 
+// A last document that is long makes the validation share large. The user is warned.
+TEST_F(OpenDatasets, ALargeValidationShareIsAWarning) {
+  options_.split.reset();
+  options_.valid_samples = 1;
+  std::string lines;
+  for (int i = 0; i < 20; ++i) lines += "{\"text\": \"" + std::string(50, 'x') + "\"}\n";
+  const std::string last = "{\"text\": \"" + std::string(9000, 'y') + "\"}\n";
+  options_.data_path = {folder_.write("uneven.jsonl", lines + last)};
+  const Datasets text = open();
+  ASSERT_TRUE(text.valid && text.held_out);
+  EXPECT_THAT(text.facts, testing::IsEmpty());
+  EXPECT_THAT(text.notes,
+              testing::ElementsAre(AllOf(HasSubstr(" %) are held out for validation, because"),
+                                         HasSubstr("uneven.jsonl: 9001 of 10021 tokens (89.8 %)"),
+                                         HasSubstr("write the data as plain text"),
+                                         HasSubstr("valid_data_path"), HasSubstr("split=100,0,0"))));
+  // The long document is in the training share.
+  options_.data_path = {folder_.write("first.jsonl", last + lines)};
+  EXPECT_THAT(open().notes, testing::IsEmpty());
+  // Documents in a .bin file, with the usual shares and with a share that the user chose.
+  std::vector<Tokens> sequences(199, Tokens(20, 1));
+  sequences.push_back(Tokens(4000, 2));
+  use(sequences);
+  const auto warned = testing::ElementsAre(AllOf(HasSubstr("(50.1 %) are held out for validation"),
+                                                 HasSubstr("A sequence of the .bin file is a piece")));
+  EXPECT_THAT(open().notes, testing::ElementsAre(HasSubstr("(50.4 %) are held out for validation")));
+  options_.split = "99.5,0.5,0";
+  EXPECT_THAT(open().notes, warned);
+  // The chosen share is this large.
+  use(std::vector<Tokens>(200, Tokens(20, 1)));
+  options_.split = "70,30,0";
+  EXPECT_THAT(open().notes, testing::IsEmpty());
+  EXPECT_THAT(open().facts, testing::IsEmpty());
+}
+
 TEST_F(OpenDatasets, HoldingOutTextDoesNotAffectTokenFiles) {
   std::vector<Tokens> sequences(200, Tokens(30, 7));
   use(sequences);

@@ -325,6 +325,7 @@ class SftOpener {
       result.valid = open_part(held_out_valid_, options_.valid_samples, "validation", result);
       result.test = open_part(held_out_test_, options_.test_samples, "test", result);
       result.held_out = !held_out_valid_.empty() || !held_out_test_.empty();
+      note_unevaluated(result);
     }
     return result;
   }
@@ -435,6 +436,18 @@ class SftOpener {
                                            std::string_view part, Datasets& result) {
     if (samples == 0 || members.empty()) return nullptr;
     return make_evaluated(units_, members, options_.dataset, part, samples, result);
+  }
+
+  // Warns of conversations that are neither trained on nor evaluated.
+  void note_unevaluated(Datasets& result) const {
+    const bool evaluated = options_.valid_samples > 0 || options_.test_samples > 0;
+    const std::size_t held_out = held_out_valid_.size() + held_out_test_.size();
+    if (evaluated || held_out == 0) return;
+    result.notes.push_back(
+        fmt::format("{}: {} {} are held out (split {}), but no evaluation runs (eval_iters is 0): set "
+                    "eval_iters to the batches per evaluation (for example 4), or train on all of them with "
+                    "split=100,0,0",
+                    options_.dataset, held_out, units_->noun(), options_.shares));
   }
 
   std::unique_ptr<const Dataset> make_evaluated(std::shared_ptr<const TrainingUnits> units,

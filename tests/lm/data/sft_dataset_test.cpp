@@ -230,8 +230,12 @@ TEST_F(SftData, OneHundredthIsHeldOut) {
   options.valid_samples = 0;  // without evaluation, everything is trained on
   EXPECT_THAT(open(options).facts, Contains(HasSubstr("250 conversations")));
   options.shares = "80,10,10";
+  EXPECT_THAT(open(options).notes,
+              ElementsAre(testing::AllOf(HasSubstr("50 conversations are held out (split 80,10,10), but no"),
+                                         HasSubstr("set eval_iters"), HasSubstr("split=100,0,0"))));
   options.valid_samples = options.test_samples = 1;
   const Datasets shared = open(options);
+  EXPECT_THAT(shared.notes, testing::IsEmpty());
   EXPECT_THAT(shared.facts, ElementsAre(HasSubstr("200 conversations"), HasSubstr("25 conversations"),
                                         HasSubstr("25 conversations")));
   options.shares = "99.9,0.05,0.05";  // rounds to 250, 0 and 0

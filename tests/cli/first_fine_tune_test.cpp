@@ -262,6 +262,25 @@ TEST_F(FirstFineTune, AContinuedRunKeepsItsBatchSize) {
                                  HasSubstr("seq_length was 512, and is 64")));
 }
 
+// A run without evaluation that resumes with a `split` evaluates, as a new run does.
+TEST_F(FirstFineTune, AContinuedRunWithASplitEvaluates) {
+  const ProgramResult begun = tune("divided", {"train_iters=2"});
+  ASSERT_EQ(begun.exit_code, 0) << begun.err;
+  EXPECT_THAT(begun.err, AllOf(HasSubstr("eval_iters=0"), Not(HasSubstr("(validation)"))));
+  const std::vector<std::string> more = {"train_iters=4", "eval_interval=2", "split=80,20,0",
+                                         "allow_data_change=true"};
+  const ProgramResult resumed = tune("divided", more);
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_THAT(resumed.err, AllOf(HasSubstr("(validation): 8 conversations"), Not(HasSubstr("eval_iters=0"))));
+  // An evaluation that the user turns off stays off, with a warning.
+  std::vector<std::string> off = more;
+  off.front() = "train_iters=6";
+  off.emplace_back("eval_iters=0");
+  const ProgramResult unevaluated = tune("divided", off);
+  ASSERT_EQ(unevaluated.exit_code, 0) << unevaluated.err;
+  EXPECT_THAT(unevaluated.err, HasSubstr("8 conversations are held out (split 80,20,0), but no evaluation"));
+}
+
 // More chats in the same file: the run keeps the seq_length that was chosen at its start, so the error names
 // the chats. If the change is permitted, warnings say what changed.
 TEST_F(FirstFineTune, MoreChatsAreNamedAndNotTheChosenLength) {

@@ -135,7 +135,7 @@ class Fitting {
     const auto count = static_cast<std::int64_t>(all.size());
 
     const bool has_evaluated = data::find_conversations(options.dataset, options.train_split).has_evaluated();
-    const bool kept = is_open("eval_iters") && keep("eval_iters", c.eval_iters);
+    const bool kept = is_open("eval_iters") && !begins_to_hold_out() && keep("eval_iters", c.eval_iters);
     if (!kept && is_open("eval_iters") && !c.split && !has_evaluated && count < kFew) {
       set("eval_iters", c.eval_iters, 0);
       plan_.facts.push_back(
@@ -218,6 +218,14 @@ class Fitting {
     const bool of_command = said.layer == Layer::kOverrides && said.origin.source &&
                             said.origin.source->name == config::kNoExperimentFile;
     return of_command;
+  }
+  // Returns whether the run was started without evaluation and resumes with another `split`. The user then
+  // wants the conversations that are held out to be evaluated, as in a new run.
+  bool begins_to_hold_out() const {
+    if (!recorded_ || !e_.trainer->split || recorded_setting(*recorded_, "eval_iters") != "0") return false;
+    const auto now = settings_of(config::to_yaml(e_));
+    const auto split = now.find("split");
+    return split != now.end() && split->second != recorded_setting(*recorded_, "split");
   }
   // Sets the key to the value with which the run was started, if the run resumes. The packing of
   // conversations and the position in the data depend on such values. Returns whether the run resumes.

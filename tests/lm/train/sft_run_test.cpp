@@ -109,8 +109,9 @@ TEST_F(SftRuns, OtherConversationsAreRefused) {
   run("long", {data, longer, positions, "exit_interval=2"});
   EXPECT_THAT(refusal("long", {data, longer, positions, "sft_conversation_format=alpaca"}),
               HasSubstr("was trained with sft_conversation_format: squad"));
-  EXPECT_THAT(refusal("run", {data, "enable_packed_sequences=true", "use_packed_attention=true"}),
-              HasSubstr("was trained with enable_packed_sequences: false"));
+  EXPECT_THAT(
+      refusal("run", {data, "enable_packed_sequences=true", "use_packed_attention=true"}),
+      HasSubstr("was trained with enable_packed_sequences: false, use_packed_attention: false, which"));
   run("unheld", {questions("many.jsonl", 20), "exit_interval=2"});
   EXPECT_THAT(refusal("unheld", {questions("many.jsonl", 20), "eval_iters=1"}),
               HasSubstr("was trained with eval_iters: 0"));

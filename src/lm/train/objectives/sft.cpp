@@ -7,6 +7,7 @@
 #include <array>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
@@ -156,15 +157,22 @@ class FineTuning final : public Objective {
 
   void refuse_changed_data(const ChangedData& changed) const override {
     const config::Experiment& e = changed.experiment;
+    std::vector<SettingChange> changes;
     for (const SettingChange& change : changed_settings(changed.state.experiment, config::to_yaml(e))) {
       const bool known = std::ranges::find(kConversationKeys, change.key) != kConversationKeys.end();
       if (!known || changed.before.name != changed.now.name) continue;
       // Only whether conversations are held out matters, not the number of evaluation batches.
       const bool evaluated = !change.before.empty() && change.before != "0";
       if (change.key == "eval_iters" && e.trainer->eval_iters != 0 && evaluated) continue;
-      changed.refuse_setting(change,
-                             "which changes how conversations are packed, or which ones are held out for "
-                             "validation");
+      changes.push_back(change);
+    }
+    if (!changes.empty()) {
+      std::string others;
+      for (const SettingChange& change : std::span(changes).subspan(1))
+        others += fmt::format("{}: {}, ", change.key, change.before.empty() ? "unset" : change.before);
+      changed.refuse_setting(
+          changes.front(),
+          others + "which changes how conversations are packed, or which ones are held out for validation");
     }
     changed.refuse("sft_dataset_name", fmt::format("set of {}", learning_->noun()));
   }

@@ -83,6 +83,7 @@ ContainerPlan plan_container(const ContainerRequest& request, const Surroundings
                 .port = std::to_string(place.master_port),
                 .node = std::to_string(place.node),
                 .same_folder = starts_here(request)};
+  if (given.contains("GPUS_PER_NODE")) plan.nodes.given_ranks = place.ranks;
   plan.step = container_step(
       request, surroundings, runtime,
       {.variables = std::move(variables), .several_nodes = place.nodes > 1, .gpus = std::move(gpus)});
@@ -129,7 +130,7 @@ ContainerPlan plan_container_elsewhere(const ContainerRequest& request, const El
   check_job_variables(given, {.nodes = job.nodes, .gpus = job.gpus});
   ElsewhereNodes nodes = job;
   if (const auto ranks = given.find("GPUS_PER_NODE"); ranks != given.end())
-    nodes.ranks = parse_ranks("GPUS_PER_NODE", ranks->second);
+    nodes.ranks = nodes.given_ranks = parse_ranks("GPUS_PER_NODE", ranks->second);
   const std::string runtime = request.settings.runtime == "auto" ? "docker" : request.settings.runtime;
   std::map<std::string, std::string> variables{
       {"NNODES", nodes.nodes > 0 ? std::to_string(nodes.nodes) : "<nodes of the job>"},

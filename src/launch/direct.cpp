@@ -203,7 +203,9 @@ void check_on_node(const DirectSettings& settings, const DirectCommand& command,
                    const NodePlace& place, const Variables& given) {
   if (!has_ranks) return check_job(settings, command, place.nodes, 1, given);
   if (place.task) return check_job(settings, command, 1, place.task->world, given);
-  check_place_options(command.words, {.nodes = place.nodes, .node = place.node, .ranks = place.ranks});
+  JobShape job{.nodes = place.nodes, .node = place.node, .ranks = place.ranks};
+  if (given.contains("GPUS_PER_NODE")) job.given_ranks = place.ranks;
+  check_place_options(command.words, job);
   check_job(settings, command, place.nodes, place.ranks, given);
 }
 
@@ -364,7 +366,11 @@ void require_python(const Surroundings& surroundings, const Step& step, std::vec
 }
 
 JobShape shape_of_job(const ElsewhereNodes& nodes, std::optional<int> ranks) {
-  JobShape job{.nodes = nodes.nodes, .ranks = ranks, .gpus = nodes.gpus, .tasks = nodes.tasks};
+  JobShape job{.nodes = nodes.nodes,
+               .ranks = ranks,
+               .gpus = nodes.gpus,
+               .tasks = nodes.tasks,
+               .given_ranks = nodes.given_ranks};
   const bool is_number =
       !nodes.node.empty() && std::ranges::all_of(nodes.node, [](char c) { return c >= '0' && c <= '9'; });
   if (is_number) job.node = std::stoi(nodes.node);
@@ -486,7 +492,8 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
     ranks = nodes.tasks;
     shape.ranks = false;
   }
-  const JobShape job = shape_of_job(nodes, ranks);
+  JobShape job = shape_of_job(nodes, ranks);
+  if (given.contains("GPUS_PER_NODE") && !nodes.tasks) job.given_ranks = ranks;
   check_job_variables(given, job);
   if (has_ranks) {
     const std::vector<std::string> options = shape.script ? std::vector<std::string>() : command.words;

@@ -63,8 +63,9 @@ struct ElsewhereNodes {
   std::optional<int> ranks;  // ranks per node; nullopt: one per GPU
   std::optional<int> tasks;  // tasks per node, if each task is a rank
   std::string address, port, node;
-  bool same_folder = false;      // runs in the current folder, or in a copy that all nodes see
-  std::optional<int> gpus = {};  // GPUs per node that the job requests; nullopt: unknown
+  bool same_folder = false;             // runs in the current folder, or in a copy that all nodes see
+  std::optional<int> gpus = {};         // GPUs per node that the job requests; nullopt: unknown
+  std::optional<int> given_ranks = {};  // ranks per node that the user sets by --env GPUS_PER_NODE
 };
 // Plans `primus direct` on these nodes. Throws Error(kInvalid) also for options and variables that contradict
 // the job, such as --nnodes 4 in a job of 2 nodes.

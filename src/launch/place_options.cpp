@@ -90,11 +90,15 @@ std::optional<std::string> place_option(const std::vector<std::string>& words, s
 }
 
 void check_place_options(const std::vector<std::string>& words, const JobShape& job) {
+  const auto ranks = number_of(words, "--nproc");
+  if (ranks && job.given_ranks && *ranks != *job.given_ranks) {
+    throw invalid(fmt::format("--nproc is {}, but --env GPUS_PER_NODE is {}", *ranks, *job.given_ranks),
+                  "remove one of them: both set the number of ranks per node");
+  }
   // Without a launcher of several nodes, the command's options may make this node a part of a job.
   if (job.nodes == 1 && job.node && place_option(words, "--nnodes")) return;
   if (const auto nodes = number_of(words, "--nnodes")) check_nodes("--nnodes", *nodes, job);
   if (const auto node = number_of(words, "--node_rank")) check_node("--node_rank", *node, job);
-  const auto ranks = number_of(words, "--nproc");
   if (ranks && job.tasks && *ranks != 1 && *ranks != *job.tasks) {
     throw invalid(fmt::format("--nproc is {}, but Slurm starts {} per node (--ntasks-per-node)", *ranks,
                               counted(*job.tasks, "rank")),

@@ -16,9 +16,10 @@ struct JobShape {
   int nodes = 0;  // 0: unknown
   // The number of the node that runs the command; nullopt: all nodes run the command.
   std::optional<int> node = {};
-  std::optional<int> ranks = {};  // ranks per node, unless the command chooses them
-  std::optional<int> gpus = {};   // GPUs per node that the job requests
-  std::optional<int> tasks = {};  // tasks per node, if each task is a rank
+  std::optional<int> ranks = {};        // ranks per node, unless the command chooses them
+  std::optional<int> gpus = {};         // GPUs per node that the job requests
+  std::optional<int> tasks = {};        // tasks per node, if each task is a rank
+  std::optional<int> given_ranks = {};  // ranks per node that --env GPUS_PER_NODE sets
 };
 
 // Returns the last value of a place option in a command's words, for every spelling of the option: "--nproc"

@@ -206,6 +206,14 @@ TEST(DirectPlan, AnOptionOfTheCommandIsNotAddedAgain) {
   EXPECT_THAT(refused({}, {"--nnodes", "4"}), HasSubstr("the job has 2 nodes"));
   EXPECT_THAT(refused({}, {"--world", "16"}), HasSubstr("the job has 8 ranks"));
   EXPECT_THAT(refused({.environment = {"NNODES=3"}}, {}), HasSubstr("the job has 2 nodes"));
+  EXPECT_THAT(refused({.environment = {"GPUS_PER_NODE=2"}}, {"--nproc", "4"}),
+              HasSubstr("--nproc is 4, but --env GPUS_PER_NODE is 2"));
+  EXPECT_THAT(error_of([&] {
+                DirectCommand command = training();
+                command.words.insert(command.words.end(), {"--nproc", "4"});
+                line_of({.environment = {"GPUS_PER_NODE=2"}}, command, {});
+              }),
+              HasSubstr("--env GPUS_PER_NODE is 2"));
   EXPECT_THAT(error_of([&] {
                 DirectCommand command = training();
                 command.words.insert(command.words.end(), {"--node_rank", "0"});

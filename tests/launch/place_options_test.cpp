@@ -50,6 +50,8 @@ TEST(PlaceOptions, AreAcceptedIfTheyAgreeWithTheJob) {
   EXPECT_EQ(options_error({"--nnodes", "1", "--node_rank", "0"}, {.nodes = 1}), "");
   EXPECT_EQ(options_error({"--node_rank", "1"}, {.nodes = 2, .node = 1}), "");
   EXPECT_EQ(options_error({"--nproc", "4"}, {.nodes = 2, .tasks = 4}), "");
+  EXPECT_EQ(options_error({"--nproc", "4"}, {.nodes = 2, .ranks = 8}), "") << "8 are the node's GPUs";
+  EXPECT_EQ(options_error({"--nproc", "4"}, {.nodes = 2, .given_ranks = 4}), "");
   // One rank plans for any number of ranks.
   EXPECT_EQ(options_error({"--world", "64"}, {.nodes = 1, .ranks = 1}), "");
   // The user starts the command on two nodes separately.
@@ -70,6 +72,8 @@ TEST(PlaceOptions, AreRefusedIfTheyContradictTheJob) {
   EXPECT_THAT(options_error({"--nproc", "16"}, two), HasSubstr("the job requests 8 GPUs per node"));
   EXPECT_THAT(options_error({"--nproc", "3"}, {.nodes = 2, .tasks = 4}),
               HasSubstr("Slurm starts 4 ranks per node"));
+  EXPECT_THAT(options_error({"--nproc", "4"}, {.nodes = 2, .given_ranks = 2}),
+              HasSubstr("--nproc is 4, but --env GPUS_PER_NODE is 2"));
   EXPECT_THAT(options_error({"--world", "8"}, two),
               HasSubstr("--world is 8, but the job has 16 ranks (2 nodes, 8 per node)"));
   EXPECT_THAT(options_error({"--world", "16"}, {.nodes = 2, .ranks = 4, .gpus = 8}),

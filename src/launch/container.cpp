@@ -129,6 +129,7 @@ ContainerPlan plan_container_elsewhere(const ContainerRequest& request, const El
   check_place_variables(given);
   check_job_variables(given, {.nodes = job.nodes, .gpus = job.gpus});
   ElsewhereNodes nodes = job;
+  use_given_master(given, nodes.address, nodes.port);
   if (const auto ranks = given.find("GPUS_PER_NODE"); ranks != given.end())
     nodes.ranks = nodes.given_ranks = parse_ranks("GPUS_PER_NODE", ranks->second);
   const std::string runtime = request.settings.runtime == "auto" ? "docker" : request.settings.runtime;

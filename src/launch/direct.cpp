@@ -459,7 +459,8 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
 }
 
 Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& command,
-                           const ElsewhereNodes& nodes, const std::string& program) {
+                           const ElsewhereNodes& job_nodes, const std::string& program) {
+  ElsewhereNodes nodes = job_nodes;
   // Files that exist only on the nodes cannot be checked here. Such files get a note and are checked on the
   // nodes.
   std::vector<std::string> notes = command.notes;
@@ -479,6 +480,7 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
   for (const Path& file : settings.environment_files) look_for(file, "--env");
   const Variables given = given_variables(settings, only_there);
   check_place_variables(given);
+  use_given_master(given, nodes.address, nodes.port);
   const Surroundings nothing{.variable = [](const std::string&) { return std::nullopt; },
                              .variable_names = [] { return std::vector<std::string>(); }};
   const Surroundings reported = with(nothing, given);
@@ -498,6 +500,7 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
   if (has_ranks) {
     const std::vector<std::string> options = shape.script ? std::vector<std::string>() : command.words;
     check_place_options(options, job);
+    check_rank_variables(given, options, job);
     if (auto note = idle_gpus(options, job)) notes.push_back(std::move(*note));
   }
   if (!shape.script) {

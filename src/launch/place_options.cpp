@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <utility>
 
 #include "base/error.h"
 
@@ -119,6 +120,31 @@ void check_job_variables(const std::map<std::string, std::string>& variables, co
   if (const auto nodes = number_in("NNODES")) check_nodes("--env NNODES", *nodes, job);
   if (const auto node = number_in("NODE_RANK")) check_node("--env NODE_RANK", *node, job);
   if (const auto ranks = number_in("GPUS_PER_NODE")) check_gpus("--env GPUS_PER_NODE", *ranks, job);
+}
+
+void check_rank_variables(const std::map<std::string, std::string>& variables,
+                          const std::vector<std::string>& words, const JobShape& job) {
+  std::optional<std::int64_t> ranks = job.tasks ? job.tasks : job.ranks;
+  if (const auto chosen = number_of(words, "--nproc"); chosen && !job.tasks) ranks = chosen;
+  std::optional<std::int64_t> world;
+  if (ranks && job.nodes > 0) world = *ranks * job.nodes;
+  for (const auto& [name, agreed] : {std::pair("WORLD_SIZE", world), std::pair("LOCAL_WORLD_SIZE", ranks),
+                                     std::pair("RANK", std::optional<std::int64_t>()),
+                                     std::pair("LOCAL_RANK", std::optional<std::int64_t>()),
+                                     std::pair("GROUP_RANK", std::optional<std::int64_t>())}) {
+    const auto found = variables.find(name);
+    if (found == variables.end() || (agreed && number(found->second) == agreed)) continue;
+    throw invalid(agreed ? fmt::format("--env {} is {}, but the job has {}", name, found->second, *agreed)
+                         : fmt::format("--env {} is {} in all ranks of the job", name, found->second),
+                  fmt::format("remove --env {}: the launcher sets it for each rank", name));
+  }
+}
+
+void use_given_master(const std::map<std::string, std::string>& variables, std::string& address,
+                      std::string& port) {
+  const auto host = variables.find("MASTER_ADDR"), number = variables.find("MASTER_PORT");
+  if (host != variables.end() && !host->second.empty() && host->second != "localhost") address = host->second;
+  if (number != variables.end() && !number->second.empty()) port = number->second;
 }
 
 std::optional<std::string> idle_gpus(const std::vector<std::string>& words, const JobShape& job) {

@@ -33,6 +33,17 @@ void check_place_options(const std::vector<std::string>& words, const JobShape& 
 // Throws Error(kInvalid) for variables given by --env that contradict the job.
 void check_job_variables(const std::map<std::string, std::string>& variables, const JobShape& job);
 
+// Throws Error(kInvalid) for variables of a rank, such as RANK and WORLD_SIZE, that --env sets to the same
+// value in all ranks. The launcher sets these variables. Numbers of ranks may agree with the job. `words`:
+// the command whose options may choose the number of ranks.
+void check_rank_variables(const std::map<std::string, std::string>& variables,
+                          const std::vector<std::string>& words, const JobShape& job);
+
+// Replaces the address and the port of node 0 by values that the user has set in `variables`. The address
+// "localhost" stands for an address that is not set.
+void use_given_master(const std::map<std::string, std::string>& variables, std::string& address,
+                      std::string& port);
+
 // Returns a note if a node starts fewer ranks than it gets GPUs; nullopt otherwise. `words`: the command
 // whose options may choose the number of ranks.
 std::optional<std::string> idle_gpus(const std::vector<std::string>& words, const JobShape& job);

@@ -285,6 +285,9 @@ TEST_F(Launch, AnotherPlaceInTheJobIsRefusedBefore) {
   expect_refused(pods + Words{"--", "direct", "--env", "NNODES=3", "--"} + kTrain + batch, said);
   expect_refused(pods + Words{"--env", "NNODES=3", "--"} + kTrain + batch, said);
   expect_refused(pods + Words{"--env", "GPUS_PER_NODE=4", "--"} + kTrain + batch, "--gpus-per-node is 8");
+  for (const Words& job :
+       {slurm + Words{"direct", "--env", "WORLD_SIZE=3", "--"}, pods + Words{"--env", "WORLD_SIZE=3", "--"}})
+    expect_refused(job + kTrain + batch, "--env WORLD_SIZE is 3, but the job has 16");
   const std::string agreed = run(pods + Words{"--env", "NNODES=2", "--"} + kTrain + batch).out;
   const std::size_t once = agreed.find("name: \"NNODES\"");
   ASSERT_NE(once, std::string::npos);

@@ -220,6 +220,10 @@ TEST(DirectPlan, AnOptionOfTheCommandIsNotAddedAgain) {
                 line_of({}, command, kSecondOfTwo);
               }),
               HasSubstr("this node has the number 1"));
+  EXPECT_THAT(refused({.environment = {"WORLD_SIZE=3"}}, {}), HasSubstr("the job has 8"));
+  const DirectSettings other_master{.environment = {"MASTER_ADDR=h", "MASTER_PORT=4000"}};
+  EXPECT_THAT(shell_line(plan_direct_elsewhere(other_master, training(), nodes, "primus").steps.at(0).argv),
+              HasSubstr(" --master_addr h --master_port 4000"));
   // Options of a script are the script's own.
   EXPECT_EQ(refused({.script = "x", .environment_files = {}}, {"--nnodes", "4"}).find("the job has"),
             std::string::npos);

@@ -93,6 +93,27 @@ TEST(PlaceOptions, VariablesAreComparedLikeOptions) {
   EXPECT_THAT(variable_error("GPUS_PER_NODE", "16", two), HasSubstr("the job requests 8 GPUs per node"));
 }
 
+// A value of --env is the same in all ranks, but the launcher sets other values in each rank.
+TEST(PlaceOptions, VariablesOfARankAreRefused) {
+  const auto error_with = [](const std::string& name, const std::string& value, const Words& words = {}) {
+    try {
+      check_rank_variables({{name, value}}, words, {.nodes = 2, .ranks = 8});
+    } catch (const Error& error) {
+      return error.render();
+    }
+    return std::string();
+  };
+  EXPECT_THAT(error_with("WORLD_SIZE", "3"), HasSubstr("--env WORLD_SIZE is 3, but the job has 16"));
+  EXPECT_THAT(error_with("WORLD_SIZE", "16", {"--nproc", "4"}), HasSubstr("but the job has 8"));
+  EXPECT_THAT(error_with("LOCAL_WORLD_SIZE", "4"), HasSubstr("but the job has 8"));
+  for (const char* name : {"RANK", "LOCAL_RANK", "GROUP_RANK"})
+    EXPECT_THAT(error_with(name, "0"), HasSubstr("is 0 in all ranks of the job"));
+  EXPECT_EQ(error_with("WORLD_SIZE", "16"), "");
+  EXPECT_EQ(error_with("LOCAL_WORLD_SIZE", "8"), "");
+  EXPECT_EQ(error_with("NCCL_DEBUG", "INFO"), "");
+  EXPECT_THROW(check_rank_variables({{"WORLD_SIZE", "4"}}, {}, {.nodes = 0}), Error) << "unknown";
+}
+
 TEST(PlaceOptions, IdleGpusAreNoted) {
   const JobShape eight{.nodes = 2, .gpus = 8};
   EXPECT_EQ(idle_gpus({"--nproc", "4"}, eight),

@@ -2,11 +2,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 #include "cli/launch/mode.h"
 #include "cli/parse.h"
+#include "launch/assignment.h"
 #include "launch/kubernetes.h"
+#include "launch/node.h"
+#include "launch/place_options.h"
 #include "launch/process.h"
 
 namespace primus::cli {
@@ -198,14 +202,23 @@ class Kubernetes final : public Mode {
     pod.program = request.settings.program.empty() ? "primus" : request.settings.program;
     const ModeContext there{.surroundings = pod, .settings = none};
     const int nodes = request.settings.nodes.value_or(1);
-    launch::Plan plan = direct.mode->plan_elsewhere(there, command,
-                                                    {.nodes = nodes,
-                                                     .ranks = request.settings.ranks_per_node,
-                                                     .tasks = {},
-                                                     .address = "<pod 0>",
-                                                     .port = "<MASTER_PORT>",
-                                                     .node = "<the pod's number>",
-                                                     .gpus = launch::requested_gpus(request.settings)});
+    launch::ElsewhereNodes pods{.nodes = nodes,
+                                .ranks = request.settings.ranks_per_node,
+                                .tasks = {},
+                                .address = "<pod 0>",
+                                .port = "<MASTER_PORT>",
+                                .node = "<the pod's number>",
+                                .gpus = launch::requested_gpus(request.settings)};
+    std::map<std::string, std::string> given;
+    for (const std::string& text : request.settings.environment) {
+      launch::Assignment variable = launch::parse_assignment(text, "env");
+      given[variable.name] = std::move(variable.value);
+    }
+    launch::check_place_variables(given);
+    launch::use_given_master(given, pods.address, pods.port);
+    if (const auto ranks = given.find("GPUS_PER_NODE"); ranks != given.end() && !ranks->second.empty())
+      pods.ranks = pods.given_ranks = launch::parse_ranks("GPUS_PER_NODE", ranks->second);
+    launch::Plan plan = direct.mode->plan_elsewhere(there, command, pods);
     plan.steps.front().where = nodes == 1 ? "in the pod" : "in each pod";
     return plan;
   }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
 #include <map>
 #include <utility>
 
@@ -13,6 +15,7 @@
 #include "launch/hardware.h"
 #include "launch/node.h"
 #include "launch/place_options.h"
+#include "launch/tables.h"
 
 namespace primus::launch {
 namespace {
@@ -28,6 +31,38 @@ bool starts_here(const ContainerRequest& request) {
 Error several_tasks() {
   return unsupported("Slurm starts several tasks per node, but one container runs all ranks of its node",
                      "start one task per node: --ntasks-per-node=1");
+}
+
+// Returns the number of GPUs to which --gpus limits the container: "2", "count=2" or "device=0,3"; nullopt:
+// no limit.
+std::optional<int> gpu_limit(const ContainerRequest& request) {
+  const std::vector<GivenOption> options =
+      merged(container_options(), request.settings.options, request.given);
+  const GivenOption* const given = find_given(options, "gpus");
+  std::string text = given ? given->value.value_or("") : "";
+  std::erase(text, '"');
+  int count = 0;
+  if (text.starts_with("device=")) {
+    // Further fields such as "capabilities=utility" follow the devices.
+    const std::size_t field = text.find('=', 7);
+    const std::size_t end = field == std::string::npos ? text.size() : text.rfind(',', field);
+    if (end == std::string::npos) return std::nullopt;
+    return 1 + static_cast<int>(std::count(text.begin() + 7, text.begin() + static_cast<long>(end), ','));
+  }
+  const std::size_t begin = text.starts_with("count=") ? 6 : 0;
+  std::from_chars(text.data() + begin, text.data() + text.size(), count);
+  return count > 0 ? std::optional(count) : std::nullopt;
+}
+
+// Limits the ranks of a node to the GPUs of the container. Throws Error(kInvalid) if the user has set more
+// ranks.
+void limit_ranks(int gpus, bool is_set, std::optional<int>& ranks) {
+  if (is_set && ranks && *ranks > gpus) {
+    throw invalid(fmt::format("the container gets {} GPU{} (--gpus), but the node starts {} ranks", gpus,
+                              gpus == 1 ? "" : "s", *ranks),
+                  "raise --gpus, or lower GPUS_PER_NODE");
+  }
+  ranks = std::min(ranks.value_or(gpus), gpus);
 }
 
 // Returns `surroundings` in which variables of --env have the values that --env sets. The node is examined
@@ -66,8 +101,14 @@ ContainerPlan plan_container(const ContainerRequest& request, const Surroundings
   if (wanted == "none") gpus = {};
   NodeDefaults defaults;
   for (const auto& [name, value] : given) defaults.typed.insert(name);
-  const NodePlace place = find_node(inside, defaults, gpus);
+  NodePlace place = find_node(inside, defaults, gpus);
   if (place.task) throw several_tasks();
+  const std::optional<int> limit = gpu_limit(request);
+  if (limit) {
+    std::optional<int> ranks = place.ranks;
+    limit_ranks(*limit, inside.setting("GPUS_PER_NODE").has_value(), ranks);
+    place.ranks = *ranks;
+  }
   std::map<std::string, std::string> variables{{"NNODES", std::to_string(place.nodes)},
                                                {"NODE_RANK", std::to_string(place.node)},
                                                {"GPUS_PER_NODE", std::to_string(place.ranks)}};
@@ -82,7 +123,8 @@ ContainerPlan plan_container(const ContainerRequest& request, const Surroundings
                 .address = place.master_address,
                 .port = std::to_string(place.master_port),
                 .node = std::to_string(place.node),
-                .same_folder = starts_here(request)};
+                .same_folder = starts_here(request),
+                .gpus = limit};
   if (given.contains("GPUS_PER_NODE")) plan.nodes.given_ranks = place.ranks;
   plan.step = container_step(
       request, surroundings, runtime,
@@ -132,6 +174,10 @@ ContainerPlan plan_container_elsewhere(const ContainerRequest& request, const El
   use_given_master(given, nodes.address, nodes.port);
   if (const auto ranks = given.find("GPUS_PER_NODE"); ranks != given.end())
     nodes.ranks = nodes.given_ranks = parse_ranks("GPUS_PER_NODE", ranks->second);
+  if (const auto limit = gpu_limit(request)) {
+    limit_ranks(*limit, true, nodes.ranks);
+    nodes.gpus = std::min(nodes.gpus.value_or(*limit), *limit);
+  }
   const std::string runtime = request.settings.runtime == "auto" ? "docker" : request.settings.runtime;
   std::map<std::string, std::string> variables{
       {"NNODES", nodes.nodes > 0 ? std::to_string(nodes.nodes) : "<nodes of the job>"},

@@ -36,6 +36,13 @@ std::string counted(std::int64_t count, std::string_view what) {
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
+// Returns the number of ranks per node, which the command's words may choose; nullopt: unknown.
+std::optional<std::int64_t> ranks_of_node(const std::vector<std::string>& words, const JobShape& job) {
+  if (job.tasks) return job.tasks;
+  const auto chosen = number_of(words, "--nproc");
+  return chosen ? chosen : std::optional<std::int64_t>(job.ranks);
+}
+
 void check_nodes(std::string_view name, std::int64_t nodes, const JobShape& job) {
   if (job.nodes == 0 || nodes == job.nodes) return;
   throw invalid(fmt::format("{} is {}, but the job has {}", name, nodes, counted(job.nodes, "node")),
@@ -105,7 +112,11 @@ void check_place_options(const std::vector<std::string>& words, const JobShape& 
                               counted(*job.tasks, "rank")),
                   "remove --nproc");
   }
-  if (ranks && !job.tasks) check_gpus("--nproc", *ranks, job);
+  if (ranks && !job.tasks) {
+    check_gpus("--nproc", *ranks, job);
+  } else if (const auto usual = job.tasks ? job.tasks : job.ranks) {
+    check_gpus(job.tasks ? "the number of tasks per node" : "the number of ranks per node", *usual, job);
+  }
   if (const auto world = number_of(words, "--world")) {
     const std::optional<std::int64_t> usual = job.ranks ? job.ranks : job.gpus;
     check_world(*world, ranks ? ranks : usual, job);
@@ -124,8 +135,8 @@ void check_job_variables(const std::map<std::string, std::string>& variables, co
 
 void check_rank_variables(const std::map<std::string, std::string>& variables,
                           const std::vector<std::string>& words, const JobShape& job) {
-  std::optional<std::int64_t> ranks = job.tasks ? job.tasks : job.ranks;
-  if (const auto chosen = number_of(words, "--nproc"); chosen && !job.tasks) ranks = chosen;
+  std::optional<std::int64_t> ranks = ranks_of_node(words, job);
+  if (!ranks) ranks = job.gpus;
   std::optional<std::int64_t> world;
   if (ranks && job.nodes > 0) world = *ranks * job.nodes;
   for (const auto& [name, agreed] : {std::pair("WORLD_SIZE", world), std::pair("LOCAL_WORLD_SIZE", ranks),
@@ -148,8 +159,7 @@ void use_given_master(const std::map<std::string, std::string>& variables, std::
 }
 
 std::optional<std::string> idle_gpus(const std::vector<std::string>& words, const JobShape& job) {
-  std::optional<std::int64_t> ranks = job.tasks ? job.tasks : job.ranks;
-  if (const auto chosen = number_of(words, "--nproc"); chosen && !job.tasks) ranks = chosen;
+  const std::optional<std::int64_t> ranks = ranks_of_node(words, job);
   if (!ranks || !job.gpus || *ranks >= *job.gpus) return std::nullopt;
   return fmt::format("each node starts {}, so {} of the {} GPUs that the job requests per node stay idle",
                      counted(*ranks, "rank"), *job.gpus - *ranks, *job.gpus);

@@ -78,6 +78,28 @@ std::optional<int> gpus_of(const std::vector<GivenOption>& options) {
   return sum > 0 ? std::optional(sum) : std::nullopt;
 }
 
+// Returns the number of GPUs that the option requests in total or per task, summed over its types.
+std::optional<int> gpus_in(const std::vector<GivenOption>& options, std::string_view name) {
+  const GivenOption* const given = find_given(options, name);
+  return given ? gpus_of({{"gpus-per-node", given->value}}) : std::nullopt;
+}
+
+// Returns the number of GPUs per node that the options request; nullopt if they do not state it. If several
+// options state it, returns the smallest number. `tasks`: tasks per node.
+std::optional<int> gpus_per_node(const std::vector<GivenOption>& options, int nodes, int tasks) {
+  std::optional<int> gpus = gpus_of(options);
+  const auto limit = [&](int count) { gpus = gpus ? std::min(*gpus, count) : count; };
+  if (const auto per_task = gpus_in(options, "gpus-per-task")) limit(*per_task * tasks);
+  if (const auto total = gpus_in(options, "gpus"); total && nodes > 0) {
+    if (*total < nodes) {
+      throw invalid(fmt::format("--gpus={} is fewer than one GPU for each of the {} nodes", *total, nodes),
+                    "request more GPUs, or fewer nodes");
+    }
+    limit(*total / nodes);
+  }
+  return gpus;
+}
+
 // Removes from `options` those options that `tool` does not have. For batch jobs, srun's options move to the
 // job's step. For srun, an option of sbatch is an error on the command line; in settings it is skipped with a
 // note.
@@ -205,7 +227,6 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
   std::vector<GivenOption> step_options;
   std::vector<std::string> notes = sort_by_tool(request, tool, options, step_options);
   plan.nodes.nodes = nodes_of(options, request.batch ? std::nullopt : surroundings.setting("SLURM_NNODES"));
-  plan.nodes.gpus = gpus_of(options);
   plan.nodes.same_folder = !find_given(options, "chdir");
   plan.nodes.node = "<SLURM_NODEID>";
   plan.nodes.address = "<the first node>";
@@ -214,6 +235,7 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
       options, {"ntasks", "ntasks-per-node", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-socket"});
   const auto own_ranks = surroundings.setting("GPUS_PER_NODE");
   const int tasks = number_of(options, "ntasks-per-node").value_or(1);
+  plan.nodes.gpus = gpus_per_node(options, plan.nodes.nodes, tasks);
   if (tasks > 1) {
     plan.nodes.tasks = tasks;
   } else {

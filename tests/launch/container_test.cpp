@@ -72,7 +72,18 @@ TEST(ContainerPlan, NvidiaGpus) {
   ContainerRequest request = host.request();
   EXPECT_THAT(host.line(request), AllOf(HasSubstr(" --gpus all "), HasSubstr(" --env GPUS_PER_NODE=4 ")));
   request.given.push_back({"gpus", "2"});
-  EXPECT_THAT(host.line(request), AllOf(HasSubstr(" --gpus=2 "), Not(HasSubstr("--gpus all"))));
+  EXPECT_THAT(host.line(request), AllOf(HasSubstr(" --gpus=2 "), Not(HasSubstr("--gpus all")),
+                                        HasSubstr(" --env GPUS_PER_NODE=2 ")));
+  request.given.back().value = "device=0,3,2";
+  EXPECT_THAT(host.line(request), HasSubstr(" --env GPUS_PER_NODE=3 "));
+  request.given.back().value = "all";
+  EXPECT_THAT(host.line(request), HasSubstr(" --env GPUS_PER_NODE=4 "));
+  request.given.back().value = "2";
+  EXPECT_EQ(plan_container(request, host.surroundings()).nodes.gpus, 2);
+  const ElsewhereNodes nodes{.nodes = 2, .ranks = 4, .node = "<node>"};
+  EXPECT_THROW(plan_container_elsewhere(request, nodes, host.surroundings()), Error);
+  request.given.push_back({"env", "GPUS_PER_NODE=4"});
+  EXPECT_THROW(host.line(request), Error) << "4 ranks on 2 GPUs";
   request = host.request();
   request.settings.runtime = "podman";
   EXPECT_THAT(host.line(request), HasSubstr(" --device nvidia.com/gpu=all "));

@@ -70,6 +70,10 @@ TEST(PlaceOptions, AreRefusedIfTheyContradictTheJob) {
               HasSubstr("--node_rank is 0, but this node has the number 1"));
   EXPECT_THAT(options_error({"--node_rank", "1"}, {.nodes = 1}), HasSubstr("this node has the number 0"));
   EXPECT_THAT(options_error({"--nproc", "16"}, two), HasSubstr("the job requests 8 GPUs per node"));
+  EXPECT_THAT(options_error({}, {.nodes = 2, .ranks = 8, .gpus = 4}),
+              HasSubstr("the number of ranks per node is 8, but the job requests 4 GPUs per node"));
+  EXPECT_THAT(options_error({}, {.nodes = 2, .gpus = 4, .tasks = 8}),
+              HasSubstr("the number of tasks per node is 8, but the job requests 4 GPUs per node"));
   EXPECT_THAT(options_error({"--nproc", "3"}, {.nodes = 2, .tasks = 4}),
               HasSubstr("Slurm starts 4 ranks per node"));
   EXPECT_THAT(options_error({"--nproc", "4"}, {.nodes = 2, .given_ranks = 2}),

@@ -64,6 +64,17 @@ TEST(SlurmPlan, CountsTheGpusThatANodeGets) {
   EXPECT_EQ(gpus_with({{"gres", "nic:2"}}), std::nullopt);
 }
 
+// Totals are divided by the nodes, and numbers per task are multiplied by the tasks of a node.
+TEST(SlurmPlan, CountsTheGpusOfTotalsAndOfTasks) {
+  EXPECT_EQ(gpus_with({{"nodes", "2"}, {"gpus", "16"}}), 8);
+  EXPECT_EQ(gpus_with({{"nodes", "2"}, {"gpus", "h100:4,a100:4"}}), 4);
+  EXPECT_EQ(gpus_with({{"nodes", "2-4"}, {"gpus", "16"}}), std::nullopt) << "only Slurm decides the nodes";
+  EXPECT_EQ(gpus_with({{"nodes", "2"}, {"gpus-per-task", "2"}}), 2);
+  EXPECT_EQ(gpus_with({{"nodes", "2"}, {"gpus-per-task", "1"}, {"ntasks-per-node", "8"}}), 8);
+  EXPECT_EQ(gpus_with({{"gres", "gpu:8"}, {"gpus-per-task", "4"}}), 4) << "the launcher is the task";
+  EXPECT_THROW(gpus_with({{"nodes", "2"}, {"gpus", "1"}}), Error);
+}
+
 TEST(SlurmPlan, SaysWhatAnArrayDoes) {
   const std::vector<std::string> notes = plan_with({{"array", "0-3"}}, true).step.notes;
   ASSERT_EQ(notes.size(), 2U);

@@ -108,7 +108,7 @@ void check_place_options(const std::vector<std::string>& words, const JobShape& 
   if (const auto nodes = number_of(words, "--nnodes")) check_nodes("--nnodes", *nodes, job);
   if (const auto node = number_of(words, "--node_rank")) check_node("--node_rank", *node, job);
   if (ranks && job.tasks && *ranks != 1 && *ranks != *job.tasks) {
-    throw invalid(fmt::format("--nproc is {}, but Slurm starts {} per node (--ntasks-per-node)", *ranks,
+    throw invalid(fmt::format("--nproc is {}, but Slurm starts {} per node, one per task", *ranks,
                               counted(*job.tasks, "rank")),
                   "remove --nproc");
   }

@@ -100,6 +100,23 @@ std::optional<int> gpus_per_node(const std::vector<GivenOption>& options, int no
   return gpus;
 }
 
+// Returns the number of tasks that each of `nodes` nodes starts; 0 nodes: not known. Several tasks per node
+// are ranks (`has_ranks`). Throws Error(kInvalid) if the nodes do not start equally many ranks.
+int tasks_of(const std::vector<GivenOption>& options, int nodes, bool has_ranks) {
+  const auto tasks = number_of(options, "ntasks");
+  const int per_node = number_of(options, "ntasks-per-node").value_or(1);
+  if (!tasks || nodes == 0) return per_node;
+  if (*tasks < nodes) {
+    throw invalid(fmt::format("--ntasks={} is fewer than one task for each of the {} nodes", *tasks, nodes),
+                  "remove --ntasks, or request fewer nodes");
+  }
+  if (has_ranks && *tasks % nodes != 0) {
+    throw invalid(fmt::format("--ntasks={} cannot be shared equally by {} nodes", *tasks, nodes),
+                  "set --ntasks to a multiple of the number of nodes, or remove it");
+  }
+  return (*tasks + nodes - 1) / nodes;
+}
+
 // Removes from `options` those options that `tool` does not have. For batch jobs, srun's options move to the
 // job's step. For srun, an option of sbatch is an error on the command line; in settings it is skipped with a
 // note.
@@ -234,7 +251,7 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
   const bool tasks_are_given = is_given(
       options, {"ntasks", "ntasks-per-node", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-socket"});
   const auto own_ranks = surroundings.setting("GPUS_PER_NODE");
-  const int tasks = number_of(options, "ntasks-per-node").value_or(1);
+  const int tasks = tasks_of(options, plan.nodes.nodes, request.has_ranks);
   plan.nodes.gpus = gpus_per_node(options, plan.nodes.nodes, tasks);
   if (tasks > 1) {
     plan.nodes.tasks = tasks;

@@ -10,7 +10,7 @@ namespace primus::launch {
 namespace {
 
 SlurmPlan plan_with(const std::vector<GivenOption>& given, bool batch = false,
-                    const std::map<std::string, std::string>& variables = {}) {
+                    const std::map<std::string, std::string>& variables = {}, bool has_ranks = true) {
   test::Machine machine;
   machine.variables = variables;
   machine.file("bin/srun", "#!/bin/sh\n");
@@ -22,12 +22,14 @@ SlurmPlan plan_with(const std::vector<GivenOption>& given, bool batch = false,
                     {.batch = batch,
                      .given = given,
                      .inner = {"direct", "--", "train"},
-                     .has_ranks = true,
-                     .own_ranks = true},
+                     .has_ranks = has_ranks,
+                     .own_ranks = has_ranks},
                     machine.surroundings());
 }
 
-int nodes_with(const std::vector<GivenOption>& given) { return plan_with(given).nodes.nodes; }
+int nodes_with(const std::vector<GivenOption>& given) {
+  return plan_with(given, false, {}, false).nodes.nodes;
+}
 std::optional<int> gpus_with(const std::vector<GivenOption>& given) { return plan_with(given).nodes.gpus; }
 
 TEST(SlurmPlan, CountsNodesByTasks) {
@@ -36,6 +38,20 @@ TEST(SlurmPlan, CountsNodesByTasks) {
   EXPECT_EQ(nodes_with({{"ntasks", "4"}, {"ntasks-per-node", "2"}}), 2);
   EXPECT_EQ(nodes_with({{"ntasks", "1"}, {"ntasks-per-node", "8"}}), 1);
   EXPECT_EQ(nodes_with({{"ntasks", "5"}}), 0) << "only Slurm decides the number";
+}
+
+// Slurm's tasks are the ranks if there are more tasks than nodes.
+TEST(SlurmPlan, SeveralTasksPerNodeAreRanks) {
+  const auto tasks_with = [](const std::vector<GivenOption>& given) { return plan_with(given).nodes.tasks; };
+  EXPECT_EQ(tasks_with({{"nodes", "2"}, {"ntasks", "16"}}), 8);
+  EXPECT_EQ(tasks_with({{"ntasks", "16"}, {"ntasks-per-node", "8"}}), 8);
+  EXPECT_EQ(tasks_with({{"nodes", "2"}, {"ntasks", "2"}}), std::nullopt);
+  EXPECT_EQ(tasks_with({{"nodes", "2"}, {"ntasks", "2"}, {"ntasks-per-node", "8"}}), std::nullopt)
+      << "--ntasks-per-node is a maximum here";
+  EXPECT_EQ(tasks_with({{"nodes", "2"}, {"ntasks-per-node", "4"}}), 4);
+  EXPECT_THROW(tasks_with({{"nodes", "2"}, {"ntasks", "3"}, {"ntasks-per-node", "2"}}), Error);
+  EXPECT_THROW(tasks_with({{"nodes", "2"}, {"ntasks", "1"}}), Error);
+  EXPECT_EQ(gpus_with({{"nodes", "2"}, {"ntasks", "16"}, {"gpus-per-task", "1"}}), 8);
 }
 
 TEST(SlurmPlan, CountsNodesByNumberAndByName) {

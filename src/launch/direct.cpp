@@ -490,6 +490,12 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
     ranks = parse_ranks("GPUS_PER_NODE", count->second);
   }
   const bool has_ranks = shape.ranks;
+  // AMD Primus's usual settings contain "nnodes: 1".
+  if (const int set = settings.nodes.value_or(1); set != 1 && nodes.nodes > 0 && set != nodes.nodes) {
+    notes.push_back(
+        fmt::format("nnodes: {} in the section direct of the settings is not used: the job has {} node{}",
+                    set, nodes.nodes, nodes.nodes == 1 ? "" : "s"));
+  }
   if (nodes.tasks && has_ranks) {
     ranks = nodes.tasks;
     shape.ranks = false;

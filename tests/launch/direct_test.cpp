@@ -221,6 +221,12 @@ TEST(DirectPlan, AnOptionOfTheCommandIsNotAddedAgain) {
               }),
               HasSubstr("this node has the number 1"));
   EXPECT_THAT(refused({.environment = {"WORLD_SIZE=3"}}, {}), HasSubstr("the job has 8"));
+  const auto notes_with = [&](int set) {
+    return plan_direct_elsewhere({.nodes = set}, training(), nodes, "primus").steps.at(0).notes;
+  };
+  EXPECT_THAT(notes_with(4), testing::Contains(HasSubstr("nnodes: 4 in the section direct")));
+  EXPECT_TRUE(notes_with(2).empty());
+  EXPECT_TRUE(notes_with(1).empty());
   const DirectSettings other_master{.environment = {"MASTER_ADDR=h", "MASTER_PORT=4000"}};
   EXPECT_THAT(shell_line(plan_direct_elsewhere(other_master, training(), nodes, "primus").steps.at(0).argv),
               HasSubstr(" --master_addr h --master_port 4000"));

@@ -67,7 +67,7 @@ TEST_F(PreferenceRuns, TheChosenAnswersWin) {
                                              "train_iters=12"};
   for (const bool adapters : {false, true}) {
     std::vector<std::string> all = settings;
-    if (adapters) all.push_back(lora_);
+    if (adapters) all.insert(all.end(), {lora_, "lr=1e-2"});  // adapters need a higher rate
     const std::string name = adapters ? "lora" : "full";
     SCOPED_TRACE(name);
     run(name, all);

@@ -67,6 +67,7 @@ class WithoutEffect {
       if (of_experts && !c.num_experts && !asks_for_nothing(current_value(key, c)))
         needs(false, "with num_experts", {key.name});
     }
+    if (c.num_experts) of_router();
     const std::string& type = c.rope_scaling_type;
     needs(type != "none", "with a rope_scaling_type", {"original_max_position_embeddings"});
     if (c.multi_latent_attention)
@@ -81,6 +82,23 @@ class WithoutEffect {
   }
 
  private:
+  // Settings of the router that have an effect only together.
+  void of_router() {
+    const TrainerConfig& c = config_;
+    needs(c.moe_router_num_groups.value_or(1) > 1, "with moe_router_num_groups above 1",
+          {"moe_router_group_topk"});
+    needs(c.moe_router_group_topk.has_value() || c.moe_router_num_groups.value_or(1) == 1,
+          "with moe_router_group_topk", {"moe_router_num_groups"});
+    // The default type also deserves the warning, because it may replace the type "none" of a preset.
+    constexpr std::string_view kType = "moe_router_load_balancing_type";
+    const Provenance origin = experiment_.provenance_of(kType);
+    if (origin.layer >= Layer::kOverrides && c.moe_router_load_balancing_type != "none" &&
+        c.moe_aux_loss_coeff == 0) {
+      warnings_.push_back(fmt::format("{}: {} has an effect only with moe_aux_loss_coeff", origin.describe(),
+                                      experiment_.name_of(kType)));
+    }
+  }
+
   void needs(bool met, std::string_view what, std::initializer_list<std::string_view> keys) {
     for (const std::string_view key : keys) {
       if (met || !is_said(experiment_, key)) continue;

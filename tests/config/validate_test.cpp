@@ -242,6 +242,20 @@ TEST(Validate, KeysOfExpertsHaveNoEffectOnDenseModels) {
   EXPECT_EQ(
       warnings({"num_experts=4", "moe_token_drop_policy=position"}),
       Warnings{"command line: moe_token_drop_policy has an effect only with moe_expert_capacity_factor"});
+  const std::string type = "moe_router_load_balancing_type";
+  for (const char* kind : {"aux_loss", "seq_aux_loss", "global_aux_loss"}) {
+    const std::string setting = type + "=" + kind;
+    EXPECT_EQ(warnings({"num_experts=4", setting}),
+              Warnings{"command line: " + type + " has an effect only with moe_aux_loss_coeff"});
+    EXPECT_EQ(warnings({"num_experts=4", setting, "moe_aux_loss_coeff=0.1"}), Warnings{});
+  }
+  EXPECT_EQ(warnings({"num_experts=4", type + "=none"}), Warnings{});
+  EXPECT_EQ(warnings({"num_experts=4", "moe_router_num_groups=2"}),
+            Warnings{"command line: moe_router_num_groups has an effect only with moe_router_group_topk"});
+  EXPECT_EQ(
+      warnings({"num_experts=4", "moe_router_group_topk=1"}),
+      Warnings{"command line: moe_router_group_topk has an effect only with moe_router_num_groups above 1"});
+  EXPECT_EQ(warnings({"num_experts=4", "moe_router_num_groups=2", "moe_router_group_topk=1"}), Warnings{});
 }
 
 // As in Megatron-LM (arguments.py, MLATransformerConfig), latent attention uses YaRN unless rope_type is

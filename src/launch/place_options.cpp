@@ -64,6 +64,19 @@ void check_gpus(std::string_view name, std::int64_t ranks, const JobShape& job) 
       fmt::format("request more GPUs, or lower {}", name));
 }
 
+// A command that starts ranks on several nodes needs the address and the port of node 0. A plan needs
+// neither.
+void require_master(const std::vector<std::string>& words) {
+  if (number_of(words, "--nnodes").value_or(1) <= 1 || std::ranges::find(words, "--dry-run") != words.end())
+    return;
+  for (const auto& [option, what] : {std::pair("--master_addr", "the address of node 0"),
+                                     std::pair("--master_port", "a free port of node 0")}) {
+    if (place_option(words, option)) continue;
+    throw invalid(fmt::format("--nnodes needs {}", option),
+                  fmt::format("set it to {}, the same on all nodes", what));
+  }
+}
+
 // The command makes the same comparison on each node.
 void check_world(std::int64_t world, std::optional<std::int64_t> ranks, const JobShape& job) {
   if (job.nodes == 0 || job.tasks) return;
@@ -104,7 +117,7 @@ void check_place_options(const std::vector<std::string>& words, const JobShape& 
                   "remove one of them: both set the number of ranks per node");
   }
   // Without a launcher of several nodes, the command's options may make this node a part of a job.
-  if (job.nodes == 1 && job.node && place_option(words, "--nnodes")) return;
+  if (job.nodes == 1 && job.node && place_option(words, "--nnodes")) return require_master(words);
   if (const auto nodes = number_of(words, "--nnodes")) check_nodes("--nnodes", *nodes, job);
   if (const auto node = number_of(words, "--node_rank")) check_node("--node_rank", *node, job);
   if (ranks && job.tasks && *ranks != 1 && *ranks != *job.tasks) {

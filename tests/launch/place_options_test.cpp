@@ -55,7 +55,15 @@ TEST(PlaceOptions, AreAcceptedIfTheyAgreeWithTheJob) {
   // One rank plans for any number of ranks.
   EXPECT_EQ(options_error({"--world", "64"}, {.nodes = 1, .ranks = 1}), "");
   // The user starts the command on two nodes separately.
-  EXPECT_EQ(options_error({"--nnodes", "2", "--node_rank", "1"}, {.nodes = 1, .node = 0}), "");
+  const JobShape here{.nodes = 1, .node = 0};
+  Words words = {"--nnodes", "2", "--node_rank", "1", "--master_addr", "a", "--master_port", "1"};
+  EXPECT_EQ(options_error(words, here), "");
+  words.resize(6);
+  EXPECT_THAT(options_error(words, here), HasSubstr("--nnodes needs --master_port"));
+  words.resize(4);
+  EXPECT_THAT(options_error(words, here), HasSubstr("--nnodes needs --master_addr"));
+  words.emplace_back("--dry-run");
+  EXPECT_EQ(options_error(words, here), "") << "a plan";
   // Slurm chooses the number of nodes.
   EXPECT_EQ(options_error({"--nnodes", "3", "--world", "7"}, {.nodes = 0}), "");
 }

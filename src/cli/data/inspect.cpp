@@ -13,6 +13,7 @@
 #include "cli/command.h"
 #include "lm/data/dataset.h"
 #include "lm/data/indexed_dataset.h"
+#include "lm/data/made_by.h"
 #include "lm/generate/model_folder.h"
 #include "lm/tokenizer/simple.h"
 
@@ -78,6 +79,7 @@ class DataInspect final : public Command {
       console.notes(tokenizer->notes());
       options.vocab_size = tokenizer->vocab_size();
       options.eod = tokenizer->special_ids().eod;
+      note_other_tokenizer(*dataset, *tokenizer, console);
     }
     const data::Inspection found = data::inspect(*dataset, options);
     const std::vector<std::string> texts =
@@ -91,6 +93,17 @@ class DataInspect final : public Command {
   }
 
  private:
+  // Warns if the data were tokenized with another tokenizer. The inspection continues, because the user may
+  // look for the tokenizer that fits.
+  void note_other_tokenizer(const data::IndexedDataset& dataset, const Tokenizer& tokenizer,
+                            Console& console) const {
+    try {
+      data::check_made_by(prefix_, dataset, tokenizer);
+    } catch (const Error& error) {
+      console.notes({fmt::format("{}: the texts below are not the texts of the data", error.what())});
+    }
+  }
+
   // Refuses options that would have no effect.
   void refuse_unused() const {
     const auto refuse_without = [&](bool given, const char* option) {

@@ -780,7 +780,17 @@ TEST_F(QuickstartTest, OptionsWithoutEffectAreRefused) {
   EXPECT_THAT(report.at("sample").get<std::string>(), ::testing::StartsWith("And the evening and"));
   const ProgramResult again = quickstart({"--steps", "4"});
   EXPECT_EQ(again.exit_code, 2);
-  EXPECT_THAT(again.err, HasSubstr("add --again"));
+  EXPECT_THAT(again.err, AllOf(HasSubstr("began with another --steps"), HasSubstr("add --again")));
+  // The first command again continues the run. Another text is refused.
+  const ProgramResult repeated = quickstart({"--text", "my text.txt", "--steps", "3"});
+  EXPECT_EQ(repeated.exit_code, 0) << repeated.err;
+  const ProgramResult timed = quickstart({"--text", "my text.txt", "--seconds", "60"});
+  EXPECT_EQ(timed.exit_code, 0) << timed.err;
+  EXPECT_THAT(timed.out, HasSubstr("up to its 3 steps; --seconds applies only to a new run"));
+  write_file(folder_.path() / "other.txt", "Another text. ");
+  const ProgramResult other = quickstart({"--text", "other.txt"});
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.err, HasSubstr("began with another --text"));
   const ProgramResult same = quickstart({});
   EXPECT_EQ(same.exit_code, 0) << same.err;
   EXPECT_THAT(same.out, HasSubstr("'out put/primus/"));  // quoted for a shell

@@ -69,15 +69,12 @@ class Quickstart final : public Command {
     const bool chosen = text_ || steps_ || seconds_;
     if (!Env::posix().status(file) || (chosen && !has_trained(folder))) {
       prepare(folder, file, find_text(), console);
-    } else if (chosen) {
+    } else if (const std::string_view other = other_option(file, console); !other.empty()) {
       throw invalid(
-          fmt::format("'{}' already has a quickstart, and {} applies only to a new one",
-                      folder.root().string(),
-                      text_    ? "--text"
-                      : steps_ ? "--steps"
-                               : "--seconds"),
-          "add --again to train again there, choose another folder with --workspace, or remove the options "
-          "to continue it");
+          fmt::format("'{}' already has a quickstart, which began with another {}", folder.root().string(),
+                      other),
+          "add --again to train again there, choose another folder with --workspace, or remove the option to "
+          "continue it");
     }
 
     const config::Experiment experiment = config::load_experiment(file);
@@ -130,6 +127,22 @@ class Quickstart final : public Command {
     const RunLock nobody_trains_there(folder.root());
     const auto metrics = Env::posix().status(folder.metrics_file());
     return (metrics && metrics->size > 0) || Env::posix().status(folder.checkpoints() / "latest").has_value();
+  }
+
+  // Returns the option that differs from the run in the experiment file; "" if the run can continue. The file
+  // contains the number of steps and not the time, so a time never differs.
+  std::string_view other_option(const Path& file, const Console& console) const {
+    if (!text_ && !steps_ && !seconds_) return "";
+    const config::Experiment begun = config::load_experiment(file);
+    if (text_ && std::vector{absolute_path(*text_)} != begun.trainer->data_path) return "--text";
+    if (steps_ && *steps_ != begun.trainer->train_iters) return "--steps";
+    if (seconds_) {
+      say(console,
+          fmt::format("Continues  the earlier run up to its {} steps; --seconds applies only to a new "
+                      "run (--again)\n",
+                      begun.trainer->train_iters));
+    }
+    return "";
   }
 
   // Renames the folder of an earlier run, so that the earlier run survives even if the new run fails.

@@ -237,6 +237,8 @@ TEST_F(OwnText, ValidationNeedsNoTestData) {
   const ProgramResult split = train(with({"split=90,10,0"}));
   ASSERT_EQ(split.exit_code, 0) << split.err;
   EXPECT_THAT(evaluations(run()), ElementsAre("2 validation", "4 validation"));
+  EXPECT_THAT(train({"eval_iters=2", "train_iters=5", "split=80,20,0"}).err,
+              HasSubstr("held out before may now be trained on"));
   write("held.txt", text_about("ship"));
   const ProgramResult paths = train(
       with({"exp_name=paths", "data_path=null", "split=null", "train_data_path=" + at("corpus.txt").string(),

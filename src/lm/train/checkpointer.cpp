@@ -307,8 +307,14 @@ void Checkpointer::log_changes(bool over) {
       if (!same_samples) same_samples = !state.clock && keeps_samples(state.train_iters);
       keeps = *same_samples;
     }
+    const std::string_view evaluates =
+        change.key == "split"
+            ? "; validation losses from here on are of other data than before, and data that was held out "
+              "before may now be trained on"
+            : "";
     change.moves_data && !keeps
-        ? plan_.log.warning("{}: the data order changes: some samples repeat, others are skipped", text)
+        ? plan_.log.warning("{}: the data order changes: some samples repeat, others are skipped{}", text,
+                            evaluates)
         : plan_.log.info("{}", text);
   }
   if (!over) log_rate(state, changes);

@@ -178,8 +178,8 @@ class Opener {
     });
   }
 
-  // Describes shares that differ from `split`: a share of a small data set consists of whole sequences. Adds
-  // a note instead of a fact if a share is much too large.
+  // Describes shares that the user did not choose, or that differ from `split`: a share of a small data set
+  // consists of whole sequences. Adds a note instead of a fact if a share is much too large.
   std::vector<std::string> facts_on_shares(const Splits& opened) {
     const std::vector<Share> chosen = split_sequences(shares(), kManySequences);
     std::vector<std::string> facts;
@@ -191,7 +191,8 @@ class Opener {
         const double wanted = options_.split ? static_cast<double>(chosen[split].last - chosen[split].first) /
                                                    static_cast<double>(kManySequences)
                                              : 0;
-        const bool as_said = !is_text(*data) && share == split_sequences(shares(), data->sequences())[split];
+        const bool as_said =
+            options_.split && !is_text(*data) && share == split_sequences(shares(), data->sequences())[split];
         std::string note =
             note_on_large_share(path, *data, share, wanted, options_.seq_length, split == 2, is_text(*data));
         if (!note.empty()) {

@@ -281,6 +281,19 @@ TEST_F(FirstFineTune, AContinuedRunWithASplitEvaluates) {
   EXPECT_THAT(unevaluated.err, HasSubstr("8 conversations are held out (split 80,20,0), but no evaluation"));
 }
 
+// Validation data that are added to the folder of a run without evaluation are evaluated when it resumes.
+TEST_F(FirstFineTune, AContinuedRunEvaluatesAddedValidationData) {
+  std::filesystem::create_directory(folder_->path() / "grown");
+  const std::string chats = read_file(folder_->path() / "chats.jsonl");
+  write("grown/train.jsonl", chats);
+  const ProgramResult begun = tune("grown", {"train_iters=2"}, "grown");
+  ASSERT_EQ(begun.exit_code, 0) << begun.err;
+  write("grown/validation.jsonl", chats.substr(0, chats.find('\n') + 1));
+  const ProgramResult resumed = tune("grown", {"train_iters=4", "eval_interval=2"}, "grown");
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_THAT(resumed.err, AllOf(HasSubstr("(validation): 1 conversations"), Not(HasSubstr("eval_iters=0"))));
+}
+
 // More chats in the same file: the run keeps the seq_length that was chosen at its start, so the error names
 // the chats. If the change is permitted, warnings say what changed.
 TEST_F(FirstFineTune, MoreChatsAreNamedAndNotTheChosenLength) {

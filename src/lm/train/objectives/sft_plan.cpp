@@ -135,7 +135,8 @@ class Fitting {
     const auto count = static_cast<std::int64_t>(all.size());
 
     const bool has_evaluated = data::find_conversations(options.dataset, options.train_split).has_evaluated();
-    const bool kept = is_open("eval_iters") && !begins_to_hold_out() && keep("eval_iters", c.eval_iters);
+    const bool kept =
+        is_open("eval_iters") && !begins_to_evaluate(has_evaluated) && keep("eval_iters", c.eval_iters);
     if (!kept && is_open("eval_iters") && !c.split && !has_evaluated && count < kFew) {
       set("eval_iters", c.eval_iters, 0);
       plan_.facts.push_back(
@@ -219,10 +220,11 @@ class Fitting {
                             said.origin.source->name == config::kNoExperimentFile;
     return of_command;
   }
-  // Returns whether the run was started without evaluation and resumes with another `split`. The user then
-  // wants the conversations that are held out to be evaluated, as in a new run.
-  bool begins_to_hold_out() const {
-    if (!recorded_ || !e_.trainer->split || recorded_setting(*recorded_, "eval_iters") != "0") return false;
+  // Returns whether the run was started without evaluation and resumes with another `split`, or with files
+  // for evaluation (`has_evaluated`). The user then expects evaluations, as in a new run.
+  bool begins_to_evaluate(bool has_evaluated) const {
+    if (!recorded_ || recorded_setting(*recorded_, "eval_iters") != "0") return false;
+    if (has_evaluated || !e_.trainer->split) return has_evaluated;
     const auto now = settings_of(config::to_yaml(e_));
     const auto split = now.find("split");
     return split != now.end() && split->second != recorded_setting(*recorded_, "split");

@@ -174,6 +174,7 @@ TEST_F(DataFiles, OptionsOfMegatronsScript) {
   const ProgramResult wrong = run({"inspect", "out/x_text_document", "--tokenizer-type", "ByteTokenizer"});
   EXPECT_EQ(wrong.exit_code, 2);
   EXPECT_THAT(wrong.out, HasSubstr("OUTSIDE the vocabulary of 257"));
+  EXPECT_THAT(wrong.err, HasSubstr("was tokenized with another tokenizer"));
 }
 
 TEST_F(DataFiles, TokensBeyondTheVocabularyAreErrorsWithTheirLocation) {

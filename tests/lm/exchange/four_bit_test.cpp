@@ -65,7 +65,8 @@ class FourBit : public testing::Test {
 TEST_F(FourBit, NumbersAreThoseOfBitsandbytes) {
   const SafetensorsFile golden = SafetensorsFile::open(kGolden / "nf4.safetensors");
   int cases = 0;
-  for (const auto& [name, settings] : nlohmann::json::parse(read_file(kGolden / "nf4.json")).items()) {
+  const nlohmann::json tensors = nlohmann::json::parse(read_file(kGolden / "nf4.json"));
+  for (const auto& [name, settings] : tensors.items()) {
     SCOPED_TRACE(name);
     write(name, settings, golden);
     const SafetensorsFolder folder = SafetensorsFolder::open(folder_.path());

@@ -3,12 +3,18 @@
 #include <string>
 #include <utility>
 
+#include "engine/operators/low_rank.h"
 #include "lm/model/blocks/block_parameters.h"
 
 namespace primus {
 engine::Value embed(const engine::Value& tokens, engine::Parameter& table,
                     const engine::SharedVocabulary& vocabulary, const EmbeddingScale& scaling) {
-  engine::Value x = scatter_tokens(embedding(tokens, table, vocabulary), vocabulary.group);
+  const auto rows_of = [&](engine::Parameter& from) {
+    return scatter_tokens(embedding(tokens, from, vocabulary), vocabulary.group);
+  };
+  engine::Value x = with_part_adapters(rows_of(table), table, [&](const engine::LowRank& adapter) {
+    return product(rows_of(*adapter.down), *adapter.up);
+  });
   if (scaling.factor == 1) return x;
   auto factor = static_cast<float>(scaling.factor);
   if (scaling.rounded && x.dtype() == DType::kBF16) factor = static_cast<float>(BFloat16(factor));

@@ -110,7 +110,7 @@ TEST_P(RopeTest, RotatesForwardsAndBackwards) {
 
 // A norm that is fused with the rotation has the same bits as both operators, run one after the other.
 TEST(Rope, NormedHeadsHaveTheBitsOfTheirStepsOnAGpu) {
-  struct Case {
+  struct NormedCase {
     std::int64_t rows, heads, kv_heads, head_dim, rotary_dim, begin;
     bool interleaved;
     float offset;
@@ -119,11 +119,11 @@ TEST(Rope, NormedHeadsHaveTheBitsOfTheirStepsOnAGpu) {
     if (spec.emulated_warp == 0 && spec.plugin.empty()) continue;
     SCOPED_TRACE(spec.name());
     OperatorBench bench(spec);
-    for (const Case& c : {Case{1, 4, 2, 128, 128, 0, false, 0},
-                          {3, 2, 1, 256, 64, 0, false, 1},
-                          {2, 3, 3, 24, 8, 16, true, 0}}) {
+    for (const NormedCase& c : {NormedCase{1, 4, 2, 128, 128, 0, false, 0},
+                                {3, 2, 1, 256, 64, 0, false, 1},
+                                {2, 3, 3, 24, 8, 16, true, 0}}) {
       const std::int64_t heads = c.heads + c.kv_heads, width = (heads + c.kv_heads) * c.head_dim;
-      constexpr std::int64_t kPositions = 40;
+      constexpr std::int64_t kTableRows = 40;
       const auto random = [&](std::uint64_t seed, Shape shape, DType dtype = DType::kBF16) {
         return bench.upload(random_values(shape.elements(), seed), dtype, shape);
       };
@@ -133,7 +133,7 @@ TEST(Rope, NormedHeadsHaveTheBitsOfTheirStepsOnAGpu) {
       Rope call{.x = random(1, shape),
                 .y = bench.empty(DType::kBF16, shape),
                 .positions = bench.upload(positions, DType::kI32, {c.rows}),
-                .table = random(2, {kPositions, c.rotary_dim}, DType::kF32),
+                .table = random(2, {kTableRows, c.rotary_dim}, DType::kF32),
                 .heads = heads,
                 .head_dim = c.head_dim,
                 .rotary_dim = c.rotary_dim,

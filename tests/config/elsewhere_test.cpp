@@ -47,8 +47,6 @@ std::string error_of(const std::string& settings, const std::vector<std::string>
 }
 
 TEST(Elsewhere, StagesAndFrameworksGetAnAnswer) {
-  EXPECT_THAT(error_of("      stage: dpo\n"),
-              HasSubstr("hint: Primus has no preference learning. TRL has it"));
   EXPECT_THAT(error_of("      stage: grpo\n"), HasSubstr("hint: Primus has no reinforcement learning"));
   EXPECT_THAT(error_of("      stage: finetune\n"), HasSubstr("'primus train posttrain"));
   EXPECT_THAT(error_of("      stage: pretrian\n"), HasSubstr("did you mean 'pretrain'?"));

@@ -321,7 +321,7 @@ TEST_F(OpenDatasets, FewTokenizedSequencesHaveSomeHeldOut) {
   EXPECT_EQ(samples_of_epochs(options_, *tokenizer_, 1), (28 * 200 - 1) / 16);
   options_.split = "99,1,0";
   EXPECT_EQ(samples_of_epochs(options_, *tokenizer_, 1), (29 * 200 - 1) / 16);
-  EXPECT_THAT(error(), HasSubstr("leaves valid nothing of"));
+  EXPECT_THAT(error(), HasSubstr("gives valid no sequence of"));
 
   use(std::vector<Tokens>(60, Tokens(10, 1)));
   options_.split.reset();

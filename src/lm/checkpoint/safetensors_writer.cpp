@@ -121,7 +121,8 @@ class TensorWriter {
     return crc_;
   }
 
-  // Returns the parts of slabs that this process holds but does not write.
+  // Returns the parts of slabs (AxisOrder) of which this process holds only a part. It does not write these
+  // slabs.
   const std::vector<HeldRun>& shared() const { return shared_; }
 
  private:

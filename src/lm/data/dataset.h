@@ -116,7 +116,8 @@ struct DataOptions {
 // has none: a share of 0, or per-split paths without a path for that split.
 struct Datasets {
   std::unique_ptr<const Dataset> train, valid, test;
-  // Whether a part of the training data is excluded from training, whether or not validation uses the part.
+  // Whether a part of the training data is excluded from training. Also true if validation does not use this
+  // part.
   bool held_out = false;
   // Hash of the training data. The hash depends on the tokens and their order, not on paths. 0 if there is no
   // training data.

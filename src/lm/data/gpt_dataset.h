@@ -51,8 +51,8 @@ class GptDataset final : public Dataset {
 };
 
 // For each sample of a blend: its data set, and its number within that data set. Each sample comes from the
-// data set whose number of previous samples is furthest below its share. The first of equal data sets is
-// chosen (Megatron's build_blending_indices).
+// data set whose number of previous samples is furthest below its share. If several data sets are
+// equally far below their shares, the first of these is chosen (Megatron's build_blending_indices).
 struct BlendOrder {
   std::vector<std::uint16_t> dataset;
   std::vector<std::uint32_t> sample;

@@ -112,7 +112,8 @@ class BatchReader {
   // Returns the logits for the token after an input. `telling` is the input's index among the inputs with
   // `tells`. Valid until the next read().
   NextLogits next(std::size_t telling) const;
-  // Returns the log probabilities of the tokens `chosen`, one token for each input with `tells`. The
+  // Returns the log probabilities of the tokens `chosen`: one token for each input with Input::tells, which
+  // requests logits. The
   // probabilities cover the model's entire vocabulary at temperature 1. They are computed in fp32 with the
   // operator of the training loss. Requires a preceding read() with WantedLogits::log_probs.
   std::vector<float> log_probs(std::span<const std::int32_t> chosen);

@@ -23,9 +23,9 @@ struct InferenceModel {
   }
 };
 
-// Creates the model of a rank that nothing else uses. First, runs `use` on a model without memory to measure
-// the required memory, and reserves this memory. `use` must need as much memory as any later use of the
-// model.
+// Creates a model on `rank`, whose memory nothing else may use. First, runs `use` on a model without memory
+// to measure the required memory, and reserves this memory. `use` must need as much memory as any later use
+// of the model.
 template <class Use>
 std::unique_ptr<InferenceModel> measured_model(engine::Rank& rank, const ModelConfig& config,
                                                const FamilyRegistry& families, DType compute,

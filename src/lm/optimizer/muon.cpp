@@ -3,9 +3,9 @@
 // orthogonalises the matrices that its shard overlaps (Liu et al. 2025, arXiv:2502.16982, section 2.3). If
 // shards ended at matrix boundaries, no gather would be needed. But a block has only about seven matrices of
 // different sizes. So such shards would be uneven in memory and work, and ranks beyond the number of matrices
-// would be idle. With equal shards, all rules have one layout, so checkpoints and the other sharding levels
-// do not depend on Muon. The costs: 4 bytes of traffic per element and step, and a matrix in two shards is
-// computed twice.
+// would be idle. Equal shards give all update rules the same layout, so checkpoints and the other sharding
+// levels do not depend on Muon. The costs: 4 bytes of traffic per element and step, and a matrix in two
+// shards is computed twice.
 #include "turbo/muon/muon.h"
 
 #include <algorithm>

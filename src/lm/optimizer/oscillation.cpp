@@ -17,15 +17,15 @@ using engine::FlatRange;
 using engine::Parameter;
 using engine::ParameterUnit;
 
-// The rows of a matrix that contain all squares (kMxBlock x kMxBlock elements) that this rank's shard
-// overlaps.
+// The rows of a matrix that contain all squares that this rank's shard overlaps. A square has kMxBlock x
+// kMxBlock elements and one fp4 scale.
 struct Squares {
   FlatRange elements;  // range of elements within the unit
   Shape shape;
   Buffer before, after;  // the fp4 values before and after the update
 };
 
-// Adds the squares that contain the parameter's weights in `own`.
+// Appends to `to` the rows whose squares contain the parameter's weights in `own`.
 void add_squares(const Parameter& p, const FlatRange& own, std::vector<Squares>& to) {
   const FlatRange all{p.offset, p.offset + p.shape.elements()};
   if (own.size() == all.size()) {

@@ -21,7 +21,7 @@ struct OscillationSettings {
   std::int64_t start_step = 0;  // number of the step after which the first window begins (at the earliest,
                                 // step 1)
   std::int64_t period = 200;    // number of steps per window
-  double ratio = 4;             // a weight oscillates if its fp4 value moves more than this factor times the
+  double ratio = 4;             // a weight oscillates if its fp4 value moves at least this factor times the
                                 // distance of the weight
   std::int64_t log_freq = 0;    // number of windows between log lines; 0: nothing is logged
 

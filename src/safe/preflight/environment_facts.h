@@ -20,8 +20,8 @@ bool changes_jobs(std::string_view name);
 // compared only between the first ranks of the nodes.
 bool places_a_rank(std::string_view name);
 
-// Adds a fact for each compared variable that is set, and one fact with their number. For a secret, the fact
-// only records that the variable is set.
+// Adds one fact with the number of set variables for which changes_jobs() is true, and then a fact for each
+// of these variables. For a secret, the fact only records that the variable is set.
 void add_environment_facts(const Machine& machine, std::vector<Fact>& facts);
 
 // Returns whether the report contains facts about the environment.

@@ -27,9 +27,9 @@ struct SideFiles {
   std::vector<ChatTemplates::Named> additional_templates = {};
 
   // Writes the files that are not empty, from which transformers reads the same tokenizer and templates.
-  // `default_config`: tokenizer_config.json of a tokenizer that has none. Additional templates become a list
-  // in tokenizer_config.json, because a checkpoint has no folders; a template of chat_template.json, which
-  // tokenizers of transformers do not read, is also written as chat_template.jinja.
+  // `default_config` is written as tokenizer_config.json if `tokenizer_config_json` is empty. Additional
+  // templates become a list in tokenizer_config.json, because a checkpoint has no folders; a template of
+  // chat_template.json, which tokenizers of transformers do not read, is also written as chat_template.jinja.
   void save(const std::filesystem::path& folder, const std::string& default_config) const;
 };
 

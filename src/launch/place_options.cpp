@@ -12,14 +12,15 @@
 namespace primus::launch {
 namespace {
 
-// Returns the option's name with '_' for '-', without a value and without torchrun's longer form.
+// Returns the option's name without its value, with '_' for '-', and "--nproc" for torchrun's
+// --nproc_per_node.
 std::string plain_name(std::string_view word) {
   std::string name(word.substr(0, word.find('=')));
   if (name.starts_with("--")) std::replace(name.begin() + 2, name.end(), '-', '_');
   return name == "--nproc_per_node" ? "--nproc" : name;
 }
 
-// Returns nullopt for text that is not a number, which the command itself refuses.
+// Returns nullopt for text that is not a number. The command itself refuses such text.
 std::optional<std::int64_t> number(const std::string& text) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

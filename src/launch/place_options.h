@@ -1,6 +1,6 @@
 // The words with which a user states the size of a job or a node's place in it: options of a Primus command
 // (--nnodes, --node_rank, --nproc, --world) and variables (NNODES, NODE_RANK, GPUS_PER_NODE). Launchers
-// compare them with the job, and add only options that the command lacks.
+// compare these options and variables with the job, and add only options that the command lacks.
 #pragma once
 
 #include <map>
@@ -26,16 +26,16 @@ struct JobShape {
 // also finds --nproc_per_node, and "--node_rank" also finds --node-rank. nullopt: not given.
 std::optional<std::string> place_option(const std::vector<std::string>& words, std::string_view option);
 
-// Throws Error(kInvalid) for options that contradict the job, which each node would refuse or misunderstand.
-// A command on a single known node may name other nodes, on which the user starts it separately.
+// Throws Error(kInvalid) for options that contradict the job. Each node would refuse or misunderstand such
+// options. A command on a single known node may name other nodes, on which the user starts it separately.
 void check_place_options(const std::vector<std::string>& words, const JobShape& job);
 
 // Throws Error(kInvalid) for variables given by --env that contradict the job.
 void check_job_variables(const std::map<std::string, std::string>& variables, const JobShape& job);
 
 // Throws Error(kInvalid) for variables of a rank, such as RANK and WORLD_SIZE, that --env sets to the same
-// value in all ranks. The launcher sets these variables. Numbers of ranks may agree with the job. `words`:
-// the command whose options may choose the number of ranks.
+// value in all ranks. The launcher sets these variables. WORLD_SIZE and LOCAL_WORLD_SIZE are accepted if they
+// agree with the job. `words`: the command whose options may choose the number of ranks.
 void check_rank_variables(const std::map<std::string, std::string>& variables,
                           const std::vector<std::string>& words, const JobShape& job);
 

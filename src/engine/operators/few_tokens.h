@@ -1,6 +1,6 @@
 // Operators of a few tokens, as in bf16 decoding: each does the work of several operators in fewer kernels,
 // with the same bits. Calls are not recorded for a backward pass, and all parameters are resident. A device
-// may lack these kernels; the functions named takes_... tell this.
+// may lack these kernels; the functions named takes_... return whether it has them.
 #pragma once
 
 #include "engine/operators/moe_operators.h"
@@ -11,7 +11,8 @@ namespace primus::engine {
 struct FewExperts {
   Parameter *gate_up = nullptr, *down = nullptr;            // without adapters
   Parameter *gate_up_bias = nullptr, *down_bias = nullptr;  // null: no bias
-  // The routing weights multiply the activations (weighted_swiglu()); false: the results (combine()).
+  // Whether the routing weights multiply the activations (weighted_swiglu()). If false, they multiply the
+  // experts' results (combine()).
   bool weighs_rows = true;
   bool weigh_input = false;       // as for weighted_swiglu()
   SwigluClamp clamp{.limit = 0};  // limit 0: no clamping; needs weighs_rows = false

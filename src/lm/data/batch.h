@@ -9,7 +9,7 @@
 
 namespace primus::data {
 
-// What a document is for an objective that compares texts.
+// The role of a document for objectives that compare texts.
 enum class DocumentRole : std::uint8_t {
   kNone,        // padding or plain text
   kChosen,      // a preferred answer with its prompt

@@ -121,9 +121,10 @@ std::string spelled(const Tokenizer& tokenizer, const std::vector<std::int32_t>&
   return tokenizer.encode(text, false) == ids ? text : "";
 }
 
-// Returns the byte of `text` at which each token begins: its first character that the token contains whole or
-// in part. Ignores white space that the tokenizer adds or removes at the borders of texts. Returns nullopt if
-// the tokens do not spell the text, for example because the tokenizer changes letters.
+// Returns the index of the byte in `text` at which each token's first character begins. The token may contain
+// only a part of this character. Ignores white space that the tokenizer adds or removes at the borders of
+// texts. Returns nullopt if the tokens do not spell the text, for example because the tokenizer changes
+// letters.
 std::optional<std::vector<std::size_t>> token_starts(const Tokenizer& tokenizer, std::string_view text,
                                                      const std::vector<std::int32_t>& ids) {
   const auto is_white = [](char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; };

@@ -170,7 +170,8 @@ class ConversationWriter {
   void set_end(std::optional<std::int32_t> end);
   void read_own_template();
   void write_by_template(const Conversation& conversation, LearnedTokens& out) const;
-  // Appends a text whose tokens do not spell it: encodes each learned part and each other part separately.
+  // Appends a text whose tokens do not spell the text. Encodes each learned part and each other part
+  // separately.
   void encode_in_parts(const LearnedText& text, LearnedTokens& out) const;
   // Appends the ids of `text`, encoded as the continuation of the text `before`. If `before` is empty, the
   // ids are those that `text` has in the middle of a text.

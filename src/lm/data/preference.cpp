@@ -25,7 +25,8 @@ constexpr std::array<std::string_view, 3> kPrompts = {"prompt", "question", "ins
 // Keys that every text of a record has. read_conversation() checks their values.
 constexpr std::array<std::string_view, 8> kShared = {"system", "tools", "functions", "documents",
                                                      "images", "image", "videos",    "audio"};
-// The name of inner texts in error messages; positions inside such a text are not shown.
+// The file name of errors in a part of a record that is read separately. Messages do not show positions in
+// such a part.
 constexpr std::string_view kInner = "record";
 
 // The JSON text of a value, with the value's kind. A view into the record.

@@ -79,8 +79,8 @@ class PreferenceReader final : public RecordReader {
   std::vector<Done> done_;        // one for each record that is read together with others
 };
 
-// Functions of both kinds of units. A text of a unit consists of the prompt of one text and the answer of the
-// same text, or of another one.
+// Functions for both kinds of units: pairs and labelled answers. A text of a unit consists of the prompt of
+// one text and the answer of the same or of another text.
 class PreferenceUnits : public TrainingUnits {
  public:
   explicit PreferenceUnits(TokenizedPreferences all) : all_(std::move(all)) {
@@ -185,7 +185,7 @@ class PreferenceUnits : public TrainingUnits {
   std::int64_t length(const Text& text) const {
     return answers_[text.prompt] + all_.texts.tokens(text.answer) - answers_[text.answer];
   }
-  // Returns the maximum number of tokens of each text so that the unit fits.
+  // Returns the largest number of tokens per text with which the unit fits into `room` tokens.
   std::int64_t longest_text(std::size_t unit, std::int64_t room) const {
     const Texts texts = of(unit);
     std::int64_t shorter = length(texts.all[0]), longer = shorter;
@@ -240,7 +240,7 @@ class LabelledUnits final : public PreferenceUnits {
     const auto before = [count](std::size_t i) { return i == 0 ? count - 1 : i - 1; };
     other_.resize(count);
     for (std::size_t i = 0; i < count; ++i) other_[i] = before(i);
-    // The second pass passes over the end of the files.
+    // The second pass is for examples at the beginning, whose previous examples are at the end of the files.
     for (std::size_t turn = 0; turn < 2 * count; ++turn) {
       const std::size_t i = turn % count, last = before(i);
       if (std::ranges::equal(prompt_of(i), prompt_of(last))) other_[i] = other_[last];

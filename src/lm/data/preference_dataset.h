@@ -7,13 +7,15 @@
 // Each text of a sample is a document with a role (Batch::document_roles) and a value: the margin of a pair.
 // A text is a prompt with an answer, and the loss mask covers the labels of the answer.
 //
-// The mismatched answer is that of the example before, in the order of the files; the last example precedes
-// the first. Examples with the same prompt are passed over, unless all prompts are equal, so that the two
-// halves of a pair are not each other's mismatched answers. TRL takes the example before within a microbatch.
-// The two agree, except at the beginning of a microbatch, and where neighbours have the same prompt.
+// The mismatched answer of an example is the answer of the previous example in the order of the files. The
+// last example counts as the one before the first. Previous examples with the same prompt are skipped, so
+// that the two halves of a pair are not each other's mismatched answers. If all prompts are equal, no example
+// is skipped. TRL uses the previous example within a microbatch. Primus and TRL choose the same answers,
+// except at the beginning of a microbatch and where neighbours have the same prompt.
 //
-// A unit of more than seq_length + 1 tokens is truncated: its texts are cut to one length, at the end. A unit
-// is left out if a text has no token of its answer any more, or if both answers of a pair are equal.
+// A unit of more than seq_length + 1 tokens is truncated: the ends of its texts are cut off, and all texts
+// have the same maximum length. A unit is left out if a truncated text has no token of its answer, or if both
+// answers of a pair are equal.
 //
 // Dataset::learned_tokens() returns the number of units of a sample, so that the loss is a mean over units.
 #pragma once

@@ -133,7 +133,7 @@ SftEpochs sft_samples_of_epochs(const SftOptions& options, const Tokenizer& toke
 // Reads files into units of another kind.
 using ReadUnits =
     std::function<std::shared_ptr<const TrainingUnits>(const std::vector<InputFile>&, const ReadOptions&)>;
-// As the two functions above, for units of another kind.
+// Like the two functions above, for units of another kind.
 Datasets open_unit_datasets(const SftOptions& options, const Tokenizer& tokenizer, const ReadUnits& read);
 SftEpochs unit_samples_of_epochs(const SftOptions& options, const Tokenizer& tokenizer, double epochs,
                                  const ReadUnits& read);

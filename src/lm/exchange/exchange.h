@@ -10,9 +10,9 @@
 //
 // Quantised models are also supported. Their copy is bf16 by default:
 //   fp8    DeepSeek-V3: X.weight in float8 e4m3, and X.weight_scale_inv with one fp32 per 128 x 128 block
-//   nf4    and fp4 of bitsandbytes (lm/exchange/four_bit.h); the copy has the type in which the model
-//   computed mxfp4  gpt-oss: X_blocks with two e2m1 numbers per byte, and X_scales with an e8m0 exponent
-//          per 32 numbers
+//   4 bits bitsandbytes' nf4 and fp4 (lm/exchange/four_bit.h); the copy has the model's compute type
+//   mxfp4  gpt-oss: X_blocks with two e2m1 numbers per byte, and X_scales with an e8m0 exponent per 32
+//          numbers
 //
 // Errors: kInvalid for a missing, unexpected or wrongly shaped tensor, for a number that the new type cannot
 // hold, and for a target that exists, has no name, or is being written by another process; kUnsupported for a

@@ -1,10 +1,10 @@
 // Reads weights that bitsandbytes quantised to 4 bits (nf4, fp4; Dettmers et al. 2023, arXiv:2305.14314), as
 // its checkpoints store them:
 //
-//   NAME                                   uint8 [(elements + 1) / 2, 1]: two codes per byte, the high half
-//   first NAME.quant_map                         fp32 [16]: the number of each code NAME.absmax fp32: a
-//   factor for each block of the flattened tensor NAME.quant_state.bitsandbytes__nf4     JSON in uint8:
-//   shape, blocksize, dtype (or ...__fp4)
+//   NAME              uint8 [(elements + 1) / 2, 1]: two codes per byte, the high half first
+//   NAME.quant_map    fp32 [16]: the number of each code
+//   NAME.absmax       fp32: a factor for each block of the flattened tensor
+//   NAME.quant_state.bitsandbytes__nf4 (or ...__fp4)   JSON in uint8: shape, blocksize, dtype
 //
 // With double quantisation, absmax is uint8. A factor is then nested_quant_map[absmax] times the
 // nested_absmax of its block, plus nested_offset. Blocks run across rows.
@@ -18,8 +18,8 @@
 
 namespace primus {
 
-// Returns the tensor `full`, which has the name that it has in the folder; nullopt if it is not quantised to
-// 4 bits. Throws kInvalid if the parts do not fit together or to `shape`. Adds the names of the parts to
+// Returns the tensor that has the name `full` in the folder; nullopt if this tensor is not quantised to 4
+// bits. Throws kInvalid if the parts do not fit together or to `shape`. Adds the names of the parts to
 // `used`.
 std::optional<PublishedTensor> find_four_bit(const SafetensorsFolder& folder, const std::string& full,
                                              const std::vector<std::int64_t>& shape, TensorNames& used);

@@ -26,7 +26,7 @@ using nlohmann::json;
 
 constexpr std::string_view kWeight = ".weight";
 
-// Keys without an effect on a trained adapter: they say how it was initialised or saved.
+// Keys without an effect on a trained adapter. These keys describe how the adapter was initialised or saved.
 constexpr std::array<std::string_view, 14> kIgnored = {
     "auto_mapping",   "corda_config",      "eva_config",   "inference_mode",   "loftq_config",
     "lora_ga_config", "megatron_core",     "peft_version", "revision",         "task_type",
@@ -83,7 +83,7 @@ std::vector<std::pair<std::string, Number>> pattern(const ConfigReader& r, const
   std::vector<std::pair<std::string, Number>> result;
   if (!r.find(key)) return result;
   if (!r.find(key)->is_object()) throw r.bad(key, "must be an object");
-  // Reads the object with its order, because the first match counts.
+  // Keeps the order of the object, because the first match counts.
   for (const auto& [name, value] : root.at(key).items()) {
     if (!value.is_number() || value.template get<double>() < low || value.template get<double>() > high)
       throw r.bad(key, fmt::format("must have numbers from {} to {}", low, high));
@@ -126,7 +126,7 @@ void refuse_unsupported(const ConfigReader& r, const json& root) {
 class NamePattern {
  public:
   explicit NamePattern(const std::string& expression) : regex_("^(?:" + expression + ")$") {}
-  // Matches names whose end matches, beginning after a dot or at the beginning of the name.
+  // Returns a pattern for names whose end matches. The end begins after a dot, or is the complete name.
   static NamePattern of_end(const std::string& expression) {
     return NamePattern("(?:.*\\.)?(?:" + expression + ")");
   }
@@ -203,7 +203,8 @@ class Matcher {
   }
 
  private:
-  // Returns the first number of a name that follows two parts, or one of layers_pattern.
+  // Returns the first number in a name that follows at least two parts of the name or, if layers_pattern is
+  // set, one of its patterns.
   std::optional<std::int64_t> layer_of(const std::string& name) const {
     std::size_t parts = 0;
     for (std::size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {

@@ -2,8 +2,7 @@
 // with the matrices of a model. The rules are those of PEFT 0.21:
 //
 //   target_modules    a list: names, or the ends of names ("q_proj"); a text: a regular expression for
-//   complete
-//                     names, or "all-linear", which excludes the head
+//                     complete names, or "all-linear", which excludes the head
 //   rank_pattern,     numbers for the names whose end matches a regular expression; the first match counts
 //   alpha_pattern
 //   layers_to_transform, layers_pattern   restrict a list of targets to some layers

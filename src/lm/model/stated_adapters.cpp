@@ -40,8 +40,8 @@ nlohmann::ordered_json json_of(const config::Value& value) {
 
 constexpr std::uint64_t kConfigLimit = 16U << 20;
 
-// Returns the adapters of single matrices, whose settings are in the PEFT folder, or are settings of the
-// experiment that describe the adapters like an adapter_config.json.
+// Returns the adapters of single matrices. Their settings come from the PEFT folder, or else from the
+// experiment, whose keys are those of adapter_config.json.
 LoraConfig by_matrix(const config::Experiment& experiment, const config::LoraSettings& lora,
                      const ModelConfig& model, const FamilyRegistry& families) {
   if (!lora.adapters.empty() && !experiment.trainer->load)

@@ -23,7 +23,7 @@ class NanSearch {
   void check(std::int64_t iteration);
 
  private:
-  // Sets whether the loaded weights are to blame for a fault of step `iteration`.
+  // Sets whether the loaded weights caused a fault of step `iteration`.
   void judge_weights(std::int64_t iteration, NumericsFault& fault);
 
   RunPlan& plan_;

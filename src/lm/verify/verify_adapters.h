@@ -5,8 +5,7 @@
 //                        merged_minus_adapter_logits_max, base_model}}; base_model is relative to the PEFT
 //                        folder; merged_minus_adapter_logits_max is a text if PEFT cannot merge the adapters
 //   CASE/io.safetensors  input_ids [batch, sequence] int64, logits, grad/NAME (names of PEFT's parameters
-//   with
-//                        the adapter "default"), merged/NAME
+//                        with the adapter "default"), merged/NAME
 //
 // The loss is the mean cross-entropy of all next tokens. AdamW has betas 0.9 and 0.999, epsilon 1e-8, and
 // neither weight decay nor clipping. All numbers are compared in fp32.
@@ -26,7 +25,8 @@
 namespace primus {
 
 struct AdapterReport {
-  // Limits of errors, divided by the largest element of a reference tensor, and relative for numbers.
+  // Limits of errors. The error of a tensor is divided by the reference's largest element, and the error of a
+  // number by the reference.
   static constexpr double kTolerance = 1e-5, kTrajectoryTolerance = 1e-4;
 
   std::string name;
@@ -34,7 +34,7 @@ struct AdapterReport {
   TensorComparison logits;
   std::vector<TensorComparison> gradients, merged;
   std::vector<VerifyReport::Point> trajectory;
-  std::vector<std::string> failures;  // sentences; empty: the case holds
+  std::vector<std::string> failures;  // sentences; empty: the case passed
 
   bool passed() const { return failures.empty(); }
 };

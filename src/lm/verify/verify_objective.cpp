@@ -137,13 +137,13 @@ std::vector<Text> single_texts(const SafetensorsFile& file) {
 // The objectives whose cases a file has.
 struct CaseFile {
   const char* name;
-  const char* objective;  // null: it follows from the case
+  const char* objective;  // null: depends on the case
 };
 constexpr CaseFile kFiles[] = {{"pref.json", nullptr}, {"sft.json", "sft"},   {"reward.json", "reward"},
                                {"grpo.json", "grpo"},  {"rloo.json", "rloo"}, {"ppo.json", "ppo"}};
 
-// A case of pref.json does not name its trainer: only DPO's settings list loss types, and each of the other
-// trainers logs a metric of its own.
+// Returns the objective of a case of pref.json, which does not name its trainer. Only DPO's settings list
+// loss types, and each other trainer logs a metric that only this trainer logs.
 std::string preference_objective(const json& at) {
   if (at.at("settings").contains("loss_types")) return "dpo";
   const json metrics = at.value("metrics", json::object());
@@ -153,7 +153,7 @@ std::string preference_objective(const json& at) {
   return "unknown";
 }
 
-// What a case trains, and on which texts.
+// The objective and the texts of a case.
 struct Plan {
   std::vector<Text> texts;
   std::string where, policy = "policy", reference = "reference";

@@ -5,7 +5,7 @@
 namespace primus::turbo {
 namespace {
 
-// Returns whether `norm` has a number for each of some columns of x, beginning at `first`.
+// Returns whether `norm` has one number for each column of a range of columns of x that begins at `first`.
 bool is_of_columns(const Tensor& norm, const Tensor& x, std::int64_t first) {
   return norm.dtype == DType::kF32 && first >= 0 && first + norm.elements() <= x.cols();
 }

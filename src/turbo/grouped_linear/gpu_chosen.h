@@ -1,5 +1,5 @@
 // Products of a few tokens with the matrices of the experts that each token chose, and the operations around
-// these products (ChosenExperts), as in decoding. The time of a product is that of reading the weights.
+// these products (ChosenExperts), as in decoding. Reading the weights takes nearly all the time of a product.
 #pragma once
 
 #include "turbo/gpu/few_dots.h"
@@ -11,7 +11,7 @@ namespace primus::turbo::PRIMUS_GPU {
 // The separate operators store the result of each operation, so every result is rounded.
 PRIMUS_DEVICE float rounded(float x) { return to_float(from_float<BFloat16>(x)); }
 
-// Gates of slots. `forward` also gets the weight of the slot.
+// The gated activations. The third argument of `forward` is the weight of the slot.
 struct PlainGate {
   PRIMUS_DEVICE float forward(float g, float u, float) const { return SiluGlu{}.forward(g, u); }
 };
@@ -71,9 +71,9 @@ struct GatedSlots {
   }
 };
 
-// A block computes kColumns columns of one token, the sums over the slots of the token. A warp processes one
-// slot after the other, and reads rows of one expert that are adjacent in memory. kSteps steps of kColumns
-// rows are read concurrently.
+// A block computes kColumns columns of one token's result, which is the sum over the token's slots. A warp
+// processes one slot after the other, and reads rows of one expert that are adjacent in memory. kSteps steps
+// of kColumns rows are read concurrently.
 template <int kWarps, int kSteps>
 struct SummedSlots {
   static constexpr int kThreads = kWarps * kWarp, kColumns = 4, kMaxSlots = 64;

@@ -17,8 +17,8 @@ struct PreferenceDocuments {
   const std::int32_t* roles;
   const float* lengths;
   const double *sums, *reference, *likelihoods, *totals;
-  // [4, documents]: quantities in ascending order, for the losses of optimal transport: those of both sides
-  // with pairs, then of both sides without pairs.
+  // [4, documents]: the quantities of transported() in ascending order: two rows for the paired loss, one per
+  // side, then two rows for the unpaired loss.
   double* sorted;
   std::int64_t documents;
 
@@ -37,9 +37,9 @@ struct PreferenceDocuments {
            (terms.weight_of(PreferenceType::kAot) != 0 || terms.weight_of(PreferenceType::kAotUnpaired) != 0);
   }
 
-  // The quantities that optimal transport sorts, of the pair that begins at document d. Paired: the
-  // difference of log-probabilities under the model, and under the reference. Unpaired: the log-ratios of the
-  // chosen and of the rejected answer.
+  // Returns a quantity that optimal transport sorts, for the pair that begins at document d. Paired: the
+  // difference between the log-probabilities of the two answers, under the model (side 0) or the reference
+  // (side 1). Unpaired: the log-ratio of the chosen (side 0) or the rejected answer (side 1).
   PRIMUS_FORMULA double transported(std::int64_t d, bool paired, int side) const {
     if (!paired) return ratio(d + side);
     return side == 0 ? sums[d] - sums[d + 1] : reference_of(d) - reference_of(d + 1);
@@ -77,7 +77,7 @@ struct PreferenceDocuments {
       out.add(weight, s.loss, s.slope, -s.slope);
       return;
     }
-    // The rejected answer is compared with the chosen answer of the rejected answer's own rank.
+    // The rejected answer is compared with the chosen answer that has the same rank.
     const SmoothedLoss r = smoothed(terms, in_order(paired, 0)[rank_of(d, paired, 1)] - ratio(d + 1));
     out.add(weight, s.loss, s.slope, -r.slope);
   }
@@ -207,7 +207,7 @@ struct PreferenceDocuments {
     metrics.add(PreferenceMetric::kRejectedLogProbs, share * r);
   }
 
-  // As pair(), for a single answer of KTO. `divergence`: the estimate of the KL divergence, at least 0.
+  // Like pair(), for a single answer of KTO. `divergence`: the estimate of the KL divergence, at least 0.
   PRIMUS_FORMULA void single(std::int64_t d, double divergence, float* slopes, Metrics& metrics) const {
     const bool good = roles[d] == PreferenceLoss::kChosen;
     const double sign = good ? 1 : -1, share = 1 / total(PreferenceTotal::kUnits);
@@ -231,7 +231,8 @@ struct PreferenceDocuments {
                 part * sums[d]);
   }
 
-  // Writes the slopes of document d, except those that its partner's call writes.
+  // Writes the slopes of document d. If d begins a pair, also writes the slopes of d + 1; the call for d + 1
+  // then writes nothing.
   PRIMUS_FORMULA void document(std::int64_t d, double divergence, float* slopes, Metrics& metrics) const {
     const bool alone = terms.form == PreferenceForm::kKto;
     if (!alone && begins_pair(d)) {

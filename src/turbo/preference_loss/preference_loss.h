@@ -98,7 +98,7 @@ struct PreferenceLoss {
   static constexpr KernelId kId = KernelId::kPreferenceLoss;
   static constexpr std::int32_t kNone = 0, kChosen = 1, kRejected = 2, kMismatched = 3;
   PreferenceTerms terms;
-  double microbatches;  // number of microbatches of the step on all ranks; the mean of the KL estimates
+  double microbatches;  // number of microbatches of the step on all ranks, for the mean of KL estimates
   // Position in `metrics` of each metric, or -1 for metrics that are not wanted.
   std::int8_t places[kPreferenceMetrics];
   bool adds_metrics;   // false: `metrics` is not changed

@@ -10,8 +10,8 @@
 namespace primus::turbo {
 
 // RMSNorm of each rotated head before the rotation (HeadNormForward), fused for a few tokens, as in decoding.
-// The result has the same bits as that of the separate operators, but there is no rstd. If is_taken() returns
-// false, call the separate operators.
+// The result has the same bits as that of the separate operators, but rstd is not computed. If is_taken()
+// returns false, call the separate operators.
 struct NormBeforeRope {
   Tensor weight = {};            // [2 * head_dim], x's type: query weights, then key weights; absent: no norm
   std::int64_t query_heads = 0;  // the first heads of a row; the other rotated heads are key heads

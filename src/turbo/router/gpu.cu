@@ -267,7 +267,8 @@ struct Forward {
   }
 
   // With one token, fetching instructions takes longer than computing. So the warp first chooses among
-  // made-up logits, without results, while the previous kernel still computes the logits.
+  // arbitrary logits and discards the choice, while the previous kernel still computes the real logits. The
+  // instructions are then in the cache.
   PRIMUS_DEVICE void operator()() const {
     struct Memory {
       Scratch s;

@@ -353,7 +353,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
     guess_role({"<pad>", "[PAD]", "<|finetune_right_pad_id|>"}, special_ids_.pad);
     special_ids_.eod = special_ids_.eos;
     ChatTemplates templates = settings.chat_templates;
-    // save() writes these tokens to a new tokenizer_config.json, from which transformers takes them.
+    // save() writes these tokens to a new tokenizer_config.json, from which transformers reads them.
     if (files_.tokenizer_config_json.empty()) {
       for (const auto& [key, id] : roles_of(special_ids_))
         if (id) templates.set_token(key, std::string(text_of(*id)));

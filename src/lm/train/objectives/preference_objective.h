@@ -1,5 +1,5 @@
-// The objectives that compare answers: stages dpo, kto, orpo and cpo. Their data are those of
-// preference_dataset.h, and their losses those of preference_rule.h.
+// The objectives that compare answers: stages dpo, kto, orpo and cpo. preference_dataset.h reads their data,
+// and preference_rule.h computes their losses.
 #pragma once
 
 #include <memory>

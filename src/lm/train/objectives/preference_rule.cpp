@@ -167,7 +167,7 @@ struct HostTables {
 // The tables of a microbatch on the device.
 struct DeviceTables {
   Tensor factors, likelihood_factors;  // [tokens]
-  Tensor starts, roles, lengths;       // [documents]; starts has one more
+  Tensor starts, roles, lengths;       // [documents]; starts: [documents + 1]
   Tensor reference;                    // [documents] fp64: sums under the reference model
 };
 
@@ -264,7 +264,8 @@ class PreferenceRule final : public LossRule {
     turbo::PreferenceLoss loss{.terms = terms_,
                                .microbatches = static_cast<double>(all_microbatches_),
                                .places = {},
-                               // Context ranks have the same sums, and their metrics are added up.
+                               // All context ranks have the same sums, and metrics are summed over ranks, so
+                               // only one context rank adds metrics.
                                .adds_metrics = rank.mesh().place().context == 0,
                                .roles = tables.roles,
                                .lengths = tables.lengths,
@@ -285,7 +286,7 @@ class PreferenceRule final : public LossRule {
   }
 
  private:
-  // Sums over all tokens of each document, also those of other context ranks.
+  // Sums over all tokens of each document, including the tokens of other context ranks.
   void sum_documents(engine::Rank& rank, const Tensor& losses, const Tensor& factors, const Tensor& starts,
                      const Tensor& sums) {
     turbo::launch(rank.context(),

@@ -1,6 +1,6 @@
 // Fine-tuning on texts that are written as conversations. `stage: sft` learns the answers; the objectives of
-// preference_objective.h compare answers. All have the format, the order, the plan and the saved files in
-// common.
+// preference_objective.h compare answers. All these objectives use the same conversation formats, data order,
+// plan and saved files.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace primus {
 
-// What differs between objectives on conversations. Thread-safe.
+// The differences between objectives that learn from conversations. Thread-safe.
 class ConversationLearning {
  public:
   virtual ~ConversationLearning() = default;

@@ -72,7 +72,7 @@ Times times_of(ForeignTable table, const GivenOption& option) {
   return known ? known->times : Times::kReplace;
 }
 
-// Refuses different values of an option of which only the last would have an effect.
+// Refuses different values of an option if only the last value would have an effect.
 void refuse_contradictions(ForeignTable table, const std::vector<GivenOption>& given, std::string_view tool) {
   for (auto option = given.begin(); option != given.end(); ++option) {
     if (times_of(table, *option) != Times::kOnce) continue;

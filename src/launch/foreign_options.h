@@ -49,8 +49,9 @@ bool takes(ForeignTable table, const GivenOption& option, std::string_view tool 
 enum class Unknown { kHandOn, kRefuse };
 
 // Parses `words`. Throws Error(kInvalid) for a word that is neither an option nor a value (with a hint to put
-// the command after --), a missing value, an invalid value, different values of an option that counts once,
-// or a probable typing error. `tool`: the tool that will read the options, such as "srun".
+// the command after --), a missing value, an invalid value, different values of an option of which only one
+// value has an effect, or a probable typing error. `tool`: the tool that will read the options, such as
+// "srun".
 std::vector<GivenOption> read_options(ForeignTable table, std::span<const std::string> words,
                                       std::string_view tool, Unknown rest = Unknown::kHandOn);
 

@@ -291,7 +291,8 @@ class Manifest {
       environment.push_back(from_secret("PRIMUS_JOB_TOKEN", *secret, kTokenKey));
   }
 
-  // Adds a variable of the user, which replaces the one of add_place(). Throws if it contradicts the job.
+  // Adds a variable of the user, which replaces the variable that add_place() set. Throws if the variable
+  // contradicts the job.
   void add_variable(const Assignment& variable, Json& environment) const {
     const std::map<std::string, std::string> given{{variable.name, variable.value}};
     check_place_variables(given);

@@ -499,7 +499,8 @@ TEST_F(FullDisk, AFileSizeLimitLeavesNothing) {
   expect_no_space(folder_.path(), "File too large", {.file_size_limit = 60'000});
 }
 
-// Without --split, the order is that of training without the key split, and the division is printed.
+// Without --split, the command prints the order of a training without the key `split`, and how the data is
+// divided.
 TEST_F(DataFiles, TheOrderIsTheOneOfTraining) {
   std::string text;
   for (int i = 0; i < 100; ++i) text += "{\"text\": \"document " + std::to_string(i) + "\"}\n";

@@ -52,7 +52,7 @@ TEST(PlaceOptions, AreAcceptedIfTheyAgreeWithTheJob) {
   EXPECT_EQ(options_error({"--nproc", "4"}, {.nodes = 2, .tasks = 4}), "");
   EXPECT_EQ(options_error({"--nproc", "4"}, {.nodes = 2, .ranks = 8}), "") << "8 are the node's GPUs";
   EXPECT_EQ(options_error({"--nproc", "4"}, {.nodes = 2, .given_ranks = 4}), "");
-  // One rank plans for any number of ranks.
+  // A single rank can plan for any number of ranks.
   EXPECT_EQ(options_error({"--world", "64"}, {.nodes = 1, .ranks = 1}), "");
   // The user starts the command on two nodes separately.
   const JobShape here{.nodes = 1, .node = 0};

@@ -4,16 +4,15 @@
 // The learned texts are the template's generation blocks ({% generation %}), if it has any. Otherwise an
 // answer's text is the difference of two renderings: the turns before the answer with the beginning of an
 // answer (add_generation_prompt), and the same turns with the answer. Some templates write an answer
-// differently once further turns follow it, for example without its reasoning. Then each answer of the
-// conversation becomes a text of its own, which ends with that answer, because this is the text in which the
-// model has to write the answer.
+// differently once further turns follow it, for example without its reasoning. With such a template, each
+// answer of the conversation becomes a separate text that ends with this answer, as in generation.
 //
-// A template that reads the clock (strftime_now) reads a fixed day in training, so that the training data do
-// not depend on the day of the run, and the local time in prompts.
+// A template that reads the clock (strftime_now) gets the local time in prompts. In training, it gets a fixed
+// day, so that the training data do not depend on the day of the run.
 //
-// Errors: Error(kInvalid), without a file position, with the template's own message if it refuses a
-// conversation, and for values that are not JSON of the right kind. Thread-safety: const methods may be
-// called from any number of threads at once.
+// Errors: Error(kInvalid), without a file position, for conversations that the template refuses (with the
+// template's own message) and for values that are not JSON of the right kind. Thread-safety: const methods
+// may be called from any number of threads at once.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@
 // A prompt or an answer is a text, a message, or a list of messages as in conversation.h. A text is one
 // message. If chosen and rejected begin with the turns of a prompt, a prompt given as text is ignored.
 // Optional keys: system, tools (as in conversation.h), and margin (a number). The losses of pairs do not use
-// the margin, so it is listed as unused.
+// the margin, so the key is listed as unused.
 #pragma once
 
 #include <cstdint>

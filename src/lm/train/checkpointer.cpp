@@ -295,7 +295,7 @@ void Checkpointer::log_changes(bool over) {
     const std::string text = values + (starts_only ? "; a resumed run ignores it" : " from here on");
     const bool names_data =
         change.key == "data_path" || change.key == "train_data_path" || change.key == "sft_dataset_name";
-    // The fingerprint does not depend on the weights of a blend, which the order depends on.
+    // The data order depends on the weights of a blend, but the fingerprint does not.
     const bool renamed = names_data && state.data && data && !has_other_data(state, data) && before &&
                          weights_of(before->trainer) == weights_of(plan_.c);
     bool keeps = renamed || plan_.objective->keeps_order(change.key) ||

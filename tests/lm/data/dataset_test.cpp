@@ -255,7 +255,7 @@ TEST_F(OpenDatasets, OneLongDocumentIsUsedOnlyForTraining) {
   EXPECT_THAT(open().notes, testing::ElementsAre(HasSubstr("no division of its 2 pieces leaves")));
 }
 
-// A last document that is long makes the validation share large. The user is warned.
+// A long last document makes the validation share large, and a warning reports this.
 TEST_F(OpenDatasets, ALargeValidationShareIsAWarning) {
   options_.split.reset();
   options_.valid_samples = 1;
@@ -304,8 +304,9 @@ TEST_F(OpenDatasets, HoldingOutTextDoesNotAffectTokenFiles) {
   EXPECT_EQ(samples_of_epochs(options_, *tokenizer_, 1), (198 * 30 - 1) / 16);
 }
 
-// The rounded share of few long sequences is none, and the share of few short ones fills no sample. Both are
-// enlarged to one sample, as for text. An explicit split keeps Megatron-LM's rounding.
+// The rounded share of few long sequences has no sequence, and the share of few short sequences fills no
+// sample. Both shares are enlarged to one sample, as for text. An explicit split keeps Megatron-LM's
+// rounding.
 TEST_F(OpenDatasets, FewTokenizedSequencesHaveSomeHeldOut) {
   options_.valid_samples = 1;
   std::vector<Tokens> sequences;

@@ -162,7 +162,7 @@ TEST_F(ModelTemplates, WhatCannotBeLearnedIsRefused) {
   const auto refusal = [&](const std::string& jinja, const nlohmann::json& one) {
     return error_of([&] { learned_of(jinja, one); });
   };
-  // An answer begins with "think", but is written without it.
+  // The template begins a prompt for an answer with <think>, but writes answers without <think>.
   const std::string thinking =
       "{% for m in messages %}{{ m.role + m.content }}{% endfor %}"
       "{% if add_generation_prompt %}{{ 'assistant<think>' }}{% endif %}";

@@ -172,7 +172,7 @@ class PreferenceData : public testing::Test {
     data.document_marks(draw, row.roles, row.values);
     return row;
   }
-  // Returns the text of document `i` of a row, without the tokens that are no bytes.
+  // Returns the text of document `i` of a row, without the tokens that are not bytes.
   static std::string text(const Row& row, std::size_t i) {
     const std::size_t end =
         i + 1 < row.starts.size() ? static_cast<std::size_t>(row.starts[i + 1]) : row.tokens.size();
@@ -258,7 +258,7 @@ TEST_F(PreferenceData, LabelledAnswersHaveAMismatchedText) {
                                       DocumentRole::kChosen, DocumentRole::kMismatched, DocumentRole::kNone));
   EXPECT_EQ(text(only, 1), "Context:  Question: q Answer: c");
   EXPECT_EQ(text(only, 3), "Context:  Question: r Answer: a");
-  // The example before has the same prompt.
+  // The previous example has the same prompt, so the mismatched answer comes from the example before it.
   EXPECT_EQ(text(only, 5), "Context:  Question: r Answer: a");
   EXPECT_EQ(learned(only, 5), " a$");
   EXPECT_EQ(data.train->learned_tokens(0), 3);

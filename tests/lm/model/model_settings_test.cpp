@@ -343,8 +343,8 @@ TEST(ModelSettings, GatedDeltaNetworks) {
   EXPECT_THAT(refusal(text + layers + "      mtp_num_layers: 1\n"),
               ::testing::HasSubstr("multi-token prediction does not support models with linear attention"));
   EXPECT_THAT(refusal(layers), ::testing::HasSubstr("model_type llama has linear_attention_freq: no layers"));
-  // A single 1 is read as a number, which gives no layer linear attention. In a model of one layer, it is the
-  // list of this layer.
+  // In general, a single 1 is a number, with which no layer has linear attention. In a model of one layer, a
+  // single 1 is the list of this layer.
   const std::string gated = "      model_type: gated_deltanet\n      linear_attention_freq: ";
   for (const char* value : {"[1]", "[1,]", "\"[1]\"", "1"}) {
     EXPECT_EQ(model(gated + value + "\n", "mock_data: true", "1").layers_keeping(Keeps::kState),

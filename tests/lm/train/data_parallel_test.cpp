@@ -265,9 +265,9 @@ TEST(SplitMasters, EqualFp32MastersOnHybridShards) {
   }
 }
 
-// For any number of ranks, shards end at borders between blocks of 8-bit moments. Three ranks divide nothing
-// evenly. With eight ranks, a small parameter unit has fewer blocks of moments than ranks, so some ranks have
-// none of them. The memory plan counts all bytes of the shards.
+// For any number of ranks, shards end at borders between blocks of 8-bit moments. With three ranks, no unit
+// divides evenly. With eight ranks, a small parameter unit has fewer blocks of moments than ranks, so some
+// ranks have no block. The memory plan counts all bytes of the shards.
 TEST(MomentsInEightBits, TrainEquallyOnThreeAndEightRanks) {
   for (ModelConfig (*model)() : {tiny_llama, tiny_deepseek}) {
     SessionSettings settings = tiny_settings(DType::kBF16, model());

@@ -63,7 +63,7 @@ TEST(Adapters, OneWrongNumberFails) {
   EXPECT_THROW(verify_adapters(folder, "no such case", builtin_families(), cpu_device), Error);
 }
 
-// The adapters that write_adapters() writes are those that it read, with complete names in place of patterns.
+// write_adapters() writes the adapters that it read, with complete names in place of patterns.
 TEST(Adapters, FoldersAreWrittenAsTheyWereRead) {
   for (const char* name : {"dora", "lora_bias", "lora_pattern", "lora_saved_head"}) {
     SCOPED_TRACE(name);

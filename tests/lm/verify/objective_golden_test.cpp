@@ -55,7 +55,8 @@ TEST(ObjectiveGolden, ASmallErrorIsFound) {
   EXPECT_FALSE(report.passed());
 }
 
-// Every case that is built, of a folder that the variable names; takes minutes for large models.
+// Runs every supported case of the folder that the environment variable names. Takes minutes for large
+// models.
 TEST(ObjectiveGolden, OtherFolders) {
   const char* const folder = std::getenv("PRIMUS_POSTTRAIN_GOLDENS");
   if (!folder) GTEST_SKIP() << "PRIMUS_POSTTRAIN_GOLDENS is not set";

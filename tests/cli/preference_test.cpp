@@ -1,4 +1,4 @@
-// Tests of `primus train dpo`, `kto`, `orpo` and `cpo` without an experiment file: a model prefers the chosen
+// Tests of `primus train dpo` and `primus train kto` without an experiment file: a model prefers the chosen
 // answers, several ranks train as one device does, a killed run resumes with the same bits, and mistakes are
 // reported.
 #include <filesystem>

@@ -99,16 +99,19 @@ modules:
 
 TEST_F(Preferences, AModelGivesTheChosenAnswers) {
   make_base();
-  for (const std::string stage : {"dpo", "kto"}) {
-    SCOPED_TRACE(stage);
-    const ProgramResult result = train(stage, stage, {"train_iters=40", "lr=1e-3"});
-    ASSERT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_GT(last(stage, "rewards/margins"), 0.5);
-    EXPECT_EQ(run_program({"generate", run_folder(folder_.path(), stage).string(), "--template", "auto",
-                           "--prompt", "Greet Eva.", "-t", "0"})
-                  .out,
-              " Hello Eva!\n");
-  }
+  const auto answer = [&](const std::string& stage) {
+    return run_program({"generate", run_folder(folder_.path(), stage).string(), "--template", "auto",
+                        "--prompt", "Greet Eva.", "-t", "0"})
+        .out;
+  };
+  const ProgramResult pairs = train("dpo", "dpo", {"train_iters=40", "lr=3e-4"});
+  ASSERT_EQ(pairs.exit_code, 0) << pairs.err;
+  EXPECT_GT(last("dpo", "rewards/margins"), 0.5);
+  EXPECT_EQ(answer("dpo"), " Hello Eva!\n");
+  // A batch holds two examples, which may both be good ones, so the metrics of one step do not compare them.
+  const ProgramResult labels = train("kto", "kto", {"train_iters=80", "lr=3e-4"});
+  ASSERT_EQ(labels.exit_code, 0) << labels.err;
+  EXPECT_THAT(answer("kto"), ::testing::StartsWith(" Hello "));
 }
 
 TEST_F(Preferences, RanksTrainAsOneDeviceDoes) {
@@ -142,7 +145,8 @@ TEST_F(Preferences, MistakesAreReported) {
   };
   EXPECT_THAT(refused({"train", "dpo"}), HasSubstr("load=FOLDER data=FILE"));
   EXPECT_THAT(refused({"train", "dpo", "--config", at("exp.yaml")}),
-              AllOf(HasSubstr("stage is sft, but 'train dpo' needs stage: dpo"), HasSubstr("exp.yaml")));
+              AllOf(HasSubstr("stage is sft, but 'train dpo' needs stage: dpo"),
+                    HasSubstr("config: dpo_trainer.yaml sets the stage")));
 }
 
 }  // namespace

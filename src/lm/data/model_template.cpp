@@ -63,8 +63,7 @@ std::string difference(std::string_view wanted, std::string_view found) {
 class ModelTemplate::Rendering {
  public:
   Rendering(const ModelTemplate& owner, const Conversation& conversation, const std::tm& now)
-      : owner_(owner),
-        template_(owner.choose(!conversation.tools.empty())),
+      : template_(owner.choose(!conversation.tools.empty())),
         now_(now),
         budget_({.steps = std::numeric_limits<std::int64_t>::max(),
                  .bytes = std::numeric_limits<std::int64_t>::max()}) {
@@ -131,7 +130,6 @@ class ModelTemplate::Rendering {
     return dict_of(made);
   }
 
-  const ModelTemplate& owner_;
   const jinja::Template& template_;
   const std::tm now_;
   jinja::Budget budget_;

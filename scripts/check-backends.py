@@ -167,7 +167,7 @@ def main():
         counts = collections.Counter()
         jobs = []
         for path, (job, problems), own in zip(paths, rendered, natives):
-            # Post-training needs other data, which is missing, too.
+            # This script provides no data for post-training, so the error "there is no data" is expected.
             named = bool(problems) and all(kind == "unsupported" or "there is no data" in text for kind, text in problems)
             counts["rendered" if job else "named" if named else "other"] += 1
             counts["native"] += not own

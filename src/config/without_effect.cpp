@@ -89,7 +89,8 @@ class WithoutEffect {
           {"moe_router_group_topk"});
     needs(c.moe_router_group_topk.has_value() || c.moe_router_num_groups.value_or(1) == 1,
           "with moe_router_group_topk", {"moe_router_num_groups"});
-    // The default type also deserves the warning, because it may replace the type "none" of a preset.
+    // The warning is also given for the default type, because a user may set it to replace the type "none" of
+    // a preset.
     constexpr std::string_view kType = "moe_router_load_balancing_type";
     const Provenance origin = experiment_.provenance_of(kType);
     if (origin.layer >= Layer::kOverrides && c.moe_router_load_balancing_type != "none" &&

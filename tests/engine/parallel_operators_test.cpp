@@ -297,7 +297,8 @@ TEST(ParallelOperators, GradientsAreAddedToGradientsOfOtherUsers) {
     flush(sum);
     return sum.sum;
   };
-  // The ranks' halves of w add up to w. x is added once locally and once by each rank.
+  // The sum of the ranks' halves of w is w. The residual x is added once to the local result, and once by
+  // each rank.
   const int n = 2;
   const auto halves = [&] {
     Matrix half = w;

@@ -58,8 +58,8 @@ std::string difference(std::string_view wanted, std::string_view found) {
 
 }  // namespace
 
-// Renders beginnings of one conversation. A Jinja value belongs to one thread, so each call of a
-// ModelTemplate method makes its own Rendering.
+// Renders prefixes (the first n messages) of one conversation. A Jinja value belongs to one thread, so each
+// call of a ModelTemplate method makes its own Rendering.
 class ModelTemplate::Rendering {
  public:
   Rendering(const ModelTemplate& owner, const Conversation& conversation, const std::tm& now)

@@ -39,9 +39,9 @@ struct SftOptions {
   bool separate = false;  // with `pack`: whether positions and attention are restricted to each conversation
   bool shuffle = true;    // true: a different order in each epoch; false: the order of the files
   // Shares of train, validation and test, as "95,5,0", for data without separate files for these splits.
-  // Empty: if validation samples are drawn and there are at least ten conversations, a hundredth of them is
-  // held out for validation. If a share rounds to zero conversations and its samples will be drawn, the split
-  // gets one conversation.
+  // Empty: if the run validates and there are at least ten conversations, a hundredth of the conversations is
+  // held out for validation. If a share rounds to zero conversations although the run uses the split, the
+  // split gets one conversation.
   std::string shares;
   std::int64_t seq_length = 0, seed = 1234;
   // Number of samples that training, all evaluations together, and the test will draw. A split with 0 is not

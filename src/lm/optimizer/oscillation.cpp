@@ -17,8 +17,8 @@ using engine::FlatRange;
 using engine::Parameter;
 using engine::ParameterUnit;
 
-// The rows of a matrix that contain all squares that this rank's shard overlaps. A square has kMxBlock x
-// kMxBlock elements and one fp4 scale.
+// A matrix is divided into squares of kMxBlock x kMxBlock elements with one fp4 scale each. This struct is
+// the range of rows that contains every square of which this rank's shard has an element.
 struct Squares {
   FlatRange elements;  // range of elements within the unit
   Shape shape;

@@ -38,7 +38,7 @@ class VerifiedSession {
 
   // Returns the logits, [tokens, vocab].
   std::vector<float> logits();
-  // Computes the gradients for the inputs, after the loss rule's work before a step.
+  // Calls LossRule::before_step, then computes the gradients for the inputs.
   StepResult forward_backward();
   void update(std::int64_t step, double learning_rate, double weight_decay);
   // Calls `use` for each trained weight, with its gradient, its published name, and its element order in

@@ -260,7 +260,7 @@ bool backward_by_chunks(Context& context, const DeltaRuleBackward& a) {
   });
 }
 
-// Computes the gradients that come from the gradients of the token-by-token matrices.
+// Propagates the gradients of the token-by-token matrices to the inputs of these matrices.
 template <class T>
 void pairs_backward(Context& context, const DeltaItems<T>& in, const DeltaStates<T>& m,
                     const DeltaGradients<T>& d) {

@@ -34,8 +34,8 @@ struct Fp8 {
     // digit is even.
     const std::uint32_t rounded = magnitude + ((1U << (kCut - 1)) - 1) + (magnitude >> kCut & 1U);
     const std::uint32_t normal = (rounded >> kCut) - ((127U - kBias) << kDigits);
-    // Subnormal numbers are multiples of the smallest number. The code adds a float whose last digit has the
-    // value of the smallest number, which rounds to such a multiple.
+    // Subnormal numbers are multiples of the smallest subnormal number. The code adds a float whose last bit
+    // has the value of this number, so the sum is rounded to a multiple of it.
     constexpr std::uint32_t kField = 127 + 24 - kBias - kDigits;
     const float sum = std::bit_cast<float>(magnitude) + std::bit_cast<float>(kField << 23);
     const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(sum) - (kField << 23);

@@ -48,8 +48,8 @@ struct GroupedGemm {
   Tensor a, b;     // operands, both fp32 or both bf16; weights are [experts, out, in]
   Tensor c;        // fp32 or bf16
   Tensor offsets;  // [experts + 1] int32, starts at 0, non-decreasing, at most `rows`; absent with `chosen`
-  // [rows] int32, not read from offsets[experts] on; absent: rows are not picked. b_rows is only for the
-  // weight gradient.
+  // [rows] int32; entries at or after offsets[experts] are not read. Absent: rows are not picked. b_rows is
+  // only for the weight gradient.
   Tensor a_rows, b_rows;
   bool accumulate = false;  // c += instead of c =; for the weight gradient only
   ChosenExperts chosen = {};

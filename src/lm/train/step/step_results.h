@@ -104,7 +104,8 @@ class StepResults {
   std::size_t turn_ = 0, last_read_ = 0;  // indices in sides_ of the current step and of the last result()
   const DeviceTiming* timing_ = nullptr;
   // Used with a clock: the events at the end of the gradients of the last three steps. The time of a step is
-  // measured from the end of the previous step. The host may read a step only after the next step has ended.
+  // measured from the end of the previous step. The host may read the result of a step late, after
+  // the next step has ended, so events of three steps are kept.
   std::array<std::unique_ptr<Event>, 3> ends_;
   std::size_t last_end_ = 0;
 };

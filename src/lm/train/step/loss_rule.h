@@ -1,9 +1,10 @@
 // A loss rule is the part of an objective in a training step. A rule may do work before the step (rollouts,
 // log-probabilities of other models). On the device, a rule computes the weight of each token's loss.
 //
-// Every training loss has the gradient of a weighted sum of -ln p(label) over tokens, with constant weights.
-// For a loss L(s_1, ..., s_n) that depends on the log-probabilities s_i of sequences, such as a preference or
-// policy-gradient loss, the weight of each token of sequence i is -dL/ds_i.
+// A rule fits losses that depend only on the log-probabilities of labels. Such a loss has the gradient of a
+// weighted sum of -ln p(label) over tokens, with constant weights. For a loss L(s_1, ..., s_n) of the
+// log-probabilities s_i of sequences, such as a preference or policy-gradient loss, the weight of each token
+// of sequence i is -dL/ds_i. Losses of other values of the logits (entropy, distillation) are not supported.
 //
 // A rule belongs to one session. A measuring rank makes the same calls but runs no kernels, so a rule must
 // not read device memory there. Not thread-safe.

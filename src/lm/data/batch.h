@@ -9,12 +9,14 @@
 
 namespace primus::data {
 
-// The role of a document for objectives that compare texts.
+// The role of a document for objectives that compare texts or generate them.
 enum class DocumentRole : std::uint8_t {
   kNone,        // padding or plain text
   kChosen,      // a preferred answer with its prompt
   kRejected,    // a rejected answer with its prompt
   kMismatched,  // an answer after the prompt of another example (KTO's KL term)
+  kPrompt,      // a prompt without an answer; the loss rule generates the answer before the step
+  kAnswer,      // a generated answer with its prompt; its value is the advantage of the answer
 };
 
 // A view of a Batch, valid as long as that Batch exists and is not refilled.
@@ -34,6 +36,12 @@ struct BatchView {
   // is the other half of a pair.
   std::span<const DocumentRole> document_roles = {};
   std::span<const float> document_values = {};
+  // For policy gradients: the index in the training data of each document's record, or -1 for padding.
+  std::span<const std::int64_t> document_records = {};
+  // For policy gradients: ln p(label) of each token, [B, S], 0 where loss_mask is 0. `sampled_log_probs` are
+  // the decoder's values from the time when the answers were generated. `old_log_probs` are the training
+  // pass's values under the weights that generated the answers; empty: these are the current weights.
+  std::span<const float> sampled_log_probs = {}, old_log_probs = {};
   // Divisor of the sum of masked losses; 0: the number of labels with loss_mask 1 in this microbatch. To make
   // a step's loss the mean over all learned labels of the step, set the divisor to the step's mean number of
   // learned labels per microbatch.
@@ -46,11 +54,22 @@ struct Batch {
   std::vector<std::int32_t> positions, document_starts;
   std::vector<DocumentRole> document_roles;
   std::vector<float> document_values;
+  std::vector<std::int64_t> document_records;
+  std::vector<float> sampled_log_probs, old_log_probs;
   double loss_divisor = 0;
 
   operator BatchView() const {
-    return {tokens,          labels,         loss_mask,       positions,
-            document_starts, document_roles, document_values, loss_divisor};
+    return {.tokens = tokens,
+            .labels = labels,
+            .loss_mask = loss_mask,
+            .positions = positions,
+            .document_starts = document_starts,
+            .document_roles = document_roles,
+            .document_values = document_values,
+            .document_records = document_records,
+            .sampled_log_probs = sampled_log_probs,
+            .old_log_probs = old_log_probs,
+            .loss_divisor = loss_divisor};
   }
 
   // Copies the arrays of `from` into the existing buffers.
@@ -62,6 +81,9 @@ struct Batch {
     document_starts.assign(from.document_starts.begin(), from.document_starts.end());
     document_roles.assign(from.document_roles.begin(), from.document_roles.end());
     document_values.assign(from.document_values.begin(), from.document_values.end());
+    document_records.assign(from.document_records.begin(), from.document_records.end());
+    sampled_log_probs.assign(from.sampled_log_probs.begin(), from.sampled_log_probs.end());
+    old_log_probs.assign(from.old_log_probs.begin(), from.old_log_probs.end());
     loss_divisor = from.loss_divisor;
   }
 };

@@ -1,0 +1,62 @@
+// Rewards of generated answers. A reward function scores answers with numbers; a run may use several.
+//
+// Built-in functions compare an answer with a column of its record: the same text, the same number, a
+// pattern, a JSON schema, or unit tests of code. Other functions are programs that read JSON lines, and HTTP
+// servers. docs/rewards.md describes the functions and their settings.
+//
+// Thread-safety: one thread calls score() of a function at a time. The implementation may use more threads or
+// processes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace primus {
+
+// A generated answer and its record in the data.
+struct ScoredAnswer {
+  std::string prompt;      // the prompt as text, after the chat template
+  std::string completion;  // the answer as text, without the tokens that end it
+  bool finished = true;    // false: the answer was cut off at the max number of tokens
+  // The whole record, with all its columns. Must outlive the call.
+  const nlohmann::json* record = nullptr;
+};
+
+// The result for one answer. A function that cannot score an answer (its program failed, a sandbox could not
+// start, a column is null) returns no value and the reason. Such an answer must not count as a reward of 0.
+struct Reward {
+  std::optional<double> value;
+  std::string problem = {};
+};
+
+class RewardFunction {
+ public:
+  virtual ~RewardFunction() = default;
+  // Returns the name for metrics, such as "exact" or the name of a program's file.
+  virtual std::string_view name() const = 0;
+  // Returns one result for each answer, in order. Throws Error only if no answer can be scored at all: a
+  // program that does not exist, a server that cannot be reached.
+  virtual std::vector<Reward> score(std::span<const ScoredAnswer> answers) = 0;
+};
+
+struct RewardSettings {
+  // Each entry describes a function: "exact:answer", "number:answer", "regex:^yes", "program:./reward.py",
+  // "http://host:port/path".
+  std::vector<std::string> functions;
+  std::vector<double> weights;  // one for each function; empty: 1 for each
+  std::int64_t workers = 0;     // number of concurrent processes of a program or sandbox; 0: one per core
+  double timeout_seconds = 30;  // max time for one answer
+  std::string folder = ".";     // folder in which programs run, and to which their paths are relative
+};
+
+// Creates the functions. Throws Error(kInvalid) for a text that describes no function, and for a number of
+// weights other than the number of functions.
+std::vector<std::unique_ptr<RewardFunction>> make_rewards(const RewardSettings& settings);
+
+}  // namespace primus

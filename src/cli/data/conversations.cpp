@@ -212,8 +212,9 @@ class DataConversations final : public Command {
 extern const CommandEntry kDataConversations{
     "data conversations",
     "Shows conversations as fine-tuning reads them, and marks the learned text",
-    "Reads the whole file, and reports the place of its first error. Fine-tuning learns the assistant's "
-    "texts and the tokens that end them. docs/posttrain.md lists the formats; docs/formats/conversations.md "
+    "Reads the whole file, and reports the place of its first error. In fine-tuning, the model "
+    "learns the assistant's texts and the tokens that end them. docs/posttrain.md lists the formats; "
+    "docs/formats/conversations.md "
     "describes the files. Without --format, the format is the one that 'train posttrain' chooses for this "
     "tokenizer.",
     "primus data conversations train.jsonl --tokenizer path/to/model\n"

@@ -39,9 +39,10 @@ class Container final : public Mode {
                 "also append all output to this file of the node, as 'direct --log_file' does");
     args.option("--program", "NAME", &program_,
                 "path of Primus in the image (default: this program, mounted read-only)");
-    args.flag(
-        "--privileged-set,--privileged_set", privileged_set_,
-        "give the container all privileges, as AMD Primus does: the host's network, memory and devices");
+    args.flag("--privileged-set,--privileged_set", privileged_set_,
+              "run the container with --privileged and the host's network, shared memory and devices, as AMD "
+              "Primus "
+              "does");
     args.flag("--clean", clean_, "first remove containers that earlier Primus jobs left on this node");
     args.rest("options of docker run", more_,
               "every other option of 'docker run' or 'podman run' is passed on");

@@ -25,7 +25,7 @@
 namespace primus::cli {
 namespace {
 
-// The key of the data of fine-tuning.
+// The key that names the data for fine-tuning.
 constexpr std::string_view kConversations = "sft_dataset_name";
 
 // A mistyped option looks like an override with an unknown key. For such errors, suggests the nearest option.

@@ -23,8 +23,10 @@ class NodeSmoke final : public Command {
  public:
   void declare(Arguments& args) override {
     args.option("--per-gpu-timeout-sec", "S", &gpu_timeout_, "time limit for each step on a GPU");
-    args.flag("--tier2-perf", tier2_,
-              "also measure products, memory and the all-reduce between the node's GPUs");
+    args.flag(
+        "--tier2-perf", tier2_,
+        "also measure the speed of matrix products, of memory, and of the all-reduce between the node's "
+        "GPUs");
     declare_thresholds(args, ThresholdOption::About::kDevice);
     args.option("--rccl-size-mb", "N", &reduce_mib_, "with --tier2-perf: MiB of the all-reduce")
         .between(1, 65536)
@@ -209,7 +211,7 @@ extern const CommandEntry kNodeSmoke{
     "Every node writes smoke/HOST.json. Node 0 (NODE_RANK, SLURM_NODEID) waits for all of them, compares "
     "them, and writes smoke_report.md, .html and .json. It also writes passing_nodes.txt and "
     "failing_nodes.txt, for 'srun --nodelist' and 'srun --exclude'. The checks are those of 'primus "
-    "preflight', and exact products on each GPU; --tier2-perf adds speeds.\n\n"
+    "preflight', and exact matrix products on each GPU; --tier2-perf adds speeds.\n\n"
     "If a node has several tasks, the first one does the checks. Thresholds of speeds need --tier2-perf. A "
     "required item that cannot be checked counts as failed.\n\n"
     "The exit code is 0 if nothing failed, 1 if a check failed or a node is missing, and 2 for wrong "

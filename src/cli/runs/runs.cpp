@@ -209,9 +209,10 @@ extern const CommandEntry kRuns{
     "continues from the newest checkpoint. damaged: the files cannot be read.\n\nThe last column shows why a "
     "run ended (SIGTERM, exit_interval, NaN, disk full, out of memory, killed, error) and its number of "
     "warnings (warnings.jsonl). Below a run are its error, its last warning, and its settings that differ "
-    "from most of the listed runs. Loss is that of the last step, and validation is the newest; both are per "
-    "token. BITS/B is the validation loss in bits per byte of text, which compares runs with different "
-    "tokenizers. Tokens per second are per device. Age is the time since the run last wrote metrics.",
+    "from most of the listed runs. LOSS is the loss of the last step, and VALID is the newest validation "
+    "loss; both are per token. BITS/B is the validation loss in bits per byte of text, which compares runs "
+    "with different tokenizers. Tokens per second are per device. Age is the time since the run last wrote "
+    "metrics.",
     "primus runs\n"
     "primus runs output/team --state running\n"
     "primus runs output --sort loss --json",

@@ -89,9 +89,10 @@ struct DataOptions {
   bool mock_data = false;
   // Shares of train, valid and test in data_path: "969,30,1". A split with share 0 has no data set. If the
   // source is text and the share of validation or test data rounds to zero sequences, this split gets enough
-  // sequences for one sample. nullopt: kUsualShares. The shares of .bin/.idx data are then rounded as in
-  // Megatron-LM, and the share of text is rounded up; validation gets at least enough sequences for one
-  // sample. Data that are too short to be divided, such as one sequence, are used for training only.
+  // sequences for one sample. nullopt: kUsualShares (99,1,0), and .bin/.idx data is first divided as with an
+  // explicit split. If the source is text, or the validation part of .bin/.idx data is too short for one
+  // sample, validation gets the last sequences: at least a hundredth of all, rounded up, and enough for one
+  // sample. Data that is too short to be divided, such as one sequence, is used for training only.
   std::optional<std::string> split;
 
   std::int64_t seq_length = 0;

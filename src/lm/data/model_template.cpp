@@ -145,7 +145,7 @@ ModelTemplate::ModelTemplate(const ChatTemplates& templates) : tokens_(templates
       templates_.push_back({one.name, jinja::Template(one.source)});
     } catch (const jinja::Failure& failure) {
       Error error = invalid(fmt::format("the chat template '{}' is broken: {}", one.name, failure.what()),
-                            "get the file again from the model's source, or choose a format by name");
+                            "get the file again from the model's source, or name a format instead");
       if (!templates.file.empty()) error.at(templates.file);
       throw error;
     }
@@ -159,7 +159,7 @@ const jinja::Template& ModelTemplate::choose(bool has_tools) const {
   auto found = has_tools ? find(kToolUse) : templates_.end();
   if (found == templates_.end()) found = find("default");
   if (found == templates_.end())
-    throw invalid("the model has no chat template 'default'", "choose a format by name");
+    throw invalid("the model has no chat template 'default'", "name a format instead");
   return found->compiled;
 }
 
@@ -188,7 +188,7 @@ std::vector<LearnedText> ModelTemplate::texts(const Conversation& conversation) 
               "some of the {} answers are not learned, but the chat template marks {} texts as answers, "
               "so it is unclear which of them these are",
               learned.size(), whole.generated.size()),
-          "learn all answers of the conversation, or choose a format by name");
+          "learn all answers of the conversation, or name a format instead");
     }
     std::int64_t character = 0;
     std::size_t byte = 0;

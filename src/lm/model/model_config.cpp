@@ -532,14 +532,15 @@ double weights_met(const ModelConfig& c, std::int64_t layer, bool trained = true
   return weights;
 }
 
-// Returns the number of multiplications per token that mix the tokens of a sequence in one layer.
+// Returns the average number of multiplications per token that mix the tokens of a sequence of length `s` in
+// one layer.
 double mixing_products(const ModelConfig& c, std::int64_t layer, double s) {
   const LayerKind& kind = *c.spec(layer).attention;
   return kind.mixing ? kind.mixing(c, layer, s) : 0;
 }
 
-// Returns the number of multiplications per token that select the tokens to attend to. Selection is not
-// trained.
+// Returns the average number of multiplications per token that select the tokens to attend to, in a sequence
+// of length `s`. Selection is not trained.
 double selection_products(const ModelConfig& c, std::int64_t layer, double s) {
   const LayerKind& kind = *c.spec(layer).attention;
   return weights_met(c, layer, false) + (kind.selection ? kind.selection(c, s) : 0);

@@ -121,8 +121,8 @@ std::vector<std::int64_t> split_evenly(std::int64_t blocks, const engine::Pipeli
     throw invalid(fmt::format("{} blocks are fewer than the {} parts of the pipeline", blocks, shape.parts()),
                   fmt::format("set num_layers to {} or more, or use fewer stages", shape.parts()));
   }
-  // For each stage, the numbers of blocks of the chunks that `result` does not contain yet, the last chunk
-  // first.
+  // For each stage, the number of blocks of each chunk. The last chunk comes first, because the loop below
+  // takes chunks from the back.
   std::vector<std::vector<std::int64_t>> left_of_stage;
   for (const std::int64_t count : even_blocks(blocks, shape.stages)) {
     left_of_stage.push_back(even_blocks(count, shape.chunks));

@@ -1,7 +1,7 @@
 // Gemma 2 (Google 2024, arXiv:2408.00118) and Gemma 3 (2025, arXiv:2503.19786): Llama with norms before and
 // after each branch, feed-forwards gated by GELU, and embeddings multiplied by the square root of their
 // width. Some layers have a window. Gemma 2 caps scores and logits. Gemma 3 has QK norm, and a different
-// rotary base in window layers. Norm weights are stored minus one.
+// rotary base in window layers. Checkpoints contain norm weights minus one.
 #include <cmath>
 #include <nlohmann/json.hpp>
 

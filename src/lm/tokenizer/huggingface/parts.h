@@ -1,5 +1,6 @@
 // The stages of a Hugging Face tokenizer.json before and after the model. Each stage is built from its JSON
-// object. An unsupported component throws Error(kUnsupported), which names it. Private to src/lm/tokenizer.
+// object. If a stage is not supported, throws Error(kUnsupported), which names the stage. Private to
+// src/lm/tokenizer.
 #pragma once
 
 #include <cstdint>

@@ -96,8 +96,8 @@ void plan_time(TrainingForecast& f, DType compute) {
   f.seconds_per_step = plan.time.slowest;
 }
 
-// Estimates the time of a step on this machine: measures a short part of it, or else uses the rate of matrix
-// products.
+// Estimates the time of a step on this machine. Measures a part of the step if the run has one rank and its
+// step is short. Otherwise computes the time from the step's FLOPs and the measured rate of matrix products.
 void time_here(TrainingForecast& f, const DeviceSpec& device, const SessionSettings& settings,
                const FamilyRegistry& families) {
   f.matmul_flops_per_second = turbo::measure_gemm_rate(*turbo::open_device(device), settings.compute,

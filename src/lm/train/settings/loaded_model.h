@@ -19,7 +19,7 @@ struct LoadedModel {
 // precedence. `ours` is the architecture that the experiment describes. If a key has different values in
 // both, the result depends on where the experiment's value was set:
 //   - in the experiment file or on the command line: rotary keys and max_position_embeddings are used,
-//     because they extend the context; any other key throws Error(kInvalid) at its location;
+//     because they extend the context; for any other key, throws Error(kInvalid) at its location;
 //   - in a preset: throws if the key determines tensor shapes; other keys are ignored with a note;
 //   - nowhere, so that it has its default value: the value of config.json is used without a note.
 // Settings that affect only training (such as MtpConfig::enabled) come from `ours`. A note names each router

@@ -11,7 +11,7 @@ struct TrainerConfig;
 namespace primus::backends {
 
 // Returns the settings of each part that the model of `trainer` needs, under with_parts.py's names; an empty
-// object if arguments suffice.
+// object if Megatron-LM's command-line arguments describe the whole model.
 nlohmann::ordered_json megatron_parts(const config::TrainerConfig& trainer);
 
 }  // namespace primus::backends

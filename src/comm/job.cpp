@@ -234,7 +234,8 @@ Job::Job(const JobEnvironment& environment, const JobOptions& options)
   try {
     if (options.before_start) options.before_start(*client_);
     client_->set(arrival_key(rank()), name_of(transport_of(environment_, options_)));
-    // If rank 0 reaches the barrier after the deadline, other ranks report rank 0 as missing.
+    // If rank 0 reached the barrier after the deadline, other ranks would report rank 0 as missing. So rank 0
+    // stops waiting for ranks before the deadline.
     if (rank() == 0)
       wait_for_ranks(deadline - std::min<std::chrono::milliseconds>(options.start_timeout / 4, 5s));
     client_->barrier("start", deadline);

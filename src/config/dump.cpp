@@ -19,7 +19,8 @@
 namespace primus::config {
 namespace {
 
-// Returns whether YAML 1.1 readers, such as PyYAML, parse the word as a boolean.
+// Returns whether some reader of YAML 1.1 parses the word as a boolean: y and n by the specification, the
+// other words also in PyYAML. Ignores case.
 bool is_old_bool(std::string_view text) {
   std::string lower(text);
   for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));

@@ -132,7 +132,8 @@ std::vector<std::string> command_line(const DirectSettings& settings, const Dire
   }
   words.insert(words.end(), command.words.begin(), command.words.end());
   if (shape.script || !shape.ranks || !several) return words;
-  // An option that the user has written agrees with the job, or names another address or port.
+  // Adds only options that the user has not written. check_place_options() has refused written options that
+  // contradict the job. Another address or port is allowed.
   const auto add = [&](const char* option, const std::string& value) {
     if (!place_option(command.words, option)) words.insert(words.end(), {option, value});
   };

@@ -45,7 +45,9 @@ Socket file_of(const std::string& text) {
   return file;
 }
 
-// Makes only calls that are safe between fork and exec. Returns an error code after a failure.
+// Makes only calls that work between fork and exec: dup2(), and execvp(), which POSIX does not list as
+// async-signal-safe, but which allocates no memory in glibc 2.24 and later. Returns an error code after a
+// failure.
 int replace_process(char* const* argv, int input) {
   if (input >= 0) dup2(input, 0);
   execvp(argv[0], argv);

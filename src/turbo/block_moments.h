@@ -45,7 +45,8 @@ constexpr bool has_block_scales(DType dtype) { return dtype == DType::kF8E4M3 ||
 // Returns 2^(field - 127), for 0 < field < 255.
 constexpr float power_of_two(std::uint32_t field) { return std::bit_cast<float>(field << 23); }
 
-// A format of codes. The largest code stands for (8 + kTopDigits) * 2^kTopExponent units.
+// A format of 8-bit codes, with a sign bit if kSigned. The largest code stands for (8 + kTopDigits) *
+// 2^kTopExponent units.
 template <bool kSigned, std::uint32_t kTopDigits, std::uint32_t kTopExponent>
 struct BlockCodes {
   // Returns the exponent field of the unit of a block whose largest magnitude is `largest`. No stored value

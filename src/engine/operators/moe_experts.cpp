@@ -40,7 +40,8 @@ turbo::RoutingPlan rest_of(OperatorCall& op, InputPlace plan) {
 }
 
 struct Combine {
-  // kAddend: optional; kRest: only with a second part, its rows
+  // kAddend is optional. kRest has the rows of the routing's second part (RoutingParts); it is absent if the
+  // routing is not divided.
   enum In : InputName { kRows, kPlan, kWeights, kAddend, kRest };
   enum Out : OutputName { kOut };
 };
@@ -211,7 +212,8 @@ constexpr Operator kDispatchLinear{.name = "dispatch_linear",
                                    .for_weight = saves(DispatchLinear::kX, DispatchLinear::kPlan)};
 
 struct LinearCombine {
-  // kAddend: optional; kRest: only with a second part, its rows
+  // kAddend is optional. kRest has the rows of the routing's second part (RoutingParts); it is absent if the
+  // routing is not divided.
   enum In : InputName { kRows, kPlan, kAddend, kRest };
   enum Out : OutputName { kOut };
 };

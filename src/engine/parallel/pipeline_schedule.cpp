@@ -84,8 +84,8 @@ std::optional<std::vector<BlockTimes>> block_times(int stages, const BlockSteps&
                                                    const std::array<int, 3>& turns) {
   std::vector<BlockTimes> times;
   const int last = stages - 1;
-  const int up = steps.forward_down * last + turns[0];       // F of chunk 1 on the last stage
-  const int loss = up + steps.forward_up * last + turns[1];  // B of chunk 1 on the first stage
+  const int up = steps.forward_down * last + turns[0];       // start of F of chunk 1 on the last stage
+  const int loss = up + steps.forward_up * last + turns[1];  // start of B of chunk 1 on the first stage
   const int back = loss + steps.backward_down * last + turns[2];
   for (int s = 0; s < stages; ++s) {
     const BlockTimes t{steps.forward_down * s, up + steps.forward_up * (last - s),

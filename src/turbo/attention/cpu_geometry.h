@@ -159,7 +159,7 @@ inline void cap_scores(const AttentionShape& s, const Strip& strip, float* score
       row[lane] = tanh(row[lane] * factor);
   }
 }
-// Returns the factor of the scores after cap_scores().
+// Returns the factor by which the scores are multiplied after cap_scores().
 inline float score_scale(const AttentionShape& s) { return s.score_cap > 0 ? s.score_cap : s.scale; }
 
 // Sets the scores of a strip's masked pairs to -infinity.

@@ -35,7 +35,7 @@ struct AttentionResidualBackward {
   // Gradients of the candidates from other readers of the candidates; absent: zero. Each tensor may share the
   // memory of the corresponding output.
   Tensor previous_checkpoints, previous_stream;
-  Tensor d_checkpoints, d_stream;  // out; shapes of `checkpoints` and `stream`
+  Tensor d_checkpoints, d_stream;  // output: shapes of `checkpoints` and `stream`
   Tensor factors;  // output: [T, n + 1] fp32: the gradient of w is Σ factor · v over tokens and candidates
   void check() const;
   double flops() const { return 0; }

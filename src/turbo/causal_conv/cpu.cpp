@@ -148,7 +148,8 @@ class GradientRows {
                const float* bias, const T* d_y)
       : in_(in), channel_(channel), count_(count), weight_(weight), bias_(bias), d_y_(d_y) {}
 
-  // sum += the contributions of the tokens from `token` + `from` on to the gradient of u at `token`.
+  // Adds to `sum` the gradient of u at `token`, as far as it comes from token `token` + `from` and later
+  // tokens.
   PRIMUS_INLINE void add(std::int64_t segment, std::int64_t token, std::int64_t from, float* sum) {
     const std::int64_t end = std::min(token + in_.s.width, in_.s.tokens);
     if (segment != segment_) segment_ = segment, known_ = token + from;

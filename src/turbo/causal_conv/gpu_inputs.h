@@ -153,8 +153,9 @@ struct Inputs {
       add_product(w, u, sum);
     }
   }
-  // sum += the contributions of the tokens from `token` + `from` on to the gradient of u at `token`. The loop
-  // ends at the first token that does not see `token`, because later tokens do not see `token` either.
+  // Adds to `sum` the gradient of u at `token`, as far as it comes from token `token` + `from` and later
+  // tokens. The loop ends at the first token that does not see `token`, because later tokens do not see
+  // `token` either.
   template <int kCount>
   PRIMUS_DEVICE void add_gradient(std::int64_t segment, std::int64_t token, std::int64_t from,
                                   std::int64_t channel, float (&sum)[kCount]) const {

@@ -87,7 +87,7 @@ class Graph {
   // 1] int32), batch i begins at element offsets[i].
   Node memory(std::int64_t id, DataType type, const Dims& dims, const Dims& strides,
               const Node& offsets = {});
-  // Adds an intermediate tensor. If possible, an engine keeps this tensor out of device memory.
+  // Adds an intermediate tensor. If possible, cuDNN's engine keeps this tensor out of device memory.
   Node temporary(DataType type, const Dims& dims, const Dims& strides, const Node& offsets = {});
   Node scalar(float value);
 

@@ -70,8 +70,8 @@ struct DeltaRuleBackward {
   DeltaRuleShape shape;
   Tensor qkv, g, beta, first_key;  // as in the forward pass
   Tensor d_out;                    // [rows, out_width()], qkv's type
-  Tensor d_qkv;                    // out; shape and type of qkv
-  Tensor d_g, d_beta;              // out; shapes of g and beta. d_g is zero at the first token of a document
+  Tensor d_qkv;                    // output: shape and type of qkv
+  Tensor d_g, d_beta;  // output: shapes of g and beta. d_g is zero at the first token of a document
   Tensor workspace;
   void check() const;
   double flops() const;

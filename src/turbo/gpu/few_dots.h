@@ -48,8 +48,8 @@ struct MatrixOfExpert {
 };
 
 // Adds to sums[j] this lane's share of the product of a row of x and row w[j] of weights. The sum of all
-// lanes is the product. The loads of kSteps steps run concurrently, also in the last and incomplete group of
-// steps.
+// lanes is the product. The loads of kSteps steps run concurrently, also in the last group of steps, which
+// may be incomplete.
 template <int kSteps, class W, int kRows>
 PRIMUS_DEVICE void add_dots(const BFloat16* x, const W* const (&w)[kRows], std::int64_t in,
                             float (&sums)[kRows]) {

@@ -25,8 +25,9 @@ struct ChosenExperts {
   Tensor weights = {};   // [tokens, top_k] fp32, or absent
   Tensor bias = {};      // [experts, rows of an expert's matrix], or absent
   Tensor previous = {};  // kSummed: [tokens, out], added to the sum; or absent
-  // kGated: with weights, `weigh_input` as in WeightedSwigluForward. Without weights, a `limit` above 0,
-  // `alpha` and `shift` as in ClampedSwigluForward.
+  // Used only with kGated. With weights, `weigh_input` has its meaning in WeightedSwigluForward. Without
+  // weights, and if `limit` is above 0, `limit`, `alpha` and `shift` have their meanings in
+  // ClampedSwigluForward.
   bool weigh_input = false;
   float limit = 0, alpha = 1, shift = 0;
 

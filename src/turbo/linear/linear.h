@@ -3,7 +3,7 @@
 // accumulates into bf16, the product may also be rounded before the addition, as in cuBLASLt. For two fp16
 // operands, the result is fp16 or fp32, and the same rules apply. An fp16 operand cannot be combined with an
 // operand of another type. If an operand is fp32, the product is as exact as an fp32 product (rounded, if the
-// result is bf16), regardless of the units that a device uses.
+// result is bf16), regardless of the matrix units that a device uses.
 #pragma once
 
 #include "tensor/tensor.h"

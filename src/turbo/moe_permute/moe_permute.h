@@ -48,12 +48,12 @@ struct PlanRouting {
   Tensor weights;  // [tokens, top_k] fp32; absent: the first slots are kept
   Tensor kept;     // [tokens, top_k] int32, `rows` of another plan, or absent: slots dropped in that plan get
                    // no row
-  Tensor plan;     // out: a RoutingPlan with space for the max. number of rows
+  Tensor plan;     // output: a RoutingPlan with space for the max. number of rows
   std::int64_t expert_count;
   std::int64_t capacity;            // 0: no limit
   std::int64_t sequences = 1;       // the tokens are sequences of equal length, one after the other
   std::int64_t first = 0, all = 0;  // all 0: expert_count
-  // out, or absent: two RoutingPlans that are the parts of `plan`. `head` has the first experts, up to the
+  // output, or absent: two RoutingPlans that are the parts of `plan`. `head` has the first experts, up to the
   // last expert whose rows fit into `head`. `rest` has all other experts, and numbers their rows from 0.
   // `rest` has space for as many rows as `plan`. In each part, the experts of the other part have no rows.
   Tensor head = {}, rest = {};
@@ -76,7 +76,7 @@ struct DispatchPlan {
   // [ranks * maximum, 1]: for each incoming row, its token; tokens are numbered over all ranks.
   Tensor sources;
   Tensor places;  // [ranks * tokens, 1]: for each token of all ranks, its incoming row
-  // [ranks * maximum, top_k]: for each incoming row, its choices among the experts of this rank.
+  // [ranks * maximum, top_k]: for each incoming row, the experts of this rank that its token chose.
   Tensor choices;
 
   static Shape shape(std::int64_t ranks, std::int64_t tokens, std::int64_t top_k, std::int64_t maximum) {
@@ -105,7 +105,7 @@ struct PlanDispatch {
   static constexpr KernelId kId = KernelId::kPlanDispatch;
   Tensor experts;  // [ranks * tokens, top_k] int32: choices of the tokens of all ranks
   Tensor kept;     // like `experts`; values < 0 mark dropped choices; absent: no choice is dropped
-  Tensor plan;     // out: a DispatchPlan
+  Tensor plan;     // output: a DispatchPlan
   std::int64_t ranks, rank, maximum;
   std::int64_t experts_of_rank, ranks_of_expert;
   std::int64_t tokens() const { return experts.shape[0] / ranks; }

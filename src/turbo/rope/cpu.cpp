@@ -44,7 +44,7 @@ void rope(CpuContext& context, const Rope& a) {
         for (std::int64_t head = 0; head < a.heads; ++head) {
           const T* x = x_row + head * a.head_dim;
           T* y = y_row + head * a.head_dim;
-          // There are two calls, so that the step is a compile-time constant.
+          // There are two calls, so that the strides of pairs are compile-time constants.
           if (a.interleaved) {
             turn(x + a.rotary_begin, y + a.rotary_begin, cosines, sines, sign, half, 2, 1);
           } else {

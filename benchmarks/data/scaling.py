@@ -6,8 +6,7 @@ on half the data each.
 
 Two independent processes show the maximum gain of this machine. A measurement counts only if other
 processes used at most a few percent of the CPU during the measurement; the script waits for such a time. Prints the
-best of
-several measurements.
+best of several measurements.
 """
 import argparse
 import json

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The peer for mixtures on one GPU: training steps of mixture.py as a PyTorch user would write them, with
-random tokens.
+"""The peer for mixtures of experts on one GPU: training steps of mixture.py as a PyTorch user would write them,
+with random tokens.
 
     torch_moe.py LAYERS SEQUENCE MICROBATCH MICROBATCHES bf16 COMPILE [--steps 6] [--losses]
 

@@ -154,8 +154,8 @@ TEST(ExternalRun, BackendChoosesTheEngine) {
 
 // ---- Started by `primus direct` or by Slurm ---------------------------------------------------------
 
-// Stand-ins for each framework and for Python: a script that logs its rank, its node, and whether the
-// framework's port becomes free.
+// Stand-ins for each framework, which are empty files, and for Python: a script that logs its rank, its node,
+// and whether the framework's port becomes free.
 struct FakeFrameworks {
   TemporaryFolder folder;
   Path root = folder.path();

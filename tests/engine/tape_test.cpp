@@ -503,8 +503,8 @@ TEST_F(TapeTest, SharedValuesOutliveTheTape) {
   EXPECT_EQ(numbers(gradient.view(DType::kF32, {kElements})), Numbers(kElements, 1));
 }
 
-// A pipeline stage uses the activation received from the preceding part in its buffer. It uses the gradient
-// received from the following part without a copy, after all handles of the value are destroyed.
+// A pipeline stage uses received memory in place: the activation from the preceding part, and the gradient
+// from the following part. The gradient can be set even if no handle of the value exists any more.
 TEST_F(TapeTest, StagesUseReceivedMemoryWithoutACopy) {
   Buffer received = stash_.allocate(kElements * 4);
   void* const address = received.view(DType::kF32, {kElements}).data;

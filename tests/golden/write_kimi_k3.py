@@ -51,13 +51,14 @@ residuals = load("residuals", "attn_res_kernels/_eager/reference.py")
 situ_activation = load("situ_activation", "situ_activation.py")
 
 
-# Norms of small values (a head's first token, a restarted stream) amplify rounding errors. The epsilon of the norms and
-# the scales of the weights keep the errors within the accuracy of fp32 and bf16. The gradient of a mixture's score
-# depends on how the candidates differ along the gradient of the mixture. The norm after the mixture makes the mixture's
-# gradient almost orthogonal to the sum of the candidates. If one candidate is much smaller than another, the score's
-# gradient is mostly the bf16 rounding error of the larger candidate. With half of this scale for the matrices into the
-# stream, rounding the results of products, norms and mixtures moved the gradients of res_proj by 0.02 to 0.05. (The
-# rest, including the delta rule, was float64.) With this scale, rounding moves no gradient by more than 0.03.
+# The matrices that write into the residual stream. matrix() doubles their scale, so that the gradients of res_proj are
+# accurate enough in bf16. Without the doubling, rounding the results of products, norms and mixtures moved these
+# gradients by 0.02 to 0.05; everything else, including the delta rule, was float64. With the doubling, rounding moves no
+# gradient by more than 0.03. The cause: the gradient of a mixture's score depends on how the mixed candidates differ
+# along the gradient of the mixture. The norm after the mixture makes this gradient almost orthogonal to the sum of the
+# candidates. If one candidate is much smaller than another, the score's gradient is mostly the rounding error of the
+# larger candidate. Norms of small values (a head's first token, a restarted stream) also amplify rounding errors. The
+# epsilon of the norms and the scales of all weights keep those errors within the accuracy of fp32 and bf16.
 INTO_STREAM = ("o_proj", "mlp.down_proj", "shared_experts.down_proj", "routed_expert_up_proj")
 
 

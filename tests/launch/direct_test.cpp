@@ -187,7 +187,8 @@ TEST(DirectPlan, ShowsNoSecrets) {
   EXPECT_THAT(text, Not(HasSubstr("verysecret")));
 }
 
-// The launcher adds only place options that the command lacks, so that none is doubled.
+// The launcher adds an option for the job's size or a node's place in the job (--nnodes, --node_rank and so
+// on) only if the command lacks it, so no option is given twice.
 TEST(DirectPlan, AnOptionOfTheCommandIsNotAddedAgain) {
   DirectCommand own = training();
   own.words.insert(own.words.end(), {"--nnodes", "2", "--master-addr=10.0.0.7"});

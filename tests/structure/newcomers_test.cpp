@@ -112,8 +112,8 @@ TEST(Newcomers, AnObjectiveNeedsOneFile) {
   const auto objectives = definitions("lm/train/objectives/", "^extern const ObjectiveEntry (k\\w+)");
   EXPECT_GE(objectives.size(), 3U);
   for (const auto& [name, file] : objectives) EXPECT_EQ(files_with(name), std::set{file}) << name;
-  // The entry of an objective names its stage. The table of keys names a stage only as the default value and
-  // at keys that belong to the stage.
+  // The entry of an objective names its stage. In config/, only the table of keys contains the name of a
+  // stage.
   EXPECT_EQ(definitions("config/", "^KEY\\(std::string, stage, .*\\.one_of\\((.*)\\)\\)$"),
             (std::vector<std::pair<std::string, std::string>>{{"names_of_stages()", "config/keys.def"}}));
   const auto stages = definitions("lm/train/objectives/", "\\.stage = \\{\\.name = \"(\\w+)\"");

@@ -1,4 +1,5 @@
-// Tests of cmake/SourceList.cmake, which makes lists of definitions in sources for the build.
+// Tests of cmake/SourceList.cmake, which finds definitions in the sources and writes lists of them for the
+// build.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

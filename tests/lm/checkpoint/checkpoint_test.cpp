@@ -100,8 +100,8 @@ TEST_F(CheckpointTest, RetentionKeepsTheLastCheckpoints) {
       << "0 keeps all";
 }
 
-// After a user returned to an older checkpoint, `latest` decides. Newer checkpoints are neither counted nor
-// removed.
+// If a run resumes from an older checkpoint, keep_last ignores the newer checkpoints: they are neither
+// counted nor removed.
 TEST_F(CheckpointTest, AfterAnOlderCheckpointIsResumedTheNewSaveIsKept) {
   for (const std::int64_t iteration : {100, 200, 300}) save(iteration);
   write_file_atomic("/run/checkpoints/latest", "iter_0000100\n", env_);

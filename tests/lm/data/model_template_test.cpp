@@ -107,7 +107,8 @@ TEST_F(ModelTemplates, TokensAndMasksEqualTransformers) {
   EXPECT_GT(separate, 0U);
 }
 
-// A model that was fine-tuned in a format by name keeps the tokens of this format.
+// If a user names the format of a fine-tune, such as chatml, the chat template saved with the model is
+// recognized as this format and gives the same tokens.
 TEST_F(ModelTemplates, TemplatesOfTheFormatsAreWrittenByTheFormats) {
   for (const char* const name : {"alpaca", "chatml", "zephyr"}) {
     const auto bare = with_template(nullptr);

@@ -57,7 +57,8 @@ TEST(ThroughputMeter, AveragesSkipAndRestart) {
   double now = 0;
   for (int i = 0; i < 6; ++i) {
     now += seconds[i];
-    // After a resume, the first iterations of the process are skipped, whatever their numbers.
+    // After a resume, averages leave out the first iterations of the process, whatever their iteration
+    // numbers.
     t.push_back(meter.update(101 + i, {.seconds = seconds[i], .tokens = 12, .model_flops = 12}, now));
   }
   EXPECT_FALSE(t[0].average.has_value());

@@ -128,8 +128,8 @@ TEST(MemoryFit, NarrowMomentsAndAdaptersAreOfferedIfWeightsAreTooLarge) {
   EXPECT_EQ(need_of(experiment(words)).total(), adapters.changes.back().need.total());
 }
 
-// If device and host have separate memory, compares the need with the device memory. The host memory holds
-// the copy for checkpoints.
+// If device and host have separate memory, a change is described by the need of device memory. The copy for
+// checkpoints is in host memory.
 TEST(MemoryFit, ChangesAreDescribedByTheMemoryThatIsShort) {
   MemoryFit fit;
   fit.supply = {.device = 80 << 20, .host = std::int64_t{1} << 40, .shared = false};

@@ -292,7 +292,7 @@ struct MeshOutcome {
   double expert_traffic = 0;  // bytes sent to the group of expert ranks
 };
 
-// Copies the part of each master weight that this rank stores into the whole weight.
+// For each master weight, copies this rank's part into `outcome.weights`, which holds complete tensors.
 void collect(engine::Rank& rank, const engine::ParameterStore& store, MeshOutcome& outcome) {
   for (const engine::Parameter& p : store.parameters()) {
     if (!p.unit) continue;

@@ -69,8 +69,8 @@ TEST(MuonOnMeshes, EqualsOneDeviceOnPipelineStages) {
   }
 }
 
-// Returns the sum of squares of the update from `before` to `after` with learning rate `rate`, without weight
-// decay.
+// Returns the sum of squares of the update from `before` to `after` with learning rate `rate`, after the
+// weight decay `decay` is taken out.
 double squares_of_update(const std::vector<float>& before, const std::vector<float>& after, double rate,
                          double decay) {
   double sum = 0;

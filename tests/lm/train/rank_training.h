@@ -96,7 +96,7 @@ inline std::string weights_name(const engine::Parameter& p) {
          std::to_string(p.placement.column) + "]";
 }
 
-// Copies the part of each master weight that this rank stores into the whole weight.
+// For each master weight, copies this rank's part into `outcome.weights`, which holds complete tensors.
 inline void collect(engine::Rank& rank, const engine::ParameterStore& store, Outcome& outcome) {
   for (const engine::Parameter& p : store.parameters()) {
     if (!p.unit) continue;

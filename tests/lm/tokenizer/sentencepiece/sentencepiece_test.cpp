@@ -173,7 +173,8 @@ TEST(SentencePiece, LongRunsAreEncodedFast) {
   }
 }
 
-// As in transformers' LlamaTokenizer: text after an added token gets no leading blank unless `legacy` is set.
+// Tokens that are added in neighbouring files are found in the text before SentencePiece encodes the rest. If
+// `legacy` is false, text after an added token gets no leading blank, as in transformers' LlamaTokenizer.
 TEST(SentencePiece, TokensOfNeighbouringFilesAreMatchedFirst) {
   const std::string bytes = roles() + piece("a", -1) + piece("\xE2\x96\x81", -2) +
                             piece(

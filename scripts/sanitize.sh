@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds the tests with a g++ sanitizer, in build-asan/ or build-tsan/, and runs them one after the other.
+# Builds the tests with a g++ sanitizer, in build-asan/ or build-tsan/, and runs them one after another.
 #
 #   scripts/sanitize.sh [address] [ctest options]   bounds, lifetimes (including arenas), leaks, undefined behavior: the
 #                                                   fast tests and the program that they start

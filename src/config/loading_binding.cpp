@@ -138,7 +138,8 @@ class Binding {
   }
 
   // The byte tokenizer has no file. If a stronger layer names a tokenizer file, tokenizer_type is dropped,
-  // and the file's content decides. So `tokenizer_model=FILE` also replaces the ByteTokenizer of a preset.
+  // and the format is recognised from the file's content. So `tokenizer_model=FILE` also replaces the
+  // ByteTokenizer of a preset.
   void resolve_tokenizer() {
     const Member* type = result_.settings.find_member("tokenizer_type");
     if (!type || !type->value.is_scalar() || !same_ignoring_case(type->value.text, "ByteTokenizer")) return;

@@ -292,7 +292,7 @@ TEST_F(Launch, AnotherPlaceInTheJobIsRefusedBefore) {
   const std::size_t once = agreed.find("name: \"NNODES\"");
   ASSERT_NE(once, std::string::npos);
   EXPECT_EQ(agreed.find("name: \"NNODES\"", once + 1), std::string::npos) << agreed;
-  // The number of GPUs decides whether the batch fits.
+  // Whether the batch can be divided depends on the number of GPUs.
   expect_refused(slurm + Words{"direct", "--"} + kTrain + Words{"global_batch_size=8"},
                  "times 16 data-parallel ranks");
   const ProgramResult idle = run(direct + Words{"--nproc", "4"});

@@ -150,8 +150,8 @@ TEST(Mesh, AxesThatDoNotDivideTheRanksAreRefused) {
   }
 }
 
-// Each group declares the work that its collectives overlap. On GPUs, this decides whether a group uses
-// multiprocessors or copy engines.
+// Each group declares the work that its collectives overlap. On GPUs, a group uses multiprocessors or copy
+// engines, depending on this work.
 TEST(Mesh, GroupsReportTheirOverlap) {
   using comm::Overlap;
   const Mesh mesh(world_of(0, 64),

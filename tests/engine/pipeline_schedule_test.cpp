@@ -41,7 +41,7 @@ void for_each_schedule(ScheduleKind kind, Check&& check) {
   }
 }
 
-// Runs a schedule under strict rules: a stage runs its items one after the other, and a transfer needs both
+// Runs a schedule under strict rules: a stage runs its items one after another, and a transfer needs both
 // sides at once. The inputs of an item must be present when the item starts.
 class StrictMachine {
  public:

@@ -58,7 +58,7 @@ PipelineSchedule random_schedule(unsigned seed, bool weights) {
   }
 }
 
-// Gradient accumulation: one microbatch after the other.
+// Gradient accumulation: one microbatch at a time.
 PipelineSchedule sequential_schedule() {
   std::vector<Work> list;
   for (std::int64_t m = 0; m < kMicrobatches; ++m) {

@@ -89,7 +89,7 @@ std::optional<std::string> dry_run_of(const DeclaredMode& inner, const ModeEntry
 
 extern const ModeEntry kDirect, kContainer, kSlurm, kKubernetes;
 
-// Where a command runs, which decides which of its input files can be checked now. kHere: on this machine;
+// Where a command runs. The input files that can be checked now depend on this place. kHere: on this machine;
 // all files are checked. kInThisFolder: in this folder, on a machine whose other folders may differ.
 // kElsewhere: on a machine whose files are unknown.
 enum class Experiments { kHere, kInThisFolder, kElsewhere };

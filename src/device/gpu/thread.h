@@ -95,7 +95,7 @@ inline std::int64_t block() { return emulator::place().block; }
 inline std::int64_t blocks() { return emulator::place().blocks; }
 inline void barrier() { emulator::barrier(); }
 
-// The emulator runs kernels one after the other, and checks that kernels that start early call
+// The emulator runs kernels one after another, and checks that kernels that start early call
 // wait_for_previous().
 inline void let_next_begin() {}
 inline void wait_for_previous() { emulator::wait_for_previous(); }

@@ -156,8 +156,7 @@ struct GroupAttributes {
   std::int64_t groups;
 };
 
-// Multiplies one group of columns after the other. The columns of a group are first copied to contiguous
-// memory.
+// Multiplies one group of columns at a time. The columns of a group are first copied to contiguous memory.
 template <class Product>
 void for_each_group(OperatorCall& op, Product product) {
   const std::int64_t groups = op.attributes<GroupAttributes>().groups;

@@ -2,7 +2,7 @@
 //
 // During bf16 decoding, on devices that support it, a product of a few rows also adds the pending addend,
 // normalises the rows and applies the epilogue (turbo/linear/linear.h, AroundProduct). Otherwise, norm() and
-// the named operators run one after the other.
+// the named operators run one after another.
 #pragma once
 
 #include "engine/operators/operators.h"

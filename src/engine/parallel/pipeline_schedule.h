@@ -16,7 +16,7 @@
 // Order of transfers. All work of all stages is sorted by start time. This assumes that the forward pass, the
 // input gradient and the weight gradient of a chunk take equally long, and that transfers take no time. A
 // stage's list has the stage's items in that order. Sender and receiver have the same order of transfers. So
-// a stage can run its list one item after the other and block in every transfer, without a deadlock.
+// a stage can run the items of its list in order and block in every transfer, without a deadlock.
 #pragma once
 
 #include <cstdint>
@@ -132,7 +132,7 @@ struct PipelineTimeline {
 void summarize(PipelineTimeline& timeline, bool splits_backward);
 
 // Returns the time at which each item of a schedule runs. Each stage computes one item at a time. Transfers
-// overlap computation and run one after the other on each stage; a receiver computes after the data has
+// overlap computation and run one after another on each stage; a receiver computes after the data has
 // arrived. Throws std::logic_error for lists that deadlock.
 PipelineTimeline simulate(const PipelineSchedule& schedule, const PipelineCosts& costs = {});
 

@@ -301,8 +301,8 @@ void ParameterStore::allocate(ParameterUnit& unit, Arena& arena) {
 
 namespace {
 
-// Draws distinct integers for each row, one after the other, and draws again after a repetition. This happens
-// only once, so it runs on the host.
+// Draws distinct integers for each row, one at a time, and draws again after a repetition. Runs on the host,
+// because it runs only once.
 void fill_distinct(turbo::Context& context, const Parameter& p, const FlatRange& range, std::uint64_t seed,
                    const Tensor& out) {
   const auto bound = static_cast<std::uint32_t>(p.initializer.value);

@@ -95,7 +95,7 @@ void to_file_order(const AxisOrder& order, std::size_t element_bytes, std::span<
 void to_memory_order(const AxisOrder& order, std::size_t element_bytes, std::span<const std::byte> file,
                      std::span<std::byte> memory);
 
-// Copies the elements of `runs` to `out`, one range after the other. `file` is the complete tensor in file
+// Copies the elements of `runs` to `out`, without gaps and in order. `file` is the complete tensor in file
 // order.
 void copy_runs(const AxisOrder& order, std::size_t element_bytes, std::span<const std::byte> file,
                std::span<const StridedRun> runs, std::span<std::byte> out);

@@ -31,7 +31,8 @@ constexpr std::array<std::string_view, 4> kAnswers = {"response", "output", "ans
 constexpr std::array<std::string_view, 3> kOtherMasks = {"labels", "completion_mask", "assistant_masks"};
 constexpr std::array<std::string_view, 2> kContexts = {"input", "context"};
 
-// Keys that change the meaning of a conversation, and that only chat templates can write, or no format.
+// Keys that change the meaning of a conversation. Some of the keys can be written only by chat templates, the
+// others by no format.
 struct Unsupported {
   std::string_view key, what, next;
 };
@@ -368,7 +369,7 @@ class Reader {
     }
     if (std::ranges::find(kRoles, role) != kRoles.end()) return role;
     const std::string near = did_you_mean(role, kRoles);
-    // The template decides which further roles exist. A misspelt role is still an error.
+    // A chat template may allow further roles. A misspelt role is still an error.
     if (takes_all_ && near.empty()) return given;
     json_.refuse(
         fmt::format("a message has the role '{}'{}", role.substr(0, 40),

@@ -68,7 +68,8 @@ class ModelTemplate {
     std::string name;
     jinja::Template compiled;
   };
-  // The template "tool_use" for conversations with tools, if there is one; else the default template.
+  // Returns the template "tool_use" for conversations with tools, if there is one; else returns the default
+  // template.
   const jinja::Template& choose(bool has_tools) const;
 
   std::vector<Named> templates_;

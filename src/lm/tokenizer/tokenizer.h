@@ -145,8 +145,8 @@ class StreamDecoder {
 //   NullTokenizer    the number of ids in decimal: text is numbers separated by spaces, the last id ends
 //                    documents
 //   ByteTokenizer    `model` is empty: ids are the 256 byte values, and id 256, which ends documents
-// The file's content decides among the Hugging Face, SentencePiece and tiktoken formats. The file's content
-// also decides if `type` is empty; if `model` is empty, too, the byte tokenizer is loaded. notes() reports if
+// The Hugging Face, SentencePiece and tiktoken formats are recognised from the file's content, also if `type`
+// is empty. If `type` and `model` are empty, the byte tokenizer is loaded. notes() reports if
 // HuggingFaceTokenizer or GPT2BPETokenizer, the types of most presets, name a file of another kind. Errors:
 // kInvalid for an unknown type, for a SentencePiece or TikTokenizer type with a file of another kind, and for
 // a missing or broken file, which the message names; kUnsupported for an unsupported component, which the

@@ -69,9 +69,9 @@ bool Evaluator::evaluate_due(TrainingSummary& summary, const std::atomic<bool>& 
   const bool last = progress_.iteration >= progress_.last_iteration;
   const std::int64_t samples = c.eval_iters * c.global_batch_size;
   if (plan_.datasets.valid && (regular() || last) && unrecorded("validation")) {
-    // Each evaluation uses different samples. The last evaluation may come between two regular evaluations. A
-    // run may already be longer than its new train_iters. The data set then has samples for fewer
-    // evaluations, and the last of these samples are used.
+    // Each evaluation uses different samples. The last evaluation may come between two regular evaluations.
+    // If a run is already longer than its new train_iters, the data set has samples for fewer evaluations
+    // than the run has made. Then the samples of the last possible evaluation are used.
     const std::int64_t last_turn = std::max<std::int64_t>(plan_.datasets.valid->size() / samples, 1) - 1;
     const std::int64_t turn =
         std::min(progress_.iteration / c.eval_interval - (regular() ? 1 : 0), last_turn);

@@ -1,5 +1,5 @@
 // Evaluates the trained model on validation and test data when an evaluation is due. All ranks make the same
-// calls. The records of rank 0 tell which evaluations are already done, by this process or an earlier one.
+// calls. The records of rank 0 show which evaluations are already done, by this process or an earlier one.
 // Internal to lm/train.
 #pragma once
 

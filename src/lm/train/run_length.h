@@ -20,8 +20,8 @@ class RunLength {
   // clock, which continues from the time in the checkpoint. All ranks must call this function.
   void plan();
   // Returns the position of the next step in the learning-rate schedule, in steps. With train_minutes, the
-  // position depends on rank 0's clock, which also decides whether the step is the last one. All ranks must
-  // call this function.
+  // position depends on rank 0's clock, which also determines whether the step is the last one. All ranks
+  // must call this function.
   double schedule_position(const Evaluator& evaluator);
   // Warns if a run that starts from trained weights has too few steps to learn much.
   void warn_of_few_steps() const;

@@ -1,5 +1,5 @@
 // Generates sample texts during training, which show the progress of the model (sample_interval). All ranks
-// make the same calls. The records of rank 0 tell which texts are already written, by this process or an
+// make the same calls. The records of rank 0 show which texts are already written, by this process or an
 // earlier one. Internal to lm/train. Not thread-safe.
 #pragma once
 

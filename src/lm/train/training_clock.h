@@ -52,8 +52,8 @@ class TrainingClock {
     bool last = false;       // whether the run ends with this step
     double seconds = 0, warm_seconds = 0;
   };
-  // Decides about the next step. `completed`: number of completed steps. `at_end`: seconds that the run needs
-  // after its last step.
+  // Returns the decision for the next step. `completed`: number of completed steps. `at_end`: seconds that
+  // the run needs after its last step.
   Turn turn(std::int64_t completed, double now, double at_end);
   // Adopts a decision of rank 0. Every rank calls this function for each step.
   void take(const Turn& turn);

@@ -28,7 +28,8 @@ void Trainer::Run::lock_folder() {
   lock.emplace(plan.folder.root());
 }
 
-// Lets tools find this run's checkpoints, and lets users repeat the run from another folder.
+// Writes the experiment into the run's folder, so that tools find this run's checkpoints and users can repeat
+// the run from another folder.
 void Trainer::Run::record_experiment() const {
   write_file_atomic(plan.folder.experiment_file(), experiment_text(config::with_absolute_paths(plan.e)));
 }

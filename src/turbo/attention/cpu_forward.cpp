@@ -259,7 +259,7 @@ std::int64_t attention_forward_workspace(CpuContext& context, const AttentionFor
   return tiled_forward_workspace(context, call.q.dtype, call.shape);
 }
 
-// Processes sequences with many new tokens one after the other, and all sequences with few new tokens
+// Processes sequences with many new tokens one after another, and all sequences with few new tokens
 // together.
 void paged_attention(CpuContext& context, const PagedAttention& call) {
   const PagedSequences& sequences = call.sequences;

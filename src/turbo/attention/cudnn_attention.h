@@ -84,7 +84,7 @@ struct CudnnWorkspace {
 struct CudnnCall {
   CudnnProblem problem;  // the problem of one slice
   // The number of head groups, and the number of sequence groups. A slice is one head group of one sequence
-  // group, and slices are processed one after the other.
+  // group, and slices are processed one after another.
   std::int64_t head_slices = 1, batch_slices = 1;
   std::unique_ptr<cudnn::Plan> plan;
   CudnnWorkspace workspace;

@@ -1,4 +1,4 @@
-// Processes new tokens one after the other, for generation. A work item is a value head of a sequence.
+// Processes new tokens one after another, for generation. A work item is a value head of a sequence.
 #include "turbo/delta_rule/cpu_cached.h"
 
 #include <cmath>

@@ -177,7 +177,7 @@ class DeltaChunk {
   }
 
  protected:
-  static constexpr std::int64_t kStrip = 16;  // tokens per strip; strips are solved one after the other
+  static constexpr std::int64_t kStrip = 16;  // tokens per strip; strips are solved one after another
 
   float* keys(Carver& carver) const { return carver.take<float>(kDeltaChunk * sizes_.key_width); }
   float* values(Carver& carver) const { return carver.take<float>(kDeltaChunk * sizes_.value_width); }

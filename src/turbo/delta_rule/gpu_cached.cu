@@ -1,4 +1,4 @@
-// Processes new tokens one after the other, for generation on GPUs. A block keeps some value columns of a
+// Processes new tokens one after another, for generation on GPUs. A block keeps some value columns of a
 // head's state in registers.
 #include "turbo/attention/gpu_paged.h"
 #include "turbo/delta_rule/formula.h"

@@ -7,7 +7,7 @@ namespace primus::turbo::PRIMUS_GPU {
 
 // Computes the gradients of queries and keys: sums over the value heads of a key head, and passes the sums
 // backward through the normalisation. A block processes a chunk of a key head. Each warp of the block
-// processes rows of queries and keys one after the other.
+// processes rows of queries and keys one after another.
 template <class T>
 struct DeltaChunkKeys {
   static constexpr int kThreads = 256, kOwn = 4;

@@ -3,8 +3,8 @@
 //
 // - DeltaPrepare, for all chunks at once, computes P (products of queries and keys) and the solutions of the
 //   chunk's triangular system: U0 for values, and W (negated) for keys.
-// - DeltaAdvance, for one chunk after the other, computes U = U0 + W S and the next state S. Two warps keep
-//   16 value columns of a state in registers.
+// - DeltaAdvance, chunk by chunk, computes U = U0 + W S and the next state S. Two warps keep 16 value columns
+//   of a state in registers.
 // - DeltaOutput, for all chunks at once, computes the output: the product of queries with S, plus P U.
 //
 // The system is (I + L) X = B with L strictly lower triangular, in blocks of 16 tokens. T[i] is the inverse

@@ -144,7 +144,7 @@ struct DeltaPrepare : DeltaChunkScores<T, kKeys, kByChannel> {
     }
   }
 
-  // Computes T and T L, one block row after the other. A lane processes one column.
+  // Computes T and T L, block row by block row. A lane processes one column.
   PRIMUS_DEVICE void substitute(Memory& m) const {
     const int own = warp() % kBlocks * kTile, c = warp() / kBlocks * kWarp + lane();
     if (c >= own + kTile) return;
@@ -166,7 +166,7 @@ struct DeltaPrepare : DeltaChunkScores<T, kKeys, kByChannel> {
     }
   }
 
-  // Computes T and L T, one block column after the other. A lane processes one row.
+  // Computes T and L T, block column by block column. A lane processes one row.
   PRIMUS_DEVICE static void substitute_back(const Memory& m, T* back) {
     const int own = warp() % kBlocks * kTile, row = own + warp() / kBlocks * kWarp + lane();
     if (row >= kRows) return;

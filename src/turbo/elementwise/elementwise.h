@@ -9,8 +9,8 @@ namespace primus::turbo {
 // out = a + b, rounded once. out may be a or b.
 //
 // With ranks > 2, adds the partial tensors of all ranks of a group in fp32, in the order of
-// comm::Communicator's reductions, and rounds once. a is the tensor of rank `rank`. b holds the other tensors
-// one after the other: the tensors of rank - 1, rank - 2 and so on, modulo `ranks`. out may be a.
+// comm::Communicator's reductions, and rounds once. a is the tensor of rank `rank`. b holds the other
+// tensors, concatenated: the tensors of rank - 1, rank - 2 and so on, modulo `ranks`. out may be a.
 struct Add {
   static constexpr KernelId kId = KernelId::kAdd;
   static constexpr int kLevels = 7, kMaxRanks = 1 << kLevels;

@@ -49,7 +49,7 @@ std::int64_t backward_weight_workspace(CpuContext&, const EmbeddingBackwardWeigh
 }
 
 // Each thread processes some columns for all tokens, so that one thread computes an element of the table. The
-// thread processes one table row after the other, and adds the gradients of a row in token order.
+// thread processes the table row by row, and adds the gradients of a row in token order.
 void backward_weight(CpuContext& context, const EmbeddingBackwardWeight& a) {
   constexpr std::int64_t kColumns = 64;
   const std::int64_t count = a.tokens.elements(), hidden = a.d_table.cols();

@@ -7,7 +7,7 @@
 // Blocking has three levels. A *super block* is a block [super_k, super_n] of B that fits into the shared
 // cache when packed. All threads pack a super block together, if it is not already packed. A *task* computes
 // a block of C from this super block in one thread. The task packs its own rows of A into a buffer that stays
-// in the L2 cache of its core. Then the task multiplies these rows by one strip of B after the other. A
+// in the L2 cache of its core. Then the task multiplies these rows by the strips of B, one strip at a time. A
 // *panel* is a range of k. While the task multiplies one panel, the strip of B stays in L1, and the strips of
 // A are read from L2.
 //

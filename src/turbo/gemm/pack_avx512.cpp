@@ -162,8 +162,7 @@ void copy_padded(Rows from, std::int64_t rows, std::int64_t cols, T* to) {
     std::memcpy(to + i * kCols, from[i], sizeof(T) * static_cast<std::size_t>(cols));
 }
 
-// Prefetches rows [begin, end) to L2, one row after the other. The hardware prefetcher cannot predict the
-// next row.
+// Prefetches rows [begin, end) to L2, row by row. The hardware prefetcher cannot predict the next row.
 template <class Rows>
 void fetch_rows(Rows from, std::int64_t begin, std::int64_t end, std::int64_t extent, std::int64_t width) {
   constexpr std::int64_t kLine = 64 / sizeof(*from[0]);

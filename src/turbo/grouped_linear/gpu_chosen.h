@@ -72,8 +72,8 @@ struct GatedSlots {
 };
 
 // A block computes kColumns columns of one token's result, which is the sum over the token's slots. A warp
-// processes one slot after the other, and reads rows of one expert that are adjacent in memory. kSteps steps
-// of kColumns rows are read concurrently.
+// processes one slot at a time, and reads rows of one expert that are adjacent in memory. kSteps steps of
+// kColumns rows are read concurrently.
 template <int kWarps, int kSteps>
 struct SummedSlots {
   static constexpr int kThreads = kWarps * kWarp, kColumns = 4, kMaxSlots = 64;

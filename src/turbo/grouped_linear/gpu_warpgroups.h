@@ -2,10 +2,10 @@
 //
 //   C[m, n] (+)= sum over k of A(m, k) · B(n, k), for each expert
 //
-// A block processes one tile after the other. The last warpgroup of the block fetches operands several steps
-// of depth 64 ahead. Each of the first two warpgroups multiplies 64 rows. A stage of operands has two
-// mbarriers: a phase of `full` is complete when the operands have arrived, and a phase of `empty` is complete
-// when both multiplying warpgroups have used the operands.
+// A block processes one tile at a time. The last warpgroup of the block fetches operands several steps of
+// depth 64 ahead. Each of the first two warpgroups multiplies 64 rows. A stage of operands has two mbarriers:
+// a phase of `full` is complete when the operands have arrived, and a phase of `empty` is complete when both
+// multiplying warpgroups have used the operands.
 #pragma once
 
 #include "turbo/gpu/warpgroup_products.h"

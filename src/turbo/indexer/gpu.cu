@@ -1,7 +1,7 @@
 // There are two kernels for each slice of queries. The first computes scores on the tiles of turbo/attention,
 // with a query's heads as rows. The second kernel finds the lowest score of each query's list by a radix
-// search. The search determines one byte of this score after the other, from counts of scores with equal
-// leading bytes. The kernel needs no sorting, and uses atomics only for counts.
+// search. The search determines this score byte by byte, from counts of scores with equal leading bytes. The
+// kernel needs no sorting, and uses atomics only for counts.
 #include "turbo/attention/gpu_paged.h"
 #include "turbo/attention/gpu_tiles.h"
 #include "turbo/gpu/register.h"

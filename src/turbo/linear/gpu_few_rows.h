@@ -2,8 +2,8 @@
 // kernel has two template arguments (gpu_few_rows_parts.h): the first loads rows of x (StagedRows,
 // NormedRows), the second processes and stores results (PlainResults, GatedResults, RotatedResults).
 //
-// Blocks are persistent: they process one tile of rows of W after the other and read weights without a pause.
-// The first weights are prefetched while the previous kernel still computes x. With the matrix units,
+// Blocks are persistent: each block processes one tile of rows of W at a time and reads weights without a
+// pause. The first weights are prefetched while the previous kernel still computes x. With the matrix units,
 // computing sums takes less time than reading. The warps of a block divide the columns of W among themselves
 // and add their sums in warp order. An element of the result therefore has the same bits for both classes of
 // rows and for any number of rows of x and of W. The bits are also the same whether weights are loaded into

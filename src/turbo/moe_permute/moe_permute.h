@@ -51,7 +51,7 @@ struct PlanRouting {
   Tensor plan;     // output: a RoutingPlan with space for the max. number of rows
   std::int64_t expert_count;
   std::int64_t capacity;            // 0: no limit
-  std::int64_t sequences = 1;       // the tokens are sequences of equal length, one after the other
+  std::int64_t sequences = 1;       // the tokens are concatenated sequences of equal length
   std::int64_t first = 0, all = 0;  // all 0: expert_count
   // output, or absent: two RoutingPlans that are the parts of `plan`. `head` has the first experts, up to the
   // last expert whose rows fit into `head`. `rest` has all other experts, and numbers their rows from 0.

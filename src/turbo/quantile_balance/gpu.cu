@@ -27,7 +27,7 @@ struct Histogram {
 
   PRIMUS_DEVICE void operator()() const {
     const float* row = logits + block() * experts;
-    // Finds the largest number c such that more than `rank` of the numbers are >= c, one bit after the other.
+    // Finds the largest number c such that more than `rank` of the numbers are >= c. Determines c bit by bit.
     std::uint32_t cutoff = 0;
     for (int bit = 31; bit >= 0; --bit) {
       const std::uint32_t candidate = cutoff | 1U << bit;

@@ -62,7 +62,7 @@ void weighted_forward(Context& context, const WeightedSwigluForward& a) {
   });
 }
 
-// A warp processes one row after the other.
+// A warp processes one row at a time.
 template <class T, int kCount, bool kWeighInput>
 struct WeightedBackward {
   static constexpr int kThreads = 256;

@@ -873,7 +873,7 @@ constexpr Way scheduled(ScheduleKind schedule, Way way) {
   return way;
 }
 
-// The schedule decides when weight gradients of shared experts run. They do not overlap the token exchange.
+// Weight gradients of shared experts run when the schedule says so, and do not overlap the token exchange.
 INSTANTIATE_TEST_SUITE_P(
     SharedExpertsInStages, MeshTraining,
     testing::Values(Case{"ep2_pp2_zero_bubble", latent,
@@ -934,8 +934,8 @@ TEST(MeshMemory, ShardedStatesShrinkWithTheRanks) {
   EXPECT_LT(rest, 0.1 * whole);
 }
 
-// A mixture in which biases decide the choices of experts. A test can set the loads of experts with these
-// biases.
+// A mixture of experts in which biases alone determine the chosen experts, so that a test can set the loads
+// of experts.
 ModelConfig steered() {
   ModelConfig c = glm4_moe();
   c.moe.experts = 8;

@@ -1,5 +1,5 @@
-// Tests of plans for hardware that is not present. The hardware's memory decides whether a run fits, and the
-// hardware's profile gives the time.
+// Tests of plans for hardware that is not present. Whether a run fits depends on the hardware's memory. The
+// time is computed from the hardware's profile.
 #include "lm/train/forecast/planned_hardware.h"
 
 #include <gmock/gmock.h>

@@ -209,7 +209,7 @@ struct Around {
   std::int64_t heads = 0, head_dim = 0;
 };
 
-// A fused product has the same bits as its operators, run one after the other.
+// A fused product has the same bits as its operators, run one after another.
 void expect_steps(OperatorBench& bench, const Around& c) {
   SCOPED_TRACE(std::to_string(c.rows) + " x " + std::to_string(c.in) + " to " + std::to_string(c.out) +
                ", end " + std::to_string(static_cast<int>(c.end)));

@@ -44,7 +44,7 @@ void read_sparse_layers(const ConfigReader& reader, ModelConfig& config);
 std::vector<std::string> read_layer_types(const nlohmann::json& json, const ModelConfig& config,
                                           const std::vector<std::string>& known);
 // Marks a layer as local if its entry in config.json's `layer_types` is `local` ("sliding_attention"). If
-// config.json has no such list, `otherwise` decides per layer.
+// config.json has no such list, a layer is local if `otherwise` returns true for it.
 void read_local_layers(const nlohmann::json& json, const char* local, ModelConfig& config,
                        bool (*otherwise)(const nlohmann::json& json, std::int64_t layer));
 void write_layer_types(const ModelConfig& config, const char* local, nlohmann::json& json);

@@ -3,8 +3,8 @@
 //
 // The two files contain neither the splitting rule nor the special tokens. If the files are given without a
 // model folder, the rule and the special tokens of GPT-2 are used, as in Megatron's GPT2BPETokenizer. In a
-// model folder, the class in tokenizer_config.json decides: GPT2Tokenizer or Qwen2Tokenizer. Any other class
-// is an error that names the class.
+// model folder, the rule and the special tokens are those of the class that tokenizer_config.json names:
+// GPT2Tokenizer or Qwen2Tokenizer. Any other class is an error that names the class.
 #pragma once
 
 #include "base/files/file.h"

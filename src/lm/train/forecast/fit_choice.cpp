@@ -96,7 +96,8 @@ class Search {
   // `light` recomputes nothing. Returns the least recomputation with which the microbatch size of `light`
   // fits.
   std::optional<Candidate> least_recomputation(const Candidate& light);
-  // `light`, the choice without recomputation, does not fit, and `minimum` does not fit either.
+  // Throws the error for a run that does not fit: neither `light`, the choice without recomputation, nor
+  // `minimum` fits.
   [[noreturn]] void refuse(const Candidate& light, const Candidate& minimum) const;
   MemoryFit fit_of(const Candidate& candidate) const;
   void note_too_large(const Candidate& candidate);

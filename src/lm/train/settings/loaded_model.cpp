@@ -47,7 +47,7 @@ class Reconciliation {
                                 "choose the model preset of these weights");
   }
 
-  // Settings that must have the values with which the weights were trained.
+  // Compares a setting that must have the value with which the weights were trained.
   template <class T>
   void fixed(std::string_view key, const T& ours, const T& theirs) {
     if (ours == theirs || layer_of(key) <= Layer::kDerived) return;
@@ -228,7 +228,8 @@ void note_router_losses(Reconciliation& r, const config::TrainerConfig& t, const
   compare("moe_z_loss_coeff", "the z-loss of routers", ours.z_loss, theirs.z_loss, "");
 }
 
-// The run decides whether to train multi-token prediction; the weights determine the number of modules.
+// The experiment determines whether multi-token prediction is trained. The weights determine the number of
+// modules.
 void reconcile_mtp(Reconciliation& r, const MtpConfig& ours, MtpConfig& theirs) {
   if (ours.enabled && theirs.layers > 0) {
     r.shape("mtp_num_layers", ours.layers, theirs.layers);

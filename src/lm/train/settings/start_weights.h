@@ -11,7 +11,8 @@ namespace primus {
 // started, which that checkpoint records: `load` may name a run with newer checkpoints by now. Without
 // `load`, initializes the weights as a run with the experiment's seed does. All ranks must call it.
 //
-// Error(kInvalid) at the key `load` if the folder does not exist any more, or if its weights have changed.
+// Throws Error(kInvalid) at the key `load` if the folder does not exist any more, or if its weights have
+// changed.
 void load_start_weights(const config::Experiment& experiment, engine::Rank& rank, ModelInstance& model);
 
 }  // namespace primus

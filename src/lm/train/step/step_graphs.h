@@ -35,7 +35,7 @@ class StepGraphs {
   StepGraphs(engine::Rank& rank, std::int64_t after, bool further)
       : rank_(rank), after_(after), further_(further) {}
 
-  // Decides how the next step runs. `plain`: the step runs kernel by kernel, even if there is a recording.
+  // Chooses how the next step runs. `plain`: the step runs kernel by kernel, even if there is a recording.
   void begin_step(bool plain);
   // Returns whether the step is replayed; if so, run() does not call `work`.
   bool replaying() const { return mode_ == Mode::kReplay; }

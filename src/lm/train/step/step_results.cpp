@@ -31,7 +31,8 @@ void StepResults::begin_clock() {
   if (!timing_) return;
   Side& next = sides_[1 - turn_];
   next.follows = sides_[turn_].unread;
-  // The step starts after a pause that belongs to no step: an evaluation, a checkpoint.
+  // If no previous step is running, the time counts from here: a pause before this step, such as an
+  // evaluation or a checkpoint, belongs to no step.
   if (!next.follows) rank_.compute().record(*next.begun);
 }
 

@@ -85,7 +85,7 @@ class StepResults {
     Read read;
   };
   struct Side {
-    PinnedBuffer values;  // copies of the values, one after the other
+    PinnedBuffer values;  // copies of the values, concatenated
     std::unique_ptr<Event> finished;
     bool unread = false;  // whether `finished` has been recorded and the result has not been read
     // Used with a clock: the event at the start of the step. The event is not used if the previous step is

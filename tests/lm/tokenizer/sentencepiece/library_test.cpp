@@ -183,8 +183,8 @@ TEST(SentencePieceLibrary, UnigramWhoseSumsTie) {
 }
 
 TEST(SentencePieceLibrary, UnigramWhoseSumsTieButForRounding) {
-  // Tenths are not exact in binary, so the rounding of sums decides. This rounding differs between the
-  // positions of a text.
+  // Tenths are not exact in binary, so sums that are equal in decimal differ by rounding errors. The rounding
+  // errors differ between the positions of a text, and determine which segmentation is chosen.
   compare(roles() + byte_pieces() +
           all_short_pieces([](size_t length, int) { return -0.1F * static_cast<float>(length); }) +
           trainer(kUnigram, true));

@@ -36,8 +36,8 @@ Accelerators find_accelerators(const Surroundings& surroundings);
 std::map<std::string, std::string> environment_defaults(const Accelerators& gpus,
                                                         const Surroundings& surroundings);
 
-// Notes for the user about `defaults`, one sentence each: values that were found or replaced, and switches of
-// AMD Primus's scripts that are set but not used here.
+// Returns notes for the user about `defaults`, one sentence each: values that were found or replaced, and
+// switches of AMD Primus's scripts that are set but not used here.
 std::vector<std::string> environment_notes(const std::map<std::string, std::string>& defaults,
                                            const Surroundings& surroundings);
 

@@ -44,8 +44,8 @@ class BatchLoader {
   BatchLoader(const BatchLoader&) = delete;
   BatchLoader& operator=(const BatchLoader&) = delete;
 
-  // Returns the next microbatch. The reference is valid until the next call. Error(kInvalid) after the last
-  // sample of the data set.
+  // Returns the next microbatch. The reference is valid until the next call. Throws Error(kInvalid) after the
+  // last sample of the data set.
   const Batch& next();
 
   // Returns the start value plus the number of samples in all microbatches that next() has returned, over all

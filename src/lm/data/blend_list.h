@@ -12,8 +12,8 @@ struct BlendList {
 };
 
 // Parses a list of paths, or of alternating weights and paths: the list has weights if its length is even and
-// the first entry of every pair is a number. Error(kInvalid) for a weight without a path, and for weights
-// that are negative or add up to zero.
+// the first entry of every pair is a number. Throws Error(kInvalid) for a weight without a path, and for
+// weights that are negative or add up to zero.
 BlendList parse_blend(const std::vector<std::string>& list);
 
 // Returns the weights divided by their sum.

@@ -38,8 +38,8 @@ struct ChosenStyle {
 // `wanted` is the name of a format, or auto. auto selects the tokenizer's own template: the format itself if
 // template_of() of a format wrote the template, else kTemplate. Without a template, auto selects chatml if
 // the tokenizer has the special tokens of chatml, else alpaca. If the named format is also the template's
-// format, the result includes the template's own details (ConversationStyle). Error(kInvalid) for an unknown
-// name, and for a broken template if `wanted` is auto.
+// format, the result includes the template's own details (ConversationStyle). Throws Error(kInvalid) for an
+// unknown name, and for a broken template if `wanted` is auto.
 ChosenStyle choose_style(std::string_view wanted, const Tokenizer& tokenizer);
 
 }  // namespace primus::data

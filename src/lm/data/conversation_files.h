@@ -28,9 +28,9 @@ struct ConversationFiles {
 
 // Finds the files. `name`: a file or glob of JSON lines or JSON lists (.jsonl, .ndjson, .json, also .gz and
 // .zst), or a folder with files whose names begin with train, validation (valid, val, dev) and test. `split`:
-// the prefix of training files if it is not "train". Error(kInvalid) if nothing is found, with a hint if the
-// name looks like a data set of the Hugging Face hub; kUnsupported for MLPerf's packed arrays, which are
-// pickled Python objects.
+// the prefix of training files if it is not "train". Throws Error(kInvalid) if nothing is found, with a hint
+// if the name looks like a data set of the Hugging Face hub; kUnsupported for MLPerf's packed arrays, which
+// are pickled Python objects.
 ConversationFiles find_conversations(const std::string& name, const std::string& split = "train");
 
 // Returns a note on the files of a folder that are not read; empty if there are none. `name`: the folder.

@@ -120,22 +120,23 @@ struct LearnedTokens {
 // Thread-safety: const methods may be called from any number of threads at once.
 class ConversationWriter {
  public:
-  // `tokenizer` must outlive the writer. Error(kInvalid) if the tokenizer lacks a special token of the format
-  // or has no EOS token. `choice`: the name of the option that sets the format, for hints in error messages.
+  // `tokenizer` must outlive the writer. Throws Error(kInvalid) if the tokenizer lacks a special token of the
+  // format or has no EOS token. `choice`: the name of the option that sets the format, for hints in error
+  // messages.
   ConversationWriter(ConversationStyle style, const Tokenizer& tokenizer,
                      std::string choice = "sft_conversation_format: ");
   ConversationWriter(ConversationFormat format, const Tokenizer& tokenizer, bool inline_bos = false)
       : ConversationWriter(ConversationStyle{.format = format, .inline_bos = inline_bos}, tokenizer) {}
 
   // Encodes `conversation` into `out`, whose old content is replaced. `conversation` must have messages.
-  // Error(kInvalid), without a file position, if the format cannot express a turn. Members of the
+  // Throws Error(kInvalid), without a file position, if the format cannot express a turn. Members of the
   // conversation other than texts of turns need members() == Members::kAll, and are ignored otherwise.
   void write(const Conversation& conversation, LearnedTokens& out) const;
   // Returns the prompt for generating an answer: the tokens of `messages`, followed by the start of the
   // assistant's turn. The prompt offers the tools of offer_tools().
   std::vector<std::int32_t> prompt(const std::vector<Message>& messages) const;
-  // Sets the tools that prompts offer to the model: a JSON list of descriptions. Error(kInvalid) if the
-  // format cannot write tools.
+  // Sets the tools that prompts offer to the model: a JSON list of descriptions. Throws Error(kInvalid) if
+  // the format cannot write tools.
   void offer_tools(std::string tools);
   // Returns the token that ends an answer.
   std::int32_t end_id() const { return end_; }

@@ -35,7 +35,7 @@ struct SkippedFiles {
 // globs ("**" matches a folder and all below it). The files are in the order of the patterns; the files of a
 // folder or glob are sorted. .jsonl, .json and .ndjson hold one JSON value per line; any other file that a
 // pattern names is read as text; files with a second extension .gz or .zst are decompressed. Extensions are
-// case-insensitive. Error(kInvalid) for a pattern that matches nothing, kUnsupported for Parquet and
+// case-insensitive. Throws Error(kInvalid) for a pattern that matches nothing, kUnsupported for Parquet and
 // archives.
 std::vector<InputFile> find_inputs(const std::vector<std::string>& patterns, SkippedFiles* skipped = nullptr);
 // Returns notes for the user: which files are read as text despite an unknown extension, and how many files
@@ -83,8 +83,8 @@ class BlockReader {
   void go_on_behind(std::size_t file, std::uint64_t end, std::int64_t next_line);
   ~BlockReader();
   // Reads the next block; returns false after the last one. Every file yields at least one block, which may
-  // be empty. Error(kInvalid) at "file:line" for a line over `max_line`, and at "file" for broken compressed
-  // data.
+  // be empty. Throws Error(kInvalid) at "file:line" for a line over `max_line`, and at "file" for broken
+  // compressed data.
   bool next(TextBlock& block);
   const std::vector<InputFile>& files() const { return files_; }
 

@@ -30,8 +30,8 @@ struct CyclicOptions {
   bool sharded = true;
 };
 
-// Error(kInvalid) if the data set has fewer samples than one microbatch of all ranks; kUnsupported if the
-// data set has more samples than torch_permutation() supports.
+// Throws Error(kInvalid) if the data set has fewer samples than one microbatch of all ranks; kUnsupported if
+// the data set has more samples than torch_permutation() supports.
 std::unique_ptr<const Dataset> make_cyclic(std::unique_ptr<const Dataset> dataset,
                                            const CyclicOptions& options);
 

@@ -137,7 +137,8 @@ Datasets open_datasets(const DataOptions& options, const Tokenizer& tokenizer);
 // Maximum number of samples in one order.
 inline constexpr std::int64_t kMaxOrderedSamples = std::int64_t{UINT32_MAX} - 1;
 
-// Returns the paths of a list of paths, with or without weights. Error(kInvalid) for a weight without a path.
+// Returns the paths of a list of paths, with or without weights. Throws Error(kInvalid) for a weight without
+// a path.
 std::vector<std::string> paths_of(const std::vector<std::string>& list);
 
 // Upper bound of the number of tokens at a path of DataOptions, computed without reading the text. INT64_MAX

@@ -84,7 +84,7 @@ class BlendedDataset final : public Dataset {
 std::shared_ptr<const TokenSource> make_mock_source(std::int64_t vocab_size, std::int32_t eod);
 
 // The range [first, last) of `sequences` for each of train, valid and test; empty for a share of zero.
-// `split` has up to three numbers: "969,30,1". Error(kInvalid) for any other text.
+// `split` has up to three numbers: "969,30,1". Throws Error(kInvalid) for any other text.
 struct Share {
   std::int64_t first = 0, last = 0;
   bool operator==(const Share&) const = default;

@@ -20,7 +20,7 @@ class TokenSource {
   virtual ~TokenSource() = default;
   virtual std::int64_t sequences() const = 0;
   virtual std::int32_t length(std::int64_t sequence) const = 0;
-  // Reads tokens [offset, offset + out.size()) of a sequence; the range must lie inside the sequence.
+  // Reads tokens [offset, offset + out.size()) of a sequence; the range must lie inside the sequence. Throws
   // Error(kInvalid) for a token that does not fit in int32.
   virtual void read(std::int64_t sequence, std::int64_t offset, std::span<std::int32_t> out) const = 0;
   virtual std::string name() const = 0;
@@ -44,8 +44,8 @@ TokenType token_type_for(std::int64_t vocab_size);
 // files. Data that was read is therefore valid only after check_unchanged() has returned.
 class IndexedDataset final : public TokenSource {
  public:
-  // Opens PREFIX.bin and PREFIX.idx. Error(kInvalid) for a missing, truncated or inconsistent file; FileError
-  // if the system refuses access.
+  // Opens PREFIX.bin and PREFIX.idx. Throws Error(kInvalid) for a missing, truncated or inconsistent file;
+  // FileError if the system refuses access.
   static std::shared_ptr<const IndexedDataset> open(const Path& prefix, Env& env = Env::posix());
   // Opens files that are already mapped; `prefix` names them in messages.
   static std::shared_ptr<const IndexedDataset> open(const Path& prefix, MappedFile index, MappedFile data);
@@ -125,7 +125,7 @@ class IndexedDatasetWriter {
   IndexedDatasetWriter(const IndexedDatasetWriter&) = delete;
   IndexedDatasetWriter& operator=(const IndexedDatasetWriter&) = delete;
 
-  // Appends a sequence. Error(kInvalid) for a token that does not fit the storage type.
+  // Appends a sequence. Throws Error(kInvalid) for a token that does not fit the storage type.
   void add_sequence(std::span<const std::int32_t> tokens);
   // Ends a document. The document consists of the sequences added since the last call, and may be empty.
   void end_document();

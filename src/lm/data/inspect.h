@@ -41,7 +41,7 @@ struct Inspection {
 };
 
 // Computes the statistics. The argument is an open data set: opening has checked that index and data agree.
-// Error(kInvalid) for tokens that do not fit in int32.
+// Throws Error(kInvalid) for tokens that do not fit in int32.
 Inspection inspect(const IndexedDataset& dataset, const InspectOptions& options);
 
 }  // namespace primus::data

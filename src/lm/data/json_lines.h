@@ -39,8 +39,8 @@ class JsonLines {
  public:
   JsonLines(std::vector<std::string> keys, bool skip_bad, ReaderHints hints);
 
-  // Calls document(texts of each key) for every line of the block that is not blank. Error(kInvalid) at
-  // "file:line:column" for a line that is not UTF-8 or not a JSON object, has a key twice, lacks a key, or
+  // Calls document(texts of each key) for every line of the block that is not blank. Throws Error(kInvalid)
+  // at "file:line:column" for a line that is not UTF-8 or not a JSON object, has a key twice, lacks a key, or
   // has a key whose value is not text. (A value with an unpaired surrogate is not text.) With skip_bad, such
   // lines are skipped. A byte-order mark at the start of the file is ignored, as RFC 8259 allows.
   void read(const TextBlock& block, std::string_view file,

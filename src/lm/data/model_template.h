@@ -46,10 +46,10 @@ class ModelTemplate {
   static constexpr std::string_view kToolUse =
       "tool_use";  // name of the template for conversations with tools
 
-  // Compiles the tokenizer's templates. Error(kInvalid) at the template's file for a broken template.
+  // Compiles the tokenizer's templates. Throws Error(kInvalid) at the template's file for a broken template.
   explicit ModelTemplate(const ChatTemplates& templates);
 
-  // Returns the texts for training on `conversation`, which must have messages. Error(kInvalid) if the
+  // Returns the texts for training on `conversation`, which must have messages. Throws Error(kInvalid) if the
   // learned texts cannot be determined.
   std::vector<LearnedText> texts(const Conversation& conversation) const;
   // Returns the text that asks for an answer to the messages of `conversation`.

@@ -19,11 +19,11 @@ namespace primus::data {
 using RearrangeProgressFn = std::function<void(std::int64_t, std::int64_t)>;
 
 // Returns the data set prefixes that `paths` name. A path is a prefix, or a folder; a folder stands for all
-// data sets in the folder, sorted by name (as for Megatron's merge_datasets.py). Error(kInvalid) for a folder
-// that contains no data sets, or that contains only one of a data set's two files (.bin and .idx).
+// data sets in the folder, sorted by name (as for Megatron's merge_datasets.py). Throws Error(kInvalid) for a
+// folder that contains no data sets, or that contains only one of a data set's two files (.bin and .idx).
 std::vector<Path> find_datasets(const std::vector<std::string>& paths);
 
-// Writes all documents of `inputs` to `output`, as Megatron's IndexedDatasetBuilder.add_index does.
+// Writes all documents of `inputs` to `output`, as Megatron's IndexedDatasetBuilder.add_index does. Throws
 // Error(kInvalid) if the token types of the inputs differ, if `output` is an input, if `output` exists and
 // kRefuse is set, or while another process writes `output`.
 void merge_datasets(const std::vector<Path>& inputs, const Path& output,
@@ -34,7 +34,7 @@ struct DatasetPart {
   Path prefix;
   std::int64_t first = 0, last = 0;  // range of documents [first, last)
 };
-// Writes each of `parts` as a data set with documents of `input`. Error(kInvalid) if a part is `input`
+// Writes each of `parts` as a data set with documents of `input`. Throws Error(kInvalid) if a part is `input`
 // itself, is named twice, or exists and kRefuse is set.
 void split_dataset(const Path& input, const std::vector<DatasetPart>& parts,
                    const RearrangeProgressFn& progress = {}, Existing existing = Existing::kRefuse,

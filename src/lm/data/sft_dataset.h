@@ -71,7 +71,7 @@ class SftDataset final : public Dataset {
     std::int64_t tokens = 0, learned = 0;
   };
 
-  // `which`: indices of the units to use. Error(kInvalid) if none of these units has a learned token.
+  // `which`: indices of the units to use. Throws Error(kInvalid) if none of these units has a learned token.
   SftDataset(std::shared_ptr<const TrainingUnits> units, const std::vector<std::uint32_t>& which,
              const Layout& layout, std::string description);
   ~SftDataset() override;

@@ -88,8 +88,8 @@ class Tokenizer {
   virtual std::uint64_t fingerprint() const = 0;
 
   // Writes to a model folder the files from which transformers loads this tokenizer: tokenizer.json,
-  // tokenizer_config.json, tokenizer.model and so on. Each file is replaced atomically. Error(kUnsupported)
-  // if this kind of tokenizer has no such files.
+  // tokenizer_config.json, tokenizer.model and so on. Each file is replaced atomically. Throws
+  // Error(kUnsupported) if this kind of tokenizer has no such files.
   virtual void save(const std::filesystem::path& folder) const = 0;
 
   // Returns the chat templates that came with the tokenizer (chat_template.jinja, tokenizer_config.json ...).

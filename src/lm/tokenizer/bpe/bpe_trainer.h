@@ -34,8 +34,8 @@ class BpeTrainer {
 
   // Learns the merges and returns a tokenizer.json, which Hugging Face tokenizers and load_tokenizer read.
   // Calls progress(merges, wanted) from time to time. The vocabulary is smaller than vocab_size if the text
-  // has too few pairs. Error(kInvalid) if no text was added, or if vocab_size is too small for the bytes and
-  // special tokens.
+  // has too few pairs. Throws Error(kInvalid) if no text was added, or if vocab_size is too small for the
+  // bytes and special tokens.
   std::string train(const std::function<void(std::int64_t, std::int64_t)>& progress = {}) const;
 
  private:

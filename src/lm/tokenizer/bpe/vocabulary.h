@@ -21,8 +21,8 @@ class Vocabulary {
 
   // Adds a token. Ids may be added in any order, and some may be missing.
   void add(std::string_view text, std::int64_t id);
-  // Builds the lookup tables. Error(kInvalid) for an id that is negative, used twice, or far beyond the
-  // number of tokens; if two entries have the same text, the last entry is used.
+  // Builds the lookup tables. Throws Error(kInvalid) for an id that is negative, used twice, or far beyond
+  // the number of tokens; if two entries have the same text, the last entry is used.
   void finish();
 
   // Returns the largest id plus 1.

@@ -25,8 +25,8 @@ class Normalizer {
   virtual ~Normalizer() = default;
   // Returns whether apply() might change this text. A quick test that avoids a copy.
   virtual bool may_change(std::string_view text) const = 0;
-  // Rewrites the text. Error(kInvalid) if the new text is longer than the remaining `budget`. The length of
-  // the output is subtracted from `budget` by the caller.
+  // Rewrites the text. Throws Error(kInvalid) if the new text is longer than the remaining `budget`. The
+  // length of the output is subtracted from `budget` by the caller.
   virtual void apply(std::string& text, TextBudget& budget) const = 0;
 };
 
@@ -59,17 +59,18 @@ class Decoder {
 // Returns the decoder. If decoding makes too much text from a token, the error names `file`.
 std::unique_ptr<Decoder> parse_decoder(const nlohmann::json& json, const std::string& file);
 
-// Checked access to JSON for the functions above. Error(kInvalid), which names the key, if the key is missing
-// or its value has the wrong type.
+// Checked access to JSON for the functions above. Throws Error(kInvalid), which names the key, if the key is
+// missing or its value has the wrong type.
 std::string get_string(const nlohmann::json& json, const char* key);
 bool get_bool(const nlohmann::json& json, const char* key, bool fallback);
 // Returns the list `key` of `object`, by reference.
 const nlohmann::json& get_list(const nlohmann::json& object, const char* key);
-// Adds 1 to `steps`. Error(kUnsupported), which names `what` ("a normalizer"), if the result exceeds
+// Adds 1 to `steps`. Throws Error(kUnsupported), which names `what` ("a normalizer"), if the result exceeds
 // kMaxSteps.
 void count_step(std::size_t& steps, std::string_view what);
-// Replaces every occurrence of `from`, left to right; if `from` is empty, replaces nothing. Error(kInvalid),
-// which names `stage`, if the result is longer than the remaining `budget`. Does not change `budget`.
+// Replaces every occurrence of `from`, left to right; if `from` is empty, replaces nothing. Throws
+// Error(kInvalid), which names `stage`, if the result is longer than the remaining `budget`. Does not change
+// `budget`.
 std::string replace_all(std::string_view text, std::string_view from, std::string_view to,
                         const TextBudget& budget, std::string_view stage);
 

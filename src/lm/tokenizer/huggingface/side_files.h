@@ -51,8 +51,8 @@ struct SideSettings {
 };
 
 // Parses the files. Templates are those that transformers uses: files with templates replace those of
-// tokenizer_config.json. Error(kInvalid), with file name, line and column, for a file that is not a JSON
-// object.
+// tokenizer_config.json. Throws Error(kInvalid), with file name, line and column, for a file that is not a
+// JSON object.
 SideSettings parse_side_files(const SideFiles& files);
 
 // Returns the keys of tokenizer_config.json for tokens with a special role, with the tokens' ids.

@@ -25,7 +25,8 @@ class Encoder {
   virtual void encode(std::string_view text, std::vector<Segment>& segments) const = 0;
 };
 
-// Make the encoders. Error(kInvalid) for scores that are NaN, kUnsupported for unused pieces in a BPE model.
+// Make the encoders. Throws Error(kInvalid) for scores that are NaN, kUnsupported for unused pieces in a BPE
+// model.
 std::unique_ptr<Encoder> make_bpe_encoder(const std::vector<Piece>& pieces);
 std::unique_ptr<Encoder> make_unigram_encoder(const std::vector<Piece>& pieces);
 

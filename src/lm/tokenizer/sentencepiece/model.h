@@ -41,8 +41,8 @@ struct Model {
 // Returns whether `bytes` look like a .model file, and not like JSON or a list of ranks.
 bool looks_like_model(std::string_view bytes);
 
-// Parses a .model file. Error(kInvalid), which names `name`, for bytes that are not a ModelProto. Unknown
-// fields are ignored.
+// Parses a .model file. Throws Error(kInvalid), which names `name`, for bytes that are not a ModelProto.
+// Unknown fields are ignored.
 Model parse_model(std::string_view bytes, std::string_view name);
 
 }  // namespace primus::sentencepiece

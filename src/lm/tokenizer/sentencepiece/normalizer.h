@@ -17,12 +17,12 @@ inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581
 // Thread-safe.
 class Normalizer {
  public:
-  // Occurrences of strings in `user_defined` are not changed. `user_defined` must outlive this object.
+  // Occurrences of strings in `user_defined` are not changed. `user_defined` must outlive this object. Throws
   // Error(kInvalid) if rules are truncated, or if a rule's result is longer than 256 bytes.
   Normalizer(const NormalizerSpec& spec, const ByteTrie& user_defined);
 
   // Appends the normalized text; `text` must be valid UTF-8. If `continues` is true, `text` follows another
-  // text, and no space is added before `text`. Error(kInvalid) if the result exceeds a TextBudget.
+  // text, and no space is added before `text`. Throws Error(kInvalid) if the result exceeds a TextBudget.
   void normalize(std::string_view text, std::string& out, bool continues = false) const;
 
  private:

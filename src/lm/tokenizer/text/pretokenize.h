@@ -28,7 +28,8 @@ class PreTokenizer {
   virtual ~PreTokenizer() = default;
   // Splits `piece` and calls `sink` for each resulting piece that is not empty, in order. If the
   // pre-tokenizer changes the text of a piece, the changed text is valid only during the call of `sink`.
-  // Error(kInvalid) if splitting costs more than the remaining `budget`, which applies to the full text.
+  // Throws Error(kInvalid) if splitting costs more than the remaining `budget`, which applies to the full
+  // text.
   virtual void split(Piece piece, TextBudget& budget, PieceSink sink) const = 0;
 };
 

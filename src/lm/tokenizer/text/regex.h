@@ -14,16 +14,16 @@ namespace primus {
 // Thread-safety: for_each_match may be called from several threads at once.
 class Regex {
  public:
-  // Error(kUnsupported), which quotes the expression, if the expression is longer than 16 KiB or PCRE2 does
-  // not accept it.
+  // Throws Error(kUnsupported), which quotes the expression, if the expression is longer than 16 KiB or PCRE2
+  // does not accept it.
   explicit Regex(std::string_view pattern);
   ~Regex();
   Regex(Regex&&) noexcept;
   Regex& operator=(Regex&&) noexcept;
 
   // Calls `found(begin, end)` with the byte range of each match in `text`, which must be valid UTF-8. Matches
-  // do not overlap and are found from left to right. Error(kInvalid) if the expression needs more steps or
-  // time than the remaining `budget`.
+  // do not overlap and are found from left to right. Throws Error(kInvalid) if the expression needs more
+  // steps or time than the remaining `budget`.
   void for_each_match(std::string_view text, TextBudget& budget,
                       FunctionRef<void(std::size_t, std::size_t)> found) const;
 

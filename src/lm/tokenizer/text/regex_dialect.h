@@ -12,8 +12,8 @@ struct PcrePattern {
                       // newer characters
 };
 
-// Error(kUnsupported), which quotes the expression, if a part of the expression means something else in PCRE2
-// and has no translation.
+// Throws Error(kUnsupported), which quotes the expression, if a part of the expression means something else
+// in PCRE2 and has no translation.
 PcrePattern to_pcre(std::string_view pattern);
 
 }  // namespace primus

@@ -21,8 +21,8 @@ class TextBudget {
 
   // Checks that stages may produce `bytes` more bytes of changed text. All stages together may produce 32
   // times the length of the text plus 4 KiB. The largest growth by a real rule is a factor of 13 (U+FDFA
-  // under NFKC, with its spaces marked). Error(kInvalid), which names `stage` ("the normalizer 'Replace'"),
-  // if the budget is exceeded.
+  // under NFKC, with its spaces marked). Throws Error(kInvalid), which names `stage` ("the normalizer
+  // 'Replace'"), if the budget is exceeded.
   void require_output(std::size_t bytes, std::string_view stage) const {
     if (bytes > output_left_) refuse_output(stage);
   }

@@ -18,7 +18,7 @@ namespace primus {
 
 bool looks_like_tiktoken(std::string_view bytes);
 
-// Makes the tokenizer. Error(kInvalid) at "path:line" for a broken file.
+// Makes the tokenizer. Throws Error(kInvalid) at "path:line" for a broken file.
 std::unique_ptr<Tokenizer> make_tiktoken_tokenizer(std::string bytes, const std::string& path,
                                                    std::string type);
 

@@ -78,7 +78,7 @@ class AttentionBenchmark final : public Benchmark {
         {.names = "--backend",
          .value = "NAME",
          .help = "kernels to measure: own (AMD Primus calls it flash), cudnn, auto (cudnn where it supports "
-                 "the case), or all, one after the other",
+                 "the case), or all, one after another",
          .target = &backend_,
          .choices = {"auto", "own", "flash", "cudnn", "all"},
          .refused = {{"ck",

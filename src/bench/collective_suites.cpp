@@ -245,7 +245,7 @@ class StridedAllGatherBenchmark final : public ExchangeBenchmark {
     return with_calls(
         {{"--sizes-mb", "LIST", "MiB that each rank contributes", &sizes_},
          {"--stride", "N", "ranks r, r + N, r + 2N ... form a group", &stride_},
-         {"--parallel", {}, "run all groups at once instead of one after the other", &parallel_}});
+         {"--parallel", {}, "run all groups at once instead of one after another", &parallel_}});
   }
   std::vector<RefusedOption> refused() const override {
     return {{"--backend", "the device and --transport choose the communication library",

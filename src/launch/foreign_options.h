@@ -45,7 +45,7 @@ struct GivenOption {
 // Unknown names are accepted. Without `tool`: whether any tool accepts the option.
 bool takes(ForeignTable table, const GivenOption& option, std::string_view tool = {});
 
-// Whether long names that are not in the table are handed on or refused. kRefuse is for complete tables.
+// Whether long names that are not in the table are passed on or refused. kRefuse is for complete tables.
 enum class Unknown { kHandOn, kRefuse };
 
 // Parses `words`. Throws Error(kInvalid) for a word that is neither an option nor a value (with a hint to put

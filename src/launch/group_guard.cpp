@@ -24,7 +24,7 @@ void close_all_but(int fd) {
   close_range(static_cast<unsigned>(fd) + 1, ~0U, 0);
 }
 
-// The guard's process. The guard makes only async-signal-safe calls, because it is forked from a process with
+// The guard's process. Makes only plain system calls, because the process is forked from a process with
 // threads.
 [[noreturn]] void watch(int from_starter, std::array<pid_t, GroupGuard::kMaxGroups>& groups) {
   setsid();  // a new session gets no signals of the terminal or of the starter's group

@@ -169,7 +169,8 @@ class Launcher {
     return result;
   }
 
-  // All data is prepared before the fork, because the child may make only async-signal-safe calls.
+  // All data is prepared before the fork, because the child of a process with threads must not allocate
+  // memory. execvpe() allocates none in glibc 2.24 and later.
   void start(RankProcess& p) {
     const std::vector<std::string> environment = environment_of(p);
     const auto pointers = [](const std::vector<std::string>& texts) {

@@ -226,7 +226,7 @@ TEST_F(FirstFineTune, AFileKeepsItsSettings) {
   ASSERT_EQ(again.exit_code, 0) << again.err;
   EXPECT_EQ(chosen(again), chosen(planned));
   EXPECT_THAT(chosen(again), Not(HasSubstr("steps 0")));
-  // Settings in the file also win if sft_fit_to_data is true.
+  // Settings in the file are also kept if sft_fit_to_data is true.
   std::string text = read_file(file);
   const std::string off = "sft_fit_to_data: false";
   ASSERT_NE(text.find(off), std::string::npos);

@@ -427,7 +427,7 @@ TEST_F(Launch, DockerGetsSecretsByName) {
   EXPECT_THAT(log("docker"), AllOf(HasSubstr("HF_TOKEN=hf_secret"), HasSubstr("WANDB_API_KEY=w_secret")));
   result = run({"--dry-run", "container", "--accelerator", "none", "--", "version"});
   EXPECT_THAT(result.out, AllOf(HasSubstr("WANDB_API_KEY=<redacted>"), Not(HasSubstr("secret"))));
-  // --image wins over the variable, and the variable over the settings file.
+  // --image overrides the variable, and the variable overrides the settings file.
   environment_["DOCKER_IMAGE"] = "of/variable:1";
   EXPECT_THAT(run({"--dry-run", "container", "--", "version"}).out, HasSubstr(" of/variable:1 "));
   EXPECT_THAT(run({"--dry-run", "container", "--image", "typed:1", "--", "version"}).out,

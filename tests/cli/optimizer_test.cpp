@@ -162,7 +162,8 @@ TEST(Optimizers, MomentsInEightBitsResumeAndNeedAQuarterOfTheMemory) {
   }
 }
 
-// The second of two plans needs two bytes a parameter less memory and makes equal checkpoints.
+// Compares two plans: the second plan needs two bytes less memory per parameter, and its checkpoints have the
+// size of the first plan's.
 void expect_two_bytes_less(const json& large, const json& small) {
   const auto persistent = [](const json& report) {
     return report.at("memory_bytes").at("persistent").get<double>();
@@ -246,7 +247,7 @@ TEST(Optimizers, StatesOfAnotherOptimizerAreRefused) {
   EXPECT_EQ(test::losses(test::run_folder(folder.path())).size(), 6U);
 }
 
-// A plan counts the states of the chosen optimizer, in memory and on disk.
+// A plan includes the states of the chosen optimizer, in memory and on disk.
 TEST(Optimizers, APlanCountsTheirStates) {
   const TemporaryFolder folder;
   const auto plan = [&](const std::string& optimizer, std::vector<std::string> more = {}) {

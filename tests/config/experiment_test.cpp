@@ -161,7 +161,7 @@ TEST_F(Precedence, DataOfAHigherLayerReplacesMockData) {
   }
   EXPECT_EQ(load({"data_path=a"}).trainer->data_path, std::vector<std::string>{"a"});
   // mock_data remains true if data_path is empty. If the command line sets mock_data and data_path, mock_data
-  // wins.
+  // is used.
   EXPECT_TRUE(load({"data_path=null"}).trainer->mock_data);
   EXPECT_TRUE(load({"data_path=[]"}).trainer->mock_data);
   const Experiment both = load({"data_path=a", "mock_data=true"});

@@ -52,7 +52,7 @@ TEST(Hybrid, PatternsAndRatiosBecomeListsOfLayers) {
   EXPECT_EQ(linear(8, ""), (Words{"1", "1", "1", "1"}));
   EXPECT_EQ(linear(8, "      hybrid_attention_ratio: 0.0\n"), (Words{"1", "1", "1", "1"}));
   EXPECT_EQ(linear(8, "      hybrid_attention_ratio: 0.25\n"), (Words{"0", "1", "1", "1"}));
-  // The pattern wins over the ratio.
+  // The pattern overrides the ratio.
   EXPECT_EQ(linear(8, "      hybrid_attention_ratio: 0.25\n      hybrid_override_pattern: \"M-M-*-M-\"\n"),
             (Words{"1", "1", "0", "1"}));
   // Two of 7 and four of 5 layers are placed as in HybridStack.allocate_layers.

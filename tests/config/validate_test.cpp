@@ -373,7 +373,7 @@ TEST(Validate, Data) {
   EXPECT_EQ(error({"mock_data=false", "data_path=0.3 a 0.7 b"}), "");
   EXPECT_EQ(error({"mock_data=false", "train_iters=0", "lr_warmup_iters=0", "lr_decay_iters=1"}), "");
   expect_error({"data_path=a", "valid_data_path=b"}, "data_path", "data_path and train_data_path");
-  // mock_data wins over data paths, which are removed from the experiment.
+  // mock_data overrides data paths, which are removed from the experiment.
   const Experiment mock = load_text(experiment_text(""), {"data_path=a", "mock_data=true"});
   EXPECT_EQ(mock.warnings.size(), 1u);
   EXPECT_TRUE(mock.trainer->data_path.empty());

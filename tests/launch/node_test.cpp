@@ -137,7 +137,7 @@ TEST(Node, SlurmsNodesOverrideTheSubmittingShell) {
     EXPECT_EQ(place_of(variables).master_address, address);
     EXPECT_EQ(place_of(variables).notes.size(), 2U);
   }
-  // Options of the launcher's command line win over Slurm's variables.
+  // Options of the launcher's command line override Slurm's variables.
   place = place_of(stale, {.typed = {"NNODES", "NODE_RANK", "MASTER_ADDR"}});
   EXPECT_EQ(place.nodes, 1);
   EXPECT_EQ(place.node, 0);

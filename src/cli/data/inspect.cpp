@@ -69,7 +69,7 @@ class DataInspect final : public Command {
       return 0;
     }
     if (!blend_.empty()) {
-      throw invalid("--blend needs --order", "add --order, or inspect one PREFIX after the other");
+      throw invalid("--blend needs --order", "add --order, or inspect each PREFIX separately");
     }
     const auto dataset = data::IndexedDataset::open(prefix_);
     std::unique_ptr<const Tokenizer> tokenizer;

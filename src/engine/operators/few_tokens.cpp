@@ -48,7 +48,7 @@ GroupedGemm summed(const FewExperts& of, const Tensor& rows, const Tensor& exper
 }
 
 struct Experts {
-  enum In : InputName { kX, kExperts, kWeights, kAddend };  // kAddend: optional
+  enum In : InputName { kX, kExperts, kWeights, kAddend };  // kAddend is optional
   enum Out : OutputName { kOut };
 };
 

@@ -18,7 +18,7 @@ struct Attributes {
 
 struct HyperRead {
   enum In : InputName { kX, kProducts, kBase, kScale };
-  enum Out : OutputName { kY, kRstd, kMixing };  // kMixing: mixing weights, only with iterations
+  enum Out : OutputName { kY, kRstd, kMixing };  // kMixing, the mixing weights, exists only with iterations
 };
 
 void read_forward(OperatorCall& op) {

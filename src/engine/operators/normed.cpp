@@ -15,8 +15,8 @@ struct Normed::Fused {
   Tensor table = {};
   std::int64_t heads = 0, head_dim = 0;
 
-  enum In : InputName { kX, kDelta, kPositions };  // kPositions: only with rotation
-  enum Out : OutputName { kY, kSum };              // kSum: only with a delta
+  enum In : InputName { kX, kDelta, kPositions };  // kPositions is set only with rotation
+  enum Out : OutputName { kY, kSum };              // kSum exists only with a delta
 
   static void forward(OperatorCall& op) {
     const auto a = op.attributes<Fused>();

@@ -382,7 +382,7 @@ void MetricsFile::look_after_file() {
       trouble_ = whole ? "was removed during the run and has been rewritten"
                        : "was removed during the run; part of it is lost";
     } else if (there->size != file_.size() && !std::exchange(changed_, true)) {
-      trouble_ = "was changed by another program during the run: lines may be missing or doubled";
+      trouble_ = "was changed by another program during the run: lines may be missing or repeated";
     }
     if (!open_file_) open_file_ = env_.open(file_.path(), OpenMode::kRead);
   } catch (const Error&) {

@@ -203,7 +203,7 @@ void judge_corruption(const CheckInput& in, Judge& judge) {
   const bool always = scanned.wrong == scanned.rounds;
   judge.fail(
       {.where = facts.device,
-       .measured = fmt::format("{}: {} of {} exact products were wrong, first in {}", facts.device,
+       .measured = fmt::format("{}: {} of {} matrix products were wrong, first in {}", facts.device,
                                scanned.wrong, scanned.rounds, scanned.first_wrong),
        .wanted = "none",
        .source = "whole-number arithmetic",

@@ -60,7 +60,7 @@ void widen(const CpuContext& context, const Tensor& narrow, float* out) {
                   });
 }
 
-// fp32 copies of fp16 tensors, one after the other: both operands, and the result if it is fp16.
+// fp32 copies of fp16 tensors, concatenated: both operands, and the result if it is fp16.
 struct WideCopies {
   explicit WideCopies(const Gemm& call)
       : b(call.a.elements()),

@@ -658,7 +658,8 @@ TEST_F(OpenDatasets, EmptySplit) {
   EXPECT_THAT(error(), HasSubstr("the smallest share is 20 of 100, one sequence (split: 80,20,0)"));
 }
 
-// A share of text that rounds to no sequence gets the sequences of one sample, as without `split`.
+// If a share in `split` rounds to no sequence of a text, the share gets the sequences of one sample. The
+// usual shares, without `split`, give the same.
 TEST_F(OpenDatasets, ASmallShareOfTextIsOneSample) {
   std::string text;
   for (int i = 0; i < 40; ++i) text += fmt::format("{{\"text\": \"document {:02} of a few words\"}}\n", i);

@@ -1,4 +1,4 @@
-// Evaluations during a run: the samples that they read.
+// Tests which samples the evaluations of a run read.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -176,7 +176,8 @@ TEST_P(Families, OnlyMatricesDecay) {
   const auto without = weights_after(s, 0, names), with = weights_after(s, 0.5, names);
   for (std::size_t i = 0; i < names.size(); ++i) {
     const std::string_view name = names[i];
-    // Indexers are not trained. flash-linear-attention names norms of latents by number, as weights.
+    // Excludes indexers, which are not trained, and norms, which do not decay. The norms of latents in
+    // flash-linear-attention have the names of weights: attn.q_proj.1.weight and attn.kv_proj.1.weight.
     const bool matrix =
         (name.ends_with("weight") || name.ends_with("_proj") || name.ends_with("_fn")) &&
         name.find("norm") == std::string_view::npos && !name.ends_with(".attn.q_proj.1.weight") &&

@@ -1,4 +1,4 @@
-// Whether a run fits into memory, and whether the suggested changes make it fit.
+// Tests whether a run fits into memory, and whether the suggested changes make it fit.
 #include "lm/train/forecast/memory_fit.h"
 
 #include <gmock/gmock.h>

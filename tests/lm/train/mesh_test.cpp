@@ -873,7 +873,8 @@ constexpr Way scheduled(ScheduleKind schedule, Way way) {
   return way;
 }
 
-// Weight gradients of shared experts run when the schedule says so, and do not overlap the token exchange.
+// Weight gradients of shared experts run at the times that the schedule sets, and do not overlap the token
+// exchange.
 INSTANTIATE_TEST_SUITE_P(
     SharedExpertsInStages, MeshTraining,
     testing::Values(Case{"ep2_pp2_zero_bubble", latent,

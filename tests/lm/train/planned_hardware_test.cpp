@@ -130,8 +130,8 @@ TrainingForecast forecast(const config::Experiment& e, int world) {
   return Trainer(e, families, log).forecast(world, 1);
 }
 
-// The memory of the hardware, minus the reserve for its driver and libraries, decides to the byte whether a
-// run fits.
+// A run fits if its need is at most the memory of the hardware minus the reserve for its driver and
+// libraries.
 TEST(PlannedHardware, ItsMemoryDeterminesWhetherTheRunFits) {
   config::Hardware gpu = a_gpu();
   const auto planned = [&](double gib) {

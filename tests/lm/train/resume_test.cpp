@@ -1,4 +1,4 @@
-// Messages of a resumed run about settings that have changed.
+// Tests the messages of a resumed run about settings that have changed.
 #include "lm/train/resume.h"
 
 #include <gmock/gmock.h>

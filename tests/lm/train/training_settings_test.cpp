@@ -1,4 +1,5 @@
-// From an experiment to the settings of a session, and errors for settings that do not fit the ranks.
+// Tests how the settings of a session follow from an experiment, and errors for settings that do not fit the
+// ranks.
 #include "lm/train/settings/training_settings.h"
 
 #include <gmock/gmock.h>

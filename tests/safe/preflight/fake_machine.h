@@ -68,7 +68,7 @@ class FakeMachine {
      public:
       Shown(const FakeMachine& fake, MachineOptions options) : Machine(std::move(options)), fake_(fake) {}
       std::optional<Space> space(std::string_view name) const override {
-        // The innermost folder that has a space wins.
+        // Uses the innermost folder that has a space.
         std::optional<Space> best;
         std::size_t length = 0;
         for (const auto& [folder, space] : fake_.spaces_) {

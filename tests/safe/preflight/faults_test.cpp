@@ -523,7 +523,7 @@ TEST(Faults, ASectionThatDoesNotAnswerFails) {
   EXPECT_EQ(found->verdict, kFail);
   EXPECT_THAT(found->measured, HasSubstr("could not be examined"));
   EXPECT_TRUE(report.has_stuck_threads);
-  std::this_thread::sleep_for(std::chrono::seconds(2));  // sanitizers dislike a thread that outlives main()
+  std::this_thread::sleep_for(std::chrono::seconds(2));  // sanitizers report a thread that outlives main()
 }
 
 TEST(Faults, AnEmptyMachineFails) {

@@ -95,7 +95,7 @@ TEST(Performance, ACorruptedProductIsAFailureWithItsDevice) {
   const Finding* const found = finding(report, "performance.corruption");
   ASSERT_NE(found, nullptr);
   EXPECT_EQ(found->verdict, Verdict::kFail);
-  EXPECT_THAT(found->measured, HasSubstr("cpu: 1 of 10 exact products were wrong, first in round 4"));
+  EXPECT_THAT(found->measured, HasSubstr("cpu: 1 of 10 matrix products were wrong, first in round 4"));
   EXPECT_THAT(found->fix, HasSubstr("drain the node"));
 }
 

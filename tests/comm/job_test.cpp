@@ -1,4 +1,4 @@
-// Jobs of real processes: every collective over shared memory and TCP, and every failure of a rank.
+// Tests jobs of real processes: every collective over shared memory and TCP, and every failure of a rank.
 #include "comm/job.h"
 
 #include <fcntl.h>

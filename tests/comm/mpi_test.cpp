@@ -1,5 +1,5 @@
-// Ranks that Open MPI's mpirun starts: every collective through MPI, and failures of ranks. Skipped without
-// the plug-in or without mpirun.
+// Tests ranks that Open MPI's mpirun starts: every collective through MPI, and failures of ranks. Skipped
+// without the plug-in or without mpirun.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

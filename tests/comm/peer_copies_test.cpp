@@ -1,4 +1,4 @@
-// Exchanges between tensor ranks by copy engines, without a GPU. This test provides the table of device
+// Tests exchanges between tensor ranks by copy engines, without a GPU. This test provides the table of device
 // functions (DevicePeers), and ranks are threads on guard devices. Every buffer is overwritten with poison
 // once its work is done, so a stream that misses a wait reads poison.
 #include <gmock/gmock.h>

@@ -1,4 +1,5 @@
-// The environment of a job and its key-value store: values that ranks share, and clients that are rejected.
+// Tests the environment of a job and its key-value store: values that ranks share, and clients that are
+// rejected.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Collectives between threads, with data passed through rings or read directly from the peer: results, order,
-// misuse, aborts and timeouts.
+// Tests collectives between threads, with data passed through rings or read directly from the peer: results,
+// order, misuse, aborts and timeouts.
 #include "comm/local/thread_group.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Timelines measured from traces. The traces are made from simulated timelines.
+// Tests timelines measured from traces. The traces are made from simulated timelines.
 #include "plan/measured_pipeline.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,5 @@
-// Processes that save together over a job's rendezvous, and what is on disk when one of them is killed.
+// Tests processes that save together over a job's rendezvous, and the files on disk after one of these
+// processes is killed.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>

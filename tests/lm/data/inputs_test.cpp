@@ -1,4 +1,4 @@
-// Input files: which files are read, in which format, and how they are decompressed.
+// Tests input files: which files are read, in which format, and how they are decompressed.
 #include <gmock/gmock.h>
 #include <zstd.h>
 

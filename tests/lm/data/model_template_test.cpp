@@ -1,4 +1,4 @@
-// Tokens and learned answers of models' own chat templates, as in transformers.
+// Tests that models' own chat templates give the tokens of transformers, and which answers are learned.
 #include "lm/data/model_template.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Preference data: records of pairs and of labelled answers, their tokens, and samples with roles.
+// Tests preference data: records of pairs and of labelled answers, their tokens, and samples with roles.
 #include "lm/data/preference_dataset.h"
 
 #include <fmt/format.h>

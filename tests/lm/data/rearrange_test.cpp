@@ -1,4 +1,4 @@
-// Merging, splitting and inspecting data sets.
+// Tests merging, splitting and inspecting data sets.
 #include "lm/data/rearrange.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// tokenize_corpus: its output, the order of documents, and its files after an interruption.
+// Tests tokenize_corpus: its output, the order of documents, and its files after an interruption.
 #include "lm/data/tokenize.h"
 
 #include <gmock/gmock.h>

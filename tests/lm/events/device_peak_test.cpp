@@ -1,4 +1,4 @@
-// The best rate of each device, which is stored for later runs.
+// Tests the best rate of each device, which is stored for later runs.
 #include "lm/events/device_peak.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The live view of a run in a terminal.
+// Tests the live view of a run in a terminal.
 #include "lm/events/live_view.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Weights that bitsandbytes quantised to 4 bits, compared with its own dequantisation
+// Compares weights that bitsandbytes quantised to 4 bits with bitsandbytes' own dequantisation
 // (tests/golden/four_bit).
 #include "lm/exchange/four_bit.h"
 

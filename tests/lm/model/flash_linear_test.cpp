@@ -1,4 +1,4 @@
-// Models of flash-linear-attention: the meaning of their config.json, and which keys errors name.
+// Tests the config.json of flash-linear-attention's models: what its keys mean, and which keys errors name.
 #include <gtest/gtest.h>
 
 #include <filesystem>

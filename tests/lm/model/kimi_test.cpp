@@ -1,4 +1,5 @@
-// Kimi Linear and Kimi K3: the meaning of their config.json and settings, and which keys errors name.
+// Tests Kimi Linear and Kimi K3: what the keys of config.json and the settings mean, and which keys errors
+// name.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// The distribution of blocks to pipeline parts, and the errors for numbers that do not divide evenly.
+// Tests how blocks are distributed to pipeline parts, and the errors for numbers that do not divide evenly.
 #include "lm/model/model_parts.h"
 
 #include <gmock/gmock.h>

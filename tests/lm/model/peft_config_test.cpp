@@ -1,4 +1,4 @@
-// adapter_config.json: which matrices of a Llama get adapters, as PEFT 0.21 chooses them.
+// Tests adapter_config.json: Primus chooses the matrices of a Llama that get adapters as PEFT 0.21 does.
 #include "lm/model/peft_config.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Runs as MLflow files. check_mlflow.py reads them with MLflow's client.
+// Tests the MLflow files that are written for runs. check_mlflow.py reads these files with MLflow's client.
 #include "lm/report/mlflow.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Lists and reports of runs, from folders that training writes, and from damaged ones.
+// Tests lists and reports of runs, from folders that training writes and from damaged folders.
 #include "lm/report/report.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// Weight gradients kept in bf16, compared with fp32 ones, for models with every kind of parameter.
+// Compares weight gradients kept in bf16 with fp32 gradients, for models with every kind of parameter.
 #include <gtest/gtest.h>
 
 #include <cmath>

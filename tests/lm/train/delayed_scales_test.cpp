@@ -1,6 +1,6 @@
-// Fp8 with scales from earlier steps (fp8_recipe: delayed): execution options of a step, the mesh, and work
-// between steps do not change the result. tests/cli/fp8_test.cpp checks that a model learns as in bf16, and
-// that it resumes from checkpoints.
+// Tests fp8 with scales from earlier steps (fp8_recipe: delayed): execution options of a step, the mesh, and
+// work between steps do not change the result. tests/cli/fp8_test.cpp checks that a model learns as in bf16,
+// and that it resumes from checkpoints.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// Options that must not change a single bit: a device whose memory the host cannot access, the number of
-// threads, recomputation, and whether weight gradients are deferred. Measuring a step must predict its memory
-// exactly.
+// Tests options that must not change a single bit: a device whose memory the host cannot access, the number
+// of threads, recomputation, and whether weight gradients are deferred. Measuring a step must predict its
+// memory exactly.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// Model settings of an experiment that loads weights: each is applied, refused, or ignored with a note, but
-// never dropped silently.
+// Tests the model settings of an experiment that loads weights: each setting is applied, refused, or ignored
+// with a note.
 #include "lm/train/settings/loaded_model.h"
 
 #include <fmt/format.h>

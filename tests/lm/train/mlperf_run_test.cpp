@@ -1,4 +1,4 @@
-// The MLPerf log of a run, compared with the requirements of MLPerf's rules (mlcommons/logging,
+// Compares the MLPerf log of a run with the requirements of MLPerf's rules (mlcommons/logging,
 // compliance_checker/training_6.1.0: common, closed_common, closed_llama31_8b, closed_gpt_oss_20b).
 #include "lm/train/mlperf_run.h"
 

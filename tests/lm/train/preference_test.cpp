@@ -1,5 +1,5 @@
-// The losses that compare texts, in training: every mesh gives the results of one device, adapters are their
-// own reference, and wrong settings are refused. tests/lm/verify compares the losses with TRL.
+// Tests the losses that compare texts, in training: every mesh gives the results of one device, adapters are
+// their own reference, and wrong settings are refused. tests/lm/verify compares the losses with TRL.
 #include "base/error.h"
 #include "lm/train/objectives/preference_rule.h"
 #include "lm/train/rank_training.h"

@@ -1,5 +1,5 @@
-// Step times by the clock of an asynchronous device. The tests include the last step before a pause, for
-// which the host waits immediately, and the first step after the pause.
+// Tests step times by the clock of an asynchronous device. The tests include the last step before a pause,
+// for which the host waits immediately, and the first step after the pause.
 #include <gtest/gtest.h>
 
 #include <atomic>

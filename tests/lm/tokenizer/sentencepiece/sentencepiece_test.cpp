@@ -1,4 +1,4 @@
-// SentencePiece models: rules that the reference models do not exercise, and invalid files.
+// Tests SentencePiece models: rules that the reference models do not exercise, and invalid files.
 #include "lm/tokenizer/sentencepiece/sentencepiece.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// tiktoken's rank files, and Megatron's JSON form of them.
+// Tests tiktoken's rank files and Megatron's JSON form of such files.
 #include "lm/tokenizer/tiktoken/tiktoken.h"
 
 #include <gmock/gmock.h>

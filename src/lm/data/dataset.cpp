@@ -100,6 +100,11 @@ class Opener {
         result[0] && !options_.data_path.empty() && holds_out(parse_blend(options_.data_path));
     std::vector<std::string> facts = held_out ? facts_on_shares(result) : std::vector<std::string>();
     if (result[0] && !options_.mock_data) add_facts_on_weights(facts);
+    for (const std::size_t split : {1, 2}) {
+      if (!result[split] || options_.mock_data) continue;
+      const std::vector<std::string>& own = *per_split[split];
+      add_fact_on_repeats(separate ? own : options_.data_path, split, separate, facts);
+    }
     return {.train = std::move(result[0]),
             .valid = std::move(result[1]),
             .test = std::move(result[2]),
@@ -211,10 +216,17 @@ class Opener {
 
   // Returns the number of samples in `epochs` passes over the training data of a path.
   double samples_in(const std::string& path, double epochs) {
+    check_length(*source(path));
+    return samples_of(path, 0, options_.data_path.empty() ? std::nullopt : std::optional(shares()), epochs);
+  }
+
+  // Returns the number of samples in `epochs` passes over a split of a path; 0 if the split has no sequence.
+  // `shares`: the split of the data; nullopt: all sequences.
+  double samples_of(const std::string& path, std::size_t split, const std::optional<std::string>& shares,
+                    double epochs) {
     const std::shared_ptr<const TokenSource> data = source(path);
-    check_length(*data);
-    const Share share =
-        share_of(*data, 0, options_.data_path.empty() ? std::nullopt : std::optional(shares()));
+    const Share share = share_of(*data, split, shares);
+    if (share.first == share.last) return 0;
     double tokens = 0;
     for (std::int64_t i = share.first; i < share.last; ++i) tokens += data->length(i);
     // The number of rows in the sample order of this many epochs (sample_order.h).
@@ -229,6 +241,21 @@ class Opener {
       const double drawn = blend.weights[i] * static_cast<double>(requested_[0]);
       facts.push_back(fmt::format("{} is read {:.3g} times, because its weight is {:.3g}", blend.paths[i],
                                   drawn / samples_in(blend.paths[i], 1), blend.weights[i]));
+    }
+  }
+
+  // Adds a fact if one evaluation draws more samples than the split's data have. `separate`: whether `list`
+  // belongs to this split only.
+  void add_fact_on_repeats(const std::vector<std::string>& list, std::size_t split, bool separate,
+                           std::vector<std::string>& facts) {
+    const std::int64_t drawn =
+        options_.test_samples > 0 ? std::min(requested_[split], options_.test_samples) : requested_[split];
+    const std::optional<std::string> divided = separate ? std::nullopt : std::optional(shares());
+    double samples = 0;
+    for (const std::string& path : parse_blend(list).paths) samples += samples_of(path, split, divided, 1);
+    if (samples < static_cast<double>(drawn)) {
+      facts.push_back(
+          describe_repeats(split == 1 ? "validation" : "test", static_cast<std::int64_t>(samples), drawn));
     }
   }
 

@@ -218,9 +218,8 @@ class PairUnits final : public PreferenceUnits {
   using PreferenceUnits::PreferenceUnits;
 
   std::string_view noun() const override { return "pairs"; }
-  std::string_view lack() const override {
-    return "have two equal answers, or an answer without tokens within seq_length,";
-  }
+  std::string_view lack() const override { return "have an answer without tokens within seq_length"; }
+  std::string_view lack_at_any_length() const override { return "have two equal answers or an empty answer"; }
   std::size_t size() const override { return texts().size() / 2; }
 
  private:

@@ -134,6 +134,15 @@ SftDataset::SftDataset(std::shared_ptr<const TrainingUnits> units, const std::ve
   if (which.empty())
     throw invalid(fmt::format("{}: this share of the data has no {}", description_, units_->noun()),
                   "increase its share: split=90,10,0 trains on 90 % and holds out 10 %");
+  if (counts_.unanswered == static_cast<std::int64_t>(which.size())) {
+    throw invalid(
+        fmt::format("{}: none of {} {} can be learned: they {}", description_, which.size(), units_->noun(),
+                    units_->lack_at_any_length()),
+        units_->has_roles()
+            ? "give each record answers with text; the chosen answer must differ from the rejected one"
+            : "give each record an answer: a message with the role assistant, a response, or "
+              "input_ids with 1 in loss_mask; 'primus data conversations' shows what is learned");
+  }
   std::int64_t shortest = std::numeric_limits<std::int64_t>::max(), longest = 0;
   for (const std::uint32_t i : which) {
     shortest = std::min(shortest, units_->tokens(i));
@@ -159,6 +168,10 @@ SftDataset::~SftDataset() = default;
 
 std::int64_t SftDataset::size() const { return std::numeric_limits<std::int64_t>::max(); }
 
+bool SftDataset::has_labels(std::uint32_t unit) const {
+  return units_->labels(unit, std::numeric_limits<std::int64_t>::max()) > 0;
+}
+
 // Returns those units that have a learned token, and counts the others.
 std::vector<std::uint32_t> SftDataset::usable(const std::vector<std::uint32_t>& which) {
   std::vector<std::uint32_t> kept;
@@ -171,7 +184,7 @@ std::vector<std::uint32_t> SftDataset::usable(const std::vector<std::uint32_t>& 
     }
     const std::int64_t labels = units_->labels(i, room());
     if (labels == 0) {
-      ++counts_.nothing_to_learn;
+      ++(has_labels(i) ? counts_.nothing_to_learn : counts_.unanswered);
       continue;
     }
     kept.push_back(i);
@@ -457,11 +470,7 @@ class SftOpener {
     auto made = make(std::move(units), members, name, part, /*shuffled=*/false, result);
     // `samples` is the number for all evaluations of a run together; the test is as long as one evaluation.
     const std::int64_t each = options_.test_samples > 0 ? std::min(samples, options_.test_samples) : samples;
-    if (made->samples() < each) {
-      result.facts.push_back(
-          fmt::format("the {} set has {} sequence{}; each evaluation draws {}, so sequences repeat", part,
-                      made->samples(), made->samples() == 1 ? "" : "s", each));
-    }
+    if (made->samples() < each) result.facts.push_back(describe_repeats(part, made->samples(), each));
     return made;
   }
 
@@ -498,6 +507,7 @@ class SftOpener {
     warn(counts.too_long,
          fmt::format("are longer than seq_length ({}) and are skipped", options_.seq_length));
     warn(counts.nothing_to_learn, fmt::format("{} and are skipped", units_->lack()));
+    warn(counts.unanswered, fmt::format("{} and are skipped", units_->lack_at_any_length()));
   }
 
   const SftOptions& options_;

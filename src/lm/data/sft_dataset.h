@@ -64,10 +64,11 @@ class SftDataset final : public Dataset {
     bool leave_out_long = false, random_fit = false;
   };
   struct Counts {
-    std::int64_t units = 0;                           // number of units that the samples contain
-    std::int64_t truncated = 0;                       // number of units that were truncated
-    std::int64_t too_long = 0, nothing_to_learn = 0;  // number of units left out because they are too long,
-                                                      // or because they have nothing to learn
+    std::int64_t units = 0;             // number of units that the samples contain
+    std::int64_t truncated = 0;         // number of units that were truncated
+    std::int64_t too_long = 0;          // number of units left out because they are too long
+    std::int64_t nothing_to_learn = 0;  // number of units left out without a label within seq_length
+    std::int64_t unanswered = 0;        // number of units left out without a label at any length
     std::int64_t tokens = 0, learned = 0;
   };
 
@@ -96,6 +97,8 @@ class SftDataset final : public Dataset {
   // Returns the number of tokens of a sample, with the label of its last input.
   std::int64_t room() const { return layout_.seq_length + 1; }
   std::vector<std::uint32_t> usable(const std::vector<std::uint32_t>& which);
+  // Returns whether the unit has a learned token if it is not truncated.
+  bool has_labels(std::uint32_t unit) const;
   void fill(const std::vector<std::uint32_t>& units);
   // Returns the index of the sample that draw number `draw` returns.
   std::size_t sample_of(std::int64_t draw) const;

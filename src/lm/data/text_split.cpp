@@ -79,6 +79,11 @@ std::string describe_held_out(const TokenSource& source, const Share& share, boo
                      test ? "the test" : "validation");
 }
 
+std::string describe_repeats(std::string_view part, std::int64_t sequences, std::int64_t drawn) {
+  return fmt::format("the {} set has {} sequence{}; each evaluation draws {}, so sequences repeat", part,
+                     sequences, sequences == 1 ? "" : "s", drawn);
+}
+
 std::string note_on_large_share(std::string_view data, const TokenSource& source, const Share& share,
                                 double wanted, std::int64_t seq_length, bool test, bool text) {
   constexpr double kTolerance = 0.1;

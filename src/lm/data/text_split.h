@@ -40,6 +40,11 @@ std::vector<Share> split_text(const TokenSource& source, std::string_view shares
 // test" if `test`.
 std::string describe_held_out(const TokenSource& source, const Share& share, bool test);
 
+// Returns a text for the log that an evaluation draws more sequences than its data have. `part`: "validation"
+// or "test". `sequences`: number of different sequences of the part. `drawn`: number of sequences of one
+// evaluation, which is larger.
+std::string describe_repeats(std::string_view part, std::int64_t sequences, std::int64_t drawn);
+
 // Returns the warning for a share of validation or test data that exceeds `wanted` (a fraction of all
 // tokens) by more than a tenth of all tokens; "" if the share is smaller. The warning states the reason and
 // the remedies. `data`, `text`: as for nothing_to_hold_out().

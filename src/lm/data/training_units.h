@@ -33,8 +33,10 @@ class TrainingUnits {
   virtual const TokenizedConversations& texts() const = 0;
   // Returns the plural of a unit, for messages: "conversations".
   virtual std::string_view noun() const = 0;
-  // Returns why units are left out, for messages: "have no answer tokens within seq_length".
+  // Returns why units are left out, for messages. `lack`: units that have no label within seq_length.
+  // `lack_at_any_length`: units that have no label even if they are not truncated.
   virtual std::string_view lack() const { return "have no answer tokens within seq_length"; }
+  virtual std::string_view lack_at_any_length() const { return "have no answer"; }
   virtual std::size_t size() const = 0;
   // Returns the number of tokens of a unit before truncation.
   virtual std::int64_t tokens(std::size_t unit) const = 0;

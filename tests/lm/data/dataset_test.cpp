@@ -514,6 +514,27 @@ TEST_F(OpenDatasets, SeparatePathsForEachSplit) {
   EXPECT_THAT(error(), HasSubstr("validation or test data is given, but no training data"));
 }
 
+// The log states that an evaluation repeats sequences, as for fine-tuning.
+TEST_F(OpenDatasets, RepeatedSequencesOfAnEvaluationAreStated) {
+  use(std::vector<Tokens>(20, Tokens(17, 1)));
+  options_.split = "80,10,10";  // two sequences of 17 tokens each: two samples of 16
+  options_.valid_samples = 20;
+  options_.test_samples = 2;
+  EXPECT_THAT(open().facts, testing::IsEmpty());
+  options_.test_samples = 5;
+  EXPECT_THAT(
+      open().facts,
+      testing::ElementsAre("the validation set has 2 sequences; each evaluation draws 5, so sequences repeat",
+                           "the test set has 2 sequences; each evaluation draws 5, so sequences repeat"));
+  options_.split.reset();
+  options_.data_path.clear();
+  options_.train_data_path = {folder_.write("t.txt", some_text(50))};
+  options_.valid_data_path = {folder_.write("v.txt", std::string(60, 'v'))};
+  EXPECT_THAT(open().facts,
+              testing::ElementsAre(
+                  "the validation set has 3 sequences; each evaluation draws 5, so sequences repeat"));
+}
+
 // A share of 0 means that the set does not exist, as in Megatron-LM.
 TEST_F(OpenDatasets, AShareOfZeroGivesNoDataSet) {
   use(std::vector<Tokens>(20, Tokens(100, 1)));

@@ -154,16 +154,17 @@ TEST_F(SftData, LongConversationsLoseTheirEnd) {
   EXPECT_THAT(tokens_of(*data.train, 1), ElementsAre(6, 7, 8, 9)) << "the last token is only a label";
   EXPECT_THAT(data.notes,
               ElementsAre(HasSubstr("1 conversations are longer than seq_length (3) and are truncated"),
-                          HasSubstr("2 conversations have no answer tokens within seq_length")));
+                          HasSubstr("1 conversations have no answer tokens within seq_length"),
+                          HasSubstr("1 conversations have no answer and are skipped")));
   options.inline_bos = true;
   options.seq_length = 4;  // five tokens fit: the last is only a label
-  EXPECT_THAT(open(options).notes, SizeIs(1));
+  EXPECT_THAT(open(options).notes, ElementsAre(HasSubstr("1 conversations have no answer and")));
   options.seq_length = 3;
   EXPECT_THAT(open(options).notes,
               Contains(HasSubstr("2 conversations are longer than seq_length (3) and are skipped")));
   options.seq_length = 1;
   options.inline_bos = false;
-  EXPECT_THAT(open(options).notes, Contains(HasSubstr("3 conversations have no answer tokens")));
+  EXPECT_THAT(open(options).notes, Contains(HasSubstr("2 conversations have no answer tokens")));
   options.dataset = folder_.write("b.jsonl", R"({"prompt": "a", "response": ""})");
   EXPECT_THAT(error_of([&] { open(options); }),
               HasSubstr("none of 1 conversations has answer tokens within seq_length (1 tokens); they have"));
@@ -269,8 +270,21 @@ TEST_F(SftData, ConversationsWithoutLossAreNotHeldOut) {
     EXPECT_THAT(data.facts, ElementsAre(HasSubstr("(train): 8 conversations"), HasSubstr("1 conversations"),
                                         HasSubstr("1 conversations")))
         << options.seed;
-    EXPECT_THAT(data.notes, ElementsAre(HasSubstr("10 conversations have no answer tokens")));
+    EXPECT_THAT(data.notes, ElementsAre(HasSubstr("10 conversations have no answer and")));
   }
+}
+
+// A longer seq_length does not help records without an answer, so the error does not suggest one.
+TEST_F(SftData, RecordsWithoutAnAnswerAreNamed) {
+  const std::string question = R"({"messages": [{"role": "user", "content": "a"}]})",
+                    masked = R"({"input_ids": [1, 2, 3], "loss_mask": [0, 0, 0]})",
+                    answered = R"({"prompt": "a", "response": "b"})";
+  SftOptions options{.dataset = folder_.write("none.jsonl", question + "\n" + masked), .seq_length = 64};
+  const std::string error = error_of([&] { open(options); });
+  EXPECT_THAT(error, HasSubstr("none of 2 conversations can be learned: they have no answer"));
+  EXPECT_THAT(error, Not(HasSubstr("within seq_length")));
+  options.dataset = folder_.write("some.jsonl", question + "\n" + answered);
+  EXPECT_THAT(open(options).notes, Contains(HasSubstr("1 conversations have no answer and are skipped")));
 }
 
 TEST_F(SftData, FoldersContainSplits) {

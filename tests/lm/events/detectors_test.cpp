@@ -191,6 +191,14 @@ TEST(Detectors, AnInitialGradientNormIsNoSpike) {
   EXPECT_THAT(memorized(20), ElementsAre("gradient_spike@150"));
 }
 
+// Weights that are all 0 have gradients of 0. The warning comes once.
+TEST(Detectors, AModelWithoutGradientsIsReported) {
+  EXPECT_THAT(reported(50, [](std::int64_t i) { return step(i, 5.5, 0); }), ElementsAre("zero_gradients@2"));
+  EXPECT_THAT(reported(50, [](std::int64_t i) { return step(i, 5.5, i % 2 == 0 ? 0 : 1); }), IsEmpty());
+  // Equal rewards give a loss of 0, which has no gradient.
+  EXPECT_THAT(reported(50, [](std::int64_t i) { return step(i, 0, 0); }), IsEmpty());
+}
+
 TEST(Detectors, DoubledStepTimesAreReported) {
   EXPECT_THAT(reported(100, [](std::int64_t i) { return step(i, 3, 1, i <= 51 ? 1.0 : 2.1); }),
               ElementsAre("slow_steps@61"));

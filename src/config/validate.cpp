@@ -121,10 +121,24 @@ class Validator {
 
   // Reports learning rates that leave the weights unchanged.
   void rates() {
-    constexpr double kTooSmallRate = 1e-10, kTooSmallNorm = 1e-6;
-    if (config_.train_iters == 0) return;
+    // AdamW changes a weight by about lr in a step. Usual weights are near kUsualWeight, where half the
+    // distance between two fp32 numbers is 9e-10. kTooSmallSum is less than a hundredth of the distance
+    // between two bf16 numbers there, and only rates below kSmallRate count, so that short tests with usual
+    // rates give no warning.
+    constexpr double kUsualWeight = 0.02, kTooSmallRate = 2e-9, kSmallRate = 1e-7, kTooSmallSum = 1e-6,
+                     kTooSmallNorm = 1e-6;
+    constexpr std::string_view kRemedy =
+        "set lr higher (usual: 1e-5 for fine-tuning to 1e-3 for small models)";
+    if (config_.train_iters == 0 && !length_is_open(config_)) return;
+    const double sum = config_.lr * static_cast<double>(config_.train_iters);
     if (config_.lr < kTooSmallRate) {
-      warn("lr", fmt::format("lr is {}: steps of this size are too small to change the weights", config_.lr));
+      warn("lr", fmt::format("lr is {}: steps of this size are too small to change the weights, which are "
+                             "usually near {}; {}",
+                             config_.lr, kUsualWeight, kRemedy));
+    } else if (config_.lr < kSmallRate && config_.train_iters > 0 && sum < kTooSmallSum) {
+      warn("lr", fmt::format("lr is {}: {} steps of this size change a weight by at most about {:.1e}, and "
+                             "weights are usually near {}, so the model hardly learns; {}",
+                             config_.lr, config_.train_iters, sum, kUsualWeight, kRemedy));
     }
     if (config_.clip_grad > 0 && config_.clip_grad < kTooSmallNorm) {
       warn("clip_grad",
@@ -460,6 +474,14 @@ class Validator {
       warn("finetune",
            "finetune starts from the weights of load, but load is not set: the model starts with random "
            "weights");
+    }
+    // Experiments of AMD Primus often contain finetune: false without load, so only the command line counts.
+    if (!config_.finetune && !config_.load &&
+        experiment_.provenance_of("finetune").layer == Layer::kCommandLine) {
+      warn("finetune",
+           "finetune: false has no effect without load: it continues from the optimizer states and the step "
+           "of "
+           "the checkpoint that load names; set load, or omit finetune");
     }
     const bool text = stage_of(config_).material == Material::kText;
     if (!text) {

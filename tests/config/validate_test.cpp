@@ -138,12 +138,34 @@ TEST(Validate, KeysWithoutEffectGiveAWarning) {
             Warnings{"command line: finetune starts from the weights of load, but load is not set: the model "
                      "starts with random weights"});
   EXPECT_EQ(warnings({"finetune=true", "load=model"}), Warnings{});
+  EXPECT_EQ(warnings({"finetune=false"}),
+            Warnings{"command line: finetune: false has no effect without load: it continues from the "
+                     "optimizer states and the step of the checkpoint that load names; set load, or omit "
+                     "finetune"});
+  EXPECT_EQ(warnings({"finetune=false", "load=model"}), Warnings{});
   // Keys with their default or derived value give no warning.
   EXPECT_EQ(warnings({"kv_lora_rank=32", "beta_slow=1", "num_query_groups=4", "kv_channels=16",
                       "multi_latent_attention=true"}),
             Warnings{});
   const Experiment said = load_text(experiment_text(""), {"multi_latent_attention=true"});
   EXPECT_EQ(load_text(to_yaml(said), {}).warnings, Warnings{});
+}
+
+// AdamW changes a weight by about lr in a step. A usual rate in a short test gives no warning.
+TEST(Validate, RatesThatHardlyChangeTheWeightsGiveAWarning) {
+  const auto warnings = [](const std::vector<std::string>& arguments) {
+    return load_text(experiment_text(""), arguments).warnings;
+  };
+  const auto about = [](const std::string& text) {
+    return ::testing::ElementsAre(::testing::HasSubstr(text));
+  };
+  EXPECT_THAT(warnings({"lr=1e-9", "train_iters=100000"}), about("too small to change the weights"));
+  EXPECT_THAT(warnings({"lr=1e-9", "train_epochs=3", "data_path=[a]", "mock_data=false"}),
+              about("too small to change the weights"));
+  EXPECT_THAT(warnings({"lr=5e-9", "train_iters=100"}),
+              about("100 steps of this size change a weight by at most about 5.0e-07"));
+  EXPECT_THAT(warnings({"lr=5e-9", "train_iters=100000"}), ::testing::IsEmpty());
+  EXPECT_THAT(warnings({"lr=1e-5", "train_iters=1"}), ::testing::IsEmpty());
 }
 
 TEST(Validate, KeysOfAnotherChoiceGiveAWarning) {

@@ -31,12 +31,30 @@ constexpr auto kExpertLatents = std::to_array<std::string_view>({"latent_moe_use
 constexpr auto kHeads =
     std::to_array<std::string_view>({"group_query_attention", "num_query_groups", "kv_channels"});
 
+constexpr auto kWindows = std::to_array<std::string_view>({"window_size", "window_attn_skip_freq"});
+constexpr auto kRotation = std::to_array<std::string_view>({"rotary_base"});
+
+// Returns whether a layer rotates queries and keys by their positions.
+bool rotates(const ModelConfig& c) {
+  for (std::int64_t layer = 0; layer < c.layers; ++layer) {
+    const LayerSpec& spec = c.spec(layer);
+    const Keeps keeps = spec.attention->keeps;
+    const bool attends = keeps == Keeps::kKeys || keeps == Keeps::kPooled ||
+                         (keeps == Keeps::kLatents && !c.attention.latent.nope);
+    if (attends && spec.rope) return true;
+  }
+  return false;
+}
+
 const auto kConditions = std::to_array<Condition>({
     {[](const ModelConfig& c) { return c.hyper.streams > 1; }, "with hc_mult", kStreams},
     {[](const ModelConfig& c) { return c.moe.experts > 0; }, "with num_experts", kExperts},
     {[](const ModelConfig& c) { return c.moe.latent > 0; }, "with routed_expert_hidden_size", kExpertLatents},
     {[](const ModelConfig& c) { return !c.any_keeps(Keeps::kLatents); },
      "without multi_latent_attention, which has separate head dimensions", kHeads},
+    {[](const ModelConfig& c) { return !c.any_keeps(Keeps::kPooled); },
+     "without compress_ratios, whose window is attn_sliding_window", kWindows},
+    {rotates, "with layers that rotate queries and keys by their positions", kRotation},
 });
 
 bool reads(const LayerKind& kind, std::string_view key) {

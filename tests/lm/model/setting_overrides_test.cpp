@@ -112,7 +112,9 @@ TEST(SettingOverrides, AreAcceptedOrRefusedOnEveryMixture) {
       {"gpt_oss", "use_sink_attention"}};  // always has sinks
   int settings = 0;
   for (const char* preset : {"llama4_17B16E", "llama4_17B128E", "mixtral_8x7B_v0.1", "qwen3_30B_A3B",
-                             "deepseek_v2_lite", "deepseek_v2", "deepseek_v3", "kimi_k2", "gpt_oss_20B"}) {
+                             "deepseek_v2_lite", "deepseek_v2", "deepseek_v3", "kimi_k2", "gpt_oss_20B",
+                             "kimi_linear_48B_A3B", "kimi_k3", "deepseek_v4_flash", "deepseek_v3.2", "glm4.5",
+                             "lfm2_8B_A1B", "qwen3_5_35B_A3B", "minimax_m2.5", "granite3.1_3B_A800M"}) {
     config::Experiment plain = experiment(preset, {});
     const ModelConfig original = model_config_of(plain, std::nullopt, families, &plain.warnings);
     EXPECT_EQ(plain.warnings, std::vector<std::string>{});
@@ -209,6 +211,13 @@ TEST(SettingOverrides, KeysOfOtherKindsOfLayersAreNamed) {
   EXPECT_EQ(warnings("deepseek_v3", {"num_query_groups=2"}), heads);
   EXPECT_EQ(warnings("kimi_linear_48B_A3B", {"num_query_groups=2"}), heads);  // its switch is ignored
   EXPECT_EQ(warnings("kimi_linear_48B_A3B", {"kv_lora_rank=64"}), Warnings{});
+  EXPECT_EQ(
+      warnings("kimi_linear_48B_A3B", {"rotary_base=500000"}),
+      Warnings{"command line: rotary_base has an effect only with layers that rotate queries and keys by "
+               "their positions"});
+  EXPECT_EQ(warnings("deepseek_v4_flash", {"window_size=[64, 0]"}),
+            Warnings{"command line: window_size has an effect only without compress_ratios, whose window is "
+                     "attn_sliding_window"});
 }
 
 // Changing a width that no layer uses gives a warning.

@@ -772,6 +772,32 @@ TEST_F(QuickstartTest, TrainsOnAFewKilobytes) {
   EXPECT_THAT(small.out, HasSubstr("/quickstart/checkpoints/iter_0000002 directly"));
 }
 
+// The experiment file has absolute paths, which are corrected in the new place.
+TEST_F(QuickstartTest, ContinuesInAMovedFolder) {
+  const std::filesystem::path root = folder_.path().string();
+  std::filesystem::create_directory(root / "old");
+  std::filesystem::copy(root / "my text.txt", root / "old/text.txt");
+  const auto start = [&](const char* in, std::vector<std::string> more) {
+    more.insert(more.begin(), {"quickstart", "--workspace", "out", "--json"});
+    return run_program(more, {.folder = (root / in).string()});
+  };
+  const ProgramResult first = start("old", {"--text", "text.txt", "--steps", "2"});
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  std::filesystem::rename(root / "old", root / "new");
+  const ProgramResult lost = start("new", {});
+  EXPECT_EQ(lost.exit_code, 2);
+  EXPECT_THAT(lost.err,
+              AllOf(HasSubstr("old/text.txt"), HasSubstr("does not exist"), HasSubstr("--text FILE")));
+  const ProgramResult moved = start("new", {"--text", "text.txt"});
+  ASSERT_EQ(moved.exit_code, 0) << moved.err;
+  const json report = json::parse(moved.out);
+  EXPECT_EQ(report.at("last_step"), 2);
+  const std::string experiment = read_file(root / "new" / report.at("config").get<std::string>());
+  EXPECT_THAT(experiment, ::testing::Not(HasSubstr((root / "old").string())));
+  EXPECT_FALSE(std::filesystem::exists(root / "old"));
+  EXPECT_EQ(start("new", {}).exit_code, 0);
+}
+
 TEST_F(QuickstartTest, OptionsWithoutEffectAreRefused) {
   const ProgramResult first = quickstart({"--text", "my text.txt", "--steps", "3", "--json"});
   ASSERT_EQ(first.exit_code, 0) << first.err;

@@ -77,6 +77,7 @@ class Quickstart final : public Command {
           "continue it");
     }
 
+    follow_move(folder, file, console);
     const config::Experiment experiment = config::load_experiment(file);
     const TrainingSummary summary = train(experiment, folder, console);
     const std::string text =
@@ -134,7 +135,10 @@ class Quickstart final : public Command {
   std::string_view other_option(const Path& file, const Console& console) const {
     if (!text_ && !steps_ && !seconds_) return "";
     const config::Experiment begun = config::load_experiment(file);
-    if (text_ && std::vector{absolute_path(*text_)} != begun.trainer->data_path) return "--text";
+    // If the recorded text no longer exists, --text gives its new place (follow_move).
+    const std::vector<std::string>& recorded = begun.trainer->data_path;
+    const bool there = recorded.size() != 1 || Env::posix().status(recorded.front());
+    if (text_ && there && std::vector{absolute_path(*text_)} != recorded) return "--text";
     if (steps_ && *steps_ != begun.trainer->train_iters) return "--steps";
     if (seconds_) {
       say(console,
@@ -143,6 +147,45 @@ class Quickstart final : public Command {
                       begun.trainer->train_iters));
     }
     return "";
+  }
+
+  // Corrects the paths in the experiment file of a folder that was moved or renamed: the workspace, the
+  // folder's tokenizer and token cache, and a text that no longer exists. Throws if that text is not found.
+  void follow_move(const RunFolder& folder, const Path& file, const Console& console) const {
+    const config::Experiment recorded = config::load_experiment(file);
+    const config::TrainerConfig& c = recorded.trainer;
+    std::string text = read_file(file);
+    bool changed = false;
+    // Replaces a value as experiment_text() writes it. A line that the user wrote differently stays.
+    const auto replace = [&](const std::string& key, const std::string& before, const std::string& now) {
+      const std::string line = fmt::format("{}: {}\n", key, before);
+      const std::size_t at = text.find(line);
+      if (before == now || at == std::string::npos) return;
+      text.replace(at, line.size(), fmt::format("{}: {}\n", key, now));
+      changed = true;
+    };
+    const Path root = absolute_path(folder.root());
+    const auto was_written = [](const std::optional<std::string>& path, const char* name) {
+      return path && Path(*path).filename() == name && Path(*path).is_absolute();
+    };
+    if (recorded.exp_name == "quickstart" && absolute_path(recorded.output_dir()) != root.string())
+      replace("workspace", quoted(recorded.workspace), quoted(workspace_));
+    if (was_written(c.tokenizer_model, "tokenizer") && Env::posix().status(root / "tokenizer"))
+      replace("tokenizer_model", quoted(*c.tokenizer_model), quoted((root / "tokenizer").string()));
+    if (was_written(c.data_cache_path, "data"))
+      replace("data_cache_path", quoted(*c.data_cache_path), quoted((root / "data").string()));
+    if (c.data_path.size() == 1 && !Env::posix().status(c.data_path.front())) {
+      const std::string& lost = c.data_path.front();
+      if (!text_ && Path(lost).filename() != prepared_text().filename()) {
+        throw invalid(
+            fmt::format("'{}', the text of this quickstart, does not exist ({})", lost, file.string()),
+            "name its new place with --text FILE, or train anew with --again --text FILE");
+      }
+      replace("data_path", fmt::format("[{}]", quoted(lost)), fmt::format("[{}]", quoted(find_text())));
+    }
+    if (!changed) return;
+    write_file_atomic(file, text);
+    say(console, fmt::format("Moved      the paths in {} are corrected\n", file.string()));
   }
 
   // Renames the folder of an earlier run, so that the earlier run survives even if the new run fails.
@@ -160,6 +203,12 @@ class Quickstart final : public Command {
     if (!json_) console.print(text);
   }
 
+  // Returns the place of the text that quickstart.sh prepares, next to the program's folder.
+  static Path prepared_text() {
+    const Path program = std::filesystem::read_symlink("/proc/self/exe");
+    return program.parent_path().parent_path() / "quickstart" / "kjv.txt";
+  }
+
   std::string find_text() const {
     if (text_) {
       const auto status = Env::posix().status(*text_);
@@ -170,9 +219,7 @@ class Quickstart final : public Command {
       }
       return absolute_path(*text_);
     }
-    // quickstart.sh puts the corpus next to the program's folder.
-    const Path program = std::filesystem::read_symlink("/proc/self/exe");
-    const Path prepared = program.parent_path().parent_path() / "quickstart" / "kjv.txt";
+    const Path prepared = prepared_text();
     if (!Env::posix().status(prepared)) {
       throw invalid(
           "there is no text to train on",

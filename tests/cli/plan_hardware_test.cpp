@@ -83,6 +83,16 @@ TEST_F(PlanHardware, ReadsYourOwnProfiles) {
   const ProgramResult small = plan(experiment, {"--hardware", own});
   EXPECT_EQ(small.exit_code, 1);
   EXPECT_THAT(small.out, HasSubstr("of Tiny"));
+  // The plan states how many GPUs share a host.
+  const auto hosts = [&](const std::string& numbers, const std::vector<std::string>& more) {
+    write_file(own, text + "memory_gib: 80\nlink_gbs: 400\nnetwork_gbs: 50\n" + numbers);
+    std::vector<std::string> words{"--hardware", own, "--world", "8"};
+    words.insert(words.end(), more.begin(), more.end());
+    return plan(experiment, words).out;
+  };
+  EXPECT_THAT(hosts("", {}), HasSubstr("8 with 1 GPU each (gpus_per_host of the hardware file, 1 if absent"));
+  EXPECT_THAT(hosts("gpus_per_host: 4\n", {}), HasSubstr("2 with 4 GPUs each (gpus_per_host"));
+  EXPECT_THAT(hosts("gpus_per_host: 8\n", {"--nnodes", "4"}), HasSubstr("4 with 2 GPUs each"));
   write_file(own, text);
   const ProgramResult without = plan(experiment, {"--hardware", own});
   EXPECT_EQ(without.exit_code, 2);

@@ -191,6 +191,16 @@ std::string hardware_text(const TrainingForecast& f) {
   return text;
 }
 
+// Returns how the ranks are assumed to share hosts: within a host, they communicate through faster links.
+std::string hosts_text(const TrainingForecast& f) {
+  if (f.world == 1) return "";
+  const int each = std::clamp(static_cast<int>(f.hardware->profile->gpus_per_host), 1, f.world);
+  const int hosts = (f.world + each - 1) / each;
+  return fmt::format("  {:<20}{} with {} each ({})\n", "hosts, assumed", hosts,
+                     each == 1 ? "1 GPU" : fmt::format("{} GPUs", each),
+                     "gpus_per_host of the hardware file, 1 if absent, or --nnodes");
+}
+
 // Returns the estimated times. `open`: the number of steps is unknown.
 std::string time_text(const TrainingForecast& f, bool open) {
   const HardwarePlan& plan = *f.hardware;
@@ -207,7 +217,7 @@ std::string time_text(const TrainingForecast& f, bool open) {
   text += fmt::format("  {:<20}{:g} TFLOP/s in bf16, of which steps reach {:.0f} %; memory {:g} GB/s", "by",
                       h.peak_tflops, 100 * h.step_share, h.peak_memory);
   if (f.world > 1) text += fmt::format("; links {:g} GB/s, network {:g} GB/s", h.link, h.network);
-  return text + "\n";
+  return text + "\n" + hosts_text(f);
 }
 
 }  // namespace

@@ -134,7 +134,15 @@ class Train : public Command {
       return run_external(experiment, external_options(experiment), console);
     }
     refuse_backend_path();
-    if (dry_run_) hardware_.apply(experiment, experiment_.file(), console);
+    if (dry_run_) {
+      hardware_.apply(experiment, experiment_.file(), console);
+      if (experiment.hardware && ranks_.nodes() > 1) {
+        // --nnodes decides how many ranks share a host.
+        config::Hardware hardware = *experiment.hardware;
+        hardware.gpus_per_host = static_cast<double>(world / ranks_.nodes());
+        experiment.hardware = std::make_shared<const config::Hardware>(std::move(hardware));
+      }
+    }
     if (fit_ || fit_memory_) experiment = fitted(experiment, place, world, console);
     if (dry_run_) {
       if (place && place->rank != 0) return 0;  // only rank 0 prints the forecast

@@ -168,6 +168,10 @@ TEST_F(FirstHour, RanksThatAreStartedHereWarnOnce) {
   const std::size_t first = result.err.find(kWarning);
   ASSERT_NE(first, std::string::npos) << result.err;
   EXPECT_EQ(result.err.find(kWarning, first + 1), std::string::npos) << result.err;
+  // srun and torchrun show the output of every rank, so other ranks print no warning.
+  const Path other =
+      test::run_folder(folder_.path(), "warned") / "logs" / "pre_trainer" / "rank-1" / "output.log";
+  EXPECT_THAT(read_file(other), AllOf(Not(HasSubstr(kWarning)), Not(HasSubstr("WARNING"))));
 }
 
 TEST_F(FirstHour, EpochsTokensAndMinutesBecomeSteps) {

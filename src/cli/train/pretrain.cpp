@@ -127,7 +127,9 @@ class Train : public Command {
     config::Experiment experiment = dry_run_ ? experiment_to_plan(world, console) : experiment_.read(world);
     // Native ranks that this process starts load the experiment again, and rank 0 prints its warnings.
     const bool starts_ranks = !place && !dry_run_ && ranks_.several();
-    if (experiment.framework != "native" || !starts_ranks) ExperimentArguments::announce(experiment, console);
+    const bool is_first = !place || place->rank == 0;  // the warnings are the same on all ranks
+    if (is_first && (experiment.framework != "native" || !starts_ranks))
+      ExperimentArguments::announce(experiment, console);
     check_stage(experiment);
     if (experiment.framework != "native") {
       if (export_ && !place) export_to(*export_, experiment, world, console);

@@ -64,6 +64,7 @@ void open_run_data(RunPlan& plan) {
 }
 
 void log_run_data(const RunPlan& plan, const std::vector<std::string>& facts) {
+  if (!plan.ranks.first()) return;  // the data are the same on all ranks
   for (const auto& notes : {plan.tokenizer->notes(), plan.model_notes, plan.datasets.notes}) {
     for (const std::string& note : notes) plan.log.warning("{}", note);
   }

@@ -11,7 +11,7 @@ namespace primus {
 // Sets RunPlan::cyclic_order and RunPlan::datasets. Throws if ranks have different data. All ranks must call
 // it.
 void open_run_data(RunPlan& plan);
-// Logs which data and which tokenizer the run uses. `facts`: sentences from the plan of the objective.
+// Logs on rank 0 which data and which tokenizer the run uses. `facts`: sentences from the objective's plan.
 void log_run_data(const RunPlan& plan, const std::vector<std::string>& facts);
 
 }  // namespace primus

@@ -135,6 +135,7 @@ double RunLength::schedule_position(const Evaluator& evaluator) {
 }
 
 void RunLength::warn_of_few_steps() const {
+  if (!plan_.ranks.first()) return;
   constexpr std::int64_t kFewSteps = 20;
   if (progress_.iteration == 0 && progress_.last_iteration == 1 && plan_.schedule.learning_rate(0) == 0) {
     plan_.log.warning(

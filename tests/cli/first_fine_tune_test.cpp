@@ -294,6 +294,29 @@ TEST_F(FirstFineTune, AContinuedRunEvaluatesAddedValidationData) {
   EXPECT_THAT(resumed.err, AllOf(HasSubstr("(validation): 1 conversations"), Not(HasSubstr("eval_iters=0"))));
 }
 
+// A finished run counts its length in epochs, so more chats alone give it no further step. The message gives
+// the setting that trains on them.
+TEST_F(FirstFineTune, AFinishedRunNamesTheLengthThatTrainsOnMoreChats) {
+  const std::string chats = read_file(folder_->path() / "chats.jsonl");
+  write("later.jsonl", chats);
+  std::vector<std::string> settings = {"train_epochs=1", "global_batch_size=40"};
+  const ProgramResult begun = tune("finished", settings, "later.jsonl");
+  ASSERT_EQ(begun.exit_code, 0) << begun.err;
+  const std::size_t line = chats.find('\n') + 1;
+  write("later.jsonl", chats + chats.substr(0, line));
+  settings.emplace_back("allow_data_change=true");
+  const ProgramResult again = tune("finished", settings, "later.jsonl");
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_THAT(again.out,
+              AllOf(HasSubstr("later.jsonl' has changed, which does not change a finished run: 1 epochs "
+                              "of the data are "),
+                    HasSubstr("or train this run longer, on the present data (train_epochs=..., above 1)")));
+  settings.front() = "train_epochs=2";
+  const ProgramResult longer = tune("finished", settings, "later.jsonl");
+  ASSERT_EQ(longer.exit_code, 0) << longer.err;
+  EXPECT_THAT(longer.out, Not(HasSubstr("nothing left to do")));
+}
+
 // More chats in the same file: the run keeps the seq_length that was chosen at its start, so the error names
 // the chats. If the change is permitted, warnings say what changed.
 TEST_F(FirstFineTune, MoreChatsAreNamedAndNotTheChosenLength) {

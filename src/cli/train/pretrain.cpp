@@ -483,12 +483,12 @@ class Train : public Command {
                          human_duration(s.seconds));
     }
     if (!s.unused_changes.empty()) {
-      text += fmt::format("{}, which does not change a finished run\n", fmt::join(s.unused_changes, "; ")) +
+      text += fmt::format("{}, which does not change a finished run: {}\n", fmt::join(s.unused_changes, "; "),
+                          s.length) +
               fmt::format(
                   "choose another name for a new run (exp_name=...; load={} starts it from these weights), "
-                  "or train "
-                  "this run longer (train_iters=..., above {})\n",
-                  s.checkpoint.value_or("CHECKPOINT"), s.last_step);
+                  "or train this run longer, on the present data ({})\n",
+                  s.checkpoint.value_or("CHECKPOINT"), s.longer);
     }
     if (s.validation_loss) text += fmt::format("validation loss {:.4f}\n", drop_nan_sign(*s.validation_loss));
     if (s.test_loss) text += fmt::format("test loss {:.4f}\n", drop_nan_sign(*s.test_loss));

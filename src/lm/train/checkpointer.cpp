@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -298,7 +299,11 @@ void Checkpointer::log_changes(bool over) {
     // The data order depends on the weights of a blend, but the fingerprint does not.
     const bool renamed = names_data && state.data && data && !has_other_data(state, data) && before &&
                          weights_of(before->trainer) == weights_of(plan_.c);
-    bool keeps = renamed || plan_.objective->keeps_order(change.key) ||
+    constexpr auto kOfTokenizer =
+        std::to_array<std::string_view>({"tokenizer_model", "tokenizer_type", "vocab_file", "merge_file"});
+    const bool moved_tokenizer = std::ranges::find(kOfTokenizer, change.key) != kOfTokenizer.end() &&
+                                 state.tokenizer && !has_other_tokenizer(state, plan_.tokenizer_identity());
+    bool keeps = renamed || moved_tokenizer || plan_.objective->keeps_order(change.key) ||
                  (progress_.clock && change.key == "train_minutes" && state.clock);
     if (change.moves_data && !keeps && change.key.starts_with("train_") && !names_data) {
       // The comparison opens the data of the former length, so only one rank makes the comparison and logs
@@ -318,6 +323,8 @@ void Checkpointer::log_changes(bool over) {
         : plan_.log.info("{}", text);
   }
   if (!over) log_rate(state, changes);
+  if (over && has_other_data(state, data) && state.data->name == data->name)
+    progress_.rule_changes.push_back(fmt::format("the content of '{}' has changed", data->name));
 }
 
 // Logs a note if the run that `load` names has newer checkpoints than the start of this run.

@@ -350,6 +350,15 @@ constexpr std::string_view kAllowData = "allow_data_change";
 }  // namespace
 
 void ChangedData::refuse(std::string_view key, std::string_view what) const {
+  if (other_tokenizer && before.name == now.name) {
+    const std::string folder = checkpoint.folder().string();
+    throw experiment.error_for(
+        key,
+        fmt::format("'{}' was trained with other tokens of '{}', because the tokenizer has changed; whether "
+                    "the content of '{}' has also changed is unknown",
+                    folder, now.name, now.name),
+        hint_of_change(folder, kAllowData));
+  }
   refuse_input(experiment, checkpoint.folder().string(), key, what, before, now, kAllowData);
 }
 
@@ -375,7 +384,8 @@ std::vector<std::string> compare_inputs(const CheckpointReader& checkpoint, cons
       warnings.push_back(fmt::format("{}; {} permits the change", error.what(), permission));
     }
   };
-  if (state.tokenizer && !make_same_ids(state.tokenizer->fingerprint, tokenizer.fingerprint)) {
+  const bool other_tokenizer = has_other_tokenizer(state, tokenizer);
+  if (other_tokenizer) {
     constexpr std::string_view kAllowTokenizer = "allow_tokenizer_change";
     compare(c.allow_tokenizer_change, kAllowTokenizer, [&] {
       refuse_input(experiment, checkpoint.folder().string(),
@@ -389,10 +399,15 @@ std::vector<std::string> compare_inputs(const CheckpointReader& checkpoint, cons
                                            .state = state,
                                            .experiment = experiment,
                                            .before = *state.data,
-                                           .now = *data});
+                                           .now = *data,
+                                           .other_tokenizer = other_tokenizer});
     });
   }
   return warnings;
+}
+
+bool has_other_tokenizer(const TrainerState& state, const InputIdentity& tokenizer) {
+  return state.tokenizer && !make_same_ids(state.tokenizer->fingerprint, tokenizer.fingerprint);
 }
 
 bool has_other_data(const TrainerState& state, const std::optional<InputIdentity>& data) {

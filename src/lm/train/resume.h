@@ -81,6 +81,7 @@ struct ChangedData {
   const TrainerState& state;
   const config::Experiment& experiment;
   InputIdentity before, now;
+  bool other_tokenizer = false;  // whether the tokenizer differs, too; the same text then has other tokens
 
   // Throws the error "'runs/x/iter_10' was trained with another <what>: ...", at `key`.
   [[noreturn]] void refuse(std::string_view key, std::string_view what) const;
@@ -94,6 +95,9 @@ struct ChangedData {
 std::vector<std::string> compare_inputs(const CheckpointReader& checkpoint, const TrainerState& state,
                                         const config::Experiment& experiment, const InputIdentity& tokenizer,
                                         const std::optional<InputIdentity>& data);
+// Returns whether `tokenizer` gives other ids than the tokenizer with which the checkpoint was trained.
+// Returns false if the checkpoint's tokenizer is unknown.
+bool has_other_tokenizer(const TrainerState& state, const InputIdentity& tokenizer);
 // Returns whether `data` are not the data with which the checkpoint was trained. Returns false if one of the
 // two is unknown.
 bool has_other_data(const TrainerState& state, const std::optional<InputIdentity>& data);

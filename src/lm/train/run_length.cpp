@@ -134,6 +134,29 @@ double RunLength::schedule_position(const Evaluator& evaluator) {
   return taken.position;
 }
 
+void RunLength::describe(TrainingSummary& summary) const {
+  const std::int64_t steps = progress_.iteration;
+  if (plan_.c.train_epochs) {
+    // An epoch of changed data has another number of steps, so a few more epochs may still be too few.
+    const double reached = *plan_.c.train_epochs * static_cast<double>(steps) /
+                           static_cast<double>(std::max<std::int64_t>(plan_.c.train_iters, 1));
+    const double epochs = std::ceil(std::max(reached, *plan_.c.train_epochs));
+    summary.length = fmt::format("{} epochs of the data are {} steps, and {} steps are trained",
+                                 *plan_.c.train_epochs, plan_.c.train_iters, steps);
+    summary.longer = fmt::format("train_epochs=..., above {}", epochs);
+  } else if (plan_.c.train_tokens) {
+    summary.length = fmt::format("train_tokens is {}", *plan_.c.train_tokens);
+    summary.longer =
+        fmt::format("train_tokens=..., above {}", steps * plan_.c.global_batch_size * plan_.c.seq_length);
+  } else if (plan_.c.train_minutes) {
+    summary.length = fmt::format("train_minutes is {}", *plan_.c.train_minutes);
+    summary.longer = fmt::format("train_minutes=..., above {}", *plan_.c.train_minutes);
+  } else {
+    summary.length = fmt::format("train_iters is {}, and {} steps are trained", plan_.c.train_iters, steps);
+    summary.longer = fmt::format("train_iters=..., above {}", steps);
+  }
+}
+
 void RunLength::warn_of_few_steps() const {
   if (!plan_.ranks.first()) return;
   constexpr std::int64_t kFewSteps = 20;

@@ -25,6 +25,8 @@ class RunLength {
   double schedule_position(const Evaluator& evaluator);
   // Warns if a run that starts from trained weights has too few steps to learn much.
   void warn_of_few_steps() const;
+  // Sets the texts about the length of a run that has no steps left (TrainingSummary::length).
+  void describe(TrainingSummary& summary) const;
 
  private:
   void plan_time();

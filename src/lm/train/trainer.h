@@ -88,6 +88,9 @@ struct TrainingSummary {
   std::string stopped_by = {};  // why the run was interrupted: "SIGTERM", "exit_interval"
   // Settings that have changed since training, if the run had no steps left: "lr was 1e-3, and is 1e-4".
   std::vector<std::string> unused_changes = {};
+  // The length that such a run has reached, and the setting that makes it longer: "its length is 20 epochs
+  // (200 steps)" and "train_epochs=..., above 20".
+  std::string length = {}, longer = {};
   double seconds = 0;
   std::optional<std::string> checkpoint = {};  // folder of the newest checkpoint
 };

@@ -20,6 +20,7 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
   if (!made_up) interrupt(summary, asked());
   if (progress.iteration >= progress.last_iteration && progress.iteration > 0) {
     summary.unused_changes = progress.rule_changes;
+    length.describe(summary);
     return conclude(summary, began);
   }
   if (plan.c.profile && plan.ranks.first() && progress.iteration >= plan.c.profile_step_end) {

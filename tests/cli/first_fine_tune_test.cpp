@@ -299,7 +299,7 @@ TEST_F(FirstFineTune, AContinuedRunEvaluatesAddedValidationData) {
 TEST_F(FirstFineTune, AFinishedRunNamesTheLengthThatTrainsOnMoreChats) {
   const std::string chats = read_file(folder_->path() / "chats.jsonl");
   write("later.jsonl", chats);
-  std::vector<std::string> settings = {"train_epochs=1", "global_batch_size=40"};
+  std::vector<std::string> settings = {"train_epochs=1", "global_batch_size=64"};
   const ProgramResult begun = tune("finished", settings, "later.jsonl");
   ASSERT_EQ(begun.exit_code, 0) << begun.err;
   const std::size_t line = chats.find('\n') + 1;
@@ -311,7 +311,7 @@ TEST_F(FirstFineTune, AFinishedRunNamesTheLengthThatTrainsOnMoreChats) {
               AllOf(HasSubstr("later.jsonl' has changed, which does not change a finished run: 1 epochs "
                               "of the data are "),
                     HasSubstr("or train this run longer, on the present data (train_epochs=..., above 1)")));
-  settings.front() = "train_epochs=2";
+  settings.front() = "train_epochs=50";
   const ProgramResult longer = tune("finished", settings, "later.jsonl");
   ASSERT_EQ(longer.exit_code, 0) << longer.err;
   EXPECT_THAT(longer.out, Not(HasSubstr("nothing left to do")));

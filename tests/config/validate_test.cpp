@@ -157,15 +157,15 @@ TEST(Validate, RatesThatHardlyChangeTheWeightsGiveAWarning) {
     return load_text(experiment_text(""), arguments).warnings;
   };
   const auto about = [](const std::string& text) {
-    return ::testing::ElementsAre(::testing::HasSubstr(text));
+    return ::testing::Contains(::testing::HasSubstr(text));
   };
   EXPECT_THAT(warnings({"lr=1e-9", "train_iters=100000"}), about("too small to change the weights"));
   EXPECT_THAT(warnings({"lr=1e-9", "train_epochs=3", "data_path=[a]", "mock_data=false"}),
               about("too small to change the weights"));
   EXPECT_THAT(warnings({"lr=5e-9", "train_iters=100"}),
               about("100 steps of this size change a weight by at most about 5.0e-07"));
-  EXPECT_THAT(warnings({"lr=5e-9", "train_iters=100000"}), ::testing::IsEmpty());
-  EXPECT_THAT(warnings({"lr=1e-5", "train_iters=1"}), ::testing::IsEmpty());
+  EXPECT_THAT(warnings({"lr=5e-9", "train_iters=100000"}), ::testing::Not(about("steps of this size")));
+  EXPECT_THAT(warnings({"lr=1e-5", "train_iters=1"}), ::testing::Not(about("steps of this size")));
 }
 
 TEST(Validate, KeysOfAnotherChoiceGiveAWarning) {

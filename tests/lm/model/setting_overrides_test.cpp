@@ -112,9 +112,7 @@ TEST(SettingOverrides, AreAcceptedOrRefusedOnEveryMixture) {
       {"gpt_oss", "use_sink_attention"}};  // always has sinks
   int settings = 0;
   for (const char* preset : {"llama4_17B16E", "llama4_17B128E", "mixtral_8x7B_v0.1", "qwen3_30B_A3B",
-                             "deepseek_v2_lite", "deepseek_v2", "deepseek_v3", "kimi_k2", "gpt_oss_20B",
-                             "kimi_linear_48B_A3B", "kimi_k3", "deepseek_v4_flash", "deepseek_v3.2", "glm4.5",
-                             "lfm2_8B_A1B", "qwen3_5_35B_A3B", "minimax_m2.5", "granite3.1_3B_A800M"}) {
+                             "deepseek_v2_lite", "deepseek_v2", "deepseek_v3", "kimi_k2", "gpt_oss_20B"}) {
     config::Experiment plain = experiment(preset, {});
     const ModelConfig original = model_config_of(plain, std::nullopt, families, &plain.warnings);
     EXPECT_EQ(plain.warnings, std::vector<std::string>{});

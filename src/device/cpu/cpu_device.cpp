@@ -71,7 +71,7 @@ std::string describe_cpu(int threads) {
 }
 
 DeviceProperties cpu_properties() {
-  // Files of /proc and /sys are read only once, because every pass of a model asks for the properties.
+  // Files of /proc and /sys are read only once, because every pass of a model reads the properties.
   static const DeviceProperties properties = read_properties();
   return properties;
 }

@@ -12,7 +12,8 @@ namespace primus::jinja {
 
 class Parameters {
  public:
-  // `names`: of all parameters, the first `required` of which must be given. Failure "TypeError" otherwise.
+  // `names`: the names of all parameters. Throws Failure("TypeError") if one of the first `required`
+  // parameters is missing, or if an argument matches no parameter.
   Parameters(Interpreter& run, std::string_view function, Args& args,
              std::initializer_list<std::string_view> names, std::size_t required = 0);
 
@@ -21,7 +22,8 @@ class Parameters {
   Value get(std::size_t index, const Value& otherwise) const {
     return has(index) ? *values_[index] : otherwise;
   }
-  // A text; TypeError if it is none.
+  // Returns an argument that must be a text; `otherwise` if it is not given. Throws Failure("TypeError") for
+  // another type.
   std::string text(std::size_t index, std::string_view otherwise = {}) const;
   std::int64_t integer(std::size_t index, std::int64_t otherwise) const;
   bool flag(std::size_t index, bool otherwise) const {
@@ -33,7 +35,8 @@ class Parameters {
   std::vector<const Value*> values_;
 };
 
-// The integer of a value that Python accepts as an index. TypeError otherwise; clamped to 64 bits.
+// Returns the integer of a value that Python accepts as an index, clamped to 64 bits. Throws
+// Failure("TypeError") for any other value.
 std::int64_t index_of(const Value& value);
 
 }  // namespace primus::jinja

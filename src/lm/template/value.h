@@ -175,7 +175,8 @@ int depth_of(const Value& value);
 bool is_true(const Value& value);
 // Throws the error of an undefined value.
 [[noreturn]] void fail_undefined(const Value& value);
-// The key under which a dict stores the value; equal values have equal keys. TypeError if it is unhashable.
+// Returns the key under which a dict stores the value. Equal values have equal keys. Throws
+// Failure("TypeError") if the value is unhashable.
 std::string key_of(Budget& budget, const Value& value);
 const Value* find(Budget& budget, const Value& mapping, const Value& key);
 
@@ -184,13 +185,13 @@ std::int64_t length_of(const Value& text);
 // Characters [begin, end) of a text as a view into it.
 std::string_view characters(const Value& text, std::int64_t begin, std::int64_t end);
 
-// All elements, as Python's iteration yields them; reads an iterator to its end. TypeError if the value is
-// not iterable.
+// Returns all elements, as Python's iteration yields them; reads an iterator to its end. Throws
+// Failure("TypeError") if the value is not iterable.
 std::vector<Value> elements(Budget& budget, const Value& value);
 bool is_iterable(const Value& value);
 
 bool equal(Budget& budget, const Value& a, const Value& b);
-// Returns a < b. TypeError, which names `sign`, if the types have no order.
+// Returns a < b. Throws Failure("TypeError"), which names `sign`, if the types have no order.
 bool less(Budget& budget, const Value& a, const Value& b, std::string_view sign);
 
 // str(value) and repr(value).

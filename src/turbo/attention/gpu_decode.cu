@@ -319,8 +319,8 @@ void decode_latents(Context& context, const PagedAttention& a) {
 
 template <class T, int kLanes>
 void decode(Context& context, const PagedAttention& a) {
-  // A block computes several heads that share keys, unless the GPU would have too few blocks. The bits do not
-  // depend on this number.
+  // A block computes several heads that share keys, unless the GPU would have too few blocks. The bits of
+  // results do not depend on the number of heads per block.
   const std::int64_t group = a.heads / a.kv_heads, runs = a.tokens * a.kv_heads * max_runs(a);
   const auto fills = [&](std::int64_t heads) {
     constexpr std::int64_t kBlocksOfProcessor = 2;

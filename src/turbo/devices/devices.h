@@ -14,8 +14,8 @@ namespace primus::turbo {
 // Parses "auto", "cpu", "cuda" or "cuda:1". Throws Error(kInvalid) if `text` is not a device name. `threads`
 // is as in DeviceSpec.
 DeviceSpec parse_device(std::string_view text, int threads = 0);
-// Parses a name whose kind must exist: auto, cpu, cuda, hip, or the kind of an installed plug-in. Throws
-// Error(kInvalid) otherwise.
+// Parses a name. Throws Error(kInvalid) unless its kind is auto, cpu, cuda, hip, or the kind of an installed
+// plug-in.
 DeviceSpec known_device(std::string_view text, int threads = 0);
 // Returns the name of a device: "cuda:1", "cpu".
 std::string name_of(const DeviceSpec& spec);

@@ -76,7 +76,7 @@ struct DispatchPlan {
   // [ranks * maximum, 1]: for each incoming row, its token; tokens are numbered over all ranks.
   Tensor sources;
   Tensor places;  // [ranks * tokens, 1]: for each token of all ranks, its incoming row
-  // [ranks * maximum, top_k]: for each incoming row, the experts of this rank that its token chose.
+  // [ranks * maximum, top_k]: for each incoming row, its token's experts; -1 for experts of other ranks.
   Tensor choices;
 
   static Shape shape(std::int64_t ranks, std::int64_t tokens, std::int64_t top_k, std::int64_t maximum) {

@@ -12,9 +12,8 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "engine/parallel/context_attention.h"
+#include "lm/train/objectives/held_tokens.h"
 #include "lm/train/step/session.h"
-#include "lm/train/step/token_scorer.h"
 #include "turbo/preference_loss/preference_loss.h"
 
 namespace primus {
@@ -177,27 +176,22 @@ class PreferenceRule final : public LossRule {
       : settings_(settings),
         terms_(terms_of(settings)),
         metrics_(metrics_of(terms_.form)),
-        load_reference_(std::move(load_reference)) {
+        reference_(compares_with_reference(settings), std::move(load_reference)) {
     std::ranges::fill(places_, std::int8_t{-1});
     for (std::size_t i = 0; i < metrics_.size(); ++i)
       places_[static_cast<std::size_t>(metrics_[i].metric)] = static_cast<std::int8_t>(i);
   }
 
   std::vector<FrozenModel> frozen_models(const ModelConfig& model) const override {
-    if (!compares_with_reference(settings_) || model.lora) return {};
-    PRIMUS_CHECK("PreferenceRule", load_reference_ != nullptr);
-    return {{.name = "reference", .model = model}};
+    return reference_.frozen_models(model);
   }
 
   void prepare(TrainingSession& session) override {
     engine::Rank& rank = session.rank();
-    StepSettings step = session.settings().step;
-    step.compute = session.settings().compute;
-    micro_batch_ = step.micro_batch;
-    sequence_ = step.sequence;
+    const StepSettings& step = session.settings().step;
     all_microbatches_ = step.microbatches * rank.mesh().data_ranks();
     has_losses_ = session.model().last(session.model().chunks() - 1);
-    const std::int64_t rows = step.microbatches, documents = micro_batch_ * sequence_;
+    const std::int64_t rows = step.microbatches, documents = step.micro_batch * step.sequence;
     const std::int64_t tokens = documents / rank.mesh().shape().context;
     tables_.factors = rank.persistent(DType::kF32, {rows, tokens});
     if (terms_.likelihood_weight != 0) {
@@ -212,32 +206,25 @@ class PreferenceRule final : public LossRule {
     sums_.slopes = rank.persistent(DType::kF32, {documents, 2});
     sums_.totals = rank.persistent(DType::kF64, {turbo::kPreferenceTotals});
     hosts_.resize(static_cast<std::size_t>(rows));
-    if (compares_with_reference(settings_)) {
+    if (reference_.used()) {
       tables_.reference = rank.persistent(DType::kF64, {rows, documents});
       sums_.reference_losses = rank.persistent(DType::kF32, {tokens});
-      const bool adapters = static_cast<bool>(session.model().config().lora);
-      scorer_.emplace(rank, adapters ? session.trained() : session.frozen("reference"), step,
-                      TokenScorer::Options{.adapters = !adapters});
+      reference_.prepare(session);
     }
     if (rank.measuring()) return;
-    for (const std::int64_t position :
-         engine::context_positions(sequence_, rank.mesh().shape().context, rank.mesh().place().context))
-      held_.push_back(static_cast<std::int32_t>(position));
+    held_.emplace(rank.mesh().shape(), rank.mesh().place(), step.sequence);
     copied_ = rank.device().create_event();
     rank.compute().record(*copied_);
   }
 
-  void load_weights(TrainingSession& session) override {
-    if (!frozen_models(session.model().config()).empty())
-      load_reference_(session, session.frozen("reference"));
-  }
+  void load_weights(TrainingSession& session) override { reference_.load_weights(session); }
 
   void before_step(const BeforeStep& step) override {
     engine::Rank& rank = step.session.rank();
     if (!rank.measuring()) upload(rank, step.batches);
     step.session.parallel().sum_over_data(sums_.totals);
-    for (std::size_t i = 0; scorer_ && i < step.batches.size(); ++i) {
-      scorer_->score(step.batches[i], sums_.reference_losses);
+    for (std::size_t i = 0; reference_.used() && i < step.batches.size(); ++i) {
+      reference_.score(step.batches[i], sums_.reference_losses);
       if (!has_losses_) continue;
       const DeviceTables tables = tables_of(rank, static_cast<std::int64_t>(i));
       sum_documents(rank, sums_.reference_losses, tables.factors, tables.starts, tables.reference);
@@ -384,41 +371,19 @@ class PreferenceRule final : public LossRule {
         }
       }
     }
-    hold(batch, factors, host.factors);
-    hold(batch, likelihood, host.likelihood_factors);
-    hold_starts(batch, host.starts);
-  }
-
-  // Selects the values of this context rank's tokens.
-  void hold(const data::Batch& batch, const std::vector<float>& all, std::vector<float>& held) const {
-    held.clear();
-    if (all.empty()) return;
-    const auto rows = batch.tokens.size() / static_cast<std::size_t>(sequence_);
-    for (std::size_t row = 0; row < rows; ++row) {
-      for (const std::int32_t position : held_)
-        held.push_back(all[row * static_cast<std::size_t>(sequence_) + static_cast<std::size_t>(position)]);
-    }
-  }
-
-  // Translates the starts of documents to this context rank's tokens, which are in ascending order.
-  void hold_starts(const data::Batch& batch, std::vector<std::int32_t>& starts) const {
-    starts.clear();
-    const auto length = static_cast<std::int32_t>(sequence_), mine = static_cast<std::int32_t>(held_.size());
-    for (const std::int32_t start : batch.document_starts) {
-      const auto before = std::ranges::lower_bound(held_, start % length) - held_.begin();
-      starts.push_back(start / length * mine + static_cast<std::int32_t>(before));
-    }
+    host.factors = held_->select(factors);
+    host.likelihood_factors = held_->select(likelihood);
+    host.starts = held_->starts(batch.document_starts);
   }
 
   const PreferenceSettings settings_;
   const PreferenceTerms terms_;
   const std::vector<NamedMetric> metrics_;
-  const LoadReference load_reference_;
+  ReferenceModel reference_;
   std::array<std::int8_t, turbo::kPreferenceMetrics> places_{};
-  std::int64_t micro_batch_ = 1, sequence_ = 1, all_microbatches_ = 1;
+  std::int64_t all_microbatches_ = 1;
   bool has_losses_ = true;  // whether this rank has the last part of the model
-  std::optional<TokenScorer> scorer_;
-  DeviceTables tables_;  // the tables of all microbatches of the step: a row for each
+  DeviceTables tables_;     // the tables of all microbatches of the step: a row for each
   // Results for one microbatch, and the numbers of the step.
   struct Sums {
     Tensor reference_losses;      // [tokens]
@@ -426,7 +391,7 @@ class PreferenceRule final : public LossRule {
     Tensor slopes;                // [documents, 2]
     Tensor totals;                // [kPreferenceTotals] fp64
   } sums_;
-  std::vector<std::int32_t> held_;  // positions of this context rank's tokens in a sequence
+  std::optional<HeldTokens> held_;
   std::vector<HostTables> hosts_;
   std::array<double, turbo::kPreferenceTotals> total_{};
   std::unique_ptr<Event> copied_;

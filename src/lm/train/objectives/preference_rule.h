@@ -6,20 +6,14 @@
 // (aot) sorts the microbatch's pairs, and KTO estimates the KL divergence from the microbatch's mismatched
 // answers. Therefore neither result depends on the mesh.
 //
-// The reference model is the trained model without its adapters. If the run has no adapters, it is a frozen
-// model with the name "reference", which the caller loads.
+// reference_model.h says which model is the reference.
 #pragma once
 
-#include <functional>
-
 #include "lm/train/objectives/preference_settings.h"
+#include "lm/train/objectives/reference_model.h"
 #include "lm/train/step/loss_rule.h"
-#include "lm/train/step/model_instance.h"
 
 namespace primus {
-
-// Loads the weights of the frozen reference model. Called on every rank of the mesh.
-using LoadReference = std::function<void(TrainingSession& session, ModelInstance& reference)>;
 
 // Throws Error(kInvalid) for invalid values, and Error(kUnsupported) for settings that Primus does not
 // support.

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "lm/train/step/loss_rule.h"
@@ -15,7 +16,17 @@ namespace primus {
 // Loads the weights of the frozen reference model. Called on every rank of the mesh.
 using LoadReference = std::function<void(TrainingSession& session, ModelInstance& reference)>;
 
-// The members of a LossRule have the same names and are called in the same order.
+// A model of a session, and the way to evaluate it.
+struct ScoredModel {
+  ModelInstance& model;
+  TokenScorer::Options options = {};
+};
+// Returns the reference model of a session whose rule has one.
+ScoredModel reference_of(TrainingSession& session);
+// Returns the settings of a TokenScorer for the batches of the session's steps.
+StepSettings scorer_settings(const TrainingSession& session);
+
+// Most functions correspond to those of a LossRule, which calls them in the same order.
 class ReferenceModel {
  public:
   // `used`: whether the objective has a reference model. If not, the other functions do nothing.

@@ -1,0 +1,45 @@
+#include "lm/train/objectives/token_log_probs.h"
+
+#include "lm/train/step/session.h"
+
+namespace primus {
+
+TokenLogProbs::TokenLogProbs(TrainingSession& session, const ScoredModel& model)
+    : session_(session),
+      held_(session.rank().mesh().shape(), session.rank().mesh().place(), session.settings().step.sequence),
+      scorer_(session.rank(), model.model, scorer_settings(session), model.options),
+      losses_(session.rank().persistent(DType::kF32, {scorer_.tokens()})) {
+  const StepSettings& step = session.settings().step;
+  const engine::MeshShape& shape = session.rank().mesh().shape();
+  if (shape.context > 1 || shape.pipeline > 1)
+    all_ = session.rank().persistent(DType::kF32, {step.micro_batch * step.sequence});
+}
+
+std::vector<float> TokenLogProbs::compute(const data::BatchView& batch) {
+  engine::Rank& rank = session_.rank();
+  Stream& stream = rank.compute();
+  scorer_.score(batch, losses_);
+  std::vector<float> all;
+  if (!rank.measuring()) {
+    // Ranks without the last part of the model have no losses, and add zeros.
+    std::vector<float> losses(static_cast<std::size_t>(losses_.elements()));
+    if (session_.model().last(session_.model().chunks() - 1))
+      stream.copy_to_host(losses.data(), losses_.data, losses_.bytes());
+    stream.synchronize();
+    all.resize(batch.loss_mask.size());
+    held_.scatter(losses, all);
+    if (!all_.absent()) stream.copy_to_device(all_.data, all.data(), all_.bytes());
+  }
+  if (!all_.absent()) {
+    for (comm::Communicator* const group : {rank.mesh().context(), rank.mesh().pipeline()})
+      if (group) group->all_reduce(stream, all_, all_, comm::Reduction::kSum);
+    if (!rank.measuring()) {
+      stream.copy_to_host(all.data(), all_.data, all_.bytes());
+      stream.synchronize();
+    }
+  }
+  for (std::size_t t = 0; t < all.size(); ++t) all[t] = batch.loss_mask[t] != 0 ? -all[t] : 0.0F;
+  return all;
+}
+
+}  // namespace primus

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -16,35 +15,17 @@
 #include "base/text/json_text.h"
 #include "config/trainer_config.h"
 #include "lm/model/weights.h"
+#include "lm/train/objectives/policy_rule.h"
 #include "lm/train/objectives/preference_rule.h"
+#include "lm/verify/objective_cases.h"
 #include "lm/verify/verified_session.h"
+#include "lm/verify/verify_policy.h"
 
 namespace primus {
 namespace {
 
 using data::DocumentRole;
 using nlohmann::json;
-
-// A text of the batch, and which of its tokens are learned.
-struct Text {
-  std::vector<std::int32_t> ids;
-  std::vector<bool> learned;
-  DocumentRole role = DocumentRole::kNone;
-};
-
-// Returns the values of an integer tensor [rows, columns] or [rows].
-std::vector<std::vector<std::int64_t>> integers(const SafetensorsFile& file, const std::string& name) {
-  const auto tensor = file.find(name);
-  if (!tensor) throw invalid("tensor '" + name + "' is missing").at(file.name());
-  if (tensor->dtype != DType::kI64 || tensor->shape.empty() || tensor->shape.size() > 2)
-    throw invalid("tensor '" + name + "' must be int64 [rows, columns]").at(file.name());
-  const auto rows = static_cast<std::size_t>(tensor->shape[0]);
-  const auto columns = tensor->shape.size() == 2 ? static_cast<std::size_t>(tensor->shape[1]) : 1;
-  std::vector<std::vector<std::int64_t>> values(rows, std::vector<std::int64_t>(columns));
-  for (std::size_t row = 0; row < rows && columns > 0; ++row)
-    std::memcpy(values[row].data(), tensor->data.data() + 8 * row * columns, 8 * columns);
-  return values;
-}
 
 // How a batch marks the learned tokens.
 enum class Marks : std::uint8_t {
@@ -66,37 +47,13 @@ std::vector<Text> texts_of(const SafetensorsFile& file, const std::string& prefi
     Text& text = texts.emplace_back();
     for (std::size_t t = 0; t < ids[row].size(); ++t) {
       if (attention[row][t] == 0) continue;
-      if (ids[row][t] < 0 || ids[row][t] > INT32_MAX)
-        throw invalid(fmt::format("{} is not a token id", ids[row][t])).at(file.name());
-      text.ids.push_back(static_cast<std::int32_t>(ids[row][t]));
+      text.ids.push_back(token_id(ids[row][t], file.name()));
       text.learned.push_back(marks == Marks::kMask ? learned[row][t] != 0 : learned[row][t] >= 0);
     }
     if (text.ids.size() < 2) throw invalid("a text has fewer than two tokens").at(file.name());
   }
   if (texts.empty()) throw invalid("there are no texts").at(file.name());
   return texts;
-}
-
-// Packs all texts into one row.
-data::Batch batch_of(const std::vector<Text>& texts, std::int64_t vocab, const std::string& where) {
-  data::Batch batch;
-  for (const Text& text : texts) {
-    batch.document_starts.push_back(static_cast<std::int32_t>(batch.tokens.size()));
-    batch.document_roles.push_back(text.role);
-    batch.document_values.push_back(0);
-    for (std::size_t t = 0; t < text.ids.size(); ++t) {
-      if (text.ids[t] >= vocab)
-        throw invalid(fmt::format("input id {} is outside the vocabulary of {}", text.ids[t], vocab))
-            .at(where);
-      const bool last = t + 1 == text.ids.size();
-      batch.tokens.push_back(text.ids[t]);
-      batch.labels.push_back(last ? 0 : text.ids[t + 1]);
-      batch.loss_mask.push_back(!last && text.learned[t + 1] ? 1.0F : 0.0F);
-      batch.positions.push_back(static_cast<std::int32_t>(t));
-    }
-  }
-  batch.document_starts.push_back(static_cast<std::int32_t>(batch.tokens.size()));
-  return batch;
 }
 
 // Puts each rejected text after its chosen text.
@@ -158,6 +115,7 @@ struct Plan {
   std::vector<Text> texts;
   std::string where, policy = "policy", reference = "reference";
   std::optional<PreferenceSettings> preferences;
+  std::optional<PolicySettings> policy_gradient;
 };
 
 // Reads the settings of a preference case. Returns the name of a setting that has no meaning here, or "".
@@ -250,6 +208,7 @@ class Verifier {
           all.push_back({file.name, file.objective ? file.objective : preference_objective(at), name});
       });
       if (std::string_view(file.name) == "pref.json") all.push_back({file.name, "dpo", kLogProbs});
+      if (std::string_view(file.name) == "grpo.json") all.push_back({file.name, "grpo", kLogProbs});
     }
     if (all.empty()) {
       throw invalid("the folder has no file with cases, such as pref.json",
@@ -264,7 +223,7 @@ class Verifier {
 
   void run(ObjectiveCase& c) {
     read(c.file, [&] {
-      if (c.name == kLogProbs) return log_probs(c);
+      if (c.name == kLogProbs) return c.objective == "grpo" ? answer_log_probs(c) : log_probs(c);
       const json& at = files_.at(c.file).at("cases").at(c.name);
       const std::optional<Plan> plan = plan_of(c, at);
       if (plan) train(c, at, *plan);
@@ -334,6 +293,15 @@ class Verifier {
            [](const SafetensorsFile& file) { return texts_of(file, "", Marks::kLabels); });
       return plan;
     }
+    if (c.objective == "grpo" || c.objective == "rloo") {
+      PolicyCase policy = read_policy_case(c, files_.at(c.file), tensors("rl_batch"), tensors("grpo_tensors"),
+                                           options_.tolerance);
+      if (!c.why_not_built.empty()) return std::nullopt;
+      return Plan{.texts = std::move(policy.texts),
+                  .where = tensors("rl_batch").name(),
+                  .preferences = {},
+                  .policy_gradient = policy.settings};
+    }
     plan.preferences.emplace();
     if (c.objective == "dpo") {
       plan.preferences->method = PreferenceMethod::kDpo;
@@ -367,7 +335,8 @@ class Verifier {
   }
 
   void train(ObjectiveCase& c, const json& at, const Plan& plan) {
-    const ModelConfig model = model_config(plan.policy);
+    const double temperature = plan.policy_gradient ? plan.policy_gradient->temperature : 1;
+    const ModelConfig model = with_temperature(model_config(plan.policy), temperature);
     const data::Batch batch = batch_of(plan.texts, model.vocab, plan.where);
     SessionSettings settings = settings_of(model, batch);
     const json adamw = files_.at(c.file).value("adamw", json::object());
@@ -376,44 +345,45 @@ class Verifier {
     adam.adam_beta2 = adamw.value("betas", std::vector<double>{0.9, 0.999}).at(1);
     adam.adam_eps = adamw.value("eps", 1e-8);
     settings.optimizer = {.rules = update_rules_of(adam), .clip_norm = 0, .decay_all_parameters = false};
-    if (plan.preferences) {
-      settings.loss_rule =
-          preference_rule(*plan.preferences, [&](TrainingSession& session, ModelInstance& reference) {
-            load_weights(SafetensorsFolder::open(model_folder(plan.reference)), reference.store(),
-                         session.rank());
-          });
-    }
+    const LoadReference load_reference = [&](TrainingSession& session, ModelInstance& reference) {
+      load_weights(SafetensorsFolder::open(model_folder(plan.reference)), reference.store(), session.rank());
+    };
+    if (plan.preferences) settings.loss_rule = preference_rule(*plan.preferences, load_reference);
+    if (plan.policy_gradient) settings.loss_rule = policy_rule(*plan.policy_gradient, load_reference);
     VerifiedSession session(make_device_(), settings, families_,
                             SafetensorsFolder::open(model_folder(plan.policy)), batch);
     const StepResult first = session.forward_backward();
-    number(c, "loss", first.loss, at.at("loss"), options_.tolerance);
+    compare_number(c, "loss", first.loss, at.at("loss"), options_.tolerance);
+    json metrics = at.value("metrics", json::object());
+    metrics.update(at.value("scoring_metrics", json::object()));
     for (const auto& [name, value] : first.metrics) {
-      const json metrics = at.value("metrics", json::object());
-      if (metrics.contains(name)) number(c, name, value, metrics.at(name), options_.tolerance);
+      if (metrics.contains(name)) compare_number(c, name, value, metrics.at(name), options_.tolerance);
     }
-    norm(c, "gradient norm", first.gradient_norm, at.at("grad_norm"), options_.tolerance);
+    compare_norm(c, "gradient norm", first.gradient_norm, at.at("grad_norm"), options_.tolerance);
     gradients(c, at, session);
     std::size_t step = 0;
     for (const json& point : at.value("trajectory", json::array())) {
       const StepResult result = step == 0 ? first : session.forward_backward();
       ++step;
-      number(c, fmt::format("step {}: loss", step), result.loss, point.at(0), options_.trajectory_tolerance);
-      norm(c, fmt::format("step {}: gradient norm", step), result.gradient_norm, point.at(1),
-           options_.trajectory_tolerance);
+      compare_number(c, fmt::format("step {}: loss", step), result.loss, point.at(0),
+                     options_.trajectory_tolerance);
+      compare_norm(c, fmt::format("step {}: gradient norm", step), result.gradient_norm, point.at(1),
+                   options_.trajectory_tolerance);
       session.update(static_cast<std::int64_t>(step), files_.at(c.file).at("learning_rate"),
                      adamw.value("weight_decay", 0.0));
     }
   }
 
   void gradients(ObjectiveCase& c, const json& at, VerifiedSession& session) {
-    const std::string file = c.file.substr(0, c.file.find('.')) + "_grads";
+    const std::string objective = c.file.substr(0, c.file.find('.'));
+    const std::string file = objective + (objective == "grpo" ? "_tensors" : "_grads");
     const SafetensorsFile reference = tensors(file);
     const json norms = at.value("grad_norms", json::object());
     session.for_each_gradient([&](const std::string& name, const std::vector<float>& values) {
       if (norms.contains(name))
-        norm(c, "gradient norm of " + name, norm_of(values), norms.at(name), options_.tolerance);
+        compare_norm(c, "gradient norm of " + name, norm_of(values), norms.at(name), options_.tolerance);
       if (reference.find(c.name + "/" + name))
-        tensor(c, "gradient of " + name, values, reference, c.name + "/" + name);
+        compare_tensor(c, "gradient of " + name, values, reference, c.name + "/" + name, options_.tolerance);
     });
   }
 
@@ -441,10 +411,33 @@ class Verifier {
         const std::string key = model + (chosen ? "_chosen_logps" : "_rejected_logps");
         const std::size_t pair = chosen ? row : row - texts.size() / 2;
         if (file.contains(key))
-          number(c, fmt::format("{} {}", key, pair), sum, file.at(key).at(pair), options_.tolerance);
+          compare_number(c, fmt::format("{} {}", key, pair), sum, file.at(key).at(pair), options_.tolerance);
       }
       const std::string name = model + "_per_token_logps";
-      if (reference.find(name)) tensor(c, name, all, reference, name);
+      if (reference.find(name)) compare_tensor(c, name, all, reference, name, options_.tolerance);
+    }
+  }
+
+  // Compares the log-probabilities of every answer token, under the policy and the reference.
+  void answer_log_probs(ObjectiveCase& c) {
+    const SafetensorsFile inputs = tensors("rl_batch"), reference = tensors("grpo_tensors");
+    const std::vector<Text> texts = answer_texts(inputs);
+    for (const auto& [model, prefix] : {std::pair("policy", "policy"), std::pair("reference", "ref")}) {
+      const ModelConfig config = model_config(model);
+      const data::Batch batch = batch_of(texts, config.vocab, inputs.name());
+      const std::vector<float> losses = losses_of(model, config, batch);
+      const std::string name = std::string(prefix) + "_per_token_logps";
+      const auto values = numbers(reference, name);
+      for (std::size_t row = 0; row < texts.size(); ++row) {
+        std::size_t column = 0;
+        for (auto t = static_cast<std::size_t>(batch.document_starts[row]);
+             t < static_cast<std::size_t>(batch.document_starts[row + 1]); ++t) {
+          if (batch.loss_mask[t] == 0) continue;
+          compare_number(c, fmt::format("{} {} {}", name, row, column), static_cast<double>(-losses[t]),
+                         static_cast<double>(values.at(row).at(column)), options_.tolerance);
+          ++column;
+        }
+      }
     }
   }
 
@@ -456,35 +449,6 @@ class Verifier {
     VerifiedSession(make_device_(), settings, families_, SafetensorsFolder::open(model_folder(model)), batch)
         .forward_backward();
     return losses;
-  }
-
-  static void number(ObjectiveCase& c, std::string name, double value, double reference, double limit) {
-    const double error = std::abs(value - reference) / std::max(std::abs(reference), 1.0);
-    c.checks.push_back({std::move(name), value, reference, error, limit});
-  }
-  static void norm(ObjectiveCase& c, std::string name, double value, double reference, double limit) {
-    const double difference = std::abs(value - reference);
-    const double error = difference == 0 ? 0 : difference / std::abs(reference);
-    c.checks.push_back({std::move(name), value, reference, error, limit});
-  }
-  void tensor(ObjectiveCase& c, std::string name, const std::vector<float>& values,
-              const SafetensorsFile& file, const std::string& key) const {
-    const TensorView expected = *file.find(key);
-    if (expected.dtype != DType::kF32 || expected.data.size() != 4 * values.size())
-      throw invalid(fmt::format("tensor '{}' must be fp32 with {} elements", key, values.size()))
-          .at(file.name());
-    double largest = 0, difference = 0;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      float b = 0;
-      std::memcpy(&b, expected.data.data() + 4 * i, 4);
-      const double d = std::abs(static_cast<double>(values[i]) - static_cast<double>(b));
-      // std::max() would drop a NaN in its second argument.
-      difference = std::isnan(d) ? d : std::max(difference, d);
-      largest = std::max(largest, std::abs(static_cast<double>(b)));
-      if (std::isnan(difference)) break;
-    }
-    const double error = difference == 0 ? 0 : difference / largest;
-    c.checks.push_back({std::move(name), difference, largest, error, options_.tolerance});
   }
 
   const VerifyObjectiveOptions& options_;

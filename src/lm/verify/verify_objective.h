@@ -8,7 +8,10 @@
 //                         reference_per_token_logps
 //   pref_batch, kto_batch, orpo_batch, cpo_batch    token ids and masks
 //   sft.json, sft_grads, sft_completion_only_batch, sft_whole_text_batch    cases of fine-tuning
-//   reward.json, grpo.json, rloo.json, ppo.json     cases of objectives that are not built
+//   grpo.json, rloo.json  cases of policy gradients: rewards, advantages, and the values of the others
+//   grpo_tensors          CASE/WEIGHT: gradients of some weights; log-probabilities of answer tokens
+//   rloo_grads, rl_batch  gradients; token ids and masks of prompts and answers
+//   reward.json, ppo.json cases of objectives that are not built
 //
 // Names without an extension are safetensors files. Files that do not exist have no cases.
 #pragma once

@@ -1,27 +1,29 @@
 // Tests the losses that compare texts, in training: every mesh gives the results of one device, adapters are
 // their own reference, and wrong settings are refused. tests/lm/verify compares the losses with TRL.
 #include "base/error.h"
+#include "lm/train/objective_training.h"
 #include "lm/train/objectives/preference_rule.h"
-#include "lm/train/rank_training.h"
 
 namespace primus {
 namespace {
 
 using data::DocumentRole;
-using test::on_ranks;
+using test::expect_every_mesh_equals;
 using test::TestBatch;
 using test::tiny_llama;
 using test::tiny_lora;
 using test::tiny_settings;
+using test::train;
+using test::Trained;
 using testing::HasSubstr;
 
 // Two rows of 32 tokens. With KTO, the documents are single answers and one mismatched answer per row.
-data::Batch texts(std::int64_t number, bool pairs) {
+data::Batch texts(std::int64_t number, bool paired) {
   TestBatch batch(64, tiny_llama().vocab, static_cast<std::uint64_t>(number));
   batch.pack({0, 6, 15, 22, 26, 32, 39, 50, 53});
   constexpr DocumentRole kNone = DocumentRole::kNone, kChosen = DocumentRole::kChosen,
                          kRejected = DocumentRole::kRejected;
-  const DocumentRole last = pairs ? kRejected : DocumentRole::kMismatched;
+  const DocumentRole last = paired ? kRejected : DocumentRole::kMismatched;
   batch.document_roles = {kChosen, kRejected, kChosen, last, kNone, kChosen, kRejected, kChosen, last};
   batch.document_values.assign(batch.document_roles.size(), 0);
   for (std::size_t d = 0; d < batch.document_roles.size(); ++d) {
@@ -46,40 +48,7 @@ SessionSettings preferences(const PreferenceSettings& preferences, const ModelCo
   return settings;
 }
 
-struct Trained {
-  std::vector<double> losses, norms;
-  std::vector<std::vector<std::pair<std::string, double>>> metrics;
-};
-
-Trained train(SessionSettings settings, bool pairs, int ranks, const engine::MeshShape& shape) {
-  constexpr std::int64_t kMicrobatches = 4;
-  settings.step.microbatches = kMicrobatches / shape.data(ranks);
-  Trained out;
-  on_ranks(ranks, shape, [&](engine::Rank& rank) {
-    const std::unique_ptr<TrainingSession> session = open_session(rank, settings, test::all_families());
-    session->store().initialize(rank.context(), 7);
-    session->parallel().distribute_values();
-    session->rule()->load_weights(*session);
-    for (int s = 0; s < 3; ++s) {
-      std::vector<data::Batch> batches;
-      for (std::int64_t i = 0; i < settings.step.microbatches; ++i)
-        batches.push_back(texts(i * shape.data(ranks) + rank.mesh().data_rank(), pairs));
-      session->before_step(s + 1, batches);
-      session->step().begin(s + 1);
-      for (std::size_t i = 0; i < batches.size(); ++i)
-        session->step().microbatch(static_cast<std::int64_t>(i), batches[i]);
-      session->step().finish_gradients();
-      const StepResult result = session->step().result();
-      session->step().update(s + 1, 3e-3, 0.1);
-      if (rank.mesh().rank() != 0) continue;
-      out.losses.push_back(result.loss);
-      out.norms.push_back(result.gradient_norm);
-      out.metrics.push_back(result.metrics);
-    }
-    rank.synchronize();
-  });
-  return out;
-}
+data::Batch pairs(std::int64_t number) { return texts(number, true); }
 
 struct Case {
   const char* name;
@@ -96,42 +65,22 @@ std::vector<Case> cases() {
 }
 
 TEST(Preferences, EveryMeshIsOneDevice) {
-  const std::vector<std::pair<int, engine::MeshShape>> meshes = {{2, {}},
-                                                                 {2, {.tensor = 2}},
-                                                                 {2, {.context = 2}},
-                                                                 {2, {.pipeline = 2}},
-                                                                 {4, {.tensor = 2, .pipeline = 2}},
-                                                                 {4, {.context = 2}}};
   for (const Case& c : cases()) {
-    const Trained one = train(preferences(c.settings), c.pairs, 1, {});
+    const auto batch = [&](std::int64_t number) { return texts(number, c.pairs); };
+    const Trained one = train(preferences(c.settings), batch, 1, {});
     ASSERT_EQ(one.losses.size(), 3U);
     EXPECT_LT(one.losses[2], one.losses[0]) << c.name;
-    for (const auto& [ranks, shape] : meshes) {
-      SCOPED_TRACE(testing::Message() << c.name << ", " << ranks << " ranks, tensor " << shape.tensor
-                                      << ", context " << shape.context << ", pipeline " << shape.pipeline);
-      const Trained trained = train(preferences(c.settings), c.pairs, ranks, shape);
-      ASSERT_EQ(trained.losses.size(), one.losses.size());
-      for (std::size_t s = 0; s < one.losses.size(); ++s) {
-        EXPECT_NEAR(trained.losses[s], one.losses[s], 1e-5 * std::max(1.0, one.losses[s]));
-        EXPECT_NEAR(trained.norms[s], one.norms[s], 1e-4 * one.norms[s]);
-        ASSERT_EQ(trained.metrics[s].size(), one.metrics[s].size());
-        for (std::size_t m = 0; m < one.metrics[s].size(); ++m) {
-          const auto& [name, value] = one.metrics[s][m];
-          EXPECT_EQ(trained.metrics[s][m].first, name);
-          EXPECT_NEAR(trained.metrics[s][m].second, value, 1e-4 * std::max(1.0, std::abs(value))) << name;
-        }
-      }
-    }
+    expect_every_mesh_equals(one, preferences(c.settings), batch, c.name);
   }
 }
 
 // With shards of all parameters, the reference is gathered, too.
 TEST(Preferences, ShardedParametersGiveTheSame) {
-  const Trained one = train(preferences({}), true, 1, {});
+  const Trained one = train(preferences({}), pairs, 1, {});
   SessionSettings settings = preferences({});
   settings.sharding = engine::Sharding::kParameters;
   settings.reduce_each_microbatch = true;
-  const Trained sharded = train(settings, true, 2, {});
+  const Trained sharded = train(settings, pairs, 2, {});
   for (std::size_t s = 0; s < one.losses.size(); ++s)
     EXPECT_NEAR(sharded.losses[s], one.losses[s], 1e-5 * one.losses[s]);
 }
@@ -143,7 +92,7 @@ TEST(Preferences, AdaptersAreTheirOwnReference) {
   settings.step.sequence = 32;
   settings.step.packed_documents = true;
   settings.loss_rule = preference_rule({});
-  const Trained trained = train(settings, true, 1, {});
+  const Trained trained = train(settings, pairs, 1, {});
   EXPECT_NEAR(trained.losses[0], std::log(2.0), 1e-6);
   EXPECT_LT(trained.losses[2], trained.losses[0]);
   EXPECT_EQ(trained.metrics[0].back().first, "logps/rejected");

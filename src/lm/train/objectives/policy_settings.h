@@ -29,7 +29,9 @@ struct PolicySettings {
   std::optional<double> epsilon_high = {};  // empty: epsilon; for cispo, the largest ratio itself
   std::optional<double> delta = {};         // GRPO: largest ratio before clipping (two-sided clipping)
   double sapo_temperature_neg = 1.05, sapo_temperature_pos = 1.0;
-  double vespo_k_pos = 2, vespo_lambda_pos = 3, vespo_k_neg = 3, vespo_lambda_neg = 2;
+  struct Vespo {
+    double k_pos = 2, lambda_pos = 3, k_neg = 3, lambda_neg = 2;
+  } vespo = {};  // vespo_k_pos and so on
   // GRPO: answers with a negative advantage are dropped if the mean of ln(sampled / current) over their
   // tokens is above this threshold.
   std::optional<double> off_policy_mask_threshold = {};

@@ -1,0 +1,52 @@
+#include "turbo/operator_checks.h"
+#include "turbo/policy_loss/policy_loss.h"
+
+namespace primus::turbo::test {
+namespace {
+
+class PolicyLossChecks final : public OperatorChecks {
+  void run() override {
+    constexpr std::int64_t kDocuments = 4;
+    const PolicyTerms terms{.correction = PolicyCorrection::kTokenMask, .beta = 0.1};
+    const PolicyTokens tokens{.losses = f32({kTokens}),
+                              .mask = f32({kTokens}),
+                              .old = f32({kTokens}),
+                              .sampled = f32({kTokens}),
+                              .reference = f32({kTokens})};
+    using Ps = PolicySums;
+    expect_checks<Ps>({.terms = terms,
+                       .tokens = tokens,
+                       .starts = i32({kDocuments + 1}),
+                       .sums = f64({kDocuments, kPolicySums})},
+                      {&Ps::starts, &Ps::sums}, {},
+                      {[](Ps& a) { a.tokens.losses = widened(a.tokens.losses); },
+                       [](Ps& a) { a.tokens.mask = widened(a.tokens.mask); },
+                       [](Ps& a) { a.tokens.old = retyped(a.tokens.old); },
+                       [](Ps& a) { a.tokens.sampled = {}; }, [](Ps& a) { a.tokens.reference = {}; }});
+    using Pl = PolicyLoss;
+    expect_checks<Pl>(
+        {.terms = terms,
+         .tokens = tokens,
+         .places = {},
+         .adds_answers = true,
+         .starts = i32({kDocuments + 1}),
+         .roles = i32({kDocuments}),
+         .advantages = f32({kDocuments}),
+         .sums = f64({kDocuments, kPolicySums}),
+         .totals = f64({2}),
+         .weights = f32({kTokens}),
+         .metrics = f32({3}),
+         .workspace = {}},
+        {&Pl::starts, &Pl::roles, &Pl::advantages, &Pl::sums, &Pl::totals, &Pl::weights}, {&Pl::metrics},
+        {[](Pl& a) { a.tokens.losses = retyped(a.tokens.losses); },
+         [](Pl& a) { a.tokens.reference = widened(a.tokens.reference); }, [](Pl& a) { a.places[1] = 3; },
+         [](Pl& a) { a.microbatches = 0; }, [](Pl& a) { a.terms.beta = 0; },
+         [](Pl& a) { a.terms.max_length = 0; }, [](Pl& a) { a.terms.ratio = PolicyRatio::kSum; }});
+  }
+};
+
+}  // namespace
+
+extern const OperatorCheck kPolicyLoss{"policy_loss", make_checks<PolicyLossChecks>};
+
+}  // namespace primus::turbo::test

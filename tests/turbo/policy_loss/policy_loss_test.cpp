@@ -1,0 +1,237 @@
+#include "turbo/policy_loss/policy_loss.h"
+
+#include "turbo/operator_test.h"
+
+namespace primus::turbo::test {
+namespace {
+
+class PolicyLossTest : public ::testing::TestWithParam<DeviceUnderTest> {};
+INSTANTIATE_TEST_SUITE_P(Devices, PolicyLossTest, ::testing::ValuesIn(devices_under_test()));
+
+// A microbatch: three answers, of which one has more tokens than a block has threads, an answer without
+// learned tokens, and padding. In the whole step there are six answers.
+const Values kStarts = {0, 9, 330, 334, 340, 350};
+const Values kRoles = {PolicyLoss::kAnswer, PolicyLoss::kAnswer, PolicyLoss::kAnswer, PolicyLoss::kAnswer, 0};
+const Values kAdvantages = {0.75, -1.5, 2, -0.5, 4};
+constexpr std::size_t kCount = 350, kPadding = 340;
+
+struct Case {
+  std::string name;
+  PolicyTerms terms;
+};
+
+std::vector<Case> cases() {
+  const PolicyTerms wide{.low = 0.1, .high = 0.15};
+  std::vector<Case> all;
+  const auto add = [&](std::string name, auto change) {
+    all.push_back({std::move(name), wide});
+    change(all.back().terms);
+  };
+  for (const auto average : {PolicyAverage::kAnswerMeans, PolicyAverage::kMicrobatchMeans,
+                             PolicyAverage::kTokens, PolicyAverage::kLengths, PolicyAverage::kAnswerSums}) {
+    add("average " + std::to_string(static_cast<int>(average)), [&](PolicyTerms& t) { t.average = average; });
+    add("sequence, average " + std::to_string(static_cast<int>(average)), [&](PolicyTerms& t) {
+      t.average = average;
+      t.ratio = PolicyRatio::kMean;
+    });
+  }
+  for (const auto ratio : {PolicyRatio::kToken, PolicyRatio::kMean}) {
+    for (const bool bias : {false, true}) {
+      add("divergence", [&](PolicyTerms& t) {
+        t.ratio = ratio;
+        t.beta = 0.3;
+        t.bias_correction = bias;
+      });
+    }
+    add("two-sided", [&](PolicyTerms& t) {
+      t.ratio = ratio;
+      t.delta = 1.05;
+    });
+    add("sapo", [&](PolicyTerms& t) {
+      t.type = PolicyType::kSapo;
+      t.ratio = ratio;
+    });
+    add("off-policy mask", [&](PolicyTerms& t) {
+      t.ratio = ratio;
+      t.masks_drift = true;
+      t.drift = -0.1;
+    });
+    for (const auto correction : {PolicyCorrection::kTokenTruncate, PolicyCorrection::kTokenMask,
+                                  PolicyCorrection::kSequenceTruncate, PolicyCorrection::kSequenceMask}) {
+      add("correction " + std::to_string(static_cast<int>(correction)), [&](PolicyTerms& t) {
+        t.ratio = ratio;
+        t.correction = correction;
+        t.correction_min = 0.9;
+        t.correction_max = 1.2;
+      });
+    }
+  }
+  add("rloo", [](PolicyTerms& t) {
+    t.ratio = PolicyRatio::kSum;
+    t.average = PolicyAverage::kAnswers;
+  });
+  return all;
+}
+
+struct Outcome {
+  Values weights, metrics;
+  double metric(PolicyMetric which) const { return metrics[static_cast<std::size_t>(which)]; }
+};
+
+class Bench {
+ public:
+  explicit Bench(DeviceUnderTest device) : bench_(std::move(device)) {
+    losses = random_values(kCount, 1);
+    // Differences of log-probabilities are about as large as in training, and the long answer's sum is small.
+    const Values noise = random_values(kCount, 2), gap = random_values(kCount, 3),
+                 far = random_values(kCount, 4);
+    for (std::size_t t = 0; t < kCount; ++t) {
+      losses[t] = 2 + losses[t];
+      old.push_back(-losses[t] + 0.2 * noise[t]);
+      sampled.push_back(old[t] + (t < 9 ? 0.1 : 0.02) * gap[t]);
+      reference.push_back(losses[t] + 0.3 * far[t]);
+      mask.push_back((t >= 334 && t < kPadding) || t % 7 == 0 ? 0 : 1);
+    }
+    for (Values* values : {&losses, &old, &sampled, &reference}) *values = rounded(*values, DType::kF32);
+  }
+
+  Outcome run(const PolicyTerms& terms, const Values& at, bool on_policy = false) {
+    const PolicyTokens tokens{
+        .losses = upload(at, DType::kF32),
+        .mask = upload(mask, DType::kF32),
+        .old = on_policy ? Tensor() : upload(old, DType::kF32),
+        .sampled = terms.correction == PolicyCorrection::kNone ? Tensor() : upload(sampled, DType::kF32),
+        .reference = terms.beta != 0 ? upload(reference, DType::kF32) : Tensor()};
+    const Tensor starts = upload(kStarts, DType::kI32), sums = bench_.empty(DType::kF64, {5, kPolicySums});
+    bench_.run(PolicySums{.terms = terms, .tokens = tokens, .starts = starts, .sums = sums});
+    double count = 0;
+    for (std::size_t t = 0; t < kPadding; ++t) count += mask[t];
+    PolicyLoss call{.terms = terms,
+                    .tokens = tokens,
+                    .microbatches = 2,
+                    .microbatch_tokens = count,
+                    .places = {},
+                    .adds_answers = true,
+                    .starts = starts,
+                    .roles = upload(kRoles, DType::kI32),
+                    .advantages = upload(kAdvantages, DType::kF32),
+                    .sums = sums,
+                    .totals = upload({6, 500}, DType::kF64),
+                    .weights = bench_.empty(DType::kF32, {static_cast<std::int64_t>(kCount)}),
+                    .metrics = bench_.zeros(DType::kF32, {kPolicyMetrics}),
+                    .workspace = {}};
+    for (int m = 0; m < kPolicyMetrics; ++m) call.places[m] = static_cast<std::int8_t>(m);
+    bench_.run(call);
+    return {.weights = bench_.download(call.weights), .metrics = bench_.download(call.metrics)};
+  }
+
+  Values losses, old, sampled, reference, mask;
+
+ private:
+  Tensor upload(const Values& values, DType dtype) {
+    return bench_.upload(values, dtype, {static_cast<std::int64_t>(values.size())});
+  }
+
+  OperatorBench bench_;
+};
+
+// Moves log-probabilities of some tokens of every answer. Losses are fp32, so differences of two losses are
+// rounded; at the corners of a clipped loss, the derivative is between those of both sides, so such tokens
+// are compared with both.
+TEST_P(PolicyLossTest, DerivativesAreThoseOfTheLoss) {
+  Bench bench(GetParam());
+  constexpr double kStep = 0x1p-7;
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(c.name);
+    const Outcome out = bench.run(c.terms, bench.losses);
+    double largest = 0;
+    for (const double weight : out.weights) largest = std::max(largest, std::abs(weight));
+    EXPECT_GT(largest, 0);
+    for (const std::size_t t : {0U, 1U, 3U, 5U, 8U, 9U, 60U, 200U, 329U, 330U, 332U, 336U, 345U}) {
+      if (bench.mask[t] == 0 || t >= kPadding) {
+        EXPECT_EQ(out.weights[t], 0) << t;
+        continue;
+      }
+      Values moved = bench.losses;
+      moved[t] = bench.losses[t] + kStep;
+      const Outcome above = bench.run(c.terms, moved);
+      moved[t] = bench.losses[t] - kStep;
+      const Outcome below = bench.run(c.terms, moved);
+      const double up = above.metric(PolicyMetric::kLoss), down = below.metric(PolicyMetric::kLoss);
+      const double difference = (up - down) / (2 * kStep);
+      const double rounding = (std::abs(up) + std::abs(down)) * 0x1p-24 / kStep;
+      const double low = std::min({above.weights[t], below.weights[t], out.weights[t]});
+      const double high = std::max({above.weights[t], below.weights[t], out.weights[t]});
+      EXPECT_GE(difference, low - rounding - 1e-4 * largest) << t;
+      EXPECT_LE(difference, high + rounding + 1e-4 * largest) << t;
+    }
+  }
+}
+
+// The losses of ln p have constant coefficients, so the loss is the weighted sum of -ln p.
+TEST_P(PolicyLossTest, LossesOfLogProbabilitiesAreWeightedSums) {
+  Bench bench(GetParam());
+  for (const auto type : {PolicyType::kCispo, PolicyType::kVespo}) {
+    const PolicyTerms terms{.type = type, .high = 1.1};
+    const Outcome out = bench.run(terms, bench.losses);
+    double sum = 0, phi = 0;
+    for (std::size_t d = 0; d < 3; ++d) {
+      double log_w = 0;
+      const auto begin = static_cast<std::size_t>(kStarts[d]), end = static_cast<std::size_t>(kStarts[d + 1]);
+      for (std::size_t t = begin; t < end; ++t) log_w += bench.mask[t] * (-bench.losses[t] - bench.old[t]);
+      const bool positive = kAdvantages[d] >= 0;
+      const double k = positive ? 2 : 3, lambda = positive ? 3 : 2;
+      log_w = std::min(std::max(log_w, std::log(1e-8)), 20.0);
+      const double answer = std::exp(lambda + k * log_w - lambda * std::exp(log_w));
+      phi += answer / 6;
+      for (std::size_t t = begin; t < end; ++t) {
+        const double ratio = std::min(std::exp(-bench.losses[t] - bench.old[t]), 1.1);
+        const double factor = type == PolicyType::kCispo ? ratio : answer;
+        const double expected = bench.mask[t] * factor * kAdvantages[d] / 500;
+        EXPECT_NEAR(out.weights[t], expected, 1e-6 * std::abs(expected)) << t;
+        sum += expected * bench.losses[t];
+      }
+    }
+    EXPECT_NEAR(out.metric(PolicyMetric::kLoss), sum, 1e-6 * std::max(1.0, std::abs(sum)));
+    // The fourth answer has no tokens, so its ratio and its phi are 1.
+    if (type == PolicyType::kVespo) {
+      EXPECT_NEAR(out.metric(PolicyMetric::kPhi), phi + 1.0 / 6, 1e-6);
+    }
+  }
+}
+
+// Without old log-probabilities, ratios are exactly 1, and the gradient is that of the advantages.
+TEST_P(PolicyLossTest, OnPolicyRatiosAreOne) {
+  Bench bench(GetParam());
+  const Outcome out = bench.run({}, bench.losses, true);
+  double tokens = 0, loss = 0;
+  for (std::size_t d = 0; d < 4; ++d) {
+    for (auto t = static_cast<std::size_t>(kStarts[d]); t < static_cast<std::size_t>(kStarts[d + 1]); ++t) {
+      EXPECT_EQ(out.weights[t],
+                static_cast<double>(static_cast<float>(bench.mask[t] * kAdvantages[d] / 500)));
+      tokens += bench.mask[t];
+      loss -= bench.mask[t] * kAdvantages[d] / 500;
+    }
+  }
+  EXPECT_NEAR(out.metric(PolicyMetric::kRatio), tokens / 500, 1e-6);
+  EXPECT_NEAR(out.metric(PolicyMetric::kLoss), loss, 1e-6);
+  EXPECT_EQ(out.metric(PolicyMetric::kClipped), 0);
+}
+
+// Tokens without a mask are not read.
+TEST_P(PolicyLossTest, MaskedTokensMayHoldAnything) {
+  Bench bench(GetParam());
+  PolicyTerms terms{.correction = PolicyCorrection::kTokenMask, .beta = 0.1, .correction_max = 2};
+  const Outcome clean = bench.run(terms, bench.losses);
+  for (std::size_t t = 0; t < kCount; ++t) {
+    if (bench.mask[t] != 0) continue;
+    for (Values* values : {&bench.losses, &bench.old, &bench.sampled, &bench.reference})
+      (*values)[t] = INFINITY;
+  }
+  const Outcome out = bench.run(terms, bench.losses);
+  for (std::size_t t = 0; t < kPadding; ++t) EXPECT_EQ(out.weights[t], clean.weights[t]) << t;
+  EXPECT_EQ(out.metrics, clean.metrics);
+}
+
+}  // namespace
+}  // namespace primus::turbo::test

@@ -9,35 +9,15 @@
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <mutex>
-#include <numeric>
 #include <utility>
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "base/random/random.h"
 #include "lm/data/chat_template.h"
 #include "lm/data/text_split.h"
 
 namespace primus::data {
 namespace {
-
-// The purpose of a shuffle. Each purpose has its own stream of random numbers.
-enum class Shuffle : std::uint32_t { kEpoch = 0x5F70, kHeldOut, kPacks };
-
-void shuffle(std::vector<std::uint32_t>& entries, std::int64_t seed, Shuffle purpose,
-             std::uint32_t epoch = 0) {
-  const RandomStream random(static_cast<std::uint64_t>(seed), RandomPurpose::kData, epoch, 0,
-                            static_cast<std::uint32_t>(purpose));
-  for (std::size_t i = entries.size(); i > 1; --i)
-    std::swap(entries[i - 1], entries[random.below(i, static_cast<std::uint32_t>(i))]);
-}
-
-std::vector<std::uint32_t> up_to(std::size_t n) {
-  std::vector<std::uint32_t> numbers(n);
-  std::iota(numbers.begin(), numbers.end(), 0U);
-  return numbers;
-}
 
 // Bins of equal size for first-fit packing. The bins are leaves of a tree in which each node stores the
 // largest free space in its subtree.
@@ -113,24 +93,14 @@ std::int32_t pad_of(const Tokenizer& tokenizer) {
 
 }  // namespace
 
-// The sample orders of two epochs. Threads that read ahead use at most two adjacent epochs at a time.
-struct SftDataset::Order {
-  struct Epoch {
-    std::int64_t number = -1;
-    std::vector<std::uint32_t> samples;
-  };
-  std::mutex mutex;
-  std::array<std::shared_ptr<const Epoch>, 2> kept;
-};
-
 SftDataset::SftDataset(std::shared_ptr<const TrainingUnits> units, const std::vector<std::uint32_t>& which,
                        const Layout& layout, std::string description)
-    : units_(std::move(units)),
-      layout_(layout),
-      description_(std::move(description)),
-      order_(std::make_unique<Order>()) {
+    : units_(std::move(units)), layout_(layout), description_(std::move(description)) {
   fill(usable(which));
-  if (!learned_.empty()) return;
+  if (!learned_.empty()) {
+    order_.emplace(learned_.size(), layout_.seed, layout_.shuffle);
+    return;
+  }
   if (which.empty())
     throw invalid(fmt::format("{}: this share of the data has no {}", description_, units_->noun()),
                   "increase its share: split=90,10,0 trains on 90 % and holds out 10 %");
@@ -163,8 +133,6 @@ SftDataset::SftDataset(std::shared_ptr<const TrainingUnits> units, const std::ve
                     : fmt::format("; 'primus data conversations --seq-length {}' shows what is learned",
                                   layout.seq_length)));
 }
-
-SftDataset::~SftDataset() = default;
 
 std::int64_t SftDataset::size() const { return std::numeric_limits<std::int64_t>::max(); }
 
@@ -231,25 +199,11 @@ std::span<const std::uint32_t> SftDataset::contents(std::size_t sample) const {
   return std::span(members_).subspan(begin, ends_[sample] - begin);
 }
 
-std::size_t SftDataset::sample_of(std::int64_t draw) const {
-  const std::int64_t all = samples(), epoch = draw / all;
-  const auto within = static_cast<std::size_t>(draw % all);
-  if (!layout_.shuffle) return within;
-  const std::lock_guard lock(order_->mutex);
-  std::shared_ptr<const Order::Epoch>& kept = order_->kept[static_cast<std::size_t>(epoch % 2)];
-  if (!kept || kept->number != epoch) {
-    Order::Epoch made{epoch, up_to(learned_.size())};
-    shuffle(made.samples, layout_.seed, Shuffle::kEpoch, static_cast<std::uint32_t>(epoch));
-    kept = std::make_shared<const Order::Epoch>(std::move(made));
-  }
-  return kept->samples[within];
-}
-
 void SftDataset::sample(std::int64_t draw, std::span<std::int32_t> tokens, std::span<float> loss_mask) const {
   std::ranges::fill(tokens, layout_.pad);
   std::ranges::fill(loss_mask, 0.0F);
   std::size_t at = 0;
-  for (const std::uint32_t i : contents(sample_of(draw))) {
+  for (const std::uint32_t i : contents(order_->at(draw))) {
     units_->write(i, room(), tokens.subspan(at), loss_mask.subspan(std::min(at, loss_mask.size())));
     at += static_cast<std::size_t>(units_->kept(i, room()));
   }
@@ -264,7 +218,7 @@ std::vector<UnitDocument> SftDataset::texts_of(std::size_t sample) const {
 void SftDataset::document_starts(std::int64_t draw, std::vector<std::int32_t>& starts) const {
   starts.clear();
   std::int64_t at = 0;
-  for (const UnitDocument& text : texts_of(sample_of(draw))) {
+  for (const UnitDocument& text : texts_of(order_->at(draw))) {
     if (at < layout_.seq_length) starts.push_back(static_cast<std::int32_t>(at));
     at += text.tokens;
   }
@@ -278,7 +232,7 @@ void SftDataset::document_marks(std::int64_t draw, std::vector<DocumentRole>& ro
   values.clear();
   if (!units_->has_roles()) return;
   std::int64_t at = 0;
-  for (const UnitDocument& text : texts_of(sample_of(draw))) {
+  for (const UnitDocument& text : texts_of(order_->at(draw))) {
     roles.push_back(text.role);
     values.push_back(text.value);
     at += text.tokens;
@@ -289,7 +243,7 @@ void SftDataset::document_marks(std::int64_t draw, std::vector<DocumentRole>& ro
   }
 }
 
-double SftDataset::learned_tokens(std::int64_t draw) const { return learned_[sample_of(draw)]; }
+double SftDataset::learned_tokens(std::int64_t draw) const { return learned_[order_->at(draw)]; }
 
 std::uint64_t SftDataset::fingerprint() const {
   XXH3_state_t state;
@@ -384,7 +338,7 @@ class SftOpener {
     units_ = options_.units ? options_.units : read(files_.train);
     note_reading(units_->texts(), options_.dataset, result);
     note_files(files_.train, "training", result);
-    std::vector<std::uint32_t> all = up_to(units_->size());
+    std::vector<std::uint32_t> all = numbers_below(units_->size());
     if (!files_.has_evaluated()) hold_out(all, result);
     std::unique_ptr<const SftDataset> train =
         make(units_, all, options_.dataset, "train", options_.shuffle, result);
@@ -442,7 +396,8 @@ class SftOpener {
     const auto units = read(files);
     note_reading(units->texts(), files.front().path.string(), result);
     note_files(files, part, result);
-    return make_evaluated(units, up_to(units->size()), files.front().path.string(), part, samples, result);
+    return make_evaluated(units, numbers_below(units->size()), files.front().path.string(), part, samples,
+                          result);
   }
 
   std::unique_ptr<const Dataset> open_part(const std::vector<std::uint32_t>& members, std::int64_t samples,

@@ -17,11 +17,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lm/data/conversation_files.h"
 #include "lm/data/dataset.h"
+#include "lm/data/epoch_order.h"
 #include "lm/data/training_units.h"
 
 namespace primus::data {
@@ -75,7 +77,6 @@ class SftDataset final : public Dataset {
   // `which`: indices of the units to use. Throws Error(kInvalid) if none of these units has a learned token.
   SftDataset(std::shared_ptr<const TrainingUnits> units, const std::vector<std::uint32_t>& which,
              const Layout& layout, std::string description);
-  ~SftDataset() override;
 
   std::int64_t size() const override;
   std::int64_t seq_length() const override { return layout_.seq_length; }
@@ -93,15 +94,12 @@ class SftDataset final : public Dataset {
   std::uint64_t fingerprint() const;
 
  private:
-  struct Order;
   // Returns the number of tokens of a sample, with the label of its last input.
   std::int64_t room() const { return layout_.seq_length + 1; }
   std::vector<std::uint32_t> usable(const std::vector<std::uint32_t>& which);
   // Returns whether the unit has a learned token if it is not truncated.
   bool has_labels(std::uint32_t unit) const;
   void fill(const std::vector<std::uint32_t>& units);
-  // Returns the index of the sample that draw number `draw` returns.
-  std::size_t sample_of(std::int64_t draw) const;
   std::span<const std::uint32_t> contents(std::size_t sample) const;
   // Returns the texts of a sample, without the padding.
   std::vector<UnitDocument> texts_of(std::size_t sample) const;
@@ -113,7 +111,7 @@ class SftDataset final : public Dataset {
   std::vector<std::uint32_t> members_;  // indices of the units in all samples, concatenated
   std::vector<std::size_t> ends_;       // index in members_ after each sample's units
   std::vector<std::int32_t> learned_;   // what each sample adds to the divisor of the loss
-  std::unique_ptr<Order> order_;        // cache of the sample orders of recently used epochs
+  std::optional<EpochOrder> order_;     // the index of the sample of each draw
 };
 
 // Returns a writer of the chosen format. Throws the errors of choose_style, and kInvalid if the tokenizer

@@ -112,9 +112,11 @@ struct BatchLoader::Impl {
     batch.document_starts.clear();
     batch.document_roles.clear();
     batch.document_values.clear();
+    batch.document_records.clear();
     std::vector<std::int32_t> starts;
     std::vector<DocumentRole> roles;
     std::vector<float> values;
+    std::vector<std::int64_t> records;
     for (std::int64_t row = 0; row < options.micro_batch_size; ++row) {
       dataset.document_starts(first + row, starts);
       const auto at = static_cast<std::int32_t>(row) * length;
@@ -126,6 +128,8 @@ struct BatchLoader::Impl {
       dataset.document_marks(first + row, roles, values);
       batch.document_roles.insert(batch.document_roles.end(), roles.begin(), roles.end());
       batch.document_values.insert(batch.document_values.end(), values.begin(), values.end());
+      dataset.document_records(first + row, records);
+      batch.document_records.insert(batch.document_records.end(), records.begin(), records.end());
     }
     batch.document_starts.push_back(static_cast<std::int32_t>(batch.tokens.size()));
   }

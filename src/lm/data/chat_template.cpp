@@ -274,4 +274,9 @@ ChosenStyle choose_style(std::string_view wanted, const Tokenizer& tokenizer) {
   return {{.format = ConversationFormat::kAlpaca}, "the model has no chat template"};
 }
 
+std::optional<ChosenStyle> choose_prompt_style(std::string_view wanted, const Tokenizer& tokenizer) {
+  const bool plain = wanted == kPlainPrompts || (wanted == "auto" && tokenizer.chat_template().empty());
+  return plain ? std::nullopt : std::optional(choose_style(wanted, tokenizer));
+}
+
 }  // namespace primus::data

@@ -445,6 +445,11 @@ std::vector<std::int32_t> ConversationWriter::prompt(const std::vector<Message>&
   return tokenizer_.encode(style_.own->prompt({.messages = messages, .tools = tools_}), false);
 }
 
+std::vector<std::int32_t> ConversationWriter::training_prompt(const Conversation& conversation) const {
+  if (!style_.own) return prompt(conversation.messages);
+  return tokenizer_.encode(style_.own->training_prompt(conversation), false);
+}
+
 void ConversationWriter::offer_tools(std::string tools) {
   if (!style_.own) {
     throw invalid(fmt::format("the format {} does not support tools", name_of(style_.format)),

@@ -135,6 +135,10 @@ class ConversationWriter {
   // Returns the prompt for generating an answer: the tokens of `messages`, followed by the start of the
   // assistant's turn. The prompt offers the tools of offer_tools().
   std::vector<std::int32_t> prompt(const std::vector<Message>& messages) const;
+  // Returns the prompt of a record of training data: like prompt(), with the tools, documents and further
+  // members of the conversation if members() is Members::kAll, and with the day of training
+  // (model_template.h).
+  std::vector<std::int32_t> training_prompt(const Conversation& conversation) const;
   // Sets the tools that prompts offer to the model: a JSON list of descriptions. Throws Error(kInvalid) if
   // the format cannot write tools.
   void offer_tools(std::string tools);

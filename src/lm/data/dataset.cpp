@@ -551,6 +551,10 @@ void Dataset::document_marks(std::int64_t /*index*/, std::vector<DocumentRole>& 
   values.clear();
 }
 
+void Dataset::document_records(std::int64_t /*index*/, std::vector<std::int64_t>& records) const {
+  records.clear();
+}
+
 double Dataset::learned_tokens(std::int64_t index) const {
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(seq_length()) + 1);
   std::vector<float> mask(static_cast<std::size_t>(seq_length()));

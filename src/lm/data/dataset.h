@@ -47,6 +47,9 @@ class Dataset {
   // compare no texts. Call it only if separates_documents().
   virtual void document_marks(std::int64_t index, std::vector<DocumentRole>& roles,
                               std::vector<float>& values) const;
+  // Sets the index of the record of each document of sample `index` (Batch::document_records), in the order
+  // of document_starts(). The default leaves `records` empty, for objectives that need no records.
+  virtual void document_records(std::int64_t index, std::vector<std::int64_t>& records) const;
   // Returns what sample `index` adds to the divisor of the loss: the number of labels that count, which is
   // the sum of its loss_mask. Data sets of preferences return the number of their pairs or examples instead.
   // The default implementation reads the sample.

@@ -168,6 +168,11 @@ std::string ModelTemplate::prompt(const Conversation& conversation) const {
   return rendering.render(conversation.messages.size(), true).text;
 }
 
+std::string ModelTemplate::training_prompt(const Conversation& conversation) const {
+  Rendering rendering(*this, conversation, training_day());
+  return rendering.render(conversation.messages.size(), true).text;
+}
+
 std::vector<LearnedText> ModelTemplate::texts(const Conversation& conversation) const {
   const std::vector<Message>& messages = conversation.messages;
   Rendering rendering(*this, conversation, training_day());

@@ -54,6 +54,8 @@ class ModelTemplate {
   std::vector<LearnedText> texts(const Conversation& conversation) const;
   // Returns the text that asks for an answer to the messages of `conversation`.
   std::string prompt(const Conversation& conversation) const;
+  // Like prompt(), but for training data: a template that reads the clock gets kTrainingDay.
+  std::string training_prompt(const Conversation& conversation) const;
 
   // The texts around the answer of a conversation of one turn: between the prompt and the answer, and after
   // the answer. Returns nullopt if the template refuses such a conversation or changes the answer.

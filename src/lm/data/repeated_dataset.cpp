@@ -27,6 +27,9 @@ class RepeatedDataset final : public Dataset {
                       std::vector<float>& values) const override {
     dataset_->document_marks(index % size_, roles, values);
   }
+  void document_records(std::int64_t index, std::vector<std::int64_t>& records) const override {
+    dataset_->document_records(index % size_, records);
+  }
   double learned_tokens(std::int64_t index) const override { return dataset_->learned_tokens(index % size_); }
 
  private:

@@ -1,11 +1,31 @@
 // derive() computes trainer settings that follow from other settings.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
+#include <string>
+#include <string_view>
 
 #include "config/trainer_config.h"
 
 namespace primus::config {
+namespace {
+
+// Defaults of the stages that compare the trained model with a reference model or answers with each other, as
+// in TRL. Stages without a choice of losses have an empty `loss_type`.
+struct Comparison {
+  std::string_view stage;
+  double beta;
+  std::string_view loss_type;
+};
+constexpr auto kComparisons = std::to_array<Comparison>({{"dpo", 0.1, "sigmoid"},
+                                                         {"kto", 0.1, "kto"},
+                                                         {"orpo", 0.1, ""},
+                                                         {"cpo", 0.1, "sigmoid"},
+                                                         {"grpo", 0.0, "dapo"},
+                                                         {"rloo", 0.05, ""}});
+
+}  // namespace
 
 void derive(TrainerConfig& config) {
   TrainerConfig& c = config;
@@ -26,6 +46,11 @@ void derive(TrainerConfig& config) {
   }
   if (!c.start_weight_decay) c.start_weight_decay = c.weight_decay;
   if (!c.end_weight_decay) c.end_weight_decay = c.weight_decay;
+  for (const Comparison& usual : kComparisons) {
+    if (c.stage != usual.stage) continue;
+    if (!c.beta) c.beta = usual.beta;
+    if (c.loss_type.empty() && !usual.loss_type.empty()) c.loss_type = {std::string(usual.loss_type)};
+  }
   if (c.recompute_granularity == "full" && c.recompute_layer_ids.empty()) {
     if (!c.recompute_method) c.recompute_method = "uniform";
     if (*c.recompute_method == "uniform" && !c.recompute_num_layers) c.recompute_num_layers = 1;

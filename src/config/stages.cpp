@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <iterator>
 #include <string>
 
@@ -18,6 +19,14 @@ constexpr Stage kStages[] = {
 #undef PRIMUS_STAGE
 };
 
+std::vector<std::string_view> stages_of(std::initializer_list<Material> materials) {
+  std::vector<std::string_view> names;
+  for (const Stage& stage : kStages) {
+    if (std::ranges::find(materials, stage.material) != materials.end()) names.push_back(stage.name);
+  }
+  return names;
+}
+
 }  // namespace
 
 std::span<const Stage> stages() { return kStages; }
@@ -29,12 +38,14 @@ std::vector<std::string_view> names_of_stages() {
 }
 
 std::vector<std::string_view> stages_with_dataset_name() {
-  std::vector<std::string_view> names;
-  for (const Stage& stage : kStages) {
-    if (stage.material != Material::kText) names.push_back(stage.name);
-  }
-  return names;
+  return stages_of({Material::kConversations, Material::kPreferences, Material::kPrompts});
 }
+
+std::vector<std::string_view> stages_with_answers() {
+  return stages_of({Material::kConversations, Material::kPreferences});
+}
+
+std::vector<std::string_view> stages_with_rewards() { return stages_of({Material::kPrompts}); }
 
 std::string_view help_of_stages() {
   static const std::string help = [] {
@@ -62,6 +73,7 @@ bool separates_documents(const TrainerConfig& config) {
     case Material::kConversations:
       return config.enable_packed_sequences && config.use_packed_attention;
     case Material::kPreferences:
+    case Material::kPrompts:
       return true;
   }
   return false;

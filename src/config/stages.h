@@ -17,6 +17,7 @@ enum class Material : std::uint8_t {
   kText,           // data_path and related keys, or mock_data
   kConversations,  // sft_dataset_name
   kPreferences,    // sft_dataset_name, with answers that are compared
+  kPrompts,        // sft_dataset_name, with prompts whose answers the model generates
 };
 
 struct Stage {
@@ -32,6 +33,10 @@ std::span<const Stage> stages();
 std::vector<std::string_view> names_of_stages();
 // Returns the stages that read sft_dataset_name.
 std::vector<std::string_view> stages_with_dataset_name();
+// Returns those of these stages whose data contain the answers to learn (sft_fit_to_data).
+std::vector<std::string_view> stages_with_answers();
+// Returns the stages of reinforcement learning: the model generates answers, which reward functions score.
+std::vector<std::string_view> stages_with_rewards();
 std::string_view help_of_stages();
 // Returns the row of `config.stage`, which must be a valid choice of the key.
 const Stage& stage_of(const TrainerConfig& config);

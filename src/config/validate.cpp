@@ -1,15 +1,18 @@
 #include "config/validate.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <initializer_list>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "config/keys.h"
 #include "config/missing_data.h"
@@ -417,7 +420,16 @@ class Validator {
 
   // Checks stages that train on conversations.
   std::string_view material() const {
-    return stage_of(config_).material == Material::kPreferences ? "preferences" : "conversations";
+    switch (stage_of(config_).material) {
+      case Material::kPreferences:
+        return "preferences";
+      case Material::kPrompts:
+        return "prompts";
+      case Material::kConversations:
+      case Material::kText:
+        break;
+    }
+    return "conversations";
   }
 
   void conversations(bool separate) {
@@ -445,20 +457,95 @@ class Validator {
                                 ? " (use_packed_attention separates packed conversations)"
                                 : ""));
     }
-    if (stage_of(config_).material == Material::kPreferences && !config_.calculate_per_token_loss &&
+    const bool generates = stage_of(config_).material == Material::kPrompts;
+    if ((stage_of(config_).material == Material::kPreferences || generates) &&
+        !config_.calculate_per_token_loss &&
         experiment_.provenance_of("calculate_per_token_loss").layer >= Layer::kOverrides) {
       warn("calculate_per_token_loss",
-           fmt::format(
-               "calculate_per_token_loss has no effect with stage: {}, whose loss is a mean over pairs "
-               "or examples",
-               config_.stage));
+           fmt::format("calculate_per_token_loss has no effect with stage: {}, whose loss is {}",
+                       config_.stage,
+                       generates ? "a mean over all answers of a step" : "a mean over pairs or examples"));
     }
+    if (!generates && config_.sft_conversation_format == "none") {
+      refuse({"sft_conversation_format", "stage"},
+             fmt::format("sft_conversation_format is none, but stage {} learns answers, whose beginning a "
+                         "format marks",
+                         config_.stage),
+             "choose a format, such as auto or chatml; none is for prompts (stage grpo or rloo)");
+    }
+    if (generates) rewards();
     // No warning for an explicit hf_path: null, which requests random weights.
     if (!config_.load && experiment_.provenance_of("hf_path").layer < Layer::kOverrides) {
       warn("stage",
            "fine-tuning starts from random weights, because the experiment names none: set load or hf_path. "
            "If random weights are intended, set hf_path: null");
     }
+  }
+
+  // Checks stages that generate answers to prompts.
+  void rewards() {
+    const TrainerConfig& c = config_;
+    if (c.reward.empty()) {
+      refuse({"stage", "reward"},
+             fmt::format("stage is {}, but no reward function scores the generated answers", c.stage),
+             "set reward, for example reward=exact:answer, which compares each answer with the column "
+             "'answer' of its record; or reward=program:./reward.py (docs/rewards.md)");
+    }
+    if (!c.reward_weights.empty() && c.reward_weights.size() != c.reward.size()) {
+      refuse({"reward_weights", "reward"},
+             fmt::format("reward_weights has {} numbers, but reward has {} functions",
+                         c.reward_weights.size(), c.reward.size()),
+             "write one weight for each function, or remove reward_weights");
+    }
+    if (c.loss_type.size() > 1) {
+      refuse({"loss_type"},
+             fmt::format("stage {} has one loss, but loss_type has {}", c.stage, c.loss_type.size()),
+             "keep one of them");
+    }
+    if (!c.reward_clip_range.empty() && !is_range(c.reward_clip_range)) {
+      refuse({"reward_clip_range"},
+             fmt::format("reward_clip_range is [{}]; it must be a min and a larger max",
+                         fmt::join(c.reward_clip_range, ", ")),
+             "for example [-1, 1]");
+    }
+    const std::int64_t answers = c.global_batch_size, group = c.num_generations;
+    if (answers % group != 0) {
+      refuse({"global_batch_size", "num_generations"},
+             fmt::format("global_batch_size ({} answers per step) is not a multiple of num_generations ({} "
+                         "answers per prompt)",
+                         answers, group),
+             answers < group ? fmt::format("set global_batch_size to {}", group)
+                             : fmt::format("set global_batch_size to {} or {}", answers / group * group,
+                                           (answers / group + 1) * group));
+    }
+    const std::int64_t prompt = c.max_prompt_length.value_or(1);
+    if (prompt + c.max_completion_length > c.seq_length) {
+      refuse({"seq_length", "max_prompt_length", "max_completion_length"},
+             fmt::format(
+                 "a prompt of {} and an answer of {} (max_completion_length) do not fit into "
+                 "seq_length ({})",
+                 c.max_prompt_length ? fmt::format("{} tokens (max_prompt_length)", prompt) : "one token",
+                 c.max_completion_length, c.seq_length),
+             fmt::format("increase seq_length to at least {}, or decrease max_completion_length",
+                         prompt + c.max_completion_length));
+    }
+    if (c.split) {
+      warn("split", fmt::format("split has no effect with stage: {}, which evaluates nothing: all prompts "
+                                "are trained on",
+                                c.stage));
+    }
+  }
+
+  // Returns whether a list of numbers is a min and a larger max.
+  static bool is_range(const std::vector<std::string>& texts) {
+    std::vector<double> numbers;
+    for (const std::string& text : texts) {
+      double number = 0;
+      const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+      if (error != std::errc() || stop != text.data() + text.size()) return false;
+      numbers.push_back(number);
+    }
+    return numbers.size() == 2 && numbers[0] < numbers[1];
   }
 
   void data() {

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "config/keys.h"
+#include "config/stages.h"
 #include "config/trainer_config.h"
 #include "config/validate.h"
 
@@ -47,6 +48,7 @@ class WithoutEffect {
     parallel();
     needs(c.bf16, "with bf16", {"store_param_remainders"});
     needs(c.sample_interval.has_value(), "with sample_interval", {"sample_prompt", "sample_tokens"});
+    if (stage_of(c).material == Material::kPrompts) reinforcement();
     if (c.num_experts) {
       needs(c.moe_router_load_balancing_type != "none", "with a moe_router_load_balancing_type",
             {"moe_aux_loss_coeff"});
@@ -82,6 +84,24 @@ class WithoutEffect {
   }
 
  private:
+  // Keys of the loss of generated answers.
+  void reinforcement() {
+    const TrainerConfig& c = config_;
+    needs(c.num_iterations > 1,
+          "with num_iterations above 1: with one step for each answer, the ratio of new to old probability "
+          "is 1",
+          {"epsilon", "epsilon_high", "delta", "importance_sampling_level", "off_policy_mask_threshold"});
+    if (c.stage != "grpo") return;
+    const std::string loss = c.loss_type.empty() ? "" : c.loss_type.front();
+    needs(*c.beta > 0, "with beta above 0", {"use_bias_correction_kl"});
+    needs(loss == "sapo", "with loss_type: sapo", {"sapo_temperature_pos", "sapo_temperature_neg"});
+    needs(loss == "vespo", "with loss_type: vespo",
+          {"vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"});
+    needs(loss != "sapo" && loss != "vespo" && loss != "cispo", "with a loss_type that clips the ratio",
+          {"delta"});
+    needs(c.reward.size() > 1, "with several entries of reward", {"multi_objective_aggregation"});
+  }
+
   // Settings of the router that have an effect only together.
   void of_router() {
     const TrainerConfig& c = config_;

@@ -263,6 +263,10 @@ std::optional<data::ConversationStyle> load_conversation_style(const ModelFolder
     return data::choose_style("auto", tokenizer).style;
   }
   const config::TrainerConfig& c = experiment->trainer;
+  if (config::stage_of(c).material == config::Material::kPrompts) {
+    const auto chosen = data::choose_prompt_style(c.sft_conversation_format, tokenizer);
+    return chosen ? std::optional(chosen->style) : std::nullopt;
+  }
   data::ConversationStyle style = data::choose_style(c.sft_conversation_format, tokenizer).style;
   style.inline_bos = c.sft_bridge_compat_inline_bos;
   return style;

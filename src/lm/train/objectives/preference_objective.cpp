@@ -81,7 +81,7 @@ class PreferenceLearning final : public ConversationLearning {
 PreferenceSettings preference_settings_of(const config::Experiment& experiment, PreferenceMethod method) {
   const config::TrainerConfig& c = experiment.trainer;
   PreferenceSettings settings{.method = method,
-                              .beta = c.beta,
+                              .beta = c.beta.value(),
                               .label_smoothing = c.label_smoothing,
                               .discopop_tau = c.discopop_tau,
                               .f_divergence_type = c.f_divergence_type,

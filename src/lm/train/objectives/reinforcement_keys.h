@@ -1,0 +1,25 @@
+// Reads the keys of reinforcement learning (stages grpo and rloo) into the settings of its parts. Keys that
+// have no effect in the stage are not passed on.
+//
+// Errors: Error(kInvalid) at the key.
+#pragma once
+
+#include "config/experiment.h"
+#include "lm/data/prompt_dataset.h"
+#include "lm/decode/sampler.h"
+#include "lm/reward/reward.h"
+#include "lm/train/objectives/advantages.h"
+#include "lm/train/objectives/policy_settings.h"
+
+namespace primus {
+
+PolicySettings policy_settings_of(const config::Experiment& experiment, PolicyMethod method);
+AdvantageSettings advantage_settings_of(const config::Experiment& experiment, PolicyMethod method);
+// Returns how answers are generated. The seed is the seed of the run.
+SamplingSettings sampling_settings_of(const config::TrainerConfig& trainer);
+RewardSettings reward_settings_of(const config::Experiment& experiment);
+// Returns the options for reading the prompts. max_prompt_length is what an answer leaves of a sequence,
+// unless the key sets it.
+data::PromptOptions prompt_options_of(const config::TrainerConfig& trainer);
+
+}  // namespace primus

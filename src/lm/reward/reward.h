@@ -21,9 +21,10 @@ namespace primus {
 
 // A generated answer and its record in the data.
 struct ScoredAnswer {
-  std::string prompt;      // the prompt as text, after the chat template
-  std::string completion;  // the answer as text, without the tokens that end it
-  bool finished = true;    // false: the answer was cut off at the max number of tokens
+  std::string prompt;        // the prompt as text, after the chat template
+  std::string completion;    // the answer as text, without the tokens that end it
+  bool finished = true;      // false: the answer was cut off at the max number of tokens
+  std::int64_t tokens = -1;  // number of tokens of the answer, for "length"; -1: unknown
   // The whole record, with all its columns. Must outlive the call.
   const nlohmann::json* record = nullptr;
 };
@@ -44,6 +45,9 @@ class RewardFunction {
   // program that does not exist, a server that cannot be reached.
   virtual std::vector<Reward> score(std::span<const ScoredAnswer> answers) = 0;
 };
+
+inline constexpr std::int64_t kMaxRewardWorkers = 1024;
+inline constexpr double kMaxRewardSeconds = 86400;
 
 struct RewardSettings {
   // Each entry describes a function: "exact:answer", "number:answer", "regex:^yes", "program:./reward.py",

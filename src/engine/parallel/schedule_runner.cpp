@@ -40,7 +40,7 @@ ScheduleRunner::ScheduleRunner(Rank& rank, DataParallel& parallel, ChunkedModel&
       evaluation_(rank, settings_.pipeline, settings_.schedule.shape),
       splits_backward_(traits_of(settings_.schedule.kind).splits_backward),
       queue_(splits_backward_ ? WeightGradientQueue::Policy::kDeferred : settings_.weight_gradients) {
-  position_ = list().size();
+  position_ = end_ = list().size();
   if (!settings_.pipeline) return;
   computed_ = rank.device().create_event();
   connect();
@@ -71,14 +71,19 @@ void ScheduleRunner::connect() {
   rank_.synchronize();
 }
 
-void ScheduleRunner::begin() {
+void ScheduleRunner::begin(std::int64_t microbatches) {
   if (!finished()) abandon();
   position_ = 0;
+  end_ = list().size();
+  if (microbatches < 0) return;
+  const auto rest = std::ranges::find_if(list(), [=](const Work& w) { return w.microbatch >= microbatches; });
+  end_ = static_cast<std::size_t>(rest - list().begin());
+  PRIMUS_CHECK("ScheduleRunner::begin", microbatches > 0 && (end_ == list().size() || in_turn()));
 }
 
 void ScheduleRunner::run(std::int64_t microbatches) {
   if (stop_ && stop_->load(std::memory_order_relaxed)) throw StopRequest();
-  while (position_ < list().size()) {
+  while (position_ < end_) {
     const Work work = list()[position_];
     if (work.transfer()) {
       transfer(transfers_end(position_, false));
@@ -184,7 +189,7 @@ void ScheduleRunner::abandon() {
   }
   alive_.clear();
   for (auto& arrivals : arrivals_) arrivals.clear();
-  position_ = list().size();
+  position_ = end_;
 }
 
 void ScheduleRunner::evaluate(Tape& tape, std::int64_t microbatch) {

@@ -66,8 +66,10 @@ class ScheduleRunner {
   // All arguments must outlive this object. The caller calls DataParallel::begin_step.
   ScheduleRunner(Rank& rank, DataParallel& parallel, ChunkedModel& model, Settings settings);
 
-  // Returns to the beginning of the list. Abandons an unfinished step.
-  void begin();
+  // Returns to the beginning of the list. Abandons an unfinished step. `microbatches`: the step consists of
+  // this number of microbatches; -1: all microbatches of the schedule. Fewer than all are allowed only if
+  // in_turn() returns true.
+  void begin(std::int64_t microbatches = -1);
   // Continues until the end of the list, or until the next forward pass needs a microbatch >= `microbatches`.
   // Inputs of such microbatches are not available yet. Throws StopRequest if a stop was requested; then call
   // abandon().
@@ -85,7 +87,7 @@ class ScheduleRunner {
   bool in_turn() const;
 
   // Returns whether the entire list has been enqueued.
-  bool finished() const { return position_ == list().size() && alive_.empty(); }
+  bool finished() const { return position_ == end_ && alive_.empty(); }
   const WeightGradientQueue& weight_gradients() const { return queue_; }
 
  private:
@@ -147,7 +149,7 @@ class ScheduleRunner {
   const std::atomic<bool>* stop_ = nullptr;
   std::unique_ptr<Event> computed_;
 
-  std::size_t position_ = 0;  // next item of the list
+  std::size_t position_ = 0, end_ = 0;  // next item of the list, and the end of this step's items
   std::deque<Lane> lanes_;
   std::vector<Lane*> idle_;
   std::map<Key, Lane*> alive_;

@@ -171,14 +171,21 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
   // A loss rule needs all batches of the step before the step begins. Without a rule, batches are read while
   // the device works.
   std::vector<data::Batch> batches;
+  std::int64_t microbatches = plan.settings.step.microbatches;
   if (session->rule()) {
-    for (std::int64_t i = 0; i < plan.settings.step.microbatches; ++i) batches.push_back(next_batch(*loader));
+    for (std::int64_t i = 0; i < microbatches; ++i) batches.push_back(next_batch(*loader));
     finish_step();
-    session->before_step(progress.iteration + 1, batches);
+    const comm::Activity busy = plan.ranks.busy("preparing a step");
+    const RunTrace::HostWork prepared(trace.get(), "prepare the step");
+    try {
+      microbatches = session->before_step(progress.iteration + 1, batches);
+    } catch (const StopRequest&) {
+      return false;
+    }
   }
-  step.begin(progress.iteration + 1);
+  step.begin(progress.iteration + 1, microbatches);
   try {
-    for (std::int64_t i = 0; i < plan.settings.step.microbatches; ++i) {
+    for (std::int64_t i = 0; i < microbatches; ++i) {
       // A step changes the model only at its end, so the run can leave the step here. Waiting for the end
       // might take minutes.
       if (stop && plan.ranks.single()) return false;

@@ -13,8 +13,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/runtime/rank.h"
@@ -67,6 +69,13 @@ class LossRule {
   virtual void load_weights(TrainingSession&) {}
   // Runs before the microbatches of each step.
   virtual void before_step(const BeforeStep&) {}
+  // After before_step(): returns the number of the step's microbatches that have losses on any rank. The
+  // weights of the later microbatches are 0, so a step may skip these microbatches (TrainingStep::may_skip).
+  // The result is the same on all ranks and at least 1. Empty: all microbatches.
+  virtual std::optional<std::int64_t> filled_microbatches() const { return {}; }
+  // Returns metrics that the rule has computed on the host for the step of the last before_step(). They
+  // follow the metrics of weigh() in StepResult::metrics.
+  virtual std::vector<std::pair<std::string, double>> host_metrics() const { return {}; }
   // Returns the names of the sums that weigh() accumulates for the metrics of a step. The sum named "loss" is
   // the loss of the step.
   virtual std::vector<std::string> metrics() const { return {}; }

@@ -57,12 +57,10 @@ TrainingSession::TrainingSession(engine::Rank& rank, const SessionSettings& sett
   }
   step_ = std::make_unique<TrainingStep>(rank, parallel(), model(), *optimizer_, scales(), step, rule_.get());
   if (settings.sample_capacity > 0) {
-    // Number of prompt tokens per pass, small because prompts are short.
-    constexpr std::int64_t kPassTokens = 32;
     const bool gathers = rank.mesh().size() > 1 && settings.sharding == engine::Sharding::kParameters;
     decoding_ = {.compute = settings.compute,
                  .capacity = settings.sample_capacity,
-                 .pass_tokens = kPassTokens,
+                 .pass_tokens = settings.sample_pass_tokens,
                  .sequences = settings.sample_sequences,
                  .parallel = gathers ? &parallel() : nullptr,
                  .pipeline = settings.step.pipeline.shape(rank.mesh())};
@@ -77,8 +75,11 @@ ModelInstance& TrainingSession::frozen(std::string_view name) {
   return *found->second;
 }
 
-void TrainingSession::before_step(std::int64_t step, std::span<data::Batch> batches) {
-  if (rule_) rule_->before_step({.session = *this, .step = step, .batches = batches});
+std::int64_t TrainingSession::before_step(std::int64_t step, std::span<data::Batch> batches) {
+  const std::int64_t all = settings_.step.microbatches;
+  if (!rule_) return all;
+  rule_->before_step({.session = *this, .step = step, .batches = batches});
+  return step_->may_skip() ? rule_->filled_microbatches().value_or(all) : all;
 }
 
 std::unique_ptr<DecodeScheduler> TrainingSession::make_decoder(DecodeScheduler::Agree agree) {

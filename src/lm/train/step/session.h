@@ -38,7 +38,10 @@ struct SessionSettings {
   bool evaluation = false;            // whether evaluations will run
   std::int64_t sample_capacity = 0;   // max tokens of a sample text; 0: no sample texts are generated
   std::int64_t sample_sequences = 1;  // number of sample texts that are generated concurrently
-  MakeLossRule loss_rule = {};        // if null, the loss is the mean of -ln p(label)
+  // Max number of tokens that a decoder reads in one pass. The default is small because prompts of sample
+  // texts are short.
+  std::int64_t sample_pass_tokens = 32;
+  MakeLossRule loss_rule = {};  // if null, the loss is the mean of -ln p(label)
 };
 
 class TrainingSession {
@@ -61,8 +64,9 @@ class TrainingSession {
   // the rule's function of the same name.
   LossRule* rule() { return rule_.get(); }
   // If there is a loss rule, runs its work before a step. `batches` are this rank's batches of the step. Call
-  // this function before TrainingStep::begin().
-  void before_step(std::int64_t step, std::span<data::Batch> batches);
+  // this function before TrainingStep::begin(). Returns the number of microbatches of the step: the others
+  // have no losses and are skipped.
+  std::int64_t before_step(std::int64_t step, std::span<data::Batch> batches);
   // Returns the delayed scales; null if the precision recipe has no delayed scales.
   engine::DelayedScales* scales() { return scales_ ? &*scales_ : nullptr; }
   // Returns the settings of a decoder for these weights; empty if SessionSettings::sample_capacity is 0.

@@ -136,18 +136,25 @@ void TrainingStep::upload_scalars(ScalarsOf of, std::int64_t step, double learni
   rank_.compute().copy_to_device(scalars_.data, host, scalars_.bytes());
 }
 
-void TrainingStep::begin(std::int64_t step) {
+bool TrainingStep::may_skip() const {
+  return runner_->in_turn() && !scales_ && for_blocks_.routing.load.absent();
+}
+
+void TrainingStep::begin(std::int64_t step, std::int64_t microbatches) {
+  if (microbatches < 0) microbatches = settings_.microbatches;
+  PRIMUS_CHECK("TrainingStep::begin", microbatches == settings_.microbatches || may_skip());
   results_.begin_clock();
   graphs_.begin_step(for_blocks_.trace != nullptr);
   if (!graphs_.replaying()) {
-    runner_->begin();
-    parallel_.begin_step(settings_.microbatches);
+    runner_->begin(microbatches);
+    parallel_.begin_step(microbatches);
   }
   if (scales_) scales_->begin_step();
   begin_losses();
   if (!sums_.metrics.absent() && !rank_.measuring())
     rank_.compute().fill_zero(sums_.metrics.data, sums_.metrics.bytes());
   results_.take_turn();
+  host_[results_.turn()].used = 0;
   upload_scalars(ScalarsOf::kBegin, step, 0, 0);
   if (for_blocks_.routing.load.absent() || rank_.measuring()) return;
   for (const Tensor& counters : {for_blocks_.routing.load, for_blocks_.routing.losses,
@@ -158,6 +165,7 @@ void TrainingStep::begin(std::int64_t step) {
 
 void TrainingStep::microbatch(std::int64_t index, const data::BatchView& batch) {
   StepInputs::Staging& host = host_[results_.turn()].staging[static_cast<std::size_t>(index)];
+  host_[results_.turn()].used = static_cast<std::size_t>(index) + 1;
   inputs_.stage(host, batch, index, loss_weight(), true);
   const std::size_t kind = index == 0 ? 0 : 1;
   constexpr StepGraphs::Part kParts[] = {StepGraphs::Part::kFirstMicrobatch,
@@ -275,7 +283,13 @@ void TrainingStep::list_results() {
   });
 }
 
-StepResult TrainingStep::result() { return rank_.measuring() ? StepResult{} : results_.result(); }
+StepResult TrainingStep::result() {
+  if (rank_.measuring()) return {};
+  StepResult result = results_.result();
+  if (!rule_) return result;
+  for (auto& metric : rule_->host_metrics()) result.metrics.push_back(std::move(metric));
+  return result;
+}
 
 std::vector<LayerRouting> TrainingStep::routing_of(const std::byte* load_bytes) const {
   std::vector<LayerRouting> layers;
@@ -380,7 +394,7 @@ std::string TrainingStep::find_non_finite() {
   // Ranks that share the work must make the same passes, even if one rank has already found the operator with
   // a NaN.
   const bool single = rank_.mesh().size() == 1;
-  const std::size_t slots = host_[results_.last_read()].staging.size();
+  const std::size_t slots = host_[results_.last_read()].used;
   for (std::size_t slot = 0; slot < slots && (first.empty() || !single); ++slot) {
     // Uses a copy, because evaluating overwrites a staging slot. All tokens count, even masked tokens.
     data::Batch copy = host_[results_.last_read()].staging[slot].batch;

@@ -42,7 +42,13 @@ class TrainingStep : private engine::ChunkedModel {
 
   // Begins a step. `step` is 1 for the first step and determines the random numbers. The previous step may
   // still be running. Waits for the step before the previous one, unless result() has already waited for it.
-  void begin(std::int64_t step = 1);
+  // `microbatches`: the step consists of this number of microbatches; -1: all microbatches of the settings.
+  // Fewer than all are allowed only if may_skip() returns true.
+  void begin(std::int64_t step = 1, std::int64_t microbatches = -1);
+  // Returns whether a step without its last microbatches gives the same result as a step in which these
+  // microbatches have only losses of weight 0. Not with pipelines, whose schedules need all microbatches, and
+  // not with experts or delayed scales, which use statistics of all tokens.
+  bool may_skip() const;
   // Adds microbatch number `index` of this rank, from 0 in order, and runs the schedule as far as the
   // available microbatches allow. `batch` is copied before the call returns. `batch` is not read while
   // measuring.
@@ -88,6 +94,8 @@ class TrainingStep : private engine::ChunkedModel {
   std::string find_damaged_weight(engine::ParameterStore& store);
 
   const StepSettings& settings() const { return settings_; }
+  // Returns the flag of set_stop(); null if the functions do not stop.
+  const std::atomic<bool>* stop() const { return stop_; }
   const StepGraphs& graphs() const { return graphs_; }
   // Returns why no step can be recorded, regardless of StepSettings::record_after; "" if nothing prevents it.
   std::string why_not_recorded() const;
@@ -161,6 +169,7 @@ class TrainingStep : private engine::ChunkedModel {
   struct HostSide {
     std::vector<StepInputs::Staging> staging;  // one entry per microbatch, because the device reads the
                                                // entries later
+    std::size_t used = 0;                      // number of entries that the step has used
     PinnedBuffer scalars;                      // scalars of begin() and update()
   };
   std::array<HostSide, 2> host_;

@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "base/error.h"
-#include "config/missing_data.h"
 #include "config/trainer_config.h"
 #include "lm/data/preference_dataset.h"
+#include "lm/train/objectives/conversation_objective.h"
 #include "lm/train/objectives/preference_rule.h"
 #include "lm/train/objectives/sft.h"
 #include "lm/train/settings/start_weights.h"
@@ -19,8 +19,6 @@
 
 namespace primus {
 namespace {
-
-using config::Layer;
 
 double number_of(const config::Experiment& experiment, std::string_view key, const std::string& text) {
   double number = 0;
@@ -36,18 +34,7 @@ class PreferenceLearning final : public ConversationLearning {
 
   void prepare(config::Experiment& experiment) const override {
     preference_settings_of(experiment, method_);  // checks the settings
-    config::TrainerConfig& c = experiment.trainer;
-    if (c.eval_iters == 0) return;
-    const config::Provenance said = experiment.provenance_of("eval_iters");
-    const bool of_command = said.origin.source && said.origin.source->name == config::kNoExperimentFile;
-    if (said.layer >= Layer::kOverrides && !of_command) {
-      throw experiment.error_for(
-          "eval_iters",
-          fmt::format("eval_iters is {}, but stage {} has no evaluation", c.eval_iters, c.stage),
-          "set eval_iters: 0; the metrics of training show how often the chosen answer wins");
-    }
-    c.eval_iters = 0;
-    experiment.provenance.insert_or_assign("eval_iters", config::Provenance{Layer::kDerived, {}});
+    leave_out_evaluation(experiment, "the metrics of training show how often the chosen answer wins");
   }
 
   data::Datasets open(const data::SftOptions& options, const Tokenizer& tokenizer) const override {

@@ -5,17 +5,12 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
 
 #include "base/error.h"
-#include "base/files/file.h"
-#include "base/text/json_text.h"
 #include "config/trainer_config.h"
-#include "lm/data/chat_template.h"
-#include "lm/generate/generation_config.h"
+#include "lm/train/objectives/conversation_objective.h"
 #include "lm/train/objectives/sft_plan.h"
 #include "lm/train/settings/training_settings.h"
 
@@ -33,31 +28,6 @@ constexpr std::array<std::string_view, 10> kConversationKeys = {"sft_conversatio
                                                                 "split",
                                                                 "eval_iters",
                                                                 "seed"};
-
-// Runs `work`. If `work` throws an error without a position in a file, adds the position of the key.
-void at_key(const config::Experiment& experiment, std::string_view key, const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    if (!error.location().empty() || error.kind() == ErrorKind::kIo) throw;
-    throw experiment.error_for(key, error.what(), error.hint());
-  }
-}
-
-// Replaces the model's own chat template by the template of the trained format, in all files that contain it.
-void put_chat_template(const std::string& jinja, std::vector<Snapshot::Blob>& files) {
-  constexpr const char* kFile = "chat_template.jinja";
-  std::erase_if(files, [](const Snapshot::Blob& file) {
-    return file.name == kFile || file.name == "chat_template.json";
-  });
-  const auto config = std::ranges::find(files, "tokenizer_config.json", &Snapshot::Blob::name);
-  if (config != files.end()) {
-    nlohmann::json settings = parse_json_object(config->content, config->name);
-    settings["chat_template"] = jinja;
-    config->content = json_text(settings) + "\n";
-  }
-  files.push_back({kFile, jinja});
-}
 
 class FineTuning final : public Objective {
  public:
@@ -81,21 +51,12 @@ class FineTuning final : public Objective {
 
   std::optional<std::int64_t> planned_samples(const DataRequest& request, double epochs) const override {
     // A dry run needs no data. Data that exist but cannot be read are an error, as in the run itself.
-    const std::string path = request.experiment.trainer->sft_dataset_name.value_or("");
-    if (!Env::posix().status(path)) {
-      try {
-        data::find_inputs({path});  // the path may be a glob
-      } catch (const Error&) {
-        return std::nullopt;
-      }
-    }
+    if (!has_conversations(request.experiment)) return std::nullopt;
     return epochs_of(request, epochs).samples;
   }
 
   void find_missing(const config::Experiment& experiment, std::vector<MissingInput>& missing) const override {
-    const std::string path = experiment.trainer->sft_dataset_name.value_or("");
-    const bool is_glob = path.find_first_of("*?[") != std::string::npos;
-    if (!is_glob && !Env::posix().status(path)) missing.push_back({"sft_dataset_name", path});
+    find_missing_conversations(experiment, missing);
   }
 
   // Conversations repeat without end, so there is nothing to check.
@@ -109,11 +70,8 @@ class FineTuning final : public Objective {
   // Makes generation stop at the token with which the model learns to end its turns.
   void teach(const config::Experiment& experiment, const Tokenizer& tokenizer,
              ModelConfig& model) const override {
-    const data::ConversationStyle style =
-        data::choose_style(experiment.trainer->sft_conversation_format, tokenizer).style;
-    if (!style.own && !data::can_write(style.format, tokenizer)) return;
-    const std::int32_t end = data::ConversationWriter(style, tokenizer).end_id();
-    if (std::ranges::find(model.eos_ids, end) == model.eos_ids.end()) model.eos_ids.push_back(end);
+    teach_end_of_turn(data::choose_style(experiment.trainer->sft_conversation_format, tokenizer).style,
+                      tokenizer, model);
   }
 
   data::Datasets open(const DataRequest& request) override {
@@ -179,20 +137,9 @@ class FineTuning final : public Objective {
 
   void finish_model_files(const DataRequest& request, const ModelConfig& model,
                           std::vector<Snapshot::Blob>& files) const override {
-    // Generation reads the stop ids from this file, or from config.json if this file does not exist.
-    constexpr const char* kGeneration = "generation_config.json";
-    const auto generation = std::ranges::find(files, kGeneration, &Snapshot::Blob::name);
-    if (generation == files.end()) {
-      files.push_back({kGeneration, with_stop_ids("", kGeneration, model.eos_ids)});
-    } else {
-      const Path loaded = loaded_folder(*request.experiment.trainer->load) / kGeneration;
-      generation->content = with_stop_ids(generation->content, loaded.string(), model.eos_ids);
-    }
-    const bool has_tokenizer = std::ranges::any_of(
-        files, [](const Snapshot::Blob& file) { return file.name.starts_with("tokenizer"); });
-    if (!has_tokenizer) return;
-    const data::ConversationWriter writer = data::conversation_writer(options_of(request), request.tokenizer);
-    if (!writer.style().own) put_chat_template(data::template_of(writer.style(), request.tokenizer), files);
+    put_stop_ids(request.experiment, model, files);
+    put_chat_template(data::conversation_writer(options_of(request), request.tokenizer).style(),
+                      request.tokenizer, files);
   }
 
  private:

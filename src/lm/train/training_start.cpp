@@ -142,7 +142,10 @@ void Trainer::Run::open_session(const StepMeasurement& measured) {
   plan.phase("loading weights");
   checkpointer->load_or_initialize();
   session->parallel().distribute_values();
-  if (session->rule()) session->rule()->load_weights(*session);
+  if (LossRule* const rule = session->rule()) {
+    plan.objective->connect(*rule, plan.data_request(), plan.datasets);
+    rule->load_weights(*session);
+  }
   checkpointer->open();
   progress.first_iteration = progress.iteration;
 }

@@ -30,6 +30,8 @@
 
 namespace primus {
 
+struct SessionSettings;
+
 // Settings that an objective decides before a run starts.
 struct ObjectivePlan {
   config::Experiment experiment;        // the experiment with the planned settings
@@ -112,6 +114,13 @@ class Objective {
   // Returns the loss rule (lm/train/step/loss_rule.h): frozen models, work before a step, and loss weights.
   // Null: the loss is the mean of -ln p(label) over unmasked labels.
   virtual MakeLossRule loss_rule(const config::Experiment& experiment) const;
+  // Changes the settings of the session of a run on `world` ranks, for example to reserve memory for a
+  // decoder. `settings.loss_rule` is already set. Checkpoints keep the original config.json.
+  virtual void prepare_session(const config::Experiment& experiment, int world,
+                               SessionSettings& settings) const;
+  // Gives the session's loss rule the parts of the run that it uses, such as the data. Called before
+  // LossRule::load_weights(). `datasets` and `request.tokenizer` outlive the rule.
+  virtual void connect(LossRule& rule, const DataRequest& request, const data::Datasets& datasets) const;
 };
 
 // The entry of an objective. The objective's file defines the entry as `extern const ObjectiveEntry

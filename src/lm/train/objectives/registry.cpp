@@ -57,4 +57,8 @@ std::optional<double> Objective::bytes_per_token(const data::Datasets&, const Da
 
 MakeLossRule Objective::loss_rule(const config::Experiment&) const { return {}; }
 
+void Objective::prepare_session(const config::Experiment&, int, SessionSettings&) const {}
+
+void Objective::connect(LossRule&, const DataRequest&, const data::Datasets&) const {}
+
 }  // namespace primus

@@ -317,35 +317,38 @@ SessionSettings session_settings_of(const config::Experiment& e, const ModelConf
   const engine::Sharding sharding = sharding_of(c);
   const engine::PrecisionRecipe precision = precision_recipe_of(e, model, shape.context);
   using Policy = engine::WeightGradientQueue::Policy;
-  return {.model = model,
-          .compute = c.bf16 ? DType::kBF16 : DType::kF32,
-          .gradients = c.main_grads_dtype == "bf16" ? DType::kBF16 : DType::kF32,
-          .decay_head_norms = c.apply_wd_to_qk_layernorm,
-          .step = {.micro_batch = c.micro_batch_size,
-                   .sequence = c.seq_length,
-                   .microbatches = c.num_microbatches(ranks),
-                   .packed_documents = config::separates_documents(c),
-                   .recompute = recompute_policy_of(e, model),
-                   .precision = precision,
-                   .weight_gradients = c.delay_wgrad_compute ? Policy::kDeferred : Policy::kInline,
-                   .seed = static_cast<std::uint64_t>(c.seed),
-                   .context_exchange = exchange,
-                   .tensor_overlap = {.overlap = c.tp_comm_overlap},
-                   .expert_overlap = c.moe_shared_expert_overlap,
-                   .pipeline = pipeline_settings_of(e, model, shape.pipeline, c.num_microbatches(ranks)),
-                   .record_after = c.enable_cuda_graph ? c.cuda_graph_warmup_steps : 0},
-          .optimizer = optimizer_settings_of(e, precision),
-          .sharding = sharding,
-          // With sharded gradients there is no memory for complete gradients.
-          .reduce_each_microbatch =
-              c.reduce_gradients_each_microbatch.value_or(sharding >= engine::Sharding::kGradients),
-          .parallel = {.overlap_reduction = c.overlap_grad_reduce,
-                       .overlap_gather = c.overlap_param_gather,
-                       .reshard_after_forward = c.torch_fsdp2_reshard_after_forward,
-                       .reduce_dtype = c.grad_reduce_in_bf16 ? DType::kBF16 : DType::kF32},
-          .evaluation = c.eval_iters > 0,
-          .sample_capacity = c.sample_interval ? sample_capacity_of(c, model) : 0,
-          .loss_rule = objective_of(c).loss_rule(e)};
+  SessionSettings settings{
+      .model = model,
+      .compute = c.bf16 ? DType::kBF16 : DType::kF32,
+      .gradients = c.main_grads_dtype == "bf16" ? DType::kBF16 : DType::kF32,
+      .decay_head_norms = c.apply_wd_to_qk_layernorm,
+      .step = {.micro_batch = c.micro_batch_size,
+               .sequence = c.seq_length,
+               .microbatches = c.num_microbatches(ranks),
+               .packed_documents = config::separates_documents(c),
+               .recompute = recompute_policy_of(e, model),
+               .precision = precision,
+               .weight_gradients = c.delay_wgrad_compute ? Policy::kDeferred : Policy::kInline,
+               .seed = static_cast<std::uint64_t>(c.seed),
+               .context_exchange = exchange,
+               .tensor_overlap = {.overlap = c.tp_comm_overlap},
+               .expert_overlap = c.moe_shared_expert_overlap,
+               .pipeline = pipeline_settings_of(e, model, shape.pipeline, c.num_microbatches(ranks)),
+               .record_after = c.enable_cuda_graph ? c.cuda_graph_warmup_steps : 0},
+      .optimizer = optimizer_settings_of(e, precision),
+      .sharding = sharding,
+      // With sharded gradients there is no memory for complete gradients.
+      .reduce_each_microbatch =
+          c.reduce_gradients_each_microbatch.value_or(sharding >= engine::Sharding::kGradients),
+      .parallel = {.overlap_reduction = c.overlap_grad_reduce,
+                   .overlap_gather = c.overlap_param_gather,
+                   .reshard_after_forward = c.torch_fsdp2_reshard_after_forward,
+                   .reduce_dtype = c.grad_reduce_in_bf16 ? DType::kBF16 : DType::kF32},
+      .evaluation = c.eval_iters > 0,
+      .sample_capacity = c.sample_interval ? sample_capacity_of(c, model) : 0,
+      .loss_rule = objective_of(c).loss_rule(e)};
+  objective_of(c).prepare_session(e, world, settings);
+  return settings;
 }
 
 }  // namespace primus

@@ -1,0 +1,361 @@
+#include "lm/train/objectives/rollout_rule.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "base/check.h"
+#include "base/error.h"
+#include "base/random/random.h"
+#include "base/system/stop_request.h"
+#include "base/terminal/terminal.h"
+#include "lm/train/objectives/rollouts.h"
+
+namespace primus {
+namespace {
+
+// Returns the seed of an answer.
+std::uint64_t seed_of(std::uint64_t seed, std::int64_t step, std::int64_t answer) {
+  // Layer 1: the draws of sample_token() have layer 0.
+  const RandomStream stream(seed, RandomPurpose::kSampling, static_cast<std::uint32_t>(step),
+                            static_cast<std::uint32_t>(answer), 1);
+  const Philox::Counter bits = stream.quad(0);
+  return std::uint64_t{bits[0]} << 32 | bits[1];
+}
+
+// Returns whether every pass of a decoder needs all ranks of the mesh.
+bool generates_together(TrainingSession& session) {
+  return session.decoding()->parallel != nullptr || session.rank().mesh().experts() != nullptr;
+}
+
+class Rollouts final : public RolloutRule {
+ public:
+  Rollouts(RolloutSettings settings, std::unique_ptr<LossRule> inner)
+      : settings_(std::move(settings)), inner_(std::move(inner)) {}
+
+  void connect(RolloutSource source) override {
+    PRIMUS_CHECK("RolloutRule::connect", std::ssize(source.rewards) == settings_.functions);
+    source_ = std::move(source);
+  }
+
+  std::vector<FrozenModel> frozen_models(const ModelConfig& model) const override {
+    return inner_->frozen_models(model);
+  }
+  void load_weights(TrainingSession& session) override { inner_->load_weights(session); }
+  std::vector<std::string> metrics() const override { return inner_->metrics(); }
+  void weigh(const TokenLosses& tokens) override { inner_->weigh(tokens); }
+  std::optional<std::int64_t> filled_microbatches() const override { return filled_; }
+
+  std::vector<std::pair<std::string, double>> host_metrics() const override {
+    std::vector<std::pair<std::string, double>> all = inner_->host_metrics();
+    all.insert(all.end(), metrics_.begin(), metrics_.end());
+    return all;
+  }
+
+  void prepare(TrainingSession& session) override {
+    PRIMUS_CHECK("RolloutRule::prepare", session.decoding().has_value());
+    engine::Rank& rank = session.rank();
+    const StepSettings& step = session.settings().step;
+    rows_ = {.micro_batch = step.micro_batch, .sequence = step.sequence, .microbatches = step.microbatches};
+    data_ranks_ = rank.mesh().data_ranks();
+    data_rank_ = rank.mesh().data_rank();
+    answers_ = rows_.count() * data_ranks_;
+    const engine::MeshPlace& place = rank.mesh().place();
+    tells_ = place.tensor == 0 && place.context == 0 && place.stage == 0;
+    table_ = rank.persistent(DType::kF64, {answers_, columns()});
+    chosen_ = rank.persistent(DType::kI32, {session.decoding()->sequences});
+    inner_->prepare(session);
+  }
+
+  void before_step(const BeforeStep& step) override {
+    TrainingSession& session = step.session;
+    if (session.rank().measuring()) {
+      exchange(session);
+      exchange(session);
+      inner_->before_step(step);
+      return;
+    }
+    metrics_.clear();
+    std::vector<std::int64_t> records = gather_records(session, step.batches);
+    const double began = steady_seconds();
+    std::vector<Rollout> own = generate(step, records);
+    const double generated = steady_seconds();
+    const std::vector<std::vector<Reward>> rewards = score(own);
+    const double scored = steady_seconds();
+    const Advantages advantages = gather_results(session, own, rewards);
+    std::vector<double> values;
+    for (std::int64_t i = 0; i < rows_.count(); ++i)
+      values.push_back(advantages.values[static_cast<std::size_t>(number_of(i, data_rank_))]);
+    pack_rollouts(own, values, rows_, settings_.mask_truncated_completions, step.batches);
+    count_filled(records);
+    add_metrics(advantages);
+    const auto add = [this](const char* name, double value) { metrics_.emplace_back(name, value); };
+    add("rollout/seconds", generated - began);
+    add("rollout/tokens_per_second", written_ / std::max(generated - began, 1e-9));
+    add("rollout/reward_seconds", scored - generated);
+    inner_->before_step(step);
+  }
+
+ private:
+  // Columns of the table: the prompt's record + 1, the number of the answer's tokens, whether the model ended
+  // the answer; then for each reward function, whether there is a reward, and the reward.
+  enum Column : std::int64_t { kRecord, kLength, kFinished, kRewards };
+  std::int64_t columns() const { return kRewards + 2 * settings_.functions; }
+  double& at(std::int64_t answer, std::int64_t column) {
+    return host_[static_cast<std::size_t>(answer * columns() + column)];
+  }
+
+  // Returns the number within the step of the answer in row `row` of a data rank.
+  std::int64_t number_of(std::int64_t row, int data_rank) const {
+    const std::int64_t microbatch = row / rows_.micro_batch, m = row % rows_.micro_batch;
+    return (microbatch * data_ranks_ + data_rank) * rows_.micro_batch + m;
+  }
+
+  // Adds up the tables of all ranks. Exactly one rank writes each row.
+  void exchange(TrainingSession& session) {
+    engine::Rank& rank = session.rank();
+    if (rank.mesh().size() == 1) return;
+    if (!rank.measuring()) {
+      if (!tells_) std::ranges::fill(host_, 0.0);
+      rank.compute().copy_to_device(table_.data, host_.data(), table_.bytes());
+    }
+    session.parallel().sum(table_);
+    if (rank.measuring()) return;
+    rank.compute().copy_to_host(host_.data(), table_.data, table_.bytes());
+    rank.compute().synchronize();
+  }
+
+  // Returns the record of the prompt of each answer of the step, on all data ranks.
+  std::vector<std::int64_t> gather_records(TrainingSession& session, std::span<const data::Batch> batches) {
+    host_.assign(static_cast<std::size_t>(answers_ * columns()), 0);
+    for (std::int64_t i = 0; i < rows_.count(); ++i) {
+      const data::Batch& batch = batches[static_cast<std::size_t>(i / rows_.micro_batch)];
+      const auto begin = static_cast<std::int32_t>(i % rows_.micro_batch * rows_.sequence);
+      const auto d = std::ranges::find(batch.document_starts, begin) - batch.document_starts.begin();
+      PRIMUS_CHECK("RolloutRule::before_step",
+                   d < std::ssize(batch.document_roles) && d < std::ssize(batch.document_records) &&
+                       batch.document_roles[static_cast<std::size_t>(d)] == data::DocumentRole::kPrompt);
+      at(number_of(i, data_rank_), kRecord) =
+          static_cast<double>(batch.document_records[static_cast<std::size_t>(d)] + 1);
+    }
+    exchange(session);
+    std::vector<std::int64_t> records;
+    for (std::int64_t a = 0; a < answers_; ++a)
+      records.push_back(static_cast<std::int64_t>(at(a, kRecord)) - 1);
+    return records;
+  }
+
+  // Generates the answers of this data rank; returns them in the order of its rows.
+  std::vector<Rollout> generate(const BeforeStep& step, std::span<const std::int64_t> records) {
+    TrainingSession& session = step.session;
+    const bool together = generates_together(session);
+    if (!session.decoding()->parallel) session.parallel().wait_for_all_values();
+    std::vector<std::int64_t> numbers;
+    for (std::int64_t a = 0; together && a < answers_; ++a) numbers.push_back(a);
+    for (std::int64_t i = 0; !together && i < rows_.count(); ++i) numbers.push_back(number_of(i, data_rank_));
+    std::vector<Rollout> all(numbers.size());
+    const std::atomic<bool>* const stop = session.step().stop();
+    {
+      const auto decoder = session.make_decoder(agree(session.rank(), together));
+      for (std::size_t i = 0; i < numbers.size(); ++i) {
+        Rollout& rollout = all[i];
+        rollout.record = records[static_cast<std::size_t>(numbers[i])];
+        const std::span<const std::int32_t> prompt = source_.prompt(rollout.record);
+        rollout.prompt.assign(prompt.begin(), prompt.end());
+        GenerateSettings settings{.sampling = settings_.sampling,
+                                  .max_tokens = settings_.max_completion_length,
+                                  .vocab = source_.vocab,
+                                  .stop_ids = source_.stop_ids,
+                                  .log_probs = true};
+        settings.sampling.seed = seed_of(settings_.sampling.seed, step.step, numbers[i]);
+        decoder->submit({.prompt = rollout.prompt,
+                         .settings = std::move(settings),
+                         .on_token = [&rollout](const DecodedToken& token) {
+                           rollout.answer.push_back(token.id);
+                           rollout.log_probs.push_back(*token.log_prob);
+                           rollout.finished = token.end == StopReason::kStopToken;
+                           return true;
+                         }});
+      }
+      while (decoder->step()) {
+        if (stop && stop->load(std::memory_order_relaxed)) throw StopRequest();
+      }
+    }
+    written_ = 0;
+    for (const Rollout& rollout : all) written_ += static_cast<double>(rollout.answer.size());
+    if (!together) return all;
+    std::vector<Rollout> own;
+    for (std::int64_t i = 0; i < rows_.count(); ++i)
+      own.push_back(std::move(all[static_cast<std::size_t>(number_of(i, data_rank_))]));
+    return own;
+  }
+
+  // Returns the function that makes ranks that generate together use the same tokens.
+  DecodeScheduler::Agree agree(engine::Rank& rank, bool together) {
+    engine::Mesh& mesh = rank.mesh();
+    std::vector<comm::Communicator*> groups;
+    if (together) {
+      groups = {mesh.world()};
+    } else {
+      // The first stage agrees first, then each of its ranks tells the other stages.
+      groups = {mesh.sequence(), mesh.pipeline()};
+    }
+    std::erase(groups, nullptr);
+    if (groups.empty()) return {};
+    return [this, &rank, groups](std::span<std::int32_t> chosen) {
+      const Tensor tokens = chosen_.slice(0, std::ssize(chosen));
+      rank.compute().copy_to_device(tokens.data, chosen.data(), tokens.bytes());
+      for (comm::Communicator* group : groups) group->broadcast(rank.compute(), tokens, 0);
+      rank.compute().copy_to_host(chosen.data(), tokens.data, tokens.bytes());
+      rank.compute().synchronize();
+    };
+  }
+
+  // Returns the rewards of the answers for each function; empty on ranks that do not call the functions.
+  std::vector<std::vector<Reward>> score(std::span<const Rollout> rollouts) {
+    std::vector<std::vector<Reward>> rewards;
+    problems_.clear();
+    if (!tells_) return rewards;
+    std::vector<nlohmann::json> records;
+    for (const Rollout& rollout : rollouts) records.push_back(source_.record(rollout.record));
+    std::vector<ScoredAnswer> answers;
+    for (const Rollout& rollout : rollouts) {
+      std::span<const std::int32_t> text = rollout.answer;
+      if (rollout.finished) text = text.first(text.size() - 1);
+      answers.push_back({.prompt = source_.prompt_text(rollout.record),
+                         .completion = source_.text(text),
+                         .finished = rollout.finished,
+                         .record = &records[answers.size()]});
+    }
+    for (const std::unique_ptr<RewardFunction>& function : source_.rewards) {
+      rewards.push_back(function->score(answers));
+      PRIMUS_CHECK("RewardFunction::score", rewards.back().size() == answers.size());
+      for (const Reward& reward : rewards.back()) {
+        constexpr std::size_t kShown = 3;
+        if (!reward.value && problems_.size() < kShown)
+          problems_.push_back(fmt::format("{}: {}", function->name(), reward.problem));
+      }
+    }
+    return rewards;
+  }
+
+  // Collects lengths and rewards of all data ranks, and computes the advantages of all answers.
+  Advantages gather_results(TrainingSession& session, std::span<const Rollout> own,
+                            std::span<const std::vector<Reward>> rewards) {
+    std::ranges::fill(host_, 0.0);
+    for (std::int64_t i = 0; i < rows_.count(); ++i) {
+      const Rollout& rollout = own[static_cast<std::size_t>(i)];
+      const std::int64_t answer = number_of(i, data_rank_);
+      at(answer, kLength) = static_cast<double>(rollout.answer.size());
+      at(answer, kFinished) = rollout.finished ? 1 : 0;
+      for (std::size_t f = 0; f < rewards.size(); ++f) {
+        const std::optional<double>& value = rewards[f][static_cast<std::size_t>(i)].value;
+        const std::int64_t column = kRewards + 2 * static_cast<std::int64_t>(f);
+        at(answer, column) = value ? 1 : 0;
+        at(answer, column + 1) = value.value_or(0);
+      }
+    }
+    exchange(session);
+    std::vector<std::optional<double>> all;
+    without_reward_ = 0;
+    for (std::int64_t a = 0; a < answers_; ++a) {
+      bool any = false;
+      for (std::int64_t f = 0; f < settings_.functions; ++f) {
+        const bool has = at(a, kRewards + 2 * f) != 0;
+        all.push_back(has ? std::optional(at(a, kRewards + 2 * f + 1)) : std::nullopt);
+        any = any || has;
+      }
+      if (!any) ++without_reward_;
+    }
+    if (without_reward_ == answers_) {
+      throw invalid(fmt::format("none of the {} answers of the step has a reward{}", answers_,
+                                problems_.empty() ? "" : fmt::format(" ({})", fmt::join(problems_, "; "))),
+                    "correct the reward function or the data: 'primus data score' calls a reward function "
+                    "for the records of a file");
+    }
+    return settings_.advantages(all, settings_.functions, {});
+  }
+
+  // Sets filled_ to the largest number of microbatches that any data rank fills.
+  void count_filled(std::span<const std::int64_t> records) {
+    filled_ = 1;
+    for (int r = 0; r < data_ranks_; ++r) {
+      std::vector<std::int64_t> lengths;
+      for (std::int64_t i = 0; i < rows_.count(); ++i) {
+        const std::int64_t answer = number_of(i, r);
+        lengths.push_back(std::ssize(source_.prompt(records[static_cast<std::size_t>(answer)])) +
+                          static_cast<std::int64_t>(at(answer, kLength)) - 1);
+      }
+      filled_ = std::max(filled_, primus::filled_microbatches(lengths, rows_));
+    }
+  }
+
+  void add_metrics(const Advantages& advantages) {
+    // A mean or deviation of too few values is not a number, and is left out.
+    const auto add = [this](std::string name, double value) {
+      if (std::isfinite(value)) metrics_.emplace_back(std::move(name), value);
+    };
+    add("reward", advantages.reward.mean);
+    add("reward_std", advantages.reward.deviation);
+    for (std::size_t f = 0; f < advantages.functions.size(); ++f) {
+      const std::string name = fmt::format("rewards/{}", source_.rewards[f]->name());
+      add(name + "/mean", advantages.functions[f].mean);
+      add(name + "/std", advantages.functions[f].deviation);
+    }
+    add("frac_reward_zero_std", advantages.zero_deviation);
+    double sum = 0, least = std::numeric_limits<double>::infinity(), most = 0, cut = 0;
+    for (std::int64_t a = 0; a < answers_; ++a) {
+      const double length = at(a, kLength);
+      sum += length;
+      least = std::min(least, length);
+      most = std::max(most, length);
+      cut += 1 - at(a, kFinished);
+    }
+    const auto answers = static_cast<double>(answers_);
+    add("completions/mean_length", sum / answers);
+    add("completions/min_length", least);
+    add("completions/max_length", most);
+    add("completions/clipped_ratio", cut / answers);
+    add("completions/without_reward", static_cast<double>(without_reward_) / answers);
+  }
+
+  const RolloutSettings settings_;
+  const std::unique_ptr<LossRule> inner_;
+  RolloutSource source_;
+  RolloutRows rows_;
+  int data_ranks_ = 1, data_rank_ = 0;
+  std::int64_t answers_ = 1;           // number of answers of a step on all data ranks
+  bool tells_ = true;                  // whether this rank calls the reward functions for its data rank
+  Tensor table_;                       // [answers, columns()] fp64
+  Tensor chosen_;                      // tokens that ranks exchange while they generate
+  std::vector<double> host_;           // the table on the host
+  std::vector<std::string> problems_;  // the first reasons for missing rewards on this rank
+  std::int64_t without_reward_ = 0, filled_ = 1;
+  double written_ = 0;  // number of tokens that the last decoder generated
+  std::vector<std::pair<std::string, double>> metrics_;
+};
+
+}  // namespace
+
+MakeLossRule rollout_rule(const RolloutSettings& settings, MakeLossRule inner) {
+  PRIMUS_CHECK("rollout_rule", settings.advantages && settings.functions > 0 && inner);
+  return [settings, inner = std::move(inner)] { return std::make_unique<Rollouts>(settings, inner()); };
+}
+
+void reserve_decoder(SessionSettings& settings, std::int64_t prompt_and_answer, int data_ranks,
+                     bool together) {
+  // More answers at a time need more memory for the cache, and make each pass more efficient.
+  constexpr std::int64_t kMaxSequences = 64, kPassTokens = 512;
+  const std::int64_t own = settings.step.micro_batch * settings.step.microbatches;
+  settings.sample_capacity = std::max(settings.sample_capacity, prompt_and_answer);
+  settings.sample_sequences = std::min(kMaxSequences, together ? own * data_ranks : own);
+  settings.sample_pass_tokens = kPassTokens;
+}
+
+}  // namespace primus

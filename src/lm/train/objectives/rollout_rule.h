@@ -1,0 +1,78 @@
+// The work of reinforcement learning before a step, as a loss rule around another rule. Before each step, the
+// rule generates answers to the prompts of the step with the current weights, scores the answers with reward
+// functions, computes advantages, and writes the answers into the microbatches. The inner rule
+// (policy_rule.h) then computes the losses of these answers.
+//
+// Row m of microbatch i of data rank r contains the prompt of answer number (i * ranks + r) * rows + m of the
+// step, as a document with the role kPrompt. Answers of one prompt have consecutive numbers and share the
+// cache pages of the prompt. Random numbers depend only on the seed, the step and the number of the answer,
+// so the mesh does not change the answers, except where logits differ by rounding.
+//
+// Ranks with the same sequences (tensor, context and pipeline ranks) generate together. With expert
+// parallelism or sharded parameters, every rank needs all others in each pass, so all ranks generate all
+// answers of the step together. One rank for each data rank calls the reward functions; the others get the
+// results. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "lm/decode/sampler.h"
+#include "lm/reward/reward.h"
+#include "lm/train/objectives/advantages.h"
+#include "lm/train/step/loss_rule.h"
+#include "lm/train/step/session.h"
+
+namespace primus {
+
+// Computes advantages of the answers of a step; see compute_advantages().
+using AdvantagesOf = std::function<Advantages(std::span<const std::optional<double>> rewards,
+                                              std::int64_t functions, std::span<const double> divergences)>;
+
+struct RolloutSettings {
+  std::int64_t max_completion_length = 256;  // max number of tokens of an answer
+  // How tokens are chosen. The seed is the seed of the run. The log-probabilities for the loss are those at
+  // temperature 1, so a session whose answers have another temperature divides the logits by the temperature
+  // (with_temperature()).
+  SamplingSettings sampling = {.temperature = 1};
+  bool mask_truncated_completions = false;  // whether answers that were cut off have no loss
+  std::int64_t functions = 1;               // number of reward functions
+  AdvantagesOf advantages;
+};
+
+// The parts of a run that the rule uses.
+struct RolloutSource {
+  // Return the prompt of a record as tokens, which must stay valid for as long as the rule exists, and as
+  // text, and the record with all its columns.
+  std::function<std::span<const std::int32_t>(std::int64_t record)> prompt;
+  std::function<std::string(std::int64_t record)> prompt_text;
+  std::function<nlohmann::json(std::int64_t record)> record;
+  // Returns the text of an answer's tokens.
+  std::function<std::string(std::span<const std::int32_t>)> text;
+  std::vector<std::unique_ptr<RewardFunction>> rewards = {};  // as many as RolloutSettings::functions
+  std::vector<std::int32_t> stop_ids = {};                    // tokens that end an answer
+  std::int64_t vocab = 0;  // only ids below `vocab` are generated; 0: all ids of the model
+};
+
+class RolloutRule : public LossRule {
+ public:
+  // Sets the source. Call it before the first step; a measuring rank needs no source.
+  virtual void connect(RolloutSource source) = 0;
+};
+
+// Returns the function that makes the rule; `inner` makes the rule of the losses. The rule's before_step()
+// throws Error(kInvalid) if no answer of the step has a reward, and StopRequest if the run is asked to stop.
+MakeLossRule rollout_rule(const RolloutSettings& settings, MakeLossRule inner);
+
+// Sets the memory of the decoder that the rule needs. `prompt_and_answer`: max number of tokens of a prompt
+// with its answer. `data_ranks`: number of data ranks. `together`: whether all ranks generate all answers.
+void reserve_decoder(SessionSettings& settings, std::int64_t prompt_and_answer, int data_ranks,
+                     bool together);
+
+}  // namespace primus

@@ -1,0 +1,83 @@
+#include "lm/train/objectives/rollouts.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/check.h"
+
+namespace primus {
+
+std::vector<std::int64_t> first_fit(std::span<const std::int64_t> lengths, std::int64_t sequence) {
+  std::vector<std::int64_t> begins, used;
+  for (const std::int64_t length : lengths) {
+    PRIMUS_CHECK("first_fit", length > 0 && length <= sequence);
+    const auto row =
+        std::ranges::find_if(used, [&](std::int64_t tokens) { return tokens + length <= sequence; });
+    const std::int64_t before = row == used.end() ? 0 : *row;
+    begins.push_back((row - used.begin()) * sequence + before);
+    if (row == used.end()) {
+      used.push_back(length);
+    } else {
+      *row += length;
+    }
+  }
+  return begins;
+}
+
+std::int64_t filled_microbatches(std::span<const std::int64_t> lengths, const RolloutRows& rows) {
+  const std::vector<std::int64_t> begins = first_fit(lengths, rows.sequence);
+  return begins.empty() ? 0 : std::ranges::max(begins) / (rows.micro_batch * rows.sequence) + 1;
+}
+
+void pack_rollouts(std::span<const Rollout> rollouts, std::span<const double> advantages,
+                   const RolloutRows& rows, bool mask_truncated, std::span<data::Batch> batches) {
+  PRIMUS_CHECK("pack_rollouts", rollouts.size() == advantages.size() &&
+                                    std::ssize(rollouts) <= rows.count() &&
+                                    std::ssize(batches) == rows.microbatches);
+  std::vector<std::int64_t> lengths;
+  for (const Rollout& rollout : rollouts) lengths.push_back(rollout.inputs());
+  const std::vector<std::int64_t> begins = first_fit(lengths, rows.sequence);
+  const auto tokens = static_cast<std::size_t>(rows.micro_batch * rows.sequence);
+  for (std::int64_t i = 0; i < rows.microbatches; ++i) {
+    data::Batch& batch = batches[static_cast<std::size_t>(i)];
+    batch = {};
+    batch.tokens.resize(tokens);
+    batch.labels.resize(tokens);
+    batch.loss_mask.resize(tokens);
+    batch.positions.resize(tokens);
+    batch.sampled_log_probs.resize(tokens);
+    const auto add = [&](std::int64_t begin, std::int64_t end, data::DocumentRole role, double value,
+                         std::int64_t record) {
+      batch.document_starts.push_back(static_cast<std::int32_t>(begin));
+      batch.document_roles.push_back(role);
+      batch.document_values.push_back(static_cast<float>(value));
+      batch.document_records.push_back(record);
+      std::iota(batch.positions.begin() + begin, batch.positions.begin() + end, 0);
+    };
+    for (std::int64_t m = 0; m < rows.micro_batch; ++m) {
+      std::int64_t at = m * rows.sequence;
+      const std::int64_t end = at + rows.sequence;
+      for (std::size_t r = 0; r < rollouts.size(); ++r) {
+        if (begins[r] / rows.sequence != i * rows.micro_batch + m) continue;
+        const Rollout& rollout = rollouts[r];
+        add(at, at + lengths[r], data::DocumentRole::kAnswer, advantages[r], rollout.record);
+        std::vector<std::int32_t> text = rollout.prompt;
+        text.insert(text.end(), rollout.answer.begin(), rollout.answer.end());
+        std::copy(text.begin(), text.end() - 1, batch.tokens.begin() + at);
+        std::copy(text.begin() + 1, text.end(), batch.labels.begin() + at);
+        const std::int64_t first = at + std::ssize(rollout.prompt) - 1;
+        std::ranges::copy(rollout.log_probs, batch.sampled_log_probs.begin() + first);
+        at += lengths[r];
+        const float learned = rollout.finished || !mask_truncated ? 1.0F : 0.0F;
+        std::fill(batch.loss_mask.begin() + first, batch.loss_mask.begin() + at, learned);
+        // Batches have log-probabilities only where labels are learned.
+        if (learned == 0)
+          std::fill(batch.sampled_log_probs.begin() + first, batch.sampled_log_probs.begin() + at, 0.0F);
+      }
+      if (at < end) add(at, end, data::DocumentRole::kNone, 0, -1);
+    }
+    batch.document_starts.push_back(static_cast<std::int32_t>(tokens));
+  }
+}
+
+}  // namespace primus

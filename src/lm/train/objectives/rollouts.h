@@ -1,0 +1,49 @@
+// Rollouts: the answers that a model generates to prompts, and how they fill the microbatches of a step. Host
+// functions whose results depend only on their arguments. Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lm/data/batch.h"
+
+namespace primus {
+
+// A generated answer and its prompt.
+struct Rollout {
+  std::int64_t record = -1;  // index of the prompt's record in the data
+  std::vector<std::int32_t> prompt;
+  std::vector<std::int32_t> answer;  // includes the token that ends the answer, if the model wrote it
+  std::vector<float> log_probs;      // [answer] ln p of each token at the temperature of sampling
+  bool finished = false;             // whether the model ended the answer; false: the answer was cut off
+
+  // Returns the number of input tokens in a microbatch. The last token of the answer is only a label.
+  std::int64_t inputs() const { return std::ssize(prompt) + std::ssize(answer) - 1; }
+};
+
+// The rows of the microbatches of one data rank.
+struct RolloutRows {
+  std::int64_t micro_batch = 1;   // number of rows of a microbatch
+  std::int64_t sequence = 1;      // number of tokens of a row
+  std::int64_t microbatches = 1;  // number of microbatches
+
+  std::int64_t count() const { return micro_batch * microbatches; }
+};
+
+// Places each text in the first row that has enough room (first fit). Returns the index of each text's first
+// token among the tokens of all rows. `lengths`: the number of tokens of each text, at most `sequence`. Uses
+// no more rows than there are texts.
+std::vector<std::int64_t> first_fit(std::span<const std::int64_t> lengths, std::int64_t sequence);
+
+// Returns the number of microbatches with texts, if first_fit() chooses the places. The other microbatches
+// come last.
+std::int64_t filled_microbatches(std::span<const std::int64_t> lengths, const RolloutRows& rows);
+
+// Writes the answers into the microbatches, as documents with the role kAnswer at the places of first_fit().
+// Labels are learned where they are tokens of the answer. If `mask_truncated` is set, no label of an answer
+// that was cut off is learned. The rest of each row is padding. `advantages`: one value for each answer.
+void pack_rollouts(std::span<const Rollout> rollouts, std::span<const double> advantages,
+                   const RolloutRows& rows, bool mask_truncated, std::span<data::Batch> batches);
+
+}  // namespace primus

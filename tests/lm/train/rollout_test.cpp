@@ -1,0 +1,412 @@
+// Answers that a model generates in training: their rewards, their places in microbatches, and their equality
+// on every mesh. The losses are those of a small rule in this file (REINFORCE).
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <set>
+
+#include "base/error.h"
+#include "base/system/stop_request.h"
+#include "lm/train/objectives/rollout_rule.h"
+#include "lm/train/objectives/rollouts.h"
+#include "lm/train/rank_training.h"
+
+namespace primus {
+namespace {
+
+using data::DocumentRole;
+using test::on_ranks;
+using test::tiny_llama;
+using test::tiny_settings;
+using testing::AllOf;
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr std::int64_t kGroup = 4, kAnswers = 16, kMaxAnswer = 8;
+constexpr std::int32_t kEnd = 5;
+const std::vector<std::vector<std::int32_t>> kPrompts = {{11, 12, 13}, {14, 15, 16, 17}, {18, 19}, {20}};
+
+// The loss -sum(advantage * ln p) / (answers * kMaxAnswer) over the tokens of all answers. This code works
+// only on the CPU.
+class Reinforce final : public LossRule {
+ public:
+  void prepare(TrainingSession& session) override {
+    const engine::Mesh& mesh = session.rank().mesh();
+    const StepSettings& step = session.settings().step;
+    sequence_ = step.sequence;
+    answers_ = static_cast<double>(step.micro_batch * step.microbatches * mesh.data_ranks());
+    for (const std::int64_t position :
+         engine::context_positions(step.sequence, mesh.shape().context, mesh.place().context))
+      held_.push_back(static_cast<std::size_t>(position));
+  }
+  void before_step(const BeforeStep& step) override {
+    factors_.clear();
+    for (const data::Batch& batch : step.batches) {
+      std::vector<float> all(batch.loss_mask), held;
+      for (std::size_t d = 0; d < batch.document_roles.size(); ++d) {
+        for (auto t = batch.document_starts[d]; t < batch.document_starts[d + 1]; ++t)
+          all[static_cast<std::size_t>(t)] *= batch.document_values[d];
+      }
+      for (std::size_t row = 0; row < all.size(); row += static_cast<std::size_t>(sequence_)) {
+        for (const std::size_t position : held_) held.push_back(all[row + position]);
+      }
+      factors_.push_back(held);
+    }
+  }
+  std::vector<std::string> metrics() const override { return {"loss"}; }
+  void weigh(const TokenLosses& tokens) override {
+    if (tokens.rank.measuring()) return;
+    tokens.rank.compute().synchronize();
+    const std::vector<float>& factors = factors_[static_cast<std::size_t>(tokens.microbatch)];
+    ASSERT_EQ(tokens.losses.elements(), std::ssize(factors));
+    double loss = 0;
+    for (std::size_t t = 0; t < factors.size(); ++t) {
+      const double weight = static_cast<double>(factors[t]) / (answers_ * static_cast<double>(kMaxAnswer));
+      static_cast<float*>(tokens.weights.data)[t] = static_cast<float>(weight);
+      loss += weight * static_cast<double>(static_cast<const float*>(tokens.losses.data)[t]);
+    }
+    *static_cast<float*>(tokens.metrics.data) += static_cast<float>(loss);
+  }
+
+ private:
+  std::int64_t sequence_ = 1;
+  double answers_ = 1;
+  std::vector<std::size_t> held_;
+  std::vector<std::vector<float>> factors_;
+};
+
+// The reward minus the mean of the group; 0 without a reward.
+Advantages group_advantages(std::span<const std::optional<double>> rewards, std::int64_t functions,
+                            std::span<const double> /*divergences*/) {
+  EXPECT_EQ(functions, 1);
+  Advantages all;
+  double total = 0, rewarded = 0;
+  for (std::size_t begin = 0; begin < rewards.size(); begin += kGroup) {
+    double sum = 0, count = 0;
+    for (std::size_t i = begin; i < begin + kGroup; ++i) {
+      sum += rewards[i].value_or(0);
+      count += rewards[i] ? 1 : 0;
+    }
+    for (std::size_t i = begin; i < begin + kGroup; ++i)
+      all.values.push_back(rewards[i] ? *rewards[i] - sum / count : 0);
+    total += sum;
+    rewarded += count;
+  }
+  all.reward.mean = total / rewarded;
+  all.functions.push_back(all.reward);
+  return all;
+}
+
+// Scores texts, which are lists of ids: the share of ids below 10 among kMaxAnswer tokens.
+class LowIds final : public RewardFunction {
+ public:
+  explicit LowIds(std::function<bool(const ScoredAnswer&)> fails) : fails_(std::move(fails)) {}
+  std::string_view name() const override { return "low"; }
+  std::vector<Reward> score(std::span<const ScoredAnswer> answers) override {
+    std::vector<Reward> rewards;
+    for (const ScoredAnswer& answer : answers) {
+      if (fails_ && fails_(answer)) {
+        rewards.push_back({.value = {}, .problem = "the program failed"});
+        continue;
+      }
+      std::istringstream text(answer.completion);
+      double low = 0;
+      for (int id = 0; text >> id;) low += id < 10 ? 1 : 0;
+      rewards.push_back({.value = low / static_cast<double>(kMaxAnswer)});
+    }
+    return rewards;
+  }
+
+ private:
+  std::function<bool(const ScoredAnswer&)> fails_;
+};
+
+SessionSettings rollouts(const ModelConfig& model = tiny_llama()) {
+  SessionSettings settings = tiny_settings(DType::kF32, model);
+  settings.evaluation = false;
+  settings.step.sequence = 32;
+  settings.step.packed_documents = true;
+  RolloutSettings rule{.max_completion_length = kMaxAnswer, .advantages = group_advantages};
+  settings.loss_rule = rollout_rule(rule, [] { return std::make_unique<Reinforce>(); });
+  return settings;
+}
+
+std::string prompt_text(std::int64_t record) { return fmt::format("prompt {}", record); }
+
+RolloutSource source_of(std::function<bool(const ScoredAnswer&)> fails = {}) {
+  RolloutSource source{
+      .prompt = [](std::int64_t record) { return std::span(kPrompts[static_cast<std::size_t>(record)]); },
+      .prompt_text = prompt_text,
+      .record = [](std::int64_t record) -> nlohmann::json {
+        return {{"n", record}};
+      },
+      .text = [](std::span<const std::int32_t> ids) { return fmt::format("{}", fmt::join(ids, " ")); },
+      .stop_ids = {kEnd}};
+  source.rewards.push_back(std::make_unique<LowIds>(std::move(fails)));
+  return source;
+}
+
+// The prompts of a rank's microbatches; kGroup consecutive answers of the step have the same prompt.
+std::vector<data::Batch> prompts_of(const StepSettings& step, std::int64_t number, int data_ranks,
+                                    int data_rank) {
+  std::vector<data::Batch> batches;
+  for (std::int64_t i = 0; i < step.microbatches; ++i) {
+    data::Batch& batch = batches.emplace_back();
+    const auto tokens = static_cast<std::size_t>(step.micro_batch * step.sequence);
+    batch.tokens.resize(tokens);
+    batch.labels.resize(tokens);
+    batch.loss_mask.resize(tokens);
+    batch.positions.resize(tokens);
+    for (std::int64_t m = 0; m < step.micro_batch; ++m) {
+      const std::int64_t answer = (i * data_ranks + data_rank) * step.micro_batch + m;
+      const std::int64_t record = (answer / kGroup + number) % std::ssize(kPrompts);
+      const auto begin = static_cast<std::int32_t>(m * step.sequence);
+      const std::vector<std::int32_t>& prompt = kPrompts[static_cast<std::size_t>(record)];
+      std::ranges::copy(prompt, batch.tokens.begin() + begin);
+      for (const std::int32_t start : {begin, begin + static_cast<std::int32_t>(prompt.size())})
+        batch.document_starts.push_back(start);
+      for (const DocumentRole role : {DocumentRole::kPrompt, DocumentRole::kNone})
+        batch.document_roles.push_back(role);
+      batch.document_values.insert(batch.document_values.end(), {0, 0});
+      batch.document_records.insert(batch.document_records.end(), {record, -1});
+    }
+    batch.document_starts.push_back(static_cast<std::int32_t>(tokens));
+  }
+  return batches;
+}
+
+struct Trained {
+  std::vector<double> losses, norms, rewards;
+  std::vector<std::vector<std::pair<std::string, double>>> metrics;
+  // For each step: all answers with prompt and record, in ascending order.
+  std::vector<std::multiset<std::vector<std::int32_t>>> answers;
+  std::vector<std::int64_t> filled;  // number of microbatches of each step on a rank
+  std::map<std::string, std::vector<float>> weights;
+  std::vector<engine::MemoryPlan> memory, used;
+};
+
+// `skips`: whether steps skip microbatches without answers.
+Trained train(SessionSettings settings, int ranks, const engine::MeshShape& shape, int steps = 3,
+              bool skips = true, double rate = 3e-3) {
+  const int data_ranks = shape.data(ranks);
+  settings.step.microbatches = kAnswers / (settings.step.micro_batch * data_ranks);
+  const bool together = shape.expert > 1 || (settings.sharding == engine::Sharding::kParameters && ranks > 1);
+  reserve_decoder(settings, 16, data_ranks, together);
+  Trained out;
+  out.answers.resize(static_cast<std::size_t>(steps));
+  out.memory.resize(static_cast<std::size_t>(ranks));
+  out.used.resize(static_cast<std::size_t>(ranks));
+  std::mutex mutex;
+  on_ranks(ranks, shape, [&](engine::Rank& rank) {
+    const auto r = static_cast<std::size_t>(rank.mesh().rank());
+    out.memory[r] = measure_session(rank, settings, test::all_families()).memory;
+    rank.reserve(out.memory[r]);
+    TrainingSession session(rank, settings, test::all_families());
+    session.store().initialize(rank.context(), 7);
+    session.parallel().distribute_values();
+    dynamic_cast<RolloutRule&>(*session.rule()).connect(source_of());
+    session.rule()->load_weights(session);
+    for (int s = 0; s < steps; ++s) {
+      std::vector<data::Batch> batches = prompts_of(settings.step, s, data_ranks, rank.mesh().data_rank());
+      const std::int64_t filled = session.before_step(s + 1, batches);
+      const std::int64_t count = skips ? filled : settings.step.microbatches;
+      session.step().begin(s + 1, count);
+      for (std::int64_t i = 0; i < count; ++i)
+        session.step().microbatch(i, batches[static_cast<std::size_t>(i)]);
+      session.step().finish_gradients();
+      const StepResult result = session.step().result();
+      session.step().update(s + 1, rate, 0);
+      const engine::MeshPlace& place = rank.mesh().place();
+      const std::lock_guard lock(mutex);
+      for (const data::Batch& batch : batches) {
+        if (place.tensor > 0 || place.context > 0 || place.stage > 0) break;
+        for (std::size_t d = 0; d < batch.document_roles.size(); ++d) {
+          if (batch.document_roles[d] != DocumentRole::kAnswer) continue;
+          std::vector<std::int32_t> text = {static_cast<std::int32_t>(batch.document_records[d])};
+          const auto begin = batch.tokens.begin() + batch.document_starts[d];
+          const std::int32_t size = batch.document_starts[d + 1] - batch.document_starts[d];
+          text.insert(text.end(), begin, begin + size);
+          text.push_back(batch.labels[static_cast<std::size_t>(batch.document_starts[d + 1]) - 1]);
+          out.answers[static_cast<std::size_t>(s)].insert(text);
+        }
+      }
+      if (r != 0) continue;
+      out.filled.push_back(filled);
+      out.losses.push_back(result.loss);
+      out.norms.push_back(result.gradient_norm);
+      out.metrics.push_back(result.metrics);
+      out.rewards.push_back(result.metrics.front().second);
+    }
+    rank.synchronize();
+    const std::lock_guard lock(mutex);
+    out.used[r] = rank.high_water();
+    test::Outcome outcome;
+    outcome.weights = std::move(out.weights);
+    test::collect(rank, session.store(), outcome);
+    out.weights = std::move(outcome.weights);
+  });
+  return out;
+}
+
+TEST(Rollouts, TextsGoIntoTheFirstRowWithRoom) {
+  EXPECT_THAT(first_fit(std::vector<std::int64_t>{5, 6, 3, 4, 2, 8}, 10), ElementsAre(0, 10, 5, 16, 8, 20));
+  EXPECT_TRUE(first_fit({}, 10).empty());
+  const RolloutRows rows{.micro_batch = 2, .sequence = 10, .microbatches = 3};
+  EXPECT_EQ(filled_microbatches(std::vector<std::int64_t>{5, 6, 3, 4, 2, 8}, rows), 2);
+  EXPECT_EQ(filled_microbatches(std::vector<std::int64_t>{5, 6, 3, 4}, rows), 1);
+}
+
+TEST(Rollouts, AnswersAreDocumentsOfTheMicrobatches) {
+  const std::vector<Rollout> texts = {
+      {.record = 7, .prompt = {1, 2}, .answer = {3, 4}, .log_probs = {-1, -2}, .finished = true},
+      {.record = 8, .prompt = {5}, .answer = {6, 7, 8}, .log_probs = {-3, -4, -5}, .finished = false}};
+  std::vector<data::Batch> batches(2);
+  const RolloutRows rows{.micro_batch = 1, .sequence = 8, .microbatches = 2};
+  const std::vector<double> advantages = {0.5, -0.25};
+  pack_rollouts(texts, advantages, rows, false, batches);
+  const data::Batch& batch = batches.front();
+  EXPECT_THAT(batch.tokens, ElementsAre(1, 2, 3, 5, 6, 7, 0, 0));
+  EXPECT_THAT(batch.labels, ElementsAre(2, 3, 4, 6, 7, 8, 0, 0));
+  EXPECT_THAT(batch.loss_mask, ElementsAre(0, 1, 1, 1, 1, 1, 0, 0));
+  EXPECT_THAT(batch.sampled_log_probs, ElementsAre(0, -1, -2, -3, -4, -5, 0, 0));
+  EXPECT_THAT(batch.positions, ElementsAre(0, 1, 2, 0, 1, 2, 0, 1));
+  EXPECT_THAT(batch.document_starts, ElementsAre(0, 3, 6, 8));
+  EXPECT_THAT(batch.document_roles,
+              ElementsAre(DocumentRole::kAnswer, DocumentRole::kAnswer, DocumentRole::kNone));
+  EXPECT_THAT(batch.document_values, ElementsAre(0.5F, -0.25F, 0.0F));
+  EXPECT_THAT(batch.document_records, ElementsAre(7, 8, -1));
+  EXPECT_TRUE(batch.old_log_probs.empty());
+  EXPECT_THAT(batches.back().document_roles, ElementsAre(DocumentRole::kNone));
+  EXPECT_THAT(batches.back().loss_mask, Each(0.0F));
+  pack_rollouts(texts, advantages, rows, true, batches);
+  EXPECT_THAT(batch.loss_mask, ElementsAre(0, 1, 1, 0, 0, 0, 0, 0));
+  EXPECT_THAT(batch.sampled_log_probs, ElementsAre(0, -1, -2, 0, 0, 0, 0, 0));
+}
+
+TEST(Rollouts, EveryMeshGeneratesTheSameAnswers) {
+  ModelConfig mixture = test::tiny_mixture();
+  mixture.moe.experts = 4;
+  mixture.moe.training = {};
+  struct Case {
+    const char* name;
+    int ranks;
+    engine::MeshShape shape;
+    ModelConfig model;
+    engine::Sharding sharding = engine::Sharding::kNone;
+  };
+  const std::vector<Case> cases = {{"data", 2, {}, tiny_llama()},
+                                   {"tensor", 2, {.tensor = 2}, tiny_llama()},
+                                   {"pipeline", 2, {.pipeline = 2}, tiny_llama()},
+                                   {"context", 2, {.context = 2}, tiny_llama()},
+                                   {"tensor and data", 4, {.tensor = 2}, tiny_llama()},
+                                   {"tensor and pipeline", 4, {.tensor = 2, .pipeline = 2}, tiny_llama()},
+                                   {"shards", 2, {}, tiny_llama(), engine::Sharding::kParameters},
+                                   {"experts", 2, {.expert = 2}, mixture}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    SessionSettings settings = rollouts(c.model);
+    const Trained one = train(settings, 1, {});
+    settings.sharding = c.sharding;
+    settings.reduce_each_microbatch = c.sharding == engine::Sharding::kParameters;
+    const Trained trained = train(settings, c.ranks, c.shape);
+    ASSERT_EQ(trained.losses.size(), one.losses.size());
+    EXPECT_EQ(trained.answers, one.answers);
+    for (std::size_t s = 0; s < one.losses.size(); ++s) {
+      EXPECT_NEAR(trained.losses[s], one.losses[s], 1e-5);
+      EXPECT_NEAR(trained.norms[s], one.norms[s], 1e-4 * one.norms[s]);
+      EXPECT_NEAR(trained.rewards[s], one.rewards[s], 1e-6);
+    }
+    for (std::size_t r = 0; r < trained.used.size(); ++r) {
+      EXPECT_EQ(trained.used[r].persistent, trained.memory[r].persistent);
+      EXPECT_EQ(trained.used[r].stash, trained.memory[r].stash);
+      EXPECT_EQ(trained.used[r].scratch, trained.memory[r].scratch);
+    }
+  }
+}
+
+TEST(Rollouts, SkippedMicrobatchesChangeNothing) {
+  for (const int ranks : {1, 2}) {
+    const Trained skipped = train(rollouts(), ranks, {}), whole = train(rollouts(), ranks, {}, 3, false);
+    EXPECT_THAT(skipped.filled, Each(testing::Lt(kAnswers / (2 * ranks))));
+    EXPECT_EQ(skipped.losses, whole.losses);
+    EXPECT_EQ(skipped.norms, whole.norms);
+    EXPECT_EQ(skipped.answers, whole.answers);
+    EXPECT_EQ(skipped.weights, whole.weights);
+  }
+}
+
+TEST(Rollouts, EverySampleDiffersAndMetricsDescribeThem) {
+  const Trained trained = train(rollouts(), 1, {}, 2);
+  // 16 answers to 4 prompts, drawn with different seeds.
+  EXPECT_GT(trained.answers[0].size(), 0U);
+  EXPECT_EQ(std::set(trained.answers[0].begin(), trained.answers[0].end()).size(), 16U);
+  EXPECT_NE(trained.answers[0], trained.answers[1]);
+  std::map<std::string, double> metrics(trained.metrics[0].begin(), trained.metrics[0].end());
+  double tokens = 0, cut = 0;
+  for (const std::vector<std::int32_t>& answer : trained.answers[0]) {
+    const auto prompt = kPrompts[static_cast<std::size_t>(answer[0])].size();
+    tokens += static_cast<double>(answer.size() - 1 - prompt);
+    cut += answer.back() == kEnd ? 0 : 1;
+  }
+  EXPECT_NEAR(metrics.at("completions/mean_length"), tokens / 16, 1e-9);
+  EXPECT_NEAR(metrics.at("completions/clipped_ratio"), cut / 16, 1e-9);
+  EXPECT_EQ(metrics.at("completions/without_reward"), 0);
+  EXPECT_EQ(metrics.at("reward"), metrics.at("rewards/low/mean"));
+  EXPECT_GT(metrics.at("rollout/tokens_per_second"), 0);
+}
+
+TEST(Rollouts, TheModelLearnsWhatIsRewarded) {
+  const Trained trained = train(rollouts(), 1, {}, 40, true, 1e-2);
+  EXPECT_LT(trained.rewards.front(), 0.3);
+  EXPECT_GT(trained.rewards.back(), 0.9);
+}
+
+// Runs one step whose rewards fail for some answers. Returns the microbatches, or the error.
+std::string step_with_failures(std::function<bool(const ScoredAnswer&)> fails,
+                               std::vector<data::Batch>& batches, const std::atomic<bool>* stop = nullptr) {
+  SessionSettings settings = rollouts();
+  settings.step.microbatches = kAnswers / settings.step.micro_batch;
+  reserve_decoder(settings, 16, 1, false);
+  engine::Rank rank(turbo::make_cpu_device(1));
+  const std::unique_ptr<TrainingSession> session = open_session(rank, settings, test::all_families());
+  session->store().initialize(rank.context(), 7);
+  session->step().set_stop(stop);
+  dynamic_cast<RolloutRule&>(*session->rule()).connect(source_of(std::move(fails)));
+  batches = prompts_of(settings.step, 0, 1, 0);
+  try {
+    session->before_step(1, batches);
+  } catch (const Error& error) {
+    return error.render();
+  } catch (const StopRequest&) {
+    return "stopped";
+  }
+  return {};
+}
+
+TEST(Rollouts, AnswersWithoutARewardAreNotCounted) {
+  std::vector<data::Batch> batches;
+  const auto fails = [](const ScoredAnswer& answer) { return answer.prompt == prompt_text(1); };
+  EXPECT_EQ(step_with_failures(fails, batches), "");
+  for (const data::Batch& batch : batches) {
+    for (std::size_t d = 0; d < batch.document_roles.size(); ++d) {
+      if (batch.document_records[d] != 1) continue;
+      EXPECT_EQ(batch.document_values[d], 0);
+    }
+  }
+  EXPECT_THAT(step_with_failures([](const ScoredAnswer&) { return true; }, batches),
+              AllOf(HasSubstr("none of the 16 answers"), HasSubstr("low: the program failed")));
+}
+
+TEST(Rollouts, GenerationStopsWhenTheRunIsAskedToStop) {
+  std::vector<data::Batch> batches;
+  const std::atomic<bool> stop = true;
+  EXPECT_EQ(step_with_failures({}, batches, &stop), "stopped");
+}
+
+}  // namespace
+}  // namespace primus

@@ -54,6 +54,7 @@ PRIMUS_DEVICE void split(float x, BFloat16 (&parts)[kParts]) {
 template <class A, class B, class C, bool kLeftByDepth, bool kRightByDepth>
 struct SplitTiles {
   static constexpr int kThreads = 256;
+  using StartsEarly = void;
   static constexpr int kRows = SplitPlan::kRows, kCols = SplitPlan::kCols, kDepth = SplitPlan::kDepth;
   static constexpr int kWarpsDown = 2, kWarpsAcross = kThreads / kWarp / kWarpsDown;
   static constexpr int kDown = kRows / kWarpsDown / kTile, kAcross = kCols / kWarpsAcross / kTile;
@@ -152,6 +153,7 @@ struct SplitTiles {
   }
 
   PRIMUS_DEVICE void operator()() const {
+    let_next_begin();
     const std::int64_t tile = block() % plan.tiles, piece = block() / plan.tiles;
     const std::int64_t col_tiles = (plan.n + kCols - 1) / kCols;
     const std::int64_t row = tile / col_tiles * kRows, col = tile % col_tiles * kCols;
@@ -164,6 +166,7 @@ struct SplitTiles {
       left.fetch(a, left_step, row, plan.m, depth, end);
       right.fetch(b, right_step, col, plan.n, depth, end);
     };
+    wait_for_previous();
     fetch(begin);
     const int down = warp() % kWarpsDown * kDown * kTile, across = warp() / kWarpsDown * kAcross * kTile;
     Accumulator total[kDown][kAcross], sums[kDown][kAcross];
@@ -264,8 +267,7 @@ struct AddPiecesBody {
   C* c;
   std::int64_t count, elements;
   bool accumulate;
-  PRIMUS_DEVICE void operator()(std::int64_t pack) const {
-    const std::int64_t i = pack * kCount;
+  PRIMUS_DEVICE void operator()(std::int64_t, std::int64_t i) const {
     float sum[kCount] = {};
     if (accumulate) load<kCount>(c + i, sum);
     for (std::int64_t piece = 0; piece < count; ++piece) {
@@ -290,8 +292,8 @@ void run(Context& context, const Gemm& call) {
   if (!pieces) return;
   const std::int64_t elements = plan.m * plan.n;
   with_vector<float>(rows_of_vectors<float>(elements, pieces, c), [&](auto count) {
-    for_each(context, elements / count,
-             AddPiecesBody<C, count>{pieces, c, plan.pieces, elements, call.accumulate});
+    for_each_of_rows<count>(context, 1, elements,
+                            AddPiecesBody<C, count>{pieces, c, plan.pieces, elements, call.accumulate});
   });
 }
 

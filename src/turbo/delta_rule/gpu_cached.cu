@@ -76,151 +76,281 @@ struct CachedItems {
   }
 };
 
-template <class T>
+// A block computes some value columns of one head of one sequence. A lane keeps kCount columns of kOwn key
+// channels of the state in registers, so a warp adds up products without a barrier. The block loads the
+// inputs of up to kTokens tokens together before it processes these tokens in order: a load for each token
+// would take longer than the computation.
+template <class T, int kOwn, int kCount>
 struct CachedScan {
-  static constexpr int kColumns = 16, kGroups = 8, kThreads = kColumns * kGroups;
-  static constexpr int kOwn = DeltaRuleShape::kMaxDim / kGroups;  // channels per thread
+  static constexpr int kThreads = 128, kWarps = kThreads / kWarp;
+  static constexpr int kLanesAcross = 2, kParts = kWarp / kLanesAcross;
+  static constexpr int kKeys = kParts * kOwn;  // max. number of key channels; missing channels are 0
+  static constexpr int kColumns = kWarps * kLanesAcross * kCount;
+  static constexpr int kTokens = 2048 / kKeys;
+  using StartsEarly = void;
   CachedItems<T> in;
 
-  struct Memory {
-    float query[DeltaRuleShape::kMaxDim], key[DeltaRuleShape::kMaxDim], fade[DeltaRuleShape::kMaxDim];
-    float parts[2][kGroups][kColumns];
+  struct alignas(16) Memory {
+    float query[kTokens][kKeys], key[kTokens][kKeys], fade[kTokens][kKeys];
+    float value[kTokens][kColumns], beta[kTokens];
+    const float* place[kTokens];  // where the inputs are in the ring
   };
 
   PRIMUS_DEVICE void operator()() const {
+    let_next_begin();
     const std::int64_t slices = (in.value_dim + kColumns - 1) / kColumns;
     const std::int64_t b = block() / slices / in.heads, head = block() / slices % in.heads;
-    const std::int64_t v = block() % slices * kColumns + thread() % kColumns;
-    const int group = thread() / kColumns;
-    const bool there = v < in.value_dim;
-    T* const out = in.out + head * in.value_dim + v;
-    if (b == in.pages.batch) {  // rows that belong to no sequence
-      for (std::int64_t row = in.pages.starts[b] + group; there && row < in.rows; row += kGroups)
-        out[row * in.heads * in.value_dim] = from_float<T>(0.0F);
-      return;
+    const std::int64_t first_column = block() % slices * kColumns;
+    if (b == in.pages.batch) {
+      wait_for_previous();
+      return clear_unused_rows(head, first_column);
     }
-    const std::int64_t begin = in.begin(b), end = in.end(b), from = in.from(b), next = in.next(b);
+    const std::int64_t begin = in.begin(b), end = in.end(b);
+    float* const state_of_head = in.state + (b * in.heads + head) * in.key_dim * in.value_dim;
+    if (begin != end) prefetch_inputs(b, head, begin, state_of_head + first_column);
+    wait_for_previous();
     if (begin == end) return;
+
     Memory& memory = shared<Memory>();
-    float* const kept = in.state + (b * in.heads + head) * in.key_dim * in.value_dim + v;
-    float state[kOwn];
+    const int own_column = (warp() * kLanesAcross + lane() % kLanesAcross) * kCount;
+    const int first_key = lane() / kLanesAcross * kOwn;
+    const std::int64_t v = first_column + own_column;
+    const bool there = v < in.value_dim;
+    const std::int64_t from = in.from(b), next = in.next(b);
+    float state[kOwn][kCount] = {};
+    float* const kept = state_of_head + first_key * in.value_dim + v;
     PRIMUS_UNROLL
     for (int n = 0; n < kOwn; ++n) {
-      const std::int64_t c = n * kGroups + group;
-      state[n] = there && from > 0 && c < in.key_dim ? kept[c * in.value_dim] : 0.0F;
+      if (there && from > 0 && first_key + n < in.key_dim) load<kCount>(kept + n * in.value_dim, state[n]);
     }
-    for (std::int64_t p = from; p < end; ++p) {
-      const bool is_new = p >= begin;
-      const std::int64_t row = is_new ? in.row(b, p) : 0;
-      const float* const place = in.place(b, p, head);
-      barrier();
-      if (is_new) {
-        load_vector(in.query(row, head), memory.query);
-        load_vector(in.query(row, head) + in.k_column, memory.key);
-      }
-      const float* const g = is_new ? in.g + (row * in.heads + head) * in.gates : place + 1;
-      for (std::int64_t c = thread(); c < in.key_dim; c += kThreads) {
-        memory.fade[c] = ::expf(g[in.gates == 1 ? 0 : c]);
-        if (!is_new) memory.key[c] = place[1 + in.gates + c];
-      }
-      barrier();
-      float sum = 0;
-      PRIMUS_UNROLL
-      for (int n = 0; n < kOwn; ++n) {
-        const std::int64_t c = n * kGroups + group;
-        if (c >= in.key_dim) continue;
-        state[n] *= memory.fade[c];
-        sum = multiply_add(memory.key[c], state[n], sum);
-      }
-      const float said = over_groups(memory.parts[0], sum);
-      float u = 0;
-      if (there)
-        u = is_new ? in.beta[row * in.heads + head] * (to_float(in.value(row, head)[v]) - said)
-                   : place[0] * (place[1 + in.gates + in.key_dim + v] - said);
-      sum = 0;
-      PRIMUS_UNROLL
-      for (int n = 0; n < kOwn; ++n) {
-        const std::int64_t c = n * kGroups + group;
-        if (c >= in.key_dim) continue;
-        state[n] = multiply_add(memory.key[c], u, state[n]);
-        if (is_new) sum = multiply_add(memory.query[c], state[n], sum);
-      }
-      if (is_new) {
-        const float result = over_groups(memory.parts[1], sum);
-        if (group == 0 && there) out[row * in.heads * in.value_dim] = from_float<T>(in.scale * result);
-      }
-      if (p + 1 != next || !there) continue;
-      PRIMUS_UNROLL
-      for (int n = 0; n < kOwn; ++n) {
-        const std::int64_t c = n * kGroups + group;
-        if (c < in.key_dim) kept[c * in.value_dim] = state[n];
+    for (std::int64_t start = from; start < end; start += kTokens) {
+      const int count = static_cast<int>(smaller(end - start, kTokens));
+      load_inputs(memory, b, head, first_column, start, count);
+      for (int t = 0; t < count; ++t) {
+        const std::int64_t p = start + t;
+        float key[kOwn], u[kCount] = {};
+        read(memory.key[t] + first_key, key);
+        fade(memory.fade[t], first_key, state);
+        PRIMUS_UNROLL
+        for (int n = 0; n < kOwn; ++n) add(key[n], state[n], u);
+        over_parts(u);
+        PRIMUS_UNROLL
+        for (int i = 0; i < kCount; ++i) u[i] = memory.beta[t] * (memory.value[t][own_column + i] - u[i]);
+        PRIMUS_UNROLL
+        for (int n = 0; n < kOwn; ++n) add(key[n], u, state[n]);
+        if (p >= begin) {
+          float query[kOwn], sum[kCount] = {};
+          read(memory.query[t] + first_key, query);
+          PRIMUS_UNROLL
+          for (int n = 0; n < kOwn; ++n) add(query[n], state[n], sum);
+          over_parts(sum);
+          PRIMUS_UNROLL
+          for (int i = 0; i < kCount; ++i) sum[i] *= in.scale;
+          if (there && first_key == 0)
+            store<kCount>(in.out + (in.row(b, p) * in.heads + head) * in.value_dim + v, sum);
+        }
+        if (p + 1 != next || !there) continue;
+        PRIMUS_UNROLL
+        for (int n = 0; n < kOwn; ++n) {
+          if (first_key + n < in.key_dim) store<kCount>(kept + n * in.value_dim, state[n]);
+        }
       }
     }
   }
 
  private:
-  PRIMUS_DEVICE static float over_groups(float (&parts)[kGroups][kColumns], float value) {
-    const int column = thread() % kColumns;
-    parts[thread() / kColumns][column] = value;
-    barrier();
-    float sum = 0;
-    PRIMUS_UNROLL
-    for (int i = 0; i < kGroups; ++i) sum += parts[i][column];
-    return sum;
+  // Writes zeros to this block's columns of the rows that belong to no sequence.
+  PRIMUS_DEVICE void clear_unused_rows(std::int64_t head, std::int64_t first_column) const {
+    const std::int64_t v = first_column + thread() % kColumns;
+    if (v >= in.value_dim) return;
+    for (std::int64_t row = in.pages.starts[in.pages.batch] + thread() / kColumns; row < in.rows;
+         row += kThreads / kColumns)
+      in.out[(row * in.heads + head) * in.value_dim + v] = from_float<T>(0.0F);
   }
-  PRIMUS_DEVICE void load_vector(const T* from, float* to) const {
-    float square = 0;
-    for (std::int64_t c = thread(); c < in.key_dim; c += kThreads) {
-      to[c] = to_float(from[c]);
-      square = multiply_add(to[c], to[c], square);
+
+  // Fetches this block's columns of the state and the inputs of earlier tokens into L2, while the previous
+  // kernel still computes the new inputs.
+  PRIMUS_DEVICE void prefetch_inputs(std::int64_t b, std::int64_t head, std::int64_t begin,
+                                     const float* state) const {
+    constexpr std::int64_t kCacheLine = 32;
+    for (std::int64_t c = thread(); c < in.key_dim; c += kThreads) prefetch(state + c * in.value_dim);
+    const std::int64_t lines = (in.recent.width + kCacheLine - 1) / kCacheLine;
+    const std::int64_t tokens = smaller(begin, in.recent.tokens);
+    for (std::int64_t at = thread(); at < tokens * lines; at += kThreads)
+      prefetch(in.place(b, begin - 1 - at / lines, head) + at % lines * kCacheLine);
+  }
+
+  // Loads the inputs of `count` tokens from position `start` on. Keys and queries of new tokens are
+  // normalised. Begins and ends with a barrier.
+  PRIMUS_DEVICE void load_inputs(Memory& memory, std::int64_t b, std::int64_t head, std::int64_t first_column,
+                                 std::int64_t start, int count) const {
+    constexpr int kKeyLoads = kTokens * kKeys / kThreads;
+    constexpr int kValueLoads = (kTokens * kColumns + kThreads - 1) / kThreads;
+    const int replayed = static_cast<int>(smaller(larger(in.begin(b) - start, 0), count));
+    barrier();  // all threads have read the inputs of the previous tokens
+    if (thread() < count) {
+      const int t = thread();
+      const float* const place = in.place(b, start + t, head);
+      const std::int64_t gate = in.row(b, start + t) * in.heads + head;
+      memory.place[t] = place;
+      memory.beta[t] = t < replayed ? place[0] : in.beta[gate];
+      if (in.gates == 1) memory.fade[t][0] = ::expf(t < replayed ? place[1] : in.g[gate]);
     }
-    if (!in.normalise) return;
-    const float factor = unit_factor(block_reduce<kThreads>(square), in.epsilon);
-    for (std::int64_t c = thread(); c < in.key_dim; c += kThreads) to[c] *= factor;
+    barrier();
+    // A thread's loads of these two arrays run concurrently.
+    float keys[kKeyLoads], values[kValueLoads];
+    PRIMUS_UNROLL
+    for (int j = 0; j < kKeyLoads; ++j) {
+      const int t = (thread() + j * kThreads) / kKeys, c = (thread() + j * kThreads) % kKeys;
+      keys[j] = t < replayed && c < in.key_dim ? memory.place[t][1 + in.gates + c] : 0.0F;
+    }
+    PRIMUS_UNROLL
+    for (int j = 0; j < kValueLoads; ++j) {
+      const int t = (thread() + j * kThreads) / kColumns, column = (thread() + j * kThreads) % kColumns;
+      const std::int64_t v = first_column + column;
+      values[j] = 0;
+      if (t >= count || v >= in.value_dim) continue;
+      values[j] = t < replayed ? memory.place[t][1 + in.gates + in.key_dim + v]
+                               : to_float(in.value(in.row(b, start + t), head)[v]);
+    }
+    for (int i = 2 * replayed + warp(); i < 2 * count; i += kWarps) {
+      const T* const from = in.query(in.row(b, start + i / 2), head) + (i % 2 == 0 ? 0 : in.k_column);
+      load_vector(from, i % 2 == 0 ? memory.query[i / 2] : memory.key[i / 2]);
+    }
+    PRIMUS_UNROLL
+    for (int j = 0; j < kKeyLoads; ++j) {
+      const int at = thread() + j * kThreads;
+      if (at / kKeys < replayed) memory.key[at / kKeys][at % kKeys] = keys[j];
+    }
+    PRIMUS_UNROLL
+    for (int j = 0; j < kValueLoads; ++j) {
+      const int at = thread() + j * kThreads;
+      if (at / kColumns < count) memory.value[at / kColumns][at % kColumns] = values[j];
+    }
+    PRIMUS_UNROLL_BY(4)
+    for (int at = thread(); in.gates > 1 && at < count * kKeys; at += kThreads) {
+      // Missing channels get a factor, too: uninitialised memory times 0 may be NaN.
+      const int t = at / kKeys, c = at % kKeys;
+      float gate = 0;
+      if (c < in.gates)
+        gate = t < replayed ? memory.place[t][1 + c]
+                            : in.g[(in.row(b, start + t) * in.heads + head) * in.gates + c];
+      memory.fade[t][c] = ::expf(gate);
+    }
+    barrier();
+  }
+
+  // A warp loads a key or query of a new token and normalises it. Missing channels are 0.
+  PRIMUS_DEVICE void load_vector(const T* from, float* to) const {
+    constexpr int kLoads = kKeys / kWarp;
+    float x[kLoads], square = 0;
+    PRIMUS_UNROLL
+    for (int j = 0; j < kLoads; ++j)
+      x[j] = lane() + j * kWarp < in.key_dim ? to_float(from[lane() + j * kWarp]) : 0.0F;
+    PRIMUS_UNROLL
+    for (int j = 0; j < kLoads; ++j) square = multiply_add(x[j], x[j], square);
+    const float factor = in.normalise ? unit_factor(warp_reduce(square), in.epsilon) : 1.0F;
+    PRIMUS_UNROLL
+    for (int j = 0; j < kLoads; ++j) to[lane() + j * kWarp] = x[j] * factor;
+  }
+
+  PRIMUS_DEVICE static void read(const float* from, float (&to)[kOwn]) {
+    constexpr int kLine = 4;
+    PRIMUS_UNROLL
+    for (int n = 0; n < kOwn; n += kLine) {
+      const auto line = *reinterpret_cast<const Pack<float, kLine>*>(from + n);
+      PRIMUS_UNROLL
+      for (int i = 0; i < kLine; ++i) to[n + i] = line.at[i];
+    }
+  }
+  PRIMUS_DEVICE static void add(float factor, const float (&x)[kCount], float (&sums)[kCount]) {
+    PRIMUS_UNROLL
+    for (int i = 0; i < kCount; ++i) sums[i] = multiply_add(factor, x[i], sums[i]);
+  }
+  PRIMUS_DEVICE void fade(const float* factors, int first_key, float (&state)[kOwn][kCount]) const {
+    float own[kOwn];
+    if (in.gates == 1) {
+      PRIMUS_UNROLL
+      for (int n = 0; n < kOwn; ++n) own[n] = factors[0];
+    } else {
+      read(factors + first_key, own);
+    }
+    PRIMUS_UNROLL
+    for (int n = 0; n < kOwn; ++n) {
+      PRIMUS_UNROLL
+      for (int i = 0; i < kCount; ++i) state[n][i] *= own[n];
+    }
+  }
+  // Adds the sums of the lanes that have other key channels of the same columns.
+  PRIMUS_DEVICE static void over_parts(float (&sums)[kCount]) {
+    PRIMUS_UNROLL
+    for (int mask = kLanesAcross; mask < kWarp; mask *= 2) {
+      PRIMUS_UNROLL
+      for (int i = 0; i < kCount; ++i) sums[i] += from_lane_xor(sums[i], mask);
+    }
   }
 };
 
-// The second kernel: writes the inputs of the last new tokens to the ring, and updates `committed`. There is
-// one block per row of the ring.
+// The second kernel: writes the inputs of the last new tokens to the ring, and updates `committed`. A warp
+// writes one head of one row of the ring.
 template <class T>
 struct CachedKeep {
-  static constexpr int kThreads = 256;
+  static constexpr int kThreads = 128, kWarps = kThreads / kWarp;
+  using StartsEarly = void;
   CachedItems<T> in;
 
   PRIMUS_DEVICE void operator()() const {
-    const std::int64_t b = block() / in.recent.tokens;
-    const std::int64_t back = block() % in.recent.tokens;  // 0 is the last token
+    let_next_begin();
+    const std::int64_t pieces = (in.heads + kWarps - 1) / kWarps, item = block() / pieces;
+    const std::int64_t b = item / in.recent.tokens;
+    const std::int64_t back = item % in.recent.tokens;  // 0 is the last token
     const std::int64_t begin = in.begin(b), position = in.end(b) - 1 - back;
+    wait_for_previous();
     if (position < begin || begin == in.end(b)) return;
+    const std::int64_t head = block() % pieces * kWarps + warp();
+    if (head < in.heads) keep(b, position, head);
+    if (block() % (pieces * in.recent.tokens) == 0 && thread() == 0)
+      in.recent.committed[b] = static_cast<std::int32_t>(in.next(b));
+  }
+
+  PRIMUS_DEVICE void keep(std::int64_t b, std::int64_t position, std::int64_t head) const {
     const std::int64_t row = in.row(b, position);
-    for (std::int64_t head = warp(); head < in.heads; head += kThreads / kWarp) {
-      float* const place = in.place(b, position, head);
-      const T* const key = in.query(row, head) + in.k_column;
-      float square = 0;
-      for (std::int64_t c = lane(); c < in.key_dim; c += kWarp)
-        square = multiply_add(to_float(key[c]), to_float(key[c]), square);
-      const float factor = in.normalise ? unit_factor(warp_reduce(square), in.epsilon) : 1.0F;
-      if (lane() == 0) place[0] = in.beta[row * in.heads + head];
-      for (std::int64_t c = lane(); c < in.gates; c += kWarp)
-        place[1 + c] = in.g[(row * in.heads + head) * in.gates + c];
-      for (std::int64_t c = lane(); c < in.key_dim; c += kWarp)
-        place[1 + in.gates + c] = to_float(key[c]) * factor;
-      for (std::int64_t v = lane(); v < in.value_dim; v += kWarp)
-        place[1 + in.gates + in.key_dim + v] = to_float(in.value(row, head)[v]);
-    }
-    if (back == 0 && thread() == 0) in.recent.committed[b] = static_cast<std::int32_t>(in.next(b));
+    float* const place = in.place(b, position, head);
+    const T* const key = in.query(row, head) + in.k_column;
+    for (std::int64_t v = lane(); v < in.value_dim; v += kWarp)
+      place[1 + in.gates + in.key_dim + v] = to_float(in.value(row, head)[v]);
+    for (std::int64_t c = lane(); c < in.gates; c += kWarp)
+      place[1 + c] = in.g[(row * in.heads + head) * in.gates + c];
+    if (lane() == 0) place[0] = in.beta[row * in.heads + head];
+    float square = 0;
+    for (std::int64_t c = lane(); c < in.key_dim; c += kWarp)
+      square = multiply_add(to_float(key[c]), to_float(key[c]), square);
+    const float factor = in.normalise ? unit_factor(warp_reduce(square), in.epsilon) : 1.0F;
+    for (std::int64_t c = lane(); c < in.key_dim; c += kWarp)
+      place[1 + in.gates + c] = to_float(key[c]) * factor;
   }
 };
+
+template <class T, int kOwn, int kCount>
+void scan(Context& context, const CachedItems<T>& in) {
+  using Scan = CachedScan<T, kOwn, kCount>;
+  using Keep = CachedKeep<T>;
+  launch(context, (in.pages.batch + 1) * in.heads * blocks_for(in.value_dim, Scan::kColumns), Scan{in});
+  launch(context, in.pages.batch * in.recent.tokens * blocks_for(in.heads, Keep::kWarps), Keep{in});
+}
 
 }  // namespace
 
 void cached_delta_rule(Context& context, const CachedDeltaRule& a) {
   with_float_type(a.qkv.dtype, [&](auto tag) {
     using T = decltype(tag);
-    using Scan = CachedScan<T>;
     const CachedItems<T> in(context, a);
-    launch(context, (in.pages.batch + 1) * in.heads * blocks_for(in.value_dim, Scan::kColumns), Scan{in});
-    launch(context, in.pages.batch * in.recent.tokens, CachedKeep<T>{in});
+    with_vector<float>(rows_of_vectors<float>(in.value_dim, in.state, in.out), [&](auto count) {
+      constexpr int kFew = 8, kMany = 16;  // key channels of a lane
+      if (in.key_dim <= CachedScan<T, kFew, count>::kKeys) return scan<T, kFew, count>(context, in);
+      if constexpr (CachedScan<T, kFew, count>::kKeys < DeltaRuleShape::kMaxDim)
+        scan<T, kMany, count>(context, in);
+    });
   });
 }
 

@@ -1,5 +1,7 @@
 #include "turbo/delta_rule/delta_rule.h"
 
+#include <tuple>
+
 #include "delta_rule_reference.h"
 
 namespace primus::turbo::test {
@@ -264,6 +266,26 @@ TEST_P(DeltaRuleTest, ReadingInPassesEqualsReadingAtOnce) {
       reading.read({1, 6, 1}, 0, expected);
       reading.read({0, 9, 0}, 0, expected);
     }
+  }
+}
+
+// Wide keys, values whose width is no multiple of four, and heads wider than a block.
+TEST_P(DeltaRuleTest, ReadingInPassesEqualsReadingAtOnceForHeadsOfUnusualWidth) {
+  OperatorBench bench(GetParam());
+  for (const auto& [key_dim, value_dim, by_channel] :
+       {std::tuple{200, 13, true}, std::tuple{131, 36, false}, std::tuple{128, 40, false}}) {
+    const DeltaCase c{2, 26, 1, 2, key_dim, value_dim, by_channel};
+    SCOPED_TRACE(::testing::PrintToString(c));
+    const DeltaOperands o(c);
+    const Values& expected = delta_expected(c).out;
+    Reading reading(bench, c, o);
+    reading.read({7, 2}, 1, expected);
+    reading.read({1, 1}, 0, expected);
+    reading.read({9, 1}, 0, expected);
+    reading.read({1, 1}, 0, expected);
+    reading.read({1, 14}, 0, expected);
+    reading.cut({3, 3});
+    reading.read({3, 3}, 0, expected);
   }
 }
 

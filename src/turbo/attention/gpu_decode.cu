@@ -207,8 +207,8 @@ struct DecodeRun {
   }
 };
 
-// Joins the results of the runs in order. A thread computes one column, and a block up to kThreads columns of
-// one row and head.
+// Joins the results of the runs in order. A thread computes one column at a time. `pieces` blocks share the
+// columns of one row and head.
 template <class T>
 struct DecodeMerge {
   static constexpr int kThreads = 128;
@@ -217,20 +217,18 @@ struct DecodeMerge {
   const float* parts;
   const T* sinks;  // null: no sinks
   T* out;
-  int heads, head_dim, runs, length;
+  int heads, head_dim, runs, length, pieces;
 
   PRIMUS_DEVICE void operator()() const {
     let_next_begin();
-    const int pieces = (head_dim + kThreads - 1) / kThreads, item = static_cast<int>(block()) / pieces;
-    const int head = item % heads, row = item / heads;
-    const int i = static_cast<int>(block()) % pieces * kThreads + thread();
+    const int item = static_cast<int>(block()) / pieces, head = item % heads, row = item / heads;
+    const int first = static_cast<int>(block()) % pieces * kThreads + thread();
     T* to = out + static_cast<std::int64_t>(item) * head_dim;
     const bool has_row = queries.has(row);
     const Query query = has_row ? queries.at(row) : Query{};
     wait_for_previous();
-    if (i >= head_dim) return;
     if (!has_row) {
-      to[i] = T{};
+      for (int i = first; i < head_dim; i += pieces * kThreads) to[i] = T{};
       return;
     }
     const int count = (query.end - 1) / length - query.begin / length + 1, size = head_dim + 2;
@@ -239,21 +237,33 @@ struct DecodeMerge {
     float maximum = sink;
     PRIMUS_UNROLL_BY(8)
     for (int run = 0; run < count; ++run) maximum = ::fmaxf(maximum, from[run * size]);
-    float sum = 0, total = sinks ? exp2_flushed(sink - maximum) : 0.0F;
-    PRIMUS_UNROLL_BY(8)
-    for (int run = 0; run < count; ++run) {
-      const float* part = from + run * size;
-      const float weight = exp2_flushed(part[0] - maximum);
-      total = multiply_add(part[1], weight, total);
-      sum = multiply_add(part[2 + i], weight, sum);
+    for (int i = first; i < head_dim; i += pieces * kThreads) {
+      float sum = 0, total = sinks ? exp2_flushed(sink - maximum) : 0.0F;
+      PRIMUS_UNROLL_BY(8)
+      for (int run = 0; run < count; ++run) {
+        const float* part = from + run * size;
+        const float weight = exp2_flushed(part[0] - maximum);
+        total = multiply_add(part[1], weight, total);
+        sum = multiply_add(part[2 + i], weight, sum);
+      }
+      to[i] = from_float<T>(sum / total);
     }
-    to[i] = from_float<T>(sum / total);
-  }
-
-  static std::int64_t blocks_of(std::int64_t heads, std::int64_t head_dim) {
-    return heads * blocks_for(head_dim, kThreads);
   }
 };
+
+// Merges the results of all rows and heads. Several blocks share a wide head only if there are too few heads
+// to fill the GPU. The bits do not depend on the number of blocks.
+template <class T>
+void merge(Context& context, const PagedAttention& a, const Queries& queries, const float* parts,
+           int head_dim, int runs, int length) {
+  using Merge = DecodeMerge<T>;
+  const std::int64_t heads = a.tokens * a.heads;
+  const std::int64_t pieces =
+      heads < 2 * multiprocessors(context) ? blocks_for(head_dim, Merge::kThreads) : 1;
+  launch(context, heads * pieces,
+         Merge{queries, parts, optional<T>(context, a.sinks), context.data<T>(a.out),
+               static_cast<int>(a.heads), head_dim, runs, length, static_cast<int>(pieces)});
+}
 
 std::int64_t bytes_of_parts(const PagedAttention& a) {
   return a.tokens * a.heads * max_runs(a) * (a.value_dim + 2) * static_cast<std::int64_t>(sizeof(float));
@@ -295,9 +305,7 @@ void decode(Context& context, const PagedAttention& a) {
              a.k_stride, a.v_stride, heads, kv_heads, group, head_tiles, runs,
              (capped ? a.score_cap : a.scale) * kLog2E, capped ? a.scale / a.score_cap : 0.0F},
          static_cast<std::size_t>(kWarpsOfRun * kHeads * Run::kPart) * sizeof(float));
-  launch(context, DecodeMerge<T>::blocks_of(a.tokens * a.heads, Run::kDim),
-         DecodeMerge<T>{queries, parts, optional<T>(context, a.sinks), context.data<T>(a.out), heads,
-                        Run::kDim, runs, Run::kLength});
+  merge<T>(context, a, queries, parts, Run::kDim, runs, Run::kLength);
 }
 
 void decode_latents(Context& context, const PagedAttention& a) {
@@ -312,9 +320,7 @@ void decode_latents(Context& context, const PagedAttention& a) {
                        heads, kv_heads, group, head_tiles, runs, static_cast<int>(a.head_dim), value_dim,
                        a.scale * kLog2E},
          sizeof(DecodeLatents::Memory));
-  launch(context, DecodeMerge<T>::blocks_of(a.tokens * a.heads, value_dim),
-         DecodeMerge<T>{queries, parts, optional<T>(context, a.sinks), context.data<T>(a.out), heads,
-                        value_dim, runs, DecodeLatents::kLength});
+  merge<T>(context, a, queries, parts, value_dim, runs, DecodeLatents::kLength);
 }
 
 template <class T, int kLanes>

@@ -13,9 +13,10 @@ namespace primus::turbo::PRIMUS_GPU {
 
 struct DecodeLatents {
   using T = BFloat16;
-  static constexpr int kThreads = 128, kWarps = kThreads / kWarp;
+  static constexpr int kThreads = 256, kWarps = kThreads / kWarp;
   static constexpr int kWidest = 576, kWidestValue = 512;  // max. number of columns of keys and of values
-  static constexpr int kKeys = 64, kLength = 2 * kKeys;    // number of keys per step and per block
+  static constexpr int kLength = 64;                       // number of keys per block
+  static constexpr int kHalves = 2;  // two warps share the scores of 16 keys: each adds half of the columns
   // kPad: padding against bank conflicts; kLine: elements in 16 bytes.
   static constexpr int kPad = 8, kLine = 8;
   static constexpr int kColumns = kWidestValue / kTile / kWarps;  // number of tiles of value columns per warp
@@ -29,10 +30,10 @@ struct DecodeLatents {
 
   struct Memory {
     T q[kTile][kWidest + kPad];
-    T k[kKeys][kWidest + kPad];
-    T weights[kTile][kKeys + kPad];
-    float scores[kTile][kKeys + 4];
-    float shrink[kTile], maximum[kTile], total[kTile];
+    T k[kLength][kWidest + kPad];
+    T weights[kTile][kLength + kPad];
+    float scores[kHalves][kTile][kLength + 4];
+    float maximum[kTile], total[kTile];
   };
 
   PRIMUS_DEVICE void operator()() const {
@@ -44,8 +45,23 @@ struct DecodeLatents {
     const bool has_row = queries.has(row);
     const Query query = has_row ? queries.at(row) : Query{};
     const int first = (query.begin / kLength + run) * kLength;
+    const bool has_keys = has_row && first < query.end;
+    const std::int32_t* const table = queries.pages.table + query.sequence * queries.pages.blocks;
+    const int bits = queries.pages.page_bits;
+    const auto row_of = [&](int key) {
+      const std::int64_t place =
+          (static_cast<std::int64_t>(table[key >> bits]) << bits) + (key & ((1 << bits) - 1));
+      return k + place * k_stride + kv_head * head_dim;
+    };
+    // Fetches the keys into L2 while the previous kernel still computes the queries and the last key.
+    constexpr int kCacheLine = 64;
+    const int lines_of_cache = (head_dim + kCacheLine - 1) / kCacheLine;
+    for (int at = thread(); has_keys && at < kLength * lines_of_cache; at += kThreads) {
+      const int key = first + at / lines_of_cache;
+      if (key < query.end) prefetch(row_of(key) + at % lines_of_cache * kCacheLine);
+    }
     wait_for_previous();
-    if (!has_row || first >= query.end) return;
+    if (!has_keys) return;
 
     const int first_head = kv_head * group + tile * kTile;
     const int there = group - tile * kTile < kTile ? group - tile * kTile : kTile;
@@ -55,41 +71,31 @@ struct DecodeLatents {
       const int h = at / lines, c = at % lines * kLine;
       copy_async(&m.q[h][c], h < there ? asked + h * head_dim + c : asked, h < there);
     }
-    if (thread() < kTile) m.maximum[thread()] = -infinity(), m.total[thread()] = 0;
-    const std::int32_t* const table = queries.pages.table + query.sequence * queries.pages.blocks;
-    const int bits = queries.pages.page_bits;
+    for (int at = thread(); at < kLength * lines; at += kThreads) {
+      const int key = first + at / lines, c = at % lines * kLine;
+      const bool seen = key >= query.begin && key < query.end;
+      copy_async(&m.k[at / lines][c], row_of(seen ? key : query.end - 1) + c, seen);
+    }
+    end_group_of_copies();
+    wait_for_copies<0>();
+    barrier();
+    score(m);
+    barrier();
+    weigh(m, query, first);
+    barrier();
+    Operand<T> weights[kLength / kTile];
+    PRIMUS_UNROLL
+    for (int t = 0; t < kLength / kTile; ++t)
+      weights[t] = load_left<false>(&m.weights[0][t * kTile], kLength + kPad);
     Accumulator sums[kColumns];
     PRIMUS_UNROLL
-    for (int n = 0; n < kColumns; ++n) sums[n].clear();
-
-    for (int begin = first; begin < first + kLength && begin < query.end; begin += kKeys) {
-      for (int at = thread(); at < kKeys * lines; at += kThreads) {
-        const int key = begin + at / lines, c = at % lines * kLine;
-        const bool seen = key >= query.begin && key < query.end;
-        const int safe = seen ? key : query.end - 1;
-        const std::int64_t place =
-            (static_cast<std::int64_t>(table[safe >> bits]) << bits) + (safe & ((1 << bits) - 1));
-        copy_async(&m.k[at / lines][c], k + place * k_stride + kv_head * head_dim + c, seen);
-      }
-      end_group_of_copies();
-      wait_for_copies<0>();
-      barrier();
-      score(m, query, begin);
-      barrier();
-      weigh(m);
-      barrier();
+    for (int n = 0; n < kColumns; ++n) {
+      sums[n].clear();
+      const int column = (n * kWarps + warp()) * kTile;
+      if (column >= value_dim) continue;
       PRIMUS_UNROLL
-      for (int n = 0; n < kColumns; ++n) {
-        const int column = (n * kWarps + warp()) * kTile;
-        if (column >= value_dim) continue;
-        PRIMUS_UNROLL
-        for (int i = 0; i < kPerLane; ++i) sums[n].at[i] *= m.shrink[Accumulator::row(i)];
-        PRIMUS_UNROLL
-        for (int c = 0; c < kKeys; c += kTile)
-          multiply(sums[n], load_left<false>(&m.weights[0][c], kKeys + kPad),
-                   load_right<true>(&m.k[c][column], kWidest + kPad));
-      }
-      barrier();
+      for (int t = 0; t < kLength / kTile; ++t)
+        multiply(sums[n], weights[t], load_right<true>(&m.k[t * kTile][column], kWidest + kPad));
     }
 
     const int size = value_dim + 2;
@@ -112,43 +118,47 @@ struct DecodeLatents {
   }
 
  private:
-  // Computes the scores of all heads for the keys of a step; a warp processes 16 keys at a time.
-  PRIMUS_DEVICE void score(Memory& m, const Query& query, int begin) const {
-    for (int t = warp() * kTile; t < kKeys; t += kWarps * kTile) {
+  // Computes the scores of all heads and keys, in two parts. A warp processes 16 keys and half of the
+  // columns.
+  PRIMUS_DEVICE void score(Memory& m) const {
+    constexpr int kTiles = kLength / kTile;
+    const int half_columns = (head_dim / kTile + kHalves - 1) / kHalves * kTile;
+    for (int item = warp(); item < kHalves * kTiles; item += kWarps) {
+      const int key = item % kTiles * kTile, half = item / kTiles, begin = half * half_columns;
+      const int end = begin + half_columns < head_dim ? begin + half_columns : head_dim;
       Accumulator sum;
       sum.clear();
-      PRIMUS_UNROLL_BY(4)
-      for (int c = 0; c < head_dim; c += kTile)
+      PRIMUS_UNROLL_BY(6)
+      for (int c = begin; c < end; c += kTile)
         multiply(sum, load_left<false>(&m.q[0][c], kWidest + kPad),
-                 load_right<false>(&m.k[t][c], kWidest + kPad));
+                 load_right<false>(&m.k[key][c], kWidest + kPad));
       PRIMUS_UNROLL
-      for (int i = 0; i < kPerLane; ++i) {
-        const int key = begin + t + Accumulator::col(i);
-        const bool seen = key >= query.begin && key < query.end;
-        m.scores[Accumulator::row(i)][t + Accumulator::col(i)] = seen ? sum.at[i] * scale : -infinity();
-      }
+      for (int i = 0; i < kPerLane; ++i)
+        m.scores[half][Accumulator::row(i)][key + Accumulator::col(i)] = sum.at[i];
     }
   }
-  // Computes exponentials relative to the largest score so far; a warp processes one head at a time.
-  PRIMUS_DEVICE void weigh(Memory& m) const {
+  // Computes exponentials relative to the largest score; a warp processes one head at a time.
+  PRIMUS_DEVICE void weigh(Memory& m, const Query& query, int first) const {
+    constexpr int kOwn = kLength / kWarp;  // keys of a lane
     for (int h = warp(); h < kTile; h += kWarps) {
-      const float before = m.maximum[h];
-      float maximum = before;
-      for (int i = lane(); i < kKeys; i += kWarp) maximum = ::fmaxf(maximum, m.scores[h][i]);
+      float scores[kOwn], maximum = -infinity(), total = 0;
+      PRIMUS_UNROLL
+      for (int j = 0; j < kOwn; ++j) {
+        const int i = lane() + j * kWarp, key = first + i;
+        const bool seen = key >= query.begin && key < query.end;
+        scores[j] = seen ? (m.scores[0][h][i] + m.scores[1][h][i]) * scale : -infinity();
+        maximum = ::fmaxf(maximum, scores[j]);
+      }
       maximum = warp_reduce(maximum, Maximum{});
       const float base = maximum == -infinity() ? 0.0F : maximum;
-      float total = 0;
-      for (int i = lane(); i < kKeys; i += kWarp) {
-        const float weight = exp2_flushed(m.scores[h][i] - base);
+      PRIMUS_UNROLL
+      for (int j = 0; j < kOwn; ++j) {
+        const float weight = exp2_flushed(scores[j] - base);
         total += weight;
-        m.weights[h][i] = from_float<T>(weight);
+        m.weights[h][lane() + j * kWarp] = from_float<T>(weight);
       }
       total = warp_reduce(total);
-      if (lane() != 0) continue;
-      const float shrink = exp2_flushed(before - base);
-      m.shrink[h] = shrink;
-      m.maximum[h] = maximum;
-      m.total[h] = m.total[h] * shrink + total;
+      if (lane() == 0) m.maximum[h] = maximum, m.total[h] = total;
     }
   }
 };

@@ -46,6 +46,8 @@ std::vector<Case> cases() {
       // all keys of some steps.
       {5, 1, 48, 32, 64, {{1, 300}, {1, 1}, {1, 65}}, 90, 0, false, true},
       {20, 1, 80, 48, 64, {{2, 290}, {0, 0}, {1, 64}}, 0, 0, true, true},
+      // DeepSeek's latents, whose tiles fill the kernel's memory.
+      {16, 1, 576, 512, 64, {{1, 70}}, 0, 0, false, true},
   };
 }
 

@@ -25,9 +25,16 @@ constexpr auto kRows = std::to_array<Row>({
      "learning from pairs of answers is 'primus train dpo load=MODEL data=pairs.jsonl', and also 'train "
      "kto', "
      "'train orpo' and 'train cpo' (docs/posttrain.md)"},
-    {"grpo ppo rlhf rl rloo reinforce dapo gspo rlvr reward reward-model rm rollout",
-     "Primus has no reinforcement learning. TRL, OpenRLHF and verl have it, and load the folder that 'primus "
-     "model export RUN FOLDER' writes. 'primus train posttrain' does supervised fine-tuning"},
+    {"grpo rl rloo reinforce reinforcement reinforcement-learning dapo gspo dr-grpo cispo rlvr reward "
+     "rewards "
+     "rollout",
+     "reinforcement learning from reward functions is 'primus train grpo load=MODEL data=prompts.jsonl "
+     "reward=exact:answer', and also 'train rloo' (docs/posttrain.md)"},
+    {"ppo rlhf reward-model rm value-model critic",
+     "Primus has no PPO, which needs a value model: 'primus train grpo load=MODEL data=prompts.jsonl "
+     "reward=exact:answer' compares answers within a group instead, and 'primus train dpo' learns from pairs "
+     "of "
+     "answers (docs/posttrain.md)"},
     {"distill distillation kd prune pruning",
      "Primus neither distils nor prunes models: export with 'primus model export RUN FOLDER' and use "
      "NVIDIA's "

@@ -409,6 +409,84 @@ TEST(Validate, Data) {
   expect_error({"vocab_file=vocab.json"}, "vocab_file", "there is no merge_file");
 }
 
+// The arguments of a run that generates answers.
+std::vector<std::string> with_answers(const std::vector<std::string>& more,
+                                      const std::string& stage = "grpo") {
+  std::vector<std::string> all = {"stage=" + stage, "mock_data=false", "sft_dataset_name=p.jsonl",
+                                  "load=model", "reward=[exact:answer]"};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+TEST(Validate, GeneratedAnswersNeedARewardAndFitIntoASequence) {
+  EXPECT_EQ(error(with_answers({})), "");
+  EXPECT_EQ(error(with_answers({}, "rloo")), "");
+  const std::string without = error(with_answers({"reward=[]"}));
+  EXPECT_NE(without.find("no reward function scores the generated answers"), std::string::npos) << without;
+  EXPECT_NE(without.find("reward=exact:answer"), std::string::npos) << without;
+  expect_error(with_answers({"reward_weights=[1, 2]"}), "reward_weights", "reward_weights has 2 numbers");
+  expect_error(with_answers({"global_batch_size=12"}), "global_batch_size",
+               "global_batch_size (12 answers per step) is not a multiple of num_generations (8");
+  expect_error(with_answers({"max_completion_length=1024"}), "max_completion_length",
+               "a prompt of one token and an answer of 1024 (max_completion_length) do not fit");
+  expect_error(with_answers({"max_prompt_length=800"}), "max_prompt_length", "a prompt of 800 tokens");
+  EXPECT_EQ(error(with_answers({"max_prompt_length=768"})), "");
+  expect_error(with_answers({"loss_type=[dapo, grpo]"}), "loss_type", "stage grpo has one loss");
+  expect_error(with_answers({"reward_clip_range=[1, 0]"}, "rloo"), "reward_clip_range",
+               "reward_clip_range is [1, 0]; it must be a min and a larger max");
+  expect_error({"stage=sft", "mock_data=false", "sft_dataset_name=p.jsonl", "sft_conversation_format=none"},
+               "sft_conversation_format", "sft_conversation_format is none");
+  EXPECT_EQ(error(with_answers({"sft_conversation_format=none"})), "");
+}
+
+TEST(Validate, DefaultsOfComparisonsDependOnTheStage) {
+  const auto of = [](const std::string& stage, std::vector<std::string> more = {}) {
+    const auto e = load_text(experiment_text(""), with_answers(more, stage));
+    return std::pair(e.trainer->beta, e.trainer->loss_type);
+  };
+  using Losses = std::vector<std::string>;
+  EXPECT_EQ(of("grpo"), std::pair(std::optional(0.0), Losses{"dapo"}));
+  EXPECT_EQ(of("rloo"), std::pair(std::optional(0.05), Losses{}));
+  EXPECT_EQ(of("dpo"), std::pair(std::optional(0.1), Losses{"sigmoid"}));
+  EXPECT_EQ(of("kto"), std::pair(std::optional(0.1), Losses{"kto"}));
+  EXPECT_EQ(of("orpo"), std::pair(std::optional(0.1), Losses{}));
+  EXPECT_EQ(of("grpo", {"beta=0.04", "loss_type=[cispo]"}), std::pair(std::optional(0.04), Losses{"cispo"}));
+  const Experiment text = load_text(experiment_text(""), {});
+  EXPECT_EQ(text.trainer->beta, std::nullopt);
+  EXPECT_NE(show(load_text(experiment_text(""), with_answers({})), true).find("loss_type: [dapo]"),
+            std::string::npos);
+}
+
+TEST(Validate, KeysOfALossWithoutEffectGiveAWarning) {
+  const auto warnings = [](const std::vector<std::string>& more, const std::string& stage = "grpo") {
+    std::string all;
+    for (const std::string& warning : load_text(experiment_text(""), with_answers(more, stage)).warnings)
+      all += warning + "\n";
+    return all;
+  };
+  EXPECT_EQ(warnings({}), "");
+  struct Case {
+    std::string setting, condition, with;  // `with`: a choice that gives `setting` an effect
+  };
+  const std::vector<Case> cases = {
+      {"use_bias_correction_kl=false", "with beta above 0", "beta=0.1"},
+      {"sapo_temperature_pos=2", "with loss_type: sapo", "loss_type=[sapo]"},
+      {"vespo_k_pos=1", "with loss_type: vespo", "loss_type=[vespo]"},
+      {"sampler_clip_max=2", "with sampler_correction: token_truncate", "sampler_correction=sequence_mask"}};
+  for (const auto& [setting, condition, with] : cases) {
+    EXPECT_NE(warnings({setting}).find(condition), std::string::npos)
+        << setting << ": " << warnings({setting});
+    EXPECT_EQ(warnings({setting, with}), "") << setting;
+  }
+  EXPECT_NE(
+      warnings({"multi_objective_aggregation=normalize_then_sum"}).find("with several entries of reward"),
+      std::string::npos);
+  EXPECT_NE(warnings({"epsilon=0.3"}).find("with num_iterations above 1"), std::string::npos);
+  EXPECT_NE(warnings({"scale_rewards=none"}, "rloo").find("with stage: grpo"), std::string::npos);
+  EXPECT_NE(warnings({"split=90,10"}).find("evaluates nothing"), std::string::npos);
+  EXPECT_NE(load_text(experiment_text(""), {"num_generations=4"}).warnings.size(), 0u);
+}
+
 TEST(Derive, AcceptsAHandmadeConfig) {
   TrainerConfig c;
   c.num_layers = 1;

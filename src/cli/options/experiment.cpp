@@ -17,6 +17,7 @@
 #include "config/keys.h"
 #include "config/missing_data.h"
 #include "config/problems.h"
+#include "config/stages.h"
 #include "config/trainer_config.h"
 #include "lm/generate/model_folder.h"
 #include "lm/model/family.h"
@@ -271,6 +272,8 @@ void ExperimentArguments::refuse_unknown_options(const std::string& start) const
 config::Experiment ExperimentArguments::load_without_file() const {
   const bool tunes = fine_tunes();
   const bool learns_answers = tunes && stage_ == "sft";
+  const auto with_rewards = config::stages_with_rewards();
+  const bool generates = tunes && std::ranges::find(with_rewards, stage_) != with_rewards.end();
   const std::string module = tunes ? "post_trainer" : module_;
   const std::vector<std::string> given = settings();
   bool whole_sequences = false;  // the model supports neither generation nor packed sequences
@@ -283,16 +286,20 @@ config::Experiment ExperimentArguments::load_without_file() const {
                     "    config: {}.yaml\n"
                     "    overrides:\n"
                     "      train_epochs: 1\n"
-                    "      micro_batch_size: 1\n"
-                    "      global_batch_size: 8\n"
-                    "      lr_warmup_fraction: 0.05\n"
-                    "      eval_interval: 100\n"
-                    "      eval_iters: 4\n"
-                    "{}{}{}",
+                    "{}{}{}{}",
                     json_text(nlohmann::json(exp_name), -1), module,
                     tunes ? stage_ + "_trainer" : "pre_trainer",
-                    whole_sequences ? "" : "      sample_interval: 100\n",
-                    tunes ? "      sft_dataset_name: null\n      sft_fit_to_data: true\n" : "",
+                    // Reinforcement learning has the batch of its preset, and evaluates nothing.
+                    generates ? ""
+                              : "      micro_batch_size: 1\n"
+                                "      global_batch_size: 8\n"
+                                "      lr_warmup_fraction: 0.05\n"
+                                "      eval_interval: 100\n"
+                                "      eval_iters: 4\n",
+                    whole_sequences || generates ? "" : "      sample_interval: 100\n",
+                    generates ? "      sft_dataset_name: null\n"
+                    : tunes   ? "      sft_dataset_name: null\n      sft_fit_to_data: true\n"
+                              : "",
                     learns_answers && !whole_sequences ? "      enable_packed_sequences: true\n" : ""),
         config::kNoExperimentFile, given);
   };
@@ -300,6 +307,7 @@ config::Experiment ExperimentArguments::load_without_file() const {
     const std::string start =
         fmt::format("name an experiment with --config FILE, or start from a model: load=FOLDER {}",
                     learns_answers ? "sft_dataset_name=FILE"
+                    : generates    ? "data=FILE reward=exact:answer"
                     : tunes        ? "data=FILE"
                                    : "data_path=FILE");
     refuse_unknown_options(start);

@@ -159,6 +159,6 @@ extern const CommandEntry kReport{
     "primus report output/team/user --mlflow mlruns\n"
     "primus report output --json | jq '.runs[].loss'",
     make_command<Report>,
-    {Section::kTrain, 9}};
+    {Section::kTrain, 11}};
 
 }  // namespace primus::cli

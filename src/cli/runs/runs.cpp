@@ -217,6 +217,6 @@ extern const CommandEntry kRuns{
     "primus runs output/team --state running\n"
     "primus runs output --sort loss --json",
     make_command<Runs>,
-    {Section::kTrain, 8}};
+    {Section::kTrain, 10}};
 
 }  // namespace primus::cli

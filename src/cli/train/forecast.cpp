@@ -7,6 +7,7 @@
 
 #include "base/terminal/terminal.h"
 #include "cli/options/hardware.h"
+#include "config/stages.h"
 #include "config/trainer_config.h"
 
 namespace primus::cli {
@@ -59,6 +60,10 @@ nlohmann::json mesh_json(const TrainingForecast& f) {
 // read.
 bool steps_are_unknown(const TrainingForecast& f) {
   return f.steps == 0 && f.experiment.trainer->train_epochs.has_value();
+}
+
+bool generates_answers(const TrainingForecast& f) {
+  return config::stage_of(f.experiment.trainer).material == config::Material::kPrompts;
 }
 
 // Returns the mesh as text.
@@ -251,6 +256,7 @@ nlohmann::json to_json(const TrainingForecast& f) {
       {"with_communication", f.world == 1},
       {"seconds",
        unknown ? nlohmann::json() : nlohmann::json(f.seconds_per_step * static_cast<double>(f.steps))}};
+  if (generates_answers(f)) json["answers_per_step"] = f.experiment.trainer->global_batch_size;
   if (f.world > 1) json["mesh"] = mesh_json(f);
   json["memory_changes"] = changes_of(f.memory);
   if (f.hardware) json["hardware"] = hardware_json(f);
@@ -278,7 +284,8 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
   line(f.world > 1 ? "memory of a rank" : "memory",
        bytes(claimed(need, f.memory.supply)) + (shared ? "" : " on the device"));
   line("  persistent", bytes(memory.persistent) + "  weights, gradients, optimizer states");
-  line("  stash", bytes(memory.stash) + "  activations");
+  line("  stash", bytes(memory.stash) + (generates_answers(f) ? "  activations, or the cache of the decoder"
+                                                              : "  activations"));
   line("  scratch", bytes(memory.scratch) + "  workspaces");
   const auto host_lines = [&] {
     if (need.snapshot > 0)
@@ -322,6 +329,13 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
                           : f.world > 1    ? "at most "
                                            : "about ",
                           f.steps, f.tokens_per_step));
+  if (generates_answers(f)) {
+    line("answers per step",
+         fmt::format("{}: {} to each of {} prompts, of up to {} tokens; {} on a rank", c.global_batch_size,
+                     c.num_generations, c.global_batch_size / c.num_generations, c.max_completion_length,
+                     c.global_batch_size / f.mesh.data(f.world)));
+    line("  not in the time", "generating the answers, and scoring them");
+  }
   line("model FLOPs per step", fmt::format("{:.3g}", f.model_flops_per_step));
   line("executed per step", fmt::format("{:.3g}{}", f.executed_flops_per_step(),
                                         f.world == 1         ? ""

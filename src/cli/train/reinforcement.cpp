@@ -1,0 +1,53 @@
+// primus train grpo and train rloo
+#include "cli/command.h"
+#include "cli/train/stage_command.h"
+
+namespace primus::cli {
+
+extern const CommandEntry kTrainGrpo{
+    "train grpo",
+    "Trains a language model by rewards for its own answers (stage: grpo)",
+    "Group-relative policy optimization. The data are prompts, {\"prompt\": ..., \"answer\": ...} per line, "
+    "as "
+    "texts or as lists of messages (docs/formats/conversations.md). In each step, the model generates "
+    "num_generations answers to each prompt. The reward functions score the answers (docs/rewards.md). The "
+    "step makes answers likelier that score above the mean of their group, and the others less likely.\n\n"
+    "reward=exact:answer compares an answer with the column 'answer' of its record; "
+    "reward=program:./reward.py "
+    "runs a program. global_batch_size counts answers per step, max_completion_length limits their tokens, "
+    "loss_type chooses a variant (dapo, grpo, dr_grpo, cispo, ...), and beta above 0 keeps the model close "
+    "to "
+    "the model at its start.\n\n"
+    "docs/posttrain.md (Reinforcement learning) names the metrics to watch. Options, output folder and "
+    "continuation are those of 'train pretrain'. --skip-bad leaves broken records out and counts them. "
+    "Without "
+    "--config, load=FOLDER names the model and data=FILE the prompts, and the run takes one pass over the "
+    "prompts with the settings of grpo_trainer.yaml.",
+    "primus train grpo load=path/to/model data=prompts.jsonl reward=exact:answer\n"
+    "primus train grpo load=path/to/model data=prompts.jsonl reward=number:answer lr=2e-6 "
+    "max_completion_length=512 seq_length=1024\n"
+    "primus train grpo load=path/to/model data=prompts.jsonl reward='[exact:answer, format:think]' "
+    "reward_weights='[1, 0.2]'\n"
+    "primus train grpo load=path/to/model data=prompts.jsonl reward=program:./reward.py lora='{enabled: "
+    "true, "
+    "dim: 16}' lr=1e-5 exp_name=my-lora\n"
+    "primus train grpo load=path/to/model data=prompts.jsonl reward=exact:answer --dry-run\n"
+    "primus train grpo --config exp.yaml --nproc 4",
+    [] { return make_stage_command("grpo"); },
+    {Section::kTrain, 8},
+    true};
+
+extern const CommandEntry kTrainRloo{
+    "train rloo",
+    "Trains by rewards, compared with the other answers to the prompt (stage: rloo)",
+    "REINFORCE with a leave-one-out baseline: the advantage of an answer is its reward minus the mean reward "
+    "of the other answers to the same prompt. beta (0.05) subtracts the KL divergence from the model at the "
+    "start of the run from the reward. Data, rewards, options and defaults are those of 'train grpo'.",
+    "primus train rloo load=path/to/model data=prompts.jsonl reward=exact:answer\n"
+    "primus train rloo load=path/to/model data=prompts.jsonl reward=program:./reward.py beta=0\n"
+    "primus train rloo --config exp.yaml",
+    [] { return make_stage_command("rloo"); },
+    {Section::kTrain, 9},
+    true};
+
+}  // namespace primus::cli

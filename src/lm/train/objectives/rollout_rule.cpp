@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -16,6 +17,7 @@
 #include "base/system/stop_request.h"
 #include "base/terminal/terminal.h"
 #include "lm/train/objectives/rollouts.h"
+#include "lm/train/objectives/token_log_probs.h"
 
 namespace primus {
 namespace {
@@ -71,13 +73,19 @@ class Rollouts final : public RolloutRule {
     table_ = rank.persistent(DType::kF64, {answers_, columns()});
     chosen_ = rank.persistent(DType::kI32, {session.decoding()->sequences});
     inner_->prepare(session);
+    if (!settings_.divergences) return;
+    current_.emplace(session, ScoredModel{.model = session.trained()});
+    reference_.emplace(session, reference_of(session));
   }
 
   void before_step(const BeforeStep& step) override {
     TrainingSession& session = step.session;
     if (session.rank().measuring()) {
-      exchange(session);
-      exchange(session);
+      for (int i = 0; i < (settings_.divergences ? 3 : 2); ++i) exchange(session);
+      for (std::int64_t i = 0; settings_.divergences && i < rows_.microbatches; ++i) {
+        current_->compute({});
+        reference_->compute({});
+      }
       inner_->before_step(step);
       return;
     }
@@ -88,12 +96,19 @@ class Rollouts final : public RolloutRule {
     const double generated = steady_seconds();
     const std::vector<std::vector<Reward>> rewards = score(own);
     const double scored = steady_seconds();
-    const Advantages advantages = gather_results(session, own, rewards);
-    std::vector<double> values;
-    for (std::int64_t i = 0; i < rows_.count(); ++i)
-      values.push_back(advantages.values[static_cast<std::size_t>(number_of(i, data_rank_))]);
-    pack_rollouts(own, values, rows_, settings_.mask_truncated_completions, step.batches);
+    const std::vector<std::optional<double>> all = gather_results(session, own, rewards);
     count_filled(records);
+    std::vector<double> values(own.size(), 0), divergences;
+    if (settings_.divergences) {
+      pack_rollouts(own, values, rows_, settings_.mask_truncated_completions, step.batches);
+      divergences = gather_divergences(session, own, step.batches);
+    }
+    const Advantages advantages = settings_.advantages(all, settings_.functions, divergences);
+    for (std::int64_t i = 0; i < rows_.count(); ++i) {
+      values[static_cast<std::size_t>(i)] =
+          advantages.values[static_cast<std::size_t>(number_of(i, data_rank_))];
+    }
+    pack_rollouts(own, values, rows_, settings_.mask_truncated_completions, step.batches);
     add_metrics(advantages);
     const auto add = [this](const char* name, double value) { metrics_.emplace_back(name, value); };
     add("rollout/seconds", generated - began);
@@ -104,8 +119,8 @@ class Rollouts final : public RolloutRule {
 
  private:
   // Columns of the table: the prompt's record + 1, the number of the answer's tokens, whether the model ended
-  // the answer; then for each reward function, whether there is a reward, and the reward.
-  enum Column : std::int64_t { kRecord, kLength, kFinished, kRewards };
+  // the answer, the divergence; then for each reward function, whether there is a reward, and the reward.
+  enum Column : std::int64_t { kRecord, kLength, kFinished, kDivergence, kRewards };
   std::int64_t columns() const { return kRewards + 2 * settings_.functions; }
   double& at(std::int64_t answer, std::int64_t column) {
     return host_[static_cast<std::size_t>(answer * columns() + column)];
@@ -245,9 +260,9 @@ class Rollouts final : public RolloutRule {
     return rewards;
   }
 
-  // Collects lengths and rewards of all data ranks, and computes the advantages of all answers.
-  Advantages gather_results(TrainingSession& session, std::span<const Rollout> own,
-                            std::span<const std::vector<Reward>> rewards) {
+  // Collects lengths and rewards of all data ranks. Returns the rewards [answers, functions] of all answers.
+  std::vector<std::optional<double>> gather_results(TrainingSession& session, std::span<const Rollout> own,
+                                                    std::span<const std::vector<Reward>> rewards) {
     std::ranges::fill(host_, 0.0);
     for (std::int64_t i = 0; i < rows_.count(); ++i) {
       const Rollout& rollout = own[static_cast<std::size_t>(i)];
@@ -279,7 +294,38 @@ class Rollouts final : public RolloutRule {
                     "correct the reward function or the data: 'primus data score' calls a reward function "
                     "for the records of a file");
     }
-    return settings_.advantages(all, settings_.functions, {});
+    return all;
+  }
+
+  // Returns the divergences of all answers of the step from the reference model. `batches` contain the
+  // answers of this rank.
+  std::vector<double> gather_divergences(TrainingSession& session, std::span<const Rollout> own,
+                                         std::span<const data::Batch> batches) {
+    std::vector<double> sums;  // for each token of the filled microbatches: the sum up to this token
+    double sum = 0;
+    for (const data::Batch& batch : batches.first(static_cast<std::size_t>(filled_))) {
+      const std::vector<float> current = current_->compute(batch), reference = reference_->compute(batch);
+      for (std::size_t t = 0; t < current.size(); ++t) {
+        sums.push_back(sum);
+        sum += static_cast<double>(current[t]) - static_cast<double>(reference[t]);
+      }
+    }
+    sums.push_back(sum);
+    std::vector<std::int64_t> lengths;
+    for (const Rollout& rollout : own) lengths.push_back(rollout.inputs());
+    const std::vector<std::int64_t> begins = first_fit(lengths, rows_.sequence);
+    std::vector<double> table = host_;  // the other columns are complete, and must not be added again
+    std::ranges::fill(host_, 0.0);
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      const auto begin = static_cast<std::size_t>(begins[i]);
+      at(number_of(static_cast<std::int64_t>(i), data_rank_), kDivergence) =
+          sums[begin + static_cast<std::size_t>(lengths[i])] - sums[begin];
+    }
+    exchange(session);
+    std::vector<double> all;
+    for (std::int64_t a = 0; a < answers_; ++a) all.push_back(at(a, kDivergence));
+    host_ = std::move(table);
+    return all;
   }
 
   // Sets filled_ to the largest number of microbatches that any data rank fills.
@@ -330,12 +376,13 @@ class Rollouts final : public RolloutRule {
   RolloutSource source_;
   RolloutRows rows_;
   int data_ranks_ = 1, data_rank_ = 0;
-  std::int64_t answers_ = 1;           // number of answers of a step on all data ranks
-  bool tells_ = true;                  // whether this rank calls the reward functions for its data rank
-  Tensor table_;                       // [answers, columns()] fp64
-  Tensor chosen_;                      // tokens that ranks exchange while they generate
-  std::vector<double> host_;           // the table on the host
-  std::vector<std::string> problems_;  // the first reasons for missing rewards on this rank
+  std::int64_t answers_ = 1;  // number of answers of a step on all data ranks
+  bool tells_ = true;         // whether this rank calls the reward functions for its data rank
+  Tensor table_;              // [answers, columns()] fp64
+  std::optional<TokenLogProbs> current_, reference_;  // used only for divergences
+  Tensor chosen_;                                     // tokens that ranks exchange while they generate
+  std::vector<double> host_;                          // the table on the host
+  std::vector<std::string> problems_;                 // the first reasons for missing rewards on this rank
   std::int64_t without_reward_ = 0, filled_ = 1;
   double written_ = 0;  // number of tokens that the last decoder generated
   std::vector<std::pair<std::string, double>> metrics_;

@@ -43,6 +43,9 @@ struct RolloutSettings {
   SamplingSettings sampling = {.temperature = 1};
   bool mask_truncated_completions = false;  // whether answers that were cut off have no loss
   std::int64_t functions = 1;               // number of reward functions
+  // Whether the advantages need the divergence of each answer from the reference model: the sum of
+  // ln p(current) - ln p(reference) over the tokens of the answer. The inner rule must have the reference.
+  bool divergences = false;
   AdvantagesOf advantages;
 };
 

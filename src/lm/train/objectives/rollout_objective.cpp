@@ -1,0 +1,215 @@
+#include "lm/train/objectives/rollout_objective.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "config/trainer_config.h"
+#include "lm/data/chat_template.h"
+#include "lm/data/prompt_dataset.h"
+#include "lm/reward/reward.h"
+#include "lm/train/objectives/conversation_objective.h"
+#include "lm/train/objectives/policy_rule.h"
+#include "lm/train/objectives/reinforcement_keys.h"
+#include "lm/train/objectives/rollout_rule.h"
+#include "lm/train/settings/start_weights.h"
+#include "lm/train/settings/training_settings.h"
+
+namespace primus {
+namespace {
+
+// Keys that affect which prompts are read, and in which order.
+constexpr std::array<std::string_view, 7> kPromptKeys = {"sft_conversation_format",
+                                                         "num_generations",
+                                                         "max_prompt_length",
+                                                         "max_completion_length",
+                                                         "seq_length",
+                                                         "dataloader_type",
+                                                         "seed"};
+
+// Runs `check`. Adds the position of a key to its error: of the key with which the message begins, or else of
+// the first of `keys`.
+void check_at_keys(const config::Experiment& experiment, std::span<const std::string_view> keys,
+                   const std::function<void()>& check) {
+  try {
+    check();
+  } catch (const Error& error) {
+    const auto named = std::ranges::find_if(
+        keys, [&](std::string_view key) { return std::string_view(error.what()).starts_with(key); });
+    throw experiment.error_for(named == keys.end() ? keys.front() : *named, error.what(), error.hint());
+  }
+}
+
+// Throws the errors of the settings of the losses and of the advantages at their keys.
+void check_settings(const config::Experiment& experiment, PolicyMethod method) {
+  constexpr std::array<std::string_view, 8> kPolicyKeys = {"loss_type",    "beta",
+                                                           "epsilon_high", "epsilon",
+                                                           "delta",        "importance_sampling_level",
+                                                           "temperature",  "off_policy_mask_threshold"};
+  constexpr std::array<std::string_view, 5> kAdvantageKeys = {"num_generations", "reward_weights",
+                                                              "scale_rewards", "multi_objective_aggregation",
+                                                              "reward_clip_range"};
+  const PolicySettings policy = policy_settings_of(experiment, method);
+  check_at_keys(experiment, kPolicyKeys, [&] { check_policy(policy); });
+  const AdvantageSettings advantages = advantage_settings_of(experiment, method);
+  check_at_keys(experiment, kAdvantageKeys, [&] { check_advantages(advantages); });
+}
+
+class RolloutLearning final : public Objective {
+ public:
+  explicit RolloutLearning(PolicyMethod method) : method_(method) {}
+
+  ObjectivePlan plan(config::Experiment experiment, const FamilyRegistry&, int) override {
+    check_settings(experiment, method_);
+    leave_out_evaluation(experiment, "the metrics of training show the rewards");
+    return {.experiment = std::move(experiment)};
+  }
+
+  std::optional<std::int64_t> planned_samples(const DataRequest& request, double epochs) const override {
+    if (!has_conversations(request.experiment)) return std::nullopt;  // a dry run needs no data
+    return epochs_of(request, epochs).samples;
+  }
+  void find_missing(const config::Experiment& experiment, std::vector<MissingInput>& missing) const override {
+    find_missing_conversations(experiment, missing);
+  }
+  // Prompts repeat without end, so there is nothing to check.
+  void check_samples(const config::Experiment&) const override {}
+  std::int64_t prompt_tokens(const config::TrainerConfig& trainer) const override {
+    return trainer.max_prompt_length.value_or(trainer.seq_length - trainer.max_completion_length);
+  }
+  // Makes generation stop at the token that ends a turn in the format of the prompts.
+  void teach(const config::Experiment& experiment, const Tokenizer& tokenizer,
+             ModelConfig& model) const override {
+    const auto chosen = data::choose_prompt_style(experiment.trainer->sft_conversation_format, tokenizer);
+    if (chosen) teach_end_of_turn(chosen->style, tokenizer, model);
+  }
+
+  data::Datasets open(const DataRequest& request) override {
+    data::Datasets datasets;
+    at_data(request, [&](const data::PromptOptions& options) {
+      datasets = data::open_prompt_dataset(options, request.tokenizer);
+    });
+    return datasets;
+  }
+  bool opens_at_once() const override { return true; }
+  std::int64_t samples_of_epochs(const DataRequest& request, double epochs) override {
+    data::PromptEpochs all = epochs_of(request, epochs);
+    prompts_ = std::move(all.prompts);
+    return all.samples;
+  }
+  bool depends_on_ranks(const config::TrainerConfig&) const override { return false; }
+  bool documents_end_by_token() const override { return false; }
+  std::vector<std::int32_t> sample_prompt(const data::Datasets& datasets, const DataRequest&) const override {
+    const auto ids = data::PromptDataset::of(*datasets.train).prompts()->prompt_ids(0);
+    return {ids.begin(), ids.end()};
+  }
+  std::string_view validation_hint() const override {
+    return "set eval_iters: 0, because this stage evaluates nothing";
+  }
+
+  std::string data_name(const config::TrainerConfig& trainer) const override {
+    return trainer.sft_dataset_name.value_or("");
+  }
+  // The order of prompts does not depend on the number of epochs.
+  bool keeps_order(std::string_view key) const override { return key.starts_with("train_"); }
+  void refuse_changed_data(const ChangedData& changed) const override {
+    for (const SettingChange& change :
+         changed_settings(changed.state.experiment, config::to_yaml(changed.experiment))) {
+      if (std::ranges::find(kPromptKeys, change.key) != kPromptKeys.end())
+        changed.refuse_setting(change, "which changes which prompts are read, or their order");
+    }
+    changed.refuse("sft_dataset_name", "set of prompts");
+  }
+  void finish_model_files(const DataRequest& request, const ModelConfig& model,
+                          std::vector<Snapshot::Blob>& files) const override {
+    put_stop_ids(request.experiment, model, files);
+    const auto chosen =
+        data::choose_prompt_style(request.experiment.trainer->sft_conversation_format, request.tokenizer);
+    if (chosen) put_chat_template(chosen->style, request.tokenizer, files);
+  }
+
+  MakeLossRule loss_rule(const config::Experiment& experiment) const override {
+    const config::TrainerConfig& c = experiment.trainer;
+    const AdvantageSettings advantages = advantage_settings_of(experiment, method_);
+    SamplingSettings sampling = sampling_settings_of(c);
+    sampling.temperature = 1;  // prepare_session() divides the logits by the temperature
+    const RolloutSettings settings{
+        .max_completion_length = c.max_completion_length,
+        .sampling = sampling,
+        .mask_truncated_completions = c.mask_truncated_completions,
+        .functions = std::ssize(c.reward),
+        .divergences = advantages.leave_one_out && advantages.beta != 0,
+        .advantages = [advantages](std::span<const std::optional<double>> rewards, std::int64_t functions,
+                                   std::span<const double> divergences) {
+          return compute_advantages(advantages, rewards, functions, divergences);
+        }};
+    return rollout_rule(settings,
+                        policy_rule(policy_settings_of(experiment, method_),
+                                    [experiment](TrainingSession& session, ModelInstance& reference) {
+                                      load_start_weights(experiment, session.rank(), reference);
+                                    }));
+  }
+  void prepare_session(const config::Experiment& experiment, int world,
+                       SessionSettings& settings) const override {
+    const config::TrainerConfig& c = experiment.trainer;
+    check_at_keys(experiment, std::array<std::string_view, 1>{"temperature"},
+                  [&] { settings.model = with_temperature(settings.model, c.temperature); });
+    const engine::MeshShape shape = mesh_shape_of(experiment, world);
+    const bool together = world > 1 && (settings.sharding == engine::Sharding::kParameters ||
+                                        shape.expert * shape.expert_tensor > 1);
+    reserve_decoder(settings, std::min(c.seq_length, settings.model.max_positions), shape.data(world),
+                    together);
+  }
+  void connect(LossRule& rule, const DataRequest& request, const data::Datasets& datasets) const override {
+    const std::shared_ptr<const data::Prompts> prompts = data::PromptDataset::of(*datasets.train).prompts();
+    const Tokenizer* const tokenizer = &request.tokenizer;
+    RolloutSource source{
+        .prompt = [prompts](std::int64_t record) { return prompts->prompt_ids(record); },
+        .prompt_text = [prompts](std::int64_t record) { return prompts->prompt_text(record); },
+        .record = [prompts](std::int64_t record) { return prompts->record(record); },
+        .text = [tokenizer](std::span<const std::int32_t> ids) { return tokenizer->decode(ids); },
+        .stop_ids = prompts->end_ids(),
+        .vocab = tokenizer->vocab_size()};
+    check_at_keys(request.experiment, std::array<std::string_view, 1>{"reward"},
+                  [&] { source.rewards = make_rewards(reward_settings_of(request.experiment)); });
+    dynamic_cast<RolloutRule&>(rule).connect(std::move(source));
+  }
+
+ private:
+  data::PromptEpochs epochs_of(const DataRequest& request, double epochs) const {
+    data::PromptEpochs all;
+    at_data(request, [&](const data::PromptOptions& options) {
+      all = data::prompt_samples_of_epochs(options, request.tokenizer, epochs);
+    });
+    return all;
+  }
+  // Runs `work` with the options of the data. Adds the position of the key of the data or of their format to
+  // an error without a position in a file.
+  void at_data(const DataRequest& request,
+               const std::function<void(const data::PromptOptions&)>& work) const {
+    data::PromptOptions options = prompt_options_of(request.experiment.trainer);
+    options.progress = request.progress;
+    options.prompts = prompts_;
+    at_key(request.experiment, "sft_conversation_format",
+           [&] { data::choose_prompt_style(options.format, request.tokenizer); });
+    at_key(request.experiment, "sft_dataset_name", [&] { work(options); });
+  }
+
+  const PolicyMethod method_;
+  std::shared_ptr<const data::Prompts> prompts_;  // the prompts, once they have been read
+};
+
+}  // namespace
+
+std::unique_ptr<Objective> make_rollout_objective(PolicyMethod method) {
+  return std::make_unique<RolloutLearning>(method);
+}
+
+}  // namespace primus

@@ -1,0 +1,82 @@
+// Tests whole runs that learn from rewards (stages grpo and rloo): rewards rise, a run in two parts has the
+// same bits as a run at once, and settings that do not fit are refused.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "lm/train/whole_runs.h"
+
+namespace primus::test {
+namespace {
+
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+
+class RolloutRuns : public WholeRuns {
+ protected:
+  RolloutRuns()
+      : WholeRuns({"mock_data=false", "bf16=false", "num_query_groups=2", "seq_length=32", "lr=1e-2",
+                   "lr_decay_style=constant", "weight_decay=0", "global_batch_size=16", "micro_batch_size=4",
+                   "num_generations=8", "max_completion_length=6", "train_iters=4"}) {}
+
+  std::string prompts() const {
+    std::string lines;
+    for (int i = 0; i < 12; ++i) lines += fmt::format("{{\"prompt\": \"{}+\", \"answer\": \"{}\"}}\n", i, i);
+    write_file(folder_.path() / "prompts.jsonl", lines);
+    return "sft_dataset_name=" + (folder_.path() / "prompts.jsonl").string();
+  }
+  std::vector<double> values(const std::string& name, const char* key) const {
+    std::vector<double> all;
+    for (const nlohmann::json& step : metrics(name)) all.push_back(step.at(key));
+    return all;
+  }
+
+  const std::string letters_ = "reward=['regex:^[A-Za-z]']";
+};
+
+TEST_F(RolloutRuns, RewardsRise) {
+  run("grpo", {"stage=grpo", prompts(), letters_, "train_iters=40", "save_interval=40"});
+  const std::vector<double> rewards = values("grpo", "reward");
+  EXPECT_LT(rewards.front(), 0.6);
+  EXPECT_GT(rewards.back(), 0.9);
+  // Each step uses answers of the current weights.
+  EXPECT_THAT(values("grpo", "ratio/mean"), Each(1.0));
+}
+
+TEST_F(RolloutRuns, GoOnBitForBit) {
+  const Path base = run("base", {"stage=grpo", prompts(), letters_, "train_iters=2"});
+  for (const std::vector<std::string>& settings :
+       {std::vector<std::string>{"stage=grpo", "beta=0.1", "temperature=0.7"}, {"stage=rloo"}}) {
+    const std::string name = settings.front().substr(6);
+    SCOPED_TRACE(name);
+    std::vector<std::string> all = settings;
+    all.insert(all.end(), {prompts(), letters_, load(base), "finetune=true"});
+    const Path whole = run(name, all);
+    all.push_back("exit_interval=2");
+    run(name + "-twice", all);
+    all.pop_back();
+    const Path twice = run(name + "-twice", all);
+    for (const char* key : {"lm_loss", "grad_norm", "reward", "completions/mean_length"})
+      EXPECT_EQ(values(name + "-twice", key), values(name, key)) << key;
+    for (const char* part : {"model.safetensors", "optimizer.safetensors"})
+      EXPECT_EQ(read_file(twice / part), read_file(whole / part)) << part;
+  }
+}
+
+TEST_F(RolloutRuns, SettingsThatDoNotFitAreRefused) {
+  EXPECT_THAT(refusal("a", {"stage=grpo", prompts()}), HasSubstr("no reward function"));
+  EXPECT_THAT(refusal("b", {"stage=grpo", prompts(), "reward=[missing:answer]"}), HasSubstr("missing"));
+  EXPECT_THAT(refusal("c", {"stage=grpo", prompts(), letters_, "eval_iters=1"}),
+              HasSubstr("has no evaluation"));
+  EXPECT_THAT(refusal("d", {"stage=grpo", prompts(), letters_, "global_batch_size=12"}),
+              AllOf(HasSubstr("12 answers per step"), HasSubstr("num_generations")));
+  EXPECT_THAT(refusal("e", {"stage=grpo", prompts(), "reward=['exact:no_such_column']"}),
+              HasSubstr("no_such_column"));
+}
+
+}  // namespace
+}  // namespace primus::test

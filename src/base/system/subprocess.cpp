@@ -1,6 +1,7 @@
 #include "base/system/subprocess.h"
 
 #include <fcntl.h>
+#include <grp.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -9,8 +10,10 @@
 
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <thread>
 
+#include "base/check.h"
 #include "base/error.h"
 
 namespace primus {
@@ -51,6 +54,31 @@ struct Pipe {
 bool executable(const std::string& file) {
   struct stat status {};
   return ::stat(file.c_str(), &status) == 0 && S_ISREG(status.st_mode) && ::access(file.c_str(), X_OK) == 0;
+}
+
+// Sets `input` to /dev/null, or to a pipe that holds `text`.
+void open_input(const std::string& text, Descriptor& input) {
+  PRIMUS_CHECK("run_subprocess", text.size() <= SubprocessOptions::kMaxInputBytes);
+  if (text.empty()) {
+    input.set(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (input.get() < 0) throw io_error("cannot open '/dev/null'", errno);
+    return;
+  }
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw io_error("cannot make a pipe", errno);
+  input.set(ends[0]);
+  const Descriptor write(ends[1]);
+  // The capacity of a pipe is at least PIPE_BUF, so this write does not wait.
+  static_assert(SubprocessOptions::kMaxInputBytes <= PIPE_BUF);
+  if (::write(write.get(), text.data(), text.size()) < 0) throw io_error("cannot write to a pipe", errno);
+}
+
+// Gives up the rights of root, if this process has them. Returns false if the system refuses.
+bool drop_root() {
+  constexpr uid_t kNobody = 65534;
+  if (::geteuid() != 0) return true;
+  return ::setgroups(0, nullptr) == 0 && ::setresgid(kNobody, kNobody, kNobody) == 0 &&
+         ::setresuid(kNobody, kNobody, kNobody) == 0;
 }
 
 // Returns the milliseconds until `end`, for poll().
@@ -114,8 +142,8 @@ SubprocessResult run_subprocess(const std::vector<std::string>& command, const S
   const auto end = start + options.timeout;
 
   Pipe out, err;
-  const Descriptor null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (null.get() < 0) throw io_error("cannot open '/dev/null'", errno);
+  Descriptor input;
+  open_input(options.input, input);
   // Allocate before the fork: the child of a multi-threaded process must not allocate.
   std::vector<char*> argv;
   for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
@@ -124,15 +152,16 @@ SubprocessResult run_subprocess(const std::vector<std::string>& command, const S
   if (child < 0) throw io_error("cannot start '" + file + "'", errno, "check 'ulimit -u' and free memory");
   if (child == 0) {
     ::setpgid(0, 0);
-    ::dup2(null.get(), 0);
+    ::dup2(input.get(), 0);
     ::dup2(out.write.get(), 1);
     ::dup2(err.write.get(), 2);
     sigset_t none;
     sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);
-    ::execv(file.c_str(), argv.data());
+    if (!options.unprivileged || drop_root()) ::execv(file.c_str(), argv.data());
     ::_exit(127);
   }
+  input.close();
   ::setpgid(child, child);  // also in the child, because either may run first
   out.write.close();
   err.write.close();

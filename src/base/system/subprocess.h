@@ -15,6 +15,11 @@ struct SubprocessOptions {
   std::size_t output_limit = std::size_t{4} << 20;
   // Folders, separated by colons, to search for a program without '/' in its name.
   std::string path = {};
+  // Text for the program's standard input, at most kMaxInputBytes; empty: /dev/null.
+  std::string input = {};
+  static constexpr std::size_t kMaxInputBytes = 4096;
+  // If this process runs as root, the program runs as the user with the id 65534, without root's rights.
+  bool unprivileged = false;
 };
 
 struct SubprocessResult {
@@ -30,9 +35,8 @@ struct SubprocessResult {
 // Returns the path of `program` in the folders of `path`; empty if none is executable.
 std::string find_program(const std::string& program, const std::string& path);
 
-// `command`: the program and its arguments. The program's input is /dev/null. The program inherits this
-// process's environment. Failures of the program are reported in the result. Throws Error(kIo) if the system
-// cannot start a process.
+// `command`: the program and its arguments. The program inherits this process's environment. Failures of the
+// program are reported in the result. Throws Error(kIo) if the system cannot start a process.
 SubprocessResult run_subprocess(const std::vector<std::string>& command, const SubprocessOptions& options);
 
 }  // namespace primus

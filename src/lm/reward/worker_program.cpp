@@ -133,7 +133,7 @@ std::string WorkerProgram::ending() {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
-  return "the program closed its output";
+  return "the program closed its input or its output";
 }
 
 WorkerProgram::Reply WorkerProgram::failed(Outcome outcome, std::string problem) {

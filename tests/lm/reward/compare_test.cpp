@@ -116,15 +116,15 @@ TEST(RegexReward, SearchesInTheAnswer) {
 }
 
 TEST(RegexReward, HostilePatternsGiveNoRewardInBoundedTime) {
-  const std::string text(100'000, 'a');
-  for (const char* pattern : {"regex:(a+)+$b", "regex:(a|aa)+b", "regex:(a*)*b", "regex:(?=(a+))\\1*b",
+  const std::string text = std::string(100'000, 'a') + "!";
+  for (const char* pattern : {"regex:(a+)+$", "regex:(a|aa)+b", "regex:(a*)*b", "regex:(?=(a+))\\1*b",
                               "regex:(.*)(.*)(.*)(.*)(.*)x"}) {
     const auto start = std::chrono::steady_clock::now();
     const Reward reward = score_one(pattern, text, nullptr);
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10)) << pattern;
     EXPECT_TRUE(!reward.value || *reward.value == 0) << pattern;
   }
-  EXPECT_THAT(score_one("regex:(a+)+$b", text, nullptr).problem, HasSubstr("too many steps"));
+  EXPECT_THAT(score_one("regex:(a+)+$", text, nullptr).problem, HasSubstr("too many steps"));
 }
 
 TEST(MakeRewards, InvalidTextsAreErrors) {

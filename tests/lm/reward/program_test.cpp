@@ -69,7 +69,8 @@ done)sh");
 }
 
 TEST_F(ProgramReward, NullIsNoReward) {
-  const auto function = make(R"sh(while read -r line; do echo '{"reward": null, "reason": "no key"}'; done)sh");
+  const auto function =
+      make(R"sh(while read -r line; do echo '{"reward": null, "reason": "no key"}'; done)sh");
   const Reward reward = score(*function, {"a"})[0];
   EXPECT_FALSE(reward.value);
   EXPECT_EQ(reward.problem, "no key");

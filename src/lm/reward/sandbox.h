@@ -1,0 +1,37 @@
+// Runs Python code of a language model in a sandbox (bubblewrap): without network, with a read-only system,
+// in namespaces of its own, with limits for time, memory, processes and output.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace primus {
+
+struct SandboxLimits {
+  double seconds = 30;    // of wall-clock time; the CPU time of a process has the same limit
+  int memory_mib = 1024;  // address space of one process
+  int files_mib = 64;     // all files in /tmp, which are held in memory
+  int processes = 16;     // at the same time
+  int output_kib = 1024;  // standard output and standard error, each
+};
+
+// A run of code. `code` runs as the module __main__; then `checks` run in the same module.
+struct SandboxRun {
+  std::string code;
+  std::string checks;
+  std::string input;  // standard input of the code
+};
+
+struct SandboxResult {
+  // false: the sandbox did not start, and `problem` says why. The code did not run.
+  bool started = false;
+  bool passed = false;  // the code and the checks ran to their end
+  std::string problem;  // why `passed` or `started` is false: a sentence without a period
+  std::string output;   // what the code wrote to its standard output
+};
+
+// Thread-safe. Writes the code to a folder in the system's folder of temporary files.
+SandboxResult run_in_sandbox(const SandboxRun& run, const SandboxLimits& limits);
+
+}  // namespace primus

@@ -30,6 +30,19 @@ TEST(Subprocess, CapturesOutputsAndExitCode) {
   EXPECT_EQ(shell("kill -TERM $$").exit_code, 128 + SIGTERM);
 }
 
+TEST(Subprocess, TheProgramReadsTheInput) {
+  EXPECT_EQ(shell("cat; cat", {.input = "a\nb"}).out, "a\nb");
+  EXPECT_EQ(shell("cat", {.input = std::string(SubprocessOptions::kMaxInputBytes, 'x')}).out.size(),
+            SubprocessOptions::kMaxInputBytes);
+  // A program that ends without reading its input does not stop this process.
+  EXPECT_TRUE(shell("true", {.input = "a"}).ok());
+}
+
+TEST(Subprocess, AnUnprivilegedProgramDoesNotRunAsRoot) {
+  const SubprocessResult result = shell("id -u", {.unprivileged = true});
+  EXPECT_EQ(result.out, ::geteuid() == 0 ? "65534\n" : std::to_string(::geteuid()) + "\n");
+}
+
 TEST(Subprocess, KillsAHangingProgramWithItsChildren) {
   const test::TemporaryFolder folder;
   const std::string file = (folder.path() / "pid").string();

@@ -11,7 +11,8 @@
 // read only the bf16 gradient.
 //
 // If the vocabulary is divided over ranks, each rank computes the logits of its rows of the head. A slice is
-// reduced to three numbers per token (turbo::CrossEntropyPart), which all ranks gather.
+// reduced to three numbers per token (turbo::CrossEntropyPart), which all ranks gather. Entropies need five
+// numbers per token, on a single rank, too.
 #include <algorithm>
 
 #include "engine/parallel/parallel_operators.h"
@@ -38,8 +39,8 @@ struct Slice {
 };
 
 struct LmHead {
-  enum In : InputName { kHidden, kLabels, kWeights };
-  enum Out : OutputName { kLoss };
+  enum In : InputName { kHidden, kLabels, kWeights, kEntropyWeights };
+  enum Out : OutputName { kLoss, kEntropies, kCollisions };
 };
 
 // Computes the cross-entropy of a slice: the loss, and d_logits if needed.
@@ -47,7 +48,9 @@ void cross_entropy(OperatorCall& op, const Slice& slice, const Tensor& logits, c
   const auto [shared, cap] = op.attributes<LossAttributes>();
   const Tensor labels = slice.rows(op.in(LmHead::kLabels)), weights = slice.rows(op.in(LmHead::kWeights)),
                loss = slice.rows(op.out(LmHead::kLoss));
-  if (!shared.group) {
+  const bool statistics = op.output_count() > LmHead::kEntropies;
+  const bool entropies = statistics || op.has_in(LmHead::kEntropyWeights);
+  if (!shared.group && !entropies) {
     launch(op.context(), turbo::CrossEntropy{.logits = logits,
                                              .labels = labels,
                                              .weights = weights,
@@ -56,23 +59,30 @@ void cross_entropy(OperatorCall& op, const Slice& slice, const Tensor& logits, c
                                              .cap = cap});
     return;
   }
-  const std::int64_t tokens = slice.end - slice.begin, ranks = shared.group->size(),
-                     rank = shared.group->rank();
-  const ScratchTensor parts(op.context().scratch, DType::kF32, {ranks, tokens, turbo::kCrossEntropyValues});
-  const Tensor part = parts.get().slice(rank, rank + 1).reshaped({tokens, turbo::kCrossEntropyValues});
-  const std::int64_t first = shared.own().begin;
+  const std::int64_t tokens = slice.end - slice.begin, ranks = shared.group ? shared.group->size() : 1,
+                     rank = shared.group ? shared.group->rank() : 0,
+                     values = entropies ? turbo::kEntropyValues : turbo::kCrossEntropyValues;
+  const ScratchTensor parts(op.context().scratch, DType::kF32, {ranks, tokens, values});
+  const Tensor part = parts.get().slice(rank, rank + 1).reshaped({tokens, values});
+  const std::int64_t first = shared.group ? shared.own().begin : 0;
   launch(op.context(), turbo::CrossEntropyPart{
                            .logits = logits, .labels = labels, .part = part, .first = first, .cap = cap});
-  shared.group->all_gather(op.context().stream, part, parts.get());
-  launch(op.context(), turbo::CrossEntropyOfParts{.parts = parts.get(),
-                                                  .logits = logits,
-                                                  .labels = labels,
-                                                  .weights = weights,
-                                                  .loss = loss,
-                                                  .d_logits = d_logits,
-                                                  .first = first,
-                                                  .vocabulary = shared.size,
-                                                  .cap = cap});
+  if (shared.group) shared.group->all_gather(op.context().stream, part, parts.get());
+  turbo::CrossEntropyOfParts whole{.parts = parts.get(),
+                                   .logits = logits,
+                                   .labels = labels,
+                                   .weights = weights,
+                                   .loss = loss,
+                                   .d_logits = d_logits,
+                                   .first = first,
+                                   .vocabulary = shared.group ? shared.size : logits.cols(),
+                                   .cap = cap};
+  if (op.has_in(LmHead::kEntropyWeights)) whole.entropy_weights = slice.rows(op.in(LmHead::kEntropyWeights));
+  if (statistics) {
+    whole.entropies = slice.rows(op.out(LmHead::kEntropies));
+    whole.collisions = slice.rows(op.out(LmHead::kCollisions));
+  }
+  launch(op.context(), whole);
 }
 
 // Returns the number of tokens per slice. This number follows from the largest part of the vocabulary, so it
@@ -170,7 +180,8 @@ void backward_weight(OperatorCall& op) {
   });
 }
 
-constexpr Saves kAll = saves(LmHead::kHidden, LmHead::kLabels, LmHead::kWeights, LmHead::kLoss);
+constexpr Saves kAll =
+    saves(LmHead::kHidden, LmHead::kLabels, LmHead::kWeights, LmHead::kEntropyWeights, LmHead::kLoss);
 constexpr Operator kTraining{.name = "lm_head_loss",
                              .operator_class = OperatorClass::kLoss,
                              .forward = training_forward,
@@ -206,10 +217,13 @@ Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, 
 }
 
 Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights,
-                   const SharedVocabulary& vocabulary, double cap) {
+                   const SharedVocabulary& vocabulary, double cap, const Value& entropy_weights) {
   Tape& tape = hidden.tape();
   return tape.record(tape.training() ? kTraining : kInference,
-                     {{LmHead::kHidden, hidden}, {LmHead::kLabels, labels}, {LmHead::kWeights, weights}},
+                     {{LmHead::kHidden, hidden},
+                      {LmHead::kLabels, labels},
+                      {LmHead::kWeights, weights},
+                      {LmHead::kEntropyWeights, entropy_weights}},
                      &weight, {{LmHead::kLoss, DType::kF32, Shape{hidden.shape()[0]}, false}},
                      LossAttributes{vocabulary, static_cast<float>(cap)})[LmHead::kLoss];
 }
@@ -220,6 +234,18 @@ Value token_losses(const Value& hidden, Parameter& weight, const Value& labels, 
       kInference, {{LmHead::kHidden, hidden}, {LmHead::kLabels, labels}, {LmHead::kWeights, ones}}, &weight,
       {{LmHead::kLoss, DType::kF32, Shape{hidden.shape()[0]}, false}},
       LossAttributes{vocabulary, static_cast<float>(cap)})[LmHead::kLoss];
+}
+
+TokenStatistics token_statistics(const Value& hidden, Parameter& weight, const Value& labels,
+                                 const Value& ones, const SharedVocabulary& vocabulary, double cap) {
+  const Shape tokens{hidden.shape()[0]};
+  Tape::Outputs out = hidden.tape().record(
+      kInference, {{LmHead::kHidden, hidden}, {LmHead::kLabels, labels}, {LmHead::kWeights, ones}}, &weight,
+      {{LmHead::kLoss, DType::kF32, tokens, false},
+       {LmHead::kEntropies, DType::kF32, tokens, false},
+       {LmHead::kCollisions, DType::kF32, tokens, false}},
+      LossAttributes{vocabulary, static_cast<float>(cap)});
+  return {out[LmHead::kLoss], out[LmHead::kEntropies], out[LmHead::kCollisions]};
 }
 
 }  // namespace primus::engine

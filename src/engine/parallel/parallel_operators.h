@@ -50,13 +50,22 @@ struct SharedVocabulary {
 Value embedding(const Value& tokens, Parameter& table, const SharedVocabulary& vocabulary);
 // lm_head_loss(hidden, weight, labels, weights) with this rank's part of the head. `hidden`: all T tokens.
 // Every rank gets the loss of all tokens, with the same bits; the gradient of `hidden` is a partial sum.
-// `cap` above 0: applies soft_cap() to the logits.
+// `cap` above 0: applies soft_cap() to the logits. `entropy_weights` [T] fp32, or empty: adds to each token's
+// loss the entropy of its distribution, multiplied by this weight.
 Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights,
-                   const SharedVocabulary& vocabulary, double cap = 0);
+                   const SharedVocabulary& vocabulary, double cap = 0, const Value& entropy_weights = {});
 // -ln p(label) of every token, [T] fp32, on any tape. This is lm_head_loss with weights of 1. The values are
 // available immediately. Not differentiable. `ones`: [T] fp32, all 1.
 Value token_losses(const Value& hidden, Parameter& weight, const Value& labels, const Value& ones,
                    const SharedVocabulary& vocabulary, double cap = 0);
+// Like token_losses(), with statistics of each token's distribution p over the vocabulary, each [T] fp32.
+struct TokenStatistics {
+  Value losses;
+  Value entropies;   // -sum p ln p
+  Value collisions;  // sum p^2: the probability that two samples are equal
+};
+TokenStatistics token_statistics(const Value& hidden, Parameter& weight, const Value& labels,
+                                 const Value& ones, const SharedVocabulary& vocabulary, double cap = 0);
 // Gathers the logits of the entire vocabulary on every rank: [T, own] -> [T, size]. Not differentiable:
 // training uses lm_head_loss(), which works on parts of the vocabulary.
 Value gather_logits(const Value& own, const SharedVocabulary& vocabulary);

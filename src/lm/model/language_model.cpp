@@ -215,16 +215,33 @@ Value LanguageModel::loss(const Value& hidden, const Value& labels, const Value&
   return lm_head_loss(all, *head_, labels, loss_weights, vocabulary_, config_.logit_cap);
 }
 
-Value LanguageModel::weighed_loss(const Value& hidden, const ModelInputs& in,
-                                  FunctionRef<void(const Tensor& losses)> weigh) const {
+Value LanguageModel::weighed_loss(const Value& hidden, const ModelInputs& in, const TokenNeeds& needs,
+                                  FunctionRef<void(const TokenValues& tokens)> weigh) const {
   const Value all = gather_tokens(before_head(hidden), vocabulary_.group, engine::Gathered::kKept);
+  engine::Tape& tape = all.tape();
+  Value entropy_weights;
+  TokenValues tokens;
+  if (needs.entropy_weights) {
+    entropy_weights = tape.input(DType::kF32, in.loss_weights.shape(), false);
+    tokens.entropy_weights = entropy_weights.tensor();
+    turbo::launch(tape.context(), turbo::Fill{.out = tokens.entropy_weights, .value = 0});
+  }
   {
-    engine::Tape& tape = all.tape();
     const Value ones = tape.input(DType::kF32, in.loss_weights.shape(), false);
     turbo::launch(tape.context(), turbo::Fill{.out = ones.tensor(), .value = 1});
-    weigh(engine::token_losses(all, *head_, in.labels, ones, vocabulary_, config_.logit_cap).tensor());
+    engine::TokenStatistics values;
+    if (needs.statistics) {
+      values = engine::token_statistics(all, *head_, in.labels, ones, vocabulary_, config_.logit_cap);
+      tokens.entropies = values.entropies.tensor();
+      tokens.collisions = values.collisions.tensor();
+    } else {
+      values.losses = engine::token_losses(all, *head_, in.labels, ones, vocabulary_, config_.logit_cap);
+    }
+    tokens.losses = values.losses.tensor();
+    weigh(tokens);
   }
-  return lm_head_loss(all, *head_, in.labels, in.loss_weights, vocabulary_, config_.logit_cap);
+  return lm_head_loss(all, *head_, in.labels, in.loss_weights, vocabulary_, config_.logit_cap,
+                      entropy_weights);
 }
 
 std::vector<Value> LanguageModel::mtp_losses(const Value& hidden, const ModelInputs& in) const {

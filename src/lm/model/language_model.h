@@ -48,6 +48,21 @@ inline constexpr std::int64_t kSpareTokens = engine::kDeltaRuleSpare;
 // Returns the number of ring entries for a convolution of this width.
 std::int64_t conv_ring(std::int64_t width);
 
+// What LanguageModel::weighed_loss computes for `weigh`, besides -ln p(label).
+struct TokenNeeds {
+  bool statistics = false;       // TokenValues::entropies and collisions
+  bool entropy_weights = false;  // TokenValues::entropy_weights
+};
+
+// Values of every token, each [T] fp32.
+struct TokenValues {
+  Tensor losses;  // -ln p(label)
+  // The entropy -sum p ln p of the token's distribution p, and the sum of p^2; absent unless requested.
+  Tensor entropies, collisions;
+  // The weight of the token's entropy in the loss; `weigh` may write it. Absent unless requested.
+  Tensor entropy_weights;
+};
+
 class LanguageModel {
  public:
   // Declares all parameters in `store`; parameters that belong only to other ranks get no memory. The
@@ -69,10 +84,11 @@ class LanguageModel {
   engine::Value forward(const ModelInputs& inputs) const;
   // Returns the loss per token, multiplied by its weight: [T] fp32 (engine::lm_head_loss).
   engine::Value loss(const engine::Value& hidden, const ModelInputs& inputs) const;
-  // Like loss(), but first calls `weigh`, which may change the loss weights. `weigh` gets -ln p(label) of
-  // every token, [T] fp32, and enqueues kernels that write the memory of inputs.loss_weights.
-  engine::Value weighed_loss(const engine::Value& hidden, const ModelInputs& inputs,
-                             FunctionRef<void(const Tensor& losses)> weigh) const;
+  // Like loss(), but first calls `weigh`, which may change the loss weights. `weigh` enqueues kernels that
+  // read the values and write the memory of inputs.loss_weights and of TokenValues::entropy_weights (0 before
+  // the call).
+  engine::Value weighed_loss(const engine::Value& hidden, const ModelInputs& inputs, const TokenNeeds& needs,
+                             FunctionRef<void(const TokenValues& tokens)> weigh) const;
   // Returns the loss per token for each depth of multi-token prediction. `hidden` is the result of forward().
   std::vector<engine::Value> mtp_losses(const engine::Value& hidden, const ModelInputs& inputs) const;
   // Returns the logits in the compute type, [rows of `hidden` on all tensor ranks, vocab].

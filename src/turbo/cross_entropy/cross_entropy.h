@@ -5,6 +5,11 @@
 // loss. A token with weight zero contributes exactly zero, even if its label is invalid or its logits are not
 // finite.
 //
+// A loss may also weigh the entropy H[t] = -sum p ln p of each token's distribution. The vocabulary-parallel
+// calls below then compute
+//   loss[t] = weights[t] * (-ln p(labels[t])) + entropy_weights[t] * H[t]
+// and its gradient: dH/dlogit[j] = -p[j] * (ln p[j] + H). With one part, these calls serve a single rank.
+//
 // With a cap, each logit is replaced by cap * tanh(logit / cap) (turbo/soft_cap). d_logits is the gradient of
 // the uncapped logits and includes the derivative of the cap. Capped logits are never written to memory.
 #pragma once
@@ -31,6 +36,7 @@ struct CrossEntropy {
 // computes the partial results of its columns, the ranks all-gather them, and each rank computes the loss and
 // the gradient of its columns. The loss is bitwise identical on all ranks.
 inline constexpr std::int64_t kCrossEntropyValues = 3;  // values per token in a partial result
+inline constexpr std::int64_t kEntropyValues = 5;       // the number of values if entropies are computed
 
 struct CrossEntropyPart {
   static constexpr KernelId kId = KernelId::kCrossEntropyPart;
@@ -38,7 +44,7 @@ struct CrossEntropyPart {
   Tensor labels;  // [tokens] int32
   // output: [tokens, 3] fp32: the largest logit m, the sum of exp(logit - m), and the label's logit, or
   // -infinity if these columns do not include the label. With a cap, these values are computed from capped
-  // logits.
+  // logits. Or [tokens, 5]: also the sums of exp(logit - m) * (logit - m) and of exp(logit - m)^2.
   Tensor part;
   std::int64_t first = 0;  // >= 0
   float cap = 0;           // as in CrossEntropy
@@ -48,7 +54,7 @@ struct CrossEntropyPart {
 
 struct CrossEntropyOfParts {
   static constexpr KernelId kId = KernelId::kCrossEntropyOfParts;
-  Tensor parts;                            // [parts, tokens, 3] fp32
+  Tensor parts;                            // [parts, tokens, 3] fp32; [parts, tokens, 5] for entropies
   Tensor logits;                           // as in CrossEntropyPart
   Tensor labels;                           // [tokens] int32
   Tensor weights;                          // [tokens] fp32
@@ -56,6 +62,9 @@ struct CrossEntropyOfParts {
   Tensor d_logits;                         // as in CrossEntropy
   std::int64_t first = 0, vocabulary = 0;  // 0 <= first <= vocabulary - columns
   float cap = 0;                           // the cap with which the parts were computed
+  Tensor entropy_weights = {};  // [tokens] fp32; absent: 0. A token is masked if both weights are 0
+  Tensor entropies = {};        // output: [tokens] fp32: H of each token, 0 if masked; or absent
+  Tensor collisions = {};       // output: [tokens] fp32: sum of squared probabilities, 0 if masked; or absent
   void check() const;
   double flops() const { return 0; }
 };

@@ -37,6 +37,56 @@ struct SoftmaxStatistics {
   }
 };
 
+// Returns a logit minus the largest logit, for products with its exponential. Where the exponential is 0 in
+// fp32, the result is bounded, because 0 * -infinity would be NaN.
+PRIMUS_FORMULA float bounded_relative(float relative) {
+  constexpr float kSmallest = -104;  // exp(-104) is below the smallest fp32 number
+  return relative < kSmallest ? kSmallest : relative;
+}
+
+// Further sums over a row of logits, with e = exp(logit - largest).
+struct SoftmaxMoments {
+  double first = 0;    // sum of e * (logit - largest)
+  double squares = 0;  // sum of e^2
+
+  // Adds the sums of some columns, whose largest logit is part.largest. `largest` is that of the row.
+  PRIMUS_FORMULA void add_part(float largest, const SoftmaxStatistics& part, double part_first,
+                               double part_squares) {
+    // If all logits of the part are -inf, the part's sums are 0.
+    const double shift =
+        part.largest == -INFINITY ? 0.0 : static_cast<double>(part.largest) - static_cast<double>(largest);
+    const double scale = ::exp(shift);
+    if (scale == 0) return;  // `shift` may be -infinity
+    first += scale * (part_first + shift * part.sum);
+    squares += scale * scale * part_squares;
+  }
+  // Return the entropy, and the sum of squared probabilities.
+  PRIMUS_FORMULA double entropy(const SoftmaxStatistics& row) const {
+    return ::log(row.sum) - first / row.sum;
+  }
+  PRIMUS_FORMULA double collision(const SoftmaxStatistics& row) const {
+    return squares / (row.sum * row.sum);
+  }
+};
+
+// The gradient of weight * entropy with respect to a logit: -weight * p * (ln p + H). With the mean of
+// (logit - largest) under p, ln p + H is (logit - largest) - mean.
+struct EntropySlope {
+  float scale, mean;
+  PRIMUS_FORMULA EntropySlope(float weight, const SoftmaxStatistics& row, const SoftmaxMoments& moments)
+      : scale(static_cast<float>(-static_cast<double>(weight) / row.sum)),
+        mean(static_cast<float>(moments.first / row.sum)) {}
+  // Adds the gradient to `other`. `exponential` is exp(relative), and `relative` is the logit minus the
+  // largest logit.
+  PRIMUS_FORMULA float add_to(float other, float exponential, float relative) const {
+    return other + scale * exponential * (bounded_relative(relative) - mean);
+  }
+};
+// For losses without entropies.
+struct NoEntropySlope {
+  PRIMUS_FORMULA float add_to(float other, float, float) const { return other; }
+};
+
 // Returns the number to subtract from logits whose maximum is `largest`. If all logits are -inf, returns 0:
 // exp(-inf - 0) is 0, whereas -inf - -inf would be NaN.
 PRIMUS_FORMULA float exponent_base(float largest) { return largest == -INFINITY ? 0.0F : largest; }

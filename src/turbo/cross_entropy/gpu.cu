@@ -72,19 +72,41 @@ struct Row {
             block_reduce<kThreads>(static_cast<double>(part) * (largest == -infinity() ? 1.0 : scale))};
   }
 
+  // Computes the further sums of a row whose largest logit is `largest`.
+  PRIMUS_DEVICE SoftmaxMoments moments(float largest) const {
+    const float base = exponent_base(largest);
+    float first = 0, squares = 0;
+    PRIMUS_UNROLL_BY(4)
+    for (std::int64_t i = thread() * kCount; i < columns; i += kThreads * kCount) {
+      float v[kCount];
+      load<kCount>(x + i, v);
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) {
+        const float relative = bounded_relative(capped(v[k]) - base), e = exponential(relative);
+        first += e * relative;
+        squares += e * e;
+      }
+    }
+    SoftmaxMoments all;
+    all.first = block_reduce<kThreads>(static_cast<double>(first));
+    all.squares = block_reduce<kThreads>(static_cast<double>(squares));
+    return all;
+  }
+
   // Computes the gradient of the loss `weight` · (log(sum) - label_logit). `label_logit` is the label's
   // capped logit minus the largest; `label` is the label's column, or a number that is not a column of this
   // row. d may be x. Visits the row backwards, because the end of the row was read last and is still in the
-  // cache.
-  template <class T>
+  // cache. `slope` adds the gradient of the entropy's part of the loss.
+  template <class T, class Slope = NoEntropySlope>
   PRIMUS_DEVICE void gradient(T* d, float weight, const SoftmaxStatistics& row, std::int64_t label,
-                              double label_logit) const {
+                              double label_logit, Slope slope = {}) const {
     const float scale = row.gradient_scale(weight), of_label = row.label_gradient(weight, label_logit);
     const auto give = [&](std::int64_t i, float(&v)[kCount]) {
       PRIMUS_UNROLL
       for (int k = 0; k < kCount; ++k) {
         const float y = capped(v[k]);
-        v[k] = (i + k == label ? of_label : scale * exponential(y - row.largest)) * capped.slope(y);
+        const float e = exponential(y - row.largest);
+        v[k] = slope.add_to(i + k == label ? of_label : scale * e, e, y - row.largest) * capped.slope(y);
       }
       store_once<kCount>(d + i, v);
     };
@@ -166,8 +188,9 @@ struct Loss {
   }
 };
 
-template <int kCount, class Cap>
+template <int kCount, bool kEntropy, class Cap>
 struct Part {
+  static constexpr std::int64_t kValues = kEntropy ? kEntropyValues : kCrossEntropyValues;
   static constexpr int kThreads = kRowThreads;
   const float* logits;
   const std::int32_t* labels;
@@ -179,24 +202,33 @@ struct Part {
     const std::int64_t token = block();
     Row<kThreads, kCount, false, Cap> row{logits + token * columns, columns, capped};
     const SoftmaxStatistics of_row = row.statistics();
+    SoftmaxMoments moments;
+    if constexpr (kEntropy) moments = row.moments(of_row.largest);
     if (thread() != 0) return;
     const std::int64_t label = labels[token] - first;
-    float* const out = part + token * kCrossEntropyValues;
+    float* const out = part + token * kValues;
     out[0] = of_row.largest;
     out[1] = static_cast<float>(of_row.sum);
     out[2] = label >= 0 && label < columns ? capped(row.x[label]) : -infinity();
+    if constexpr (kEntropy) {
+      out[3] = static_cast<float>(moments.first);
+      out[4] = static_cast<float>(moments.squares);
+    }
   }
 };
 
-template <class T, int kCount, class Cap>
+template <class T, int kCount, bool kEntropy, class Cap>
 struct LossOfParts {
+  static constexpr std::int64_t kValues = kEntropy ? kEntropyValues : kCrossEntropyValues;
   static constexpr int kThreads = kRowThreads;
   const float* parts;
   const float* logits;
   const std::int32_t* labels;
   const float* weights;
   float* loss;
-  T* d_logits;  // may be null; may share the memory of logits
+  T* d_logits;                    // may be null; may share the memory of logits
+  const float* entropy_weights;   // may be null
+  float *entropies, *collisions;  // may be null
   std::int64_t count, tokens, columns, first, vocab;
   Fault* fault;
   Cap capped;
@@ -206,25 +238,56 @@ struct LossOfParts {
     const Row<kThreads, kCount, std::is_same_v<T, BFloat16>, Cap> row{logits + token * columns, columns,
                                                                       capped};
     T* d = d_logits ? d_logits + token * columns : nullptr;
-    const float weight = weights[token];
-    if (weight == 0) return row.mask(d, loss + token);
+    const float weight = weights[token], entropy_weight = entropy_weights ? entropy_weights[token] : 0.0F;
+    if (weight == 0 && entropy_weight == 0) {
+      give(token, 0, 0);
+      return row.mask(d, loss + token);
+    }
     // Every thread computes the same result, because there are only a few parts.
     SoftmaxStatistics of_row{-infinity(), 0};
+    SoftmaxMoments moments;
     float logit = -infinity();
     for (std::int64_t p = 0; p < count; ++p) {
-      const float* const part = parts + (p * tokens + token) * kCrossEntropyValues;
+      const float* const part = parts + (p * tokens + token) * kValues;
       of_row.largest = ::fmaxf(of_row.largest, part[0]);
       logit = ::fmaxf(logit, part[2]);  // fmaxf ignores NaN, but NaN is still part of the sum
     }
     for (std::int64_t p = 0; p < count; ++p) {
-      const float* const part = parts + (p * tokens + token) * kCrossEntropyValues;
+      const float* const part = parts + (p * tokens + token) * kValues;
       of_row.sum += of_row.of_part(part[0], part[1]);
+      if constexpr (kEntropy) {
+        moments.add_part(of_row.largest, {part[0], static_cast<double>(part[1])},
+                         static_cast<double>(part[3]), static_cast<double>(part[4]));
+      }
     }
-    const std::int32_t label = labels[token];
-    if (!is_label(label, vocab, fault)) logit = infinity();
+    std::int64_t label = labels[token];
+    if (weight == 0) {  // the label may be invalid
+      label = first - 1;
+      logit = of_row.largest;
+    } else if (!is_label(labels[token], vocab, fault)) {
+      logit = infinity();
+    }
     const double label_logit = of_row.relative(logit);
-    if (thread() == 0) loss[token] = of_row.loss(weight, label_logit);
-    if (d) row.gradient(d, weight, of_row, label - first, label_logit);
+    const float of_label = of_row.loss(weight, label_logit);
+    if constexpr (kEntropy) {
+      const double entropy = moments.entropy(of_row);
+      give(token, static_cast<float>(entropy), static_cast<float>(moments.collision(of_row)));
+      if (thread() == 0)
+        loss[token] = of_label + static_cast<float>(static_cast<double>(entropy_weight) * entropy);
+      if (d) {
+        row.gradient(d, weight, of_row, label - first, label_logit,
+                     EntropySlope(entropy_weight, of_row, moments));
+      }
+    } else {
+      if (thread() == 0) loss[token] = of_label;
+      if (d) row.gradient(d, weight, of_row, label - first, label_logit);
+    }
+  }
+
+  PRIMUS_DEVICE void give(std::int64_t token, float entropy, float collision) const {
+    if (thread() != 0) return;
+    if (entropies) entropies[token] = entropy;
+    if (collisions) collisions[token] = collision;
   }
 };
 
@@ -261,15 +324,28 @@ void cross_entropy(Context& context, const CrossEntropy& call) {
   });
 }
 
+// Calls body(std::bool_constant): whether partial results with this number of values are for entropies.
+template <class Body>
+void with_entropy(std::int64_t values, Body&& body) {
+  if (values == kEntropyValues) {
+    body(std::true_type{});
+  } else {
+    body(std::false_type{});
+  }
+}
+
 void cross_entropy_part(Context& context, const CrossEntropyPart& call) {
   const std::int64_t columns = call.logits.shape[1];
   const auto* logits = context.data<float>(call.logits);
   with_vector<float>(rows_of_vectors<float>(columns, logits), [&](auto count) {
     constexpr int kCount = count;
     with_cap(call.cap, [&](auto capped) {
-      launch(context, call.logits.shape[0],
-             Part<kCount, decltype(capped)>{logits, context.data<std::int32_t>(call.labels),
-                                            context.data<float>(call.part), columns, call.first, capped});
+      with_entropy(call.part.shape[1], [&](auto entropy) {
+        launch(context, call.logits.shape[0],
+               Part<kCount, entropy, decltype(capped)>{logits, context.data<std::int32_t>(call.labels),
+                                                       context.data<float>(call.part), columns, call.first,
+                                                       capped});
+      });
     });
   });
 }
@@ -283,12 +359,15 @@ void cross_entropy_of_parts(Context& context, const CrossEntropyOfParts& call) {
     with_vector<float>(rows_of_vectors<float>(columns, logits, d_logits), [&](auto count) {
       constexpr int kCount = count;
       with_cap(call.cap, [&](auto capped) {
-        launch(
-            context, tokens,
-            LossOfParts<T, kCount, decltype(capped)>{
-                context.data<float>(call.parts), logits, context.data<std::int32_t>(call.labels),
-                context.data<float>(call.weights), context.data<float>(call.loss), d_logits,
-                call.parts.shape[0], tokens, columns, call.first, call.vocabulary, faults(context), capped});
+        with_entropy(call.parts.shape[2], [&](auto entropy) {
+          launch(context, tokens,
+                 LossOfParts<T, kCount, entropy, decltype(capped)>{
+                     context.data<float>(call.parts), logits, context.data<std::int32_t>(call.labels),
+                     context.data<float>(call.weights), context.data<float>(call.loss), d_logits,
+                     optional<float>(context, call.entropy_weights), optional<float>(context, call.entropies),
+                     optional<float>(context, call.collisions), call.parts.shape[0], tokens, columns,
+                     call.first, call.vocabulary, faults(context), capped});
+        });
       });
     });
   });

@@ -12,28 +12,40 @@ namespace primus::turbo::test {
 namespace {
 
 struct Reference {
-  Values loss, d_logits;
+  Values loss, d_logits, entropies, collisions;
 };
 
-Reference reference(const Values& logits, const Values& labels, const Values& weights, double cap = 0) {
+// `entropy_weights`: empty, or one weight per token.
+Reference reference(const Values& logits, const Values& labels, const Values& weights, double cap = 0,
+                    const Values& entropy_weights = {}) {
   const std::size_t tokens = labels.size(), vocab = logits.size() / tokens;
-  Reference result{Values(tokens), Values(logits.size())};
+  Reference result{Values(tokens), Values(logits.size()), Values(tokens), Values(tokens)};
   Values capped = logits, slopes(logits.size(), 1);
   for (std::size_t i = 0; cap > 0 && i < logits.size(); ++i) {
     capped[i] = cap * std::tanh(logits[i] / cap);
     slopes[i] = 1 / std::pow(std::cosh(logits[i] / cap), 2);
   }
   for (std::size_t t = 0; t < tokens; ++t) {
-    if (weights[t] == 0) continue;
+    const double entropy_weight = entropy_weights.empty() ? 0 : entropy_weights[t];
+    if (weights[t] == 0 && entropy_weight == 0) continue;
     const double* x = &capped[t * vocab];
     const double max = *std::max_element(x, x + vocab);
-    const auto label = static_cast<std::size_t>(labels[t]);
+    const std::size_t label = weights[t] == 0 ? 0 : static_cast<std::size_t>(labels[t]);
     double sum = 0;
     for (std::size_t i = 0; i < vocab; ++i) sum += std::exp(x[i] - max);
-    result.loss[t] = weights[t] * (max + std::log(sum) - x[label]);
+    const auto log_p = [&](std::size_t i) { return x[i] - max - std::log(sum); };
     for (std::size_t i = 0; i < vocab; ++i) {
-      result.d_logits[t * vocab + i] =
-          weights[t] * (std::exp(x[i] - max) / sum - (i == label ? 1 : 0)) * slopes[t * vocab + i];
+      if (x[i] == -INFINITY) continue;
+      result.entropies[t] -= std::exp(log_p(i)) * log_p(i);
+      result.collisions[t] += std::exp(2 * log_p(i));
+    }
+    result.loss[t] = weights[t] == 0 ? 0 : -weights[t] * log_p(label);
+    result.loss[t] += entropy_weight * result.entropies[t];
+    for (std::size_t i = 0; i < vocab; ++i) {
+      const double p = std::exp(log_p(i));
+      double slope = weights[t] * (p - (i == label ? 1 : 0));
+      if (p > 0) slope -= entropy_weight * p * (log_p(i) + result.entropies[t]);
+      result.d_logits[t * vocab + i] = slope * slopes[t * vocab + i];
     }
   }
   return result;
@@ -55,10 +67,11 @@ struct Problem {
             .d_logits = bench.empty(gradient, {tokens, vocab}),
             .cap = static_cast<float>(cap)};
   }
-  Reference expected() const { return reference(logits, labels, weights, cap); }
+  Reference expected() const { return reference(logits, labels, weights, cap, entropy_weights); }
   std::int64_t tokens, vocab;
   double cap = 0;
   Values logits, labels, weights;
+  Values entropy_weights;  // empty: the loss has no entropies
 };
 
 TEST(CrossEntropy, ReferenceGradientEqualsFiniteDifferences) {
@@ -66,10 +79,13 @@ TEST(CrossEntropy, ReferenceGradientEqualsFiniteDifferences) {
   for (const double cap : {0.0, 4.0}) {
     p.cap = cap;
     const auto loss = [&](const Values& x) {
-      const Values terms = reference(x, p.labels, p.weights, cap).loss;
+      const Values terms = reference(x, p.labels, p.weights, cap, p.entropy_weights).loss;
       return terms[0] + terms[1] + terms[2];
     };
-    EXPECT_LE(normalised_error(p.expected().d_logits, numeric_gradient(loss, p.logits)), 1e-8);
+    for (const Values& entropy_weights : {Values{}, Values{-0.3, 0, 0.7}}) {
+      p.entropy_weights = entropy_weights;
+      EXPECT_LE(normalised_error(p.expected().d_logits, numeric_gradient(loss, p.logits)), 1e-8);
+    }
   }
 }
 
@@ -209,8 +225,8 @@ TEST(CrossEntropy, ManyThreadsGiveTheSameBits) {
 // part. Then computes the loss and the gradients from the statistics of all parts.
 struct Parts {
   Parts(OperatorBench& bench, const Problem& p, const std::vector<std::int64_t>& cuts, DType gradient)
-      : parts(bench.empty(DType::kF32,
-                          {static_cast<std::int64_t>(cuts.size()) - 1, p.tokens, kCrossEntropyValues})) {
+      : parts(bench.empty(DType::kF32, {static_cast<std::int64_t>(cuts.size()) - 1, p.tokens,
+                                        p.entropy_weights.empty() ? kCrossEntropyValues : kEntropyValues})) {
     const Tensor labels = bench.upload(p.labels, DType::kI32, {p.tokens});
     const Tensor weights = bench.upload(p.weights, DType::kF32, {p.tokens});
     d_logits.resize(p.logits.size());
@@ -224,12 +240,11 @@ struct Parts {
       }
       const auto index = static_cast<std::int64_t>(i);
       const Tensor logits = bench.upload(own, DType::kF32, {p.tokens, columns});
-      bench.run(
-          CrossEntropyPart{.logits = logits,
-                           .labels = labels,
-                           .part = parts.slice(index, index + 1).reshaped({p.tokens, kCrossEntropyValues}),
-                           .first = first,
-                           .cap = static_cast<float>(p.cap)});
+      bench.run(CrossEntropyPart{.logits = logits,
+                                 .labels = labels,
+                                 .part = parts.slice(index, index + 1).reshaped({p.tokens, parts.shape[2]}),
+                                 .first = first,
+                                 .cap = static_cast<float>(p.cap)});
       calls.push_back({.parts = parts,
                        .logits = logits,
                        .labels = labels,
@@ -241,9 +256,17 @@ struct Parts {
                        .first = first,
                        .vocabulary = p.vocab,
                        .cap = static_cast<float>(p.cap)});
+      if (p.entropy_weights.empty()) continue;
+      calls.back().entropy_weights = bench.upload(p.entropy_weights, DType::kF32, {p.tokens});
+      calls.back().entropies = bench.empty(DType::kF32, {p.tokens});
+      calls.back().collisions = bench.empty(DType::kF32, {p.tokens});
     }
     for (const CrossEntropyOfParts& call : calls) {
       bench.run(call);
+      if (!p.entropy_weights.empty()) {
+        entropies.push_back(bench.download(call.entropies));
+        collisions.push_back(bench.download(call.collisions));
+      }
       losses.push_back(bench.download(call.loss));
       const Values gradients = bench.download(call.d_logits);
       const std::int64_t columns = call.logits.cols();
@@ -253,8 +276,9 @@ struct Parts {
     }
   }
   Tensor parts;
-  std::vector<Values> losses;  // the losses that each part computes
-  Values d_logits;             // gradients of all columns
+  std::vector<Values> losses;                 // the losses that each part computes
+  Values d_logits;                            // gradients of all columns
+  std::vector<Values> entropies, collisions;  // if the loss has entropies, for each part
 };
 
 TEST(CrossEntropy, PartsOfTheColumnsEqualTheWhole) {
@@ -280,6 +304,65 @@ TEST(CrossEntropy, PartsOfTheColumnsEqualTheWhole) {
                     rounding_error(dtype) + (cap > 0 ? 4e-6 : 1e-6));
         }
       }
+    }
+  }
+}
+
+// Entropies are around 5, and sums of positive terms cannot cancel. The gradient of the entropy is a
+// difference of numbers near 10, multiplied by a probability.
+TEST(CrossEntropy, EntropiesAndTheirGradientsEqualTheReference) {
+  for (const DeviceUnderTest& spec : devices_under_test()) {
+    SCOPED_TRACE(spec.name());
+    OperatorBench bench(spec);
+    for (const std::vector<std::int64_t>& cuts :
+         {std::vector<std::int64_t>{0, 1}, {0, 5}, {0, 2049}, {0, 1, 2, 5}, {0, 500, 1000}, {0, 64, 2049}}) {
+      Problem p(7, cuts.back());
+      SCOPED_TRACE(p.vocab);
+      p.entropy_weights = rounded(random_values(p.tokens, 4), DType::kF32);
+      p.weights[2] = p.weights[3] = 0;
+      p.labels[2] = p.labels[3] = -100;  // token 2 has only an entropy, and token 3 is masked
+      p.entropy_weights[3] = p.entropy_weights[4] = 0;
+      for (const double cap : {0.0, 8.0}) {
+        p.cap = cap;
+        const Reference expected = p.expected();
+        for (const DType dtype : {DType::kF32, DType::kBF16}) {
+          const Parts actual(bench, p, cuts, dtype);
+          for (std::size_t part = 0; part < actual.losses.size(); ++part) {
+            EXPECT_LE(normalised_error(actual.losses[part], expected.loss), cap > 0 ? 2e-6 : 1e-6);
+            EXPECT_LE(normalised_error(actual.entropies[part], expected.entropies), cap > 0 ? 4e-6 : 1e-6);
+            EXPECT_LE(normalised_error(actual.collisions[part], expected.collisions), cap > 0 ? 8e-6 : 2e-6);
+            EXPECT_EQ(actual.losses[part], actual.losses.front()) << "ranks must have equal bits";
+            EXPECT_EQ(actual.entropies[part], actual.entropies.front());
+          }
+          EXPECT_LE(normalised_error(actual.d_logits, expected.d_logits),
+                    rounding_error(dtype) + (cap > 0 ? 8e-6 : 2e-6));
+        }
+      }
+    }
+  }
+}
+
+TEST(CrossEntropy, EntropiesOfExcludedClassesAndOfCertainTokensAreFinite) {
+  for (const DeviceUnderTest& spec : devices_under_test()) {
+    SCOPED_TRACE(spec.name());
+    OperatorBench bench(spec);
+    Problem p(3, 300);
+    p.weights = {1, 1, 1};
+    p.entropy_weights = {1, 1, 1};
+    p.labels = {299, 10, 20};
+    for (std::size_t i = 0; i < 150; ++i) p.logits[i] = -INFINITY;  // all classes of a part, and more
+    p.logits[300 + 10] = 1e30;                                      // probability 1 for the label
+    p.logits[600 + 250] = NAN;
+    const Reference expected = reference(Values(p.logits.begin(), p.logits.begin() + 300), {299}, {1});
+    for (const std::vector<std::int64_t>& cuts : {std::vector<std::int64_t>{0, 300}, {0, 100, 200, 300}}) {
+      const Parts actual(bench, p, cuts, DType::kF32);
+      EXPECT_NEAR(actual.entropies[0][0], expected.entropies[0], 1e-5);
+      EXPECT_NEAR(actual.collisions[0][0], expected.collisions[0], 1e-6);
+      EXPECT_EQ(actual.d_logits[0], 0);
+      EXPECT_EQ(actual.entropies[0][1], 0);
+      EXPECT_EQ(actual.collisions[0][1], 1);
+      for (std::size_t i = 300; i < 600; ++i) EXPECT_EQ(actual.d_logits[i], 0);
+      EXPECT_TRUE(std::isnan(actual.entropies[0][2]));
     }
   }
 }

@@ -1,10 +1,13 @@
 // A loss rule is the part of an objective in a training step. A rule may do work before the step (rollouts,
 // log-probabilities of other models). On the device, a rule computes the weight of each token's loss.
 //
-// A rule fits losses that depend only on the log-probabilities of labels. Such a loss has the gradient of a
-// weighted sum of -ln p(label) over tokens, with constant weights. For a loss L(s_1, ..., s_n) of the
-// log-probabilities s_i of sequences, such as a preference or policy-gradient loss, the weight of each token
-// of sequence i is -dL/ds_i. Losses of other values of the logits (entropy, distillation) are not supported.
+// A rule fits losses that depend on the log-probabilities of labels and on the entropies of the tokens'
+// distributions. Such a loss has the gradient of a weighted sum of -ln p(label) and of entropies over tokens,
+// with constant weights. For a loss L(s_1, ..., s_n) of the log-probabilities s_i of sequences, such as a
+// preference or policy-gradient loss, the weight of each token of sequence i is -dL/ds_i. A bonus for entropy
+// is a negative weight of the entropy. Further statistics of the distributions (LossRule::needs) may
+// determine weights, but have no gradient. Losses of other values of the logits, such as distillation, are
+// not supported.
 //
 // A rule belongs to one session. A measuring rank makes the same calls but runs no kernels, so a rule must
 // not read device memory there. Not thread-safe.
@@ -21,6 +24,7 @@
 
 #include "engine/runtime/rank.h"
 #include "lm/data/batch.h"
+#include "lm/model/language_model.h"
 #include "lm/model/model_config.h"
 #include "tensor/tensor.h"
 
@@ -53,6 +57,10 @@ struct TokenLosses {
   Tensor losses;                // -ln p(label) of every token under the trained weights
   Tensor weights;               // at the call: the mask divided by its sum over the step; weigh() replaces it
                                 // by the weight of each loss
+  // With TokenNeeds::statistics: the entropy -sum p ln p and the sum of p^2 of each token's distribution p.
+  Tensor entropies = {}, collisions = {};
+  // With TokenNeeds::entropy_weights: the weight of each entropy in the loss, 0 at the call.
+  Tensor entropy_weights = {};
   Tensor metrics;  // [metrics().size()] fp32: weigh() adds its values; the sums over microbatches and ranks
                    // are the step's metrics
 };
@@ -79,7 +87,9 @@ class LossRule {
   // Returns the names of the sums that weigh() accumulates for the metrics of a step. The sum named "loss" is
   // the loss of the step.
   virtual std::vector<std::string> metrics() const { return {}; }
-  // Enqueues kernels that write `weights`.
+  // Returns what weigh() needs besides the losses. Statistics cost a second pass over the logits.
+  virtual TokenNeeds needs() const { return {}; }
+  // Enqueues kernels that write `weights`, and perhaps `entropy_weights`.
   virtual void weigh(const TokenLosses& tokens) = 0;
 };
 

@@ -202,11 +202,14 @@ engine::ChunkedModel::Outputs TrainingStep::forward(Tape& tape, int chunk, std::
   if (!model_.last(chunk)) return {.next = std::move(hidden), .losses = {}};
   Outputs outputs;
   if (rule_ && tape.training()) {
-    outputs.losses.push_back(model_.weighed_loss(hidden, in, [&](const Tensor& losses) {
+    outputs.losses.push_back(model_.weighed_loss(hidden, in, rule_->needs(), [&](const TokenValues& tokens) {
       rule_->weigh({.rank = rank_,
                     .microbatch = microbatch,
-                    .losses = losses,
+                    .losses = tokens.losses,
                     .weights = in.loss_weights.tensor(),
+                    .entropies = tokens.entropies,
+                    .collisions = tokens.collisions,
+                    .entropy_weights = tokens.entropy_weights,
                     .metrics = sums_.metrics});
     }));
   } else {

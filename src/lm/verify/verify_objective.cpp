@@ -15,6 +15,7 @@
 #include "base/text/json_text.h"
 #include "config/trainer_config.h"
 #include "lm/model/weights.h"
+#include "lm/train/objectives/dft_rule.h"
 #include "lm/train/objectives/policy_rule.h"
 #include "lm/train/objectives/preference_rule.h"
 #include "lm/verify/objective_cases.h"
@@ -116,6 +117,7 @@ struct Plan {
   std::string where, policy = "policy", reference = "reference";
   std::optional<PreferenceSettings> preferences;
   std::optional<PolicySettings> policy_gradient;
+  bool dft = false;  // sft: the loss is that of dynamic fine-tuning
 };
 
 // Reads the settings of a preference case. Returns the name of a setting that has no meaning here, or "".
@@ -284,8 +286,10 @@ class Verifier {
     };
     if (c.objective == "sft") {
       const json& settings = at.at("settings");
-      if (settings.value("loss_type", "nll") != "nll") {
-        c.why_not_built = fmt::format("the loss '{}' is not built", settings.value("loss_type", ""));
+      const std::string loss = settings.value("loss_type", "nll");
+      plan.dft = loss == "dft";
+      if (!plan.dft && loss != "nll") {
+        c.why_not_built = fmt::format("the loss '{}' is not built", loss);
         return std::nullopt;
       }
       const bool whole = c.name.starts_with("whole_text");
@@ -348,6 +352,7 @@ class Verifier {
     const LoadReference load_reference = [&](TrainingSession& session, ModelInstance& reference) {
       load_weights(SafetensorsFolder::open(model_folder(plan.reference)), reference.store(), session.rank());
     };
+    if (plan.dft) settings.loss_rule = dft_rule();
     if (plan.preferences) settings.loss_rule = preference_rule(*plan.preferences, load_reference);
     if (plan.policy_gradient) settings.loss_rule = policy_rule(*plan.policy_gradient, load_reference);
     VerifiedSession session(make_device_(), settings, families_,

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "turbo/cpu/reduce.h"
 #include "turbo/cpu/register.h"
@@ -12,13 +13,17 @@ namespace {
 void document_sums(CpuContext& context, const DocumentSums& a) {
   const float *losses = context.data<const float>(a.losses), *factors = context.data<const float>(a.factors);
   const auto* starts = context.data<const std::int32_t>(a.starts);
+  const float* collisions = a.collisions.absent() ? nullptr : context.data<const float>(a.collisions);
   auto* sums = context.data<double>(a.sums);
   const std::int64_t documents = a.sums.elements();
   const std::int64_t mean = a.losses.elements() / std::max<std::int64_t>(documents, 1) + 1;
   parallel_ranges(context, documents, 2 * mean * sizeof(float), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t d = begin; d < end; ++d) {
       sums[d] = -sum_doubles(starts[d], starts[d + 1], [&](std::int64_t t) {
-        return factors[t] == 0 ? 0.0 : static_cast<double>(factors[t]) * static_cast<double>(losses[t]);
+        if (factors[t] == 0) return 0.0;
+        const double loss = static_cast<double>(losses[t]) +
+                            (collisions ? std::log(static_cast<double>(collisions[t])) : 0.0);
+        return static_cast<double>(factors[t]) * loss;
       });
     }
   });
@@ -40,6 +45,7 @@ void preference_loss(CpuContext& context, const PreferenceLoss& a) {
                                .reference = optional(a.reference),
                                .likelihoods = optional(a.likelihoods),
                                .totals = context.data<const double>(a.totals),
+                               .confidences = optional(a.confidences),
                                .sorted = context.data<double>(a.workspace),
                                .documents = a.roles.elements()};
   double divergence = 0, mismatched = 0;
@@ -65,6 +71,7 @@ void document_weights(CpuContext& context, const DocumentWeights& a) {
   const float *slopes = context.data<const float>(a.slopes), *factors = context.data<const float>(a.factors);
   const float* likelihood =
       a.likelihood_factors.absent() ? nullptr : context.data<const float>(a.likelihood_factors);
+  const float* losses = a.losses.absent() ? nullptr : context.data<const float>(a.losses);
   const auto* starts = context.data<const std::int32_t>(a.starts);
   auto* weights = context.data<float>(a.weights);
   const std::int64_t documents = a.slopes.rows();
@@ -72,8 +79,10 @@ void document_weights(CpuContext& context, const DocumentWeights& a) {
   parallel_ranges(context, documents, 3 * mean * sizeof(float), [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t d = begin; d < end; ++d) {
       const float answer = -slopes[2 * d], all = -slopes[2 * d + 1];
-      for (std::int64_t t = starts[d]; t < starts[d + 1]; ++t)
+      for (std::int64_t t = starts[d]; t < starts[d + 1]; ++t) {
         weights[t] = answer * factors[t] + (likelihood ? all * likelihood[t] : 0.0F);
+        if (losses && weights[t] != 0) weights[t] *= std::exp(-losses[t]);
+      }
     }
   });
 }

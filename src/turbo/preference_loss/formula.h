@@ -16,7 +16,7 @@ struct PreferenceDocuments {
   double microbatches;
   const std::int32_t* roles;
   const float* lengths;
-  const double *sums, *reference, *likelihoods, *totals;
+  const double *sums, *reference, *likelihoods, *totals, *confidences;
   // [4, documents]: the quantities of transported() in ascending order: two rows for the paired loss, one per
   // side, then two rows for the unpaired loss.
   double* sorted;
@@ -32,6 +32,11 @@ struct PreferenceDocuments {
   PRIMUS_FORMULA double reference_of(std::int64_t d) const { return reference ? reference[d] : 0.0; }
   PRIMUS_FORMULA double ratio(std::int64_t d) const { return sums[d] - reference_of(d); }
   PRIMUS_FORMULA double length(std::int64_t d) const { return ::fmax(static_cast<double>(lengths[d]), 1.0); }
+  // Returns the weight of the pair at d.
+  PRIMUS_FORMULA double confidence(std::int64_t d) const {
+    if (!confidences) return 1;
+    return ::fmin(::exp(confidences[d] / length(d) + confidences[d + 1] / length(d + 1)), 1.0);
+  }
   PRIMUS_FORMULA bool sorts() const {
     return terms.form == PreferenceForm::kDpo &&
            (terms.weight_of(PreferenceType::kAot) != 0 || terms.weight_of(PreferenceType::kAotUnpaired) != 0);
@@ -186,10 +191,11 @@ struct PreferenceDocuments {
       metrics.add(PreferenceMetric::kLogOddsChosen, share * log_odds);
       metrics.add(PreferenceMetric::kLogOddsRatio, share * log_logistic(log_odds));
     }
-    slopes[2 * d] = static_cast<float>(share * of.chosen * scale_c);
-    slopes[2 * d + 2] = static_cast<float>(share * of.rejected * scale_r);
+    const double weighted = share * confidence(d);
+    slopes[2 * d] = static_cast<float>(weighted * of.chosen * scale_c);
+    slopes[2 * d + 2] = static_cast<float>(weighted * of.rejected * scale_r);
     slopes[2 * d + 1] = slopes[2 * d + 3] = 0;
-    double loss = share * of.loss;
+    double loss = weighted * of.loss;
     if (terms.likelihood_weight != 0) {
       const double per_token = 1 / total(PreferenceTotal::kLikelihoodTokens);
       slopes[2 * d + 1] = static_cast<float>(-terms.likelihood_weight * per_token);

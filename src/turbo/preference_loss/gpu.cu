@@ -12,12 +12,18 @@ struct Sums {
   const float *losses, *factors;
   const std::int32_t* starts;
   double* sums;
+  const float* collisions;  // may be null
 
   PRIMUS_DEVICE void operator()() const {
     const std::int64_t d = block();
     double sum = 0;
-    for (std::int64_t t = starts[d] + thread(); t < starts[d + 1]; t += kThreads)
-      if (factors[t] != 0) sum += static_cast<double>(factors[t]) * static_cast<double>(losses[t]);
+    for (std::int64_t t = starts[d] + thread(); t < starts[d + 1]; t += kThreads) {
+      if (factors[t] != 0) {
+        const double loss =
+            static_cast<double>(losses[t]) + (collisions ? ::log(static_cast<double>(collisions[t])) : 0.0);
+        sum += static_cast<double>(factors[t]) * loss;
+      }
+    }
     sum = block_reduce<kThreads>(sum);
     if (thread() == 0) sums[d] = -sum;
   }
@@ -57,15 +63,17 @@ struct Loss {
 // A block writes the weights of one document.
 struct Weights {
   static constexpr int kThreads = 256;
-  const float *slopes, *factors, *likelihood;
+  const float *slopes, *factors, *likelihood, *losses;
   const std::int32_t* starts;
   float* weights;
 
   PRIMUS_DEVICE void operator()() const {
     const std::int64_t d = block();
     const float answer = -slopes[2 * d], all = -slopes[2 * d + 1];
-    for (std::int64_t t = starts[d] + thread(); t < starts[d + 1]; t += kThreads)
+    for (std::int64_t t = starts[d] + thread(); t < starts[d + 1]; t += kThreads) {
       weights[t] = answer * factors[t] + (likelihood ? all * likelihood[t] : 0.0F);
+      if (losses && weights[t] != 0) weights[t] *= ::expf(-losses[t]);
+    }
   }
 };
 
@@ -77,7 +85,8 @@ const T* optional(Context& context, const Tensor& tensor) {
 void document_sums(Context& context, const DocumentSums& a) {
   launch(context, a.sums.elements(),
          Sums{context.data<float>(a.losses), context.data<float>(a.factors),
-              context.data<std::int32_t>(a.starts), context.data<double>(a.sums)});
+              context.data<std::int32_t>(a.starts), context.data<double>(a.sums),
+              optional<float>(context, a.collisions)});
 }
 
 std::int64_t loss_workspace(Context&, const PreferenceLoss& a) {
@@ -93,6 +102,7 @@ void preference_loss(Context& context, const PreferenceLoss& a) {
                    .reference = optional<double>(context, a.reference),
                    .likelihoods = optional<double>(context, a.likelihoods),
                    .totals = context.data<double>(a.totals),
+                   .confidences = optional<double>(context, a.confidences),
                    .sorted = context.data<double>(a.workspace),
                    .documents = a.roles.elements()},
             .places = {},
@@ -106,8 +116,8 @@ void preference_loss(Context& context, const PreferenceLoss& a) {
 void document_weights(Context& context, const DocumentWeights& a) {
   launch(context, a.slopes.rows(),
          Weights{context.data<float>(a.slopes), context.data<float>(a.factors),
-                 optional<float>(context, a.likelihood_factors), context.data<std::int32_t>(a.starts),
-                 context.data<float>(a.weights)});
+                 optional<float>(context, a.likelihood_factors), optional<float>(context, a.losses),
+                 context.data<std::int32_t>(a.starts), context.data<float>(a.weights)});
 }
 
 }  // namespace

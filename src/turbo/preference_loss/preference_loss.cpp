@@ -14,6 +14,7 @@ bool fit(const Tensor& factors, const Tensor& starts, const Tensor& per_token, s
 
 void DocumentSums::check() const {
   PRIMUS_CHECK(kId, sums.dtype == DType::kF64 && fit(factors, starts, losses, sums.elements()));
+  PRIMUS_CHECK(kId, collisions.absent() || is_vector(collisions, DType::kF32, losses.elements()));
 }
 
 void PreferenceLoss::check() const {
@@ -23,6 +24,7 @@ void PreferenceLoss::check() const {
   PRIMUS_CHECK(kId, reference.absent() || is_vector(reference, DType::kF64, documents));
   PRIMUS_CHECK(kId, likelihoods.absent() ? terms.likelihood_weight == 0
                                          : is_vector(likelihoods, DType::kF64, documents));
+  PRIMUS_CHECK(kId, confidences.absent() || is_vector(confidences, DType::kF64, documents));
   PRIMUS_CHECK(kId, is_vector(totals, DType::kF64, kPreferenceTotals));
   PRIMUS_CHECK(kId, is_vector(slopes, DType::kF32, 2 * documents) && metrics.dtype == DType::kF32);
   for (const std::int8_t place : places) PRIMUS_CHECK(kId, place >= -1 && place < metrics.elements());
@@ -34,6 +36,7 @@ void DocumentWeights::check() const {
   PRIMUS_CHECK(kId, fit(factors, starts, weights, slopes.rows()));
   PRIMUS_CHECK(kId,
                likelihood_factors.absent() || is_vector(likelihood_factors, DType::kF32, weights.elements()));
+  PRIMUS_CHECK(kId, losses.absent() || is_vector(losses, DType::kF32, weights.elements()));
 }
 
 }  // namespace primus::turbo

@@ -15,13 +15,15 @@
 namespace primus::turbo {
 
 // sums[d] = -(the sum of factors[t] * losses[t] over the tokens of document d), where losses are -ln p(label)
-// of each token. With factors of 1 the sum is the log-probability of the document.
+// of each token. With factors of 1 the sum is the log-probability of the document. With collisions, which are
+// sums of squared probabilities, each loss counts as losses[t] + ln(collisions[t]).
 struct DocumentSums {
   static constexpr KernelId kId = KernelId::kDocumentSums;
   Tensor losses;   // [tokens] fp32
   Tensor factors;  // [tokens] fp32; tokens with factor 0 are not read from `losses`
   Tensor starts;   // [documents + 1] int32: first token of each document, then the end of the last one
   Tensor sums;     // output: [documents] fp64
+  Tensor collisions = {};  // [tokens] fp32, or absent
   void check() const;
   double flops() const { return 2 * static_cast<double>(losses.elements()); }
 };
@@ -108,8 +110,12 @@ struct PreferenceLoss {
   Tensor reference;    // [documents] fp64: sums under the reference; absent: 0
   Tensor likelihoods;  // [documents] fp64: sums over the tokens of the likelihood loss; absent without it
   Tensor totals;       // [kPreferenceTotals] fp64
-  Tensor slopes;       // output: [documents, 2] fp32: derivatives of the loss by `sums` and by `likelihoods`
-  Tensor metrics;      // [any] fp32: the call adds this microbatch's share of each metric
+  // [documents] fp64: sums of ln p - ln(sum of p^2) over answers; absent: each pair has weight 1. The losses
+  // of a pair are multiplied by min(1, exp(mean of the chosen answer + mean of the rejected answer)), a
+  // constant for the gradient (WPO, arXiv:2406.11827, equation 2).
+  Tensor confidences = {};
+  Tensor slopes;   // output: [documents, 2] fp32: derivatives of the loss by `sums` and by `likelihoods`
+  Tensor metrics;  // [any] fp32: the call adds this microbatch's share of each metric
   Tensor workspace;
   void check() const;
   double flops() const { return 0; }
@@ -123,7 +129,11 @@ struct DocumentWeights {
   Tensor factors;             // [tokens] fp32
   Tensor likelihood_factors;  // [tokens] fp32, or absent
   Tensor starts;              // [documents + 1] int32
-  Tensor weights;             // output: [tokens] fp32; tokens outside all documents are not written
+  Tensor weights;             // output: [tokens] fp32; tokens outside all documents are not written. May be
+                              // factors
+  // [tokens] fp32, or absent: -ln p(label) of each token, by which each weight is multiplied with p(label). A
+  // token with weight 0 keeps this weight, even if its loss is not finite.
+  Tensor losses = {};
   void check() const;
   double flops() const { return 0; }
 };

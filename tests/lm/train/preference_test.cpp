@@ -59,6 +59,7 @@ struct Case {
 std::vector<Case> cases() {
   return {{"dpo", {.beta = 0.3, .ld_alpha = 0.5}},
           {"dpo, mixed", {.loss_types = {"aot", "sft", "bco_pair"}, .loss_weights = {1, 0.5, 2}}},
+          {"dpo, weighted", {.beta = 0.3, .ld_alpha = 0.5, .use_weighting = true}},
           {"kto", {.method = PreferenceMethod::kKto, .undesirable_weight = 1.5}, false},
           {"orpo", {.method = PreferenceMethod::kOrpo}},
           {"simpo", {.method = PreferenceMethod::kCpo, .loss_types = {"simpo"}, .beta = 2}}};
@@ -116,7 +117,10 @@ TEST(Preferences, WrongSettingsAreRefused) {
   EXPECT_THAT(refusal({.loss_types = {"robust"}, .label_smoothing = 0.5}), HasSubstr("below 0.5"));
   EXPECT_THAT(refusal({.ld_alpha = 2}), HasSubstr("ld_alpha is 2"));
   EXPECT_THAT(refusal({.f_divergence_type = "kl"}), HasSubstr("choose reverse_kl"));
-  EXPECT_THAT(refusal({.use_weighting = true}), HasSubstr("use_weighting is not built"));
+  EXPECT_EQ(refusal({.use_weighting = true}), "");
+  EXPECT_THAT(refusal({.loss_types = {"sft"}, .use_weighting = true}), HasSubstr("mean over tokens"));
+  EXPECT_THAT(refusal({.method = PreferenceMethod::kOrpo, .use_weighting = true}),
+              HasSubstr("a setting of DPO"));
   EXPECT_THAT(refusal({.method = PreferenceMethod::kCpo, .loss_types = {"ipo", "hinge"}}),
               HasSubstr("computes one"));
 }

@@ -11,8 +11,9 @@ class PreferenceLossChecks final : public OperatorChecks {
     expect_checks<Ds>({.losses = f32({kTokens}),
                        .factors = f32({kTokens}),
                        .starts = i32({kDocuments + 1}),
-                       .sums = f64({kDocuments})},
-                      {&Ds::losses, &Ds::factors, &Ds::starts, &Ds::sums});
+                       .sums = f64({kDocuments}),
+                       .collisions = f32({kTokens})},
+                      {&Ds::losses, &Ds::factors, &Ds::starts, &Ds::sums, &Ds::collisions});
     using Pl = PreferenceLoss;
     expect_checks<Pl>(
         {.terms = {},
@@ -25,10 +26,12 @@ class PreferenceLossChecks final : public OperatorChecks {
          .reference = f64({kDocuments}),
          .likelihoods = f64({kDocuments}),
          .totals = f64({kPreferenceTotals}),
+         .confidences = f64({kDocuments}),
          .slopes = f32({kDocuments, 2}),
          .metrics = f32({3}),
          .workspace = {}},
-        {&Pl::roles, &Pl::lengths, &Pl::sums, &Pl::reference, &Pl::likelihoods, &Pl::totals, &Pl::slopes},
+        {&Pl::roles, &Pl::lengths, &Pl::sums, &Pl::reference, &Pl::likelihoods, &Pl::totals, &Pl::confidences,
+         &Pl::slopes},
         {&Pl::metrics},
         {[](Pl& a) { a.places[1] = 3; }, [](Pl& a) { a.microbatches = 0; }, [](Pl& a) { a.terms.beta = 0; },
          [](Pl& a) {
@@ -36,12 +39,14 @@ class PreferenceLossChecks final : public OperatorChecks {
            a.likelihoods = {};
          }});
     using Dw = DocumentWeights;
-    expect_checks<Dw>({.slopes = f32({kDocuments, 2}),
-                       .factors = f32({kTokens}),
-                       .likelihood_factors = f32({kTokens}),
-                       .starts = i32({kDocuments + 1}),
-                       .weights = f32({kTokens})},
-                      {&Dw::slopes, &Dw::factors, &Dw::likelihood_factors, &Dw::starts, &Dw::weights});
+    expect_checks<Dw>(
+        {.slopes = f32({kDocuments, 2}),
+         .factors = f32({kTokens}),
+         .likelihood_factors = f32({kTokens}),
+         .starts = i32({kDocuments + 1}),
+         .weights = f32({kTokens}),
+         .losses = f32({kTokens})},
+        {&Dw::slopes, &Dw::factors, &Dw::likelihood_factors, &Dw::starts, &Dw::weights, &Dw::losses});
   }
 };
 

@@ -28,6 +28,18 @@ TEST_P(PreferenceLossTest, SumsTheTokensOfEachDocument) {
                          .starts = bench.upload(starts, DType::kI32, {5}),
                          .sums = sums});
   EXPECT_LE(normalised_error(bench.download(sums), expected), 1e-13);
+  Values collisions = rounded(random_values(1000, 2), DType::kF32);
+  for (std::size_t t = 0; t < collisions.size(); ++t) {
+    collisions[t] = std::abs(collisions[t]) + 0.125;
+    const std::size_t d = t < 3 ? 0 : t < 700 ? 1 : 3;
+    expected[d] -= factors[t] * std::log(collisions[t]);
+  }
+  bench.run(DocumentSums{.losses = bench.upload(with_holes, DType::kF32, {1000}),
+                         .factors = bench.upload(factors, DType::kF32, {1000}),
+                         .starts = bench.upload(starts, DType::kI32, {5}),
+                         .sums = sums,
+                         .collisions = bench.upload(collisions, DType::kF32, {1000})});
+  EXPECT_LE(normalised_error(bench.download(sums), expected), 1e-13);
 }
 
 TEST_P(PreferenceLossTest, WritesTheWeightsOfTokens) {
@@ -49,6 +61,30 @@ TEST_P(PreferenceLossTest, WritesTheWeightsOfTokens) {
     }
     EXPECT_EQ(bench.download(weights), expected);
   }
+}
+
+TEST_P(PreferenceLossTest, WeightsAreMultipliedByTheProbabilityOfTheLabel) {
+  OperatorBench bench(GetParam());
+  constexpr std::int64_t kCount = 1000;
+  Values losses = rounded(random_values(kCount, 1, 5), DType::kF32);
+  for (double& loss : losses) loss = std::abs(loss);
+  Values weights = rounded(random_values(kCount, 2), DType::kF32);
+  weights[3] = weights[500] = 0;
+  Values expected;
+  for (std::size_t t = 0; t < losses.size(); ++t) expected.push_back(weights[t] * std::exp(-losses[t]));
+  losses[3] = NAN;  // a masked token
+  losses[500] = INFINITY;
+  const Tensor out = bench.upload(weights, DType::kF32, {kCount});
+  bench.run(DocumentWeights{.slopes = bench.upload({-1, 0}, DType::kF32, {1, 2}),
+                            .factors = out,
+                            .likelihood_factors = {},
+                            .starts = bench.upload({0, kCount}, DType::kI32, {2}),
+                            .weights = out,
+                            .losses = bench.upload(losses, DType::kF32, {kCount})});
+  const Values actual = bench.download(out);
+  EXPECT_LE(normalised_error(actual, expected), 5e-7);
+  EXPECT_EQ(actual[3], 0);
+  EXPECT_EQ(actual[500], 0);
 }
 
 // A microbatch: three pairs, then two single answers with KTO, and padding.
@@ -114,7 +150,8 @@ class Bench {
  public:
   explicit Bench(DeviceUnderTest device) : bench_(std::move(device)) {}
 
-  Outcome run(const PreferenceTerms& terms, const Values& sums) {
+  // `confidences`: empty, or a sum for each document.
+  Outcome run(const PreferenceTerms& terms, const Values& sums, const Values& confidences = {}) {
     PreferenceLoss call{.terms = terms,
                         .microbatches = 2,
                         .places = {},
@@ -127,6 +164,7 @@ class Bench {
                                          : Tensor(),
                         .likelihoods = upload(Values(sums.begin() + kDocuments, sums.end()), DType::kF64),
                         .totals = upload(kTotals, DType::kF64),
+                        .confidences = confidences.empty() ? Tensor() : upload(confidences, DType::kF64),
                         .slopes = bench_.empty(DType::kF32, {kDocuments, 2}),
                         .metrics = bench_.zeros(DType::kF32, {kPreferenceMetrics}),
                         .workspace = {}};
@@ -177,6 +215,31 @@ TEST_P(PreferenceLossTest, DerivativesAreThoseOfTheLoss) {
       EXPECT_NEAR(out.slopes[2 * d + i / kDocuments], by_difference, rounding + 2e-3 * largest) << i;
     }
   }
+}
+
+// Pairs begin at documents 0, 2 and 5.
+TEST_P(PreferenceLossTest, ConfidencesMultiplyTheLossesOfPairs) {
+  Bench bench(GetParam());
+  const Values sums = some_sums();
+  // Means of -0.5 and -0.25; above 0, so that the weight is 1; and -1 and -0.5.
+  const Values confidences = {-2, -1.75, 4, 0, 100, -9, -2.5, 0};
+  const Values weights = {std::exp(-0.75), 1, std::exp(-1.5)};
+  const PreferenceTerms terms = with(PreferenceForm::kDpo, PreferenceType::kSigmoid);
+  const Outcome plain = bench.run(terms, sums), weighted = bench.run(terms, sums, confidences);
+  const Values reference = random_values(kDocuments, 8, 10);
+  double loss = 0;
+  for (const std::size_t i : {0, 1, 2}) {
+    const std::size_t d = i == 0 ? 0 : i == 1 ? 2 : 5;
+    const double margin = 0.1 * (sums[d] - reference[d] - sums[d + 1] + reference[d + 1]);
+    loss += weights[i] * 0.75 * std::log1p(std::exp(-margin)) / 5;
+    for (const std::size_t document : {d, d + 1}) {
+      EXPECT_NEAR(weighted.slopes[2 * document], weights[i] * plain.slopes[2 * document],
+                  2e-7 * std::abs(plain.slopes[2 * document]));
+    }
+  }
+  EXPECT_NEAR(weighted.loss, loss, 1e-6);
+  // Rewards are not weighted.
+  for (std::size_t m = 1; m < plain.metrics.size(); ++m) EXPECT_EQ(weighted.metrics[m], plain.metrics[m]);
 }
 
 // The metrics of the standard loss, computed here from their definition.

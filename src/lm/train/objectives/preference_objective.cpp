@@ -82,14 +82,16 @@ PreferenceSettings preference_settings_of(const config::Experiment& experiment, 
   if (method == PreferenceMethod::kDpo) {
     settings.ld_alpha = c.ld_alpha;
     settings.reference_free = c.reference_free;
+    settings.use_weighting = c.use_weighting;
     for (const std::string& weight : c.loss_weights)
       settings.loss_weights.push_back(number_of(experiment, "loss_weights", weight));
   }
   try {
     check_preferences(settings);
   } catch (const Error& error) {
-    constexpr std::array<std::string_view, 6> kKeys = {
-        "f_divergence_type", "label_smoothing", "discopop_tau", "ld_alpha", "beta", "loss_type"};
+    constexpr std::array<std::string_view, 7> kKeys = {
+        "use_weighting", "f_divergence_type", "label_smoothing", "discopop_tau", "ld_alpha",
+        "beta",          "loss_type"};
     const auto named = std::ranges::find_if(
         kKeys, [&](std::string_view key) { return std::string_view(error.what()).starts_with(key); });
     throw experiment.error_for(named == kKeys.end() ? kKeys.back() : *named, error.what(), error.hint());

@@ -159,13 +159,14 @@ std::vector<NamedMetric> metrics_of(PreferenceForm form) {
 
 // The tables of a microbatch on the host, for the tokens of this rank.
 struct HostTables {
-  std::vector<float> factors, likelihood_factors, lengths;
+  std::vector<float> factors, likelihood_factors, masks, lengths;
   std::vector<std::int32_t> starts, roles;
 };
 
 // The tables of a microbatch on the device.
 struct DeviceTables {
   Tensor factors, likelihood_factors;  // [tokens]
+  Tensor masks;                        // [tokens]: 1 for tokens of answers; only with weighted pairs
   Tensor starts, roles, lengths;       // [documents]; starts: [documents + 1]
   Tensor reference;                    // [documents] fp64: sums under the reference model
 };
@@ -197,6 +198,10 @@ class PreferenceRule final : public LossRule {
     if (terms_.likelihood_weight != 0) {
       tables_.likelihood_factors = rank.persistent(DType::kF32, {rows, tokens});
       sums_.likelihoods = rank.persistent(DType::kF64, {documents});
+    }
+    if (settings_.use_weighting) {
+      tables_.masks = rank.persistent(DType::kF32, {rows, tokens});
+      sums_.confidences = rank.persistent(DType::kF64, {documents});
     }
     // A document has at least one token, so a microbatch has at most as many documents as tokens.
     tables_.starts = rank.persistent(DType::kI32, {rows, documents + 1});
@@ -231,6 +236,8 @@ class PreferenceRule final : public LossRule {
     }
   }
 
+  TokenNeeds needs() const override { return {.statistics = settings_.use_weighting}; }
+
   std::vector<std::string> metrics() const override {
     std::vector<std::string> names;
     for (const NamedMetric& metric : metrics_) names.emplace_back(metric.name);
@@ -248,6 +255,11 @@ class PreferenceRule final : public LossRule {
       likelihoods = sums_.likelihoods.slice(0, documents);
       sum_documents(rank, tokens.losses, tables.likelihood_factors, tables.starts, likelihoods);
     }
+    Tensor confidences;
+    if (!sums_.confidences.absent()) {
+      confidences = sums_.confidences.slice(0, documents);
+      sum_documents(rank, tokens.losses, tables.masks, tables.starts, confidences, tokens.collisions);
+    }
     turbo::PreferenceLoss loss{.terms = terms_,
                                .microbatches = static_cast<double>(all_microbatches_),
                                .places = {},
@@ -260,6 +272,7 @@ class PreferenceRule final : public LossRule {
                                .reference = tables.reference,
                                .likelihoods = likelihoods,
                                .totals = sums_.totals,
+                               .confidences = confidences,
                                .slopes = sums_.slopes.slice(0, documents),
                                .metrics = tokens.metrics,
                                .workspace = {}};
@@ -275,9 +288,11 @@ class PreferenceRule final : public LossRule {
  private:
   // Sums over all tokens of each document, including the tokens of other context ranks.
   void sum_documents(engine::Rank& rank, const Tensor& losses, const Tensor& factors, const Tensor& starts,
-                     const Tensor& sums) {
-    turbo::launch(rank.context(),
-                  turbo::DocumentSums{.losses = losses, .factors = factors, .starts = starts, .sums = sums});
+                     const Tensor& sums, const Tensor& collisions = {}) {
+    turbo::launch(
+        rank.context(),
+        turbo::DocumentSums{
+            .losses = losses, .factors = factors, .starts = starts, .sums = sums, .collisions = collisions});
     if (comm::Communicator* const context = rank.mesh().context())
       context->all_reduce(rank.compute(), sums, sums, comm::Reduction::kSum);
   }
@@ -294,6 +309,7 @@ class PreferenceRule final : public LossRule {
             : static_cast<std::int64_t>(hosts_[static_cast<std::size_t>(microbatch)].roles.size());
     return {.factors = row(tables_.factors, tokens),
             .likelihood_factors = row(tables_.likelihood_factors, tokens),
+            .masks = row(tables_.masks, tokens),
             .starts = row(tables_.starts, documents + 1),
             .roles = row(tables_.roles, documents),
             .lengths = row(tables_.lengths, documents),
@@ -314,6 +330,7 @@ class PreferenceRule final : public LossRule {
       };
       copy(tables.factors, host.factors);
       copy(tables.likelihood_factors, host.likelihood_factors);
+      copy(tables.masks, host.masks);
       copy(tables.starts, host.starts);
       copy(tables.roles, host.roles);
       copy(tables.lengths, host.lengths);
@@ -353,6 +370,7 @@ class PreferenceRule final : public LossRule {
         total(PreferenceTotal::kLikelihoodTokens) += static_cast<double>(likelihood[t]);
       }
     }
+    if (settings_.use_weighting) hold(batch, factors, host.masks);
     const bool pairs = terms_.form != PreferenceForm::kKto;
     for (std::size_t d = 0; d < documents; ++d) {
       const bool chosen = batch.document_roles[d] == DocumentRole::kChosen;
@@ -388,6 +406,7 @@ class PreferenceRule final : public LossRule {
   struct Sums {
     Tensor reference_losses;      // [tokens]
     Tensor answers, likelihoods;  // [documents] fp64
+    Tensor confidences;           // [documents] fp64; only with weighted pairs
     Tensor slopes;                // [documents, 2]
     Tensor totals;                // [kPreferenceTotals] fp64
   } sums_;
@@ -428,9 +447,11 @@ void check_preferences(const PreferenceSettings& s) {
   if (s.ld_alpha) require(*s.ld_alpha >= 0 && *s.ld_alpha <= 1, "ld_alpha", *s.ld_alpha, "in [0, 1]");
   if (s.ld_alpha && s.method != PreferenceMethod::kDpo)
     throw invalid("ld_alpha is a setting of DPO", "remove ld_alpha");
-  if (s.use_weighting) {
-    throw unsupported("use_weighting is not built: it needs the distribution of every token",
-                      "set use_weighting to false");
+  if (s.use_weighting && s.method != PreferenceMethod::kDpo)
+    throw invalid("use_weighting is a setting of DPO", "remove use_weighting");
+  if (s.use_weighting && has(PreferenceType::kLikelihood)) {
+    throw invalid("use_weighting weighs pairs, but loss_type sft is a mean over tokens",
+                  "remove sft from loss_type, or set use_weighting to false");
   }
 }
 

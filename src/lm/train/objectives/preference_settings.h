@@ -31,7 +31,9 @@ struct PreferenceSettings {
   std::optional<double> ld_alpha = {};
   std::string f_divergence_type = "reverse_kl";  // or forward_kl, js_divergence, alpha_divergence
   double f_alpha_divergence_coef = 0.5;
-  bool use_weighting = false;                               // weights of WPO
+  // DPO: multiplies the loss of each pair by the relative probability of its answers under the trained model
+  // (WPO).
+  bool use_weighting = false;
   double desirable_weight = 1.0, undesirable_weight = 1.0;  // KTO: weights of good and of bad answers
   double simpo_gamma = 0.5;                                 // CPO with simpo: target margin
   double cpo_alpha = 1.0;                                   // CPO: weight of the loss -ln p of chosen answers

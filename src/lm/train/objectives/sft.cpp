@@ -2,6 +2,7 @@
 #include "lm/train/objectives/sft.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +12,7 @@
 #include "base/error.h"
 #include "config/trainer_config.h"
 #include "lm/train/objectives/conversation_objective.h"
+#include "lm/train/objectives/dft_rule.h"
 #include "lm/train/objectives/sft_plan.h"
 #include "lm/train/settings/training_settings.h"
 
@@ -170,11 +172,34 @@ std::unique_ptr<Objective> make_fine_tuning(std::unique_ptr<const ConversationLe
   return std::make_unique<FineTuning>(std::move(learning));
 }
 
+namespace {
+
+// Learns the answers of conversations.
+class AnswerLearning final : public ConversationLearning {
+ public:
+  void prepare(config::Experiment& experiment) const override { is_dft(experiment); }
+  MakeLossRule loss_rule(const config::Experiment& experiment) const override {
+    return is_dft(experiment) ? dft_rule() : MakeLossRule();
+  }
+
+ private:
+  // Returns whether loss_type is dft. Throws Error(kInvalid) for losses of other stages.
+  static bool is_dft(const config::Experiment& experiment) {
+    const std::vector<std::string>& types = experiment.trainer->loss_type;
+    if (types.empty() || types == std::vector<std::string>{"nll"}) return false;
+    if (types == std::vector<std::string>{"dft"}) return true;
+    throw experiment.error_for("loss_type", fmt::format("stage sft has no loss '{}'", fmt::join(types, ", ")),
+                               "choose nll or dft");
+  }
+};
+
+}  // namespace
+
 extern const ObjectiveEntry kStageSft{
     .stage = {.name = "sft",
               .meaning = "which learns the answers of conversations (docs/posttrain.md)",
               .material = config::Material::kConversations,
               .fine_tunes = true},
-    .make = [] { return make_fine_tuning(std::make_unique<ConversationLearning>()); }};
+    .make = [] { return make_fine_tuning(std::make_unique<AnswerLearning>()); }};
 
 }  // namespace primus

@@ -1,4 +1,4 @@
-// primus train dpo, train kto, train orpo and train cpo
+// primus train dpo, train kto, train orpo, train cpo and train reward
 #include "cli/command.h"
 #include "cli/train/stage_command.h"
 
@@ -65,6 +65,24 @@ extern const CommandEntry kTrainCpo{
     "primus train cpo load=path/to/model data=pairs.jsonl loss_type=simpo cpo_alpha=0 beta=2\n"
     "primus train cpo --config exp.yaml",
     [] { return make_stage_command("cpo"); },
+    {Section::kTrain, 7},
+    true};
+
+extern const CommandEntry kTrainReward{
+    "train reward",
+    "Trains a model that scores texts, from pairs of answers (stage: reward)",
+    "The data are the pairs of 'train dpo'; the key margin of a record is the number by which the score of "
+    "the "
+    "chosen answer should exceed the score of the rejected answer. load names a language model, whose head "
+    "is "
+    "replaced by a new one with one output, or a reward model. The result is a folder for transformers' "
+    "AutoModelForSequenceClassification. The loss is that of the Bradley-Terry model; "
+    "center_rewards_coefficient keeps scores near 0. The metric accuracy is the share of pairs in which the "
+    "chosen answer has the higher score. Options and defaults are those of 'train dpo'.",
+    "primus train reward load=path/to/model data=pairs.jsonl\n"
+    "primus train reward load=path/to/model data=pairs.jsonl center_rewards_coefficient=0.01\n"
+    "primus train reward --config exp.yaml",
+    [] { return make_stage_command("reward"); },
     {Section::kTrain, 7},
     true};
 

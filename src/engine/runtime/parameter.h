@@ -126,8 +126,11 @@ struct Parameter {
   std::int64_t linear_of = -1;
   LowRank low_rank = {};     // the matrix's adapter, used by linear() and similar operators
   bool is_low_rank = false;  // belongs to the adapter of another matrix: loaded weights may lack it
-  bool vocabulary = false;   // the embedding or the head, which have one row per token of the vocabulary
-  bool kernel = false;       // a convolution's weight: one row per channel, not used in matrix products
+  // A model that training starts from may lack the parameter, which then keeps its initial value: the head of
+  // a reward model that starts from a language model.
+  bool may_be_new = false;
+  bool vocabulary = false;  // the embedding or the head, which have one row per token of the vocabulary
+  bool kernel = false;      // a convolution's weight: one row per channel, not used in matrix products
 
   // ParameterStore::allocate sets this and all following members. Null if another stage has the parameter.
   ParameterUnit* unit = nullptr;

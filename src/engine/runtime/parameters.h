@@ -212,7 +212,7 @@ class ParameterStore {
   // Enqueues the initial values of this rank's part (master weights and stored values).
   void initialize(turbo::Context& context, std::uint64_t seed);
   // Initializes only the LoRA matrices.
-  void initialize_low_rank(turbo::Context& context, std::uint64_t seed);
+  void initialize_new(turbo::Context& context, std::uint64_t seed);
   // Enqueues the update of the stored values from the masters; does nothing if both share memory.
   void refresh_values(turbo::Context& context);
 

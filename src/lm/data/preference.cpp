@@ -122,7 +122,7 @@ class Reader {
       member(key);
     }
     if (chosen_ || rejected_) return finish_pair();
-    if (kind_ == PreferenceKind::kPairs) refuse_no_pair();
+    if (kind_ != PreferenceKind::kLabelled) refuse_no_pair();
     finish_labelled();
   }
 
@@ -217,7 +217,7 @@ class Reader {
     }
     if (completion_) note_unused("completion");
     if (label_) note_unused("label");
-    if (has_margin_) note_unused("margin");
+    if (has_margin_ && kind_ != PreferenceKind::kScored) note_unused("margin");
     const std::optional<Raw> prompt = take_prompt();
     if (!prompt && chosen_->is_text() && rejected_->is_text()) return split_texts();
     Turns of_chosen = turns_of(*chosen_, kAssistant), of_rejected = turns_of(*rejected_, kAssistant);

@@ -4,11 +4,13 @@
 // Accepted records (docs/formats/conversations.md), as in TRL:
 //   pairs      chosen and rejected, with prompt (also question or instruction). Without a prompt, chosen and
 //              rejected are complete conversations or texts. Their common beginning is the prompt
+//   scored     the same as pairs, for reward models
 //   labelled   completion and label (true: good, false: bad), with prompt
 // A prompt or an answer is a text, a message, or a list of messages as in conversation.h. A text is one
 // message. If chosen and rejected begin with the turns of a prompt, a prompt given as text is ignored.
-// Optional keys: system, tools (as in conversation.h), and margin (a number). The losses of pairs do not use
-// the margin, so the key is listed as unused.
+// Optional keys: system, tools (as in conversation.h), and margin (a number): by how much the score of the
+// chosen answer should exceed the score of the rejected answer. Only scored pairs use the margin; for other
+// records, the key is listed as unused.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +26,7 @@ namespace primus::data {
 // The kind of records that an objective learns from.
 enum class PreferenceKind : std::uint8_t {
   kPairs,
+  kScored,    // pairs with margins
   kLabelled,  // pairs are accepted, too: a chosen answer is good, and a rejected answer is bad
 };
 

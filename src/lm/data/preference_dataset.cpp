@@ -28,7 +28,7 @@ class PreferenceReader final : public RecordReader {
     if (done_.size() < slots) done_.resize(slots);
   }
   std::string_view name() const override {
-    return kind_ == PreferenceKind::kPairs ? "a pair of answers" : "an answer with a label";
+    return kind_ == PreferenceKind::kLabelled ? "an answer with a label" : "a pair of answers";
   }
 
   void read(JsonReader& json, std::size_t slot, int thread, TokenizedRecord& out) override {
@@ -269,7 +269,7 @@ ReadUnits reader_of(const SftOptions& options, PreferenceKind kind, const Tokeni
     TokenizedPreferences all;
     PreferenceReader reader(*writer, kind, all);
     all.texts = read_records(files, reader, how);
-    if (kind == PreferenceKind::kPairs) return std::make_shared<const PairUnits>(std::move(all));
+    if (kind != PreferenceKind::kLabelled) return std::make_shared<const PairUnits>(std::move(all));
     return std::make_shared<const LabelledUnits>(std::move(all));
   };
 }

@@ -347,7 +347,7 @@ class SftOpener {
   }
 
   bool is_usable(std::uint32_t unit) const {
-    const std::int64_t room = options_.seq_length + 1;
+    const std::int64_t room = options_.seq_length + (options_.last_token_is_input ? 0 : 1);
     const bool too_long = units_->tokens(unit) > room;
     return !(too_long && options_.inline_bos) && units_->labels(unit, room) > 0;
   }
@@ -432,16 +432,18 @@ class SftOpener {
   std::unique_ptr<const SftDataset> make(std::shared_ptr<const TrainingUnits> units,
                                          const std::vector<std::uint32_t>& members, const std::string& name,
                                          std::string_view part, bool shuffled, Datasets& result) const {
-    auto made = std::make_unique<const SftDataset>(std::move(units), members,
-                                                   SftDataset::Layout{.seq_length = options_.seq_length,
-                                                                      .seed = options_.seed,
-                                                                      .pad = pad_of(tokenizer_),
-                                                                      .pack = options_.pack,
-                                                                      .separate = options_.separate,
-                                                                      .shuffle = shuffled,
-                                                                      .leave_out_long = options_.inline_bos,
-                                                                      .random_fit = options_.inline_bos},
-                                                   fmt::format("{} ({})", name, part));
+    auto made = std::make_unique<const SftDataset>(
+        std::move(units), members,
+        SftDataset::Layout{.seq_length = options_.seq_length,
+                           .seed = options_.seed,
+                           .pad = pad_of(tokenizer_),
+                           .pack = options_.pack,
+                           .separate = options_.separate,
+                           .shuffle = shuffled,
+                           .leave_out_long = options_.inline_bos,
+                           .random_fit = options_.inline_bos,
+                           .last_token_is_input = options_.last_token_is_input},
+        fmt::format("{} ({})", name, part));
     describe(*made, result);
     return made;
   }

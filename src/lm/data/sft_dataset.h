@@ -39,7 +39,10 @@ struct SftOptions {
   bool inline_bos = false;
   bool pack = false;      // whether several conversations are packed into one sequence
   bool separate = false;  // with `pack`: whether positions and attention are restricted to each conversation
-  bool shuffle = true;    // true: a different order in each epoch; false: the order of the files
+  // Whether the last token of each text is an input of the model, not only a label. Samples then have
+  // seq_length tokens instead of seq_length + 1.
+  bool last_token_is_input = false;
+  bool shuffle = true;  // true: a different order in each epoch; false: the order of the files
   // Shares of train, validation and test, as "95,5,0", for data without separate files for these splits.
   // Empty: if the run validates and there are at least ten conversations, a hundredth of the conversations is
   // held out for validation. If a share rounds to zero conversations although the run uses the split, the
@@ -64,6 +67,7 @@ class SftDataset final : public Dataset {
     std::int32_t pad = 0;
     bool pack = false, separate = false, shuffle = false;
     bool leave_out_long = false, random_fit = false;
+    bool last_token_is_input = false;  // SftOptions::last_token_is_input
   };
   struct Counts {
     std::int64_t units = 0;             // number of units that the samples contain
@@ -95,7 +99,7 @@ class SftDataset final : public Dataset {
 
  private:
   // Returns the number of tokens of a sample, with the label of its last input.
-  std::int64_t room() const { return layout_.seq_length + 1; }
+  std::int64_t room() const { return layout_.seq_length + (layout_.last_token_is_input ? 0 : 1); }
   std::vector<std::uint32_t> usable(const std::vector<std::uint32_t>& which);
   // Returns whether the unit has a learned token if it is not truncated.
   bool has_labels(std::uint32_t unit) const;

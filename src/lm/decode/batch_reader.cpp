@@ -28,6 +28,9 @@ BatchReader::BatchReader(engine::Rank& rank, const LanguageModel& model, const R
       phase_(rank),
       pages_(settings.all_pages(), ReaderSettings::kPageTokens),
       replay_(settings.replay) {
+  if (config().scores) {
+    throw unsupported("a reward model computes a score and no text", "give the folder of a language model");
+  }
   if (settings.capacity < 1 || settings.capacity > config().max_positions) {
     throw invalid(fmt::format("a context of {} tokens is not from 1 to the model's {}", settings.capacity,
                               config().max_positions));

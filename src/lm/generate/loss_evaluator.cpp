@@ -23,6 +23,10 @@ LossEvaluator::LossEvaluator(std::unique_ptr<Device> device, const ModelConfig& 
                               config.max_positions));
   }
   if (settings.batch < 1) throw invalid(fmt::format("a batch of {} sequences", settings.batch));
+  if (config_.scores) {
+    throw unsupported("a reward model computes a score, not probabilities of tokens",
+                      "give the folder of a language model");
+  }
   const auto size =
       static_cast<std::size_t>(checked_mul(settings.batch, settings.sequence, "tokens of a batch"));
   tokens_.resize(size);

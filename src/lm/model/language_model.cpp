@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "engine/operators/score_head.h"
 #include "engine/operators/select_rows.h"
 #include "lm/model/blocks/block_parameters.h"
 #include "lm/model/layer_kind.h"
@@ -38,7 +39,7 @@ LanguageModel::LanguageModel(const ModelConfig& config, const FamilyRegistry& fa
   const bool has_first = chunks_.front().first, has_last = chunks_.back().last;
   const int last_chunk = has_last ? chunks() - 1 : -1;
   const int modules = static_cast<int>(config.mtp.modules());
-  const bool last_embeds = config.tied_embeddings || modules > 0;
+  const bool last_embeds = config.ties_head() || modules > 0;
 
   engine::ParameterStore::Group& embedding_group = store.begin_group("embedding");
   embedding_group.here = has_first || (has_last && last_embeds);
@@ -62,7 +63,15 @@ LanguageModel::LanguageModel(const ModelConfig& config, const FamilyRegistry& fa
   PRIMUS_CHECK("LanguageModel", config.streams() == 1 || family.make_stream_ends);
   if (config.streams() > 1) ends_ = family.make_stream_ends(config, store, 0, last_chunk);
   final_norm_->norm_offset = config.norm_offset();
-  if (config.tied_embeddings) {
+  if (config.scores) {
+    if (modules > 0) {
+      throw unsupported("a model with scores has no multi-token prediction",
+                        "set enable_mtp to false, or load a model without it");
+    }
+    head_ = &declare(store, last_chunk, "head", {1, config.hidden}, normal, {{"score.weight", 0, 1}});
+    head_->may_be_new = true;
+    store.leave_out(std::string(family.head));
+  } else if (config.tied_embeddings) {
     head_ = embedding_;
     if (has_last) head_->uses.push_back(last_chunk);
   } else {
@@ -206,6 +215,7 @@ Value LanguageModel::before_head(const Value& hidden) const {
 }
 
 Value LanguageModel::loss(const Value& hidden, const ModelInputs& in) const {
+  if (config_.scores) return engine::score_head(hidden, *head_, in.loss_weights, vocabulary_.group);
   return loss(hidden, in.labels, in.loss_weights);
 }
 
@@ -217,6 +227,12 @@ Value LanguageModel::loss(const Value& hidden, const Value& labels, const Value&
 
 Value LanguageModel::weighed_loss(const Value& hidden, const ModelInputs& in, const TokenNeeds& needs,
                                   FunctionRef<void(const TokenValues& tokens)> weigh) const {
+  if (config_.scores) {
+    PRIMUS_CHECK("LanguageModel::weighed_loss", !needs.statistics && !needs.entropy_weights);
+    Value scores = loss(hidden, in);
+    weigh({.losses = scores.tensor()});
+    return scores;
+  }
   const Value all = gather_tokens(before_head(hidden), vocabulary_.group, engine::Gathered::kKept);
   engine::Tape& tape = all.tape();
   Value entropy_weights;
@@ -259,6 +275,7 @@ std::vector<Value> LanguageModel::mtp_losses(const Value& hidden, const ModelInp
 }
 
 Value LanguageModel::logits(const Value& hidden) const {
+  PRIMUS_CHECK("LanguageModel::logits", !config_.scores);
   Value logits =
       gather_logits(linear(gather_tokens(before_head(hidden), vocabulary_.group), *head_), vocabulary_);
   return config_.logit_cap > 0 ? soft_cap(std::move(logits), config_.logit_cap) : logits;

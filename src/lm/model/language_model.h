@@ -56,7 +56,7 @@ struct TokenNeeds {
 
 // Values of every token, each [T] fp32.
 struct TokenValues {
-  Tensor losses;  // -ln p(label)
+  Tensor losses;  // -ln p(label); for a model with scores, the scores
   // The entropy -sum p ln p of the token's distribution p, and the sum of p^2; absent unless requested.
   Tensor entropies, collisions;
   // The weight of the token's entropy in the loss; `weigh` may write it. Absent unless requested.
@@ -82,7 +82,9 @@ class LanguageModel {
   engine::Value forward(int chunk, const ModelInputs& inputs, engine::Value x = {}) const;
   // Runs all chunks, on a rank that has all parts.
   engine::Value forward(const ModelInputs& inputs) const;
-  // Returns the loss per token, multiplied by its weight: [T] fp32 (engine::lm_head_loss).
+  // Returns the loss per token, multiplied by its weight: [T] fp32 (engine::lm_head_loss). For a model with
+  // scores (ModelConfig::scores), returns the score of each token; its weight is the gradient of the loss
+  // with respect to the score (engine::score_head).
   engine::Value loss(const engine::Value& hidden, const ModelInputs& inputs) const;
   // Like loss(), but first calls `weigh`, which may change the loss weights. `weigh` enqueues kernels that
   // read the values and write the memory of inputs.loss_weights and of TokenValues::entropy_weights (0 before
@@ -91,7 +93,8 @@ class LanguageModel {
                              FunctionRef<void(const TokenValues& tokens)> weigh) const;
   // Returns the loss per token for each depth of multi-token prediction. `hidden` is the result of forward().
   std::vector<engine::Value> mtp_losses(const engine::Value& hidden, const ModelInputs& inputs) const;
-  // Returns the logits in the compute type, [rows of `hidden` on all tensor ranks, vocab].
+  // Returns the logits of a language model in the compute type, [rows of `hidden` on all tensor ranks,
+  // vocab].
   engine::Value logits(const engine::Value& hidden) const;
   // Selects rows of the hidden states, so that logits() or loss() computes only these rows. `rows` is [n]
   // int32: indices into the T tokens of all tensor ranks. Each rank passes its own slice of the list of

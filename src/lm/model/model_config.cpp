@@ -284,6 +284,28 @@ void check(const ModelConfig& c) {
   }
 }
 
+// Names of transformers' classes: of a language model, and of a model with a head for labels.
+constexpr std::string_view kCausal = "ForCausalLM", kLabelled = "ForSequenceClassification";
+
+// Returns whether the model has one score per token. Refuses heads with several labels.
+bool reads_scores(const ConfigReader& r, const json& root) {
+  const auto names = root.find("architectures");
+  if (names == root.end() || !names->is_array() || names->empty() || !names->front().is_string())
+    return false;
+  if (!names->front().get<std::string>().ends_with(kLabelled)) return false;
+  const auto labels = root.find("id2label");
+  const bool listed = labels != root.end() && labels->is_object();
+  // Without either key, transformers assumes two labels.
+  const std::int64_t count = listed ? static_cast<std::int64_t>(labels->size())
+                                    : r.integer_or("num_labels", 2, 0, std::int64_t{1} << 30);
+  if (count != 1) {
+    throw r.not_supported(listed ? "id2label" : "num_labels",
+                          fmt::format(": a head with {} labels is not supported", count),
+                          "only heads with one label, which is a score, are");
+  }
+  return true;
+}
+
 // Reads the keys that all families have.
 void read_common(const ConfigReader& r, const json& root, ModelConfig& c) {
   refuse_unless(root, "attention_dropout", 0);
@@ -306,6 +328,7 @@ void read_common(const ConfigReader& r, const json& root, ModelConfig& c) {
   c.norm_epsilon = r.positive_or("rms_norm_eps", 1e-6);
   if (c.norm_epsilon > 1) throw r.bad("rms_norm_eps", "must be at most 1");
   c.tied_embeddings = r.flag_or("tie_word_embeddings", false);
+  c.scores = reads_scores(r, root);
   c.init_std = r.number_or("initializer_range", 0.02);
   if (c.init_std < 0) throw r.bad("initializer_range", "must be 0 or more");
   read_token_ids(r, root, c);
@@ -489,7 +512,14 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
 std::string write_model_config(const ModelConfig& c, DType dtype, const FamilyRegistry& families) {
   const Family& family = families.find(c.family);
   json root;
-  root["architectures"] = {family.architecture};
+  std::string architecture = family.architecture;
+  if (c.scores) {
+    if (architecture.ends_with(kCausal)) architecture.resize(architecture.size() - kCausal.size());
+    architecture += kLabelled;
+    root["id2label"] = {{"0", "LABEL_0"}};
+    root["label2id"] = {{"LABEL_0", 0}};
+  }
+  root["architectures"] = {architecture};
   root["model_type"] = family.model_type;
   root["num_hidden_layers"] = c.layers;
   root["hidden_size"] = c.hidden;
@@ -559,7 +589,7 @@ double adapter_weights(const ModelConfig& c, std::int64_t layer) {
 
 double training_flops(const ModelConfig& c, std::int64_t sequences, std::int64_t length) {
   const double h = static_cast<double>(c.hidden), s = static_cast<double>(length);
-  const double head = h * static_cast<double>(c.vocab);
+  const double head = h * static_cast<double>(c.scores ? 1 : c.vocab);
   const auto block = [&](std::int64_t layer) { return weights_met(c, layer) + mixing_products(c, layer, s); };
   double per_token = head, adapters = 0, selection = 0;
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {

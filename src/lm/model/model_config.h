@@ -79,6 +79,10 @@ struct ModelConfig {
   // tanh-GELU gates in place of SiLU (Gemma). Set by the family.
   bool scaled_by_width = false, gelu_gates = false;
   bool tied_embeddings = false;
+  // The head computes one score per token instead of logits: a reward or value model
+  // (...ForSequenceClassification with one label in transformers). The embedding is then not tied to the
+  // head.
+  bool scores = false;
   std::optional<std::int64_t> bos_id, pad_id;
   std::vector<std::int64_t> eos_ids;  // each of these ids ends a sequence
   // Keys of special token ids that config.json omits. For these keys, transformers uses the defaults of the
@@ -159,6 +163,8 @@ struct ModelConfig {
                                    : 0;
   }
 
+  // Returns whether the head is the embedding.
+  bool ties_head() const { return tied_embeddings && !scores; }
   // Returns the value to add to stored norm weights, including the weights of QK norms.
   float norm_offset() const { return centred_norms ? 1.0F : 0.0F; }
 

@@ -274,6 +274,11 @@ void upload_norms(engine::Rank& rank, const Parameter& p, const CheckpointPart& 
   upload_weights(rank, p, part, DType::kF32, std::as_bytes(std::span(norms)));
 }
 
+// Returns whether a parameter that loaded weights may lack (Parameter::may_be_new) keeps its initial value.
+bool keeps_initial_value(const Parameter& p, Adapters adapters, bool saved) {
+  return p.may_be_new && !saved && adapters == Adapters::kMayBeMissing;
+}
+
 bool has_adapters(const SafetensorsFolder& folder) {
   for (std::size_t i = 0; i < folder.size(); ++i) {
     if (names_adapter(folder[i].name)) return true;
@@ -317,6 +322,7 @@ void check_weight_shapes(const SafetensorsFolder& folder, const ModelConfig& con
   for (const ParameterStore::Group& group : store.groups()) check_group_is_there(tensors, group);
   const bool without = adapters == Adapters::kMayBeMissing && !has_adapters(folder);
   for_each_part(store, [&](const Parameter& p, const CheckpointPart& part) {
+    if (keeps_initial_value(p, adapters, tensors.find(part.name).has_value())) return;
     if (!(without && p.is_low_rank)) tensor_of(tensors, p, part);
   });
 }
@@ -335,6 +341,7 @@ void load_weights(const SafetensorsFolder& folder, ParameterStore& store, engine
         upload_norms(rank, p, part, *matrix);
       return;
     }
+    if (keeps_initial_value(p, adapters, tensors.find(part.name).has_value())) return;
     const TensorView tensor = tensor_of(tensors, p, part);
     require_elements(p, tensor);
     tensors.check_copies(part, used);
@@ -482,6 +489,7 @@ void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, 
     used.insert(part.name);
     used.insert(part.copies.begin(), part.copies.end());
     if (stored_of(p, part).empty()) return;
+    if (keeps_initial_value(p, adapters, checkpoint.find(TensorPart::kModel, part.name).has_value())) return;
     if (without && p.is_low_rank) {
       const auto matrix = checkpoint.find(TensorPart::kModel, matrix_of_magnitudes(part.name));
       if (names_magnitudes(part.name) && matrix) upload_norms(rank, p, part, *matrix);

@@ -133,7 +133,7 @@ void Checkpointer::load_or_initialize() {
     session_.store().initialize(rank_.context(), static_cast<std::uint64_t>(plan_.c.seed));
     return;
   }
-  session_.store().initialize_low_rank(rank_.context(), static_cast<std::uint64_t>(plan_.c.seed));
+  session_.store().initialize_new(rank_.context(), static_cast<std::uint64_t>(plan_.c.seed));
   Path load = loaded_root(*plan_.c.load);
   if (Env::posix().status(load / Manifest::kFileName)) {
     const CheckpointReader checkpoint =

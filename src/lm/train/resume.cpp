@@ -289,6 +289,7 @@ void refuse_another_model(const CheckpointReader& checkpoint, const config::Expe
   // these modules.
   saved.mtp.enabled = start == Start::kContinued || model.mtp.enabled;
   if (start == Start::kFinetuned && !saved.lora) saved.lora = model.lora;
+  if (start == Start::kFinetuned && !saved.scores) saved.scores = model.scores;  // the head may be new
   saved.moe.training = model.moe.training;  // training settings may change
   // The same code writes both files, so any difference is a difference of the models.
   const auto before = config_lines(write_model_config(saved, compute, families));

@@ -32,13 +32,16 @@ using nlohmann::json;
 enum class Marks : std::uint8_t {
   kMask,    // PREFIXcompletion_mask is 1
   kLabels,  // PREFIXlabels is not -100
+  kNone,    // all tokens are learned
 };
 
 // Reads the texts PREFIXinput_ids. Tokens with PREFIXattention_mask 0 are padding.
 std::vector<Text> texts_of(const SafetensorsFile& file, const std::string& prefix, Marks marks) {
   const auto ids = integers(file, prefix + "input_ids");
   const auto attention = integers(file, prefix + "attention_mask");
-  const auto learned = integers(file, prefix + (marks == Marks::kMask ? "completion_mask" : "labels"));
+  const auto learned = marks == Marks::kNone
+                           ? attention
+                           : integers(file, prefix + (marks == Marks::kMask ? "completion_mask" : "labels"));
   if (attention.size() != ids.size() || learned.size() != ids.size())
     throw invalid("the masks of '" + prefix + "input_ids' have another number of rows").at(file.name());
   std::vector<Text> texts;
@@ -49,7 +52,7 @@ std::vector<Text> texts_of(const SafetensorsFile& file, const std::string& prefi
     for (std::size_t t = 0; t < ids[row].size(); ++t) {
       if (attention[row][t] == 0) continue;
       text.ids.push_back(token_id(ids[row][t], file.name()));
-      text.learned.push_back(marks == Marks::kMask ? learned[row][t] != 0 : learned[row][t] >= 0);
+      text.learned.push_back(marks == Marks::kLabels ? learned[row][t] >= 0 : learned[row][t] != 0);
     }
     if (text.ids.size() < 2) throw invalid("a text has fewer than two tokens").at(file.name());
   }
@@ -74,6 +77,14 @@ std::vector<Text> paired(std::vector<Text> chosen, std::vector<Text> rejected, c
 // The first half of pref_batch is chosen, the second half rejected.
 std::vector<Text> preference_texts(const SafetensorsFile& file) {
   std::vector<Text> all = texts_of(file, "", Marks::kMask);
+  const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
+  return paired({all.begin(), middle}, {middle, all.end()}, file.name());
+}
+
+// The first half of reward_batch is chosen, the second half rejected. Every token counts as learned, because
+// only the scores of last tokens matter.
+std::vector<Text> scored_texts(const SafetensorsFile& file) {
+  std::vector<Text> all = texts_of(file, "", Marks::kNone);
   const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
   return paired({all.begin(), middle}, {middle, all.end()}, file.name());
 }
@@ -117,7 +128,8 @@ struct Plan {
   std::string where, policy = "policy", reference = "reference";
   std::optional<PreferenceSettings> preferences;
   std::optional<PolicySettings> policy_gradient;
-  bool dft = false;  // sft: the loss is that of dynamic fine-tuning
+  json margins = {};  // reward: one margin for each pair, or null
+  bool dft = false;   // sft: the loss is that of dynamic fine-tuning
 };
 
 // Reads the settings of a preference case. Returns the name of a setting that has no meaning here, or "".
@@ -152,6 +164,10 @@ std::string read_settings(const json& settings, Plan& plan) {
       to.simpo_gamma = value;
     } else if (key == "cpo_alpha") {
       to.cpo_alpha = value;
+    } else if (key == "center_rewards_coefficient") {
+      to.center_rewards_coefficient = value;
+    } else if (key == "margins") {
+      plan.margins = value;
     } else if (key == "policy") {
       plan.policy = value;
     } else if (key == "reference") {
@@ -319,6 +335,10 @@ class Verifier {
         return paired(texts_of(file, "chosen_", Marks::kLabels), texts_of(file, "rejected_", Marks::kLabels),
                       file.name());
       });
+    } else if (c.objective == "reward") {
+      plan.policy = "reward";
+      plan.preferences->method = PreferenceMethod::kReward;
+      from("reward_batch", scored_texts);
     } else {
       c.why_not_built = "this objective is not built";
       return std::nullopt;
@@ -341,7 +361,8 @@ class Verifier {
   void train(ObjectiveCase& c, const json& at, const Plan& plan) {
     const double temperature = plan.policy_gradient ? plan.policy_gradient->temperature : 1;
     const ModelConfig model = with_temperature(model_config(plan.policy), temperature);
-    const data::Batch batch = batch_of(plan.texts, model.vocab, plan.where);
+    data::Batch batch = batch_of(plan.texts, model.vocab, plan.where);
+    set_margins(plan, batch);
     SessionSettings settings = settings_of(model, batch);
     const json adamw = files_.at(c.file).value("adamw", json::object());
     config::TrainerConfig adam;
@@ -358,6 +379,7 @@ class Verifier {
     VerifiedSession session(make_device_(), settings, families_,
                             SafetensorsFolder::open(model_folder(plan.policy)), batch);
     const StepResult first = session.forward_backward();
+    if (at.contains("scores_chosen")) scores(c, at, plan, batch);
     compare_number(c, "loss", first.loss, at.at("loss"), options_.tolerance);
     json metrics = at.value("metrics", json::object());
     metrics.update(at.value("scoring_metrics", json::object()));
@@ -376,6 +398,26 @@ class Verifier {
                    options_.trajectory_tolerance);
       session.update(static_cast<std::int64_t>(step), files_.at(c.file).at("learning_rate"),
                      adamw.value("weight_decay", 0.0));
+    }
+  }
+
+  // Stores the margin of each pair as the value of its chosen text.
+  static void set_margins(const Plan& plan, data::Batch& batch) {
+    if (plan.margins.is_null()) return;
+    if (2 * plan.margins.size() != batch.document_values.size())
+      throw invalid("there is not one margin for each pair").at(plan.where);
+    for (std::size_t pair = 0; pair < plan.margins.size(); ++pair)
+      batch.document_values[2 * pair] = plan.margins.at(pair);
+  }
+
+  // Compares the scores of the last tokens.
+  void scores(ObjectiveCase& c, const json& at, const Plan& plan, const data::Batch& batch) {
+    const std::vector<float> all = losses_of(plan.policy, model_config(plan.policy), batch);
+    for (std::size_t d = 0; d + 1 < batch.document_starts.size(); ++d) {
+      const char* const key = d % 2 == 0 ? "scores_chosen" : "scores_rejected";
+      const float score = all[static_cast<std::size_t>(batch.document_starts[d + 1]) - 1];
+      compare_number(c, fmt::format("{} {}", key, d / 2), static_cast<double>(score), at.at(key).at(d / 2),
+                     options_.tolerance);
     }
   }
 

@@ -185,6 +185,11 @@ struct PreferenceDocuments {
       of = dpo(d);
     } else if (terms.form == PreferenceForm::kCpo) {
       of = contrast_loss(terms, c, r);
+    } else if (terms.form == PreferenceForm::kReward) {
+      const double gap = ratio(d) - ratio(d + 1), sum = c + r, centred = 2 * terms.centering * sum;
+      of.add(1, -log_logistic(gap) + terms.centering * sum * sum, centred - logistic(-gap),
+             centred + logistic(-gap));
+      metrics.add(PreferenceMetric::kScores, share * sum / 2);
     } else {
       double log_odds = 0;
       of = odds_loss(terms, c, r, log_odds);

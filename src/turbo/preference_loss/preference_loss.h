@@ -33,6 +33,10 @@ enum class PreferenceForm : std::uint8_t {
   kKto,   // single answers, with a reference
   kOrpo,  // pairs of mean log-probabilities, without a reference
   kCpo,   // pairs, without a reference
+  // Pairs of scores of a reward model, in place of log-probabilities: -ln sigmoid(chosen - rejected -
+  // margin). `reference` holds the margins: the score of each document is compared after subtracting its
+  // entry.
+  kReward,
 };
 
 enum class PreferenceType : std::uint8_t {
@@ -72,6 +76,7 @@ enum class PreferenceMetric : std::uint8_t {
   kLogOddsRatio,
   kLogOddsChosen,
   kDivergence,  // KTO's estimate of the KL divergence
+  kScores,      // kReward: mean score of all texts
   kCount
 };
 constexpr int kPreferenceMetrics = static_cast<int>(PreferenceMetric::kCount);
@@ -86,6 +91,7 @@ struct PreferenceTerms {
   double likelihood_weight = 0;
   double beta = 0.1, smoothing = 0, tau = 0.05, alpha = 0.5, gamma = 0.5;
   double desirable = 1, undesirable = 1;
+  double centering = 0;  // kReward: weight of (chosen score + rejected score)^2
 
   constexpr double weight_of(PreferenceType type) const { return type_weights[static_cast<int>(type)]; }
 };

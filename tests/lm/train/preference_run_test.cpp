@@ -44,14 +44,15 @@ class PreferenceRuns : public WholeRuns {
     return all;
   }
   // Runs `settings` at once and in two parts, and expects equal bits.
-  void expect_same_bits_in_two_parts(const std::string& name, std::vector<std::string> settings) {
+  void expect_same_bits_in_two_parts(const std::string& name, std::vector<std::string> settings,
+                                     const char* margins = "rewards/margins") {
     SCOPED_TRACE(name);
     const Path whole = run(name, settings);
     settings.push_back("exit_interval=2");
     run(name + "-twice", settings);
     settings.pop_back();
     const Path twice = run(name + "-twice", settings);
-    for (const char* key : {"lm_loss", "rewards/margins", "grad_norm"})
+    for (const char* key : {"lm_loss", margins, "grad_norm"})
       EXPECT_EQ(values(name + "-twice", key), values(name, key)) << key;
     for (const char* part : {"model.safetensors", "optimizer.safetensors"})
       EXPECT_EQ(read_file(twice / part), read_file(whole / part)) << part;
@@ -91,6 +92,37 @@ TEST_F(PreferenceRuns, GoOnBitForBit) {
 {"prompt": "3", "completion": "ab", "label": true}
 )");
   expect_same_bits_in_two_parts("kto", {"stage=kto", labelled, load(base), "finetune=true"});
+  expect_same_bits_in_two_parts("reward", {"stage=reward", pairs(), load(base), "finetune=true"}, "margin");
+}
+
+TEST_F(PreferenceRuns, ARewardModelStartsFromALanguageModelOrFromARewardModel) {
+  const Path base = run("base", {"stage=sft", file("s.jsonl", R"({"prompt": "q", "response": "ab"})")});
+  const std::vector<std::string> settings = {"stage=reward", pairs(), load(base), "finetune=true",
+                                             "train_iters=12"};
+  const Path reward = run("reward", settings);
+  EXPECT_LT(values("reward", "lm_loss").back(), values("reward", "lm_loss").front());
+  EXPECT_EQ(values("reward", "accuracy").back(), 1);
+  EXPECT_THAT(read_file(reward / "config.json"), HasSubstr("ForSequenceClassification"));
+  run("again", {"stage=reward", pairs(), load(reward), "finetune=true", "train_iters=1"});
+  EXPECT_EQ(values("again", "accuracy").front(), 1);
+  EXPECT_NEAR(values("again", "lm_loss").front(), values("reward", "lm_loss").back(), 0.1);
+
+  EXPECT_THAT(refusal("sft", {"stage=dpo", pairs(), load(reward), "finetune=true"}),
+              HasSubstr("is a reward model"));
+  EXPECT_THAT(refusal("texts", {"stage=reward", pairs(), load(base), "sample_interval=1"}),
+              HasSubstr("no sample texts"));
+  EXPECT_THAT(refusal("adapters", {"stage=reward", pairs(), load(base), lora_}),
+              HasSubstr("adapters are not supported"));
+}
+
+TEST_F(PreferenceRuns, DynamicFineTuningWeighsTokensByTheirProbability) {
+  const std::string data = file("s.jsonl", R"({"prompt": "q", "response": "ab"})");
+  run("nll", {"stage=sft", data, "loss_type=nll"});
+  run("dft", {"stage=sft", data, "loss_type=dft"});
+  // p * -ln p is at most 1/e, and below -ln p.
+  EXPECT_LT(values("dft", "lm_loss").front(), values("nll", "lm_loss").front());
+  EXPECT_LT(values("dft", "lm_loss").front(), std::exp(-1.0));
+  EXPECT_THAT(refusal("a", {"stage=sft", data, "loss_type=[sigmoid]"}), HasSubstr("stage sft has no loss"));
 }
 
 // The reference is the model from which the run started, and not the model of the checkpoint.

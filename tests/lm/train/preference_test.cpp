@@ -25,7 +25,8 @@ data::Batch texts(std::int64_t number, bool paired) {
                          kRejected = DocumentRole::kRejected;
   const DocumentRole last = paired ? kRejected : DocumentRole::kMismatched;
   batch.document_roles = {kChosen, kRejected, kChosen, last, kNone, kChosen, kRejected, kChosen, last};
-  batch.document_values.assign(batch.document_roles.size(), 0);
+  for (std::size_t d = 0; d < batch.document_roles.size(); ++d)
+    batch.document_values.push_back(0.1F * static_cast<float>(d));  // margins of scores
   for (std::size_t d = 0; d < batch.document_roles.size(); ++d) {
     const auto begin = static_cast<std::size_t>(batch.document_starts[d]);
     const auto end = static_cast<std::size_t>(batch.document_starts[d + 1]);
@@ -36,7 +37,8 @@ data::Batch texts(std::int64_t number, bool paired) {
   return batch;
 }
 
-SessionSettings preferences(const PreferenceSettings& preferences, const ModelConfig& model = tiny_llama()) {
+SessionSettings preferences(const PreferenceSettings& preferences, ModelConfig model = tiny_llama()) {
+  model.scores = preferences.method == PreferenceMethod::kReward;
   SessionSettings settings = tiny_settings(DType::kF32, model);
   settings.evaluation = false;
   settings.step.sequence = 32;
@@ -62,6 +64,7 @@ std::vector<Case> cases() {
           {"dpo, weighted", {.beta = 0.3, .ld_alpha = 0.5, .use_weighting = true}},
           {"kto", {.method = PreferenceMethod::kKto, .undesirable_weight = 1.5}, false},
           {"orpo", {.method = PreferenceMethod::kOrpo}},
+          {"reward", {.method = PreferenceMethod::kReward, .center_rewards_coefficient = 0.05}},
           {"simpo", {.method = PreferenceMethod::kCpo, .loss_types = {"simpo"}, .beta = 2}}};
 }
 

@@ -53,6 +53,15 @@ TEST(ObjectiveGolden, PolicyGradientsEqualTrl) {
   EXPECT_TRUE(built.passed());
 }
 
+// tests/golden/posttrain_llama: Llama with an untied head, and the same model with a head for scores.
+// Weighted pairs, the losses of fine-tuning, and the losses of reward models.
+TEST(ObjectiveGolden, WeightedPairsFineTuningAndRewardModelsEqualTrl) {
+  const ObjectiveReport report = verified({.folder = kFolder.parent_path() / "posttrain_llama"});
+  EXPECT_EQ(report.cases.size(), 8U);
+  expect_verified(report);
+  EXPECT_TRUE(report.passed());
+}
+
 TEST(ObjectiveGolden, CasesAreChosenByNameAndObjective) {
   const ObjectiveReport one = verified({.folder = kFolder, .cases = {"kto"}});
   ASSERT_EQ(one.cases.size(), 1U);

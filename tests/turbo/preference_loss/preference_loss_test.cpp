@@ -128,6 +128,7 @@ std::vector<Case> cases() {
   }
   all.push_back({"orpo", with(PreferenceForm::kOrpo, PreferenceType::kSigmoid)});
   all.back().terms.likelihood_weight = 1;
+  all.push_back({"reward", {.form = PreferenceForm::kReward, .beta = 1, .centering = 0.02}});
   for (const auto type :
        {PreferenceType::kSigmoid, PreferenceType::kHinge, PreferenceType::kIpo, PreferenceType::kSimpo}) {
     for (const bool averages : {false, true}) {
@@ -159,7 +160,9 @@ class Bench {
                         .roles = upload(kRoles, DType::kI32),
                         .lengths = upload(kLengths, DType::kF32),
                         .sums = upload(Values(sums.begin(), sums.begin() + kDocuments), DType::kF64),
-                        .reference = terms.form == PreferenceForm::kDpo || terms.form == PreferenceForm::kKto
+                        .reference = terms.form == PreferenceForm::kDpo ||
+                                             terms.form == PreferenceForm::kKto ||
+                                             terms.form == PreferenceForm::kReward
                                          ? upload(reference_, DType::kF64)
                                          : Tensor(),
                         .likelihoods = upload(Values(sums.begin() + kDocuments, sums.end()), DType::kF64),

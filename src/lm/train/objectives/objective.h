@@ -74,6 +74,10 @@ class Objective {
   virtual void teach(const config::Experiment& experiment, const Tokenizer& tokenizer,
                      ModelConfig& model) const;
 
+  // Returns whether the trained model computes a score per token (ModelConfig::scores). Such a model may
+  // start from a language model; its head is then new.
+  virtual bool trains_scores() const { return false; }
+
   // ---- data
 
   virtual data::Datasets open(const DataRequest& request) = 0;

@@ -34,16 +34,18 @@ class PreferenceLearning final : public ConversationLearning {
 
   void prepare(config::Experiment& experiment) const override {
     preference_settings_of(experiment, method_);  // checks the settings
+    if (trains_scores()) refuse_texts(experiment);
     leave_out_evaluation(experiment, "the metrics of training show how often the chosen answer wins");
   }
 
   data::Datasets open(const data::SftOptions& options, const Tokenizer& tokenizer) const override {
-    return data::open_preference_datasets(options, kind(), tokenizer);
+    return data::open_preference_datasets(completed(options), kind(), tokenizer);
   }
   data::SftEpochs samples_of_epochs(const data::SftOptions& options, const Tokenizer& tokenizer,
                                     double epochs) const override {
-    return data::preference_samples_of_epochs(options, kind(), tokenizer, epochs);
+    return data::preference_samples_of_epochs(completed(options), kind(), tokenizer, epochs);
   }
+  bool trains_scores() const override { return method_ == PreferenceMethod::kReward; }
   std::string_view noun() const override {
     return method_ == PreferenceMethod::kKto ? "labelled answers" : "pairs of answers";
   }
@@ -56,7 +58,20 @@ class PreferenceLearning final : public ConversationLearning {
   }
 
  private:
+  // Refuses sample texts, which a reward model cannot generate.
+  static void refuse_texts(const config::Experiment& experiment) {
+    if (experiment.trainer->sample_interval) {
+      throw experiment.error_for("sample_interval", "a reward model computes a score and no sample texts",
+                                 "remove sample_interval");
+    }
+  }
+  // The score of a text is computed from its last token.
+  data::SftOptions completed(data::SftOptions options) const {
+    options.last_token_is_input = trains_scores();
+    return options;
+  }
   data::PreferenceKind kind() const {
+    if (trains_scores()) return data::PreferenceKind::kScored;
     return method_ == PreferenceMethod::kKto ? data::PreferenceKind::kLabelled : data::PreferenceKind::kPairs;
   }
 
@@ -76,9 +91,11 @@ PreferenceSettings preference_settings_of(const config::Experiment& experiment, 
                               .desirable_weight = c.desirable_weight,
                               .undesirable_weight = c.undesirable_weight,
                               .simpo_gamma = c.simpo_gamma,
-                              .cpo_alpha = c.cpo_alpha};
+                              .cpo_alpha = c.cpo_alpha,
+                              .center_rewards_coefficient = c.center_rewards_coefficient};
   // A key that has no effect in the stage is not passed on.
-  if (method != PreferenceMethod::kOrpo) settings.loss_types = c.loss_type;
+  if (method != PreferenceMethod::kOrpo && method != PreferenceMethod::kReward)
+    settings.loss_types = c.loss_type;
   if (method == PreferenceMethod::kDpo) {
     settings.ld_alpha = c.ld_alpha;
     settings.reference_free = c.reference_free;

@@ -1,5 +1,5 @@
-// The objectives that compare answers: stages dpo, kto, orpo and cpo. preference_dataset.h reads their data,
-// and preference_rule.h computes their losses.
+// The objectives that compare answers: stages dpo, kto, orpo, cpo and reward. preference_dataset.h reads
+// their data, and preference_rule.h computes their losses.
 #pragma once
 
 #include <memory>

@@ -53,6 +53,7 @@ constexpr std::array kDpoTypes = {TypeName{"sigmoid", PreferenceType::kSigmoid},
                                   TypeName{"sigmoid_norm", PreferenceType::kSigmoidNorm}};
 constexpr std::array kKtoTypes = {TypeName{"kto", PreferenceType::kKto},
                                   TypeName{"apo_zero_unpaired", PreferenceType::kApoZeroUnpaired}};
+constexpr std::array kRewardTypes = {TypeName{"bradley_terry", PreferenceType::kSigmoid}};
 constexpr std::array kOrpoTypes = {TypeName{"orpo", PreferenceType::kSigmoid}};
 constexpr std::array kCpoTypes = {
     TypeName{"sigmoid", PreferenceType::kSigmoid}, TypeName{"hinge", PreferenceType::kHinge},
@@ -76,6 +77,8 @@ std::span<const TypeName> types_of(PreferenceMethod method) {
       return kOrpoTypes;
     case PreferenceMethod::kCpo:
       return kCpoTypes;
+    case PreferenceMethod::kReward:
+      return kRewardTypes;
     default:
       return kDpoTypes;
   }
@@ -105,7 +108,7 @@ std::vector<TypeName> chosen_types(const PreferenceSettings& settings) {
 
 PreferenceTerms terms_of(const PreferenceSettings& settings) {
   constexpr std::array kForms = {PreferenceForm::kDpo, PreferenceForm::kKto, PreferenceForm::kOrpo,
-                                 PreferenceForm::kCpo};
+                                 PreferenceForm::kCpo, PreferenceForm::kReward};
   PreferenceTerms terms{.form = kForms[static_cast<std::size_t>(settings.method)],
                         .divergence = find_name(std::span<const DivergenceName>(kDivergences),
                                                 settings.f_divergence_type, "f_divergence_type")
@@ -116,7 +119,8 @@ PreferenceTerms terms_of(const PreferenceSettings& settings) {
                         .alpha = settings.f_alpha_divergence_coef,
                         .gamma = settings.simpo_gamma,
                         .desirable = settings.desirable_weight,
-                        .undesirable = settings.undesirable_weight};
+                        .undesirable = settings.undesirable_weight,
+                        .centering = settings.center_rewards_coefficient};
   const std::vector<TypeName> types = chosen_types(settings);
   for (std::size_t i = 0; i < types.size(); ++i) {
     const double weight = settings.loss_weights.empty() ? 1 : settings.loss_weights[i];
@@ -125,6 +129,7 @@ PreferenceTerms terms_of(const PreferenceSettings& settings) {
   if (terms.form == PreferenceForm::kDpo)
     terms.likelihood_weight = terms.weight_of(PreferenceType::kLikelihood);
   if (terms.form == PreferenceForm::kOrpo) terms.likelihood_weight = 1;
+  if (terms.form == PreferenceForm::kReward) terms.beta = 1;
   if (terms.form == PreferenceForm::kCpo) {
     terms.likelihood_weight = settings.cpo_alpha;
     terms.averages =
@@ -140,6 +145,12 @@ struct NamedMetric {
 
 // Returns the metrics that TRL logs for this loss, with its names.
 std::vector<NamedMetric> metrics_of(PreferenceForm form) {
+  if (form == PreferenceForm::kReward) {
+    return {{"loss", PreferenceMetric::kLoss},
+            {"accuracy", PreferenceMetric::kAccuracies},
+            {"margin", PreferenceMetric::kMargins},
+            {"mean_reward", PreferenceMetric::kScores}};
+  }
   std::vector<NamedMetric> metrics = {{"loss", PreferenceMetric::kLoss},
                                       {"rewards/chosen", PreferenceMetric::kChosenRewards},
                                       {"rewards/rejected", PreferenceMetric::kRejectedRewards}};
@@ -160,6 +171,7 @@ std::vector<NamedMetric> metrics_of(PreferenceForm form) {
 // The tables of a microbatch on the host, for the tokens of this rank.
 struct HostTables {
   std::vector<float> factors, likelihood_factors, masks, lengths;
+  std::vector<double> margins;
   std::vector<std::int32_t> starts, roles;
 };
 
@@ -168,7 +180,9 @@ struct DeviceTables {
   Tensor factors, likelihood_factors;  // [tokens]
   Tensor masks;                        // [tokens]: 1 for tokens of answers; only with weighted pairs
   Tensor starts, roles, lengths;       // [documents]; starts: [documents + 1]
-  Tensor reference;                    // [documents] fp64: sums under the reference model
+  // [documents] fp64: sums under the reference model. For scores: the margin of each pair, at its chosen
+  // text.
+  Tensor reference;
 };
 
 class PreferenceRule final : public LossRule {
@@ -211,6 +225,7 @@ class PreferenceRule final : public LossRule {
     sums_.slopes = rank.persistent(DType::kF32, {documents, 2});
     sums_.totals = rank.persistent(DType::kF64, {turbo::kPreferenceTotals});
     hosts_.resize(static_cast<std::size_t>(rows));
+    if (is_reward()) tables_.reference = rank.persistent(DType::kF64, {rows, documents});
     if (reference_.used()) {
       tables_.reference = rank.persistent(DType::kF64, {rows, documents});
       sums_.reference_losses = rank.persistent(DType::kF32, {tokens});
@@ -286,6 +301,9 @@ class PreferenceRule final : public LossRule {
   }
 
  private:
+  // Whether the losses of tokens are scores, of which the last one of each text counts.
+  bool is_reward() const { return terms_.form == PreferenceForm::kReward; }
+
   // Sums over all tokens of each document, including the tokens of other context ranks.
   void sum_documents(engine::Rank& rank, const Tensor& losses, const Tensor& factors, const Tensor& starts,
                      const Tensor& sums, const Tensor& collisions = {}) {
@@ -331,6 +349,7 @@ class PreferenceRule final : public LossRule {
       copy(tables.factors, host.factors);
       copy(tables.likelihood_factors, host.likelihood_factors);
       copy(tables.masks, host.masks);
+      if (is_reward()) copy(tables.reference, host.margins);
       copy(tables.starts, host.starts);
       copy(tables.roles, host.roles);
       copy(tables.lengths, host.lengths);
@@ -349,6 +368,7 @@ class PreferenceRule final : public LossRule {
     std::vector<float> factors = batch.loss_mask, likelihood;
     if (terms_.likelihood_weight != 0) likelihood.assign(factors.size(), 0);
     host.roles.clear();
+    host.margins.clear();
     host.lengths.clear();
     const auto begin = [&](std::size_t d) { return static_cast<std::size_t>(batch.document_starts[d]); };
     for (std::size_t d = 0; d < documents; ++d) {
@@ -359,6 +379,13 @@ class PreferenceRule final : public LossRule {
       host.roles.push_back(static_cast<std::int32_t>(role));
       host.lengths.push_back(std::accumulate(batch.loss_mask.begin() + batch.document_starts[d],
                                              batch.loss_mask.begin() + batch.document_starts[d + 1], 0.0F));
+      if (is_reward()) {
+        // The sum of a document is minus the sum of its losses multiplied by their factors: its score.
+        std::fill(&factors[begin(d)], factors.data() + begin(d + 1), 0.0F);
+        if (role != DocumentRole::kNone) factors[begin(d + 1) - 1] = -1;
+        host.margins.push_back(role == DocumentRole::kChosen ? static_cast<double>(batch.document_values[d])
+                                                             : 0.0);
+      }
       if (role == DocumentRole::kNone) std::fill(&factors[begin(d)], factors.data() + begin(d + 1), 0.0F);
       if (role == DocumentRole::kChosen) total(PreferenceTotal::kChosen) += 1;
       if (role == DocumentRole::kRejected) total(PreferenceTotal::kRejected) += 1;
@@ -447,6 +474,8 @@ void check_preferences(const PreferenceSettings& s) {
   if (s.ld_alpha) require(*s.ld_alpha >= 0 && *s.ld_alpha <= 1, "ld_alpha", *s.ld_alpha, "in [0, 1]");
   if (s.ld_alpha && s.method != PreferenceMethod::kDpo)
     throw invalid("ld_alpha is a setting of DPO", "remove ld_alpha");
+  require(std::isfinite(s.center_rewards_coefficient) && s.center_rewards_coefficient >= 0,
+          "center_rewards_coefficient", s.center_rewards_coefficient, "a number of at least 0");
   if (s.use_weighting && s.method != PreferenceMethod::kDpo)
     throw invalid("use_weighting is a setting of DPO", "remove use_weighting");
   if (s.use_weighting && has(PreferenceType::kLikelihood)) {

@@ -1,10 +1,14 @@
-// The losses that compare texts, as a loss rule: DPO and its variants, KTO, ORPO, CPO and SimPO.
+// The losses that compare texts, as a loss rule: DPO and its variants, KTO, ORPO, CPO and SimPO, and the
+// Bradley-Terry loss of reward models.
 //
 // A microbatch has rows of documents with roles (data::Batch::document_roles). The loss of a step is the mean
 // over its units, on any mesh: a unit is a pair, or with KTO a single answer. Losses -ln p are means over the
 // tokens of the step. As in TRL, two computations use the documents of a single microbatch: optimal transport
 // (aot) sorts the microbatch's pairs, and KTO estimates the KL divergence from the microbatch's mismatched
 // answers. Therefore neither result depends on the mesh.
+//
+// A reward model (ModelConfig::scores) computes the score of a text at its last token. The margin of a pair
+// is the value of its chosen text (data::Batch::document_values).
 //
 // reference_model.h says which model is the reference.
 #pragma once

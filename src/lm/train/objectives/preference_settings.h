@@ -1,5 +1,5 @@
 // Settings of the losses that compare texts. Names and defaults are those of TRL 1.10 (DPOConfig, KTOConfig,
-// ORPOConfig, CPOConfig). Plain data.
+// ORPOConfig, CPOConfig, RewardConfig). Plain data.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,11 @@ namespace primus {
 
 // The trainer of TRL whose loss is computed.
 enum class PreferenceMethod : std::uint8_t {
-  kDpo,   // pairs, compared with a reference model
-  kKto,   // single answers, each good or bad, compared with a reference model
-  kOrpo,  // pairs, without a reference model: odds ratios
-  kCpo,   // pairs, without a reference model; includes SimPO
+  kDpo,     // pairs, compared with a reference model
+  kKto,     // single answers, each good or bad, compared with a reference model
+  kOrpo,    // pairs, without a reference model: odds ratios
+  kCpo,     // pairs, without a reference model; includes SimPO
+  kReward,  // pairs of scores of a reward model
 };
 
 struct PreferenceSettings {
@@ -37,7 +38,8 @@ struct PreferenceSettings {
   double desirable_weight = 1.0, undesirable_weight = 1.0;  // KTO: weights of good and of bad answers
   double simpo_gamma = 0.5;                                 // CPO with simpo: target margin
   double cpo_alpha = 1.0;                                   // CPO: weight of the loss -ln p of chosen answers
-  bool reference_free = false;  // DPO: all log-probabilities of the reference are 0
+  double center_rewards_coefficient = 0;  // reward: weight of the loss (chosen score + rejected score)^2
+  bool reference_free = false;            // DPO: all log-probabilities of the reference are 0
 };
 
 }  // namespace primus

@@ -47,6 +47,8 @@ class FineTuning final : public Objective {
     return ObjectivePlan{std::move(plan)};
   }
 
+  bool trains_scores() const override { return learning_->trains_scores(); }
+
   MakeLossRule loss_rule(const config::Experiment& experiment) const override {
     return learning_->loss_rule(experiment);
   }

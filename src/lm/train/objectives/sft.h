@@ -28,6 +28,8 @@ class ConversationLearning {
   }
   // Returns the plural of a unit of the data, for messages.
   virtual std::string_view noun() const { return "conversations"; }
+  // Returns Objective::trains_scores().
+  virtual bool trains_scores() const { return false; }
   // Returns Objective::loss_rule().
   virtual MakeLossRule loss_rule(const config::Experiment& /*experiment*/) const { return {}; }
 };

@@ -277,10 +277,23 @@ ModelConfig model_of(const config::Experiment& e, const FamilyRegistry& families
     if (const auto eos = tokenizer->special_ids().eos) model.eos_ids = {*eos};
   }
   const auto taught = [&](ModelConfig config) {
+    config.scores = objective_of(e.trainer).trains_scores();
+    if (config.scores && config.lora) {
+      throw e.error_for("lora", "a reward model trains all weights; adapters are not supported",
+                        "remove lora, or set lora='{enabled: false}'");
+    }
     if (tokenizer) objective_of(e.trainer).teach(e, *tokenizer, config);
     return config;
   };
   if (!loaded) return taught(std::move(model));
+  if (loaded->scores && !objective_of(e.trainer).trains_scores()) {
+    throw e.error_for(
+        "load",
+        fmt::format("'{}' is a reward model: it computes a score and no text, but stage {} trains a "
+                    "language model",
+                    *e.trainer->load, e.trainer->stage),
+        "load a language model, or train with 'primus train reward'");
+  }
   const std::string config_json = (loaded_folder(*e.trainer->load) / "config.json").string();
   LoadedModel reconciled = reconcile_with_loaded(filled, model, *loaded, config_json);
   if (notes) {

@@ -6,8 +6,9 @@
 // with constant weights. For a loss L(s_1, ..., s_n) of the log-probabilities s_i of sequences, such as a
 // preference or policy-gradient loss, the weight of each token of sequence i is -dL/ds_i. A bonus for entropy
 // is a negative weight of the entropy. Further statistics of the distributions (LossRule::needs) may
-// determine weights, but have no gradient. Losses of other values of the logits, such as distillation, are
-// not supported.
+// determine weights, but have no gradient. For models with a score per token in place of logits (reward and
+// value models), a rule fits every loss of the scores. Losses of other values of the logits, such as
+// distillation, are not supported.
 //
 // A rule belongs to one session. A measuring rank makes the same calls but runs no kernels, so a rule must
 // not read device memory there. Not thread-safe.
@@ -54,9 +55,12 @@ struct BeforeStep {
 struct TokenLosses {
   engine::Rank& rank;
   std::int64_t microbatch = 0;  // index in BeforeStep::batches
-  Tensor losses;                // -ln p(label) of every token under the trained weights
-  Tensor weights;               // at the call: the mask divided by its sum over the step; weigh() replaces it
-                                // by the weight of each loss
+  // -ln p(label) of every token under the trained weights. For a model with scores (ModelConfig::scores), the
+  // score of every token.
+  Tensor losses;
+  // At the call: the mask divided by its sum over the step. weigh() replaces it by the weight of each loss,
+  // or by the derivative of the rule's loss by each score.
+  Tensor weights;
   // With TokenNeeds::statistics: the entropy -sum p ln p and the sum of p^2 of each token's distribution p.
   Tensor entropies = {}, collisions = {};
   // With TokenNeeds::entropy_weights: the weight of each entropy in the loss, 0 at the call.

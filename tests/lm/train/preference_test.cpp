@@ -1,5 +1,7 @@
 // Tests the losses that compare texts, in training: every mesh gives the results of one device, adapters are
 // their own reference, and wrong settings are refused. tests/lm/verify compares the losses with TRL.
+#include <gmock/gmock.h>
+
 #include "base/error.h"
 #include "lm/train/objective_training.h"
 #include "lm/train/objectives/preference_rule.h"

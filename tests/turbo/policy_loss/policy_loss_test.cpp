@@ -147,7 +147,7 @@ TEST_P(PolicyLossTest, DerivativesAreThoseOfTheLoss) {
     double largest = 0;
     for (const double weight : out.weights) largest = std::max(largest, std::abs(weight));
     EXPECT_GT(largest, 0);
-    for (const std::size_t t : {0U, 1U, 3U, 5U, 8U, 9U, 60U, 200U, 329U, 330U, 332U, 336U, 345U}) {
+    for (const std::size_t t : {0U, 1U, 5U, 60U, 200U, 330U, 332U, 345U}) {
       if (bench.mask[t] == 0 || t >= kPadding) {
         EXPECT_EQ(out.weights[t], 0) << t;
         continue;
@@ -188,7 +188,8 @@ TEST_P(PolicyLossTest, LossesOfLogProbabilitiesAreWeightedSums) {
         const double ratio = std::min(std::exp(-bench.losses[t] - bench.old[t]), 1.1);
         const double factor = type == PolicyType::kCispo ? ratio : answer;
         const double expected = bench.mask[t] * factor * kAdvantages[d] / 500;
-        EXPECT_NEAR(out.weights[t], expected, 1e-6 * std::abs(expected)) << t;
+        // The smallest fp32 number is near 1e-45.
+        EXPECT_NEAR(out.weights[t], expected, 1e-6 * std::abs(expected) + 1e-40) << t;
         sum += expected * bench.losses[t];
       }
     }

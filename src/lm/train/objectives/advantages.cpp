@@ -231,8 +231,10 @@ Advantages compute_advantages(const AdvantageSettings& settings,
   } else {
     normalize_sums(settings, groups, sums, out);
   }
+  // Equal rewards give advantages that are only rounding. Their signs must not count as clipped tokens.
+  constexpr double kRounding = 1e-12;
   for (double& value : out.values)
-    if (std::isnan(value)) value = 0;
+    if (std::isnan(value) || std::abs(value) < kRounding) value = 0;
   return out;
 }
 

@@ -17,27 +17,28 @@ namespace {
 using Kind = JsonReader::Kind;
 
 // The keys of prompts, in the order of precedence.
-constexpr std::array<std::string_view, 5> kPrompts = {"prompt", "messages", "conversations", "question",
-                                                      "instruction"};
-constexpr std::array<std::string_view, 3> kOfQuestion = {"input", "context", "history"};
+constexpr std::array<std::string_view, 5> kPromptKeys = {"prompt", "messages", "conversations", "question",
+                                                         "instruction"};
+constexpr std::array<std::string_view, 3> kQuestionKeys = {"input", "context", "history"};
 // Keys of the whole record that belong to the prompt. read_conversation() checks their values.
-constexpr std::array<std::string_view, 10> kShared = {
+constexpr std::array<std::string_view, 10> kRecordKeys = {
     "system", "tools", "functions", "documents", "chat_template_kwargs",
     "images", "image", "videos",    "audio",     "audios"};
 // The file name of errors in the prompt, which is read separately. Messages do not show positions in it.
-constexpr std::string_view kInner = "record";
+constexpr std::string_view kInnerRecord = "record";
 
-bool is_list(std::string_view key) { return key == "messages" || key == "conversations"; }
+bool holds_messages(std::string_view key) { return key == "messages" || key == "conversations"; }
 
 // The JSON text of a value, with the value's kind. A view into the record.
-struct Raw {
+struct PromptValue {
   std::string_view text;
   Kind kind = Kind::kNull;
 };
 
-class Reader {
+class PromptRecordReader {
  public:
-  Reader(JsonReader& json, Prompt& out, Members members) : json_(json), members_(members), out_(out) {}
+  PromptRecordReader(JsonReader& json, Prompt& out, Members members)
+      : json_(json), members_(members), out_(out) {}
 
   void read() {
     json_.require(Kind::kObject, "a record");
@@ -52,20 +53,20 @@ class Reader {
       json_.refuse(
           "the record has no prompt: it has no key 'prompt', 'messages', 'question' or 'instruction'");
     }
-    const std::string_view key = kPrompts[static_cast<std::size_t>(first - prompts_.begin())];
+    const std::string_view key = kPromptKeys[static_cast<std::size_t>(first - prompts_.begin())];
     for (auto other = first + 1; other != prompts_.end(); ++other) {
-      if (*other) out_.columns.emplace_back(kPrompts[static_cast<std::size_t>(other - prompts_.begin())]);
+      if (*other) out_.columns.emplace_back(kPromptKeys[static_cast<std::size_t>(other - prompts_.begin())]);
     }
     const bool asks = key == "question" || key == "instruction";
     const Kind kind = (*first)->kind;
-    const bool fits = kind == Kind::kString ? !is_list(key)
-                                            : !asks && (kind == Kind::kArray || !is_list(key)) &&
+    const bool fits = kind == Kind::kString ? !holds_messages(key)
+                                            : !asks && (kind == Kind::kArray || !holds_messages(key)) &&
                                                   (kind == Kind::kArray || kind == Kind::kObject);
     if (!fits) {
       json_.refuse(fmt::format("the value of '{}' must be {}", key,
-                               is_list(key) ? "a list of messages"
-                               : asks       ? "a text"
-                                            : "a text, a message or a list of messages"));
+                               holds_messages(key) ? "a list of messages"
+                               : asks              ? "a text"
+                                                   : "a text, a message or a list of messages"));
     }
     if (!asks) {
       for (const auto& [name, value] : of_question_) out_.columns.push_back(name);
@@ -75,23 +76,23 @@ class Reader {
 
  private:
   void member(const std::string& key) {
-    if (const auto prompt = std::ranges::find(kPrompts, key); prompt != kPrompts.end()) {
-      prompts_[static_cast<std::size_t>(prompt - kPrompts.begin())] = value_or_null();
-    } else if (std::ranges::find(kShared, key) != kShared.end()) {
+    if (const auto prompt = std::ranges::find(kPromptKeys, key); prompt != kPromptKeys.end()) {
+      prompts_[static_cast<std::size_t>(prompt - kPromptKeys.begin())] = value_or_null();
+    } else if (std::ranges::find(kRecordKeys, key) != kRecordKeys.end()) {
       shared_ += fmt::format(R"(, "{}": {})", key, json_.skip());
     } else if (const std::string_view value = json_.skip(); value != "null") {
-      const bool of_question = std::ranges::find(kOfQuestion, key) != kOfQuestion.end();
+      const bool of_question = std::ranges::find(kQuestionKeys, key) != kQuestionKeys.end();
       of_question ? void(of_question_.emplace_back(key, value)) : void(out_.columns.push_back(key));
     }
   }
 
-  std::optional<Raw> value_or_null() {
+  std::optional<PromptValue> value_or_null() {
     if (json_.read_null()) return std::nullopt;
     const Kind kind = json_.peek();
-    return Raw{json_.skip(), kind};
+    return PromptValue{json_.skip(), kind};
   }
 
-  void read_turns(std::string_view key, const Raw& prompt, bool asks) {
+  void read_turns(std::string_view key, const PromptValue& prompt, bool asks) {
     std::string text;
     if (prompt.kind == Kind::kString) {
       // The empty answer is removed below.
@@ -104,10 +105,10 @@ class Reader {
     }
     text += shared_ + "}";
     try {
-      JsonReader json(text, kInner, {.python = true});
+      JsonReader json(text, kInnerRecord, {.python = true});
       read_conversation(json, out_.conversation, members_);
       json.finish();
-      finish(key, prompt.kind == Kind::kString || is_list(key));
+      finish(key, prompt.kind == Kind::kString || holds_messages(key));
     } catch (const Error& error) {
       // The position refers to `text`. The caller adds the position of the record.
       throw Error(error.kind(), fmt::format("'{}': {}", key, error.what()), error.hint());
@@ -134,7 +135,7 @@ class Reader {
   JsonReader& json_;
   const Members members_;
   Prompt& out_;
-  std::array<std::optional<Raw>, kPrompts.size()> prompts_;
+  std::array<std::optional<PromptValue>, kPromptKeys.size()> prompts_;
   std::vector<std::pair<std::string, std::string_view>> of_question_;
   std::string shared_;  // JSON members of the whole record
   UniqueKeys keys_;
@@ -142,6 +143,8 @@ class Reader {
 
 }  // namespace
 
-void read_prompt(JsonReader& json, Prompt& out, Members members) { Reader(json, out, members).read(); }
+void read_prompt(JsonReader& json, Prompt& out, Members members) {
+  PromptRecordReader(json, out, members).read();
+}
 
 }  // namespace primus::data

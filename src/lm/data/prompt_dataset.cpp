@@ -119,7 +119,7 @@ class PromptReader final : public RecordReader {
   std::map<std::string, std::int64_t> columns_;
 };
 
-std::int32_t pad_of(const Tokenizer& tokenizer) {
+std::int32_t padding_of(const Tokenizer& tokenizer) {
   const SpecialIds& special = tokenizer.special_ids();
   return special.pad.value_or(end_of_text(tokenizer).value_or(0));
 }
@@ -319,7 +319,7 @@ Datasets open_prompt_dataset(const PromptOptions& options, const Tokenizer& toke
   result.notes = prompts->notes();
   result.facts = prompts->facts();
   result.train_fingerprint = prompts->fingerprint();
-  result.train = std::make_unique<PromptDataset>(std::move(prompts), options, pad_of(tokenizer));
+  result.train = std::make_unique<PromptDataset>(std::move(prompts), options, padding_of(tokenizer));
   return result;
 }
 

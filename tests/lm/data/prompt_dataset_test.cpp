@@ -34,12 +34,12 @@ Prompt prompt_of(const std::string& text, Members members = Members::kText) {
   return prompt;
 }
 
-std::string refusal(const std::string& text) {
+std::string prompt_refusal(const std::string& text) {
   return error_of([&] { prompt_of(text); });
 }
 
 // Writes the turns of a prompt as "role:text".
-std::vector<std::string> turns(const std::string& text) {
+std::vector<std::string> prompt_turns(const std::string& text) {
   std::vector<std::string> all;
   for (const Message& message : prompt_of(text).conversation.messages)
     all.push_back(message.role + ":" + message.text + (message.context.empty() ? "" : "|" + message.context));
@@ -47,27 +47,29 @@ std::vector<std::string> turns(const std::string& text) {
 }
 
 TEST(PromptRecord, ReadsTextsAndMessages) {
-  EXPECT_THAT(turns(R"({"prompt": "q"})"), ElementsAre("user:q"));
-  EXPECT_THAT(turns(R"({"prompt": "q", "system": "S"})"), ElementsAre("system:S", "user:q"));
-  EXPECT_THAT(turns(R"({"prompt": {"role": "user", "content": "q"}})"), ElementsAre("user:q"));
-  EXPECT_THAT(turns(R"({"prompt": [{"role": "system", "content": "S"}, {"role": "user", "content": "q"}]})"),
-              ElementsAre("system:S", "user:q"));
-  EXPECT_THAT(turns(R"({"question": "q", "prompt": null})"), ElementsAre("user:q"));
-  EXPECT_THAT(turns(R"({"instruction": "q", "input": "c", "history": [["a", "b"]]})"),
+  EXPECT_THAT(prompt_turns(R"({"prompt": "q"})"), ElementsAre("user:q"));
+  EXPECT_THAT(prompt_turns(R"({"prompt": "q", "system": "S"})"), ElementsAre("system:S", "user:q"));
+  EXPECT_THAT(prompt_turns(R"({"prompt": {"role": "user", "content": "q"}})"), ElementsAre("user:q"));
+  EXPECT_THAT(
+      prompt_turns(R"({"prompt": [{"role": "system", "content": "S"}, {"role": "user", "content": "q"}]})"),
+      ElementsAre("system:S", "user:q"));
+  EXPECT_THAT(prompt_turns(R"({"question": "q", "prompt": null})"), ElementsAre("user:q"));
+  EXPECT_THAT(prompt_turns(R"({"instruction": "q", "input": "c", "history": [["a", "b"]]})"),
               ElementsAre("user:a", "assistant:b", "user:q|c"));
   // A value that breaks the text around it must not change the record.
-  EXPECT_THAT(turns(R"({"prompt": "q\", \"answer\": \"", "system": "s\""})"),
+  EXPECT_THAT(prompt_turns(R"({"prompt": "q\", \"answer\": \"", "system": "s\""})"),
               ElementsAre("system:s\"", R"(user:q", "answer": ")"));
 }
 
 TEST(PromptRecord, LeavesTheLastAnswerOfMessagesOut) {
   constexpr const char* kTurns =
       R"({{"messages": [{{"role": "user", "content": "q"}}, {{"role": "assistant", "content": "a"}}{}]}})";
-  EXPECT_THAT(turns(fmt::format(kTurns, "")), ElementsAre("user:q"));
-  EXPECT_THAT(turns(fmt::format(kTurns, R"(, {"role": "user", "content": "r"})")),
+  EXPECT_THAT(prompt_turns(fmt::format(kTurns, "")), ElementsAre("user:q"));
+  EXPECT_THAT(prompt_turns(fmt::format(kTurns, R"(, {"role": "user", "content": "r"})")),
               ElementsAre("user:q", "assistant:a", "user:r"));
-  EXPECT_THAT(turns(R"({"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]})"),
-              ElementsAre("user:q"));
+  EXPECT_THAT(
+      prompt_turns(R"({"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]})"),
+      ElementsAre("user:q"));
 }
 
 TEST(PromptRecord, KeepsFurtherKeysAsColumns) {
@@ -80,20 +82,21 @@ TEST(PromptRecord, KeepsFurtherKeysAsColumns) {
 }
 
 TEST(PromptRecord, RefusesWhatHasNoPrompt) {
-  EXPECT_THAT(refusal("[]"), HasSubstr("p.jsonl:1:1"));
-  EXPECT_THAT(refusal(R"({"answer": "7"})"), HasSubstr("no prompt"));
-  EXPECT_THAT(refusal(R"({"prompt": 5})"), HasSubstr("must be a text, a message or a list of messages"));
-  EXPECT_THAT(refusal(R"({"question": ["q"]})"), HasSubstr("must be a text"));
-  EXPECT_THAT(refusal(R"({"messages": "q"})"), HasSubstr("must be a list of messages"));
-  EXPECT_THAT(refusal(R"({"prompt": "q", "prompt": "r"})"), HasSubstr("'prompt' occurs twice"));
-  EXPECT_THAT(refusal(R"({"prompt": " "})"), HasSubstr("the prompt is empty"));
-  EXPECT_THAT(refusal(R"({"prompt": []})"), HasSubstr("no messages"));
-  EXPECT_THAT(refusal(R"({"messages": [{"role": "assistant", "content": "a"}]})"), HasSubstr("empty"));
-  EXPECT_THAT(
-      refusal(R"({"prompt": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})"),
-      AllOf(HasSubstr("the last message is an answer"), HasSubstr("'messages'")));
-  EXPECT_THAT(refusal(R"({"prompt": "q", "images": ["x"]})"), HasSubstr("images"));
-  EXPECT_THAT(refusal(R"({"prompt": "q", "tools": [{"name": "f"}]})"), HasSubstr("tools"));
+  EXPECT_THAT(prompt_refusal("[]"), HasSubstr("p.jsonl:1:1"));
+  EXPECT_THAT(prompt_refusal(R"({"answer": "7"})"), HasSubstr("no prompt"));
+  EXPECT_THAT(prompt_refusal(R"({"prompt": 5})"),
+              HasSubstr("must be a text, a message or a list of messages"));
+  EXPECT_THAT(prompt_refusal(R"({"question": ["q"]})"), HasSubstr("must be a text"));
+  EXPECT_THAT(prompt_refusal(R"({"messages": "q"})"), HasSubstr("must be a list of messages"));
+  EXPECT_THAT(prompt_refusal(R"({"prompt": "q", "prompt": "r"})"), HasSubstr("'prompt' occurs twice"));
+  EXPECT_THAT(prompt_refusal(R"({"prompt": " "})"), HasSubstr("the prompt is empty"));
+  EXPECT_THAT(prompt_refusal(R"({"prompt": []})"), HasSubstr("no messages"));
+  EXPECT_THAT(prompt_refusal(R"({"messages": [{"role": "assistant", "content": "a"}]})"), HasSubstr("empty"));
+  EXPECT_THAT(prompt_refusal(
+                  R"({"prompt": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})"),
+              AllOf(HasSubstr("the last message is an answer"), HasSubstr("'messages'")));
+  EXPECT_THAT(prompt_refusal(R"({"prompt": "q", "images": ["x"]})"), HasSubstr("images"));
+  EXPECT_THAT(prompt_refusal(R"({"prompt": "q", "tools": [{"name": "f"}]})"), HasSubstr("tools"));
 }
 
 class PromptData : public testing::Test {

@@ -1,0 +1,243 @@
+// primus data score: tries reward functions on answers in a file.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/files/file.h"
+#include "base/terminal/terminal.h"
+#include "base/text/excerpt.h"
+#include "base/text/json_text.h"
+#include "cli/command.h"
+#include "lm/generate/model_folder.h"
+#include "lm/reward/reward.h"
+#include "lm/tokenizer/tokenizer.h"
+
+namespace primus::cli {
+namespace {
+
+constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 30;
+constexpr std::size_t kAnswersPerCall = 256;
+
+struct AnswerFile {
+  std::vector<nlohmann::json> records;
+  std::vector<ScoredAnswer> answers;  // refers to the records
+};
+
+// Returns the content of the last message of the role assistant; nullopt if the record has none.
+std::optional<std::string> last_assistant_turn(const nlohmann::json& record) {
+  const auto messages = record.find("messages");
+  if (messages == record.end() || !messages->is_array() || messages->empty()) return std::nullopt;
+  const nlohmann::json& last = messages->back();
+  if (!last.is_object() || last.value("role", nlohmann::json()) != "assistant") return std::nullopt;
+  const auto content = last.find("content");
+  if (content == last.end() || !content->is_string()) return std::nullopt;
+  return content->get<std::string>();
+}
+
+ScoredAnswer answer_of(const nlohmann::json& record, const std::string& place) {
+  ScoredAnswer answer;
+  const auto completion = record.find("completion");
+  if (completion != record.end() && completion->is_string()) {
+    answer.completion = completion->get<std::string>();
+  } else if (completion != record.end()) {
+    throw invalid("the value of 'completion' is no text").at(place);
+  } else if (auto turn = last_assistant_turn(record)) {
+    answer.completion = std::move(*turn);
+  } else {
+    throw invalid("the record has no answer",
+                  "give it the key 'completion', or 'messages' whose last message has the role assistant")
+        .at(place);
+  }
+  const auto prompt = record.find("prompt");
+  if (prompt != record.end() && prompt->is_string()) answer.prompt = prompt->get<std::string>();
+  const auto finished = record.find("finished");
+  if (finished != record.end()) {
+    if (!finished->is_boolean()) throw invalid("the value of 'finished' is neither true nor false").at(place);
+    answer.finished = finished->get<bool>();
+  }
+  return answer;
+}
+
+AnswerFile read_answers(const std::string& file) {
+  const std::string text = read_file(file, kMaxFileBytes);
+  AnswerFile read;
+  std::vector<std::string> places;
+  std::int64_t number = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = std::string_view(text).substr(begin, end - begin);
+    begin = end + 1;
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    places.push_back(fmt::format("{}:{}", file, number));
+    try {
+      read.records.push_back(parse_json_object(line, file));
+    } catch (Error& error) {
+      throw error.at(places.back());
+    }
+  }
+  if (read.records.empty()) throw invalid("the file has no records", "give JSON lines").at(file);
+  for (std::size_t i = 0; i < read.records.size(); ++i) {
+    read.answers.push_back(answer_of(read.records[i], places[i]));
+    read.answers.back().record = &read.records[i];
+  }
+  return read;
+}
+
+// The rewards of one function.
+struct FunctionRewards {
+  std::string name;
+  std::vector<Reward> rewards;
+  std::int64_t without = 0;        // number of answers without a reward
+  double mean = 0, deviation = 0;  // of the other answers
+};
+
+FunctionRewards summarized(std::string name, std::vector<Reward> rewards) {
+  FunctionRewards result{.name = std::move(name), .rewards = std::move(rewards)};
+  double sum = 0, squares = 0;
+  std::int64_t count = 0;
+  for (const Reward& reward : result.rewards) {
+    if (!reward.value) continue;
+    sum += *reward.value;
+    ++count;
+  }
+  result.without = static_cast<std::int64_t>(result.rewards.size()) - count;
+  if (count == 0) return result;
+  result.mean = sum / static_cast<double>(count);
+  for (const Reward& reward : result.rewards) {
+    if (reward.value) squares += (*reward.value - result.mean) * (*reward.value - result.mean);
+  }
+  result.deviation = count > 1 ? std::sqrt(squares / static_cast<double>(count - 1)) : 0;
+  return result;
+}
+
+class DataScore final : public Command {
+ public:
+  void declare(Arguments& args) override {
+    args.positional("FILE", &file_, "JSON lines with the answers").required = true;
+    Argument& rewards =
+        args.option("--reward", "FUNCTION", &settings_.functions, "reward functions, as in the key 'reward'");
+    rewards.required = true;
+    rewards.several = true;
+    args.option("--tokenizer,-t", "FILE", &tokenizer_,
+                "counts the tokens of answers, for the reward 'length'");
+    args.option("--workers", "N", &settings_.workers, "number of concurrent processes; 0: one per core")
+        .between(0, static_cast<double>(kMaxRewardWorkers));
+    args.option("--timeout", "SECONDS", &settings_.timeout_seconds, "max time for one answer")
+        .between(0.001, kMaxRewardSeconds);
+    args.option("--show", "N", &show_, "number of answers to show").between(0, 1e9);
+    args.flag("--json", json_, "print one JSON object per answer");
+  }
+
+  int run(Console& console) override {
+    AnswerFile file = read_answers(file_);
+    if (!tokenizer_.empty()) {
+      const auto tokenizer = load_named_tokenizer({{}, tokenizer_, {}, {}});
+      for (ScoredAnswer& answer : file.answers) {
+        answer.tokens = static_cast<std::int64_t>(tokenizer->encode(answer.completion, false).size());
+      }
+    }
+    std::vector<FunctionRewards> all;
+    for (const auto& function : make_rewards(settings_)) {
+      std::vector<Reward> rewards;
+      for (std::size_t begin = 0; begin < file.answers.size(); begin += kAnswersPerCall) {
+        const auto part = std::span(file.answers).subspan(begin);
+        for (Reward& reward : function->score(part.first(std::min(part.size(), kAnswersPerCall)))) {
+          rewards.push_back(std::move(reward));
+        }
+      }
+      all.push_back(summarized(std::string(function->name()), std::move(rewards)));
+    }
+    json_ ? print_json(console, all) : print_text(console, file, all);
+    const bool complete = std::ranges::all_of(all, [](const FunctionRewards& f) { return f.without == 0; });
+    return complete ? 0 : 1;
+  }
+
+ private:
+  static void print_json(Console& console, const std::vector<FunctionRewards>& all) {
+    std::string text;
+    for (std::size_t i = 0; i < all.front().rewards.size(); ++i) {
+      nlohmann::ordered_json line{{"rewards", nlohmann::ordered_json::array()}};
+      for (const FunctionRewards& function : all) {
+        const Reward& reward = function.rewards[i];
+        nlohmann::ordered_json item{{"function", function.name}};
+        item["reward"] = reward.value ? nlohmann::ordered_json(*reward.value) : nlohmann::ordered_json();
+        if (!reward.value) item["problem"] = reward.problem;
+        line["rewards"].push_back(std::move(item));
+      }
+      text += json_text(line, -1) + "\n";
+    }
+    console.write(text);
+  }
+
+  void print_text(Console& console, const AnswerFile& file, const std::vector<FunctionRewards>& all) const {
+    const std::size_t shown = std::min(file.answers.size(), static_cast<std::size_t>(show_));
+    for (std::size_t i = 0; i < shown; ++i) {
+      std::string line = fmt::format("{}:", i + 1);
+      for (const FunctionRewards& function : all) {
+        const Reward& reward = function.rewards[i];
+        line +=
+            fmt::format("  {} {}", function.name, reward.value ? fmt::format("{:g}", *reward.value) : "-");
+      }
+      console.print(
+          fmt::format("{}  {}\n", line, json_text(nlohmann::json(excerpt(file.answers[i].completion)), -1)));
+    }
+    if (shown < file.answers.size())
+      console.print(fmt::format("... {} more answers\n", file.answers.size() - shown));
+    for (const FunctionRewards& function : all) {
+      console.print(fmt::format(
+          "{}: mean {:.4g}, standard deviation {:.4g}, {} answers, {} without a reward\n", function.name,
+          function.mean, function.deviation, function.rewards.size(), function.without));
+      print_problems(console, function);
+    }
+  }
+
+  // Prints each problem once, with the number of answers and the first answer that have it.
+  static void print_problems(Console& console, const FunctionRewards& function) {
+    std::map<std::string, std::pair<std::int64_t, std::size_t>> problems;
+    for (std::size_t i = 0; i < function.rewards.size(); ++i) {
+      if (function.rewards[i].value) continue;
+      auto& [count, first] = problems.try_emplace(function.rewards[i].problem, 0, i + 1).first->second;
+      ++count;
+    }
+    std::size_t shown = 0;
+    constexpr std::size_t kShown = 10;
+    for (const auto& [problem, where] : problems) {
+      if (++shown > kShown) {
+        console.note(fmt::format("... {} more problems", problems.size() - kShown));
+        return;
+      }
+      console.note(fmt::format("no reward for {} answers, first for answer {}: {}", where.first, where.second,
+                               problem));
+    }
+  }
+
+  std::string file_, tokenizer_;
+  RewardSettings settings_;
+  std::int64_t show_ = 20;
+  bool json_ = false;
+};
+
+}  // namespace
+
+extern const CommandEntry kDataScore{
+    "data score",
+    "Tries reward functions on answers in a file",
+    "Each record of FILE has an answer: 'completion', or 'messages' whose last message has the role "
+    "assistant. "
+    "The other keys are columns, which reward functions read. 'prompt' and 'finished' are optional.\n\n"
+    "The exit code is 0 if every answer has a reward from every function, 1 if an answer has none, and 2 for "
+    "invalid input. docs/rewards.md describes the functions.",
+    "primus data score answers.jsonl --reward number:answer format:think\n"
+    "primus data score answers.jsonl --reward 'program:python3 reward.py' --json\n"
+    "primus data score answers.jsonl --reward code:tests --timeout 5",
+    make_command<DataScore>,
+    {Section::kData, 10}};
+
+}  // namespace primus::cli

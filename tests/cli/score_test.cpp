@@ -1,0 +1,50 @@
+// Tests of `primus data score`, called as a user calls it.
+#include <string>
+
+#include "base/files/file.h"
+#include "cli/program_names.h"
+#include "cli/runs.h"
+
+namespace primus {
+namespace {
+
+class DataScore : public ::testing::Test {
+ protected:
+  std::string file(const std::string& text) {
+    const std::string path = (folder_.path() / "answers.jsonl").string();
+    write_file_atomic(path, text);
+    return path;
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(DataScore, PrintsRewardsMeansAndProblems) {
+  const std::string answers = file(
+      "{\"completion\": \"The answer is 42.\", \"answer\": \"42\"}\n\n"
+      "{\"messages\": [{\"role\": \"user\", \"content\": \"?\"}, {\"role\": \"assistant\", \"content\": "
+      "\"41\"}], "
+      "\"answer\": \"42\"}\n");
+  const ProgramResult right = run_program({"data", "score", answers, "--reward", "number:answer"});
+  EXPECT_EQ(right.exit_code, 0) << right.err;
+  EXPECT_NE(right.out.find("number: mean 0.5"), std::string::npos) << right.out;
+  const ProgramResult missing = run_program({"data", "score", answers, "--reward", "exact:key", "--json"});
+  EXPECT_EQ(missing.exit_code, 1);
+  const json line = json::parse(missing.out.substr(0, missing.out.find('\n')));
+  EXPECT_TRUE(line["rewards"][0]["reward"].is_null());
+  EXPECT_EQ(line["rewards"][0]["problem"], "the record has no column 'key'");
+}
+
+TEST_F(DataScore, InvalidInputHasExitCode2) {
+  for (const char* text : {"", "[1]\n", "{\"completion\": 3}\n", "{\"text\": \"a\"}\n",
+                           "{\"completion\": \"a\"\n", "{\"completion\": \"a\", \"finished\": 3}\n"}) {
+    const ProgramResult result = run_program({"data", "score", file(text), "--reward", "exact:a"});
+    EXPECT_EQ(result.exit_code, 2) << text;
+    EXPECT_NE(result.err.find("answers.jsonl"), std::string::npos) << result.err;
+  }
+  EXPECT_EQ(
+      run_program({"data", "score", file("{\"completion\": \"a\"}\n"), "--reward", "exakt:a"}).exit_code, 2);
+  EXPECT_EQ(run_program({"data", "score", "missing.jsonl", "--reward", "exact:a"}).exit_code, 2);
+}
+
+}  // namespace
+}  // namespace primus

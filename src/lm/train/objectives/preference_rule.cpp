@@ -397,7 +397,7 @@ class PreferenceRule final : public LossRule {
         total(PreferenceTotal::kLikelihoodTokens) += static_cast<double>(likelihood[t]);
       }
     }
-    if (settings_.use_weighting) hold(batch, factors, host.masks);
+    if (settings_.use_weighting) host.masks = held_->select(factors);
     const bool pairs = terms_.form != PreferenceForm::kKto;
     for (std::size_t d = 0; d < documents; ++d) {
       const bool chosen = batch.document_roles[d] == DocumentRole::kChosen;

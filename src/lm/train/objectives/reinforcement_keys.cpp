@@ -45,10 +45,10 @@ PolicySettings policy_settings_of(const config::Experiment& experiment, PolicyMe
   settings.delta = c.delta;
   settings.sapo_temperature_neg = c.sapo_temperature_neg;
   settings.sapo_temperature_pos = c.sapo_temperature_pos;
-  settings.vespo_k_pos = c.vespo_k_pos;
-  settings.vespo_lambda_pos = c.vespo_lambda_pos;
-  settings.vespo_k_neg = c.vespo_k_neg;
-  settings.vespo_lambda_neg = c.vespo_lambda_neg;
+  settings.vespo.k_pos = c.vespo_k_pos;
+  settings.vespo.lambda_pos = c.vespo_lambda_pos;
+  settings.vespo.k_neg = c.vespo_k_neg;
+  settings.vespo.lambda_neg = c.vespo_lambda_neg;
   settings.off_policy_mask_threshold = c.off_policy_mask_threshold;
   if (c.sampler_correction == "none") return settings;
   settings.vllm_importance_sampling_correction = true;

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@ namespace primus::test {
 namespace {
 
 using testing::AllOf;
+using testing::DoubleNear;
 using testing::Each;
 using testing::HasSubstr;
 
@@ -42,9 +44,10 @@ TEST_F(RolloutRuns, RewardsRise) {
   run("grpo", {"stage=grpo", prompts(), letters_, "train_iters=40", "save_interval=40"});
   const std::vector<double> rewards = values("grpo", "reward");
   EXPECT_LT(rewards.front(), 0.6);
-  EXPECT_GT(rewards.back(), 0.9);
-  // Each step uses answers of the current weights.
-  EXPECT_THAT(values("grpo", "ratio/mean"), Each(1.0));
+  // The mean of 80 answers.
+  EXPECT_GT(std::accumulate(rewards.end() - 5, rewards.end(), 0.0) / 5, 0.8);
+  // Each step uses answers of the current weights, so each ratio is 1. Their mean is a sum in fp32.
+  EXPECT_THAT(values("grpo", "ratio/mean"), Each(DoubleNear(1.0, 1e-5)));
 }
 
 TEST_F(RolloutRuns, GoOnBitForBit) {

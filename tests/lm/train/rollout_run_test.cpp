@@ -41,7 +41,7 @@ class RolloutRuns : public WholeRuns {
 };
 
 TEST_F(RolloutRuns, RewardsRise) {
-  run("grpo", {"stage=grpo", prompts(), letters_, "train_iters=40", "save_interval=40"});
+  run("grpo", {"stage=grpo", prompts(), letters_, "train_iters=90", "save_interval=90"});
   const std::vector<double> rewards = values("grpo", "reward");
   EXPECT_LT(rewards.front(), 0.6);
   // The mean of 80 answers.

@@ -123,8 +123,9 @@ void StepReport::publish(const EnqueuedStep& step, double seconds, double ended)
       step.iteration,
       {.seconds = seconds,
        .data_wait_seconds = step.data_wait_seconds,
-       .tokens = static_cast<double>(plan_.c.global_batch_size * plan_.c.seq_length),
-       .model_flops = training_flops(plan_.model, plan_.c.global_batch_size, plan_.c.seq_length),
+       .tokens = step.computed * static_cast<double>(plan_.c.global_batch_size * plan_.c.seq_length),
+       .model_flops =
+           step.computed * training_flops(plan_.model, plan_.c.global_batch_size, plan_.c.seq_length),
        .exact = rank_.device().synchronous()},
       ended);
   if (progress_.clock) record.throughput.eta = progress_.clock->remaining(ended);

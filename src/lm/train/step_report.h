@@ -16,6 +16,7 @@ struct EnqueuedStep {
   std::int64_t iteration = 0;
   double learning_rate = 0;
   double began = 0, data_wait_seconds = 0;
+  double computed = 1;  // share of the microbatches that were computed; the others have no losses
 };
 
 class StepReport {

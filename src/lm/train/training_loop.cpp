@@ -217,10 +217,12 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
   }
   ++progress.iteration;
   log_oscillation();
-  pending = {.iteration = progress.iteration,
-             .learning_rate = learning_rate,
-             .began = began,
-             .data_wait_seconds = loader->wait_seconds() - wait_before};
+  pending = {
+      .iteration = progress.iteration,
+      .learning_rate = learning_rate,
+      .began = began,
+      .data_wait_seconds = loader->wait_seconds() - wait_before,
+      .computed = static_cast<double>(microbatches) / static_cast<double>(plan.settings.step.microbatches)};
   // A synchronous device has finished its work already, so waiting costs nothing.
   if (rank->device().synchronous()) finish_step();
   checkpointer->check();

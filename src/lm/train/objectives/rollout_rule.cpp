@@ -51,6 +51,7 @@ class Rollouts final : public RolloutRule {
   }
   void load_weights(TrainingSession& session) override { inner_->load_weights(session); }
   std::vector<std::string> metrics() const override { return inner_->metrics(); }
+  TokenNeeds needs() const override { return inner_->needs(); }
   void weigh(const TokenLosses& tokens) override { inner_->weigh(tokens); }
   std::optional<std::int64_t> filled_microbatches() const override { return filled_; }
 

@@ -70,30 +70,36 @@ InputFile classify(const Path& path, std::uint64_t size) {
 }
 
 // Calls use(path, size) for each file of a folder and its subfolders, in order; skips hidden files and
-// folders.
-void for_each_file(const Path& folder, FunctionRef<void(const Path&, std::uint64_t)> use) {
+// folders, and returns their number.
+std::int64_t for_each_file(const Path& folder, FunctionRef<void(const Path&, std::uint64_t)> use) {
+  std::int64_t hidden = 0;
   for (const std::string& name : Env::posix().list(folder)) {
-    if (name.starts_with('.')) continue;
+    if (name.starts_with('.')) {
+      hidden += name == kCacheFolder ? 0 : 1;
+      continue;
+    }
     const auto status = Env::posix().status(folder / name);
     if (!status) {
       if (classify(folder / name, 0).known_ending) refuse_dangling_link(folder / name);
       continue;
     }
-    if (status->type == FileStatus::Type::kFolder) for_each_file(folder / name, use);
+    if (status->type == FileStatus::Type::kFolder) hidden += for_each_file(folder / name, use);
     if (status->type == FileStatus::Type::kFile) use(folder / name, status->size);
   }
+  return hidden;
 }
 
 void add_folder(const Path& folder, std::vector<InputFile>& files, SkippedFiles& skipped) {
-  for_each_file(folder, [&](const Path& path, std::uint64_t size) {
+  skipped.hidden = for_each_file(folder, [&](const Path& path, std::uint64_t size) {
     InputFile file = classify(path, size);
     if (file.known_ending) return files.push_back(std::move(file));
-    if (skipped.counts.empty()) skipped.folder = folder;
     ++skipped.counts[Path(lower_name(path)).extension().string()];
   });
+  if (!skipped.empty()) skipped.folder = folder;
 }
 
-// Returns a text such as "12 .py, 3 .c and 5 more", the most frequent extension first.
+// Returns a text such as "12 .py, 3 .c and 5 more", the most frequent extension first, and names that begin
+// with a dot last.
 std::string counts_text(const SkippedFiles& skipped) {
   constexpr std::size_t kShown = 5;
   std::vector<std::pair<std::string, std::int64_t>> counts(skipped.counts.begin(), skipped.counts.end());
@@ -108,11 +114,14 @@ std::string counts_text(const SkippedFiles& skipped) {
       rest += count;
     }
   }
-  return rest > 0 ? text + fmt::format(" and {} more", rest) : text;
+  if (rest > 0) text += fmt::format(" and {} more", rest);
+  if (skipped.hidden == 0) return text;
+  return text + fmt::format("{}{} whose name begins with a dot", text.empty() ? "" : ", ", skipped.hidden);
 }
 
 // Returns a hint on how to read files of the most frequent extension.
 std::string how_to_read(const SkippedFiles& skipped) {
+  if (skipped.counts.empty()) return "a file that is named itself is read";
   const auto most_frequent =
       std::ranges::max_element(skipped.counts, {}, [](const auto& one) { return one.second; });
   return fmt::format("'{}' reads them as plain text",
@@ -187,13 +196,14 @@ void add_path(const Path& path, const FileStatus& status, std::vector<InputFile>
     if (files.size() == before) {
       constexpr const char* kEndings =
           "supported names end in .txt, .md, .jsonl, .json or .ndjson, optionally followed by .gz or .zst";
-      throw here.counts.empty()
+      throw here.empty()
           ? invalid(fmt::format("folder '{}' contains no text or JSON-lines file", path.string()), kEndings)
           : invalid(fmt::format("folder '{}' contains no text or JSON-lines file, but {}", path.string(),
                                 counts_text(here)),
                     fmt::format("{}; {}", how_to_read(here), kEndings));
     }
-    if (skipped.counts.empty()) skipped.folder = here.folder;
+    if (skipped.empty()) skipped.folder = here.folder;
+    skipped.hidden += here.hidden;
     for (const auto& [ending, count] : here.counts) skipped.counts[ending] += count;
     return;
   }
@@ -270,7 +280,7 @@ std::vector<std::string> remarks_on(const std::vector<InputFile>& files, const S
         fmt::format("'{}'{} read as plain text because of the file extension (JSON lines are .jsonl)",
                     first->path.string(), count > 1 ? fmt::format(" and {} more are", count - 1) : " is"));
   }
-  if (!skipped.counts.empty()) {
+  if (!skipped.empty()) {
     remarks.push_back(fmt::format("{} file{} read; '{}' has other files, which were skipped: {} ({})",
                                   files.size(), files.size() == 1 ? " is" : "s are", skipped.folder.string(),
                                   counts_text(skipped), how_to_read(skipped)));

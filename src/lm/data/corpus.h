@@ -24,11 +24,16 @@ struct InputFile {
   bool known_ending = true;  // whether the file name's extension tells the format
 };
 
-// Files in folders that are skipped because of their extensions.
+// The folder beside the data that keeps what Primus derives from them. It is never read as data.
+inline constexpr std::string_view kCacheFolder = ".primus-cache";
+
+// Files in folders that are skipped because of their names.
 struct SkippedFiles {
   Path folder;  // the first folder in which files are skipped
   // Number of skipped files by extension, such as ".py"; "" means files without an extension.
   std::map<std::string, std::int64_t> counts;
+  std::int64_t hidden = 0;  // number of skipped files and folders whose names begin with a dot
+  bool empty() const { return counts.empty() && hidden == 0; }
 };
 
 // Returns the files that `patterns` name: files, folders (all text and JSON-lines files below them), and

@@ -106,11 +106,23 @@ TEST_F(Inputs, SkippedFilesOfFoldersAreNoted) {
   EXPECT_THAT(remarks_on(files, skipped),
               testing::ElementsAre(AllOf(HasSubstr("2 files are read; '" + in +
                                                    "' has other files, which were skipped: "
-                                                   "2 .py, 1 without an ending, 1 .man"),
+                                                   "2 .py, 1 without an ending, 1 .man, "
+                                                   "1 whose name begins with a dot"),
                                          HasSubstr("/**/*.py' reads them as plain text"))));
   EXPECT_THAT(error_with(in + "/deep"),
               AllOf(HasSubstr("contains no text or JSON-lines file, but 1 without an ending, 1 .man, 1 .py"),
                     HasSubstr("reads them as plain text")));
+}
+
+TEST_F(Inputs, SkippedFilesWhoseNamesBeginWithADotAreNoted) {
+  for (const char* name : {"in/a.txt", "in/.notes.txt", "in/deep/.git/x.txt", "in/.primus-cache/x.txt"})
+    folder_.write(name, "text");
+  const std::string in = (folder_ / "in").string();
+  EXPECT_THAT(remarks_on({in}),
+              testing::ElementsAre("1 file is read; '" + in +
+                                   "' has other files, which were skipped: 2 whose name begins with a dot "
+                                   "(a file that is named itself is read)"));
+  EXPECT_THAT(error_with(in + "/deep"), HasSubstr("file, but 1 whose name begins with a dot"));
 }
 
 // A compressed text is cut at the same positions as the uncompressed text.

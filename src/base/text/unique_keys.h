@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,6 +34,8 @@ class UniqueKeys {
     if (count_ == few_.size()) few_.emplace_back();
     few_[count_++] = key;
   }
+  // Returns the first 16 names of the object, in their order.
+  std::span<const std::string> first() const { return std::span(few_).first(count_); }
 
  private:
   // up to this number, keys are compared one by one; the JSON objects of records rarely have more keys

@@ -13,6 +13,7 @@
 
 #include "base/text/suggest.h"
 #include "base/text/unique_keys.h"
+#include "lm/data/json_lines.h"
 
 namespace primus::data {
 namespace {
@@ -484,6 +485,12 @@ class Reader {
     out_.messages.insert(out_.messages.begin(), {std::string(kSystem), *std::move(system_), {}});
   }
 
+  // Returns whether the record has a key under which texts for pre-training are stored.
+  bool has_text() const {
+    const std::span<const std::string> keys = keys_.first();
+    return std::ranges::find(keys, "text") != keys.end();
+  }
+
   void finish_turn() {
     std::optional<std::string> question = first_of(questions_), answer = first_of(answers_);
     std::string context = first_of(contexts_).value_or("");
@@ -491,12 +498,19 @@ class Reader {
     if (!answer) answer = std::move(first_answer_);
     if (!question && !context.empty()) question = std::exchange(context, {});
     if (!question) {
-      json_.refuse(fmt::format("the conversation has no question: it has no key messages, {} or input_ids",
-                               fmt::join(kQuestions, ", ")));
+      refuse_missing_key(
+          json_,
+          fmt::format(
+              "the conversation has no question, which is the value of messages, conversations, {}, {} or "
+              "input_ids",
+              fmt::join(kQuestions, ", "), fmt::join(kContexts, ", ")),
+          keys_, kQuestions, has_text() ? "to train on plain text, use 'primus train pretrain'" : "");
     }
     if (!answer) {
-      json_.refuse(fmt::format("the conversation has no answer: it has no key {} or answers",
-                               fmt::join(kAnswers, ", ")));
+      refuse_missing_key(json_,
+                         fmt::format("the conversation has no answer, which is the value of {} or answers",
+                                     fmt::join(kAnswers, ", ")),
+                         keys_, kAnswers);
     }
     note_unused_texts(kQuestions, questions_);
     note_unused_texts(kAnswers, answers_);

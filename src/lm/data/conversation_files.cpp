@@ -236,10 +236,23 @@ Error no_such_data(const std::string& name) {
                                                          std::filesystem::current_path().string())));
 }
 
+// Throws if the extension is that of a table, which would be read as text.
+void refuse_table(const Path& path) {
+  const std::string extension = path.extension().string();
+  const bool tabs = extension == ".tsv";
+  if (!tabs && extension != ".csv") return;
+  throw invalid(fmt::format("'{}' is a table ({}), but records must be JSON lines", path.string(), extension),
+                fmt::format("convert it: python3 -c \"import csv, json; [print(json.dumps(r)) for r in "
+                            "csv.DictReader(open('{}', newline=''){})]\" > {}",
+                            path.string(), tabs ? ", delimiter='\\t'" : "",
+                            Path(path).replace_extension(".jsonl").string()));
+}
+
 // Returns the input files. Throws if one of them is not JSON.
 std::vector<InputFile> json_files(const std::vector<std::string>& patterns) {
   std::vector<InputFile> files = find_inputs(patterns);
   for (const InputFile& file : files) {
+    refuse_table(file.path);
     if (file.kind == InputKind::kJsonLines || !file.known_ending) continue;
     throw invalid(fmt::format("'{}' is plain text, but conversations must be JSON lines", file.path.string()),
                   "to train on plain text, use 'train pretrain' with data_path");

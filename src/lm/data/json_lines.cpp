@@ -6,22 +6,48 @@
 #include <utility>
 
 #include "base/text/json_reader.h"
+#include "base/text/suggest.h"
 #include "lm/data/text_check.h"
 #include "lm/tokenizer/text/unicode.h"
 
 namespace primus::data {
 
-Error missing_key(std::string_view line, std::string_view key) {
+namespace {
+
+// Returns "'a', 'b'", at most eight keys, or "none".
+std::string names_of(std::span<const std::string> keys) {
   constexpr std::size_t kShown = 8;
-  std::string there, other;
-  std::size_t count = 0;
+  std::string text;
+  for (const std::string& key : keys.first(std::min(keys.size(), kShown)))
+    text += fmt::format("{}'{}'", text.empty() ? "" : ", ", key);
+  return keys.empty() ? "none" : keys.size() > kShown ? text + " ..." : text;
+}
+
+}  // namespace
+
+Error missing_key(std::string_view line, std::string_view key) {
+  std::vector<std::string> there;
+  std::string other;
   JsonReader reader(line, "", {.python = true});
   reader.begin_object();
-  for (; reader.next_key(other); reader.skip()) {
-    if (count++ < kShown) there += fmt::format("{}'{}'", there.empty() ? "" : ", ", other);
+  for (; reader.next_key(other); reader.skip()) there.push_back(other);
+  return invalid(fmt::format("the line has no key '{}'; it has {}", key, names_of(there)));
+}
+
+void refuse_missing_key(const JsonReader& json, const std::string& what, const UniqueKeys& there,
+                        std::span<const std::string_view> wanted, std::string next) {
+  const std::span<const std::string> keys = there.first();
+  for (const std::string& key : keys) {
+    const std::string_view near = closest(key, wanted);
+    if (!near.empty() && near != key)
+      next = fmt::format("did you mean '{}', where the record has '{}'?", near, key);
   }
-  return invalid(fmt::format("the line has no key '{}'; it has {}{}", key, count > 0 ? there : "none",
-                             count > kShown ? " ..." : ""));
+  try {
+    json.refuse(fmt::format("{}; it has {}", what, names_of(keys)));
+  } catch (Error& error) {
+    if (!next.empty()) error.add_hint(next);
+    throw;
+  }
 }
 
 namespace {

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/system/thread_pool.h"
+#include "base/text/json_reader.h"
 #include "base/text/unique_keys.h"
 #include "lm/data/corpus.h"
 
@@ -33,6 +34,12 @@ class JsonTexts {
 // Returns an Error(kInvalid), without a file position, for an object that lacks `key`; the message lists the
 // object's keys.
 Error missing_key(std::string_view line, std::string_view key);
+
+// Throws Error(kInvalid) at the reader's position for a record that lacks a key. The message is `what` and
+// the record's keys. The hint is `next` or, if a key of the record is close to one of the `wanted` keys, "did
+// you mean". `there`: the keys of the record.
+[[noreturn]] void refuse_missing_key(const JsonReader& json, const std::string& what, const UniqueKeys& there,
+                                     std::span<const std::string_view> wanted, std::string next = {});
 
 // Reads blocks of JSON lines. Not thread-safe: each worker needs its own object.
 class JsonLines {

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/text/json_text.h"
 #include "base/text/unique_keys.h"
+#include "lm/data/json_lines.h"
 
 namespace primus::data {
 namespace {
@@ -25,6 +26,10 @@ constexpr std::array<std::string_view, 3> kPrompts = {"prompt", "question", "ins
 // Keys that every text of a record has. read_conversation() checks their values.
 constexpr std::array<std::string_view, 8> kShared = {"system", "tools", "functions", "documents",
                                                      "images", "image", "videos",    "audio"};
+constexpr std::array<std::string_view, 2> kPairKeys = {"chosen", "rejected"};
+constexpr std::array<std::string_view, 4> kLabelledKeys = {"completion", "label", "chosen", "rejected"};
+constexpr std::string_view kHowToRename =
+    "rename the keys of the better and of the worse answer to 'chosen' and 'rejected'";
 // The file name of errors in a part of a record that is read separately. Messages do not show positions in
 // such a part.
 constexpr std::string_view kInner = "record";
@@ -198,7 +203,19 @@ class Reader {
           "the record has one answer ('completion') and a label, but this objective compares pairs of "
           "'chosen' and 'rejected': train on labelled answers with 'primus train kto'");
     }
-    json_.refuse("the record has no key 'chosen' and no key 'rejected'");
+    refuse_missing_key(json_, "the record has no key 'chosen' and no key 'rejected'", keys_, kPairKeys,
+                       next_command());
+  }
+
+  // Returns the hint on the command for records without pairs.
+  std::string next_command() const {
+    constexpr std::array<std::string_view, 4> kSingle = {"output", "response", "answer", "completion"};
+    const std::span<const std::string> keys = keys_.first();
+    const auto has = [keys](std::string_view key) { return std::ranges::find(keys, key) != keys.end(); };
+    if (has("messages") || has("conversations") || std::ranges::any_of(kSingle, has))
+      return "to train on conversations with one answer, use 'primus train posttrain'";
+    if (has("text")) return "to train on plain text, use 'primus train pretrain'";
+    return std::string(kHowToRename);
   }
 
   // Returns the prompt that takes precedence, and lists the other prompts as unused.
@@ -213,7 +230,10 @@ class Reader {
 
   void finish_pair() {
     for (const auto& [value, name] : {std::pair(&chosen_, "chosen"), std::pair(&rejected_, "rejected")}) {
-      if (!*value) json_.refuse(fmt::format("the record has no key '{}'", name));
+      if (!*value) {
+        refuse_missing_key(json_, fmt::format("the record has no key '{}'", name), keys_, kPairKeys,
+                           std::string(kHowToRename));
+      }
     }
     if (completion_) note_unused("completion");
     if (label_) note_unused("label");
@@ -265,9 +285,14 @@ class Reader {
   }
 
   void finish_labelled() {
-    if (!completion_)
-      json_.refuse("the record has no answer: neither 'completion', nor 'chosen' and 'rejected'");
-    if (!label_) json_.refuse("the record has no label: true for a good answer, false for a bad one");
+    if (!completion_) {
+      refuse_missing_key(json_, "the record has no answer: neither 'completion', nor 'chosen' and 'rejected'",
+                         keys_, kLabelledKeys);
+    }
+    if (!label_) {
+      refuse_missing_key(json_, "the record has no label: true for a good answer, false for a bad one", keys_,
+                         kLabelledKeys);
+    }
     if (has_margin_) note_unused("margin");
     const std::optional<Raw> prompt = take_prompt();
     Turns turns = prompt ? turns_of(*prompt, kUser) : Turns();

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/text/unique_keys.h"
+#include "lm/data/json_lines.h"
 
 namespace primus::data {
 namespace {
@@ -50,8 +51,9 @@ class PromptRecordReader {
     }
     const auto first = std::ranges::find_if(prompts_, [](const auto& value) { return value.has_value(); });
     if (first == prompts_.end()) {
-      json_.refuse(
-          "the record has no prompt: it has no key 'prompt', 'messages', 'question' or 'instruction'");
+      refuse_missing_key(
+          json_, "the record has no prompt: it has no key 'prompt', 'messages', 'question' or 'instruction'",
+          keys_, kPromptKeys);
     }
     const std::string_view key = kPromptKeys[static_cast<std::size_t>(first - prompts_.begin())];
     for (auto other = first + 1; other != prompts_.end(); ++other) {

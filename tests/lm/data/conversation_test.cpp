@@ -193,7 +193,11 @@ TEST(ConversationRecord, RefusesOtherRecordsWithTheirLocation) {
   EXPECT_THAT(refusal(R"({"instruction": 5, "output": "x"})"), HasSubstr("c.jsonl:1:17"));
   EXPECT_THAT(refusal(R"({"instruction": "a", "output": ["x"]})"), HasSubstr("'output' is a list"));
   EXPECT_THAT(refusal(R"({"instruction": "a"})"), HasSubstr("has no answer"));
-  EXPECT_THAT(refusal(R"({"text": "a"})"), HasSubstr("has no question"));
+  EXPECT_THAT(refusal(R"({"instruction": "a", "ouput": "b"})"),
+              AllOf(HasSubstr("; it has 'instruction', 'ouput'"), HasSubstr("did you mean 'output'")));
+  EXPECT_THAT(refusal(R"({"text": "a"})"),
+              AllOf(HasSubstr("has no question"), HasSubstr("conversations,"), HasSubstr("input,"),
+                    HasSubstr("; it has 'text'"), HasSubstr("primus train pretrain")));
   EXPECT_THAT(refusal(R"({"messages": "hello"})"), HasSubstr("'messages' is a string"));
   EXPECT_THAT(refusal(R"({"messages": []})"), HasSubstr("has no messages"));
   EXPECT_THAT(refusal(R"({"messages": [{"content": "a"}]})"), HasSubstr("a message has no role"));
@@ -529,6 +533,9 @@ TEST_F(ConversationFiles, HubNamesGetAHint) {
   EXPECT_THAT(error_of([] { find_conversations("tatsu-lab/alpaca"); }),
               AllOf(HasSubstr("Primus does not download"), HasSubstr("load_dataset('tatsu-lab/alpaca'")));
   EXPECT_THAT(error_of([] { find_conversations("no/such/file.jsonl"); }), HasSubstr("paths are relative to"));
+  EXPECT_THAT(
+      error_of([&] { find_conversations(folder_.write("chats.csv", "instruction,output\nq,a\n")); }),
+      AllOf(HasSubstr("is a table (.csv)"), HasSubstr("csv.DictReader(open("), HasSubstr("chats.jsonl")));
   folder_.write("m/train.npy", "x");
   folder_.write("m/packed_metadata.jsonl", "[]");
   EXPECT_THAT(error_of([&] { find_conversations((folder_ / "m").string()); }),

@@ -1,7 +1,10 @@
 #include "lm/data/preference_dataset.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -250,6 +253,20 @@ class LabelledUnits final : public PreferenceUnits {
   }
 
   std::string_view noun() const override { return "examples"; }
+  UnitRemarks remarks() const override {
+    const std::int64_t good = std::ranges::count(all().preferred, std::uint8_t{1});
+    const std::int64_t bad = std::ssize(all().preferred) - good;
+    UnitRemarks remarks{.fact = fmt::format("{} answers are labelled good, and {} bad", good, bad)};
+    if (good == 0 || bad == 0) {
+      remarks.warning = fmt::format(
+          "all {} answers are labelled {}: nothing is compared, so training only makes them {} probable; add "
+          "answers of the other kind, or learn good answers with 'primus train posttrain'",
+          good + bad, bad == 0 ? "good" : "bad", bad == 0 ? "more" : "less");
+    } else if (constexpr std::int64_t kUneven = 2; std::max(good, bad) > kUneven * std::min(good, bad)) {
+      remarks.fact += " (desirable_weight and undesirable_weight can balance them)";
+    }
+    return remarks;
+  }
   std::size_t size() const override { return texts().size(); }
 
  private:

@@ -338,6 +338,10 @@ class SftOpener {
     units_ = options_.units ? options_.units : read(files_.train);
     note_reading(units_->texts(), options_.dataset, result);
     note_files(files_.train, "training", result);
+    const UnitRemarks remarks = units_->remarks();
+    if (!remarks.fact.empty()) result.facts.push_back(fmt::format("{}: {}", options_.dataset, remarks.fact));
+    if (!remarks.warning.empty())
+      result.notes.push_back(fmt::format("{}: {}", options_.dataset, remarks.warning));
     std::vector<std::uint32_t> all = numbers_below(units_->size());
     if (!files_.has_evaluated()) hold_out(all, result);
     std::unique_ptr<const SftDataset> train =

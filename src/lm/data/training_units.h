@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -19,6 +20,11 @@ struct UnitDocument {
   std::int64_t tokens = 0;  // number of tokens after truncation
   DocumentRole role = DocumentRole::kNone;
   float value = 0;  // Batch::document_values
+};
+
+// Sentences for the log about all units; empty: nothing to report.
+struct UnitRemarks {
+  std::string fact, warning;
 };
 
 // The parameter `room` is the number of tokens of a sample, including the label of the last input. A unit
@@ -37,6 +43,7 @@ class TrainingUnits {
   // `lack_at_any_length`: units that have no label even if they are not truncated.
   virtual std::string_view lack() const { return "have no answer tokens within seq_length"; }
   virtual std::string_view lack_at_any_length() const { return "have no answer"; }
+  virtual UnitRemarks remarks() const { return {}; }
   virtual std::size_t size() const = 0;
   // Returns the number of tokens of a unit before truncation.
   virtual std::int64_t tokens(std::size_t unit) const = 0;

@@ -115,7 +115,12 @@ TEST(PreferenceRecord, ReadsTheMarginAndListsOtherKeys) {
 
 TEST(PreferenceRecord, RefusesWhatIsNoPair) {
   EXPECT_THAT(refusal("[]"), HasSubstr("p.jsonl:1:1"));
-  EXPECT_THAT(refusal("{}"), HasSubstr("no key 'chosen'"));
+  EXPECT_THAT(refusal("{}"), AllOf(HasSubstr("no key 'chosen'"), HasSubstr("it has none")));
+  EXPECT_THAT(refusal(R"({"prompt": "q", "choosen": "a", "rejected": "b"})"),
+              AllOf(HasSubstr("it has 'prompt', 'choosen', 'rejected'"), HasSubstr("did you mean 'chosen'")));
+  EXPECT_THAT(refusal(R"({"prompt": "q", "response_j": "a", "response_k": "b"})"),
+              AllOf(HasSubstr("'response_j', 'response_k'"), HasSubstr("rename the keys")));
+  EXPECT_THAT(refusal(R"({"instruction": "q", "output": "a"})"), HasSubstr("primus train posttrain"));
   EXPECT_THAT(refusal(R"({"prompt": "q", "chosen": "a"})"), HasSubstr("no key 'rejected'"));
   EXPECT_THAT(refusal(R"({"prompt": "q", "completion": "a", "label": true})"), HasSubstr("primus train kto"));
   EXPECT_THAT(refusal(R"({"prompt": "q", "chosen": 5, "rejected": "b"})"), HasSubstr("'chosen' is a number"));
@@ -263,7 +268,22 @@ TEST_F(PreferenceData, LabelledAnswersHaveAMismatchedText) {
   EXPECT_EQ(text(only, 5), "Context:  Question: r Answer: a");
   EXPECT_EQ(learned(only, 5), " a$");
   EXPECT_EQ(data.train->learned_tokens(0), 3);
-  EXPECT_THAT(data.facts, Contains(HasSubstr("3 examples packed")));
+  EXPECT_THAT(data.facts, AllOf(Contains(HasSubstr("3 examples packed")),
+                                Contains(HasSubstr("2 answers are labelled good, and 1 bad"))));
+  EXPECT_THAT(data.notes, IsEmpty());
+}
+
+TEST_F(PreferenceData, LabelsOfOneKindAreAWarning) {
+  const auto kind = PreferenceKind::kLabelled;
+  const Datasets good = open(options(R"({"prompt": "q", "completion": "a", "label": true}
+{"prompt": "r", "completion": "b", "label": true}
+)",
+                                     300),
+                             kind);
+  EXPECT_THAT(good.facts, Contains(HasSubstr("2 answers are labelled good, and 0 bad")));
+  EXPECT_THAT(good.notes, Contains(HasSubstr("all 2 answers are labelled good")));
+  const Datasets bad = open(options(R"({"prompt": "q", "completion": "a", "label": 0})", 300), kind);
+  EXPECT_THAT(bad.notes, Contains(HasSubstr("all 1 answers are labelled bad")));
 }
 
 TEST_F(PreferenceData, CountsBrokenRecords) {

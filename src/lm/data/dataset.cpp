@@ -200,6 +200,10 @@ class Opener {
             options_.split && !is_text(*data) && share == split_sequences(shares(), data->sequences())[split];
         std::string note =
             note_on_large_share(path, *data, share, wanted, options_.seq_length, split == 2, is_text(*data));
+        constexpr double kUsual = 0.01;  // the share of validation data if the user sets none
+        if (note.empty() && !as_said) {
+          note = note_on_small_share(path, *data, share, options_.split ? wanted : kUsual, split == 2);
+        }
         if (!note.empty()) {
           notes_.push_back(std::move(note));
         } else if (!as_said) {
@@ -395,7 +399,7 @@ class Opener {
                     "put text into it, or name other data (data_path)");
     }
     const Path cache =
-        options_.cache_dir.empty() ? files.front().path.parent_path() / ".primus-cache" : options_.cache_dir;
+        options_.cache_dir.empty() ? files.front().path.parent_path() / kCacheFolder : options_.cache_dir;
     const Path folder = cache / fmt::format("{:016x}", cache_key(files));
     if (damage_of(folder)) build_cache(pattern, cache, folder);
     return tokenized_prefix(folder / "tokens", options_.text.json_key);

@@ -99,6 +99,18 @@ std::string note_on_large_share(std::string_view data, const TokenSource& source
       test ? "test" : "valid");
 }
 
+std::string note_on_small_share(std::string_view data, const TokenSource& source, const Share& share,
+                                double wanted, bool test) {
+  constexpr double kLeast = 1.0 / 3, kPercent = 100;
+  const auto all = static_cast<double>(tokens_in(source, {0, source.sequences()}));
+  if (static_cast<double>(tokens_in(source, share)) >= kLeast * wanted * all) return "";
+  return fmt::format(
+      "{}: {}, far less than {:.3g} %, because whole pieces are held out and the last pieces are short. To "
+      "hold out more, set a larger share (split=90,10,0), or name other data (train_data_path, "
+      "{}_data_path)",
+      data, describe_held_out(source, share, test), kPercent * wanted, test ? "test" : "valid");
+}
+
 std::string nothing_to_hold_out(std::string_view data, const TokenSource& source, std::int64_t seq_length,
                                 bool text) {
   const std::int64_t tokens = tokens_in(source, {0, source.sequences()});

@@ -51,6 +51,11 @@ std::string describe_repeats(std::string_view part, std::int64_t sequences, std:
 std::string note_on_large_share(std::string_view data, const TokenSource& source, const Share& share,
                                 double wanted, std::int64_t seq_length, bool test, bool text);
 
+// Returns the warning for a share that is less than a third of `wanted`; "" if the share is larger. Shares
+// are counted in pieces, and the last pieces of data can be much shorter than the others.
+std::string note_on_small_share(std::string_view data, const TokenSource& source, const Share& share,
+                                double wanted, bool test);
+
 // Returns a note on data of which held_out_from() holds out no sequence. The note states the reason and the
 // remedy. `data`: the path that the user gave. `text`: whether the data are text, and not a .bin file.
 std::string nothing_to_hold_out(std::string_view data, const TokenSource& source, std::int64_t seq_length,

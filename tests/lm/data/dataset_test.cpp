@@ -290,6 +290,22 @@ TEST_F(OpenDatasets, ALargeValidationShareIsAWarning) {
   EXPECT_THAT(open().facts, testing::IsEmpty());
 }
 
+// The share is counted in pieces, and the pieces of a short last file are short.
+TEST_F(OpenDatasets, ASmallValidationShareIsAWarning) {
+  options_.split.reset();
+  options_.valid_samples = 1;
+  std::string lines;
+  for (int i = 0; i < 20; ++i) lines += "{\"text\": \"" + std::string(2000, 'x') + "\"}\n";
+  const std::string last = "{\"text\": \"" + std::string(50, 'y') + "\"}\n";
+  options_.data_path = {folder_.write("uneven.jsonl", lines + last)};
+  const Datasets data = open();
+  ASSERT_TRUE(data.valid && data.held_out);
+  EXPECT_THAT(data.facts, testing::IsEmpty());
+  EXPECT_THAT(data.notes,
+              testing::ElementsAre(AllOf(HasSubstr("51 of 40071 tokens (0.1 %) are held out for validation"),
+                                         HasSubstr("far less than 1 %"), HasSubstr("split=90,10,0"))));
+}
+
 TEST_F(OpenDatasets, HoldingOutTextDoesNotAffectTokenFiles) {
   std::vector<Tokens> sequences(200, Tokens(30, 7));
   use(sequences);

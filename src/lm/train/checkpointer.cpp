@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
 #include <utility>
 
 #include "base/error.h"
@@ -331,7 +332,10 @@ void Checkpointer::log_changes(bool over) {
 void Checkpointer::log_newer_base(const TrainerState& state) {
   progress_.base = state.base;
   if (progress_.base.empty() || !plan_.c.load || !Env::posix().status(*plan_.c.load)) return;
-  const Path now = loaded_folder(*plan_.c.load).filename(), then = Path(progress_.base).filename();
+  const Path folder = loaded_folder(*plan_.c.load), base = progress_.base;
+  using std::filesystem::weakly_canonical;
+  if (weakly_canonical(folder.parent_path()) != weakly_canonical(base.parent_path())) return;
+  const Path now = folder.filename(), then = base.filename();
   if (now == then || !now.string().starts_with("iter_") || !then.string().starts_with("iter_")) return;
   progress_.rule_changes.push_back(fmt::format("load changed from {} to {}", then.string(), now.string()));
   plan_.log.warning(

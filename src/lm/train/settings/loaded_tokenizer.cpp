@@ -177,7 +177,9 @@ std::string describe_tokenizer(const config::Experiment& experiment, const Token
   const config::TrainerConfig& c = experiment.trainer;
   const bool built_in = tokenizer.name() == "ByteTokenizer" || tokenizer.name() == "NullTokenizer";
   std::string line = fmt::format("tokenizer: {}", tokenizer.name());
-  if (!built_in) {
+  if (const std::optional<Path> kept = kept_tokenizer(experiment)) {
+    line += " of " + kept->string();
+  } else if (!built_in) {
     if (const auto& file = c.vocab_file ? c.vocab_file : c.tokenizer_model ? c.tokenizer_model : c.load)
       line += " of " + *file;
   }

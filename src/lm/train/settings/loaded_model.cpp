@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "config/stages.h"
 #include "config/trainer_config.h"
 #include "lm/model/model_fields.h"
 #include "lm/model/stated_adapters.h"
@@ -44,7 +45,9 @@ class Reconciliation {
   void shape(std::string_view key, const T& ours, const T& theirs) {
     if (ours == theirs || layer_of(key) <= Layer::kDerived) return;
     throw experiment_.error_for(key, difference({key}, ours, theirs),
-                                "choose the model preset of these weights");
+                                "the architecture comes from these weights: remove the model preset and the "
+                                "model's settings from the experiment (on the command line, leave out "
+                                "--config), or repeat the model's settings");
   }
 
   // Compares a setting that must have the value with which the weights were trained.
@@ -245,6 +248,34 @@ void reconcile_mtp(Reconciliation& r, const MtpConfig& ours, MtpConfig& theirs) 
   theirs.training = ours.training;
 }
 
+// Throws if the loaded weights have adapters that the experiment does not train.
+void refuse_other_adapters(const config::Experiment& experiment, const LoraConfig& ours,
+                           const LoraConfig& loaded, const std::string& where) {
+  LoraConfig adapters = loaded;
+  adapters.training = ours.training;
+  if (adapters && adapters != ours) {
+    const std::string what =
+        ours ? fmt::format("{} has LoRA adapters that differ from the lora settings", where)
+             : fmt::format("{} has LoRA adapters, but lora is not enabled", where);
+    using config::Material;
+    const Material material = config::stage_of(experiment.trainer).material;
+    const std::string overrides = adapter_overrides(adapters, ours);
+    // An objective with a reference model compares with the weights without adapters.
+    const std::string hint =
+        material == Material::kPreferences || material == Material::kPrompts
+            ? fmt::format(
+                  "merge them into the weights first (primus model export), so that a reference model "
+                  "has them, too; or, to train them further and compare with the model without them, "
+                  "set {}",
+                  overrides)
+            : fmt::format(
+                  "to train these adapters further, set {}; or merge them into the weights first: "
+                  "primus model export",
+                  overrides);
+    throw ours ? experiment.error_for("lora", what, hint) : invalid(what, hint);
+  }
+}
+
 }  // namespace
 
 LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const ModelConfig& ours,
@@ -285,17 +316,7 @@ LoadedModel reconcile_with_loaded(const config::Experiment& experiment, const Mo
     r.note("init_method_std has no effect: the weights are loaded");
   }
   r.fixed("untie_embeddings_and_output_weights", !ours.tied_embeddings, !loaded.tied_embeddings);
-  LoraConfig adapters = loaded.lora;
-  adapters.training = ours.lora.training;
-  if (adapters && adapters != ours.lora) {
-    const std::string what =
-        ours.lora ? fmt::format("{} has LoRA adapters that differ from the lora settings", where)
-                  : fmt::format("{} has LoRA adapters, but lora is not enabled", where);
-    const std::string hint = fmt::format(
-        "to train these adapters further, set {}; or merge them into the weights first: primus model export",
-        adapter_overrides(adapters, ours.lora));
-    throw ours.lora ? experiment.error_for("lora", what, hint) : invalid(what, hint);
-  }
+  refuse_other_adapters(experiment, ours.lora, loaded.lora, where);
   LoadedModel result{.config = loaded, .notes = {}};
   result.config.lora = ours.lora;
   result.config.moe.training = ours.moe.training;

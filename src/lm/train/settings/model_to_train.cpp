@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <optional>
 #include <string>
@@ -75,6 +76,18 @@ Error nothing_to_load(const config::Experiment& e) {
                     load),
         "name the Hugging Face folder that it was made from, or convert it to one");
   }
+  if (Env::posix().status(Path(load) / "adapter_config.json")) {
+    std::string base = "BASE";
+    try {
+      base = find_model_folder(load).path.string();
+    } catch (const Error&) {
+      // The file that names the base model is unusable; the hint then has a placeholder.
+    }
+    return e.error_for("load", fmt::format("'{}' holds LoRA adapters and no model", load),
+                       fmt::format("to train these adapters further, set load={} lora.adapters={}; "
+                                   "'primus model import {} MODEL' merges them into a copy of the model",
+                                   base, load, load));
+  }
   return e.error_for(
       "load", "found neither a model nor a checkpoint in " + load,
       "a model folder has config.json and *.safetensors; a checkpoint has manifest.json; the folder of a run "
@@ -113,6 +126,42 @@ std::shared_ptr<const config::Source> read_loaded_config(const config::Experimen
     }
   }
   return std::make_shared<config::Source>(config::Source{.name = file.string(), .text = read_file(file)});
+}
+
+// Throws if the experiment or its preset gives the model other sizes than the loaded weights have.
+void refuse_other_shape(const config::Experiment& e, const ModelConfig& loaded) {
+  struct Size {
+    std::string_view key;
+    std::int64_t ours, theirs;
+  };
+  const config::TrainerConfig& c = e.trainer;
+  const std::array<Size, 3> sizes = {{{"num_layers", c.num_layers, loaded.layers},
+                                      {"hidden_size", c.hidden_size, loaded.hidden},
+                                      {"num_attention_heads", c.num_attention_heads, loaded.heads}}};
+  for (const Size& size : sizes) {
+    if (size.ours == size.theirs || e.provenance_of(size.key).layer <= config::Layer::kDerived) continue;
+    throw e.error_for(
+        size.key,
+        fmt::format("the experiment's model has another shape than '{}': {} is {} here and {} in "
+                    "the weights",
+                    *c.load, size.key, size.ours, size.theirs),
+        "the architecture comes from the weights: remove the model preset and the model's "
+        "settings (on the command line, leave out --config), or repeat the model's settings");
+  }
+}
+
+// Adds a note if a preset's vocabulary is much larger than that of the tokenizer.
+void note_unused_vocabulary(const config::Experiment& e, std::int64_t tokens,
+                            std::vector<std::string>& notes) {
+  constexpr double kMost = 0.25, kPercent = 100;
+  const std::optional<std::int64_t> rows = e.trainer->vocab_size;
+  if (!rows || e.provenance_of("vocab_size").layer >= config::Layer::kOverrides) return;
+  const double unused = 1 - static_cast<double>(tokens) / static_cast<double>(*rows);
+  if (unused <= kMost) return;
+  notes.push_back(
+      fmt::format("vocab_size is {}, but the tokenizer has {} tokens: {:.0f} % of the embedding's rows are "
+                  "never used (vocab_size=null takes the tokenizer's size)",
+                  *rows, tokens, kPercent * unused));
 }
 
 // Sets the special tokens of the model to those of the tokenizer.
@@ -257,6 +306,7 @@ ModelConfig model_of(const config::Experiment& e, const FamilyRegistry& families
         fmt::format("vocab_size is {}, but the tokenizer has {} tokens", *size, tokenizer->vocab_size()),
         "omit vocab_size, or set the tokenizer that it belongs to");
   }
+  if (tokenizer && notes && !e.trainer->load) note_unused_vocabulary(e, tokenizer->vocab_size(), *notes);
   const std::optional<std::int64_t> vocab =
       tokenizer ? std::optional<std::int64_t>(tokenizer->vocab_size()) : std::nullopt;
   const std::optional<ModelConfig> loaded = loaded_model(e, families, notes);
@@ -270,8 +320,17 @@ ModelConfig model_of(const config::Experiment& e, const FamilyRegistry& families
   // The architecture comes from the folder of the weights; the experiment must not contradict it.
   config::Experiment filled = e;
   if (loaded) fill_model_settings(filled, *loaded);
-  ModelConfig model =
-      model_config_of(filled, loaded && !vocab ? std::optional(loaded->vocab) : vocab, families);
+  const auto read_model = [&] {
+    try {
+      return model_config_of(filled, loaded && !vocab ? std::optional(loaded->vocab) : vocab, families);
+    } catch (const Error&) {
+      // Settings of the experiment and of the weights may exclude each other only because their shapes
+      // differ.
+      if (loaded) refuse_other_shape(e, *loaded);
+      throw;
+    }
+  };
+  ModelConfig model = read_model();
   if (tokenizer) {
     model.bos_id = tokenizer->special_ids().bos;
     if (const auto eos = tokenizer->special_ids().eos) model.eos_ids = {*eos};

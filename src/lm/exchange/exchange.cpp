@@ -226,6 +226,52 @@ std::optional<PublishedTensor> master_of(const std::optional<CheckpointReader>& 
                          }};
 }
 
+// Returns the folder of a companion. A PEFT folder with a tokenizer has all of the tokenizer's files.
+const Path& folder_of(std::string_view companion, const ModelFolder& from) {
+  return folder_with(from, companion == "generation_config.json" ? companion.data() : "tokenizer.json");
+}
+
+// Throws if a companion is broken. Notes the companions that cannot be checked.
+void check_companions(const ModelFolder& from, ExchangeReport& report) {
+  for (const std::string_view name : kCompanions) {
+    const Path path = folder_of(name, from) / name;
+    if (!is_file(path)) continue;
+    check_companion(path, read_file(path, kCompanionLimit));
+    if (!name.ends_with(".model")) continue;
+    if (std::string note = note_on_tokenizer(path); !note.empty()) report.notes.push_back(std::move(note));
+  }
+}
+
+void copy_templates(const ModelFolder& from, const Path& to, ExchangeReport& report, Env& env) {
+  const Path templates = folder_of(kTemplates, from) / kTemplates;
+  const auto status = env.status(templates);
+  if (!status || status->type != FileStatus::Type::kFolder) return;
+  for (const std::string& name : env.list(templates)) {
+    const Path path = templates / name;
+    if (path.extension() != ".jinja" || !is_file(path)) continue;
+    const std::string text = read_file(path, kCompanionLimit);
+    check_companion(path, text);
+    make_folders(to / kTemplates, env);
+    write_file_atomic(to / kTemplates / name, text, env);
+    report.copied.push_back((Path(kTemplates) / name).string());
+  }
+}
+
+void copy_companions(const ModelFolder& from, const ModelConfig& config, const Path& to,
+                     ExchangeReport& report, Env& env) {
+  for (const std::string_view name : kCompanions) {
+    const Path path = folder_of(name, from) / name;
+    if (!is_file(path)) continue;
+    std::string text = read_file(path, kCompanionLimit);
+    // Adds the stop ids that training used. The files of a published model are copied unchanged.
+    if (name == "generation_config.json" && from.iteration)
+      text = with_stop_ids(text, path.string(), config.eos_ids);
+    write_file_atomic(to / name, text, env);
+    report.copied.emplace_back(name);
+  }
+  copy_templates(from, to, report, env);
+}
+
 class Copy {
  public:
   Copy(const ModelFolder& from, const ExchangeOptions& options, const FamilyRegistry& families, Env& env,
@@ -262,13 +308,7 @@ class Copy {
                        const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
     const SafetensorsLayout layout =
         plan_safetensors(sources_, {.max_shard_bytes = options_.max_shard_bytes});
-    for (const std::string_view name : kCompanions) {
-      const Path path = from_.path / name;
-      if (!is_file(path)) continue;
-      check_companion(path, read_file(path, kCompanionLimit));
-      if (!name.ends_with(".model")) continue;
-      if (std::string note = note_on_tokenizer(path); !note.empty()) report_.notes.push_back(std::move(note));
-    }
+    check_companions(from_, report_);
     const Path target = target_of(to, from_.path, options_.existing, env_);
     const Path replaced = target.string() + ".replaced";
     refuse_existing(replaced, Existing::kRefuse, env_);
@@ -284,16 +324,7 @@ class Copy {
     note_damage();
     write_file_atomic(unfinished.path() / "config.json", write_model_config(config_, most_common_, families),
                       env_);
-    for (const std::string_view name : kCompanions) {
-      if (!is_file(from_.path / name)) continue;
-      std::string text = read_file(from_.path / name, kCompanionLimit);
-      // Adds the stop ids that training used. The files of a published model are copied unchanged.
-      if (name == "generation_config.json" && from_.iteration)
-        text = with_stop_ids(text, (from_.path / name).string(), config_.eos_ids);
-      write_file_atomic(unfinished.path() / name, text, env_);
-      report_.copied.emplace_back(name);
-    }
-    copy_templates(unfinished.path());
+    copy_companions(from_, config_, unfinished.path(), report_, env_);
     if (replaces) env_.rename(target, replaced);
     unfinished.publish();
     remove_tree(replaced, env_);
@@ -303,21 +334,6 @@ class Copy {
   }
 
  private:
-  void copy_templates(const Path& to) {
-    const auto status = env_.status(from_.path / kTemplates);
-    if (!status || status->type != FileStatus::Type::kFolder) return;
-    bool made = false;
-    for (const std::string& name : env_.list(from_.path / kTemplates)) {
-      const Path path = from_.path / kTemplates / name;
-      if (path.extension() != ".jinja" || !is_file(path)) continue;
-      const std::string text = read_file(path, kCompanionLimit);
-      check_companion(path, text);
-      if (!std::exchange(made, true)) make_folders(to / kTemplates, env_);
-      write_file_atomic(to / kTemplates / name, text, env_);
-      report_.copied.push_back((Path(kTemplates) / name).string());
-    }
-  }
-
   void add_all(const engine::ParameterStore& store) {
     std::array<std::int64_t, 3> elements_of{};
     constexpr std::array kTypes = {DType::kF32, DType::kBF16, DType::kF16};
@@ -548,12 +564,14 @@ ExchangeReport write_adapters(const ModelFolder& from, const Path& to, const std
       }
     }
   }
+  check_companions(from, report);
   const SafetensorsLayout layout = plan_safetensors(
       sources, {.stem = "adapter_model", .max_shard_bytes = std::numeric_limits<std::uint64_t>::max()});
   const Path target = new_folder(to, from.path, Env::posix());
   PartialFolder unfinished(target, Env::posix());
   unfinished.clear();
   write_safetensors(unfinished.path(), sources, layout);
+  copy_companions(from, report.config, unfinished.path(), report, Env::posix());
   write_file_atomic(unfinished.path() / "adapter_config.json", settings, Env::posix());
   unfinished.publish();
   report.bytes = layout.bytes;

@@ -213,6 +213,10 @@ ModelFolder find_model_folder(const Path& given) {
   return found;
 }
 
+const Path& folder_with(const ModelFolder& folder, const char* name) {
+  return folder.adapters && is_file(*folder.adapters / name) ? *folder.adapters : folder.path;
+}
+
 SafetensorsFolder open_weights(const ModelFolder& folder) {
   return folder.adapters ? SafetensorsFolder::open_adapted(folder.path, *folder.adapters)
                          : SafetensorsFolder::open(folder.path);
@@ -247,7 +251,8 @@ std::string base_model_of(const ModelFolder& folder) {
 
 // If a model has no tokenizer file, the experiment in its checkpoint names the tokenizer.
 std::unique_ptr<const Tokenizer> load_own_tokenizer(const ModelFolder& folder) {
-  if (is_file(folder.path / "tokenizer.json")) return load_tokenizer({}, folder.path.string());
+  const Path& files = folder_with(folder, "tokenizer.json");
+  if (is_file(files / "tokenizer.json")) return load_tokenizer({}, files.string());
   if (const auto experiment = experiment_of(folder)) {
     if (auto tokenizer = tokenizer_of_run(experiment->trainer)) return tokenizer;
   }
@@ -337,7 +342,7 @@ std::vector<std::int32_t> load_stop_ids(const ModelFolder& folder, const ModelCo
   if (special.eod) add(*special.eod);
   for (const std::int64_t id : config.eos_ids) add(id);
 
-  const Path file = folder.path / kGenerationConfig;
+  const Path file = folder_with(folder, kGenerationConfig) / kGenerationConfig;
   if (!is_file(file)) return ids;
   const auto json = parse_json_object(read_file(file, kConfigLimit), file.string());
   const auto listed = json.find("eos_token_id");
@@ -358,7 +363,7 @@ std::vector<std::int32_t> load_stop_ids(const ModelFolder& folder, const ModelCo
 }
 
 SamplingDefaults load_sampling_defaults(const ModelFolder& folder) {
-  const Path file = folder.path / kGenerationConfig;
+  const Path file = folder_with(folder, kGenerationConfig) / kGenerationConfig;
   if (!is_file(file)) return {};
   return read_sampling_defaults(read_file(file, kConfigLimit), file.string());
 }

@@ -36,6 +36,10 @@ struct ModelFolder {
 // in the `save` folder of its experiment.yaml and accepts the newest checkpoint that this experiment wrote.
 ModelFolder find_model_folder(const Path& given);
 
+// Returns the folder that has the file `name` of the model, such as its tokenizer.json: the PEFT folder if it
+// has this file, or else the folder of the model.
+const Path& folder_with(const ModelFolder& folder, const char* name);
+
 // Opens the folder's weights, with the tensors of its adapters.
 SafetensorsFolder open_weights(const ModelFolder& folder);
 

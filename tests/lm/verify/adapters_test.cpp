@@ -1,4 +1,5 @@
 // Compares adapters of PEFT folders with PEFT itself (tests/golden/peft).
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -86,6 +87,32 @@ TEST(Adapters, FoldersAreWrittenAsTheyWereRead) {
     // PEFT also saves the embedding to which an adapter belongs.
     EXPECT_EQ(old_file.size() - new_file.size(), std::string(name) == "lora_saved_head" ? 1U : 0U);
   }
+}
+
+// The files of a PEFT folder replace those of the base model, and are written again.
+TEST(Adapters, FoldersKeepTheTokenizerAndTheEndTokens) {
+  const test::TemporaryFolder out;
+  const Path peft = out.path() / "peft", written = out.path() / "written", model = out.path() / "model";
+  std::filesystem::copy(kFolder / "dora", peft);
+  const std::string generation = "{\"eos_token_id\": [7]}", jinja = "{{ messages[0]['content'] }}";
+  const std::string words =
+      R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}, "added_tokens": []})";
+  write_file_atomic(peft / "generation_config.json", generation);
+  write_file_atomic(peft / "chat_template.jinja", jinja);
+  write_file_atomic(peft / "tokenizer.json", words);
+  const ModelFolder from{kFolder.parent_path() / "model/policy", {}, peft};
+  write_adapters(from, written, base_model_of(from), builtin_families());
+  const ModelFolder again = find_model_folder(written);
+  copy_model(again, model, {}, builtin_families(), {});
+  for (const Path& folder : {written, model}) {
+    EXPECT_EQ(read_file(folder / "generation_config.json"), generation);
+    EXPECT_EQ(read_file(folder / "chat_template.jinja"), jinja);
+    EXPECT_EQ(read_file(folder / "tokenizer.json"), words);
+  }
+  const auto tokenizer = load_own_tokenizer(again);
+  EXPECT_EQ(tokenizer->chat_template(), jinja);
+  EXPECT_THAT(load_stop_ids(again, load_model_config(again, builtin_families()), *tokenizer, nullptr),
+              testing::Contains(7));
 }
 
 // Without adapters in the loaded folder, DoRA begins as the base model.

@@ -80,10 +80,18 @@ class Chat final : public Command {
       console.note(
           "Type a line and Enter. Ctrl-C stops a reply; /help lists commands; exit, Ctrl-D or Ctrl-C on an "
           "empty line ends.");
+      if (style) {
+        console.note(fmt::format("The format of turns is {}.",
+                                 style->own ? "the model's chat template" : data::name_of(style->format)));
+      }
+    }
+    // The user did not choose plain turns.
+    if (!style && template_.is_auto()) {
       console.note(
-          style ? fmt::format("The format of turns is {}.",
-                              style->own ? "the model's chat template" : data::name_of(style->format))
-                : "Turns are plain text. This model continues the text, and may not have learned to answer.");
+          "Turns are plain text ('User: ...'), because the model has no chat template and records no format. "
+          "A "
+          "model that was only pre-trained continues the text; for a model that was trained to answer, name "
+          "its format with --template.");
     }
     talk(conversation, person, console);
     return 0;

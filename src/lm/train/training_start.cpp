@@ -11,12 +11,15 @@
 #include "base/terminal/terminal.h"
 #include "config/stages.h"
 #include "config/trainer_config.h"
+#include "lm/generate/model_folder.h"
 #include "lm/model/stated_adapters.h"
 #include "lm/train/mlperf_run.h"
 #include "lm/train/run_checks.h"
 #include "lm/train/run_data.h"
 #include "lm/train/settings/loaded_tokenizer.h"
+#include "lm/train/settings/training_settings.h"
 #include "lm/train/step/fp8_state.h"
+#include "lm/train/step/loss_rule.h"
 #include "lm/train/training_run.h"
 #include "turbo/devices/devices.h"
 
@@ -133,6 +136,29 @@ StepMeasurement Trainer::Run::measure() {
   return measured;
 }
 
+namespace {
+
+// Logs which model is the reference model of a run that starts, if its loss compares with one. Warns if this
+// model is not the start of the run.
+void log_reference(const RunPlan& plan, const LossRule& rule) {
+  ModelConfig whole = plan.model;
+  whole.lora = {};
+  if (!plan.ranks.first() || rule.frozen_models(whole).empty()) return;
+  if (!plan.model.lora) return plan.log.info("reference model: the model at the start of the run");
+  const std::optional<Path> adapters = adapters_to_load(plan.e);
+  const bool trained =
+      adapters || (plan.c.load && load_model_config({loaded_folder(*plan.c.load), {}}, plan.families).lora);
+  if (!trained)
+    return plan.log.info("reference model: the model without adapters, which is the start of the run");
+  plan.log.warning(
+      "reference model: the base model without adapters, but the run starts from trained adapters: the loss "
+      "compares with the model before these adapters were trained. To compare with the start of the run, "
+      "merge them first: 'primus model export {} MODEL', then set load=MODEL",
+      adapters ? adapters->string() : *plan.c.load);
+}
+
+}  // namespace
+
 void Trainer::Run::open_session(const StepMeasurement& measured) {
   rank->reserve(measured.memory);
   session = std::make_unique<TrainingSession>(*rank, plan.settings, plan.families);
@@ -145,6 +171,7 @@ void Trainer::Run::open_session(const StepMeasurement& measured) {
   if (LossRule* const rule = session->rule()) {
     plan.objective->connect(*rule, plan.data_request(), plan.datasets);
     rule->load_weights(*session);
+    if (progress.iteration == 0) log_reference(plan, *rule);
   }
   checkpointer->open();
   progress.first_iteration = progress.iteration;

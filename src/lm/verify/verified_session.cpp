@@ -64,7 +64,7 @@ VerifiedSession::VerifiedSession(std::unique_ptr<Device> device, const SessionSe
     trace_ = make_trace();
     plan.persistent += rank_.persistent().high_water() - before;
     TrainingSession measuring(rank_, settings, families);
-    logits_of(measuring);
+    if (!settings_.model.scores) logits_of(measuring);
     const engine::MemoryPlan with_logits = rank_.high_water();
     plan.stash = std::max(plan.stash, with_logits.stash);
     plan.scratch = std::max(plan.scratch, with_logits.scratch);

@@ -36,7 +36,7 @@ class VerifiedSession {
   VerifiedSession(std::unique_ptr<Device> device, const SessionSettings& settings,
                   const FamilyRegistry& families, const SafetensorsFolder& weights, data::Batch batch);
 
-  // Returns the logits, [tokens, vocab].
+  // Returns the logits of a language model, [tokens, vocab].
   std::vector<float> logits();
   // Calls LossRule::before_step, then computes the gradients for the inputs.
   StepResult forward_backward();

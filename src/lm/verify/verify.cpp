@@ -218,6 +218,11 @@ VerifyReport verify_model(const VerifyOptions& options, const FamilyRegistry& fa
   VerifyReport report;
   ModelConfig config =
       read_model_config(read_file(config_path, 16U << 20), config_path.string(), families, &report.notes);
+  if (config.scores) {
+    throw unsupported("a reward model computes a score and no logits",
+                      "'primus model verify-objective' compares reward models")
+        .at(config_path.string());
+  }
   config.moe.training = {};  // references are gradients of only the language model's loss
   const SafetensorsFolder weights = SafetensorsFolder::open(options.model);
   std::ranges::copy(weights.warnings(), std::back_inserter(report.notes));

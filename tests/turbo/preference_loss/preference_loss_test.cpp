@@ -28,9 +28,10 @@ TEST_P(PreferenceLossTest, SumsTheTokensOfEachDocument) {
                          .starts = bench.upload(starts, DType::kI32, {5}),
                          .sums = sums});
   EXPECT_LE(normalised_error(bench.download(sums), expected), 1e-13);
-  Values collisions = rounded(random_values(1000, 2), DType::kF32);
+  Values collisions = random_values(1000, 2);
+  for (double& collision : collisions) collision = std::abs(collision) + 0.125;
+  collisions = rounded(collisions, DType::kF32);
   for (std::size_t t = 0; t < collisions.size(); ++t) {
-    collisions[t] = std::abs(collisions[t]) + 0.125;
     const std::size_t d = t < 3 ? 0 : t < 700 ? 1 : 3;
     expected[d] -= factors[t] * std::log(collisions[t]);
   }

@@ -105,7 +105,7 @@ TEST_F(PreferenceRuns, ARewardModelStartsFromALanguageModelOrFromARewardModel) {
   EXPECT_THAT(read_file(reward / "config.json"), HasSubstr("ForSequenceClassification"));
   run("again", {"stage=reward", pairs(), load(reward), "finetune=true", "train_iters=1"});
   EXPECT_EQ(values("again", "accuracy").front(), 1);
-  EXPECT_NEAR(values("again", "lm_loss").front(), values("reward", "lm_loss").back(), 0.1);
+  EXPECT_LT(values("again", "lm_loss").front(), values("reward", "lm_loss").back());
 
   EXPECT_THAT(refusal("sft", {"stage=dpo", pairs(), load(reward), "finetune=true"}),
               HasSubstr("is a reward model"));

@@ -69,6 +69,10 @@ const CommandEntry* resolve(Words words, std::size_t& used, Console& console) {
     used = 1;
     return entry;
   }
+  if (find_mode(first)) {
+    throw invalid(fmt::format("'{}' is a mode, but a command is expected here", first),
+                  fmt::format("remove '{}': another mode already starts the command", first));
+  }
   if (!is_group(first)) {
     std::vector<std::string_view> known{"help"};
     for (const ModeEntry& mode : modes()) known.push_back(mode.about.name);

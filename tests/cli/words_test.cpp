@@ -49,6 +49,20 @@ TEST(Words, FromOtherProgramsGetAnAnswer) {
   }
 }
 
+TEST(Words, AModeInPlaceOfACommandIsNamed) {
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"direct", "--", "direct", "--", "version"},
+           {"k8s", "--image", "a/b:1", "--", "direct", "--", "direct", "--", "version"}}) {
+    const Said said = run_here(words);
+    EXPECT_EQ(said.exit_code, 2);
+    EXPECT_EQ(said.err,
+              "error: 'direct' is a mode, but a command is expected here\n"
+              "  hint: remove 'direct': another mode already starts the command\n");
+  }
+  EXPECT_THAT(run_here({"k8s", "--image", "a/b:1", "--", "container", "--", "version"}).err,
+              HasSubstr("remove 'container'"));
+}
+
 TEST(Words, CommandsAreFoundWithoutTheirGroup) {
   const auto hint_for = [](const std::string& word) { return run_here({word}).err; };
   EXPECT_THAT(hint_for("pretrain"), HasSubstr("hint: did you mean 'train pretrain'?"));

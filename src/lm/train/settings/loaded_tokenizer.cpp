@@ -132,10 +132,11 @@ config::Experiment with_loaded_tokenizer(const config::Experiment& experiment,
   }
   config::Experiment result = experiment;
   config::TrainerConfig& c = result.trainer;
-  if (given.tokenizer_model || (given.tokenizer_type && !only_kind)) {
+  const std::string& used = own->type.empty() ? own->model : own->type;
+  const std::string replaced = given.tokenizer_model.value_or(given.tokenizer_type.value_or(""));
+  if ((given.tokenizer_model || (given.tokenizer_type && !only_kind)) && used != replaced) {
     notes.push_back(fmt::format("the tokenizer that came with the weights ({}) is used, not a preset's {}",
-                                own->type.empty() ? own->model : own->type,
-                                given.tokenizer_model.value_or(given.tokenizer_type.value_or(""))));
+                                used, replaced));
   }
   for (const std::string_view name : kTokenizerKeys) {
     if (!only_kind || name != "tokenizer_type") result.provenance.erase(std::string(name));

@@ -18,6 +18,7 @@
 #include "config/missing_data.h"
 #include "config/stages.h"
 #include "config/trainer_config.h"
+#include "config/validate_parallel.h"
 #include "config/without_effect.h"
 
 namespace primus::config {
@@ -37,7 +38,6 @@ class Validator {
     initial_weights();
     rates();
     target();
-    stages();
     precision();
     attention();
     rope();
@@ -45,6 +45,7 @@ class Validator {
     recompute();
     data();
     profile();
+    validate_parallel(experiment_, problems_, warnings_);
     warn_of_keys_without_effect(experiment_, warnings_);
   }
 
@@ -163,19 +164,6 @@ class Validator {
            "environment): "
            "the run trains to its end, and its log ends with status aborted");
     }
-  }
-
-  void stages() {
-    const std::int64_t parts = config_.pipeline_model_parallel_size, layers = config_.num_layers;
-    if (experiment_.framework != "native" || parts <= 1 || layers < parts || layers % parts == 0) return;
-    if (config_.pipeline_model_parallel_layout || config_.decoder_first_pipeline_num_layers ||
-        config_.decoder_last_pipeline_num_layers || config_.account_for_embedding_in_pipeline_split ||
-        config_.account_for_loss_in_pipeline_split)
-      return;
-    warn("pipeline_model_parallel_size",
-         fmt::format("{} layers do not divide equally into {} pipeline stages: stages get {} or {} layers "
-                     "(pipeline_model_parallel_layout can set the number of each stage)",
-                     layers, parts, layers / parts + 1, layers / parts));
   }
 
   void fp4() {

@@ -63,6 +63,50 @@ TEST(Validate, GradientsInBf16NeedBf16Training) {
   EXPECT_THAT(e.warnings[0], ::testing::HasSubstr("main_grads_dtype"));
 }
 
+TEST(Validate, ALayoutExcludesOtherNumbersOfBlocks) {
+  const std::vector<std::string> layout{"pipeline_model_parallel_size=2",
+                                        "pipeline_model_parallel_layout=Et*2|t*2L"};
+  EXPECT_EQ(error(layout), "");
+  for (const char* key :
+       {"decoder_first_pipeline_num_layers=1", "decoder_last_pipeline_num_layers=1",
+        "account_for_embedding_in_pipeline_split=true", "account_for_loss_in_pipeline_split=true"}) {
+    std::vector<std::string> arguments = layout;
+    arguments.emplace_back(key);
+    EXPECT_THAT(
+        error(arguments),
+        ::testing::HasSubstr("and pipeline_model_parallel_layout both set the blocks of pipeline stages"))
+        << key;
+  }
+}
+
+TEST(Validate, ContradictionsBetweenShardingKeysAreReported) {
+  expect_error({"use_torch_fsdp2=true", "data_parallel_sharding_strategy=no_shard"},
+               "data_parallel_sharding_strategy", "use_torch_fsdp2 is true, which means");
+  EXPECT_EQ(error({"use_torch_fsdp2=true", "data_parallel_sharding_strategy=optim_grads_params"}), "");
+  EXPECT_EQ(error({"use_torch_fsdp2=false", "data_parallel_sharding_strategy=optim"}), "");
+  const auto warnings = [](const std::string& overrides, const std::vector<std::string>& arguments) {
+    return load_text(experiment_text(overrides), arguments).warnings;
+  };
+  const std::string strategy = "data_parallel_sharding_strategy=optim_grads_params";
+  EXPECT_THAT(warnings("", {"use_distributed_optimizer=false", strategy}),
+              ::testing::ElementsAre(::testing::HasSubstr("use_distributed_optimizer: false has no effect")));
+  // The command line overrides the file.
+  EXPECT_THAT(warnings("      use_distributed_optimizer: false\n", {strategy}), ::testing::IsEmpty());
+}
+
+TEST(Validate, KeysOfShardingNeedSharding) {
+  const auto warnings = [](const std::vector<std::string>& arguments) {
+    return load_text(experiment_text(""), arguments).warnings;
+  };
+  for (const char* key : {"torch_fsdp2_reshard_after_forward=false", "overlap_param_gather=true"}) {
+    EXPECT_THAT(warnings({key, "use_distributed_optimizer=false"}),
+                ::testing::ElementsAre(::testing::HasSubstr("has an effect only with ")))
+        << key;
+    EXPECT_THAT(warnings({key, "data_parallel_sharding_strategy=optim_grads_params"}), ::testing::IsEmpty())
+        << key;
+  }
+}
+
 TEST(Validate, Heads) {
   expect_error({"num_attention_heads=3"}, "num_attention_heads", "hidden_size (64) is not a multiple of");
   EXPECT_EQ(error({"num_attention_heads=3", "kv_channels=16"}), "");
@@ -156,9 +200,7 @@ TEST(Validate, RatesThatHardlyChangeTheWeightsGiveAWarning) {
   const auto warnings = [](const std::vector<std::string>& arguments) {
     return load_text(experiment_text(""), arguments).warnings;
   };
-  const auto about = [](const std::string& text) {
-    return ::testing::Contains(::testing::HasSubstr(text));
-  };
+  const auto about = [](const std::string& text) { return ::testing::Contains(::testing::HasSubstr(text)); };
   EXPECT_THAT(warnings({"lr=1e-9", "train_iters=100000"}), about("too small to change the weights"));
   EXPECT_THAT(warnings({"lr=1e-9", "train_epochs=3", "data_path=[a]", "mock_data=false"}),
               about("too small to change the weights"));

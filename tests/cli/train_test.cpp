@@ -189,6 +189,19 @@ TEST(Train, ADryRunNeedsNoData) {
   EXPECT_TRUE(Env::posix().list(folder.path()).empty());
 }
 
+TEST(Train, APlanNamesTheLimitsThatEndARunEarly) {
+  const TemporaryFolder folder;
+  const auto plan = [&](const std::vector<std::string>& more) {
+    auto words = train(folder.path(), {"train_iters=6", "--dry-run"});
+    words.insert(words.end(), more.begin(), more.end());
+    return run_program(words).out;
+  };
+  EXPECT_THAT(plan({"exit_interval=4"}),
+              HasSubstr("stops after          an iteration that is a multiple of 4 (exit_interval)"));
+  EXPECT_THAT(plan({"exit_duration_in_mins=5"}), HasSubstr("5 minutes (exit_duration_in_mins)"));
+  EXPECT_EQ(plan({"exit_interval=6"}).find("stops after"), std::string::npos);
+}
+
 TEST(Train, ExportsTheResolvedExperiment) {
   const TemporaryFolder folder;
   auto words = train(folder.path(), {"lr=0.00123", "--dry-run"});

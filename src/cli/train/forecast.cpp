@@ -62,6 +62,24 @@ bool steps_are_unknown(const TrainingForecast& f) {
   return f.steps == 0 && f.experiment.trainer->train_epochs.has_value();
 }
 
+// Returns the limits that end a process before its run has made all steps, as text.
+std::vector<std::string> early_stops(const TrainingForecast& f) {
+  const config::TrainerConfig& c = f.experiment.trainer;
+  std::vector<std::string> stops;
+  const auto interval = c.exit_interval;
+  if (interval && (*interval < f.steps || steps_are_unknown(f))) {
+    stops.push_back(
+        fmt::format("an iteration that is a multiple of {} (exit_interval); the command can be "
+                    "repeated to continue",
+                    *interval));
+  }
+  if (c.exit_duration_in_mins) {
+    stops.push_back(fmt::format("{} minutes (exit_duration_in_mins); the command can be repeated to continue",
+                                *c.exit_duration_in_mins));
+  }
+  return stops;
+}
+
 bool generates_answers(const TrainingForecast& f) {
   return config::stage_of(f.experiment.trainer).material == config::Material::kPrompts;
 }
@@ -329,6 +347,7 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
                           : f.world > 1    ? "at most "
                                            : "about ",
                           f.steps, f.tokens_per_step));
+  for (const std::string& stop : early_stops(f)) line("  stops after", stop);
   if (generates_answers(f)) {
     line("answers per step",
          fmt::format("{}: {} to each of {} prompts, of up to {} tokens; {} on a rank", c.global_batch_size,

@@ -74,6 +74,21 @@ TEST_F(PlanHardware, ReportsWhetherTheRunFitsThatGpu) {
   EXPECT_EQ(forecast.at("experiment").at("trainer").at("use_distributed_optimizer"), true);
 }
 
+TEST_F(PlanHardware, RefusesAnotherDeviceOnTheCommandLine) {
+  const std::string experiment = file("x", "      num_layers: 1\n      seq_length: 64\n      device: cuda\n");
+  for (const auto& [name, device] : {std::pair("mi300x", "cuda:3"), std::pair("cpu", "cuda")}) {
+    const ProgramResult refused = plan(experiment, {"--hardware", name, std::string("device=") + device});
+    EXPECT_EQ(refused.exit_code, 2) << refused.out;
+    EXPECT_THAT(refused.err, AllOf(HasSubstr(std::string("--hardware ") + name + " plans for device "),
+                                   HasSubstr(std::string("but device is ") + device)));
+  }
+  for (const char* device : {"hip", "hip:1", "auto"}) {
+    const ProgramResult agrees = plan(experiment, {"--hardware", "mi300x", std::string("device=") + device});
+    EXPECT_NE(agrees.exit_code, 2) << agrees.err;
+  }
+  EXPECT_THAT(plan(experiment, {"--hardware", "mi300x"}).err, HasSubstr("device: cuda ("));
+}
+
 TEST_F(PlanHardware, ReadsYourOwnProfiles) {
   const std::string experiment = file("x", "      num_layers: 1\n      seq_length: 64\n");
   const std::string own = (folder_.path() / "own.yaml").string();

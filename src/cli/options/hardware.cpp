@@ -26,6 +26,22 @@ void plan_for(config::Experiment& experiment, config::Hardware hardware) {
   experiment.hardware = std::make_shared<const config::Hardware>(std::move(hardware));
 }
 
+// Refuses a device of the command line that contradicts --hardware, and notes such a device of a file.
+void compare_device(const config::Experiment& experiment, const std::string& name,
+                    const config::Hardware& hardware, const Console& console) {
+  const auto& device = experiment.trainer->device;
+  const config::Layer layer = experiment.provenance_of("device").layer;
+  const std::string kind = device.substr(0, device.find(':'));
+  if (layer < config::Layer::kOverrides || kind == "auto" || kind == hardware.device) return;
+  if (layer == config::Layer::kCommandLine) {
+    throw invalid(
+        fmt::format("--hardware {} plans for device {}, but device is {}", name, hardware.device, device),
+        "remove --hardware or device");
+  }
+  console.note(fmt::format("note: --hardware {} plans for device {}; device: {} ({}) is not used", name,
+                           hardware.device, device, experiment.provenance_of("device").describe()));
+}
+
 }  // namespace
 
 std::vector<config::Hardware> known_hardware() {
@@ -48,7 +64,11 @@ void HardwareOption::check() const {
 
 void HardwareOption::apply(config::Experiment& experiment, const std::string& file,
                            const Console& console) const {
-  if (name_) return plan_for(experiment, config::hardware_named(known_hardware(), *name_));
+  if (name_) {
+    config::Hardware hardware = config::hardware_named(known_hardware(), *name_);
+    compare_device(experiment, *name_, hardware, console);
+    return plan_for(experiment, std::move(hardware));
+  }
   const bool here = turbo::choose_device({}).kind != "cpu";
   if (here || experiment.provenance.contains("device")) return;
   const char* const model = std::getenv(kGpuModelVariable);

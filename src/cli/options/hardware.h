@@ -21,7 +21,7 @@ class HardwareOption {
   // Changes `experiment`, read from `file`, into a plan for the device of --hardware. Without --hardware,
   // PRIMUS_GPU_MODEL applies if this machine has no GPU and no device was chosen; a note reports this. If
   // neither is set and the file's folder is named after a product, a note suggests that product. Throws
-  // Error(kInvalid) for an unknown name.
+  // Error(kInvalid) for an unknown name, and for a device on the command line that contradicts --hardware.
   void apply(config::Experiment& experiment, const std::string& file, const Console& console) const;
   // Throws if the name is unknown.
   void check() const;

@@ -54,6 +54,15 @@ std::optional<int> gpu_limit(const ContainerRequest& request) {
   return count > 0 ? std::optional(count) : std::nullopt;
 }
 
+void check_accelerator(const ContainerRequest& request) {
+  const std::vector<GivenOption> options =
+      merged(container_options(), request.settings.options, request.given);
+  const GivenOption* const gpus = find_given(options, "gpus");
+  if (request.settings.accelerator != "none" || !gpus || gpus->value == "0") return;
+  throw invalid(fmt::format("--accelerator is none, but {} gives the container GPUs", written(*gpus)),
+                "remove one of them");
+}
+
 // Limits the ranks of a node to the GPUs of the container. Throws Error(kInvalid) if the user has set more
 // ranks.
 void limit_ranks(int gpus, bool is_set, std::optional<int>& ranks) {
@@ -87,6 +96,7 @@ Surroundings with_given(const ContainerRequest& request, const Surroundings& sur
 }  // namespace
 
 ContainerPlan plan_container(const ContainerRequest& request, const Surroundings& surroundings) {
+  check_accelerator(request);
   std::map<std::string, std::string> given;
   const Surroundings inside = with_given(request, surroundings, given);
   std::vector<std::string> found;
@@ -165,6 +175,7 @@ ContainerPlan plan_container(const ContainerRequest& request, const Surroundings
 ContainerPlan plan_container_elsewhere(const ContainerRequest& request, const ElsewhereNodes& job,
                                        const Surroundings& surroundings) {
   if (job.tasks) throw several_tasks();
+  check_accelerator(request);
   // The plan treats the container's variables as variables of this process.
   std::map<std::string, std::string> given;
   with_given(request, surroundings, given);

@@ -93,6 +93,27 @@ TEST(ContainerPlan, NvidiaGpus) {
   EXPECT_THAT(host.line(request), Not(HasSubstr(" --nv ")));
 }
 
+TEST(ContainerPlan, RefusesGpusWithoutAnAccelerator) {
+  Host host;
+  ContainerRequest request = host.request();
+  request.settings.runtime = "podman";
+  request.settings.accelerator = "none";
+  EXPECT_THAT(host.line(request), Not(HasSubstr("gpu")));
+  request.given.push_back({"gpus", "2"});
+  for (const bool here : {true, false}) {
+    try {
+      here ? plan_container(request, host.surroundings())
+           : plan_container_elsewhere(request, {.nodes = 1}, host.surroundings());
+      FAIL() << "no error";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("--accelerator is none, but --gpus=2 gives the container GPUs"));
+    }
+  }
+  request.settings.runtime = "docker";
+  request.given.back().value = "0";
+  EXPECT_NO_THROW(plan_container(request, host.surroundings()));
+}
+
 TEST(ContainerPlan, AmdGpus) {
   Host host;
   host.amd_gpus(8);

@@ -221,20 +221,28 @@ bool read_option(ForeignTable table, std::string_view tool, const Member& member
   return true;
 }
 
-// Renames options to their long names, so that a file's "N: 4" replaces an earlier file's "nodes: 1".
-void use_long_names(Value* section, ForeignTable table) {
-  if (!section || !section->is_map()) return;
-  for (Member& member : section->members) {
-    const ForeignOption* const option = member.key.size() == 1 ? find_option(table, member.key) : nullptr;
-    if (option) member.key = option->name;
-  }
-}
-
 Value* find_mutable(Value& map, std::string_view key) {
   for (Member& member : map.members) {
     if (member.key == key) return &member.value;
   }
   return nullptr;
+}
+
+// Renames options to their long names, so that a file's "N: 4" replaces an earlier file's "nodes: 1". Refuses
+// a file that has both names.
+void use_long_names(Value* section, ForeignTable table) {
+  if (!section || !section->is_map()) return;
+  for (Member& member : section->members) {
+    const ForeignOption* const option = member.key.size() == 1 ? find_option(table, member.key) : nullptr;
+    if (!option) continue;
+    if (const Value* const other = find_mutable(*section, option->name)) {
+      throw config::error_at(member.origin,
+                             fmt::format("'{}' and '{}' ({}) are the same option", member.key, option->name,
+                                         other->origin.describe()),
+                             "remove one of them");
+    }
+    member.key = option->name;
+  }
 }
 
 // Returns the functions that read each setting of a file's section `direct`. `d` must outlive the handlers.

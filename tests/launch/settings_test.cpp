@@ -124,6 +124,12 @@ TEST(Settings, MistakesAreReportedWithTheirLocation) {
   }
 }
 
+TEST(Settings, AFileNamesAnOptionOnce) {
+  Files files;
+  EXPECT_THAT(files.error("slurm: {nodes: 4, N: 3}\n"), HasSubstr("'N' and 'nodes' ("));
+  EXPECT_THAT(files.error("slurm: {N: 3, nodes: 4}\n"), HasSubstr("are the same option"));
+}
+
 TEST(Settings, PathsAreRelativeToTheirFile) {
   Files files;
   files.file("sub/mine.yaml", "direct: {patch: [a.sh, /abs/b.sh], hooks: [h], env: [\"T=${WHO:me}\"]}\n");

@@ -56,16 +56,16 @@ std::optional<int> count_of(std::string_view text) {
   return error == std::errc() && end == last.data() + last.size() ? std::optional(value) : std::nullopt;
 }
 
-// Returns the number of GPUs per node that --gpus-per-node or --gres requests; nullopt if neither states it.
-std::optional<int> gpus_of(const std::vector<GivenOption>& options) {
-  const GivenOption* const per_node = find_given(options, "gpus-per-node");
-  const GivenOption* const given = per_node ? per_node : find_given(options, "gres");
+// Returns the number of GPUs per node that --gpus-per-node or --gres (`option`) requests; nullopt if the
+// option does not state it.
+std::optional<int> gpus_of(const std::vector<GivenOption>& options, std::string_view option) {
+  const GivenOption* const given = find_given(options, option);
   if (!given || !given->value) return std::nullopt;
   int sum = 0;
   for (std::string_view rest = *given->value; !rest.empty();) {
     std::string_view part = rest.substr(0, rest.find(','));
     rest.remove_prefix(std::min(part.size() + 1, rest.size()));
-    if (!per_node) {
+    if (option == "gres") {
       if (part.starts_with("gres:") || part.starts_with("gres/")) part.remove_prefix(5);
       const std::string_view name = part.substr(0, part.find(':'));
       if (name != "gpu") continue;
@@ -81,13 +81,20 @@ std::optional<int> gpus_of(const std::vector<GivenOption>& options) {
 // Returns the number of GPUs that the option requests in total or per task, summed over its types.
 std::optional<int> gpus_in(const std::vector<GivenOption>& options, std::string_view name) {
   const GivenOption* const given = find_given(options, name);
-  return given ? gpus_of({{"gpus-per-node", given->value}}) : std::nullopt;
+  return given ? gpus_of({{"gpus-per-node", given->value}}, "gpus-per-node") : std::nullopt;
 }
 
 // Returns the number of GPUs per node that the options request; nullopt if they do not state it. If several
 // options state it, returns the smallest number. `tasks`: tasks per node.
 std::optional<int> gpus_per_node(const std::vector<GivenOption>& options, int nodes, int tasks) {
-  std::optional<int> gpus = gpus_of(options);
+  const auto per_node = gpus_of(options, "gpus-per-node"), of_gres = gpus_of(options, "gres");
+  if (per_node && of_gres && *per_node != *of_gres) {
+    throw invalid(
+        fmt::format("{} and {} request different numbers of GPUs per node",
+                    written(*find_given(options, "gpus-per-node")), written(*find_given(options, "gres"))),
+        "remove one of them");
+  }
+  std::optional<int> gpus = per_node ? per_node : of_gres;
   const auto limit = [&](int count) { gpus = gpus ? std::min(*gpus, count) : count; };
   if (const auto per_task = gpus_in(options, "gpus-per-task")) limit(*per_task * tasks);
   if (const auto total = gpus_in(options, "gpus"); total && nodes > 0) {
@@ -113,6 +120,11 @@ int tasks_of(const std::vector<GivenOption>& options, int nodes, bool has_ranks)
   if (has_ranks && *tasks % nodes != 0) {
     throw invalid(fmt::format("--ntasks={} cannot be shared equally by {} nodes", *tasks, nodes),
                   "set --ntasks to a multiple of the number of nodes, or remove it");
+  }
+  if (find_given(options, "ntasks-per-node") && *tasks > nodes * per_node) {
+    throw invalid(fmt::format("--ntasks={} is more than {} node{} with --ntasks-per-node={} can start",
+                              *tasks, nodes, nodes == 1 ? "" : "s", per_node),
+                  "remove one of these options");
   }
   return (*tasks + nodes - 1) / nodes;
 }
@@ -215,6 +227,45 @@ void require_export(const std::vector<GivenOption>& options) {
   }
 }
 
+// Refuses --requeue next to --no-requeue. An option of the command line overrides one of the settings.
+void settle_requeue(const SlurmRequest& request, std::vector<GivenOption>& options) {
+  if (!find_given(options, "requeue") || !find_given(options, "no-requeue")) return;
+  const bool yes = find_given(request.given, "requeue"), no = find_given(request.given, "no-requeue");
+  if (yes == no) throw invalid("--requeue and --no-requeue contradict each other", "remove one of them");
+  std::erase_if(options,
+                [&](const GivenOption& option) { return option.name == (yes ? "no-requeue" : "requeue"); });
+}
+
+// Notes values that have another effect than a reader may expect.
+void note_values(const SlurmSettings& settings, const SlurmRequest& request,
+                 const std::vector<GivenOption>& options, int nodes, const Surroundings& surroundings,
+                 std::vector<std::string>& notes) {
+  const auto shell = surroundings.setting("NNODES");
+  if (shell && nodes > 0 && *shell != std::to_string(nodes)) {
+    notes.push_back(
+        fmt::format("NNODES={} of the environment is not used: the job has {} node{} (-N sets "
+                    "their number)",
+                    *shell, nodes, nodes == 1 ? "" : "s"));
+  }
+  if (settings.ranks_per_node && !is_given(options, {"gpus-per-node", "gres", "gpus", "gpus-per-task",
+                                                     "gpus-per-socket", "tres-per-task"})) {
+    notes.emplace_back(
+        "gpus_per_node in the section slurm of the settings is the number of ranks, and requests no GPUs: "
+        "write gpus-per-node, or --gpus-per-node, to request them");
+  }
+  const GivenOption* const signal = find_given(options, "signal");
+  if (!request.batch || !request.has_ranks || !signal) return;
+  const std::string text = signal->value.value_or("");
+  const std::size_t colon = text.find(':');
+  if (colon == std::string::npos || text.substr(0, colon).find('B') == std::string::npos) return;
+  const std::string name = text.substr(colon + 1, text.find('@') - colon - 1);
+  if (name == "USR1" || name == "SIGUSR1" || name == "10") return;
+  notes.push_back(
+      fmt::format("--signal={}: the batch script does not pass {} on to the ranks, so they do not "
+                  "save before the time limit; B:USR1@SECONDS makes them save",
+                  text, name));
+}
+
 void note_array(const std::vector<GivenOption>& options, bool has_ranks, std::vector<std::string>& notes) {
   const GivenOption* const array = find_given(options, "array");
   if (!array) return;
@@ -239,6 +290,7 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
   }
   std::vector<GivenOption> options = merged(slurm_options(), settings.options, request.given);
   refuse_other_commands(options);
+  settle_requeue(request, options);
 
   SlurmPlan plan;
   std::vector<GivenOption> step_options;
@@ -251,8 +303,11 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
   const bool tasks_are_given = is_given(
       options, {"ntasks", "ntasks-per-node", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-socket"});
   const auto own_ranks = surroundings.setting("GPUS_PER_NODE");
-  const int tasks = tasks_of(options, plan.nodes.nodes, request.has_ranks);
+  int tasks = tasks_of(options, plan.nodes.nodes, request.has_ranks);
   plan.nodes.gpus = gpus_per_node(options, plan.nodes.nodes, tasks);
+  const auto per_gpu = number_of(options, "ntasks-per-gpu");
+  if (per_gpu && plan.nodes.gpus && !is_given(options, {"ntasks", "ntasks-per-node"}))
+    tasks = *per_gpu * *plan.nodes.gpus;
   if (tasks > 1) {
     plan.nodes.tasks = tasks;
   } else {
@@ -290,6 +345,7 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
     plan.step.notes.push_back(
         fmt::format("'{}' is not installed here: the plan is for a machine of the cluster", tool));
   }
+  note_values(settings, request, options, plan.nodes.nodes, surroundings, plan.step.notes);
   note_array(options, request.has_ranks, plan.step.notes);
   if (request.batch) {
     std::vector<std::string> srun = words_of("srun", step_options);

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "surroundings.h"
 
@@ -10,7 +12,8 @@ namespace primus::launch {
 namespace {
 
 SlurmPlan plan_with(const std::vector<GivenOption>& given, bool batch = false,
-                    const std::map<std::string, std::string>& variables = {}, bool has_ranks = true) {
+                    const std::map<std::string, std::string>& variables = {}, bool has_ranks = true,
+                    const SlurmSettings& settings = {}) {
   test::Machine machine;
   machine.variables = variables;
   machine.file("bin/srun", "#!/bin/sh\n");
@@ -18,7 +21,7 @@ SlurmPlan plan_with(const std::vector<GivenOption>& given, bool batch = false,
   for (const char* tool : {"bin/srun", "bin/sbatch"})
     std::filesystem::permissions(machine.folder.path() / tool, std::filesystem::perms::owner_all);
   machine.variables["PATH"] = (machine.folder.path() / "bin").string();
-  return plan_slurm({},
+  return plan_slurm(settings,
                     {.batch = batch,
                      .given = given,
                      .inner = {"direct", "--", "train"},
@@ -97,6 +100,64 @@ TEST(SlurmPlan, SaysWhatAnArrayDoes) {
   EXPECT_NE(notes[0].find("--array=0-3: each element is a job of its own"), std::string::npos) << notes[0];
   EXPECT_NE(notes[1].find("different runs"), std::string::npos) << notes[1];
   EXPECT_TRUE(plan_with({}, true).step.notes.empty());
+}
+
+// Expects that the options are refused with an error that contains `text`.
+void expect_refusal(const std::vector<GivenOption>& given, const std::string& text,
+                    const SlurmSettings& settings = {}) {
+  try {
+    plan_with(given, true, {}, true, settings);
+    ADD_FAILURE() << "no error: " << text;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 2);
+    EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+  }
+}
+
+TEST(SlurmPlan, RefusesOptionsThatContradictEachOther) {
+  expect_refusal({{"gres", "gpu:8"}, {"gpus-per-node", "4"}},
+                 "--gpus-per-node=4 and --gres=gpu:8 request different numbers of GPUs");
+  EXPECT_EQ(gpus_with({{"gres", "gpu:8,nic:2"}, {"gpus-per-node", "8"}}), 8);
+  expect_refusal({{"nodes", "2"}, {"ntasks", "16"}, {"ntasks-per-node", "4"}},
+                 "--ntasks=16 is more than 2 nodes with --ntasks-per-node=4 can start");
+  expect_refusal({{"requeue"}, {"no-requeue"}}, "--requeue and --no-requeue contradict each other");
+  // The command line overrides the settings.
+  const SlurmSettings requeue{.options = {{"requeue"}}};
+  const std::vector<std::string> words = plan_with({{"no-requeue"}}, true, {}, true, requeue).step.argv;
+  EXPECT_EQ(std::count(words.begin(), words.end(), "--requeue"), 0);
+  EXPECT_EQ(std::count(words.begin(), words.end(), "--no-requeue"), 1);
+}
+
+TEST(SlurmPlan, NotesValuesWithoutTheExpectedEffect) {
+  const auto notes_with = [](const std::vector<GivenOption>& given, bool batch, const std::string& nodes,
+                             const SlurmSettings& settings = {}) {
+    std::string text;
+    const std::map<std::string, std::string> variables{{"NNODES", nodes}};
+    for (const std::string& note : plan_with(given, batch, variables, true, settings).step.notes)
+      text += note + "\n";
+    return text;
+  };
+  EXPECT_EQ(notes_with({{"nodes", "2"}}, false, "4"),
+            "NNODES=4 of the environment is not used: the job has 2 nodes (-N sets their number)\n");
+  EXPECT_EQ(notes_with({{"nodes", "2"}}, false, "2"), "");
+  EXPECT_EQ(notes_with({{"nodes", "2-4"}}, false, "4"), "") << "only Slurm decides the number";
+  const SlurmSettings eight{.ranks_per_node = 8};
+  EXPECT_EQ(
+      notes_with({}, false, "1", eight),
+      "gpus_per_node in the section slurm of the settings is the number of ranks, and requests no GPUs: "
+      "write gpus-per-node, or --gpus-per-node, to request them\n");
+  EXPECT_EQ(notes_with({{"gres", "gpu:8"}}, false, "1", eight), "");
+  EXPECT_EQ(
+      notes_with({{"signal", "B:TERM@30"}}, true, "1"),
+      "--signal=B:TERM@30: the batch script does not pass TERM on to the ranks, so they do not save before "
+      "the time limit; B:USR1@SECONDS makes them save\n");
+  for (const char* signal : {"B:USR1@30", "B:10@30", "TERM@30"})
+    EXPECT_EQ(notes_with({{"signal", signal}}, true, "1"), "") << signal;
+}
+
+TEST(SlurmPlan, TasksOfGpusAreRanks) {
+  EXPECT_EQ(plan_with({{"nodes", "2"}, {"gpus-per-node", "8"}, {"ntasks-per-gpu", "1"}}).nodes.tasks, 8);
+  EXPECT_EQ(plan_with({{"nodes", "2"}, {"gpus", "8"}, {"ntasks-per-gpu", "2"}}).nodes.tasks, 8);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 
@@ -30,6 +31,18 @@ Assignment parse_assignment(std::string_view text, std::string_view option) {
                   "a name has letters, digits and '_', and does not begin with a digit");
   }
   return {std::string(name), std::string(text.substr(equals + 1))};
+}
+
+void refuse_repeated(const std::vector<std::string>& assignments, std::string_view option) {
+  std::map<std::string, std::string> seen;
+  for (const std::string& text : assignments) {
+    if (text.find('=') == std::string::npos) continue;
+    Assignment assignment = parse_assignment(text, option);
+    const auto [earlier, is_new] = seen.emplace(assignment.name, assignment.value);
+    if (is_new || earlier->second == assignment.value) continue;
+    throw invalid(fmt::format("{} sets {} twice, to different values", option, assignment.name),
+                  "keep one of them");
+  }
 }
 
 }  // namespace primus::launch

@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace primus::launch {
 
@@ -12,6 +13,10 @@ struct Assignment {
   std::string name, value;
 };
 Assignment parse_assignment(std::string_view text, std::string_view option);
+
+// Throws Error(kInvalid) if `assignments`, the values of an option, set a variable to different values. The
+// message does not contain the values, which may be secrets. Ignores texts without '='.
+void refuse_repeated(const std::vector<std::string>& assignments, std::string_view option);
 
 // Returns whether a shell could set a variable of this name: [A-Za-z_][A-Za-z0-9_]*.
 bool is_variable_name(std::string_view name);

@@ -199,6 +199,18 @@ void check_job(const DirectSettings& settings, const DirectCommand& command, int
     command.check_job(nodes, ranks, given);
 }
 
+// Refuses a command whose own option starts several ranks if the launcher must start a single process.
+void refuse_ranks_of_single(const DirectCommand& command, const Shape& shape, bool single) {
+  if (!single || shape.script || !command.has_ranks) return;
+  const auto ranks = place_option(command.words, "--nproc");
+  if (!ranks || *ranks == "1") return;
+  throw invalid(
+      fmt::format("the launcher starts a single process (--single, run_mode or RUN_MODE), but --nproc "
+                  "is {}",
+                  *ranks),
+      "remove one of them");
+}
+
 // Checks a command of Primus on the node that runs it.
 void check_on_node(const DirectSettings& settings, const DirectCommand& command, bool has_ranks,
                    const NodePlace& place, const Variables& given) {
@@ -391,6 +403,7 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
     settings.numa = Numa::kOn;
   const bool single = is_single(settings, command, surroundings);
   const Shape shape = shape_of(settings, command, single);
+  refuse_ranks_of_single(command, shape, single);
   NodePlace place = find_node(surroundings, node_defaults(settings, given), gpus);
   const bool own_ranks = shape.ranks && !shape.script;
   const bool reported = own_ranks && asks_for_ranks(command.words);
@@ -449,6 +462,10 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
                                      settings.silent ? ", and nowhere else" : ""));
   }
   note_gpus(gpus, result.notes);
+  const auto nproc = place_option(command.words, "--nproc");
+  if (const auto usual = surroundings.setting("GPUS_PER_NODE");
+      usual && own_ranks && nproc && *usual != *nproc)
+    result.notes.push_back(fmt::format("--nproc {} overrides GPUS_PER_NODE={}", *nproc, *usual));
   result.notes.insert(result.notes.end(), place.notes.begin(), place.notes.end());
   // A real run shows the notes before the command starts; a dry run shows them in the step.
   if (surroundings.dry_run) {
@@ -491,6 +508,13 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
     ranks = parse_ranks("GPUS_PER_NODE", count->second);
   }
   const bool has_ranks = shape.ranks;
+  refuse_ranks_of_single(command, shape, is_single(settings, command, reported));
+  if (settings.ranks_per_node && nodes.ranks && ranks == nodes.ranks && *settings.ranks_per_node != *ranks) {
+    notes.push_back(
+        fmt::format("gpus_per_node: {} in the section direct of the settings is not used: the job "
+                    "has {} rank{} per node",
+                    *settings.ranks_per_node, *ranks, *ranks == 1 ? "" : "s"));
+  }
   // AMD Primus's usual settings contain "nnodes: 1".
   if (const int set = settings.nodes.value_or(1); set != 1 && nodes.nodes > 0 && set != nodes.nodes) {
     notes.push_back(
@@ -498,6 +522,11 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
                     set, nodes.nodes, nodes.nodes == 1 ? "" : "s"));
   }
   if (nodes.tasks && has_ranks) {
+    if (given.contains("GPUS_PER_NODE") && ranks != nodes.tasks) {
+      throw invalid(fmt::format("--env GPUS_PER_NODE is {}, but Slurm starts {} ranks per node, one per task",
+                                *ranks, *nodes.tasks),
+                    "remove --env GPUS_PER_NODE, or start one task per node");
+    }
     ranks = nodes.tasks;
     shape.ranks = false;
   }
@@ -509,18 +538,26 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
     check_place_options(options, job);
     check_rank_variables(given, options, job);
     if (auto note = idle_gpus(options, job)) notes.push_back(std::move(*note));
+  } else if (command.has_ranks && !shape.script) {
+    job.ranks = 1;
+    if (auto note = idle_gpus({}, job)) notes.push_back(std::move(*note));
+    if (nodes.nodes > 1) {
+      notes.push_back(fmt::format("each of the {} nodes runs the command separately, with the same exp_name",
+                                  nodes.nodes));
+    }
   }
   if (!shape.script) {
     check_job(settings, command, nodes.nodes, has_ranks ? ranks.value_or(nodes.gpus.value_or(0)) : 1, given);
     note_absent_inputs(settings, command, given, nodes.same_folder, notes);
   }
+  if (!ranks && has_ranks) ranks = nodes.gpus;  // one rank per GPU
+  const bool several = nodes.nodes != 1 || ranks != 1;
   const PlaceWords words{.nodes = nodes.nodes > 0 ? std::to_string(nodes.nodes) : "<nodes of the job>",
                          .node = nodes.node,
                          .ranks = ranks ? std::to_string(*ranks) : "<its GPUs>",
                          .address = nodes.address,
                          .port = nodes.port,
                          .several_nodes = nodes.nodes != 1};
-  const bool several = nodes.nodes != 1 || ranks != 1;
   Plan plan;
   Step step{.name = "process",
             .where = nodes.nodes == 1 ? "on the node" : "on each node",
@@ -533,7 +570,8 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
   if (settings.log_file && !settings.log_file->empty())
     step.notes.push_back(fmt::format("output to {}", *settings.log_file));
   plan.steps.push_back(std::move(step));
-  if (!has_ranks || !ranks || nodes.nodes == 0 || !several || asks_for_ranks(command.words)) return plan;
+  const bool chooses_ranks = asks_for_ranks(command.words) && !nodes.tasks;
+  if (!has_ranks || !ranks || nodes.nodes == 0 || !several || chooses_ranks) return plan;
   for (int node = 0; node < nodes.nodes; ++node) plan.ranks.push_back(rank_line(node, nodes.nodes, *ranks));
   return plan;
 }

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "launch/assignment.h"
 #include "surroundings.h"
 
 namespace primus::launch {
@@ -247,6 +248,55 @@ TEST(DirectPlan, PlansForNodesThatAreNotKnownYet) {
             "--master_addr '<first node>' --master_port '<of the job>'\n"
             "   node 0: RANK=0..3 WORLD_SIZE=8 LOCAL_RANK=0..3 LOCAL_WORLD_SIZE=4\n"
             "   node 1: RANK=4..7 WORLD_SIZE=8 LOCAL_RANK=0..3 LOCAL_WORLD_SIZE=4\n");
+}
+
+TEST(DirectPlan, ContradictionsBetweenNumbersOfRanksAreReported) {
+  const ElsewhereNodes tasks{.nodes = 2, .tasks = 8, .address = "a", .port = "1", .node = "<n>", .gpus = 8};
+  const auto with_option = [](const std::string& count) {
+    DirectCommand command = training();
+    command.words.insert(command.words.end(), {"--nproc", count});
+    return command;
+  };
+  EXPECT_THAT(error_of([&] {
+                plan_direct_elsewhere({.environment = {"GPUS_PER_NODE=4"}}, training(), tasks, "primus");
+              }),
+              HasSubstr("--env GPUS_PER_NODE is 4, but Slurm starts 8 ranks per node"));
+  const Plan plan = plan_direct_elsewhere({}, with_option("8"), tasks, "primus");
+  EXPECT_EQ(plan.ranks.size(), 2U) << "the tasks are the ranks";
+  const DirectSettings single{.single = true};
+  EXPECT_THAT(
+      error_of([&] { line_of(single, with_option("4"), {}); }),
+      HasSubstr("the launcher starts a single process (--single, run_mode or RUN_MODE), but --nproc is 4"));
+  const ElsewhereNodes nodes{.nodes = 2, .ranks = 8, .address = "a", .port = "1", .node = "<n>", .gpus = 8};
+  EXPECT_THAT(error_of([&] { plan_direct_elsewhere(single, with_option("4"), nodes, "primus"); }),
+              HasSubstr("but --nproc is 4"));
+  EXPECT_EQ(error_of([&] { line_of(single, with_option("1"), {}); }), "no error");
+  const auto notes_of = [](const Plan& p) { return p.steps.at(0).notes; };
+  EXPECT_THAT(notes_of(plan_direct_elsewhere(single, training(), nodes, "primus")),
+              ElementsAre(HasSubstr("each node starts 1 rank, so 7 of the 8 GPUs"),
+                          HasSubstr("each of the 2 nodes runs the command separately")));
+  EXPECT_THAT(notes_of(plan_direct_elsewhere({.ranks_per_node = 4}, training(), nodes, "primus")),
+              ElementsAre(HasSubstr("gpus_per_node: 4 in the section direct of the settings is not used")));
+  test::Machine machine;
+  machine.variables["GPUS_PER_NODE"] = "8";
+  EXPECT_THAT(plan_direct({}, with_option("4"), machine.surroundings()).notes,
+              testing::Contains("--nproc 4 overrides GPUS_PER_NODE=8"));
+  EXPECT_THAT(plan_direct({}, with_option("8"), machine.surroundings()).notes,
+              Not(testing::Contains(HasSubstr("overrides"))));
+}
+
+TEST(DirectPlan, RanksFollowFromTheGpusThatAJobRequests) {
+  const ElsewhereNodes nodes{.nodes = 2, .address = "a", .port = "1", .node = "<n>", .gpus = 8};
+  const Plan plan = plan_direct_elsewhere({}, training(), nodes, "primus");
+  EXPECT_THAT(shell_line(plan.steps.at(0).argv), HasSubstr(" --nproc 8 "));
+  EXPECT_THAT(plan.ranks, ElementsAre(HasSubstr("RANK=0..7 WORLD_SIZE=16"), HasSubstr("RANK=8..15")));
+}
+
+TEST(DirectPlan, AVariableHasOneValue) {
+  EXPECT_NO_THROW(refuse_repeated({"A=1", "B=2", "A=1", "file.env"}, "--env"));
+  const std::string error = error_of([] { refuse_repeated({"A=1", "A=secret"}, "--env"); });
+  EXPECT_THAT(error, HasSubstr("--env sets A twice, to different values"));
+  EXPECT_THAT(error, Not(HasSubstr("secret")));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "cli/grammar.h"
 #include "cli/launch/mode.h"
+#include "launch/assignment.h"
 
 namespace primus::cli {
 namespace {
@@ -71,6 +72,7 @@ class Direct final : public Mode {
   // Applies command-line options over the settings from files.
   launch::DirectSettings merged(launch::DirectSettings settings) const {
     refuse_secrets(environment_, kDirect.about.name);
+    launch::refuse_repeated(environment_, "--env");
     for (const std::string& text : environment_) {
       if (text.find('=') != std::string::npos) {
         settings.environment.push_back(text);

@@ -94,6 +94,10 @@ void add_secret(const std::string& text, Json& environment, Json& whole) {
     throw invalid("a secret must be NAME=SECRET/KEY, or the name of a Secret",
                   "for example HF_TOKEN=hugging-face/token");
   }
+  if (std::ranges::any_of(environment, [&](const Json& variable) { return variable["name"] == name; })) {
+    throw invalid(fmt::format("--secret {} sets a variable that is already set", name),
+                  fmt::format("give {} one value, by --secret or by --env", name));
+  }
   const std::string secret = text.substr(equals + 1, slash - equals - 1);
   require_name(secret, "the Secret", 253);
   environment.push_back(from_secret(name, secret, text.substr(slash + 1)));
@@ -111,6 +115,15 @@ void add_volume(const std::string& text, std::size_t number, Json& volumes, Json
       inside.find(':') != std::string::npos) {
     throw invalid(fmt::format("'{}' is not a volume", text),
                   "write /HOST/PATH:/INSIDE or pvc/CLAIM:/INSIDE, optionally with ':ro'");
+  }
+  const auto path_of = [](std::string path) {
+    while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+    return path;
+  };
+  for (const Json& mount : mounts) {
+    if (path_of(mount["mountPath"].get<std::string>()) != path_of(inside)) continue;
+    throw invalid(fmt::format("'{}': another volume of the pod has the path {}", text, path_of(inside)),
+                  "choose another path in the pod");
   }
   const std::string name = fmt::format("volume-{}", number);
   if (is_claim) {

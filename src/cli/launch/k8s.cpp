@@ -89,7 +89,9 @@ class Kubernetes final : public Mode {
 
   int run(const ModeContext& context, Words words, Console& console) override {
     const launch::KubernetesRequest request = this->request(context, words);
-    inside(context, words, request);  // reports errors of the pods' command before the job starts
+    // Reports errors of the pods' command before the job starts.
+    const launch::Plan pods = inside(context, words, request);
+    for (const std::string& note : pods.steps.front().notes) console.note("note: " + note);
     const launch::KubernetesPlan plan = launch::plan_kubernetes(request);
     if (action_ != "apply") {
       console.write(plan.manifest);
@@ -168,6 +170,7 @@ class Kubernetes final : public Mode {
     number(ranks_, "--gpus-per-node", 1, launch::kMaxRanksPerNode, s.ranks_per_node);
     number(restarts_, "--max-restarts", 0, 1000, s.max_restarts);
     refuse_secrets(environment_, "k8s");
+    launch::refuse_repeated(environment_, "--env");
     s.environment.insert(s.environment.end(), environment_.begin(), environment_.end());
     s.secrets.insert(s.secrets.end(), secrets_.begin(), secrets_.end());
     s.volumes.insert(s.volumes.end(), volumes_.begin(), volumes_.end());

@@ -408,6 +408,21 @@ TEST(Rollouts, AnswersWithoutARewardAreNotCounted) {
               AllOf(HasSubstr("none of the 16 answers"), HasSubstr("low: the program failed")));
 }
 
+TEST(Rollouts, RewardFunctionsGetTheNumberOfTokens) {
+  std::vector<data::Batch> batches;
+  std::set<bool> finished;
+  const auto check = [&finished](const ScoredAnswer& answer) {
+    std::istringstream text(answer.completion);
+    std::int64_t tokens = 0;
+    for (int id = 0; text >> id;) ++tokens;
+    EXPECT_EQ(answer.tokens, tokens);  // without the token that ends the answer
+    finished.insert(answer.finished);
+    return false;
+  };
+  EXPECT_EQ(step_with_failures(check, batches), "");
+  EXPECT_FALSE(finished.empty());
+}
+
 TEST(Rollouts, GenerationStopsWhenTheRunIsAskedToStop) {
   std::vector<data::Batch> batches;
   const std::atomic<bool> stop = true;

@@ -247,6 +247,7 @@ class Rollouts final : public RolloutRule {
       answers.push_back({.prompt = source_.prompt_text(rollout.record),
                          .completion = source_.text(text),
                          .finished = rollout.finished,
+                         .tokens = std::ssize(text),
                          .record = &records[answers.size()]});
     }
     for (const std::unique_ptr<RewardFunction>& function : source_.rewards) {

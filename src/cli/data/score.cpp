@@ -144,15 +144,17 @@ class DataScore final : public Command {
       }
     }
     std::vector<FunctionRewards> all;
-    for (const auto& function : make_rewards(settings_)) {
+    const auto functions = make_rewards(settings_);
+    const std::vector<std::string> names = distinct_names(functions);
+    for (std::size_t f = 0; f < functions.size(); ++f) {
       std::vector<Reward> rewards;
       for (std::size_t begin = 0; begin < file.answers.size(); begin += kAnswersPerCall) {
         const auto part = std::span(file.answers).subspan(begin);
-        for (Reward& reward : function->score(part.first(std::min(part.size(), kAnswersPerCall)))) {
+        for (Reward& reward : functions[f]->score(part.first(std::min(part.size(), kAnswersPerCall)))) {
           rewards.push_back(std::move(reward));
         }
       }
-      all.push_back(summarized(std::string(function->name()), std::move(rewards)));
+      all.push_back(summarized(names[f], std::move(rewards)));
     }
     json_ ? print_json(console, all) : print_text(console, file, all);
     const bool complete = std::ranges::all_of(all, [](const FunctionRewards& f) { return f.without == 0; });

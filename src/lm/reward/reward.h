@@ -63,4 +63,7 @@ struct RewardSettings {
 // weights other than the number of functions.
 std::vector<std::unique_ptr<RewardFunction>> make_rewards(const RewardSettings& settings);
 
+// Returns a distinct name for each function. Functions with equal names get numbers: "regex-1", "regex-2".
+std::vector<std::string> distinct_names(std::span<const std::unique_ptr<RewardFunction>> functions);
+
 }  // namespace primus

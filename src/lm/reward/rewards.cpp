@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <utility>
 
 #include "base/entries.h"
 #include "base/error.h"
@@ -82,6 +84,25 @@ std::vector<std::unique_ptr<RewardFunction>> make_rewards(const RewardSettings& 
     functions.push_back(entry.make({text, argument}, settings));
   }
   return functions;
+}
+
+std::vector<std::string> distinct_names(std::span<const std::unique_ptr<RewardFunction>> functions) {
+  std::map<std::string, int> counts;
+  for (const auto& function : functions) ++counts[std::string(function->name())];
+  std::map<std::string, int> numbers;
+  std::vector<std::string> names;
+  for (const auto& function : functions) {
+    std::string name(function->name());
+    if (counts[name] > 1) {
+      int& number = numbers[name];
+      std::string numbered;
+      do numbered = fmt::format("{}-{}", name, ++number);
+      while (counts.contains(numbered));  // another function may have this name
+      name = std::move(numbered);
+    }
+    names.push_back(std::move(name));
+  }
+  return names;
 }
 
 }  // namespace primus

@@ -149,5 +149,11 @@ TEST(MakeRewards, InvalidTextsAreErrors) {
   EXPECT_THAT(error_of({.functions = {"program:'open"}}), HasSubstr("quote"));
 }
 
+TEST(RewardNames, FunctionsWithEqualNamesGetNumbers) {
+  RewardSettings settings;
+  settings.functions = {"regex:1", "exact:answer", "regex:2"};
+  EXPECT_THAT(distinct_names(make_rewards(settings)), testing::ElementsAre("regex-1", "exact", "regex-2"));
+}
+
 }  // namespace
 }  // namespace primus

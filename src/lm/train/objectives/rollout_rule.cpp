@@ -44,6 +44,7 @@ class Rollouts final : public RolloutRule {
   void connect(RolloutSource source) override {
     PRIMUS_CHECK("RolloutRule::connect", std::ssize(source.rewards) == settings_.functions);
     source_ = std::move(source);
+    names_ = distinct_names(source_.rewards);
   }
 
   std::vector<FrozenModel> frozen_models(const ModelConfig& model) const override {
@@ -250,13 +251,13 @@ class Rollouts final : public RolloutRule {
                          .tokens = std::ssize(text),
                          .record = &records[answers.size()]});
     }
-    for (const std::unique_ptr<RewardFunction>& function : source_.rewards) {
-      rewards.push_back(function->score(answers));
+    for (std::size_t f = 0; f < source_.rewards.size(); ++f) {
+      rewards.push_back(source_.rewards[f]->score(answers));
       PRIMUS_CHECK("RewardFunction::score", rewards.back().size() == answers.size());
       for (const Reward& reward : rewards.back()) {
         constexpr std::size_t kShown = 3;
         if (!reward.value && problems_.size() < kShown)
-          problems_.push_back(fmt::format("{}: {}", function->name(), reward.problem));
+          problems_.push_back(fmt::format("{}: {}", names_[f], reward.problem));
       }
     }
     return rewards;
@@ -352,7 +353,7 @@ class Rollouts final : public RolloutRule {
     add("reward", advantages.reward.mean);
     add("reward_std", advantages.reward.deviation);
     for (std::size_t f = 0; f < advantages.functions.size(); ++f) {
-      const std::string name = fmt::format("rewards/{}", source_.rewards[f]->name());
+      const std::string name = fmt::format("rewards/{}", names_[f]);
       add(name + "/mean", advantages.functions[f].mean);
       add(name + "/std", advantages.functions[f].deviation);
     }
@@ -376,6 +377,7 @@ class Rollouts final : public RolloutRule {
   const RolloutSettings settings_;
   const std::unique_ptr<LossRule> inner_;
   RolloutSource source_;
+  std::vector<std::string> names_;  // of the reward functions, for metrics
   RolloutRows rows_;
   int data_ranks_ = 1, data_rank_ = 0;
   std::int64_t answers_ = 1;  // number of answers of a step on all data ranks

@@ -61,6 +61,7 @@ DataRequest RunPlan::data_request() const {
   return {.experiment = e,
           .tokenizer = *tokenizer,
           .progress = tokenize_progress(),
+          .warn = [this](const std::string& text) { log.warning("{}", text); },
           .timed_steps = timed_steps,
           .cyclic = cyclic_order};
 }

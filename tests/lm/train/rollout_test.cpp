@@ -142,7 +142,8 @@ SessionSettings rollouts(const ModelConfig& model = tiny_llama()) {
 
 std::string prompt_text(std::int64_t record) { return fmt::format("prompt {}", record); }
 
-RolloutSource source_of(std::function<bool(const ScoredAnswer&)> fails = {}) {
+RolloutSource source_of(std::function<bool(const ScoredAnswer&)> fails = {},
+                        std::function<void(const std::string&)> warn = {}) {
   RolloutSource source{
       .prompt = [](std::int64_t record) { return std::span(kPrompts[static_cast<std::size_t>(record)]); },
       .prompt_text = prompt_text,
@@ -150,7 +151,8 @@ RolloutSource source_of(std::function<bool(const ScoredAnswer&)> fails = {}) {
         return {{"n", record}};
       },
       .text = [](std::span<const std::int32_t> ids) { return fmt::format("{}", fmt::join(ids, " ")); },
-      .stop_ids = {kEnd}};
+      .stop_ids = {kEnd},
+      .warn = std::move(warn)};
   source.rewards.push_back(std::make_unique<LowIds>(std::move(fails)));
   return source;
 }
@@ -361,6 +363,7 @@ TEST(Rollouts, EverySampleDiffersAndMetricsDescribeThem) {
   EXPECT_NEAR(metrics.at("completions/mean_length"), tokens / 16, 1e-9);
   EXPECT_NEAR(metrics.at("completions/clipped_ratio"), cut / 16, 1e-9);
   EXPECT_EQ(metrics.at("completions/without_reward"), 0);
+  EXPECT_EQ(metrics.at("rewards/low/without"), 0);
   EXPECT_EQ(metrics.at("reward"), metrics.at("rewards/low/mean"));
   EXPECT_GT(metrics.at("rollout/tokens_per_second"), 0);
 }
@@ -372,9 +375,11 @@ TEST(Rollouts, TheModelLearnsWhatIsRewarded) {
   EXPECT_GT(std::accumulate(trained.rewards.end() - 5, trained.rewards.end(), 0.0) / 5, 0.8);
 }
 
-// Runs one step whose rewards fail for some answers. Returns the microbatches, or the error.
+// Runs steps whose rewards fail for some answers. Returns the error, and the microbatches of the last step.
 std::string step_with_failures(std::function<bool(const ScoredAnswer&)> fails,
-                               std::vector<data::Batch>& batches, const std::atomic<bool>* stop = nullptr) {
+                               std::vector<data::Batch>& batches, const std::atomic<bool>* stop = nullptr,
+                               const std::vector<std::int64_t>& steps = {1},
+                               std::function<void(const std::string&)> warn = {}) {
   SessionSettings settings = rollouts();
   settings.step.microbatches = kAnswers / settings.step.micro_batch;
   reserve_decoder(settings, 16, 1, false);
@@ -382,10 +387,12 @@ std::string step_with_failures(std::function<bool(const ScoredAnswer&)> fails,
   const std::unique_ptr<TrainingSession> session = open_session(rank, settings, test::all_families());
   session->store().initialize(rank.context(), 7);
   session->step().set_stop(stop);
-  dynamic_cast<RolloutRule&>(*session->rule()).connect(source_of(std::move(fails)));
-  batches = prompts_of(settings.step, 0, 1, 0);
+  dynamic_cast<RolloutRule&>(*session->rule()).connect(source_of(std::move(fails), std::move(warn)));
   try {
-    session->before_step(1, batches);
+    for (const std::int64_t step : steps) {
+      batches = prompts_of(settings.step, 0, 1, 0);
+      session->before_step(step, batches);
+    }
   } catch (const Error& error) {
     return error.render();
   } catch (const StopRequest&) {
@@ -406,6 +413,34 @@ TEST(Rollouts, AnswersWithoutARewardAreNotCounted) {
   }
   EXPECT_THAT(step_with_failures([](const ScoredAnswer&) { return true; }, batches),
               AllOf(HasSubstr("none of the 16 answers"), HasSubstr("low: the program failed")));
+}
+
+TEST(Rollouts, TheFirstFailureOfAFunctionIsLogged) {
+  std::vector<data::Batch> batches;
+  std::vector<std::string> warnings;
+  const auto fails = [](const ScoredAnswer& answer) { return answer.prompt == prompt_text(1); };
+  const auto warn = [&warnings](const std::string& text) { warnings.push_back(text); };
+  EXPECT_EQ(step_with_failures(fails, batches, nullptr, {1, 2}, warn), "");
+  EXPECT_THAT(warnings, ElementsAre(AllOf(HasSubstr("step 1"), HasSubstr("low gave no reward to 4 of 16"),
+                                          HasSubstr("the program failed"))));
+}
+
+TEST(Rollouts, ARunEndsAfterThreeStepsWithoutRewards) {
+  std::vector<data::Batch> batches;
+  std::vector<std::string> warnings;
+  bool works = false;
+  const auto fails = [&works](const ScoredAnswer&) { return !works; };
+  const auto warn = [&](const std::string& text) {
+    warnings.push_back(text);
+    works = warnings.size() == 3;
+  };
+  // The warning of the function and those of steps 2 and 3; step 4 has rewards.
+  EXPECT_EQ(step_with_failures(fails, batches, nullptr, {2, 3, 4}, warn), "");
+  EXPECT_THAT(warnings.back(), AllOf(HasSubstr("step 3: none of the 16"), HasSubstr("the program failed")));
+  EXPECT_EQ(step_with_failures([](const ScoredAnswer&) { return true; }, batches, nullptr, {2, 3}), "");
+  for (const data::Batch& batch : batches) EXPECT_THAT(batch.document_values, Each(0.0F));
+  EXPECT_THAT(step_with_failures([](const ScoredAnswer&) { return true; }, batches, nullptr, {2, 3, 4}),
+              AllOf(HasSubstr("last 3 steps"), HasSubstr("low: the program failed")));
 }
 
 TEST(Rollouts, RewardFunctionsGetTheNumberOfTokens) {

@@ -43,6 +43,7 @@ struct DataRequest {
   const config::Experiment& experiment;
   const Tokenizer& tokenizer;
   data::TokenizeProgressFn progress = {};
+  std::function<void(const std::string& text)> warn = {};  // writes a warning to the log of this rank
   // With train_minutes: number of steps for which samples are ordered; later steps repeat them. 0:
   // train_iters.
   std::int64_t timed_steps = 0;

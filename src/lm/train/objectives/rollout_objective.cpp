@@ -176,7 +176,8 @@ class RolloutLearning final : public Objective {
         .record = [prompts](std::int64_t record) { return prompts->record(record); },
         .text = [tokenizer](std::span<const std::int32_t> ids) { return tokenizer->decode(ids); },
         .stop_ids = prompts->end_ids(),
-        .vocab = tokenizer->vocab_size()};
+        .vocab = tokenizer->vocab_size(),
+        .warn = request.warn};
     check_at_keys(request.experiment, std::array<std::string_view, 1>{"reward"},
                   [&] { source.rewards = make_rewards(reward_settings_of(request.experiment)); });
     dynamic_cast<RolloutRule&>(rule).connect(std::move(source));

@@ -99,6 +99,12 @@ class Rollouts final : public RolloutRule {
     const std::vector<std::vector<Reward>> rewards = score(own);
     const double scored = steady_seconds();
     const std::vector<std::optional<double>> all = gather_results(session, own, rewards);
+    warn_of_failures(step.step, rewards);
+    if (without_reward_ == answers_) {
+      handle_no_reward(step.step);
+    } else {
+      steps_without_reward_ = 0;
+    }
     count_filled(records);
     std::vector<double> values(own.size(), 0), divergences;
     if (settings_.divergences) {
@@ -254,11 +260,9 @@ class Rollouts final : public RolloutRule {
     for (std::size_t f = 0; f < source_.rewards.size(); ++f) {
       rewards.push_back(source_.rewards[f]->score(answers));
       PRIMUS_CHECK("RewardFunction::score", rewards.back().size() == answers.size());
-      for (const Reward& reward : rewards.back()) {
-        constexpr std::size_t kShown = 3;
-        if (!reward.value && problems_.size() < kShown)
-          problems_.push_back(fmt::format("{}: {}", names_[f], reward.problem));
-      }
+      const auto failed = std::ranges::find_if(rewards.back(), [](const Reward& r) { return !r.value; });
+      if (failed != rewards.back().end())
+        problems_.push_back(fmt::format("{}: {}", names_[f], failed->problem));
     }
     return rewards;
   }
@@ -291,13 +295,55 @@ class Rollouts final : public RolloutRule {
       }
       if (!any) ++without_reward_;
     }
-    if (without_reward_ == answers_) {
-      throw invalid(fmt::format("none of the {} answers of the step has a reward{}", answers_,
-                                problems_.empty() ? "" : fmt::format(" ({})", fmt::join(problems_, "; "))),
-                    "correct the reward function or the data: 'primus data score' calls a reward function "
-                    "for the records of a file");
-    }
     return all;
+  }
+
+  // Warns of the first answers that a function could not score. The rank that scored the first of these
+  // answers writes the warning, because only this rank has the reason.
+  void warn_of_failures(std::int64_t step, std::span<const std::vector<Reward>> rewards) {
+    failures_.assign(names_.size(), 0);
+    warned_.resize(names_.size());
+    for (std::size_t f = 0; f < names_.size(); ++f) {
+      const std::int64_t column = kRewards + 2 * static_cast<std::int64_t>(f);
+      std::int64_t first = -1;
+      for (std::int64_t a = 0; a < answers_; ++a) {
+        if (at(a, column) != 0) continue;
+        if (first < 0) first = a;
+        ++failures_[f];
+      }
+      if (first < 0 || warned_[f]) continue;
+      warned_[f] = true;
+      for (std::int64_t i = 0; tells_ && source_.warn && i < rows_.count(); ++i) {
+        if (number_of(i, data_rank_) != first) continue;
+        source_.warn(fmt::format(
+            "step {}: the reward function {} gave no reward to {} of {} answers, for example because {}. The "
+            "sums of these answers lack this function. The metric rewards/{}/without is the share of such "
+            "answers",
+            step, names_[f], failures_[f], answers_, rewards[f][static_cast<std::size_t>(i)].problem,
+            names_[f]));
+      }
+    }
+  }
+
+  // Handles a step without any reward. Single steps are possible, for example if only some records have the
+  // column that a function reads, so they do not end the run.
+  void handle_no_reward(std::int64_t step) {
+    constexpr int kMaxSteps = 3;
+    ++steps_without_reward_;
+    const std::string why = problems_.empty() ? "" : fmt::format(" ({})", fmt::join(problems_, "; "));
+    if (step == 1 || steps_without_reward_ == kMaxSteps) {
+      throw invalid(
+          step == 1 ? fmt::format("none of the {} answers of the first step has a reward{}", answers_, why)
+                    : fmt::format("no answer of the last {} steps has a reward{}", kMaxSteps, why),
+          "correct the reward function or the data: 'primus data score' calls a reward function "
+          "for the records of a file");
+    }
+    if (tells_ && data_rank_ == 0 && source_.warn) {
+      source_.warn(
+          fmt::format("step {}: none of the {} answers has a reward{}. All advantages are 0. After "
+                      "{} such steps in a row, the run ends",
+                      step, answers_, why, kMaxSteps));
+    }
   }
 
   // Returns the divergences of all answers of the step from the reference model. `batches` contain the
@@ -356,6 +402,7 @@ class Rollouts final : public RolloutRule {
       const std::string name = fmt::format("rewards/{}", names_[f]);
       add(name + "/mean", advantages.functions[f].mean);
       add(name + "/std", advantages.functions[f].deviation);
+      add(name + "/without", static_cast<double>(failures_[f]) / static_cast<double>(answers_));
     }
     add("frac_reward_zero_std", advantages.zero_deviation);
     double sum = 0, least = std::numeric_limits<double>::infinity(), most = 0, cut = 0;
@@ -386,9 +433,12 @@ class Rollouts final : public RolloutRule {
   std::optional<TokenLogProbs> current_, reference_;  // used only for divergences
   Tensor chosen_;                                     // tokens that ranks exchange while they generate
   std::vector<double> host_;                          // the table on the host
-  std::vector<std::string> problems_;                 // the first reasons for missing rewards on this rank
+  std::vector<std::string> problems_;  // for each function, a reason for missing rewards on this rank
   std::int64_t without_reward_ = 0, filled_ = 1;
-  double written_ = 0;  // number of tokens that the last decoder generated
+  int steps_without_reward_ = 0;        // in a row
+  std::vector<std::int64_t> failures_;  // for each function, number of answers of the step without a reward
+  std::vector<bool> warned_;            // for each function, whether the log has a warning
+  double written_ = 0;                  // number of tokens that the last decoder generated
   std::vector<std::pair<std::string, double>> metrics_;
 };
 

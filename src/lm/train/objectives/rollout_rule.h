@@ -61,6 +61,9 @@ struct RolloutSource {
   std::vector<std::unique_ptr<RewardFunction>> rewards = {};  // as many as RolloutSettings::functions
   std::vector<std::int32_t> stop_ids = {};                    // tokens that end an answer
   std::int64_t vocab = 0;  // only ids below `vocab` are generated; 0: all ids of the model
+  // Logs a warning: the first answer without a reward of each function, and steps without any reward. Only
+  // one rank logs each warning.
+  std::function<void(const std::string& text)> warn = {};
 };
 
 class RolloutRule : public LossRule {
@@ -70,7 +73,8 @@ class RolloutRule : public LossRule {
 };
 
 // Returns the function that makes the rule; `inner` makes the rule of the losses. The rule's before_step()
-// throws Error(kInvalid) if no answer of the step has a reward, and StopRequest if the run is asked to stop.
+// throws Error(kInvalid) if no answer has a reward in step 1 or in 3 steps in a row, and StopRequest if the
+// run is asked to stop. All answers of any other step without rewards have the advantage 0.
 MakeLossRule rollout_rule(const RolloutSettings& settings, MakeLossRule inner);
 
 // Sets the memory of the decoder that the rule needs. `prompt_and_answer`: max number of tokens of a prompt

@@ -18,9 +18,9 @@
 namespace primus {
 namespace {
 
-// Runs inside the sandbox. It sets the limits, which the code cannot raise, reports the start, and runs the
-// code and the checks. It reports success by a random word, which it reads from its standard input, so that
-// code which ends the process early does not pass.
+// Runs inside the sandbox. It sets the limits, which the code cannot raise, compiles the checks, reports the
+// start, and runs the code and the checks. It reports success by a random word, which it reads from its
+// standard input, so that code which ends the process early does not pass.
 constexpr std::string_view kDriver = R"py(import os, resource, sys
 def limit(kind, value):
     resource.setrlimit(kind, (value, value))
@@ -33,10 +33,15 @@ def main():
     limit(resource.RLIMIT_FSIZE, files)
     limit(resource.RLIMIT_NPROC, processes)
     limit(resource.RLIMIT_NOFILE, 64)
-    parts = []
-    for name in ("code.py", "checks.py"):
-        with open("/work/" + name, "rb") as file:
-            parts.append((file.read(), name))
+    with open("/work/code.py", "rb") as file:
+        code = file.read()
+    try:
+        with open("/work/checks.py", "rb") as file:
+            checks = compile(file.read(), "checks.py", "exec")
+    except Exception as error:
+        message = "%s-checks\n%s: %s" % (word, type(error).__name__, error)
+        os.write(1, message.encode("utf-8", "replace"))
+        sys.exit(1)
     os.dup2(os.open("/work/input", os.O_RDONLY), 0)
     # The code may define names such as exec, so this function uses its own variables.
     write, output, execute, translate, system = os.write, os.dup(1), exec, compile, sys
@@ -45,8 +50,8 @@ def main():
     module = sys.modules["__main__"].__dict__
     for name in ("main", "limit", "os", "resource", "sys"):
         del module[name]
-    for text, name in parts:
-        execute(translate(text, name, "exec"), module)
+    execute(translate(code, "code.py", "exec"), module)
+    execute(checks, module)
     system.stdout.flush()
     write(output, ("\n" + word + "\n").encode())
 main()
@@ -154,6 +159,12 @@ SandboxResult run_in_sandbox(const SandboxRun& run, const SandboxLimits& limits)
       run_subprocess(sandbox_command(bwrap, folder.path().string(), limits), options);
 
   std::string_view out = ended.out;
+  const std::string wrong_checks = word + "-checks\n";
+  if (out.starts_with(wrong_checks)) {
+    result.problem =
+        fmt::format("the tests are no valid Python code: {}", last_line(out.substr(wrong_checks.size())));
+    return result;
+  }
   const std::string start = word + "\n", end = "\n" + word + "\n";
   if (!out.starts_with(start)) {
     result.problem = ended.timed_out ? "the sandbox did not start in time"

@@ -24,7 +24,8 @@ struct SandboxRun {
 };
 
 struct SandboxResult {
-  // false: the sandbox did not start, and `problem` says why. The code did not run.
+  // false: the code did not run, because the sandbox did not start or the checks are no Python code.
+  // `problem` is the reason.
   bool started = false;
   bool passed = false;  // the code and the checks ran to their end
   std::string problem;  // why `passed` or `started` is false: a sentence without a period

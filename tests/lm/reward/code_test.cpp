@@ -108,6 +108,15 @@ TEST_F(CodeReward, RecordsWithoutTestsGiveNoReward) {
   }
 }
 
+TEST_F(CodeReward, TestsThatDoNotCompileGiveNoReward) {
+  for (const char* const code : {"def add(a, b): return a + b", "def add(a, b) return"}) {
+    const Reward reward = score_one("code:tests", block(code),
+                                    {{"tests", {"assert add(2, 3) == 5 +", "assert add(0, 0) == 0"}}});
+    EXPECT_FALSE(reward.value) << code;
+    EXPECT_THAT(reward.problem, HasSubstr("the tests are no valid Python code: SyntaxError")) << code;
+  }
+}
+
 TEST(Sandbox, AFailedStartIsNoReward) {
   const ScratchFolder folder("no-bwrap");
   write_file(folder.path() / "bwrap", "#!/bin/sh\necho 'bwrap: No permissions' >&2\nexit 1\n");

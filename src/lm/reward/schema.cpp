@@ -52,7 +52,7 @@ Reward column_schema_reward(const std::string& column, const ScoredAnswer& answe
 }
 
 std::unique_ptr<RewardFunction> make_schema(const RewardText& text, const RewardSettings& settings) {
-  const auto file = std::filesystem::path(settings.folder) / text.argument;
+  const auto file = (std::filesystem::path(settings.folder) / text.argument).lexically_normal();
   const bool names_file = text.argument.ends_with(".json") || text.argument.find('/') != std::string::npos;
   if (!names_file) {
     return make_answer_reward("schema", [column = text.argument](const ScoredAnswer& answer) {

@@ -100,5 +100,14 @@ TEST(SchemaReward, ReadsAColumnOrAFile) {
   EXPECT_THROW(score_one("schema:none.json", "{}", nullptr, settings), Error);
 }
 
+TEST(SchemaReward, AnErrorNamesAMissingFileWithoutDots) {
+  try {
+    score_one("schema:./none.json", "{}", nullptr);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("'none.json'"));
+  }
+}
+
 }  // namespace
 }  // namespace primus

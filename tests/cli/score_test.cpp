@@ -34,6 +34,18 @@ TEST_F(DataScore, PrintsRewardsMeansAndProblems) {
   EXPECT_EQ(line["rewards"][0]["problem"], "the record has no column 'key'");
 }
 
+TEST_F(DataScore, FunctionsWithoutAnyRewardHaveNoMean) {
+  const std::string answers = file("{\"completion\": \"42\", \"answer\": \"42\"}\n");
+  const ProgramResult result =
+      run_program({"data", "score", answers, "--reward", "exact:answer", "length:4"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.out.find("length: no rewards for 1 answer\n"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("exact: mean 1"), std::string::npos) << result.out;
+  EXPECT_NE(result.err.find("length: no reward for 1 answer, first for answer 1: "), std::string::npos)
+      << result.err;
+  EXPECT_NE(result.err.find("--tokenizer"), std::string::npos) << result.err;
+}
+
 TEST_F(DataScore, InvalidInputHasExitCode2) {
   for (const char* text : {"", "[1]\n", "{\"completion\": 3}\n", "{\"text\": \"a\"}\n",
                            "{\"completion\": \"a\"\n", "{\"completion\": \"a\", \"finished\": 3}\n"}) {

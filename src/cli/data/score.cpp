@@ -117,6 +117,10 @@ FunctionRewards summarized(std::string name, std::vector<Reward> rewards) {
   return result;
 }
 
+std::string answers_text(std::int64_t count) {
+  return fmt::format("{} answer{}", count, count == 1 ? "" : "s");
+}
+
 class DataScore final : public Command {
  public:
   void declare(Arguments& args) override {
@@ -193,9 +197,13 @@ class DataScore final : public Command {
     if (shown < file.answers.size())
       console.print(fmt::format("... {} more answers\n", file.answers.size() - shown));
     for (const FunctionRewards& function : all) {
-      console.print(fmt::format(
-          "{}: mean {:.4g}, standard deviation {:.4g}, {} answers, {} without a reward\n", function.name,
-          function.mean, function.deviation, function.rewards.size(), function.without));
+      if (function.without == std::ssize(function.rewards)) {
+        console.print(fmt::format("{}: no rewards for {}\n", function.name, answers_text(function.without)));
+      } else {
+        console.print(fmt::format("{}: mean {:.4g}, standard deviation {:.4g}, {}, {} without a reward\n",
+                                  function.name, function.mean, function.deviation,
+                                  answers_text(std::ssize(function.rewards)), function.without));
+      }
       print_problems(console, function);
     }
   }
@@ -215,8 +223,8 @@ class DataScore final : public Command {
         console.note(fmt::format("... {} more problems", problems.size() - kShown));
         return;
       }
-      console.note(fmt::format("no reward for {} answers, first for answer {}: {}", where.first, where.second,
-                               problem));
+      console.note(fmt::format("{}: no reward for {}, first for answer {}: {}", function.name,
+                               answers_text(where.first), where.second, problem));
     }
   }
 

@@ -37,7 +37,10 @@ std::unique_ptr<RewardFunction> make_length(const RewardText& text, const Reward
                   "write length:MAX,CACHE, for example length:20480,4096");
   }
   return make_answer_reward("length", [max, cache](const ScoredAnswer& answer) -> Reward {
-    if (answer.tokens < 0) return {.value = {}, .problem = "the number of tokens of the answer is unknown"};
+    if (answer.tokens < 0)
+      return {.value = {},
+              .problem =
+                  "the number of tokens of the answer is unknown; give 'data score' the option --tokenizer"};
     if (answer.tokens > max) return {.value = -1};
     const std::int64_t over = std::max<std::int64_t>(answer.tokens - (max - cache), 0);
     return {.value = over == 0 ? 0 : -static_cast<double>(over) / static_cast<double>(cache)};

@@ -11,6 +11,7 @@ using test::ProgramResult;
 using test::run_program;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(Reinforcement, ARunWithoutARewardNamesAnExample) {
   for (const char* stage : {"grpo", "rloo"}) {
@@ -22,6 +23,13 @@ TEST(Reinforcement, ARunWithoutARewardNamesAnExample) {
     EXPECT_EQ(nothing.exit_code, 2);
     EXPECT_THAT(nothing.err, HasSubstr("load=FOLDER data=FILE reward=exact:answer"));
   }
+}
+
+TEST(Reinforcement, ARewardModelNeedsNeitherBetaNorSampleTexts) {
+  const ProgramResult result = run_program({"train", "reward", "load=no_such_model", "data=no_pairs.jsonl"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("no_such_model"), Not(HasSubstr("bad optional access")),
+                                Not(HasSubstr("sample texts"))));
 }
 
 TEST(Reinforcement, WordsOfOtherProgramsNameTheCommand) {

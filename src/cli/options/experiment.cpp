@@ -276,6 +276,7 @@ config::Experiment ExperimentArguments::load_without_file() const {
   const bool generates = tunes && std::ranges::find(with_rewards, stage_) != with_rewards.end();
   const std::string module = tunes ? "post_trainer" : module_;
   const std::vector<std::string> given = settings();
+  const bool samples = !generates && stage_ != "reward";  // a reward model generates no text
   bool whole_sequences = false;  // the model supports neither generation nor packed sequences
   const auto load_as = [&](const std::string& exp_name) {
     return config::load_experiment_text(
@@ -296,7 +297,7 @@ config::Experiment ExperimentArguments::load_without_file() const {
                                 "      lr_warmup_fraction: 0.05\n"
                                 "      eval_interval: 100\n"
                                 "      eval_iters: 4\n",
-                    whole_sequences || generates ? "" : "      sample_interval: 100\n",
+                    whole_sequences || !samples ? "" : "      sample_interval: 100\n",
                     generates ? "      sft_dataset_name: null\n"
                     : tunes   ? "      sft_dataset_name: null\n      sft_fit_to_data: true\n"
                               : "",

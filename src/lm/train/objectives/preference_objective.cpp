@@ -83,7 +83,6 @@ class PreferenceLearning final : public ConversationLearning {
 PreferenceSettings preference_settings_of(const config::Experiment& experiment, PreferenceMethod method) {
   const config::TrainerConfig& c = experiment.trainer;
   PreferenceSettings settings{.method = method,
-                              .beta = c.beta.value(),
                               .label_smoothing = c.label_smoothing,
                               .discopop_tau = c.discopop_tau,
                               .f_divergence_type = c.f_divergence_type,
@@ -94,6 +93,7 @@ PreferenceSettings preference_settings_of(const config::Experiment& experiment, 
                               .cpo_alpha = c.cpo_alpha,
                               .center_rewards_coefficient = c.center_rewards_coefficient};
   // A key that has no effect in the stage is not passed on.
+  if (method != PreferenceMethod::kReward) settings.beta = c.beta.value();
   if (method != PreferenceMethod::kOrpo && method != PreferenceMethod::kReward)
     settings.loss_types = c.loss_type;
   if (method == PreferenceMethod::kDpo) {

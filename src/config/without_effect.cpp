@@ -1,8 +1,10 @@
 #include "config/without_effect.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -24,8 +26,7 @@ class WithoutEffect {
     for (const KeySpec& key : all_keys()) {
       if (key.conditions.empty()) continue;
       const KeyCondition& usual = key.conditions.front();
-      needs(has_effect(key, config_), fmt::format("with {}: {}", usual.key, usual.values.front()),
-            {key.name});
+      needs(has_effect(key, config_), fmt::format("with {}: {}", usual.key, choices_of(usual)), {key.name});
     }
     const TrainerConfig& c = config_;
     const bool rotary = experiment_.provenance_of("rotary_scaling_factor").layer > Layer::kDerived;
@@ -84,15 +85,28 @@ class WithoutEffect {
   }
 
  private:
+  // Returns the values of a condition: "a", "a or b", "a, b or c".
+  static std::string choices_of(const KeyCondition& condition) {
+    const std::span<const std::string_view> all = condition.values;
+    if (all.size() == 1) return std::string(all.front());
+    return fmt::format("{} or {}", fmt::join(all.first(all.size() - 1), ", "), all.back());
+  }
+
   // Keys of the loss of generated answers.
   void reinforcement() {
     const TrainerConfig& c = config_;
-    needs(c.num_iterations > 1,
-          "with num_iterations above 1: with one step for each answer, the ratio of new to old probability "
-          "is 1",
-          {"epsilon", "epsilon_high", "delta", "importance_sampling_level", "off_policy_mask_threshold"});
+    const std::string loss = c.stage != "grpo" || c.loss_type.empty() ? "" : c.loss_type.front();
+    constexpr std::string_view kSteps =
+        "with num_iterations above 1: with one step for each answer, the ratio of new to old probability is "
+        "1";
+    needs(c.num_iterations > 1, kSteps, {"epsilon", "delta", "off_policy_mask_threshold"});
+    // loss_type: cispo requires epsilon_high.
+    needs(c.num_iterations > 1 || loss == "cispo", kSteps, {"epsilon_high"});
     if (c.stage != "grpo") return;
-    const std::string loss = c.loss_type.empty() ? "" : c.loss_type.front();
+    // The gradient of the corrected KL divergence contains the gradient of the ratio, which depends on the
+    // level even where the ratio is 1.
+    needs(c.num_iterations > 1 || (*c.beta > 0 && c.use_bias_correction_kl), kSteps,
+          {"importance_sampling_level"});
     needs(*c.beta > 0, "with beta above 0", {"use_bias_correction_kl"});
     needs(loss == "sapo", "with loss_type: sapo", {"sapo_temperature_pos", "sapo_temperature_neg"});
     needs(loss == "vespo", "with loss_type: vespo",

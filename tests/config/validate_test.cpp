@@ -270,6 +270,35 @@ TEST(Validate, KeysOfAnotherChoiceGiveAWarning) {
   EXPECT_EQ(warnings({"lr_decay_iters=500", "lr_warmup_fraction=0.1"}, constant), Warnings{});
 }
 
+TEST(Validate, WarningsNameAllStagesInWhichAKeyHasAnEffect) {
+  const auto warnings = [](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"sft_dataset_name=data.jsonl", "mock_data=false", "eval_iters=0"});
+    return load_text(experiment_text(""), arguments).warnings;
+  };
+  using Warnings = std::vector<std::string>;
+  EXPECT_EQ(warnings({"stage=reward", "beta=0.2"}),
+            Warnings{"command line: beta has an effect only with stage: dpo, kto, orpo, cpo, grpo or rloo"});
+  EXPECT_EQ(warnings({"stage=rloo", "reward=exact:answer", "loss_type=grpo"}),
+            Warnings{"command line: loss_type has an effect only with stage: sft, dpo, kto, cpo or grpo"});
+}
+
+TEST(Validate, KeysOfRatiosHaveAnEffectInLossesThatUseThem) {
+  const auto warnings = [](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"stage=grpo", "reward=exact:answer", "sft_dataset_name=data.jsonl",
+                                       "mock_data=false", "eval_iters=0"});
+    return load_text(experiment_text(""), arguments).warnings;
+  };
+  using Warnings = std::vector<std::string>;
+  const std::string steps =
+      " has an effect only with num_iterations above 1: with one step for each answer, the ratio of new to "
+      "old probability is 1";
+  EXPECT_EQ(warnings({"loss_type=cispo", "epsilon_high=5"}), Warnings{});
+  EXPECT_EQ(warnings({"epsilon_high=5"}), Warnings{"command line: epsilon_high" + steps});
+  const std::string level = "importance_sampling_level=sequence";
+  EXPECT_EQ(warnings({level}), Warnings{"command line: importance_sampling_level" + steps});
+  EXPECT_EQ(warnings({level, "beta=0.1"}), Warnings{});
+}
+
 TEST(Validate, KeysOfExpertsHaveNoEffectOnDenseModels) {
   const auto warnings = [](const std::vector<std::string>& arguments) {
     return load_text(experiment_text(""), arguments).warnings;

@@ -234,8 +234,10 @@ std::vector<std::string> to_texts(const KeySpec& key, const Value& value) {
     for (const Value& item : value.items) texts.push_back(to_text(key, item));
   } else if (value.is_scalar() && key.choices.empty()) {
     if (is_open_list(value)) refuse_type(key, value);
+    const std::string text = to_text(key, value);
+    if (key.name == "reward" && !text.empty()) return {text};  // a pattern or command may contain spaces
     // One string may hold several words, as on Megatron's command line: "0.3 a 0.7 b".
-    texts = words_of(to_text(key, value), key.name.ends_with("data_path"));
+    texts = words_of(text, key.name.ends_with("data_path"));
   } else {
     if (!value.is_scalar()) refuse_type(key, value);
     texts.push_back(to_text(key, value));

@@ -70,6 +70,20 @@ TEST(Overrides, AnExistingPathWithSpacesIsOnePath) {
   EXPECT_EQ(load({"profile_ranks=0 1", "profile=true"}).trainer->profile_ranks, (Arguments{"0", "1"}));
 }
 
+TEST(Overrides, ARewardWithSpacesIsOneReward) {
+  const auto rewards = [](const std::string& lines, const std::vector<std::string>& arguments) {
+    return load_text(experiment_text("      stage: grpo\n      sft_dataset_name: a.jsonl\n" + lines),
+                     arguments)
+        .trainer->reward;
+  };
+  using Rewards = std::vector<std::string>;
+  EXPECT_EQ(rewards("", {"mock_data=false", "reward=program:python3 dump.py"}),
+            Rewards{"program:python3 dump.py"});
+  EXPECT_EQ(rewards("      reward: \"regex:a b\"\n", {"mock_data=false"}), Rewards{"regex:a b"});
+  EXPECT_EQ(rewards("", {"mock_data=false", "reward=[regex:a b, exact:c]"}),
+            (Rewards{"regex:a b", "exact:c"}));
+}
+
 TEST(Overrides, FlagsTakeNoOtherArgument) {
   const Experiment e =
       load({"--delay_wgrad_compute", "seed=3", "--eod-mask-loss", "--no_save_optim", "true"});

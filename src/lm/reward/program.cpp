@@ -64,7 +64,7 @@ std::string file_of(const std::string& name, const RewardText& text, const std::
   }
   throw invalid(fmt::format("reward '{}': the program '{}' does not exist", printable(text.text),
                             printable(local.string())),
-                "paths are relative to the folder of the experiment file, or else to the current folder");
+                "paths are relative to the current folder");
 }
 
 class ProgramReward final : public RewardFunction {

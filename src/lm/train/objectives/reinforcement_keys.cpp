@@ -22,7 +22,8 @@ std::vector<double> numbers_of(const config::Experiment& experiment, std::string
     const char* const end = text.data() + text.size();
     const auto [rest, error] = std::from_chars(text.data(), end, number);
     if (error != std::errc() || rest != end || !std::isfinite(number))
-      throw experiment.error_for(key, fmt::format("'{}' is not a number", text), "for example 0.5");
+      throw experiment.error_for(key, fmt::format("'{}' is not a number", text),
+                                 fmt::format("write a list of numbers: {}='[0.5, 1]'", key));
     numbers.push_back(number);
   }
   return numbers;

@@ -29,7 +29,8 @@ namespace {
 // monitored and saved.
 bool decides_learning(std::string_view key) {
   const config::KeySpec* const spec = config::find_key(key);
-  if (spec && spec->group == "preference") return true;
+  if (spec && (spec->group == "preference" || spec->group == "reinforcement"))
+    return !spec->is_no_part_of_training;
   for (const char* prefix : {"lr",
                              "min_lr",
                              "train_",
@@ -318,6 +319,10 @@ void Checkpointer::log_changes(bool over) {
             ? "; validation losses from here on are of other data than before, and data that was held out "
               "before may now be trained on"
             : "";
+    if (change.key == "reward" || change.key == "reward_weights") {
+      plan_.log.warning("{}: rewards before and after this step are not comparable", text);
+      continue;
+    }
     change.moves_data && !keeps
         ? plan_.log.warning("{}: the data order changes: some samples repeat, others are skipped{}", text,
                             evaluates)

@@ -1,6 +1,7 @@
 #include "lm/train/objectives/rollout_objective.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -11,10 +12,13 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/terminal/terminal.h"
+#include "base/text/suggest.h"
 #include "config/trainer_config.h"
 #include "lm/data/chat_template.h"
 #include "lm/data/prompt_dataset.h"
 #include "lm/reward/reward.h"
+#include "lm/reward/reward_entry.h"
 #include "lm/train/objectives/conversation_objective.h"
 #include "lm/train/objectives/policy_rule.h"
 #include "lm/train/objectives/reinforcement_keys.h"
@@ -62,19 +66,59 @@ void check_settings(const config::Experiment& experiment, PolicyMethod method) {
   check_at_keys(experiment, kAdvantageKeys, [&] { check_advantages(advantages); });
 }
 
+// Creates the reward functions. Throws their errors at the key.
+std::vector<std::unique_ptr<RewardFunction>> rewards_of(const config::Experiment& experiment) {
+  std::vector<std::unique_ptr<RewardFunction>> rewards;
+  check_at_keys(experiment, std::array<std::string_view, 1>{"reward"},
+                [&] { rewards = make_rewards(reward_settings_of(experiment)); });
+  return rewards;
+}
+
+bool has_column(const data::Prompts& prompts, const std::string& column) {
+  if (prompts.columns().contains(column)) return true;
+  // Keys that are part of a prompt are not in columns().
+  for (std::int64_t i = 0; i < prompts.size(); ++i)
+    if (prompts.record(i).contains(column)) return true;
+  return false;
+}
+
+// Refuses reward functions that read a column that no record has.
+void check_columns(const config::Experiment& experiment, const data::Prompts& prompts) {
+  for (const std::string& text : experiment.trainer->reward) {
+    const std::size_t colon = std::min(text.find(':'), text.size() - 1);
+    const std::string kind = text.substr(0, colon), column = text.substr(colon + 1);
+    const bool reads = std::ranges::any_of(reward_kinds(), [&](const RewardEntry& entry) {
+      return entry.kind == kind && entry.form.starts_with(kind + ":COLUMN");
+    });
+    if (!reads || column.ends_with(".json") || has_column(prompts, column)) continue;
+    std::vector<std::string_view> names;
+    for (const auto& [name, count] : prompts.columns()) names.push_back(name);
+    const std::string near = did_you_mean(column, names);
+    throw experiment.error_for(
+        "reward",
+        fmt::format("reward '{}': no record has the column '{}'", printable(text), printable(column)),
+        !near.empty()   ? near
+        : names.empty() ? "the records have only prompts: add the column to the data"
+                        : fmt::format("the columns are {}", fmt::join(names, ", ")));
+  }
+}
+
 class RolloutLearning final : public Objective {
  public:
   explicit RolloutLearning(PolicyMethod method) : method_(method) {}
 
   ObjectivePlan plan(config::Experiment experiment, const FamilyRegistry&, int) override {
     check_settings(experiment, method_);
+    if (!experiment.trainer->reward.empty()) rewards_of(experiment);
     leave_out_evaluation(experiment, "the metrics of training show the rewards");
     return {.experiment = std::move(experiment)};
   }
 
   std::optional<std::int64_t> planned_samples(const DataRequest& request, double epochs) const override {
     if (!has_conversations(request.experiment)) return std::nullopt;  // a dry run needs no data
-    return epochs_of(request, epochs).samples;
+    const data::PromptEpochs all = epochs_of(request, epochs);
+    check_columns(request.experiment, *all.prompts);
+    return all.samples;
   }
   void find_missing(const config::Experiment& experiment, std::vector<MissingInput>& missing) const override {
     find_missing_conversations(experiment, missing);
@@ -169,17 +213,17 @@ class RolloutLearning final : public Objective {
   }
   void connect(LossRule& rule, const DataRequest& request, const data::Datasets& datasets) const override {
     const std::shared_ptr<const data::Prompts> prompts = data::PromptDataset::of(*datasets.train).prompts();
+    check_columns(request.experiment, *prompts);
     const Tokenizer* const tokenizer = &request.tokenizer;
     RolloutSource source{
         .prompt = [prompts](std::int64_t record) { return prompts->prompt_ids(record); },
         .prompt_text = [prompts](std::int64_t record) { return prompts->prompt_text(record); },
         .record = [prompts](std::int64_t record) { return prompts->record(record); },
         .text = [tokenizer](std::span<const std::int32_t> ids) { return tokenizer->decode(ids); },
+        .rewards = rewards_of(request.experiment),
         .stop_ids = prompts->end_ids(),
         .vocab = tokenizer->vocab_size(),
         .warn = request.warn};
-    check_at_keys(request.experiment, std::array<std::string_view, 1>{"reward"},
-                  [&] { source.rewards = make_rewards(reward_settings_of(request.experiment)); });
     dynamic_cast<RolloutRule&>(rule).connect(std::move(source));
   }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lm/train/objectives/objective.h"
 #include "lm/train/whole_runs.h"
 
 namespace primus::test {
@@ -78,7 +79,65 @@ TEST_F(RolloutRuns, SettingsThatDoNotFitAreRefused) {
   EXPECT_THAT(refusal("d", {"stage=grpo", prompts(), letters_, "global_batch_size=12"}),
               AllOf(HasSubstr("12 answers per step"), HasSubstr("num_generations")));
   EXPECT_THAT(refusal("e", {"stage=grpo", prompts(), "reward=['exact:no_such_column']"}),
-              HasSubstr("no_such_column"));
+              HasSubstr("no record has the column 'no_such_column'"));
+  EXPECT_THAT(refusal("f", {"stage=grpo", prompts(), "reward=[regex:1, exact:answr]"}),
+              HasSubstr("did you mean 'answer'?"));
+}
+
+TEST_F(RolloutRuns, AFinishedRunNamesChangedRewardsAndLosses) {
+  const auto changes_of = [&](const std::vector<std::string>& changed) {
+    std::vector<std::string> settings = {"stage=grpo",
+                                         prompts(),
+                                         letters_,
+                                         "train_iters=1",
+                                         "mock_data=false",
+                                         "bf16=false",
+                                         "lr=1e-2",
+                                         "seq_length=32",
+                                         "global_batch_size=16",
+                                         "num_layers=1",
+                                         "hidden_size=32",
+                                         "num_attention_heads=4",
+                                         "tokenizer_type=ByteTokenizer",
+                                         "max_completion_length=2",
+                                         "eval_iters=0"};
+    settings.insert(settings.end(), changed.begin(), changed.end());
+    const std::string yaml =
+        "work_group: w\nuser_name: u\nexp_name: changed\nworkspace: " + folder_.path().string() +
+        "\nmodules:\n  pre_trainer:\n    framework: native\n    overrides: {}\n";
+    Logger log(LogOptions{});
+    Trainer trainer(config::load_experiment_text(yaml, "experiment.yaml", settings), families_, log);
+    trainer.prepare();
+    const std::atomic<bool> stop = false;
+    return trainer.run(stop).unused_changes;
+  };
+  changes_of({});
+  EXPECT_THAT(changes_of({"reward_workers=2"}), testing::IsEmpty());
+  EXPECT_THAT(changes_of({"reward=regex:^[0-9]", "loss_type=grpo", "beta=0.1", "num_generations=4"}),
+              testing::IsSupersetOf({HasSubstr("reward was "), HasSubstr("loss_type was "),
+                                     HasSubstr("beta was "), HasSubstr("num_generations was ")}));
+}
+
+TEST_F(RolloutRuns, ThePlanOfARunChecksRewardFunctions) {
+  const std::vector<std::string> settings = {"stage=grpo",
+                                             prompts(),
+                                             "reward=exakt:answer",
+                                             "mock_data=false",
+                                             "eval_iters=0",
+                                             "num_layers=1",
+                                             "hidden_size=32",
+                                             "num_attention_heads=4",
+                                             "tokenizer_type=ByteTokenizer",
+                                             "global_batch_size=16"};
+  const config::Experiment experiment = config::load_experiment_text(
+      "exp_name: plan\nmodules:\n  pre_trainer:\n    framework: native\n    overrides: {}\n",
+      "experiment.yaml", settings);
+  try {
+    make_objective(experiment.trainer)->plan(experiment, families_, 1);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.render(), AllOf(HasSubstr("'exakt:answer' names no kind"), HasSubstr("reward=exakt")));
+  }
 }
 
 }  // namespace

@@ -168,13 +168,8 @@ class WithoutEffect {
            "patch_primus_pipeline"});
     needs(c.tensor_model_parallel_size > 1, "with tensor_model_parallel_size above 1", {"tp_comm_overlap"});
     needs(c.context_parallel_size > 1, "with context_parallel_size above 1", {"cp_comm_type"});
-    const std::string& strategy = c.data_parallel_sharding_strategy;
-    const bool shards_weights = c.use_torch_fsdp2 || strategy == "optim_grads_params";
-    needs(shards_weights, "with data_parallel_sharding_strategy: optim_grads_params",
-          {"torch_fsdp2_reshard_after_forward"});
-    needs(
-        shards_weights || strategy != "no_shard" || c.use_distributed_optimizer || c.optimizer == "dist_muon",
-        "with use_distributed_optimizer or data_parallel_sharding_strategy", {"overlap_param_gather"});
+    needs(c.use_torch_fsdp2 || c.data_parallel_sharding_strategy == "optim_grads_params",
+          "with data_parallel_sharding_strategy: optim_grads_params", {"torch_fsdp2_reshard_after_forward"});
   }
 
   // Returns whether a value turns its feature off. Such a value is also valid for models without the feature.

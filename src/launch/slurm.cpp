@@ -247,8 +247,9 @@ void note_values(const SlurmSettings& settings, const SlurmRequest& request,
                     "their number)",
                     *shell, nodes, nodes == 1 ? "" : "s"));
   }
-  if (settings.ranks_per_node && !is_given(options, {"gpus-per-node", "gres", "gpus", "gpus-per-task",
-                                                     "gpus-per-socket", "tres-per-task"})) {
+  if (request.has_ranks && settings.ranks_per_node &&
+      !is_given(options,
+                {"gpus-per-node", "gres", "gpus", "gpus-per-task", "gpus-per-socket", "tres-per-task"})) {
     notes.emplace_back(
         "gpus_per_node in the section slurm of the settings is the number of ranks, and requests no GPUs: "
         "write gpus-per-node, or --gpus-per-node, to request them");

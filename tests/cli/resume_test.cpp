@@ -69,6 +69,27 @@ TEST(LongEvaluation, ReportsProgress) {
   EXPECT_TRUE(program.wait_for_error("microbatches (eval_iters), about ", kSeconds));
 }
 
+TEST(PlanOfARun, ReportsTheStepsThatAreLeftAndTheErrorsOfTheRun) {
+  const TemporaryFolder folder;
+  const auto plan = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = test::train(folder.path(), {"train_iters=2", "--dry-run"});
+    words.insert(words.end(), more.begin(), more.end());
+    return run_program(words);
+  };
+  EXPECT_EQ(plan({}).err.find("note: "), std::string::npos);
+  ASSERT_EQ(run_program(test::train(folder.path(), {"train_iters=2"})).exit_code, 0);
+  EXPECT_THAT(plan({}).err, HasSubstr("note: nothing is left to do: the run has reached iteration 2"));
+  EXPECT_THAT(plan({"train_iters=5"}).err,
+              HasSubstr("note: the run continues from iteration 2: 3 of its 5 steps are left"));
+  for (const auto& [setting, text] : {std::pair("hidden_size=128", "hidden_size"),
+                                      std::pair("global_batch_size=16", "was saved with global_batch_size"),
+                                      std::pair("optimizer=sgd", "has the states of another optimizer")}) {
+    const ProgramResult refused = plan({setting});
+    EXPECT_EQ(refused.exit_code, 2) << setting;
+    EXPECT_THAT(refused.err, HasSubstr(text));
+  }
+}
+
 TEST_F(OwnText, ALoadedModelBringsItsTokenizer) {
   learn_tokenizer("corpus.txt", "own");
   ASSERT_EQ(train_with("own", {}).exit_code, 0);
@@ -114,7 +135,9 @@ TEST_F(OwnText, AByteModelStaysAByteModel) {
   const ProgramResult other = train_with("own", {load, "exp_name=other"});
   EXPECT_EQ(other.exit_code, 2);
   EXPECT_THAT(other.err, AllOf(HasSubstr(at("own").string()), HasSubstr("ByteTokenizer")));
-  EXPECT_EQ(train({load, "exp_name=same"}).exit_code, 0);
+  const ProgramResult same = train({load, "exp_name=same"});
+  EXPECT_EQ(same.exit_code, 0);
+  EXPECT_EQ(same.err.find("is used, not a preset's ByteTokenizer"), std::string::npos) << same.err;
 }
 
 TEST_F(OwnText, ResumingNeedsTheSameTokenizer) {

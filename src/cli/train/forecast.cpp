@@ -9,6 +9,8 @@
 #include "cli/options/hardware.h"
 #include "config/stages.h"
 #include "config/trainer_config.h"
+#include "lm/train/continued_run.h"
+#include "lm/train/settings/training_settings.h"
 
 namespace primus::cli {
 namespace {
@@ -372,6 +374,20 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
             : f.world > 1 ? " (estimated: computation only, without communication and waiting)"
                           : " (estimated: a part of a step takes too long to measure)"));
   return text;
+}
+
+std::optional<std::int64_t> continued_step(const TrainingForecast& f, const FamilyRegistry& families) {
+  if (f.hardware) return std::nullopt;
+  return continued_iteration(f.experiment, f.model, session_settings_of(f.experiment, f.model, f.world),
+                             families);
+}
+
+std::string describe_continuation(const TrainingForecast& f, std::int64_t iteration) {
+  if (steps_are_unknown(f)) return fmt::format("note: the run continues from iteration {}", iteration);
+  if (iteration >= f.steps)
+    return fmt::format("note: nothing is left to do: the run has reached iteration {}", iteration);
+  return fmt::format("note: the run continues from iteration {}: {} of its {} steps are left", iteration,
+                     f.steps - iteration, f.steps);
 }
 
 }  // namespace primus::cli

@@ -345,6 +345,8 @@ class Train : public Command {
     const std::int64_t world = world_.value_or(place ? place->world : here * ranks_.nodes());
     const TrainingForecast forecast =
         Trainer(experiment, families, log).forecast(static_cast<int>(world), world_ ? 1 : here);
+    const std::optional<std::int64_t> continued = continued_step(forecast, families);
+    if (continued) console.note(describe_continuation(forecast, *continued));
     const std::vector<MissingInput> missing = missing_inputs(experiment);
     for (const MissingInput& input : missing) {
       console.note(fmt::format("warning: {} is '{}' ({}), which does not exist: training will need it",
@@ -358,6 +360,7 @@ class Train : public Command {
     if (json_) {
       nlohmann::json json = to_json(forecast);
       json["output_dir"] = experiment.output_dir().string();
+      json["continues_from"] = continued ? nlohmann::json(*continued) : nlohmann::json();
       json["experiment"] = nlohmann::json::parse(config::to_json(forecast.experiment, false));
       json["missing"] = nlohmann::json::array();
       for (const MissingInput& input : missing)

@@ -200,14 +200,7 @@ void Checkpointer::resume_from(const CheckpointReader& checkpoint) {
   const TrainerState state = read_trainer_state(checkpoint);
   refuse_another_model(checkpoint, plan_.e, plan_.model, plan_.settings.compute, plan_.families,
                        Start::kContinued);
-  if (state.global_batch_size != plan_.c.global_batch_size) {
-    // The position in the data is steps times batch size, so another batch size would change the position.
-    throw plan_.e.error_for(
-        "global_batch_size",
-        fmt::format("this run was saved with global_batch_size {}, but it is now {}", state.global_batch_size,
-                    plan_.c.global_batch_size),
-        "restore it, or start another run (exp_name) with load: " + checkpoint.folder().string());
-  }
+  refuse_another_batch(checkpoint, state, plan_.e);
   const std::optional<InputIdentity> data = plan_.data_identity();
   for (const std::string& warning :
        compare_inputs(checkpoint, state, plan_.e, plan_.tokenizer_identity(), data))

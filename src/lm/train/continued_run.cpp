@@ -5,11 +5,15 @@
 
 #include "config/trainer_config.h"
 #include "lm/checkpoint/checkpoint.h"
+#include "lm/optimizer/update_rule.h"
 #include "lm/train/settings/training_settings.h"
 
 namespace primus {
 
-std::optional<TrainerState> continued_state(const config::Experiment& e) {
+namespace {
+
+// Returns the checkpoint that a run of this experiment would resume.
+std::optional<CheckpointReader> continued_checkpoint(const config::Experiment& e) {
   const config::TrainerConfig& c = e.trainer;
   std::optional<CheckpointReader> checkpoint;
   if (c.auto_continue_train)
@@ -22,7 +26,27 @@ std::optional<TrainerState> continued_state(const config::Experiment& e) {
       checkpoint = find_resume_point(load, Validation::kStructure).reader;
     }
   }
+  return checkpoint;
+}
+
+}  // namespace
+
+std::optional<TrainerState> continued_state(const config::Experiment& e) {
+  const std::optional<CheckpointReader> checkpoint = continued_checkpoint(e);
   return checkpoint ? std::optional(read_trainer_state(*checkpoint)) : std::nullopt;
+}
+
+std::optional<std::int64_t> continued_iteration(const config::Experiment& e, const ModelConfig& model,
+                                                const SessionSettings& settings,
+                                                const FamilyRegistry& families) {
+  const std::optional<CheckpointReader> checkpoint = continued_checkpoint(e);
+  if (!checkpoint) return std::nullopt;
+  const TrainerState state = read_trainer_state(*checkpoint);
+  refuse_another_model(*checkpoint, e, model, settings.compute, families, Start::kContinued);
+  refuse_another_batch(*checkpoint, state, e);
+  if (!e.trainer->no_load_optim && has_optimizer_state(*checkpoint))
+    refuse_another_optimizer(*checkpoint, state, e, names_of(settings.optimizer.rules));
+  return checkpoint->iteration();
 }
 
 std::optional<std::int64_t> recorded_microbatch(const TrainerState& state) {

@@ -1,4 +1,4 @@
-// Reads records of the run that an experiment continues. Internal to lm/train. Thread-safe.
+// Reads records of the run that an experiment continues. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 
 #include "config/experiment.h"
 #include "lm/train/resume.h"
+#include "lm/train/step/session.h"
 
 namespace primus {
 
@@ -13,6 +14,12 @@ namespace primus {
 // checkpoint of the run itself, or else the checkpoint that `load` names. Empty if the run would start from
 // scratch.
 std::optional<TrainerState> continued_state(const config::Experiment& experiment);
+// Returns the iteration from which a run of this experiment would continue; empty if the run would start from
+// scratch. `model` and `settings`: those of the experiment. Throws the error with which the run would refuse
+// the checkpoint because of its model, its global_batch_size or its optimizer. Does not compare the data.
+std::optional<std::int64_t> continued_iteration(const config::Experiment& experiment,
+                                                const ModelConfig& model, const SessionSettings& settings,
+                                                const FamilyRegistry& families);
 // Returns the micro_batch_size with which the state was trained; empty if the state contains no readable
 // value.
 std::optional<std::int64_t> recorded_microbatch(const TrainerState& state);

@@ -422,6 +422,17 @@ bool has_optimizer_state(const CheckpointReader& checkpoint) {
                      [](const TensorRecord& record) { return record.part == TensorPart::kOptimizer; });
 }
 
+void refuse_another_batch(const CheckpointReader& checkpoint, const TrainerState& state,
+                          const config::Experiment& experiment) {
+  const std::int64_t now = experiment.trainer->global_batch_size;
+  if (state.global_batch_size == now) return;
+  throw experiment.error_for(
+      "global_batch_size",
+      fmt::format("this run was saved with global_batch_size {}, but it is now {}", state.global_batch_size,
+                  now),
+      "restore it, or start another run (exp_name) with load: " + checkpoint.folder().string());
+}
+
 void refuse_another_optimizer(const CheckpointReader& checkpoint, const TrainerState& state,
                               const config::Experiment& experiment, std::string_view optimizer) {
   if (state.optimizer == optimizer) return;

@@ -62,6 +62,11 @@ void refuse_another_model(const CheckpointReader& checkpoint, const config::Expe
                           const ModelConfig& model, DType compute, const FamilyRegistry& families,
                           Start start);
 
+// Refuses a checkpoint that was trained with another global_batch_size. The position in the data is the
+// number of steps times the batch size, so another batch size would change the position.
+void refuse_another_batch(const CheckpointReader& checkpoint, const TrainerState& state,
+                          const config::Experiment& experiment);
+
 // A setting that differs between two experiments, as written by config::to_yaml.
 struct SettingChange {
   std::string key, before, after;  // name of the setting, its old value, and its new value; a value is empty

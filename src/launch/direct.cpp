@@ -16,11 +16,10 @@
 #include "launch/numa.h"
 #include "launch/place_options.h"
 #include "launch/process.h"
+#include "launch/required_file.h"
 
 namespace primus::launch {
 namespace {
-
-constexpr std::uint64_t kMaxEnvironmentFile = 1 << 20;
 
 using Variables = std::map<std::string, std::string>;
 
@@ -57,13 +56,6 @@ NodeDefaults node_defaults(const DirectSettings& settings, const Variables& give
 }
 
 bool is_python(const std::string& script) { return script.ends_with(".py"); }
-
-void require_file(const Path& file, std::string_view what, const std::string& hint) {
-  const auto status = Env::posix().status(file);
-  if (!status || status->type == FileStatus::Type::kFolder) {
-    throw invalid(fmt::format("there is no {} '{}'", what, file.string()), hint);
-  }
-}
 
 void require_program(const Surroundings& surroundings, const std::string& name, const std::string& hint,
                      std::vector<std::string>& notes) {
@@ -263,51 +255,6 @@ bool asks_for_ranks(const std::vector<std::string>& words) {
   return place_option(words, "--nproc").has_value();
 }
 
-std::vector<std::string> read_environment_file(const Path& file) {
-  require_file(file, "file of variables", "--env accepts NAME=VALUE or a file of such lines");
-  const std::string text = read_file(file, kMaxEnvironmentFile);
-  std::vector<std::string> variables;
-  int number = 0;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    std::string_view line = std::string_view(text).substr(begin, end - begin);
-    begin = end + 1;
-    ++number;
-    const auto trim = [](std::string_view& part) {
-      while (!part.empty() && std::string_view(" \t\r").find(part.front()) != std::string_view::npos)
-        part.remove_prefix(1);
-      while (!part.empty() && std::string_view(" \t\r").find(part.back()) != std::string_view::npos)
-        part.remove_suffix(1);
-    };
-    trim(line);
-    if (line.empty() || line[0] == '#') continue;
-    if (line.starts_with("export ")) line.remove_prefix(7);
-    trim(line);
-    const std::size_t equals = line.find('=');
-    const std::string_view name = line.substr(0, equals);
-    const Error bad = invalid("this line is not NAME=VALUE",
-                              "write values with or without quotes; to compute values, use a --patch script "
-                              "that prints env.NAME=VALUE")
-                          .at(fmt::format("{}:{}", file.string(), number));
-    if (equals == std::string_view::npos || !is_variable_name(name)) throw bad;
-    std::string_view value = line.substr(equals + 1);
-    const char quote = value.empty() ? '\0' : value[0];
-    if (quote == '"' || quote == '\'') {
-      if (value.size() < 2 || value.back() != quote ||
-          value.substr(1, value.size() - 2).find(quote) != std::string_view::npos) {
-        throw bad;
-      }
-      value = value.substr(1, value.size() - 2);
-    }
-    // A shell would interpret these characters, except within single quotes.
-    if (quote != '\'' &&
-        value.find_first_of(quote == '"' ? "$`\\" : "$`\\;&|<> \t'\"") != std::string_view::npos)
-      throw bad;
-    variables.push_back(fmt::format("{}={}", name, value));
-  }
-  return variables;
-}
-
 namespace {
 
 // Returns the place as words for commands and variables.
@@ -333,6 +280,21 @@ void set_place_variables(const NodePlace& place, const PlaceWords& words, bool s
   if (place.nodes != 1 || script || place.task) {
     environment["MASTER_ADDR"] = words.address;
     environment["MASTER_PORT"] = words.port;
+  }
+}
+
+// Sets the step's variables for the node's place in the job, and variables given by the user. `outside`: the
+// environment without the user's variables.
+void set_job_variables(const DirectCommand& command, const Shape& shape, const NodePlace& place,
+                       const PlaceWords& words, const Variables& given, const Surroundings& outside,
+                       Step& step) {
+  set_place_variables(place, words, shape.script, step.environment);
+  for (const auto& [name, value] : given) step.environment[name] = value;
+  if (command.debug) step.environment["PRIMUS_LOG_LEVEL"] = "DEBUG";
+  if (const auto task = task_of_step(outside)) step.environment[kLaunchedStep] = task->step;
+  // Variables that another launcher set for its processes do not apply to the processes started here.
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"}) {
+    if (shape.ranks && outside.variable(name)) step.unset.emplace_back(name);
   }
 }
 
@@ -368,6 +330,14 @@ void note_gpus(const Accelerators& gpus, std::vector<std::string>& notes) {
   }
 }
 
+// Notes a number of ranks in the command that overrides another one in the environment.
+void note_overridden_ranks(const DirectCommand& command, const Surroundings& surroundings,
+                           std::vector<std::string>& notes) {
+  const auto nproc = place_option(command.words, "--nproc");
+  if (const auto usual = surroundings.setting("GPUS_PER_NODE"); usual && nproc && *usual != *nproc)
+    notes.push_back(fmt::format("--nproc {} overrides GPUS_PER_NODE={}", *nproc, *usual));
+}
+
 // Checks that the step's program exists: Python, or torchrun, which starts Python on each rank.
 void require_python(const Surroundings& surroundings, const Step& step, std::vector<std::string>& notes) {
   require_program(
@@ -388,6 +358,45 @@ JobShape shape_of_job(const ElsewhereNodes& nodes, std::optional<int> ranks) {
       !nodes.node.empty() && std::ranges::all_of(nodes.node, [](char c) { return c >= '0' && c <= '9'; });
   if (is_number) job.node = std::stoi(nodes.node);
   return job;
+}
+
+// Checks that the files of the settings exist. Files that exist only on the nodes cannot be checked here.
+// Such files get a note and are checked on the nodes; returns them.
+std::set<Path> note_files_elsewhere(const DirectSettings& settings, bool in_this_folder,
+                                    std::vector<std::string>& notes) {
+  std::set<Path> only_there;
+  const auto look_for = [&](const Path& file, const std::string& what) {
+    if (Env::posix().status(file)) return;
+    if (is_looked_for_here(file, in_this_folder, false)) {
+      throw invalid(fmt::format("{}: there is no '{}'", what, file.string()),
+                    "correct its name, or remove it");
+    }
+    notes.push_back(not_looked_for(what, file));
+    only_there.insert(file);
+  };
+  if (settings.script && !settings.script->empty()) look_for(*settings.script, "--script");
+  for (const Path& file : settings.patches) look_for(file, "--patch");
+  for (const Path& folder : settings.hooks) look_for(folder, "--hooks");
+  for (const Path& file : settings.environment_files) look_for(file, "--env");
+  return only_there;
+}
+
+// Notes sizes of the job in the settings that the job's own sizes override. `ranks`: the job's ranks per
+// node.
+void note_unused_settings(const DirectSettings& settings, const ElsewhereNodes& nodes,
+                          const std::optional<int>& ranks, std::vector<std::string>& notes) {
+  if (settings.ranks_per_node && nodes.ranks && ranks == nodes.ranks && *settings.ranks_per_node != *ranks) {
+    notes.push_back(
+        fmt::format("gpus_per_node: {} in the section direct of the settings is not used: the job "
+                    "has {} rank{} per node",
+                    *settings.ranks_per_node, *ranks, *ranks == 1 ? "" : "s"));
+  }
+  // AMD Primus's usual settings contain "nnodes: 1".
+  if (const int set = settings.nodes.value_or(1); set != 1 && nodes.nodes > 0 && set != nodes.nodes) {
+    notes.push_back(
+        fmt::format("nnodes: {} in the section direct of the settings is not used: the job has {} node{}",
+                    set, nodes.nodes, nodes.nodes == 1 ? "" : "s"));
+  }
 }
 
 }  // namespace
@@ -429,14 +438,7 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
   result.notes = environment_notes(step.environment, surroundings);
   if (shape.python) use_virtual_environment(surroundings, step.environment);
   const PlaceWords words = place_words(place);
-  set_place_variables(place, words, shape.script, step.environment);
-  for (const auto& [name, value] : given) step.environment[name] = value;
-  if (command.debug) step.environment["PRIMUS_LOG_LEVEL"] = "DEBUG";
-  if (const auto task = task_of_step(outside)) step.environment[kLaunchedStep] = task->step;
-  // Variables that another launcher set for its processes do not apply to the processes started here.
-  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"}) {
-    if (shape.ranks && outside.variable(name)) step.unset.emplace_back(name);
-  }
+  set_job_variables(command, shape, place, words, given, outside, step);
 
   if (shape.script) require_file(*settings.script, "script", "--script names a Python script or a program");
   if (place.task && shape.ranks) {  // Slurm has started the ranks
@@ -462,10 +464,7 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
                                      settings.silent ? ", and nowhere else" : ""));
   }
   note_gpus(gpus, result.notes);
-  const auto nproc = place_option(command.words, "--nproc");
-  if (const auto usual = surroundings.setting("GPUS_PER_NODE");
-      usual && own_ranks && nproc && *usual != *nproc)
-    result.notes.push_back(fmt::format("--nproc {} overrides GPUS_PER_NODE={}", *nproc, *usual));
+  if (own_ranks) note_overridden_ranks(command, surroundings, result.notes);
   result.notes.insert(result.notes.end(), place.notes.begin(), place.notes.end());
   // A real run shows the notes before the command starts; a dry run shows them in the step.
   if (surroundings.dry_run) {
@@ -479,24 +478,8 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
 Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& command,
                            const ElsewhereNodes& job_nodes, const std::string& program) {
   ElsewhereNodes nodes = job_nodes;
-  // Files that exist only on the nodes cannot be checked here. Such files get a note and are checked on the
-  // nodes.
   std::vector<std::string> notes = command.notes;
-  std::set<Path> only_there;
-  const auto look_for = [&](const Path& file, const std::string& what) {
-    if (Env::posix().status(file)) return;
-    if (is_looked_for_here(file, nodes.same_folder, false)) {
-      throw invalid(fmt::format("{}: there is no '{}'", what, file.string()),
-                    "correct its name, or remove it");
-    }
-    notes.push_back(not_looked_for(what, file));
-    only_there.insert(file);
-  };
-  if (settings.script && !settings.script->empty()) look_for(*settings.script, "--script");
-  for (const Path& file : settings.patches) look_for(file, "--patch");
-  for (const Path& folder : settings.hooks) look_for(folder, "--hooks");
-  for (const Path& file : settings.environment_files) look_for(file, "--env");
-  const Variables given = given_variables(settings, only_there);
+  const Variables given = given_variables(settings, note_files_elsewhere(settings, nodes.same_folder, notes));
   check_place_variables(given);
   use_given_master(given, nodes.address, nodes.port);
   const Surroundings nothing{.variable = [](const std::string&) { return std::nullopt; },
@@ -509,18 +492,7 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
   }
   const bool has_ranks = shape.ranks;
   refuse_ranks_of_single(command, shape, is_single(settings, command, reported));
-  if (settings.ranks_per_node && nodes.ranks && ranks == nodes.ranks && *settings.ranks_per_node != *ranks) {
-    notes.push_back(
-        fmt::format("gpus_per_node: {} in the section direct of the settings is not used: the job "
-                    "has {} rank{} per node",
-                    *settings.ranks_per_node, *ranks, *ranks == 1 ? "" : "s"));
-  }
-  // AMD Primus's usual settings contain "nnodes: 1".
-  if (const int set = settings.nodes.value_or(1); set != 1 && nodes.nodes > 0 && set != nodes.nodes) {
-    notes.push_back(
-        fmt::format("nnodes: {} in the section direct of the settings is not used: the job has {} node{}",
-                    set, nodes.nodes, nodes.nodes == 1 ? "" : "s"));
-  }
+  note_unused_settings(settings, nodes, ranks, notes);
   if (nodes.tasks && has_ranks) {
     if (given.contains("GPUS_PER_NODE") && ranks != nodes.tasks) {
       throw invalid(fmt::format("--env GPUS_PER_NODE is {}, but Slurm starts {} ranks per node, one per task",

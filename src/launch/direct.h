@@ -85,8 +85,4 @@ std::string not_looked_for(const std::string& what, const Path& file);
 int run_direct(const DirectSettings& settings, DirectCommand command, const Surroundings& surroundings,
                const std::function<void(std::string_view)>& show);
 
-// Reads a file of lines NAME=VALUE. Allows a leading "export ", quotes around values, empty lines and
-// comments; other shell code is an Error(kInvalid) with file:line.
-std::vector<std::string> read_environment_file(const Path& file);
-
 }  // namespace primus::launch

@@ -267,6 +267,34 @@ void note_values(const SlurmSettings& settings, const SlurmRequest& request,
                   text, name));
 }
 
+// Adds defaults of options that the user has not set: to the options of the tool, and to the options of the
+// job's step (srun).
+void add_default_options(const SlurmRequest& request, bool tasks_are_given, const Surroundings& surroundings,
+                         std::vector<GivenOption>& options, std::vector<GivenOption>& step_options) {
+  const auto step_option = [&](const char* name, const std::string& value) {
+    if (!find_given(step_options, name)) step_options.push_back({name, value});
+  };
+  if (!tasks_are_given) step_option("ntasks-per-node", "1");
+  // If a rank fails, the job ends. Without ranks, the nodes are independent, and a failure on one node does
+  // not end the command on other nodes.
+  if (request.has_ranks) step_option("kill-on-bad-exit", "1");
+  if (request.has_ranks && !surroundings.setting("SLURM_WAIT"))
+    step_option("wait", std::to_string(request.own_ranks ? kWaitForOwnRanks : kWaitForRanks));
+  if (request.batch) {
+    if (!tasks_are_given) options.push_back({"ntasks-per-node", "1"});
+    if (request.has_ranks && !find_given(options, "signal")) options.push_back({"signal", "B:USR1@120"});
+    if (find_given(options, "requeue") && !find_given(options, "open-mode"))
+      options.push_back({"open-mode", "append"});
+    // Slurm does not pass these two options on from a job to its steps.
+    step_option("export", "ALL");
+    if (const GivenOption* const cpus = find_given(options, "cpus-per-task")) step_options.push_back(*cpus);
+  } else {
+    for (const GivenOption& option : step_options) {
+      if (!find_given(options, option.name)) options.push_back(option);
+    }
+  }
+}
+
 void note_array(const std::vector<GivenOption>& options, bool has_ranks, std::vector<std::string>& notes) {
   const GivenOption* const array = find_given(options, "array");
   if (!array) return;
@@ -317,27 +345,7 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
   }
 
   const bool requeue = is_given(options, {"requeue"});
-  const auto step_option = [&](const char* name, const std::string& value) {
-    if (!find_given(step_options, name)) step_options.push_back({name, value});
-  };
-  if (!tasks_are_given) step_option("ntasks-per-node", "1");
-  // If a rank fails, the job ends. Without ranks, the nodes are independent, and a failure on one node does
-  // not end the command on other nodes.
-  if (request.has_ranks) step_option("kill-on-bad-exit", "1");
-  if (request.has_ranks && !surroundings.setting("SLURM_WAIT"))
-    step_option("wait", std::to_string(request.own_ranks ? kWaitForOwnRanks : kWaitForRanks));
-  if (request.batch) {
-    if (!tasks_are_given) options.push_back({"ntasks-per-node", "1"});
-    if (request.has_ranks && !find_given(options, "signal")) options.push_back({"signal", "B:USR1@120"});
-    if (requeue && !find_given(options, "open-mode")) options.push_back({"open-mode", "append"});
-    // Slurm does not pass these two options on from a job to its steps.
-    step_option("export", "ALL");
-    if (const GivenOption* const cpus = find_given(options, "cpus-per-task")) step_options.push_back(*cpus);
-  } else {
-    for (const GivenOption& option : step_options) {
-      if (!find_given(options, option.name)) options.push_back(option);
-    }
-  }
+  add_default_options(request, tasks_are_given, surroundings, options, step_options);
 
   const std::string ranks = plan.nodes.ranks && !own_ranks ? std::to_string(*plan.nodes.ranks) : "";
   plan.step = {.name = "slurm", .where = "on this machine", .argv = words_of(tool, options)};

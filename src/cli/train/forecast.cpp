@@ -216,6 +216,26 @@ std::string hardware_text(const TrainingForecast& f) {
   return text;
 }
 
+// Describes how much memory a run lacks that does not fit, and the changes of settings or of hardware with
+// which it would fit.
+std::string lack_text(const TrainingForecast& f) {
+  std::string text = "  DOES NOT FIT: " + describe_lack(f.memory) + "\n";
+  if (f.memory.changes.empty()) text += "    " + describe_changes(f.memory) + "\n";
+  for (const MemoryChange& change : f.memory.changes) {
+    text +=
+        fmt::format("    {:<28}  needs {} ({})\n", fmt::format("{}", fmt::join(change.settings, " ")),
+                    human_bytes(static_cast<double>(claimed(change.need, f.memory.supply))), change.price);
+  }
+  if (f.hardware) {
+    const std::vector<std::string> larger = larger_hardware(f);
+    text +=
+        fmt::format("    {:<28}  {}\n", "other hardware",
+                    larger.empty() ? "no known hardware has so much memory: use more ranks, and shard more"
+                                   : fmt::format("it would fit on {}", fmt::join(larger, ", ")));
+  }
+  return text;
+}
+
 // Returns how the ranks are assumed to share hosts: within a host, they communicate through faster links.
 std::string hosts_text(const TrainingForecast& f) {
   if (f.world == 1) return "";
@@ -326,21 +346,7 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
     host_lines();
   }
   if (f.hardware) text += hardware_text(f);
-  if (!f.memory.fits) {
-    text += "  DOES NOT FIT: " + describe_lack(f.memory) + "\n";
-    if (f.memory.changes.empty()) text += "    " + describe_changes(f.memory) + "\n";
-    for (const MemoryChange& change : f.memory.changes) {
-      text += fmt::format("    {:<28}  needs {} ({})\n", fmt::format("{}", fmt::join(change.settings, " ")),
-                          bytes(claimed(change.need, f.memory.supply)), change.price);
-    }
-    if (f.hardware) {
-      const std::vector<std::string> larger = larger_hardware(f);
-      text +=
-          fmt::format("    {:<28}  {}\n", "other hardware",
-                      larger.empty() ? "no known hardware has so much memory: use more ranks, and shard more"
-                                     : fmt::format("it would fit on {}", fmt::join(larger, ", ")));
-    }
-  }
+  if (!f.memory.fits) text += lack_text(f);
   const bool open = steps_are_unknown(f);
   line("steps",
        open ? fmt::format("as many as {} epochs need, each of {} tokens", *c.train_epochs, f.tokens_per_step)

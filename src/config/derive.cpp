@@ -1,31 +1,13 @@
 // derive() computes trainer settings that follow from other settings.
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <string>
-#include <string_view>
 
+#include "config/stages.h"
 #include "config/trainer_config.h"
 
 namespace primus::config {
-namespace {
-
-// Defaults of the stages that compare the trained model with a reference model or answers with each other, as
-// in TRL. Stages without a choice of losses have an empty `loss_type`.
-struct Comparison {
-  std::string_view stage;
-  double beta;
-  std::string_view loss_type;
-};
-constexpr auto kComparisons = std::to_array<Comparison>({{"dpo", 0.1, "sigmoid"},
-                                                         {"kto", 0.1, "kto"},
-                                                         {"orpo", 0.1, ""},
-                                                         {"cpo", 0.1, "sigmoid"},
-                                                         {"grpo", 0.0, "dapo"},
-                                                         {"rloo", 0.05, ""}});
-
-}  // namespace
 
 void derive(TrainerConfig& config) {
   TrainerConfig& c = config;
@@ -46,10 +28,12 @@ void derive(TrainerConfig& config) {
   }
   if (!c.start_weight_decay) c.start_weight_decay = c.weight_decay;
   if (!c.end_weight_decay) c.end_weight_decay = c.weight_decay;
-  for (const Comparison& usual : kComparisons) {
-    if (c.stage != usual.stage) continue;
-    if (!c.beta) c.beta = usual.beta;
-    if (c.loss_type.empty() && !usual.loss_type.empty()) c.loss_type = {std::string(usual.loss_type)};
+  // stage_of() is not usable here, because the value of the key may be invalid.
+  for (const Stage& stage : stages()) {
+    if (c.stage != stage.name) continue;
+    if (!c.beta) c.beta = stage.default_beta;
+    if (c.loss_type.empty() && !stage.default_loss_type.empty())
+      c.loss_type = {std::string(stage.default_loss_type)};
   }
   if (c.recompute_granularity == "full" && c.recompute_layer_ids.empty()) {
     if (!c.recompute_method) c.recompute_method = "uniform";

@@ -138,7 +138,8 @@ Value value_of_field(const KeySpec& key, const Experiment& experiment, const Val
   Value value = current_value(key, experiment.trainer);
   const auto same_text = [](const Value& a, const Value& b) { return a.text == b.text; };
   if (!set || !value.is_list()) return value;
-  if (key.holds_numbers && set->is_scalar() && value.items.size() == 1 && set->text == value.items[0].text)
+  if (key.items == ListItems::kNumbers && set->is_scalar() && value.items.size() == 1 &&
+      set->text == value.items[0].text)
     return *set;
   return set->is_list() && std::ranges::equal(set->items, value.items, same_text) ? *set : value;
 }

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/check.h"
 #include "base/text/suggest.h"
 #include "config/elsewhere.h"
 #include "config/framework.h"
@@ -235,7 +236,7 @@ std::vector<std::string> to_texts(const KeySpec& key, const Value& value) {
   } else if (value.is_scalar() && key.choices.empty()) {
     if (is_open_list(value)) refuse_type(key, value);
     const std::string text = to_text(key, value);
-    if (key.name == "reward" && !text.empty()) return {text};  // a pattern or command may contain spaces
+    if (key.items == ListItems::kWholeText && !text.empty()) return {text};
     // One string may hold several words, as on Megatron's command line: "0.3 a 0.7 b".
     texts = words_of(text, key.name.ends_with("data_path"));
   } else {
@@ -322,6 +323,13 @@ std::span<const KeySpec> all_keys() { return table().keys(); }
 const KeySpec* find_key(std::string_view name) { return table().find(name); }
 
 std::span<const std::string_view> key_names() { return table().names(); }
+
+std::string_view name_of_key(const KeyField& field) {
+  const auto keys = all_keys();
+  const auto key = std::ranges::find(keys, field, &KeySpec::field);
+  PRIMUS_CHECK("config::name_of_key", key != keys.end());
+  return key->name;
+}
 
 void assign(const KeySpec& key, const Value& value, TrainerConfig& config) {
   static const TrainerConfig defaults;
@@ -433,7 +441,7 @@ Value current_value(const KeySpec& key, const TrainerConfig& config) {
             value.kind = Value::Kind::kList;
             for (const std::string& text : x) {
               Value& item = value.items.emplace_back();
-              if (key.holds_numbers)
+              if (key.items == ListItems::kNumbers)
                 item = plain_scalar(text, {});
               else
                 set_scalar(item, text);
@@ -448,6 +456,8 @@ Value current_value(const KeySpec& key, const TrainerConfig& config) {
       key.field);
   return value;
 }
+
+Value default_value(const KeySpec& key) { return current_value(key, TrainerConfig{}); }
 
 bool same_value(const KeySpec& key, const TrainerConfig& a, const TrainerConfig& b) {
   return std::visit(
@@ -481,7 +491,7 @@ std::string describe_type(const KeySpec& key) {
     case KeyType::kString:
       return "string";
     case KeyType::kStrings:
-      return key.holds_numbers ? "list of numbers" : "list of strings";
+      return key.items == ListItems::kNumbers ? "list of numbers" : "list of strings";
     case KeyType::kList:
       return "list";
     case KeyType::kMap:
@@ -503,7 +513,7 @@ std::string describe_range(const KeySpec& key) {
 std::string describe_default(const KeySpec& key) {
   if (key.is_required) return "required";
   if (!key.derived_from.empty()) return std::string(key.derived_from);
-  const Value value = current_value(key, TrainerConfig{});
+  const Value value = default_value(key);
   if (value.is_null()) return "null";
   if (!value.is_list()) return value.text;
   std::string text = "[";

@@ -52,6 +52,13 @@ enum class KeyClass : std::uint8_t {
 };
 std::string_view describe(KeyClass key_class);
 
+// The items of a list.
+enum class ListItems : std::uint8_t {
+  kWords,      // texts; a single text is split at blanks
+  kNumbers,    // numbers if they parse as numbers, and otherwise texts; a single text is split at blanks
+  kWholeText,  // texts; a single text is one item, which may contain blanks
+};
+
 struct KeySpec {
   std::string_view name;
   std::string_view help;
@@ -74,7 +81,7 @@ struct KeySpec {
   std::string_view primus_default;  // default in AMD Primus's presets, if different
   bool is_required = false;
   bool is_no_part_of_training = false;  // does not affect training results
-  bool holds_numbers = false;  // a list whose items are numbers if they parse as numbers, and otherwise texts
+  ListItems items = ListItems::kWords;
 
   bool has_meaning_for(Framework framework) const {
     return (frameworks & static_cast<std::uint8_t>(framework)) != 0;
@@ -102,7 +109,8 @@ struct KeySpec {
     return conditions.push_back({key, std::move(values)}), std::move(*this);
   }
   KeySpec&& required() && { return is_required = true, std::move(*this); }
-  KeySpec&& numbers() && { return holds_numbers = true, std::move(*this); }
+  KeySpec&& numbers() && { return items = ListItems::kNumbers, std::move(*this); }
+  KeySpec&& whole_text() && { return items = ListItems::kWholeText, std::move(*this); }
   KeySpec&& own() && { return frameworks = static_cast<std::uint8_t>(Framework::kNative), std::move(*this); }
   KeySpec&& also_native(std::string_view meaning) && {
     return help = meaning, frameworks |= static_cast<std::uint8_t>(Framework::kNative), std::move(*this);
@@ -148,6 +156,8 @@ const KeySpec* find_key(std::string_view name);
 
 // Names and aliases of all keys, sorted.
 std::span<const std::string_view> key_names();
+// Returns the name of the key that has this field.
+std::string_view name_of_key(const KeyField& field);
 
 // Checks type, range and choices of `value`. If the key has a field, stores `value` in the field; null
 // restores the default. Throws an Error at the value's position.
@@ -162,6 +172,8 @@ bool asks_for_more(const KeySpec& key, const Value& value);
 // Returns the field's current value (null for an empty optional); items of number lists are numbers. The key
 // must have a field.
 Value current_value(const KeySpec& key, const TrainerConfig& config);
+// Returns the default value of the field, as current_value() does. The key must have a field.
+Value default_value(const KeySpec& key);
 
 // Returns whether the key's field is equal in both configurations. The key must have a field.
 bool same_value(const KeySpec& key, const TrainerConfig& a, const TrainerConfig& b);

@@ -11,7 +11,6 @@
 #include "config/experiment_keys.h"
 #include "config/framework.h"
 #include "config/keys.h"
-#include "config/trainer_config.h"
 
 namespace primus::config {
 namespace {
@@ -82,7 +81,7 @@ Json key_schema(const KeySpec& key) {
             ? "no effect in the native engine"
             : fmt::format("the native engine accepts only {}", fmt::join(key.native_values, ", ")));
   if (!std::holds_alternative<std::monostate>(key.field) && !key.is_required && key.derived_from.empty()) {
-    const Value value = current_value(key, TrainerConfig{});
+    const Value value = default_value(key);
     if (value.kind == Value::Kind::kString) schema["default"] = value.text;
     if (value.kind == Value::Kind::kBool) schema["default"] = value.boolean;
     if (value.kind == Value::Kind::kInt) schema["default"] = value.integer;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -20,12 +21,16 @@ enum class Material : std::uint8_t {
   kPrompts,        // sft_dataset_name, with prompts whose answers the model generates
 };
 
+// The defaults of beta and loss_type are those of TRL.
 struct Stage {
   std::string_view name;       // a choice of the key `stage`
   std::string_view meaning{};  // follows the name in the key's help text: "which learns ..."; may be empty
   Material material = Material::kText;
-  bool fine_tunes = false;  // training starts from pretrained weights
-  bool mlperf_log = false;  // writes a log in MLPerf's format, and has a target loss
+  bool fine_tunes = false;               // training starts from pretrained weights
+  bool mlperf_log = false;               // writes a log in MLPerf's format, and has a target loss
+  bool chooses_policy_loss = false;      // kPrompts: loss_type chooses among several losses
+  std::optional<double> default_beta{};  // default of the key `beta`; empty: the key stays unset
+  std::string_view default_loss_type{};  // default of the key `loss_type`; empty: the key stays empty
 };
 
 std::span<const Stage> stages();

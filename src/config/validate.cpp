@@ -436,24 +436,8 @@ class Validator {
            fmt::format("stage is {}, so the run trains on sft_dataset_name and ignores the data paths",
                        config_.stage));
     }
-    for (const auto& [key, value] : {std::pair("eod_mask_loss", config_.eod_mask_loss),
-                                     std::pair("reset_position_ids", config_.reset_position_ids),
-                                     std::pair("reset_attention_mask", config_.reset_attention_mask)}) {
-      if (!value) continue;
-      warn(key, fmt::format("{} applies to text, and has no effect with stage: {}{}", key, config_.stage,
-                            stage_of(config_).material == Material::kConversations
-                                ? " (use_packed_attention separates packed conversations)"
-                                : ""));
-    }
+    warn_of_keys_of_text(experiment_, warnings_);
     const bool generates = stage_of(config_).material == Material::kPrompts;
-    if ((stage_of(config_).material == Material::kPreferences || generates) &&
-        !config_.calculate_per_token_loss &&
-        experiment_.provenance_of("calculate_per_token_loss").layer >= Layer::kOverrides) {
-      warn("calculate_per_token_loss",
-           fmt::format("calculate_per_token_loss has no effect with stage: {}, whose loss is {}",
-                       config_.stage,
-                       generates ? "a mean over all answers of a step" : "a mean over pairs or examples"));
-    }
     if (!generates && config_.sft_conversation_format == "none") {
       refuse({"sft_conversation_format", "stage"},
              fmt::format("sft_conversation_format is none, but stage {} learns answers, whose beginning a "
@@ -473,14 +457,15 @@ class Validator {
   // Checks stages that generate answers to prompts.
   void rewards() {
     const TrainerConfig& c = config_;
+    const std::string_view key = name_of_key(&TrainerConfig::reward);
     if (c.reward.empty()) {
-      refuse({"stage", "reward"},
+      refuse({"stage", key},
              fmt::format("stage is {}, but no reward function scores the generated answers", c.stage),
              "set reward, for example reward=exact:answer, which compares each answer with the column "
              "'answer' of its record; or reward=program:./reward.py (docs/rewards.md)");
     }
     if (!c.reward_weights.empty() && c.reward_weights.size() != c.reward.size()) {
-      refuse({"reward_weights", "reward"},
+      refuse({"reward_weights", key},
              fmt::format("reward_weights has {} numbers, but reward has {} functions",
                          c.reward_weights.size(), c.reward.size()),
              "write one weight for each function, or remove reward_weights");
@@ -516,11 +501,6 @@ class Validator {
                  c.max_completion_length, c.seq_length),
              fmt::format("increase seq_length to at least {}, or decrease max_completion_length",
                          prompt + c.max_completion_length));
-    }
-    if (c.split) {
-      warn("split", fmt::format("split has no effect with stage: {}, which evaluates nothing: all prompts "
-                                "are trained on",
-                                c.stage));
     }
   }
 

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "config/keys.h"
 #include "config/stages.h"
@@ -95,14 +96,15 @@ class WithoutEffect {
   // Keys of the loss of generated answers.
   void reinforcement() {
     const TrainerConfig& c = config_;
-    const std::string loss = c.stage != "grpo" || c.loss_type.empty() ? "" : c.loss_type.front();
+    const bool chooses_loss = stage_of(c).chooses_policy_loss;
+    const std::string loss = !chooses_loss || c.loss_type.empty() ? "" : c.loss_type.front();
     constexpr std::string_view kSteps =
         "with num_iterations above 1: with one step for each answer, the ratio of new to old probability is "
         "1";
     needs(c.num_iterations > 1, kSteps, {"epsilon", "delta", "off_policy_mask_threshold"});
     // loss_type: cispo requires epsilon_high.
     needs(c.num_iterations > 1 || loss == "cispo", kSteps, {"epsilon_high"});
-    if (c.stage != "grpo") return;
+    if (!chooses_loss) return;
     // The gradient of the corrected KL divergence contains the gradient of the ratio, which depends on the
     // level even where the ratio is 1.
     needs(c.num_iterations > 1 || (*c.beta > 0 && c.use_bias_correction_kl), kSteps,
@@ -192,6 +194,36 @@ void warn_of_model_keys_without_effect(const Experiment& experiment, std::vector
 
 void warn_of_keys_without_effect(const Experiment& experiment, std::vector<std::string>& warnings) {
   WithoutEffect(experiment, warnings).run();
+}
+
+void warn_of_keys_of_text(const Experiment& experiment, std::vector<std::string>& warnings) {
+  const TrainerConfig& c = experiment.trainer;
+  const Material material = stage_of(c).material;
+  const auto warn = [&](std::string_view key, const std::string& what) {
+    warnings.push_back(experiment.provenance_of(key).describe() + ": " + what);
+  };
+  for (const auto& [key, value] :
+       {std::pair("eod_mask_loss", c.eod_mask_loss), std::pair("reset_position_ids", c.reset_position_ids),
+        std::pair("reset_attention_mask", c.reset_attention_mask)}) {
+    if (!value) continue;
+    warn(key, fmt::format("{} applies to text, and has no effect with stage: {}{}", key, c.stage,
+                          material == Material::kConversations
+                              ? " (use_packed_attention separates packed conversations)"
+                              : ""));
+  }
+  const bool generates = material == Material::kPrompts;
+  if ((material == Material::kPreferences || generates) && !c.calculate_per_token_loss &&
+      experiment.provenance_of("calculate_per_token_loss").layer >= Layer::kOverrides) {
+    warn("calculate_per_token_loss",
+         fmt::format("calculate_per_token_loss has no effect with stage: {}, whose loss is {}", c.stage,
+                     generates ? "a mean over all answers of a step" : "a mean over pairs or examples"));
+  }
+  if (generates && c.split) {
+    warn(
+        "split",
+        fmt::format("split has no effect with stage: {}, which evaluates nothing: all prompts are trained on",
+                    c.stage));
+  }
 }
 
 }  // namespace primus::config

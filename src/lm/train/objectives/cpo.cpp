@@ -8,7 +8,9 @@ extern const ObjectiveEntry kStageCpo{
               .meaning =
                   "which prefers the chosen answers of pairs, without a reference model (includes SimPO)",
               .material = config::Material::kPreferences,
-              .fine_tunes = true},
+              .fine_tunes = true,
+              .default_beta = 0.1,
+              .default_loss_type = "sigmoid"},
     .make = [] { return make_preference_objective(PreferenceMethod::kCpo); }};
 
 }  // namespace primus

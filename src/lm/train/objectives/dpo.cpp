@@ -8,7 +8,9 @@ extern const ObjectiveEntry kStageDpo{
               .meaning = "which learns from pairs of a chosen and a rejected "
                          "answer, compared with the model at the start",
               .material = config::Material::kPreferences,
-              .fine_tunes = true},
+              .fine_tunes = true,
+              .default_beta = 0.1,
+              .default_loss_type = "sigmoid"},
     .make = [] { return make_preference_objective(PreferenceMethod::kDpo); }};
 
 }  // namespace primus

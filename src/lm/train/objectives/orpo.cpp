@@ -9,7 +9,8 @@ extern const ObjectiveEntry kStageOrpo{
               .meaning =
                   "which learns the chosen answers of pairs and prefers them, without a reference model",
               .material = config::Material::kPreferences,
-              .fine_tunes = true},
+              .fine_tunes = true,
+              .default_beta = 0.1},
     .make = [] { return make_preference_objective(PreferenceMethod::kOrpo); }};
 
 }  // namespace primus

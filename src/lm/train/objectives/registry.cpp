@@ -3,7 +3,7 @@
 
 #include "base/check.h"
 #include "base/entries.h"
-#include "config/trainer_config.h"
+#include "config/stages.h"
 #include "lm/train/objectives/objective.h"
 
 namespace primus {
@@ -20,7 +20,7 @@ namespace {
 
 std::size_t index_of(const config::TrainerConfig& trainer) {
   const auto all = objectives();
-  const auto entry = std::ranges::find(all, std::string_view(trainer.stage),
+  const auto entry = std::ranges::find(all, config::stage_of(trainer).name,
                                        [](const ObjectiveEntry* e) { return e->stage.name; });
   PRIMUS_CHECK("objective_of", entry != all.end());
   return static_cast<std::size_t>(entry - all.begin());

@@ -25,6 +25,9 @@ struct Initializer {
   // the exclusive bound.
   float value = 0;
   float maximum = 0;  // maximum of kLogUniform and kGateBias
+  // A model that training starts from may lack the parameter, which then keeps its initial value: the head of
+  // a reward model that starts from a language model.
+  bool if_missing = false;
   static Initializer normal(double std) { return {Kind::kNormal, static_cast<float>(std)}; }
   // Random integers in [0, bound), without repetitions within a row.
   static Initializer distinct(std::int64_t bound) { return {Kind::kDistinct, static_cast<float>(bound)}; }
@@ -126,11 +129,8 @@ struct Parameter {
   std::int64_t linear_of = -1;
   LowRank low_rank = {};     // the matrix's adapter, used by linear() and similar operators
   bool is_low_rank = false;  // belongs to the adapter of another matrix: loaded weights may lack it
-  // A model that training starts from may lack the parameter, which then keeps its initial value: the head of
-  // a reward model that starts from a language model.
-  bool may_be_new = false;
-  bool vocabulary = false;  // the embedding or the head, which have one row per token of the vocabulary
-  bool kernel = false;      // a convolution's weight: one row per channel, not used in matrix products
+  bool vocabulary = false;   // the embedding or the head, which have one row per token of the vocabulary
+  bool kernel = false;       // a convolution's weight: one row per channel, not used in matrix products
 
   // ParameterStore::allocate sets this and all following members. Null if another stage has the parameter.
   ParameterUnit* unit = nullptr;

@@ -403,7 +403,7 @@ void ParameterStore::initialize(turbo::Context& context, std::uint64_t seed) {
 
 void ParameterStore::initialize_new(turbo::Context& context, std::uint64_t seed) {
   for (const Parameter& p : parameters_) {
-    if (p.unit && (p.is_low_rank || p.may_be_new)) initialize(p, context, seed);
+    if (p.unit && (p.is_low_rank || p.initializer.if_missing)) initialize(p, context, seed);
   }
   refresh_values(context);
 }

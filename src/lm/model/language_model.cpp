@@ -69,7 +69,7 @@ LanguageModel::LanguageModel(const ModelConfig& config, const FamilyRegistry& fa
                         "set enable_mtp to false, or load a model without it");
     }
     head_ = &declare(store, last_chunk, "head", {1, config.hidden}, normal, {{"score.weight", 0, 1}});
-    head_->may_be_new = true;
+    head_->initializer.if_missing = true;
     store.leave_out(std::string(family.head));
   } else if (config.tied_embeddings) {
     head_ = embedding_;

@@ -18,6 +18,7 @@
 #include "lm/model/family.h"
 #include "lm/model/layer_kind.h"
 #include "lm/model/rope_config.h"
+#include "lm/model/score_config.h"
 
 namespace primus {
 namespace {
@@ -284,28 +285,6 @@ void check(const ModelConfig& c) {
   }
 }
 
-// Names of transformers' classes: of a language model, and of a model with a head for labels.
-constexpr std::string_view kCausal = "ForCausalLM", kLabelled = "ForSequenceClassification";
-
-// Returns whether the model has one score per token. Refuses heads with several labels.
-bool reads_scores(const ConfigReader& r, const json& root) {
-  const auto names = root.find("architectures");
-  if (names == root.end() || !names->is_array() || names->empty() || !names->front().is_string())
-    return false;
-  if (!names->front().get<std::string>().ends_with(kLabelled)) return false;
-  const auto labels = root.find("id2label");
-  const bool listed = labels != root.end() && labels->is_object();
-  // Without either key, transformers assumes two labels.
-  const std::int64_t count = listed ? static_cast<std::int64_t>(labels->size())
-                                    : r.integer_or("num_labels", 2, 0, std::int64_t{1} << 30);
-  if (count != 1) {
-    throw r.not_supported(listed ? "id2label" : "num_labels",
-                          fmt::format(": a head with {} labels is not supported", count),
-                          "only heads with one label, which is a score, are");
-  }
-  return true;
-}
-
 // Reads the keys that all families have.
 void read_common(const ConfigReader& r, const json& root, ModelConfig& c) {
   refuse_unless(root, "attention_dropout", 0);
@@ -512,14 +491,11 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
 std::string write_model_config(const ModelConfig& c, DType dtype, const FamilyRegistry& families) {
   const Family& family = families.find(c.family);
   json root;
-  std::string architecture = family.architecture;
   if (c.scores) {
-    if (architecture.ends_with(kCausal)) architecture.resize(architecture.size() - kCausal.size());
-    architecture += kLabelled;
-    root["id2label"] = {{"0", "LABEL_0"}};
-    root["label2id"] = {{"LABEL_0", 0}};
+    write_scores(family.architecture, root);
+  } else {
+    root["architectures"] = {family.architecture};
   }
-  root["architectures"] = {architecture};
   root["model_type"] = family.model_type;
   root["num_hidden_layers"] = c.layers;
   root["hidden_size"] = c.hidden;

@@ -274,9 +274,9 @@ void upload_norms(engine::Rank& rank, const Parameter& p, const CheckpointPart& 
   upload_weights(rank, p, part, DType::kF32, std::as_bytes(std::span(norms)));
 }
 
-// Returns whether a parameter that loaded weights may lack (Parameter::may_be_new) keeps its initial value.
+// Returns whether a parameter that loaded weights may lack (Initializer::if_missing) keeps its initial value.
 bool keeps_initial_value(const Parameter& p, Adapters adapters, bool saved) {
-  return p.may_be_new && !saved && adapters == Adapters::kMayBeMissing;
+  return p.initializer.if_missing && !saved && adapters == Adapters::kMayBeMissing;
 }
 
 bool has_adapters(const SafetensorsFolder& folder) {

@@ -15,7 +15,7 @@
 
 namespace primus {
 
-// Whether a checkpoint may lack the model's adapters (LoraConfig) and parameters with Parameter::may_be_new.
+// Whether a checkpoint may lack the model's adapters (LoraConfig) and parameters with Initializer::if_missing.
 // If all adapters are missing, the adapters keep their current values; so does each such parameter.
 enum class Adapters : std::uint8_t { kRequired, kMayBeMissing };
 

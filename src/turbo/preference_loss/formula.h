@@ -37,10 +37,7 @@ struct PreferenceDocuments {
     if (!confidences) return 1;
     return ::fmin(::exp(confidences[d] / length(d) + confidences[d + 1] / length(d + 1)), 1.0);
   }
-  PRIMUS_FORMULA bool sorts() const {
-    return terms.form == PreferenceForm::kDpo &&
-           (terms.weight_of(PreferenceType::kAot) != 0 || terms.weight_of(PreferenceType::kAotUnpaired) != 0);
-  }
+  PRIMUS_FORMULA bool sorts() const { return sorts_pairs(terms); }
 
   // Returns a quantity that optimal transport sorts, for the pair that begins at document d. Paired: the
   // difference between the log-probabilities of the two answers, under the model (side 0) or the reference
@@ -167,11 +164,7 @@ struct PreferenceDocuments {
     return out;
   }
 
-  // Sums of the metrics, in the order of PreferenceMetric.
-  struct Metrics {
-    double of[kPreferenceMetrics] = {};
-    PRIMUS_FORMULA void add(PreferenceMetric metric, double value) { of[static_cast<int>(metric)] += value; }
-  };
+  using Metrics = PreferenceMetricSums;
 
   // Writes the derivatives of the loss by the sums of document d, and of its pair. Adds their metrics.
   PRIMUS_FORMULA void pair(std::int64_t d, float* slopes, Metrics& metrics) const {
@@ -186,10 +179,8 @@ struct PreferenceDocuments {
     } else if (terms.form == PreferenceForm::kCpo) {
       of = contrast_loss(terms, c, r);
     } else if (terms.form == PreferenceForm::kReward) {
-      const double gap = ratio(d) - ratio(d + 1), sum = c + r, centred = 2 * terms.centering * sum;
-      of.add(1, -log_logistic(gap) + terms.centering * sum * sum, centred - logistic(-gap),
-             centred + logistic(-gap));
-      metrics.add(PreferenceMetric::kScores, share * sum / 2);
+      of = score_loss(terms, ratio(d) - ratio(d + 1), c + r);
+      metrics.add(PreferenceMetric::kScores, share * (c + r) / 2);
     } else {
       double log_odds = 0;
       of = odds_loss(terms, c, r, log_odds);

@@ -87,4 +87,24 @@ PRIMUS_FORMULA PairLoss odds_loss(const PreferenceTerms& terms, double c, double
   return {-terms.beta * log_logistic(log_odds), slope / lose_c, -slope / lose_r};
 }
 
+// The Bradley-Terry loss of a reward model. `gap`: score of the chosen answer minus score of the rejected
+// answer minus margin. `sum`: sum of both scores, which the loss centers at 0.
+PRIMUS_FORMULA PairLoss score_loss(const PreferenceTerms& terms, double gap, double sum) {
+  const double centred = 2 * terms.centering * sum;
+  return {-log_logistic(gap) + terms.centering * sum * sum, centred - logistic(-gap),
+          centred + logistic(-gap)};
+}
+
+// Returns whether the loss sorts the pairs of a microbatch (optimal transport).
+PRIMUS_FORMULA bool sorts_pairs(const PreferenceTerms& terms) {
+  return terms.form == PreferenceForm::kDpo &&
+         (terms.weight_of(PreferenceType::kAot) != 0 || terms.weight_of(PreferenceType::kAotUnpaired) != 0);
+}
+
+// Sums of the metrics, in the order of PreferenceMetric.
+struct PreferenceMetricSums {
+  double of[kPreferenceMetrics] = {};
+  PRIMUS_FORMULA void add(PreferenceMetric metric, double value) { of[static_cast<int>(metric)] += value; }
+};
+
 }  // namespace primus::turbo::PRIMUS_KERNELS

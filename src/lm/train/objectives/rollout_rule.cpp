@@ -100,10 +100,10 @@ class Rollouts final : public RolloutRule {
     const double scored = steady_seconds();
     const std::vector<std::optional<double>> all = gather_results(session, own, rewards);
     warn_of_failures(step.step, rewards);
-    if (without_reward_ == answers_) {
+    if (missing_.answers == answers_) {
       handle_no_reward(step.step);
     } else {
-      steps_without_reward_ = 0;
+      missing_.steps = 0;
     }
     count_filled(records);
     std::vector<double> values(own.size(), 0), divergences;
@@ -243,7 +243,7 @@ class Rollouts final : public RolloutRule {
   // Returns the rewards of the answers for each function; empty on ranks that do not call the functions.
   std::vector<std::vector<Reward>> score(std::span<const Rollout> rollouts) {
     std::vector<std::vector<Reward>> rewards;
-    problems_.clear();
+    missing_.problems.clear();
     if (!tells_) return rewards;
     std::vector<nlohmann::json> records;
     for (const Rollout& rollout : rollouts) records.push_back(source_.record(rollout.record));
@@ -262,7 +262,7 @@ class Rollouts final : public RolloutRule {
       PRIMUS_CHECK("RewardFunction::score", rewards.back().size() == answers.size());
       const auto failed = std::ranges::find_if(rewards.back(), [](const Reward& r) { return !r.value; });
       if (failed != rewards.back().end())
-        problems_.push_back(fmt::format("{}: {}", names_[f], failed->problem));
+        missing_.problems.push_back(fmt::format("{}: {}", names_[f], failed->problem));
     }
     return rewards;
   }
@@ -285,7 +285,7 @@ class Rollouts final : public RolloutRule {
     }
     exchange(session);
     std::vector<std::optional<double>> all;
-    without_reward_ = 0;
+    missing_.answers = 0;
     for (std::int64_t a = 0; a < answers_; ++a) {
       bool any = false;
       for (std::int64_t f = 0; f < settings_.functions; ++f) {
@@ -293,7 +293,7 @@ class Rollouts final : public RolloutRule {
         all.push_back(has ? std::optional(at(a, kRewards + 2 * f + 1)) : std::nullopt);
         any = any || has;
       }
-      if (!any) ++without_reward_;
+      if (!any) ++missing_.answers;
     }
     return all;
   }
@@ -301,25 +301,25 @@ class Rollouts final : public RolloutRule {
   // Warns of the first answers that a function could not score. The rank that scored the first of these
   // answers writes the warning, because only this rank has the reason.
   void warn_of_failures(std::int64_t step, std::span<const std::vector<Reward>> rewards) {
-    failures_.assign(names_.size(), 0);
-    warned_.resize(names_.size());
+    missing_.counts.assign(names_.size(), 0);
+    missing_.warned.resize(names_.size());
     for (std::size_t f = 0; f < names_.size(); ++f) {
       const std::int64_t column = kRewards + 2 * static_cast<std::int64_t>(f);
       std::int64_t first = -1;
       for (std::int64_t a = 0; a < answers_; ++a) {
         if (at(a, column) != 0) continue;
         if (first < 0) first = a;
-        ++failures_[f];
+        ++missing_.counts[f];
       }
-      if (first < 0 || warned_[f]) continue;
-      warned_[f] = true;
+      if (first < 0 || missing_.warned[f]) continue;
+      missing_.warned[f] = true;
       for (std::int64_t i = 0; tells_ && source_.warn && i < rows_.count(); ++i) {
         if (number_of(i, data_rank_) != first) continue;
         source_.warn(fmt::format(
             "step {}: the reward function {} gave no reward to {} of {} answers, for example because {}. The "
             "sums of these answers lack this function. The metric rewards/{}/without is the share of such "
             "answers",
-            step, names_[f], failures_[f], answers_, rewards[f][static_cast<std::size_t>(i)].problem,
+            step, names_[f], missing_.counts[f], answers_, rewards[f][static_cast<std::size_t>(i)].problem,
             names_[f]));
       }
     }
@@ -329,9 +329,10 @@ class Rollouts final : public RolloutRule {
   // column that a function reads, so they do not end the run.
   void handle_no_reward(std::int64_t step) {
     constexpr int kMaxSteps = 3;
-    ++steps_without_reward_;
-    const std::string why = problems_.empty() ? "" : fmt::format(" ({})", fmt::join(problems_, "; "));
-    if (step == 1 || steps_without_reward_ == kMaxSteps) {
+    ++missing_.steps;
+    const std::string why =
+        missing_.problems.empty() ? "" : fmt::format(" ({})", fmt::join(missing_.problems, "; "));
+    if (step == 1 || missing_.steps == kMaxSteps) {
       throw invalid(
           step == 1 ? fmt::format("none of the {} answers of the first step has a reward{}", answers_, why)
                     : fmt::format("no answer of the last {} steps has a reward{}", kMaxSteps, why),
@@ -402,7 +403,7 @@ class Rollouts final : public RolloutRule {
       const std::string name = fmt::format("rewards/{}", names_[f]);
       add(name + "/mean", advantages.functions[f].mean);
       add(name + "/std", advantages.functions[f].deviation);
-      add(name + "/without", static_cast<double>(failures_[f]) / static_cast<double>(answers_));
+      add(name + "/without", static_cast<double>(missing_.counts[f]) / static_cast<double>(answers_));
     }
     add("frac_reward_zero_std", advantages.zero_deviation);
     double sum = 0, least = std::numeric_limits<double>::infinity(), most = 0, cut = 0;
@@ -418,7 +419,7 @@ class Rollouts final : public RolloutRule {
     add("completions/min_length", least);
     add("completions/max_length", most);
     add("completions/clipped_ratio", cut / answers);
-    add("completions/without_reward", static_cast<double>(without_reward_) / answers);
+    add("completions/without_reward", static_cast<double>(missing_.answers) / answers);
   }
 
   const RolloutSettings settings_;
@@ -433,12 +434,16 @@ class Rollouts final : public RolloutRule {
   std::optional<TokenLogProbs> current_, reference_;  // used only for divergences
   Tensor chosen_;                                     // tokens that ranks exchange while they generate
   std::vector<double> host_;                          // the table on the host
-  std::vector<std::string> problems_;  // for each function, a reason for missing rewards on this rank
-  std::int64_t without_reward_ = 0, filled_ = 1;
-  int steps_without_reward_ = 0;        // in a row
-  std::vector<std::int64_t> failures_;  // for each function, number of answers of the step without a reward
-  std::vector<bool> warned_;            // for each function, whether the log has a warning
-  double written_ = 0;                  // number of tokens that the last decoder generated
+  std::int64_t filled_ = 1;
+  // Missing rewards. Lists have an entry for each function.
+  struct Missing {
+    std::vector<std::string> problems;  // a reason for missing rewards on this rank
+    std::vector<std::int64_t> counts;   // number of answers of the step without a reward
+    std::vector<bool> warned;           // whether the log has a warning
+    std::int64_t answers = 0;           // number of answers of the step without any reward
+    int steps = 0;                      // number of steps in a row without any reward
+  } missing_;
+  double written_ = 0;  // number of tokens that the last decoder generated
   std::vector<std::pair<std::string, double>> metrics_;
 };
 

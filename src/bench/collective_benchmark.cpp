@@ -177,8 +177,8 @@ class Measurement {
 
   DeviceTimer& timer() { return timer_; }
 
-  // Returns the samples of this rank: `iterations` per repetition, and `repetitions` repetitions. A barrier
-  // of `group` precedes each repetition.
+  // Returns iterations * repetitions samples of this rank, in seconds. A barrier of `group` precedes each
+  // repetition.
   std::vector<double> samples(Communicator& group, int warmup, int iterations, int repetitions,
                               const std::function<void()>& call) {
     std::vector<double> seconds;

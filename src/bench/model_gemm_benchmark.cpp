@@ -1,5 +1,5 @@
-// Times the matrix products of the layers of any model (operator_benchmark.h). Options can override the sizes
-// of DeepSeek models.
+// The benchmarks gemm-dense and gemm-deepseek, which time the matrix products of a model's layers
+// (operator_benchmark.h). Options can override the model's sizes.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,6 +1,5 @@
-// Reduction arithmetic: adds inputs to an accumulator and merges accumulators, in the order chosen by the
-// caller. bf16 and fp16 accumulate in fp32; every other type accumulates in its own type, and integers wrap
-// around.
+// Reduction arithmetic: adds inputs to an accumulator and merges accumulators, in the caller's order.
+// bf16 and fp16 accumulate in fp32; every other type accumulates in its own type, and integers wrap around.
 #pragma once
 
 #include <cstddef>

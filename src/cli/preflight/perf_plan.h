@@ -1,4 +1,5 @@
-// The performance tests of 'primus preflight': turns --tests, sizes and groups into numbers. Pure functions.
+// Plans the performance tests of 'primus preflight' from the options: which tests run, and the sizes and
+// groups of the communication tests. Pure functions.
 #pragma once
 
 #include <optional>

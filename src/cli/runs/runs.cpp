@@ -31,7 +31,7 @@ std::string loss_text(const std::optional<double>& loss) {
   return loss ? fmt::format("{:.4f}", drop_nan_sign(*loss)) : "-";
 }
 
-// JSON has no NaN: writes null.
+// Returns null for infinity and NaN, because JSON cannot express them.
 nlohmann::ordered_json number(const std::optional<double>& value) {
   return value && std::isfinite(*value) ? nlohmann::ordered_json(*value) : nlohmann::ordered_json();
 }

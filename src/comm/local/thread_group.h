@@ -12,7 +12,7 @@ namespace primus::comm::local {
 
 struct ThreadOptions {
   std::chrono::milliseconds timeout = RankState::kDefaultTimeout;
-  // Copies through rings, as processes do. Otherwise a rank reads other ranks' memory directly.
+  // Whether ranks copy through rings, as processes do. If false, a rank reads other ranks' memory directly.
   bool rings = false;
 };
 

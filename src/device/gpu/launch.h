@@ -19,8 +19,9 @@
 // ends: otherwise the next kernel would not wait for the previous kernel either. The emulator checks that no
 // thread ends without the call.
 //
-// A block of a kernel with a member kAlone has a multiprocessor to itself, so threads may use all registers.
-// Such a kernel may take the address of its arguments.
+// A kernel with a member kAlone is compiled for one block per multiprocessor, so its threads may use all
+// registers. On NVIDIA GPUs, the arguments of such a kernel are in constant memory (__grid_constant__), so
+// the kernel may take the address of an argument, as copies by the TMA require.
 //
 // `Context` is the device context of a kernel: it has a stream on a GPU, and a thread pool in the emulator.
 #pragma once

@@ -1,4 +1,4 @@
-// Multi-head latent attention: builds rows for ordinary attention, and attends to cached latents.
+// Multi-head latent attention. Builds rows for ordinary attention, or attends to cached latents.
 #include "base/check.h"
 #include "engine/operators/operators.h"
 #include "tensor/scratch_tensor.h"

@@ -15,7 +15,7 @@ struct Product {
 
 // Attributes of an operator whose output gradient may be rounded stochastically (PrecisionRecipe::at_random).
 struct GradientRounding {
-  Tensor scalars;  // the step's scalars
+  Tensor scalars;  // the step's scalars (turbo/step_scalars.h)
   std::uint64_t seed;
 };
 

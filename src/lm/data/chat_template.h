@@ -44,8 +44,9 @@ ChosenStyle choose_style(std::string_view wanted, const Tokenizer& tokenizer);
 
 // The name of the format of prompts that are plain texts, which the model continues.
 inline constexpr std::string_view kPlainPrompts = "none";
-// Returns the style of prompts whose answers the model generates in training; nullopt for plain texts: if
-// `wanted` is kPlainPrompts, or `auto` for a tokenizer without a chat template. Errors: as choose_style().
+// Returns the style of prompts whose answers the model generates in training. Returns nullopt, which means
+// plain texts, if `wanted` is kPlainPrompts, or if `wanted` is "auto" and the tokenizer has no chat template.
+// Errors: as choose_style().
 std::optional<ChosenStyle> choose_prompt_style(std::string_view wanted, const Tokenizer& tokenizer);
 
 }  // namespace primus::data

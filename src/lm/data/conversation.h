@@ -80,9 +80,9 @@ enum class Members : std::uint8_t {
 };
 
 // Reads the next value of `json` and stores the conversation in `out`. Throws Error(kInvalid) at
-// "name:line:column" for a value that is no conversation: not a JSON object, an object with a duplicate key,
-// a turn without role or text, an unknown role, members that the format cannot write, or a missing question
-// or answer.
+// "name:line:column" for a value that is not a conversation: not a JSON object, an object with a duplicate
+// key, a turn without role or text, an unknown role, members that the format cannot write, or a missing
+// question or answer.
 void read_conversation(JsonReader& json, Conversation& out, Members members = Members::kText);
 
 }  // namespace primus::data

@@ -47,10 +47,9 @@ struct TokenizedConversations {
   std::string first_skipped;  // why the first skipped record is broken
   // For each ignored key (Conversation::unused), the number of records that have it.
   std::map<std::string, std::int64_t> unused;
-  // For each key in Conversation::replaced: the number of records in which the key was ignored, and the first
-  // such record.
+  // For each key in Conversation::replaced, the number of records in which the key was ignored.
   std::map<std::string, std::int64_t> replaced;
-  std::string first_replaced;
+  std::string first_replaced;   // location of the first record in which any of these keys was ignored
   std::int64_t unanswered = 0;  // number of conversations whose last turn has no answer
   std::string first_unanswered;
 
@@ -75,8 +74,8 @@ struct ReadOptions {
   TokenizeProgressFn progress = {};
 };
 // Reads the files in order and tokenizes each record with `writer`. The result does not depend on the number
-// of workers. Throws Error(kInvalid) at "file:line" for the first record that is no conversation or has an id
-// >= vocab_size; with skip_bad, throws only if all records are invalid.
+// of workers. Throws Error(kInvalid) at "file:line" for the first record that is not a conversation or has an
+// id of at least vocab_size; with skip_bad, throws only if all records are invalid.
 TokenizedConversations read_conversations(const std::vector<InputFile>& files,
                                           const ConversationWriter& writer, const ReadOptions& options);
 

@@ -101,8 +101,8 @@ class IndexedDataset final : public TokenSource {
 void refuse_existing_dataset(const Path& prefix, Existing existing, Env& env);
 
 // Throws Error(kInvalid) if one of `tokens` is outside the vocabulary; the message describes the first such
-// token. `tokens` begin at `offset` of the source's sequence number `sequence`; the message gives the
-// position as `data inspect` counts it. `description` names the data.
+// token. `tokens` are part of sequence `sequence` of the source, from position `offset` on; the message gives
+// the position as `data inspect` counts it. `description` names the data.
 void check_vocabulary(const TokenSource& source, std::int64_t sequence, std::int64_t offset,
                       std::span<const std::int32_t> tokens, std::int64_t vocab_size,
                       std::string_view description);

@@ -43,8 +43,8 @@ struct Preference {
 };
 
 // Reads the next value of `json` and stores the record in `out`. `members`: as in read_conversation(). Throws
-// Error(kInvalid) for a value that is no record of this kind, with the position of the object, or without a
-// position if an error is inside a message.
+// Error(kInvalid) for a value that is not a record of this kind, with the position of the object, or without
+// a position if an error is inside a message.
 void read_preference(JsonReader& json, PreferenceKind kind, Preference& out,
                      Members members = Members::kText);
 

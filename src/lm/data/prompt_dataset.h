@@ -36,7 +36,7 @@ class Prompts {
   // Returns the whole record, with all its columns.
   nlohmann::json record(std::int64_t index) const;
 
-  // For each key that is no part of the prompt: the number of records that have it.
+  // Returns, for each key that is not part of the prompt, the number of records that have this key.
   const std::map<std::string, std::int64_t>& columns() const { return columns_; }
   std::int64_t longest() const { return longest_; }  // number of tokens of the longest prompt
   // Returns the ids that end an answer: the end of a turn in the format of the prompts, and the end of a

@@ -53,7 +53,8 @@ struct TokenizeResult {
 // string; empty sequences are left out. One plain-text file is one document under the first key, with one
 // sequence per part (corpus.h). The result does not depend on the number of workers. Output files are either
 // complete or absent. Errors: kInvalid with "file:line:column" for a broken line (JSON, UTF-8) or a missing
-// key; kInvalid if there is no input, or if another process is writing the same files; FileError.
+// key; kInvalid if there is no input, or if another process is writing the same files; FileError if
+// a file cannot be read or written.
 //
 // Unfinished work is in the folder <output_prefix>.partial. A call with the same options, tokenizer and
 // inputs resumes the work (inputs are compared by size and date). An error in the input removes the

@@ -16,8 +16,8 @@
 //
 // Errors: kInvalid for a missing, unexpected or wrongly shaped tensor, for a number that the new type cannot
 // hold, and for a target that exists, has no name, or is being written by another process; kUnsupported for a
-// family or an element type; FileError. The target TO appears only when the copy is complete. Until then the
-// copy is in TO.partial (base/files/partial_folder.h).
+// family or an element type; FileError if a file cannot be read or written. The target TO appears only when
+// the copy is complete. Until then the copy is in TO.partial (base/files/partial_folder.h).
 #pragma once
 
 #include <cstdint>

@@ -60,8 +60,8 @@ struct LayerKind {
   Keeps keeps = Keeps::kNothing;  // what the branch caches; an attention branch never has kNothing
   bool routes = false;            // whether each token is routed to some of many experts
   // Returns the matrix products of the layer. `layer`, here and below, may be beyond the last layer, and then
-  // means a multi-token prediction module. Routers and small gates are not listed, because FLOPs do not count
-  // them (Megatron-LM's convention).
+  // means a multi-token prediction module. Routers and small gates are not listed, because the model's FLOPs
+  // do not include them (Megatron-LM's convention).
   std::vector<LayerProduct> (*products)(const ModelConfig& config, std::int64_t layer);
   // Attention branch: average number of multiplications that combine a token with other tokens, in a sequence
   // of `length` tokens.

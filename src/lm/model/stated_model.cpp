@@ -22,8 +22,8 @@ const Family& StatedModel::family() const {
   }
 }
 
-// Returns the family that the settings describe. Megatron-LM's presets set model_type gpt for every model. In
-// that case the family is chosen by the layers.
+// Returns the family that the settings describe. Megatron-LM's presets set model_type gpt for every model;
+// the family then follows from the other settings.
 std::string StatedModel::family_name() const {
   const bool deepseek = t.model_type == "deepseek_v2" || t.model_type == "deepseek_v3";
   if (deepseek && !t.multi_latent_attention && is_set("multi_latent_attention")) {

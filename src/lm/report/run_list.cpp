@@ -167,7 +167,8 @@ Marks read_events_of(const Path& file, RunStatus& run) {
         marks.ending = RunEnding{.state = RunEnding::State::kRunning, .iteration = event.step};
       if (!std::exchange(began, true)) {
         run.step = event.step;
-        // The number of steps that the newest process got may be less than the run had already trained.
+        // A process without steps to train may have been started with a train_iters below the step that the
+        // run has already reached.
         if (const auto planned = planned_without_training(event.facts))
           run.steps = std::max(*planned, event.step);
       }

@@ -19,7 +19,7 @@
 namespace primus {
 namespace {
 
-// Splits a command into words. Single or double quotes surround words with spaces.
+// Splits a command into words at spaces and tabs. Text in single or double quotes is not split.
 std::vector<std::string> words_of(const RewardText& text) {
   std::vector<std::string> words;
   bool in_word = false;

@@ -119,7 +119,7 @@ std::optional<Value> type_attribute(Interpreter& run, const Value& object, const
   return std::nullopt;
 }
 
-// obj[key] for a key that is no slice; nullopt if Python raises TypeError or LookupError.
+// Returns obj[key] for a key that is not a slice, or nullopt if Python raises TypeError or LookupError.
 std::optional<Value> subscribed_item(Interpreter& run, const Value& object, const Value& key) {
   switch (object.type()) {
     case Type::kDict:

@@ -27,7 +27,7 @@ bool float_types(DType type, std::initializer_list<DType> others) {
   return (type == DType::kF32 || type == DType::kBF16) && equal_types(type, others);
 }
 
-// Checks the types of the operands of AttentionForward and AttentionBackward.
+// Returns whether AttentionForward and AttentionBackward support operands of these types.
 bool operand_types(DType type, std::initializer_list<DType> others) {
   return type == DType::kF16 ? equal_types(type, others) : float_types(type, others);
 }

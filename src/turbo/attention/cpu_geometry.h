@@ -117,8 +117,8 @@ class Visibility {
 };
 
 // The part of a score tile that is computed: queries `lanes` and keys `keys`, relative to the tile's corner.
-// Both ranges consist of complete blocks of the products. `masked`: some pairs of the strip are masked or out
-// of range.
+// Both ranges begin and end at multiples of the block sizes of the matrix products (`block` and `key_block`
+// of for_each_strip()). `masked`: some pairs of the strip are masked or out of range.
 struct Strip {
   Range lanes, keys;
   bool masked;

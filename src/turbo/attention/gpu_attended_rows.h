@@ -1,4 +1,4 @@
-// The softmax of the forward pass of attention by warpgroups (gpu_warpgroups.h).
+// The softmax in the forward kernel that computes attention with warpgroups (gpu_warpgroups.h).
 #pragma once
 
 #include "turbo/attention/gpu_scores.h"

@@ -9,7 +9,7 @@ bool is_edge(const CausalConvShape& s, const Tensor& edge) {
   return edge.dtype == DType::kF32 && edge.shape == s.edge();
 }
 
-// Checks the shapes of the input rows `bcx` and of the output rows `y`.
+// Returns whether the input rows `bcx` and the output rows `y` have the right types and shapes.
 bool are_rows(const CausalConvShape& s, const Tensor& bcx, const Tensor& y) {
   return is_float(bcx) && bcx.shape == Shape{s.rows(), s.columns()} && y.dtype == bcx.dtype &&
          y.shape == Shape{s.rows(), s.channels};
@@ -27,13 +27,13 @@ bool is_first_key(const CausalConvShape& s, const Tensor& first_key) {
   return first_key.absent() || is_vector(first_key, DType::kI32, s.rows());
 }
 
-// Checks that `before` is present if a segment begins inside its sequence.
+// Returns whether `before` is valid. It must be present if a segment begins inside its sequence.
 bool has_before(const CausalConvShape& s, const Tensor& before) {
   return before.absent() ? s.width == 1 || (s.first_of_even == 0 && s.first_of_odd == 0) : is_edge(s, before);
 }
 
-// Checks weight and bias. For kSilu, the backward kernels compute the convolution's result c (causal_conv.h)
-// again from weight and bias. For kGated, weight and bias must be absent.
+// Returns whether weight and bias are valid. For kSilu, the backward kernels compute the convolution's result
+// c (causal_conv.h) again from weight and bias. For kGated, weight and bias must be absent.
 bool has_sums(const CausalConvShape& s, const Tensor& weight, const Tensor& bias, const Tensor& bcx) {
   if (s.form != CausalConvShape::Form::kSilu) return weight.absent() && bias.absent();
   return is_kernel(s, weight, bcx) && is_bias(bias, s.channels);

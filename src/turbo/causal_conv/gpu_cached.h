@@ -92,7 +92,7 @@ struct KeptRows {
   }
 };
 
-// For a small number of rows: computes the outputs and updates the ring in one launch. A thread processes all
+// Computes the outputs and updates the ring in one launch, for a small number of rows. A thread processes all
 // rows of a sequence in order. One more thread processes the rows that belong to no sequence.
 template <class T, bool kSilu, int kCount>
 struct FewRows {

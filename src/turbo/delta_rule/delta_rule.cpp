@@ -23,9 +23,10 @@ bool is_first_key(const DeltaRuleShape& s, const Tensor& first_key) {
   return first_key.absent() || is_vector(first_key, DType::kI32, s.rows());
 }
 
-// Returns the FLOPs. The arguments are numbers of products per token of a value head: products with the
-// complete state, products with other tokens along the key dimension, and products with other tokens along
-// the value dimension. Half of the products between tokens are masked.
+// Returns the FLOPs. Each argument counts the matrix products of a value head in which a token takes part:
+// products with the complete state, and products with other tokens of the chunk, whose vectors have key_dim
+// elements (`along_keys`) or value_dim elements (`along_values`). Half of the products between tokens are
+// masked.
 double flops_of(const DeltaRuleShape& s, double with_state, double along_keys, double along_values) {
   const auto k = static_cast<double>(s.key_dim), v = static_cast<double>(s.value_dim);
   const double half = DeltaRuleShape::kChunk / 2.0;

@@ -291,7 +291,7 @@ struct CachedScan {
   }
 };
 
-// The second kernel: writes the inputs of the last new tokens to the ring, and updates `committed`. A warp
+// The second kernel writes the inputs of the last new tokens to the ring, and updates `committed`. A warp
 // writes one head of one row of the ring.
 template <class T>
 struct CachedKeep {

@@ -1,5 +1,5 @@
 // Kernels of the delta rule's backward pass on GPUs: the gradients of states, values and beta. The kernels of
-// gpu_input_gradients.h follow.
+// gpu_input_gradients.h run after these kernels.
 #pragma once
 
 #include "turbo/delta_rule/gpu_states.h"

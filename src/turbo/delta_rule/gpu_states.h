@@ -82,7 +82,7 @@ struct DeltaWeigh {
   }
 };
 
-// For gates per channel: computes the product of each pair of tokens separately. A thread processes one key,
+// With gates per channel, computes the product of each pair of tokens separately. A thread processes one key,
 // and half of the tokens that see this key.
 template <class T>
 struct DeltaPairs {

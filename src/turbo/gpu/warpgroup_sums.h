@@ -28,7 +28,7 @@ struct LeftInRegisters {
   std::uint32_t pairs[4];
 };
 
-// Rounds columns [16 * d, 16 * d + 16) of `sums`.
+// Returns the columns [16 * d, 16 * d + 16) of `sums`, rounded to bf16, as a left operand.
 template <int kCols>
 PRIMUS_DEVICE LeftInRegisters to_left(const WarpgroupSums<kCols>& sums, int d) {
   LeftInRegisters result;

@@ -14,10 +14,11 @@ namespace primus::turbo {
 // as that of the separate operators. If is_taken() returns false, call the separate operators. All tensors
 // but `experts` and `weights` are bf16, and rows of `a` and `b` are aligned to 16 bytes.
 struct ChosenExperts {
-  // kGated: a is [tokens, in], b [experts, 2 * ffn, in], c [slots, ffn]. The product gets the bias and goes
-  // through SwiGLU, which the weights multiply (WeightedSwigluForward) or `limit` clamps
-  // (ClampedSwigluForward). kSummed: a is [slots, in], b [experts, out, in], c [tokens, out]. The products of
-  // a token's slots get the bias and are summed (CombineRows).
+  // kGated: a is [tokens, in], b [experts, 2 * ffn, in], c [slots, ffn]. The bias is added to the product,
+  // and then SwiGLU is applied: WeightedSwigluForward if `weights` are present, ClampedSwigluForward if
+  // `limit` is above 0, and SwigluForward if neither is given.
+  // kSummed: a is [slots, in], b [experts, out, in], c [tokens, out]. The bias is added to the products of a
+  // token's slots, and the products are summed (CombineRows).
   enum class End : std::uint8_t { kGated, kSummed };
 
   Tensor experts = {};  // [tokens, top_k] int32; absent: nothing is fused

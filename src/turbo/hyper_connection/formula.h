@@ -19,8 +19,8 @@ struct HyperArguments {
     return scale[part] * (products[i] * rstd) + base[i];
   }
   // Computes the gradients of scales and products from the gradients of the arguments. The gradients of
-  // `base` equal the gradients of the arguments. Returns f such that the gradient of x through rstd is f * x.
-  // `width` is the number of elements of the token's streams.
+  // `base` equal the gradients of the arguments. Returns f such that the gradient of x through rstd is f * x,
+  // where x are the token's streams, which have `width` elements.
   PRIMUS_FORMULA float gradients(const HyperShape& s, const float* d, std::int64_t width, float* d_scale,
                                  float* d_products) const {
     for (std::int64_t part = 0; part < s.scales(); ++part) d_scale[part] = 0;

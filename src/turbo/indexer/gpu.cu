@@ -135,7 +135,8 @@ struct Scores {
   }
 };
 
-// Selects the list of a query, with one block per query of the slice.
+// Writes the rows that each query selects: top_k entries, which end with -1 if the query sees fewer rows.
+// Each block computes one query of the slice.
 template <class Source>
 struct Select {
   static constexpr int kThreads = 256, kDigits = 256;

@@ -12,7 +12,8 @@
 
 namespace primus {
 
-// Reads the two files. Throws Error(kInvalid) at "file:line" for a broken file; FileError.
+// Reads the two files. Throws Error(kInvalid), which names file and line, for a broken file, and FileError if
+// a file cannot be read.
 HuggingFaceFiles read_gpt2_files(const Path& vocab_file, const Path& merge_file);
 
 // has_gpt2_files() returns whether the folder has the two files. The overload of read_gpt2_files() reads all

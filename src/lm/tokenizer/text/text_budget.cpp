@@ -14,7 +14,9 @@ namespace {
 
 constexpr std::size_t kGrowth = 32, kMinOutput = 4 << 10;
 constexpr double kMinSeconds = 1, kSecondsPerByte = 2e-6;
-// An expression without nested repetitions backtracks at most once per character and alternative.
+// The limit of PCRE2's steps per match is kMinSteps plus kStepsPerByte per byte of text, at most kMaxSteps.
+// An expression whose backtracking grows faster than the text exceeds the limit on a long text and is
+// refused.
 constexpr std::size_t kStepsPerByte = 16, kMinSteps = 1'000'000, kMaxSteps = 1'000'000'000;
 
 constexpr const char* kHint =

@@ -77,7 +77,7 @@ bool parse_line(std::string_view line, std::pair<std::string, std::int64_t>& tok
   return token.second >= 0;
 }
 
-// Sets the special tokens and the expression of a rank file, which are chosen by its number of ranks.
+// Sets the special tokens and the expression of a rank file, which depend on its number of ranks.
 void recognise(Ranks& ranks) {
   const auto count = static_cast<std::int32_t>(ranks.tokens.size());
   const auto endoftext = [&ranks](std::int32_t id) {

@@ -4,8 +4,8 @@
 // Reads two kinds of files. In rank files, published for cl100k, o200k, r50k and Llama 3, each line consists
 // of the bytes in base64, a blank, and the rank. Megatron's files are a JSON list of {"rank", "token_bytes",
 // "token_str"}; the ids follow 1000 special tokens. A rank file contains neither its splitting expression nor
-// its special tokens. Expression and tokens are chosen by the number of ranks. If that number is unknown,
-// Llama 3's expression and <|endoftext|> are used, and notes() reports this.
+// its special tokens. Both depend on the number of ranks. If that number is unknown, Llama 3's expression and
+// <|endoftext|> are used, and notes() reports this.
 #pragma once
 
 #include <memory>

@@ -24,7 +24,7 @@ struct LayerRouting {
   double imbalance = 1;            // largest load of an expert divided by the mean load
   double dropped = 0;              // fraction of the router's choices that exceed the capacity
   // Mean losses over microbatches, without their coefficients (turbo::RouterLosses); balance_loss is set only
-  // if it is trained.
+  // if it is part of the training objective.
   double balance_loss = 0, z_loss = 0;
 };
 

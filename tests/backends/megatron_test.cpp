@@ -266,7 +266,8 @@ TEST(Megatron, SettingsWithoutEffectOnTheseSequencesAreAccepted) {
   EXPECT_EQ(after(job, "--no-rope-freq"), "4");
 }
 
-// Megatron-LM's RoPE scaling always uses a factor of 8, and it has no logit caps. A script adds these parts.
+// Some parts of a model have no argument of Megatron-LM, such as RoPE scalings other than Llama 3.1's (factor
+// 8), caps on logits, and MXFP4. The script with_parts.py adds such parts.
 TEST(Megatron, TheScriptSetsPartsWithoutAnArgument) {
   const auto parts = [](const std::string& model, const std::string& overrides = "") {
     const ExternalJob job =

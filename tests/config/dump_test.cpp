@@ -166,7 +166,7 @@ TEST(ToYaml, OmitsSecrets) {
   round_trip(e, variables);
 }
 
-// Passwords in addresses are left out of every form that a run writes or shows.
+// Every copy of the experiment that a run writes or shows omits passwords in addresses.
 TEST(ToYaml, OmitsPasswordsInAddresses) {
   const Variables variables = {{"DB_URL", "http://u:canary@h"}};
   const Experiment e = load_text(

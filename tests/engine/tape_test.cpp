@@ -213,7 +213,8 @@ constexpr Operator kTenfold{.name = "tenfold",
                             .from_first = tenfold_from_first,
                             .backward_input = tenfold_backward};
 
-// Starts the backward pass. Element 0 is the sum over all elements.
+// A loss, at which the backward pass begins. Element 0 of the output is the sum of all elements of the input,
+// and the other elements are 0.
 void loss_forward(OperatorCall& op) {
   note(op, "");
   fill(op.out(Unary::kY), [x = op.in(Unary::kX)](std::int64_t i) {

@@ -59,7 +59,7 @@ TEST(Kimi, LinearHasNoneOfK3sParts) {
                                    {"mla_use_nope", false},
                                    {"attn_res_block_size", 12},
                                    {"routed_expert_hidden_size", 32},
-                                   {"tie_word_embeddings", true},  // transformers never ties its head
+                                   {"tie_word_embeddings", true},  // not tied in transformers
                                    {"moe_router_activation_func", "softmax"}}) {
     json root = golden("kimi_linear");
     root[key] = value;

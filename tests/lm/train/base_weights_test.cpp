@@ -45,7 +45,7 @@ TEST_F(BaseWeights, AreComparedByContent) {
   run("tuned", {load(same), "train_iters=6"});
   plain_copy(other, "model");
   EXPECT_THAT(refusal("tuned", {load(folder), "train_iters=8"}), HasSubstr("have changed since then"));
-  // A base that was moved is not needed, because the run resumes from its own checkpoint.
+  // The run resumes from its own checkpoint even if the folder of `load` no longer exists.
   remove_tree(folder);
   run("tuned", {load(folder), "train_iters=8"});
 }

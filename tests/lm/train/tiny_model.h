@@ -202,8 +202,8 @@ inline ModelConfig tiny_qwen3_next() {
   return c;
 }
 
-// Kimi delta attention around a layer of latent attention without positions, with experts after the first
-// layer. Norms amplify the rounding of small inputs, so epsilon is large.
+// Layers of Kimi delta attention before and after one layer of latent attention without positions, with
+// experts after the first layer. Norms amplify the rounding of small inputs, so epsilon is large.
 inline ModelConfig tiny_kimi_linear() {
   ModelConfig c = tiny_llama();
   c.norm_epsilon = 0.1;
@@ -227,7 +227,7 @@ inline ModelConfig tiny_kimi_linear() {
   return c;
 }
 
-// Gated delta networks of flash-linear-attention around a layer of latent attention.
+// Gated delta networks of flash-linear-attention before and after one layer of latent attention.
 inline ModelConfig tiny_gated_deltanet() {
   ModelConfig c = tiny_llama();
   c.norm_epsilon = 0.1;

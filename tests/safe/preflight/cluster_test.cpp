@@ -318,7 +318,7 @@ TEST(SlowSearch, FindsASlowLinkBetweenHalves) {
   EXPECT_EQ(findings[0].check, "cluster.links");
   EXPECT_THAT(findings[0].measured, HasSubstr("node-0 to node-15 (16 nodes)"));
   EXPECT_THAT(findings[0].fix, HasSubstr("switches"));
-  // Two nodes that are slow only with each other, in a pair that is measured.
+  // Two nodes are slow only with each other, and the plan measures this pair.
   const Group& pair = plan.pairs[2][1];
   findings = judge_search(plan, simulate(plan, [&](const Group& g) { return g == pair ? 4.0 : 40.0; }),
                           names_of(16));

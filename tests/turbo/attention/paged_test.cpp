@@ -43,7 +43,7 @@ std::vector<Case> cases() {
       {4, 2, 128, 128, 64, {{1, 200}, {1, 70}}, 90, 0, false, false, 0.5F},
       {4, 2, 16, 16, 64, {{1, 200}, {70, 190}}, 0, 0, true, false, 0.5F},
       // Latents that many heads share, with one and two tiles of heads. The window of the first case masks
-      // all keys of some steps.
+      // all keys of some tiles of keys.
       {5, 1, 48, 32, 64, {{1, 300}, {1, 1}, {1, 65}}, 90, 0, false, true},
       {20, 1, 80, 48, 64, {{2, 290}, {0, 0}, {1, 64}}, 0, 0, true, true},
       // DeepSeek's latents, whose tiles fill the kernel's memory.

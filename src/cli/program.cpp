@@ -216,8 +216,8 @@ int run_mode(const ModeEntry& entry, Words words, const GlobalOptions& globals, 
   std::optional<std::string> asked = settings.dry_run   ? std::optional(settings.dry_run_at)
                                      : switches.dry_run ? std::optional(switches.dry_run_at)
                                                         : std::nullopt;
-  // If the options ask a later launcher for a dry run, the entire chain is only shown. Otherwise this process
-  // would queue a job whose nodes only print plans and exit successfully.
+  // If the options ask a later launcher for a dry run, the entire chain is only shown. Without this rule,
+  // this process would queue a job whose nodes only print plans and exit successfully.
   if (!asked && !dry_run) asked = mode.asks_for_dry_run_within(context, command);
   if (asked) {
     // The setting dry_run does not apply to a command without a launcher: the command would end with code 0,

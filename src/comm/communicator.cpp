@@ -33,7 +33,7 @@ bool share_bytes(const Tensor& a, const Tensor& b) {
   return a.data && b.data && address(a) < address(b) + b.bytes() && address(b) < address(a) + a.bytes();
 }
 
-// Checks that `part` either does not overlap `whole`, or is exactly part number `rank` of `whole`.
+// Checks that `part` either does not overlap `whole`, or is exactly part `rank` of `whole`.
 void check_overlap(const Tensor& part, const Tensor& whole, int rank) {
   require(!share_bytes(part, whole) || address(part) == address(whole) + rank * part.bytes(),
           "operands overlap, but are not in place");

@@ -775,7 +775,7 @@ TEST(Experiment, MissingPresetsAreNamed) {
   EXPECT_NE(error_of(text).find("hint: looked in"), std::string::npos);
 }
 
-// The experiment lies in a folder in which presets are searched, but it is not a preset.
+// The experiment is in a folder that is searched for presets, but the experiment is not a preset.
 TEST(Experiment, NoHintSuggestsTheExperimentItself) {
   const TemporaryFolder folder;
   write_file(folder, "exp.yaml",

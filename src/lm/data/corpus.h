@@ -82,7 +82,7 @@ class BlockReader {
   // fit in memory, and 94 KB of .zst data can decompress to a line of gigabytes.
   explicit BlockReader(std::vector<InputFile> files, std::size_t block_size = kBlockSize,
                        std::size_t max_line = kMaxLineBytes, std::string max_line_hint = {});
-  // Resumes reading: next() continues after the block of file number `file` that ended at `end`, with line
+  // Resumes reading: next() continues after the block of file `file` that ended at byte `end`, with line
   // `next_line`. If `file` equals the number of files, the input has ended. `end` = 0 starts at the file's
   // beginning. (In a compressed file, the data before `end` is decompressed again.)
   void go_on_behind(std::size_t file, std::uint64_t end, std::int64_t next_line);

@@ -27,7 +27,7 @@ class EpochOrder {
   EpochOrder(std::size_t items, std::int64_t seed, bool shuffled)
       : items_(items), seed_(seed), shuffled_(shuffled) {}
 
-  // Returns the item of draw number `draw` >= 0: draw d is item d mod P of epoch d div P, for P items. There
+  // Returns the item of draw `draw` >= 0. With P items, draw d is item d mod P of epoch d div P. There
   // must be at least one item.
   std::size_t at(std::int64_t draw) const;
 

@@ -550,7 +550,7 @@ void IndexedDatasetWriter::finish() {
     try {
       for (const auto& [from, to] : renamed) env_.rename(to, from);
     } catch (const FileError&) {
-      // The files remain, but without an index they are no data set.
+      // The files remain, but without an index they are not a data set.
     }
     throw;
   }

@@ -61,7 +61,7 @@ class IndexedDataset final : public TokenSource {
   void check_unchanged() const override;
 
   std::int64_t documents() const { return documents_; }
-  // Returns the first sequence of document number `document`, or the number of sequences if `document` is
+  // Returns the first sequence of document `document`, or the number of sequences if `document` is
   // the number of documents.
   std::int64_t document_start(std::int64_t document) const {
     return load<std::int64_t>(document_starts_, document);

@@ -18,7 +18,7 @@ struct NumberInText {
 
 // Returns the last number in `text`. A '-' is a sign unless it follows a letter, a digit or a closing
 // bracket. Commas separate thousands only if groups of three digits follow. Numbers beyond the range of
-// double, and fractions with the denominator 0, are no numbers.
+// double, and fractions with the denominator 0, are not counted as numbers.
 std::optional<NumberInText> last_number(std::string_view text);
 
 // Returns the number of an answer: the last number in marked_answer(text), or in the entire text if no answer

@@ -5,8 +5,8 @@
 // component that is not supported, loading fails with an error that names the component; ids are never
 // approximated.
 //
-// Text is UTF-8. Invalid UTF-8 is no error: each maximal invalid part becomes U+FFFD before encoding, as when
-// a file is read with "errors=replace" (only the byte tokenizer encodes the raw bytes). decode() always
+// Text is UTF-8. Invalid UTF-8 is not an error: each maximal invalid part becomes U+FFFD before encoding, as
+// when a file is read with "errors=replace" (only the byte tokenizer encodes the raw bytes). decode() always
 // returns valid UTF-8, with U+FFFD for tokens that do not form valid UTF-8.
 //
 // Thread-safety: every const method may be called from any number of threads at once.

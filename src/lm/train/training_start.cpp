@@ -138,8 +138,8 @@ StepMeasurement Trainer::Run::measure() {
 
 namespace {
 
-// Logs which model is the reference model of a run that starts, if its loss compares with one. Warns if this
-// model is not the start of the run.
+// If the loss of a run that starts needs a reference model, logs which model this is. Warns if the reference
+// model is not the model at the start of the run.
 void log_reference(const RunPlan& plan, const LossRule& rule) {
   ModelConfig whole = plan.model;
   whole.lora = {};

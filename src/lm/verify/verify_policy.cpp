@@ -170,7 +170,7 @@ PolicyCase read_policy_case(ObjectiveCase& c, const json& file, const Safetensor
   for (std::size_t a = 0; a < out.texts.size(); ++a) {
     Text& text = out.texts[a];
     const std::size_t length = answers.at(a).size(), begin = text.ids.size() - length;
-    // The reference's advantages have the rounding of float32, whose signs its metrics count.
+    // Uses the float32 advantages of the reference, because its metrics count the signs of these advantages.
     text.value = at.at("advantages").at(a).get<float>();
     compare_number(c, fmt::format("advantage {}", a), advantages.values.at(a), at.at("advantages").at(a),
                    tolerance);

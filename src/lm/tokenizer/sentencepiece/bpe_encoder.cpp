@@ -56,7 +56,7 @@ class BpeEncoder final : public Encoder {
     std::vector<std::int32_t> symbols;
   };
 
-  // Symbols are the pieces by id, followed by characters that occur in pieces but are no pieces themselves.
+  // Symbols are the pieces by id, followed by characters that occur in pieces but are not pieces themselves.
   void collect_symbols(const std::vector<Piece>& pieces) {
     for (std::int32_t id = 0; id < piece_count_; ++id) {
       const Piece& piece = pieces[static_cast<std::size_t>(id)];

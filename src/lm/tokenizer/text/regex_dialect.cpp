@@ -226,7 +226,7 @@ class Translator {
     if (kDifferent.find(c) != std::string_view::npos) refuse(fmt::format("\\{}", c));
     if (c == 'p' || c == 'P') return property(c == 'P');
     if (c == 'u') return code_point();
-    // The braces of a code point are no repetition count.
+    // The braces of a code point are not a repetition count.
     if (next_is("\\x{")) return copy(std::min(pattern_.find('}', at_), pattern_.size() - 1) + 1 - at_);
     at_ += 2;
     if (c == 's' || c == 'S') {

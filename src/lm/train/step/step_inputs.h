@@ -41,7 +41,7 @@ class StepInputs {
   // All arguments must outlive this object.
   StepInputs(engine::Rank& rank, const LanguageModel& model, const StepSettings& settings);
 
-  // Copies microbatch number `number` of the step into `host`. Computes loss weights from the mask: the mask
+  // Copies microbatch `number` of the step into `host`. Computes loss weights from the mask: the mask
   // is divided by its sum, or by the divisor if the batch has one, and multiplied by `weight`. `with_mtp`:
   // whether to add the inputs of multi-token prediction.
   void stage(Staging& host, const data::BatchView& batch, std::int64_t number, double weight,

@@ -49,7 +49,7 @@ class TrainingStep : private engine::ChunkedModel {
   // microbatches have only losses of weight 0. Not with pipelines, whose schedules need all microbatches, and
   // not with experts or delayed scales, which use statistics of all tokens.
   bool may_skip() const;
-  // Adds microbatch number `index` of this rank, from 0 in order, and runs the schedule as far as the
+  // Adds microbatch `index` of this rank (0, 1, ... in order), and runs the schedule as far as the
   // available microbatches allow. `batch` is copied before the call returns. `batch` is not read while
   // measuring.
   void microbatch(std::int64_t index, const data::BatchView& batch);

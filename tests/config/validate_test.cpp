@@ -269,7 +269,8 @@ TEST(Validate, KeysOfAnotherChoiceGiveAWarning) {
 
 TEST(Validate, WarningsNameAllStagesInWhichAKeyHasAnEffect) {
   const auto warnings = [](std::vector<std::string> arguments) {
-    arguments.insert(arguments.end(), {"sft_dataset_name=data.jsonl", "mock_data=false", "eval_iters=0"});
+    arguments.insert(arguments.end(),
+                     {"sft_dataset_name=data.jsonl", "mock_data=false", "eval_iters=0", "hf_path=null"});
     return load_text(experiment_text(""), arguments).warnings;
   };
   using Warnings = std::vector<std::string>;
@@ -282,7 +283,7 @@ TEST(Validate, WarningsNameAllStagesInWhichAKeyHasAnEffect) {
 TEST(Validate, KeysOfRatiosHaveAnEffectInLossesThatUseThem) {
   const auto warnings = [](std::vector<std::string> arguments) {
     arguments.insert(arguments.end(), {"stage=grpo", "reward=exact:answer", "sft_dataset_name=data.jsonl",
-                                       "mock_data=false", "eval_iters=0"});
+                                       "mock_data=false", "eval_iters=0", "hf_path=null"});
     return load_text(experiment_text(""), arguments).warnings;
   };
   using Warnings = std::vector<std::string>;

@@ -358,7 +358,8 @@ TEST(LmHead, PartsOfASliceHaveTheBitsOfTheSlice) {
   const std::int64_t whole = scratch(turbo::make_cpu_device(2)),
                      parts = scratch(std::make_unique<DeviceApart>());
   EXPECT_GE(whole, of_slice * (4 + 2));
-  EXPECT_LT(parts, of_slice * (2 + 2));
+  // The workspace of bf16 products depends on the instruction set; here it is below 1/64 of a slice.
+  EXPECT_LT(parts, of_slice * (2 + 2) + of_slice / 64);
 }
 
 // Few tokens, as in text generation, are not divided into parts: a part has at least 128 tokens.

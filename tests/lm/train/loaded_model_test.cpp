@@ -504,7 +504,7 @@ TEST(LoadedModel, TheWeightsDetermineWhichLayersConvolve) {
   } catch (const Error& error) {
     EXPECT_EQ(std::string(error.what()),
               "lfm_layer_types is convolutions in layers 0, 1, but config.json has convolutions in layers 0");
-    EXPECT_THAT(error.hint(), HasSubstr("choose the model preset"));
+    EXPECT_THAT(error.hint(), HasSubstr("remove the model preset"));
   }
 }
 

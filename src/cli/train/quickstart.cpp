@@ -179,7 +179,7 @@ class Quickstart final : public Command {
       if (!text_ && Path(lost).filename() != prepared_text().filename()) {
         throw invalid(
             fmt::format("'{}', the text of this quickstart, does not exist ({})", lost, file.string()),
-            "name its new place with --text FILE, or train anew with --again --text FILE");
+            "name its new location with --text FILE, or start a new training run with --again --text FILE");
       }
       replace("data_path", fmt::format("[{}]", quoted(lost)), fmt::format("[{}]", quoted(find_text())));
     }

@@ -24,7 +24,8 @@ struct InputFile {
   bool known_ending = true;  // whether the file name's extension tells the format
 };
 
-// The folder beside the data that keeps what Primus derives from them. It is never read as data.
+// The name of the folder next to the data for files that Primus derives from the data. The folder is never
+// read as data.
 inline constexpr std::string_view kCacheFolder = ".primus-cache";
 
 // Files in folders that are skipped because of their names.

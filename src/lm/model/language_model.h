@@ -48,7 +48,7 @@ inline constexpr std::int64_t kSpareTokens = engine::kDeltaRuleSpare;
 // Returns the number of ring entries for a convolution of this width.
 std::int64_t conv_ring(std::int64_t width);
 
-// What LanguageModel::weighed_loss computes for `weigh`, besides -ln p(label).
+// The values that LanguageModel::weighed_loss computes for `weigh` in addition to -ln p(label).
 struct TokenNeeds {
   bool statistics = false;       // TokenValues::entropies and collisions
   bool entropy_weights = false;  // TokenValues::entropy_weights

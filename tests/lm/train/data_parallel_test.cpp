@@ -331,21 +331,23 @@ TEST(MomentsInEightBits, NeedSixBytesLessPerElement) {
 
 INSTANTIATE_TEST_SUITE_P(
     Rules, ShardedUpdates,
-    testing::Values(
-        Rule{"adamw_bf16_moments", {.exp_avg_dtype = "bf16", .exp_avg_sq_dtype = "bf16"}, 2e-3},
-        Rule{"adamw_fp8_moments", {.exp_avg_dtype = "fp8", .exp_avg_sq_dtype = "fp8"}, 3.2e-2},
-        Rule{"adamw_fp8_first_moment", {.exp_avg_dtype = "fp8"}, 3.2e-2},
-        Rule{"muon_fp8_moments",
-             {.optimizer = "muon",
-              .muon_fp32_matmul_prec = "high",
-              .exp_avg_dtype = "fp8",
-              .exp_avg_sq_dtype = "fp8"},
-             3.2e-2},
-        Rule{"sgd", {.optimizer = "sgd"}, 1e-5}, Rule{"lion", {.optimizer = "lion"}, 1e-3},
-        Rule{"muon", {.optimizer = "muon", .muon_fp32_matmul_prec = "high"}, 1e-4},
-        Rule{"muon_lion",
-             {.optimizer = "muon", .muon_extra_scale_factor = 0.2, .muon_scalar_optimizer = "lion"},
-             1e-3}),
+    testing::Values(Rule{"adamw_bf16_moments", {.exp_avg_dtype = "bf16", .exp_avg_sq_dtype = "bf16"}, 2e-3},
+                    Rule{"adamw_fp8_moments", {.exp_avg_dtype = "fp8", .exp_avg_sq_dtype = "fp8"}, 3.2e-2},
+                    Rule{"adamw_fp8_first_moment", {.exp_avg_dtype = "fp8"}, 3.2e-2},
+                    Rule{"muon_fp8_moments",
+                         {.optimizer = "muon",
+                          .muon_fp32_matmul_prec = "high",
+                          .exp_avg_dtype = "fp8",
+                          .exp_avg_sq_dtype = "fp8"},
+                         3.2e-2},
+                    Rule{"sgd", {.optimizer = "sgd"}, 1e-5}, Rule{"lion", {.optimizer = "lion"}, 1e-3},
+                    Rule{"muon", {.optimizer = "muon", .muon_fp32_matmul_prec = "high"}, 1e-4},
+                    Rule{"muon_lion",
+                         {.optimizer = "muon",
+                          .muon_extra_scale_factor = 0.2,
+                          .muon_fp32_matmul_prec = "high",
+                          .muon_scalar_optimizer = "lion"},
+                         1e-3}),
     [](const auto& rule) { return rule.param.name; });
 
 // Sharded memory is inversely proportional to the number of ranks; the rest (tables, scalars) is constant.

@@ -53,8 +53,8 @@ import mutants
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDERS = ("src/engine", "src/lm/train", "src/lm/data", "src/lm/checkpoint")
 QUICK = ("engine_test", "lm_checkpoint_test", "lm_data_test", "lm_train_test", "cli_test")
-SLOW = ("lm_train_ranks_test", "lm_train_pipelines_test", "lm_train_tuning_test", "cli_runs_test", "cli_trace_test", "fault_stop_test",
-        "fault_ranks_test", "fault_rank_kills_test", "fault_kill_test", "fault_interference_test")
+SLOW = ("lm_train_ranks_test", "lm_train_pipelines_test", "lm_train_tuning_test", "cli_runs_test", "cli_tuning_test", "cli_trace_test",
+        "fault_stop_test", "fault_ranks_test", "fault_rank_kills_test", "fault_kill_test", "fault_interference_test")
 RECORD_BYTES = 4096  # kMutants of mutant_switch.h
 MEMORY = 8 << 30  # stops mutants that allocate without end
 LEAST = 10  # minimum time limit of a test, in seconds

@@ -84,9 +84,10 @@ class LayerStack {
                                "keep one of the two", member.key.size()));
       } else {
         if (member.value.is_null() && !member.value.origin.variable.empty()) {
-          result_.warnings.push_back(fmt::format("{}: the environment variable {} is empty, so {} is unset",
+          const std::string& text = member.value.text;
+          result_.warnings.push_back(fmt::format("{}: the environment variable {} is {}, so {} is unset",
                                                  member.origin.location(), member.value.origin.variable,
-                                                 member.key));
+                                                 text.empty() ? "empty" : "'" + text + "'", member.key));
         }
         renamed.members.push_back({std::string(key->name), member.origin, member.value});
         layers_[std::string(key->name)] = layer;

@@ -47,6 +47,14 @@ TEST(Variables, ThatAreEmptyUnsetAKeyWithANote) {
             1);
 }
 
+TEST(Variables, WithTheTextNullUnsetAKeyWithANote) {
+  const Experiment e =
+      load_text(experiment_text("      train_iters: ${ITERS:3}\n"), {"mock_data=true"}, {{"ITERS", "null"}});
+  EXPECT_NE(e.trainer->train_iters, 3);
+  EXPECT_THAT(e.warnings, testing::Contains(testing::EndsWith(
+                              "the environment variable ITERS is 'null', so train_iters is unset")));
+}
+
 TEST(SettingsFiles, AreReadOnce) {
   const TemporaryFolder folder;
   const auto write = [&](int seed, int iters) {

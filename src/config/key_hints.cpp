@@ -210,7 +210,7 @@ constexpr auto kNeedless = std::to_array<std::pair<std::string_view, std::string
     {"num_gpus", "the option --nproc N starts N ranks, each with a GPU of its own"},
     {"num_nodes",
      "'primus slurm srun -N 4 -- train pretrain ...' starts on 4 nodes; without Slurm, --nnodes on each"},
-    {"nproc", "it is an option of the command, not a key of an experiment: --nproc N"},
+    {"nproc", "'primus train ... --nproc N' starts N ranks; commands without this option have one rank"},
     {"peft", "adapters are set in a map: lora.enabled=true, lora.dim=32 (docs/models.md)"},
     {"torch_compile_mode", "the native engine has nothing to compile: leave it out"},
 });

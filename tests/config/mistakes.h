@@ -106,7 +106,7 @@ inline std::vector<Mistake> typical_mistakes() {
   }
   at_key("accelerator: cuda", "unknown key 'accelerator'", "primus device list");
   at_key("num_gpus: 8", "unknown key 'num_gpus'", "--nproc N");
-  at_key("nproc: 8", "unknown key 'nproc'", "an option of the command");
+  at_key("nproc: 8", "unknown key 'nproc'", "'primus train ... --nproc N' starts N ranks");
   at_key("num_nodes: 2", "unknown key 'num_nodes'", "primus slurm srun -N 4");
   at_key("compile: true", "unknown key 'compile'", "nothing to compile");
   at_key("Learning-Rate: 1", "unknown key 'Learning-Rate'", "did you mean 'lr'?");

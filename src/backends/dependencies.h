@@ -18,7 +18,7 @@ struct Pin {
   std::string name;       // name of its folder: "Megatron-LM"
   std::string repository, commit;
   std::vector<std::string> packages, imports;
-  std::string purpose;  // the use of the pin; empty: the pin is a framework of experiments
+  std::string purpose;  // what AMD Primus uses it for; empty: experiments can name this framework
 };
 
 // Returns all pins, from the first of `preset_dirs` that has a table. Throws Error(kInvalid) if no folder has

@@ -16,8 +16,8 @@ namespace primus::config {
 namespace fs = std::filesystem;
 namespace {
 
-// Limits the number of files, because files that extend each other twice (a extends [b, b], b extends [c, c],
-// ...) would double the work at every step.
+// Limits the number of files. If each file of a chain extends the next file twice (a extends [b, b], b
+// extends [c, c], ...), every further file doubles the work.
 constexpr int kMaxFiles = 64;
 // Limits the text that variables can add to one document.
 constexpr std::size_t kMaxExpandedBytes = 1u << 20;

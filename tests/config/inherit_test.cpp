@@ -288,7 +288,7 @@ TEST_F(Extends, AUsersPresetExtendsAShippedOneByName) {
       {}, options);
   EXPECT_EQ(e.trainer->num_layers, 5);
   EXPECT_EQ(e.trainer->hidden_size, 64);
-  // An experiment itself extends only files.
+  // An experiment cannot extend a shipped preset by its name, only a file by its path.
   EXPECT_THROW(load_experiment(file("exps/bad.yaml", "extends: shipped.yaml\n" + head), {}, options), Error);
 }
 

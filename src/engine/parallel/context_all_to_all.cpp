@@ -38,7 +38,8 @@ class Call : public HeadExchange {
   int rank() const { return a_.context->rank(); }
   Arena& scratch() const { return op_.context().scratch; }
 
-  // Columns in a row of the fused projection of all heads: queries, keys and values.
+  // Returns where queries, keys and values begin in a row of the fused projection, and their widths on a
+  // rank.
   std::array<Columns, 3> qkv_columns() const {
     const std::int64_t ranks = a_.context->ranks(), k = columns_.k, v = columns_.v;
     return {{{0, k}, {ranks * k, v - k}, {ranks * v, columns_.width - v}}};

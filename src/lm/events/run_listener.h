@@ -28,7 +28,8 @@ class RunListener {
   virtual bool wants(EventKind kind) const = 0;
   // Handles an event. Throws Error if the event's record could not be written now.
   virtual void on(const RunEvent& event) = 0;
-  // Called before the first event of a process that trains after step `done`. Throws Error to refuse the run.
+  // Called before the first event. `done` is the last step of the loaded checkpoint, 0 for a new run. Throws
+  // Error to refuse the run.
   virtual void start(std::int64_t /*done*/) {}
   // Syncs all written records to disk, so that they survive a power failure. Throws Error on failure.
   virtual void sync() {}

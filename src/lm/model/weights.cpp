@@ -81,7 +81,7 @@ UnitBuffer masters_of(const Parameter& p) {
   return {unit.split() ? unit.stored.values : unit.stored.master, unit.shard, unit.stored.remainder};
 }
 
-// Returns a parameter's elements in a buffer of its unit.
+// Returns the elements of `buffer` that belong to `range` of the parameter.
 UnitBuffer elements_in(const UnitBuffer& buffer, const Parameter& p, const engine::FlatRange& range) {
   if (range.empty()) return {};
   const std::int64_t first = buffer.elements.begin - p.offset;

@@ -34,9 +34,9 @@ struct VerifyObjectiveOptions {
   double tolerance = 1e-5, trajectory_tolerance = 1e-4;
 };
 
-// A number, or the largest difference of a tensor. Errors of losses and metrics are divided by the larger of
-// 1 and the reference; errors of norms by the reference; errors of tensors by the reference's largest
-// element.
+// Compares a number or a tensor with its reference. The error of a tensor is the largest difference of an
+// element. Errors of losses and metrics are divided by the larger of 1 and the reference, errors of norms by
+// the reference, and errors of tensors by the reference's largest element.
 struct ObjectiveCheck {
   std::string name;  // "loss", "gradient of model.norm.weight", "step 3: loss"
   double value = 0, reference = 0;

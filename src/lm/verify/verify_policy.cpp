@@ -82,7 +82,7 @@ std::vector<float> of_text(const Text& text, std::size_t answer, const std::vect
   return values;
 }
 
-// Returns the sum of policy - reference over the tokens of each answer.
+// Returns, for each answer, the sum over its tokens of the policy's log-probability minus the reference's.
 std::vector<double> divergences(const json& file, const SafetensorsFile& log_probs) {
   const auto policy = numbers(log_probs, "policy_per_token_logps");
   const auto reference = numbers(log_probs, "ref_per_token_logps");

@@ -163,8 +163,8 @@ void copy_rope_part(CpuContext& context, const LatentShape& s, const Tensor& fro
     const T* from = context.data<const T>(from_tensor);
     T* to = context.data<T>(to_tensor);
     const std::int64_t wide = s.rank + s.rope_dim, narrow = s.key_dim();
-    // The last head of a token and the first head of the next token are as far apart as two heads of one
-    // token.
+    // Neighbouring heads have the same distance within a token and across tokens, so one index counts the
+    // heads of all tokens.
     parallel_ranges(context, from_tensor.rows() * s.heads, 2 * s.rope_dim * sizeof(T),
                     [&](std::int64_t begin, std::int64_t end) {
                       for (std::int64_t i = begin; i < end; ++i) {

@@ -96,7 +96,8 @@ struct CopyRopePart {
   const T* from;
   T* to;
   bool back;
-  // The last head of a token and the first head of the next token are as far apart as two heads of one token.
+  // Neighbouring heads have the same distance within a token and across tokens: `head` counts them in all
+  // tokens.
   PRIMUS_DEVICE void operator()(std::int64_t head, std::int64_t i) const {
     const std::int64_t wide = head * (s.rank + s.rope_dim) + s.rank + i,
                        narrow = head * (s.nope_dim + s.rope_dim) + s.nope_dim + i;

@@ -27,10 +27,11 @@ struct PolicyAnswer {
   double phi = 0;         // vespo
   bool kept = true;       // false: the off-policy mask drops the answer
   double share = 0;       // weight of a token's loss in the loss of the step
-  double by_token = 0;    // derivative of the loss by ln p of each token, through the ratio of the answer
+  // The part of the loss's derivative with respect to each token's ln p that comes from the answer's ratio.
+  double by_token = 0;
 };
 
-// A loss and its derivative by the ratio or by ln p.
+// A loss and its derivative with respect to the ratio or to ln p.
 struct PolicySlope {
   double loss = 0, slope = 0;
 };

@@ -92,7 +92,7 @@ struct PreferenceDocuments {
     const double mean_delta = chosen.value / length(d) - rejected.value / length(d + 1);
     const double xc = beta * c, xr = beta * r, xu = beta * (c - r);
     const auto bell = [](double y) { return logistic(y) * logistic(-y); };  // derivative of logistic
-    // Adds a loss of x with this derivative by x.
+    // Adds a loss of x with this derivative with respect to x.
     const auto by_x = [&](double weight, double loss, double slope) {
       out.add(weight, loss, beta * slope * chosen.slope, -beta * slope * rejected.slope);
     };

@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 LIMIT = 1e-6  # the goldens are stored in fp32
 NOT_IN_TRANSFORMERS = {"kimi_k3"}
-# Keys about the writer, the use of a model, or only its training.
+# The comparison ignores these keys: they name the writer, or set a cache, a type or a loss for training.
 OTHER_KEYS = {"_name_or_path", "architectures", "dtype", "output_router_logits", "router_aux_loss_coef",
               "transformers_version", "use_cache"}
 # Keys that an export omits, because it writes explicit widths, lists of layers, and no windows.

@@ -21,9 +21,9 @@ constexpr double kMaxScale = 1e6;
 void read_attention(const nlohmann::json& json, ModelConfig& c) {
   refuse_unless(json, "attention_bias", false);
   refuse_unless(json, "rope_interleave", true);
-  // transformers repeats keys heads / kv_heads times, but latent attention has one key per head. With a
-  // smaller kv_heads, transformers fails. A larger kv_heads has no effect. If the file has no value, V3's
-  // class in transformers writes 128.
+  // transformers repeats each key by the integer quotient of heads and kv_heads. Latent attention already has
+  // one key per head, so transformers fails if the quotient is above 1. Smaller quotients have no effect. For
+  // DeepSeek-V3, transformers' default of kv_heads is 128.
   if (c.heads / c.kv_heads > 1) refuse_unless(json, "num_key_value_heads", c.heads);
   const ConfigReader r(json);
   const RopeScaling& rope = c.rope_scaling;

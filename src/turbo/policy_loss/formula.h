@@ -99,8 +99,8 @@ struct PolicyDocuments {
     to.add(PolicySum::kDivergence, divergence(t));
   }
 
-  // Returns the loss without KL term and corrections, and its derivative by the ratio. Not for losses of ln
-  // p.
+  // Returns the loss without KL term and corrections, and its derivative with respect to the ratio. Not for
+  // losses of ln p.
   PRIMUS_FORMULA PolicySlope by_ratio(double ratio, double advantage) const {
     if (terms.type == PolicyType::kSapo) {
       const double heat = advantage > 0 ? terms.sapo_positive : terms.sapo_negative;
@@ -208,7 +208,7 @@ struct PolicyDocuments {
       weights[t] = static_cast<float>(-a.by_token);
       return;
     }
-    // The loss of the token and its derivative by ln p, except through the ratio of the answer.
+    // The token's loss and its derivative with respect to ln p, without the part from the answer's ratio.
     PolicySlope of;
     if (terms.type == PolicyType::kCispo) {
       of.slope = -::fmin(ratio, terms.high) * a.advantage;

@@ -166,7 +166,7 @@ struct PreferenceDocuments {
 
   using Metrics = PreferenceMetricSums;
 
-  // Writes the derivatives of the loss by the sums of document d, and of its pair. Adds their metrics.
+  // Writes the derivatives with respect to the sums of document d and of its pair. Adds their metrics.
   PRIMUS_FORMULA void pair(std::int64_t d, float* slopes, Metrics& metrics) const {
     const double share = 1 / total(PreferenceTotal::kUnits);
     const bool reads_ratios = terms.form == PreferenceForm::kDpo;

@@ -11,7 +11,8 @@ namespace primus::turbo::PRIMUS_KERNELS {
 PRIMUS_FORMULA double logistic(double x) { return 1 / (1 + ::exp(-x)); }
 PRIMUS_FORMULA double log_logistic(double x) { return ::fmin(x, 0.0) - ::log1p(::exp(-::fabs(x))); }
 
-// A loss and its derivatives by the log-probabilities of the chosen and of the rejected answer.
+// A loss and its derivatives with respect to the log-probabilities of the chosen and of the rejected
+// answer.
 struct PairLoss {
   double loss = 0, chosen = 0, rejected = 0;
 

@@ -3,7 +3,7 @@
 // log-probabilities over the tokens of each document, so it takes three calls:
 //
 //   1. DocumentSums: sums of token losses. On ranks with slices of each sequence, the sums are added up.
-//   2. PreferenceLoss: the loss, its derivatives by the sums, and the metrics.
+//   2. PreferenceLoss: the loss, its derivatives with respect to the sums, and the metrics.
 //   3. DocumentWeights: the weight of each token's loss.
 //
 // Sums and derivatives are computed in fp64, in an order that depends only on sizes.

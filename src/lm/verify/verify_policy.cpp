@@ -41,6 +41,8 @@ std::string read_settings(const json& settings, CaseSettings& to) {
       policy.temperature = value;
     } else if (key == "use_bias_correction_kl") {
       policy.use_bias_correction_kl = value;
+    } else if (key == "entropy_coef") {
+      policy.entropy.coef = value;
     } else if (key == "delta") {
       policy.delta = value.get<double>();
     } else if (key == "off_policy_mask_threshold") {
@@ -146,6 +148,7 @@ PolicyCase read_policy_case(ObjectiveCase& c, const json& file, const Safetensor
   }
   PolicyCase out{.settings = settings.policy, .texts = answer_texts(batch)};
   out.settings.max_completion_length = file.at("max_completion_length");
+  out.settings.entropy.reported = true;
   out.settings.has_sampled_log_probs = out.settings.vllm_importance_sampling_correction;
   settings.advantages.num_generations = file.at("num_generations");
   settings.advantages.reward_weights = file.at("reward_weights").get<std::vector<double>>();

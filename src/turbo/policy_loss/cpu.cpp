@@ -20,6 +20,7 @@ PolicyDocuments documents_of(CpuContext& context, const PolicyTerms& terms, cons
   of.old = optional(tokens.old);
   of.sampled = optional(tokens.sampled);
   of.reference = optional(tokens.reference);
+  of.entropies = optional(tokens.entropies);
   of.starts = context.data<const std::int32_t>(starts);
   return of;
 }
@@ -51,12 +52,14 @@ void policy_loss(CpuContext& context, const PolicyLoss& a) {
   PolicyDocuments of = documents_of(context, a.terms, a.tokens, a.starts);
   of.microbatches = a.microbatches;
   of.microbatch_tokens = a.microbatch_tokens;
+  of.entropy_coef = a.entropy_coef;
   of.adds_answers = a.adds_answers;
   of.roles = context.data<const std::int32_t>(a.roles);
   of.advantages = context.data<const float>(a.advantages);
   of.sums = context.data<const double>(a.sums);
   of.totals = context.data<const double>(a.totals);
   of.weights = context.data<float>(a.weights);
+  of.entropy_weights = a.entropy_weights.absent() ? nullptr : context.data<float>(a.entropy_weights);
   auto* parts = context.data<PolicyMetricSums>(a.workspace);
   const std::int64_t documents = a.roles.elements();
   for_documents(context, documents, a.weights.elements(), [&](std::int64_t d) {

@@ -1,5 +1,4 @@
-// The sums, losses, derivatives and metrics of the answers of a microbatch, in fp64; shared by the kernels of
-// all devices.
+// Sums, losses, derivatives and metrics of the answers of a microbatch, in fp64; shared by all devices.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +8,15 @@
 
 namespace primus::turbo::PRIMUS_KERNELS {
 
-// The sums of a document, in the order of PolicySum, and of metrics, in the order of PolicyMetric.
-struct PolicyDocumentSums {
-  double of[kPolicySums] = {};
-  PRIMUS_FORMULA void add(PolicySum which, double value) { of[static_cast<int>(which)] += value; }
+// Sums with names. PolicyDocumentSums are in the order of PolicySum, PolicyMetricSums in that of
+// PolicyMetric.
+template <class Name, int kCount>
+struct NamedSums {
+  double of[kCount] = {};
+  PRIMUS_FORMULA void add(Name which, double value) { of[static_cast<int>(which)] += value; }
 };
-struct PolicyMetricSums {
-  double of[kPolicyMetrics] = {};
-  PRIMUS_FORMULA void add(PolicyMetric which, double value) { of[static_cast<int>(which)] += value; }
-};
+using PolicyDocumentSums = NamedSums<PolicySum, kPolicySums>;
+using PolicyMetricSums = NamedSums<PolicyMetric, kPolicyMetrics>;
 
 // What the tokens of an answer have in common.
 struct PolicyAnswer {
@@ -31,21 +30,21 @@ struct PolicyAnswer {
   double by_token = 0;
 };
 
-// A loss and its derivative with respect to the ratio or to ln p.
 struct PolicySlope {
-  double loss = 0, slope = 0;
+  double loss = 0, slope = 0;  // a loss, and its derivative with respect to the ratio or to ln p
 };
 
 // The tokens and documents of a microbatch, as the kernels see them.
 struct PolicyDocuments {
   PolicyTerms terms;
-  const float *losses, *mask, *old, *sampled, *reference;  // the last three may be null
-  double microbatches, microbatch_tokens;
+  const float *losses, *mask;
+  const float *old, *sampled, *reference, *entropies;  // may be null
+  double microbatches, microbatch_tokens, entropy_coef;
   bool adds_answers;
   const std::int32_t *starts, *roles;
   const float* advantages;
   const double *sums, *totals;
-  float* weights;
+  float *weights, *entropy_weights;  // the second is null without an entropy bonus
 
   PRIMUS_FORMULA double log_prob(std::int64_t t) const { return -static_cast<double>(losses[t]); }
   PRIMUS_FORMULA double old_of(std::int64_t t) const {
@@ -83,10 +82,10 @@ struct PolicyDocuments {
     return ::expm1(x) - x;
   }
 
+  static constexpr double kLargest = 20, kSmallest = -18.420680743952367;  // TRL's limits: 20 and ln 1e-8
   // Adds token t to the sums of its document.
   PRIMUS_FORMULA void sum_token(std::int64_t t, PolicyDocumentSums& to) const {
     if (mask[t] == 0) return;
-    constexpr double kLargest = 20, kSmallest = -18.420680743952367;  // TRL's limits: 20 and ln 1e-8
     const double d = log_prob(t) - old_of(t), correction = token_correction(t);
     double clamped = ::fmin(::fmax(d, -kLargest), kLargest);
     if (corrects_tokens()) clamped += ::fmin(::fmax(::log(correction), kSmallest), kLargest);
@@ -99,8 +98,7 @@ struct PolicyDocuments {
     to.add(PolicySum::kDivergence, divergence(t));
   }
 
-  // Returns the loss without KL term and corrections, and its derivative with respect to the ratio. Not for
-  // losses of ln p.
+  // Returns the loss without KL term and corrections, as a function of the ratio. Not for losses of ln p.
   PRIMUS_FORMULA PolicySlope by_ratio(double ratio, double advantage) const {
     if (terms.type == PolicyType::kSapo) {
       const double heat = advantage > 0 ? terms.sapo_positive : terms.sapo_negative;
@@ -138,11 +136,11 @@ struct PolicyDocuments {
         return 1 / answers();
     }
   }
-  // Returns phi(w) of VESPO; its logarithm is lambda + k ln w - lambda w.
+  // Returns VESPO's phi(w) = exp(lambda + k ln w - lambda w).
   PRIMUS_FORMULA double phi_of(double log_ratio, double advantage) const {
     const double k = advantage >= 0 ? terms.k_positive : terms.k_negative;
     const double lambda = ::fmax(advantage >= 0 ? terms.lambda_positive : terms.lambda_negative, 1e-4);
-    const double log_w = ::fmin(::fmax(log_ratio, -18.420680743952367), 20.0);
+    const double log_w = ::fmin(::fmax(log_ratio, kSmallest), kLargest);
     return ::exp(lambda + k * log_w - lambda * ::exp(log_w));
   }
 
@@ -174,7 +172,7 @@ struct PolicyDocuments {
     if (!adds_answers) return;
     const double part = 1 / answers();
     if (terms.average == PolicyAverage::kAnswers)
-      metrics.add(PolicyMetric::kLoss, a.share * by_ratio(a.ratio, a.advantage).loss);
+      add_loss(a.share * by_ratio(a.ratio, a.advantage).loss, metrics);
     if (terms.type == PolicyType::kVespo) metrics.add(PolicyMetric::kPhi, part * a.phi);
     if (corrects_sequences()) metrics.add(PolicyMetric::kCorrection, part * a.correction);
     if (terms.ratio != PolicyRatio::kToken) ratio_metrics(a.ratio, a.advantage, part, metrics);
@@ -190,6 +188,18 @@ struct PolicyDocuments {
     if (low || high) metrics.add(PolicyMetric::kClipped, part);
   }
 
+  static PRIMUS_FORMULA void add_loss(double loss, PolicyMetricSums& metrics) {
+    metrics.add(PolicyMetric::kLoss, loss);
+    metrics.add(PolicyMetric::kPolicyLoss, loss);
+  }
+  // Writes the weight of the entropy of token t, and adds the metrics of the entropy.
+  PRIMUS_FORMULA void entropy(std::int64_t t, double part, PolicyMetricSums& metrics) const {
+    const double value = entropies ? part * static_cast<double>(entropies[t]) : 0.0;
+    metrics.add(PolicyMetric::kEntropy, value);
+    metrics.add(PolicyMetric::kLoss, -entropy_coef * value);
+    if (entropy_weights) entropy_weights[t] = static_cast<float>(-entropy_coef * part);
+  }
+
   // Writes the weight of token t of answer `a`, and adds the token's metrics.
   PRIMUS_FORMULA void token(std::int64_t t, const PolicyAnswer& a, PolicyMetricSums& metrics) const {
     if (mask[t] == 0) {
@@ -200,6 +210,7 @@ struct PolicyDocuments {
     const double ratio = own ? ::exp(log_prob(t) - old_of(t)) : a.ratio, part = 1 / tokens();
     const double correction = token_correction(t);
     if (own) ratio_metrics(ratio, a.advantage, part, metrics);
+    entropy(t, part, metrics);
     if (sampled) {
       metrics.add(PolicyMetric::kSamplingGap, part * ::fabs(old_of(t) - sampled_of(t)));
       if (corrects_tokens()) metrics.add(PolicyMetric::kCorrection, part * correction);
@@ -208,8 +219,7 @@ struct PolicyDocuments {
       weights[t] = static_cast<float>(-a.by_token);
       return;
     }
-    // The token's loss and its derivative with respect to ln p, without the part from the answer's ratio.
-    PolicySlope of;
+    PolicySlope of;  // the loss as a function of ln p, without the part from the answer's ratio
     if (terms.type == PolicyType::kCispo) {
       of.slope = -::fmin(ratio, terms.high) * a.advantage;
       of.loss = of.slope * log_prob(t);
@@ -233,7 +243,7 @@ struct PolicyDocuments {
       metrics.add(PolicyMetric::kDivergence, part * scale * k);
     }
     weights[t] = static_cast<float>(-(a.share * of.slope + a.by_token));
-    metrics.add(PolicyMetric::kLoss, a.share * of.loss);
+    add_loss(a.share * of.loss, metrics);
   }
 };
 

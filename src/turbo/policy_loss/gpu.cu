@@ -75,6 +75,7 @@ PolicyDocuments documents_of(Context& context, const PolicyTerms& terms, const P
   of.old = optional(tokens.old);
   of.sampled = optional(tokens.sampled);
   of.reference = optional(tokens.reference);
+  of.entropies = optional(tokens.entropies);
   of.starts = context.data<std::int32_t>(starts);
   return of;
 }
@@ -92,12 +93,14 @@ void policy_loss(Context& context, const PolicyLoss& a) {
   PolicyDocuments of = documents_of(context, a.terms, a.tokens, a.starts);
   of.microbatches = a.microbatches;
   of.microbatch_tokens = a.microbatch_tokens;
+  of.entropy_coef = a.entropy_coef;
   of.adds_answers = a.adds_answers;
   of.roles = context.data<std::int32_t>(a.roles);
   of.advantages = context.data<float>(a.advantages);
   of.sums = context.data<double>(a.sums);
   of.totals = context.data<double>(a.totals);
   of.weights = context.data<float>(a.weights);
+  of.entropy_weights = a.entropy_weights.absent() ? nullptr : context.data<float>(a.entropy_weights);
   auto* parts = context.data<double>(a.workspace);
   launch(context, a.roles.elements(), Loss{of, parts});
   Metrics metrics{.parts = parts,

@@ -9,7 +9,7 @@ bool fit(const PolicyTokens& tokens, std::int64_t count) {
   const auto is = [count](const Tensor& tensor) { return is_vector(tensor, DType::kF32, count); };
   const auto may_be = [&](const Tensor& tensor) { return tensor.absent() || is(tensor); };
   return is(tokens.losses) && is(tokens.mask) && may_be(tokens.old) && may_be(tokens.sampled) &&
-         may_be(tokens.reference);
+         may_be(tokens.reference) && may_be(tokens.entropies);
 }
 
 // Returns whether the terms can be computed from these tokens.
@@ -32,6 +32,12 @@ void PolicySums::check() const {
 void PolicyLoss::check() const {
   const std::int64_t documents = roles.elements();
   PRIMUS_CHECK(kId, fit(tokens, weights.elements()) && fit(terms, tokens) && weights.dtype == DType::kF32);
+  if (entropy_coef == 0) {
+    PRIMUS_CHECK(kId, entropy_weights.absent());
+  } else {
+    PRIMUS_CHECK(kId,
+                 !tokens.entropies.absent() && is_vector(entropy_weights, DType::kF32, weights.elements()));
+  }
   PRIMUS_CHECK(kId, roles.dtype == DType::kI32 && is_vector(starts, DType::kI32, documents + 1));
   PRIMUS_CHECK(kId, is_vector(advantages, DType::kF32, documents));
   PRIMUS_CHECK(kId, is_vector(sums, DType::kF64, documents * kPolicySums) && sums.cols() == kPolicySums);

@@ -49,6 +49,8 @@ enum class PolicyCorrection : std::uint8_t {
 
 enum class PolicyMetric : std::uint8_t {
   kLoss,
+  kPolicyLoss,   // the loss without the entropy bonus
+  kEntropy,      // mean entropy of the tokens' distributions
   kDivergence,   // mean KL term per token
   kLowClipped,   // share of tokens (or answers) whose ratio is below 1 - low and whose advantage is negative
   kHighClipped,  // share with a ratio above 1 + high, and a positive advantage
@@ -100,6 +102,7 @@ struct PolicyTokens {
   Tensor old;        // ln p(label) under the weights that the ratio refers to; absent: the trained weights
   Tensor sampled;    // ln p(label) of the sampler, or absent
   Tensor reference;  // -ln p(label) under the reference model; absent without a KL term
+  Tensor entropies;  // -sum p ln p of the token's distribution; may be absent without an entropy bonus
 };
 
 struct PolicySums {
@@ -122,6 +125,8 @@ struct PolicyLoss {
   double microbatches = 1;  // number of microbatches of the step on all ranks
   double microbatch_tokens =
       1;  // number of tokens with a mask in this microbatch, on all ranks that share it
+  // Weight of the entropy bonus: the loss contains -entropy_coef * (mean entropy of the step's tokens).
+  double entropy_coef = 0;
   // Position in `metrics` of each metric, or -1 for metrics that are not wanted.
   std::int8_t places[kPolicyMetrics];
   bool adds_answers;  // whether this rank adds the metrics of answers; one rank of those that share sequences
@@ -131,7 +136,9 @@ struct PolicyLoss {
   Tensor sums;        // [documents, kPolicySums] fp64
   Tensor totals;      // [2] fp64: number of answers and of tokens with a mask, in the whole step
   Tensor weights;     // output: [tokens] fp32
-  Tensor metrics;     // [any] fp32: the call adds this microbatch's share of each metric
+  Tensor entropy_weights;  // output: [tokens] fp32, the derivative of the loss with respect to each entropy;
+                           // written only for tokens of answers with a mask; absent without an entropy bonus
+  Tensor metrics;          // [any] fp32: the call adds this microbatch's share of each metric
   Tensor workspace;
   void check() const;
   double flops() const { return 0; }

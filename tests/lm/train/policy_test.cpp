@@ -66,7 +66,7 @@ struct Case {
 std::vector<Case> cases() {
   return {{"dapo, on policy", {}, false},
           {"grpo with a reference", {.loss_type = "grpo", .beta = 0.1}},
-          {"bnpo", {.loss_type = "bnpo"}},
+          {"bnpo with an entropy bonus", {.loss_type = "bnpo", .entropy = {.coef = 0.1}}},
           {"gspo with a correction",
            {.loss_type = "grpo",
             .importance_sampling_level = "sequence",

@@ -12,7 +12,8 @@ class PolicyLossChecks final : public OperatorChecks {
                               .mask = f32({kTokens}),
                               .old = f32({kTokens}),
                               .sampled = f32({kTokens}),
-                              .reference = f32({kTokens})};
+                              .reference = f32({kTokens}),
+                              .entropies = f32({kTokens})};
     using Ps = PolicySums;
     expect_checks<Ps>({.terms = terms,
                        .tokens = tokens,
@@ -27,6 +28,7 @@ class PolicyLossChecks final : public OperatorChecks {
     expect_checks<Pl>(
         {.terms = terms,
          .tokens = tokens,
+         .entropy_coef = 0.01,
          .places = {},
          .adds_answers = true,
          .starts = i32({kDocuments + 1}),
@@ -35,13 +37,17 @@ class PolicyLossChecks final : public OperatorChecks {
          .sums = f64({kDocuments, kPolicySums}),
          .totals = f64({2}),
          .weights = f32({kTokens}),
+         .entropy_weights = f32({kTokens}),
          .metrics = f32({3}),
          .workspace = {}},
-        {&Pl::starts, &Pl::roles, &Pl::advantages, &Pl::sums, &Pl::totals, &Pl::weights}, {&Pl::metrics},
+        {&Pl::starts, &Pl::roles, &Pl::advantages, &Pl::sums, &Pl::totals, &Pl::weights,
+         &Pl::entropy_weights},
+        {&Pl::metrics},
         {[](Pl& a) { a.tokens.losses = retyped(a.tokens.losses); },
          [](Pl& a) { a.tokens.reference = widened(a.tokens.reference); }, [](Pl& a) { a.places[1] = 3; },
          [](Pl& a) { a.microbatches = 0; }, [](Pl& a) { a.terms.beta = 0; },
-         [](Pl& a) { a.terms.max_length = 0; }, [](Pl& a) { a.terms.ratio = PolicyRatio::kSum; }});
+         [](Pl& a) { a.terms.max_length = 0; }, [](Pl& a) { a.entropy_coef = 0; },
+         [](Pl& a) { a.tokens.entropies = {}; }, [](Pl& a) { a.terms.ratio = PolicyRatio::kSum; }});
   }
 };
 

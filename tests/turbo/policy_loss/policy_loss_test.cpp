@@ -74,7 +74,7 @@ std::vector<Case> cases() {
 }
 
 struct Outcome {
-  Values weights, metrics;
+  Values weights, entropy_weights, metrics;
   double metric(PolicyMetric which) const { return metrics[static_cast<std::size_t>(which)]; }
 };
 
@@ -90,18 +90,21 @@ class Bench {
       old.push_back(-losses[t] + 0.2 * noise[t]);
       sampled.push_back(old[t] + (t < 9 ? 0.1 : 0.02) * gap[t]);
       reference.push_back(losses[t] + 0.3 * far[t]);
+      entropies.push_back(1 + std::abs(far[t]));
       mask.push_back((t >= 334 && t < kPadding) || t % 7 == 0 ? 0 : 1);
     }
-    for (Values* values : {&losses, &old, &sampled, &reference}) *values = rounded(*values, DType::kF32);
+    for (Values* values : {&losses, &old, &sampled, &reference, &entropies})
+      *values = rounded(*values, DType::kF32);
   }
 
-  Outcome run(const PolicyTerms& terms, const Values& at, bool on_policy = false) {
+  Outcome run(const PolicyTerms& terms, const Values& at, bool on_policy = false, double entropy_coef = 0) {
     const PolicyTokens tokens{
         .losses = upload(at, DType::kF32),
         .mask = upload(mask, DType::kF32),
         .old = on_policy ? Tensor() : upload(old, DType::kF32),
         .sampled = terms.correction == PolicyCorrection::kNone ? Tensor() : upload(sampled, DType::kF32),
-        .reference = terms.beta != 0 ? upload(reference, DType::kF32) : Tensor()};
+        .reference = terms.beta != 0 ? upload(reference, DType::kF32) : Tensor(),
+        .entropies = upload(entropies, DType::kF32)};
     const Tensor starts = upload(kStarts, DType::kI32), sums = bench_.empty(DType::kF64, {5, kPolicySums});
     bench_.run(PolicySums{.terms = terms, .tokens = tokens, .starts = starts, .sums = sums});
     double count = 0;
@@ -110,6 +113,7 @@ class Bench {
                     .tokens = tokens,
                     .microbatches = 2,
                     .microbatch_tokens = count,
+                    .entropy_coef = entropy_coef,
                     .places = {},
                     .adds_answers = true,
                     .starts = starts,
@@ -118,14 +122,20 @@ class Bench {
                     .sums = sums,
                     .totals = upload({6, 500}, DType::kF64),
                     .weights = bench_.empty(DType::kF32, {static_cast<std::int64_t>(kCount)}),
+                    .entropy_weights = entropy_coef == 0
+                                           ? Tensor()
+                                           : bench_.zeros(DType::kF32, {static_cast<std::int64_t>(kCount)}),
                     .metrics = bench_.zeros(DType::kF32, {kPolicyMetrics}),
                     .workspace = {}};
     for (int m = 0; m < kPolicyMetrics; ++m) call.places[m] = static_cast<std::int8_t>(m);
     bench_.run(call);
-    return {.weights = bench_.download(call.weights), .metrics = bench_.download(call.metrics)};
+    return {
+        .weights = bench_.download(call.weights),
+        .entropy_weights = call.entropy_weights.absent() ? Values() : bench_.download(call.entropy_weights),
+        .metrics = bench_.download(call.metrics)};
   }
 
-  Values losses, old, sampled, reference, mask;
+  Values losses, old, sampled, reference, entropies, mask;
 
  private:
   Tensor upload(const Values& values, DType dtype) {
@@ -219,6 +229,28 @@ TEST_P(PolicyLossTest, OnPolicyRatiosAreOne) {
   EXPECT_EQ(out.metric(PolicyMetric::kClipped), 0);
 }
 
+// The bonus does not depend on the average of the loss, and leaves the weights of log-probabilities alone.
+TEST_P(PolicyLossTest, TheEntropyBonusIsAMeanOverTheTokensOfTheStep) {
+  Bench bench(GetParam());
+  for (const bool of_answers : {false, true}) {
+    PolicyTerms terms;
+    if (of_answers) terms = {.ratio = PolicyRatio::kSum, .average = PolicyAverage::kAnswers};
+    const Outcome plain = bench.run(terms, bench.losses);
+    const Outcome out = bench.run(terms, bench.losses, false, 0.25);
+    double mean = 0;
+    for (std::size_t t = 0; t < kCount; ++t) {
+      const bool counts = t < kPadding && bench.mask[t] != 0;
+      EXPECT_EQ(out.entropy_weights[t], counts ? static_cast<double>(-0.25F / 500) : 0) << t;
+      if (counts) mean += bench.entropies[t] / 500;
+    }
+    EXPECT_EQ(out.weights, plain.weights);
+    EXPECT_NEAR(out.metric(PolicyMetric::kEntropy), mean, 1e-6);
+    EXPECT_NEAR(plain.metric(PolicyMetric::kEntropy), mean, 1e-6);
+    EXPECT_EQ(out.metric(PolicyMetric::kPolicyLoss), plain.metric(PolicyMetric::kLoss));
+    EXPECT_NEAR(out.metric(PolicyMetric::kLoss), plain.metric(PolicyMetric::kLoss) - 0.25 * mean, 1e-6);
+  }
+}
+
 // Tokens without a mask are not read.
 TEST_P(PolicyLossTest, MaskedTokensMayHoldAnything) {
   Bench bench(GetParam());
@@ -226,7 +258,7 @@ TEST_P(PolicyLossTest, MaskedTokensMayHoldAnything) {
   const Outcome clean = bench.run(terms, bench.losses);
   for (std::size_t t = 0; t < kCount; ++t) {
     if (bench.mask[t] != 0) continue;
-    for (Values* values : {&bench.losses, &bench.old, &bench.sampled, &bench.reference})
+    for (Values* values : {&bench.losses, &bench.old, &bench.sampled, &bench.reference, &bench.entropies})
       (*values)[t] = INFINITY;
   }
   const Outcome out = bench.run(terms, bench.losses);

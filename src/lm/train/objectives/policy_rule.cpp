@@ -106,14 +106,18 @@ PolicyTerms terms_of(const PolicySettings& s) {
   return terms;
 }
 
+bool needs_entropies(const PolicySettings& s) { return s.entropy.reported || s.entropy.coef != 0; }
+
 struct NamedMetric {
   std::string_view name;
   PolicyMetric metric;
 };
 
 // Returns the metrics of the loss, with TRL's names. TRL has no metric for the mean ratio.
-std::vector<NamedMetric> metrics_of(const PolicyTerms& terms, bool has_sampled) {
+std::vector<NamedMetric> metrics_of(const PolicyTerms& terms, const PolicySettings& settings) {
   std::vector<NamedMetric> metrics = {{"loss", PolicyMetric::kLoss}};
+  if (settings.entropy.coef != 0) metrics.push_back({"policy_loss", PolicyMetric::kPolicyLoss});
+  if (needs_entropies(settings)) metrics.push_back({"entropy", PolicyMetric::kEntropy});
   if (terms.beta != 0) metrics.push_back({"kl", PolicyMetric::kDivergence});
   if (terms.type == PolicyType::kClipped) {
     metrics.push_back({"clip_ratio/low_mean", PolicyMetric::kLowClipped});
@@ -123,7 +127,8 @@ std::vector<NamedMetric> metrics_of(const PolicyTerms& terms, bool has_sampled) 
   if (terms.type == PolicyType::kCispo) metrics.push_back({"cispo_clip_ratio", PolicyMetric::kHighClipped});
   if (terms.type == PolicyType::kVespo) metrics.push_back({"vespo/phi_seq_mean", PolicyMetric::kPhi});
   metrics.push_back({"ratio/mean", PolicyMetric::kRatio});
-  if (has_sampled) metrics.push_back({"sampling/sampling_logp_difference/mean", PolicyMetric::kSamplingGap});
+  if (settings.has_sampled_log_probs)
+    metrics.push_back({"sampling/sampling_logp_difference/mean", PolicyMetric::kSamplingGap});
   if (terms.correction != PolicyCorrection::kNone)
     metrics.push_back({"sampling/importance_sampling_ratio/mean", PolicyMetric::kCorrection});
   return metrics;
@@ -148,7 +153,7 @@ class PolicyRule final : public LossRule {
   PolicyRule(const PolicySettings& settings, LoadReference load_reference)
       : settings_(settings),
         terms_(terms_of(settings)),
-        metrics_(metrics_of(terms_, settings.has_sampled_log_probs)),
+        metrics_(metrics_of(terms_, settings)),
         reference_(compares_with_reference(settings), std::move(load_reference)) {
     std::ranges::fill(places_, std::int8_t{-1});
     for (std::size_t i = 0; i < metrics_.size(); ++i)
@@ -203,10 +208,15 @@ class PolicyRule final : public LossRule {
     return names;
   }
 
+  TokenNeeds needs() const override {
+    return {.statistics = needs_entropies(settings_), .entropy_weights = settings_.entropy.coef != 0};
+  }
+
   void weigh(const TokenLosses& tokens) override {
     engine::Rank& rank = tokens.rank;
     DeviceTables tables = tables_of(rank, tokens.microbatch);
     tables.tokens.losses = tokens.losses;
+    tables.tokens.entropies = tokens.entropies;
     const Tensor sums = sums_.slice(0, tables.roles.elements());
     turbo::launch(
         rank.context(),
@@ -217,6 +227,7 @@ class PolicyRule final : public LossRule {
                            .tokens = tables.tokens,
                            .microbatches = static_cast<double>(all_microbatches_),
                            .microbatch_tokens = hosts_[static_cast<std::size_t>(tokens.microbatch)].tokens,
+                           .entropy_coef = settings_.entropy.coef,
                            .places = {},
                            // All context ranks have the same answers, and metrics are summed over ranks, so
                            // only one context rank adds metrics of answers.
@@ -227,6 +238,7 @@ class PolicyRule final : public LossRule {
                            .sums = sums,
                            .totals = totals_,
                            .weights = tokens.weights,
+                           .entropy_weights = tokens.entropy_weights,
                            .metrics = tokens.metrics,
                            .workspace = {}};
     std::ranges::copy(places_, loss.places);
@@ -335,6 +347,7 @@ void check_rloo(const PolicySettings& s) {
   refuse(s.importance_sampling_level != standard.importance_sampling_level, "importance_sampling_level",
          "RLOO, which always has one ratio per answer");
   refuse(s.delta.has_value(), "delta", "RLOO");
+  refuse(s.entropy.coef != 0, "entropy_coef", "RLOO");
   refuse(s.off_policy_mask_threshold.has_value(), "off_policy_mask_threshold", "RLOO");
   refuse(s.vllm_importance_sampling_correction, "vllm_importance_sampling_correction", "RLOO");
 }
@@ -378,6 +391,8 @@ void check_policy(const PolicySettings& s) {
     require(std::isfinite(value) && value > 0, setting, value, "above 0");
   };
   require(std::isfinite(s.beta) && s.beta >= 0, "beta", s.beta, "0 or a number above 0");
+  require(std::isfinite(s.entropy.coef) && s.entropy.coef >= 0, "entropy_coef", s.entropy.coef,
+          "0 or a number above 0");
   require(std::isfinite(s.epsilon) && s.epsilon >= 0, "epsilon", s.epsilon, "0 or a number above 0");
   if (s.epsilon_high)
     require(std::isfinite(*s.epsilon_high) && *s.epsilon_high >= 0, "epsilon_high", *s.epsilon_high,

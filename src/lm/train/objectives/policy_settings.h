@@ -24,7 +24,11 @@ struct PolicySettings {
   // divergence to the loss. RLOO subtracts it from the rewards (advantages.h), so there the loss has no KL
   // term; TRL's default for RLOO is 0.05.
   double beta = 0;
-  bool use_bias_correction_kl = true;       // GRPO: the KL term is multiplied by the ratio
+  bool use_bias_correction_kl = true;  // GRPO: the KL term is multiplied by the ratio
+  struct Entropy {
+    double coef = 0;        // GRPO: weight of the mean entropy of the step's tokens, subtracted from the loss
+    bool reported = false;  // whether the metrics contain the mean entropy: a second pass over the logits
+  } entropy = {};
   double epsilon = 0.2;                     // ratios are clipped to [1 - epsilon, 1 + epsilon_high]
   std::optional<double> epsilon_high = {};  // empty: epsilon; for cispo, the largest ratio itself
   std::optional<double> delta = {};         // GRPO: largest ratio before clipping (two-sided clipping)

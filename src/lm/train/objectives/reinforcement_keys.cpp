@@ -35,12 +35,14 @@ PolicySettings policy_settings_of(const config::Experiment& experiment, PolicyMe
   const config::TrainerConfig& c = experiment.trainer;
   PolicySettings settings{.method = method,
                           .beta = c.beta.value(),
+                          .entropy = {.coef = 0, .reported = c.log_entropy},
                           .epsilon = c.epsilon,
                           .epsilon_high = c.epsilon_high,
                           .temperature = c.temperature,
                           .max_completion_length = c.max_completion_length};
   if (method == PolicyMethod::kRloo) return settings;
   settings.loss_type = c.loss_type.at(0);
+  settings.entropy.coef = c.entropy_coef;
   settings.importance_sampling_level = c.importance_sampling_level;
   settings.use_bias_correction_kl = c.use_bias_correction_kl;
   settings.delta = c.delta;

@@ -53,10 +53,15 @@ void check_at_keys(const config::Experiment& experiment, std::span<const std::st
 
 // Throws the errors of the settings of the losses and of the advantages at their keys.
 void check_settings(const config::Experiment& experiment, PolicyMethod method) {
-  constexpr std::array<std::string_view, 8> kPolicyKeys = {"loss_type",    "beta",
-                                                           "epsilon_high", "epsilon",
-                                                           "delta",        "importance_sampling_level",
-                                                           "temperature",  "off_policy_mask_threshold"};
+  constexpr std::array<std::string_view, 9> kPolicyKeys = {"loss_type",
+                                                           "beta",
+                                                           "entropy_coef",
+                                                           "epsilon_high",
+                                                           "epsilon",
+                                                           "delta",
+                                                           "importance_sampling_level",
+                                                           "temperature",
+                                                           "off_policy_mask_threshold"};
   constexpr std::array<std::string_view, 5> kAdvantageKeys = {"num_generations", "reward_weights",
                                                               "scale_rewards", "multi_objective_aggregation",
                                                               "reward_clip_range"};

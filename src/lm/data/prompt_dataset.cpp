@@ -263,6 +263,8 @@ PromptDataset::PromptDataset(std::shared_ptr<const Prompts> prompts, const Promp
     : prompts_(std::move(prompts)),
       seq_length_(options.seq_length),
       num_generations_(options.num_generations),
+      step_samples_(options.step_samples),
+      num_iterations_(options.num_iterations),
       pad_(pad),
       description_(options.dataset + " (train)"),
       order_(static_cast<std::size_t>(prompts_->size()), options.seed, options.shuffle) {
@@ -272,7 +274,9 @@ PromptDataset::PromptDataset(std::shared_ptr<const Prompts> prompts, const Promp
 std::int64_t PromptDataset::size() const { return std::numeric_limits<std::int64_t>::max(); }
 
 std::int64_t PromptDataset::prompt_of(std::int64_t index) const {
-  return static_cast<std::int64_t>(order_.at(index / num_generations_));
+  const std::int64_t step = index / step_samples_, distinct = step / num_iterations_;
+  const std::int64_t sample = distinct * step_samples_ + index % step_samples_;
+  return static_cast<std::int64_t>(order_.at(sample / num_generations_));
 }
 
 void PromptDataset::sample(std::int64_t index, std::span<std::int32_t> tokens,
@@ -327,7 +331,8 @@ PromptEpochs prompt_samples_of_epochs(const PromptOptions& options, const Tokeni
                                       double epochs) {
   PromptEpochs result{.prompts = prompts_of(options, tokenizer)};
   const double prompts = std::ceil(epochs * static_cast<double>(result.prompts->size()));
-  result.samples = std::max<std::int64_t>(1, static_cast<std::int64_t>(prompts)) * options.num_generations;
+  result.samples = std::max<std::int64_t>(1, static_cast<std::int64_t>(prompts)) * options.num_generations *
+                   options.num_iterations;
   return result;
 }
 

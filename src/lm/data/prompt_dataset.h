@@ -2,9 +2,10 @@
 // records (prompt.h), whose columns reward functions read.
 //
 // Each sample is one row of L = seq_length tokens: a document with the role DocumentRole::kPrompt, then
-// padding. Let G = num_generations. Sample i of the run is the prompt at draw i div G of EpochOrder, so each
-// prompt is repeated G times in succession, and the samples of the run depend only on the data and the seed,
-// for every mesh.
+// padding. Let G = num_generations. Without repeated steps, sample i of the run is the prompt at draw i div G
+// of EpochOrder, so each prompt is repeated G times in succession, and the samples of the run depend only on
+// the data and the seed, for every mesh. If several steps learn from the same answers (num_iterations), the
+// samples of each such step are those of the first one.
 //
 // A prompt that is longer than max_prompt_length is left out and counted, because a truncated question has
 // another answer.
@@ -67,6 +68,8 @@ struct PromptOptions {
   bool shuffle = true;                // true: a different order in each epoch; false: the order of the files
   std::int64_t seq_length = 0, num_generations = 1, seed = 1234;
   std::int64_t max_prompt_length = 0;  // number of tokens, at least 1
+  std::int64_t step_samples = 1;       // number of samples of a step; used if num_iterations is above 1
+  std::int64_t num_iterations = 1;     // number of consecutive steps with the same samples
   int workers = 0;                     // number of tokenizing threads; 0: one per core
   // The prompts, if prompt_samples_of_epochs() has already read them; otherwise null.
   std::shared_ptr<const Prompts> prompts;
@@ -101,7 +104,7 @@ class PromptDataset final : public Dataset {
   std::int64_t prompt_of(std::int64_t index) const;
 
   std::shared_ptr<const Prompts> prompts_;
-  std::int64_t seq_length_, num_generations_;
+  std::int64_t seq_length_, num_generations_, step_samples_, num_iterations_;
   std::int32_t pad_;
   std::string description_;
   EpochOrder order_;
@@ -118,7 +121,8 @@ struct PromptEpochs {
       prompts;  // the prompts that were read; pass them on as PromptOptions::prompts
 };
 
-// Returns the number of samples in `epochs` passes over the prompts: num_generations per prompt.
+// Returns the number of samples in `epochs` passes over the prompts: num_generations * num_iterations per
+// prompt.
 PromptEpochs prompt_samples_of_epochs(const PromptOptions& options, const Tokenizer& tokenizer,
                                       double epochs);
 

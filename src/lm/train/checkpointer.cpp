@@ -196,6 +196,13 @@ void Checkpointer::load_scales_of_fp8(const CheckpointReader& checkpoint) {
                     checkpoint.folder().string(), count.missing, count.missing + count.loaded);
 }
 
+void Checkpointer::restore_rule(const CheckpointReader& checkpoint, bool has_states) {
+  LossRule* const rule = session_.rule();
+  if (!rule || !has_states) return;
+  const std::string warning = rule->restore(session_, checkpoint);
+  if (!warning.empty()) plan_.log.warning("{}", warning);
+}
+
 void Checkpointer::resume_from(const CheckpointReader& checkpoint) {
   const TrainerState state = read_trainer_state(checkpoint);
   refuse_another_model(checkpoint, plan_.e, plan_.model, plan_.settings.compute, plan_.families,
@@ -218,6 +225,7 @@ void Checkpointer::resume_from(const CheckpointReader& checkpoint) {
   if (optimizer) refuse_another_optimizer(checkpoint, state, plan_.e, names_of(session_.optimizer().rules()));
   load_checkpoint(checkpoint, session_.store(), rank_, optimizer);
   load_scales_of_fp8(checkpoint);
+  restore_rule(checkpoint, optimizer);
   progress_.iteration = last_saved_ = checkpoint.iteration();
   if (progress_.clock && state.clock) progress_.clock->restore(*state.clock);
   progress_.nan_iterations = state.nan_iterations;
@@ -438,6 +446,10 @@ void Checkpointer::save() {
     snapshot.optimizer = optimizer_sources(session_.store(), reader_);
     if (const engine::DelayedScales* const scales = session_.scales()) {
       for (TensorSource& source : scale_sources(*scales, rank_, reader_))
+        snapshot.optimizer.push_back(std::move(source));
+    }
+    if (LossRule* const rule = session_.rule()) {
+      for (TensorSource& source : rule->state(session_, progress_.iteration))
         snapshot.optimizer.push_back(std::move(source));
     }
   }

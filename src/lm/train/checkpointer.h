@@ -62,6 +62,8 @@ class Checkpointer {
   // Loads delayed FP8 scales, if the precision recipe has them, and logs how many layers have no scales in
   // the checkpoint.
   void load_scales_of_fp8(const CheckpointReader& checkpoint);
+  // Restores the state of the loss rule. Without optimizer states, the checkpoint has none.
+  void restore_rule(const CheckpointReader& checkpoint, bool has_states);
   std::vector<Snapshot::Blob> make_model_files() const;
   std::string trainer_state() const;
 

@@ -176,6 +176,19 @@ TEST_F(PromptData, TheOrderDependsOnSeedAndEpochOnly) {
   }
 }
 
+TEST_F(PromptData, StepsThatUseAnswersAgainHaveTheSamePrompts) {
+  std::string lines;
+  for (const char letter : std::string("abcdefgh")) lines += fmt::format("{{\"prompt\": \"{}\"}}\n", letter);
+  PromptOptions some = options(lines);
+  some.step_samples = 4;
+  some.num_iterations = 3;
+  const Datasets data = open(some);
+  std::string all;
+  for (std::int64_t i = 0; i < 32; ++i) all += text(*data.train, i);
+  EXPECT_EQ(all, "aabbaabbaabbccddccddccddeeffeeff");
+  EXPECT_EQ(prompt_samples_of_epochs(some, *bytes_, 2).samples, 2 * 8 * 2 * 3);
+}
+
 TEST_F(PromptData, LongPromptsAreLeftOutAndCounted) {
   PromptOptions some = options(R"({"prompt": "123456789", "answer": "x"}
 {"prompt": "12345678", "answer": "y"}

@@ -54,8 +54,12 @@ TEST_F(RolloutRuns, RewardsRise) {
 TEST_F(RolloutRuns, GoOnBitForBit) {
   const Path base = run("base", {"stage=grpo", prompts(), letters_, "train_iters=2"});
   for (const std::vector<std::string>& settings :
-       {std::vector<std::string>{"stage=grpo", "beta=0.1", "temperature=0.7"}, {"stage=rloo"}}) {
-    const std::string name = settings.front().substr(6);
+       {std::vector<std::string>{"stage=grpo", "beta=0.1", "temperature=0.7"},
+        {"stage=rloo"},
+        // The runs stop after the second of the three steps that learn from the same answers.
+        {"stage=grpo", "num_iterations=3", "beta=0.1"},
+        {"stage=rloo", "num_iterations=3", "beta=0.05"}}) {
+    const std::string name = fmt::format("{}", fmt::join(settings, "-"));
     SCOPED_TRACE(name);
     std::vector<std::string> all = settings;
     all.insert(all.end(), {prompts(), letters_, load(base), "finetune=true"});
@@ -64,11 +68,41 @@ TEST_F(RolloutRuns, GoOnBitForBit) {
     run(name + "-twice", all);
     all.pop_back();
     const Path twice = run(name + "-twice", all);
-    for (const char* key : {"lm_loss", "grad_norm", "reward", "completions/mean_length"})
+    for (const char* key : {"lm_loss", "grad_norm", "reward", "completions/mean_length", "ratio/mean"})
       EXPECT_EQ(values(name + "-twice", key), values(name, key)) << key;
     for (const char* part : {"model.safetensors", "optimizer.safetensors"})
       EXPECT_EQ(read_file(twice / part), read_file(whole / part)) << part;
   }
+}
+
+TEST_F(RolloutRuns, SeveralStepsLearnFromTheSameAnswers) {
+  run("twice", {"stage=grpo", prompts(), letters_, "num_iterations=2", "train_iters=60", "save_interval=60"});
+  const std::vector<double> rewards = values("twice", "reward"), ratios = values("twice", "ratio/mean");
+  double drift = 0;
+  for (std::size_t s = 0; s < rewards.size(); s += 2) {
+    EXPECT_EQ(rewards[s], rewards[s + 1]) << s;
+    EXPECT_NEAR(ratios[s], 1, 1e-5) << s;
+    drift = std::max(drift, std::abs(ratios[s + 1] - 1));
+  }
+  EXPECT_GT(drift, 1e-3);
+  EXPECT_GT(std::accumulate(rewards.end() - 6, rewards.end(), 0.0) / 6, rewards.front() + 0.2);
+}
+
+// A checkpoint without optimizer states has no answers, so the next step generates new ones.
+TEST_F(RolloutRuns, WithoutSavedAnswersTheNextStepGeneratesNewOnes) {
+  const std::vector<std::string> settings = {"stage=grpo", prompts(), letters_, "num_iterations=4"};
+  std::vector<std::string> first = settings, second = settings;
+  first.insert(first.end(), {"no_save_optim=true", "exit_interval=2"});
+  second.push_back("no_load_optim=true");
+  run("bare", first);
+  run("bare", second);
+  const std::vector<nlohmann::json> steps = metrics("bare");
+  ASSERT_EQ(steps.size(), 4U);
+  EXPECT_TRUE(steps[0].contains("rollout/seconds"));
+  EXPECT_FALSE(steps[1].contains("rollout/seconds"));
+  EXPECT_TRUE(steps[2].contains("rollout/seconds"));
+  EXPECT_FALSE(steps[3].contains("rollout/seconds"));
+  EXPECT_NEAR(steps[2].at("ratio/mean").get<double>(), 1, 1e-5);
 }
 
 TEST_F(RolloutRuns, SettingsThatDoNotFitAreRefused) {

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/system/stop_request.h"
+#include "lm/train/objectives/policy_rule.h"
 #include "lm/train/objectives/rollout_rule.h"
 #include "lm/train/objectives/rollouts.h"
 #include "lm/train/rank_training.h"
@@ -289,6 +290,14 @@ TEST(Rollouts, AnswersAreDocumentsOfTheMicrobatches) {
   EXPECT_TRUE(batch.old_log_probs.empty());
   EXPECT_THAT(batches.back().document_roles, ElementsAre(DocumentRole::kNone));
   EXPECT_THAT(batches.back().loss_mask, Each(0.0F));
+  std::vector<Rollout> old = texts;
+  old[0].old_log_probs = {-6, -7};
+  old[1].old_log_probs = {-8, -9, -10};
+  pack_rollouts(old, advantages, rows, false, batches);
+  EXPECT_THAT(batch.old_log_probs, ElementsAre(0, -6, -7, -8, -9, -10, 0, 0));
+  EXPECT_THAT(batches.back().old_log_probs, Each(0.0F));
+  pack_rollouts(old, advantages, rows, true, batches);
+  EXPECT_THAT(batch.old_log_probs, ElementsAre(0, -6, -7, 0, 0, 0, 0, 0));
   pack_rollouts(texts, advantages, rows, true, batches);
   EXPECT_THAT(batch.loss_mask, ElementsAre(0, 1, 1, 0, 0, 0, 0, 0));
   EXPECT_THAT(batch.sampled_log_probs, ElementsAre(0, -1, -2, 0, 0, 0, 0, 0));
@@ -333,6 +342,56 @@ TEST(Rollouts, EveryMeshGeneratesTheSameAnswers) {
       EXPECT_LE(trained.used[r].stash, trained.memory[r].stash);
       EXPECT_LE(trained.used[r].scratch, trained.memory[r].scratch);
     }
+  }
+}
+
+// Steps 1 and 4 generate answers, and each pair of steps after them learns from the same answers.
+TEST(Rollouts, SeveralStepsLearnFromTheSameAnswersOnEveryMesh) {
+  ModelConfig mixture = test::tiny_mixture();
+  mixture.moe.experts = 4;
+  mixture.moe.training = {};
+  struct Case {
+    const char* name;
+    int ranks;
+    engine::MeshShape shape;
+    ModelConfig model;
+  };
+  const std::vector<Case> cases = {{"data", 2, {}, tiny_llama()},
+                                   {"tensor", 2, {.tensor = 2}, tiny_llama()},
+                                   {"pipeline and context", 4, {.context = 2, .pipeline = 2}, tiny_llama()},
+                                   {"experts", 2, {.expert = 2}, mixture}};
+  const auto settings_of = [](const ModelConfig& model) {
+    SessionSettings settings = rollouts(model);
+    settings.loss_rule =
+        rollout_rule({.max_completion_length = kMaxAnswer, .iterations = 3, .advantages = group_advantages},
+                     policy_rule({.max_completion_length = kMaxAnswer}));
+    return settings;
+  };
+  const auto ratio_of = [](const Trained& trained, std::size_t step) {
+    for (const auto& [name, value] : trained.metrics[step])
+      if (name == "ratio/mean") return value;
+    return 0.0;
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    const SessionSettings settings = settings_of(c.model);
+    const Trained one = train(settings, 1, {}, 4), trained = train(settings, c.ranks, c.shape, 4);
+    EXPECT_EQ(trained.answers, one.answers);
+    EXPECT_EQ(one.answers[1], one.answers[0]);
+    EXPECT_EQ(one.answers[2], one.answers[0]);
+    EXPECT_NE(one.answers[3], one.answers[0]);
+    for (std::size_t s = 0; s < one.losses.size(); ++s) {
+      EXPECT_NEAR(trained.losses[s], one.losses[s], 1e-5);
+      EXPECT_NEAR(trained.norms[s], one.norms[s], 1e-4 * one.norms[s]);
+      EXPECT_NEAR(ratio_of(trained, s), ratio_of(one, s), 1e-5);
+    }
+    EXPECT_NEAR(ratio_of(one, 0), 1, 1e-6);
+    EXPECT_GT(std::abs(ratio_of(one, 1) - 1), 1e-4);
+    for (std::size_t r = 0; r < trained.used.size(); ++r)
+      EXPECT_EQ(trained.used[r].persistent, trained.memory[r].persistent);
+    // Without updates, the old log-probabilities are the current ones.
+    const Trained resting = train(settings, c.ranks, c.shape, 3, true, 0);
+    for (std::size_t s = 0; s < 3; ++s) EXPECT_NEAR(ratio_of(resting, s), 1, 1e-6);
   }
 }
 

@@ -102,7 +102,9 @@ data::PromptOptions prompt_options_of(const config::TrainerConfig& c) {
           .seq_length = c.seq_length,
           .num_generations = c.num_generations,
           .seed = c.seed,
-          .max_prompt_length = c.max_prompt_length.value_or(c.seq_length - c.max_completion_length)};
+          .max_prompt_length = c.max_prompt_length.value_or(c.seq_length - c.max_completion_length),
+          .step_samples = c.global_batch_size,
+          .num_iterations = c.num_iterations};
 }
 
 }  // namespace primus

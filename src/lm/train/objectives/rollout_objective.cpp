@@ -30,13 +30,9 @@ namespace primus {
 namespace {
 
 // Keys that affect which prompts are read, and in which order.
-constexpr std::array<std::string_view, 7> kPromptKeys = {"sft_conversation_format",
-                                                         "num_generations",
-                                                         "max_prompt_length",
-                                                         "max_completion_length",
-                                                         "seq_length",
-                                                         "dataloader_type",
-                                                         "seed"};
+constexpr std::array<std::string_view, 8> kPromptKeys = {
+    "sft_conversation_format", "num_generations", "num_iterations",  "max_prompt_length",
+    "max_completion_length",   "seq_length",      "dataloader_type", "seed"};
 
 // Runs `check`. Adds the position of a key to its error: of the key with which the message begins, or else of
 // the first of `keys`.
@@ -194,6 +190,7 @@ class RolloutLearning final : public Objective {
         .sampling = sampling,
         .mask_truncated_completions = c.mask_truncated_completions,
         .functions = std::ssize(c.reward),
+        .iterations = c.num_iterations,
         .divergences = advantages.leave_one_out && advantages.beta != 0,
         .advantages = [advantages](std::span<const std::optional<double>> rewards, std::int64_t functions,
                                    std::span<const double> divergences) {

@@ -16,6 +16,7 @@
 #include "base/random/random.h"
 #include "base/system/stop_request.h"
 #include "base/terminal/terminal.h"
+#include "lm/train/objectives/kept_answers.h"
 #include "lm/train/objectives/rollouts.h"
 #include "lm/train/objectives/token_log_probs.h"
 
@@ -53,7 +54,10 @@ class Rollouts final : public RolloutRule {
   void load_weights(TrainingSession& session) override { inner_->load_weights(session); }
   std::vector<std::string> metrics() const override { return inner_->metrics(); }
   TokenNeeds needs() const override { return inner_->needs(); }
-  void weigh(const TokenLosses& tokens) override { inner_->weigh(tokens); }
+  void weigh(const TokenLosses& tokens) override {
+    if (kept_) kept_->record(tokens);
+    inner_->weigh(tokens);
+  }
   std::optional<std::int64_t> filled_microbatches() const override { return filled_; }
 
   std::vector<std::pair<std::string, double>> host_metrics() const override {
@@ -75,63 +79,135 @@ class Rollouts final : public RolloutRule {
     table_ = rank.persistent(DType::kF64, {answers_, columns()});
     chosen_ = rank.persistent(DType::kI32, {session.decoding()->sequences});
     inner_->prepare(session);
+    if (settings_.iterations > 1) {
+      KeptAnswers::Place kept{
+          .rows = rows_, .answers = answers_, .columns = columns(), .numbers = {}, .writes = tells_};
+      for (std::int64_t i = 0; i < rows_.count(); ++i) kept.numbers.push_back(number_of(i, data_rank_));
+      kept_.emplace(session, std::move(kept));
+    }
     if (!settings_.divergences) return;
     current_.emplace(session, ScoredModel{.model = session.trained()});
     reference_.emplace(session, reference_of(session));
   }
 
   void before_step(const BeforeStep& step) override {
-    TrainingSession& session = step.session;
-    if (session.rank().measuring()) {
-      for (int i = 0; i < (settings_.divergences ? 3 : 2); ++i) exchange(session);
-      for (std::int64_t i = 0; settings_.divergences && i < rows_.microbatches; ++i) {
-        current_->compute({});
-        reference_->compute({});
-      }
-      inner_->before_step(step);
-      return;
+    if (step.session.rank().measuring()) {
+      measure(step.session);
+    } else if (const std::span<const Rollout> old = answers_of_earlier_step(step.step); !old.empty()) {
+      learn(step, old, results());
+    } else {
+      generate_answers(step);
     }
-    metrics_.clear();
-    std::vector<std::int64_t> records = gather_records(session, step.batches);
+    inner_->before_step(step);
+  }
+
+  std::vector<TensorSource> state(TrainingSession& session, std::int64_t done) override {
+    std::vector<TensorSource> sources = inner_->state(session, done);
+    if (!kept_ || done % settings_.iterations == 0) return sources;
+    for (TensorSource& source : kept_->state(host_)) sources.push_back(std::move(source));
+    return sources;
+  }
+
+  std::string restore(TrainingSession& session, const CheckpointReader& checkpoint) override {
+    const std::string warning = inner_->restore(session, checkpoint);
+    if (!kept_ || checkpoint.iteration() % settings_.iterations == 0) return warning;
+    std::vector<double> saved = kept_->restore(checkpoint);
+    if (!saved.empty()) {
+      host_ = std::move(saved);
+      check_lengths(checkpoint);
+      count_filled();
+      return warning;
+    }
+    return fmt::format(
+        "{} does not contain the answers of its last step in the form that this run needs: the run generates "
+        "new answers before it has taken num_iterations steps for the old ones",
+        checkpoint.folder().string());
+  }
+
+ private:
+  // Columns of the table: the prompt's record + 1, the numbers of tokens of the prompt and of the answer,
+  // whether the model ended the answer, the divergence; then for each reward function, whether there is a
+  // reward, and the reward.
+  enum Column : std::int64_t { kRecord, kPrompt, kLength, kFinished, kDivergence, kRewards };
+  std::int64_t columns() const { return kRewards + 2 * settings_.functions; }
+  double& at(std::int64_t answer, std::int64_t column) {
+    return host_[static_cast<std::size_t>(answer * columns() + column)];
+  }
+
+  // Makes the calls of a step on a rank that measures memory.
+  void measure(TrainingSession& session) {
+    for (int i = 0; i < (settings_.divergences ? 3 : 2); ++i) exchange(session);
+    for (std::int64_t i = 0; settings_.divergences && i < rows_.microbatches; ++i) {
+      current_->compute({});
+      reference_->compute({});
+    }
+    if (kept_) kept_->answers();
+  }
+
+  // Throws if a table of a checkpoint has lengths that do not fit into a row.
+  void check_lengths(const CheckpointReader& checkpoint) {
+    for (std::int64_t a = 0; a < answers_; ++a) {
+      const double prompt = at(a, kPrompt), answer = at(a, kLength);
+      if (prompt >= 1 && answer >= 1 && prompt + answer - 1 <= static_cast<double>(rows_.sequence)) continue;
+      throw impossible_answer(checkpoint, a);
+    }
+  }
+
+  // Returns the answers of an earlier step, if `step` learns from them again.
+  std::span<const Rollout> answers_of_earlier_step(std::int64_t step) {
+    if (!kept_ || (step - 1) % settings_.iterations == 0) return {};
+    return kept_->answers();
+  }
+
+  // Generates and scores the answers of the step.
+  void generate_answers(const BeforeStep& step) {
+    TrainingSession& session = step.session;
+    const std::vector<std::int64_t> records = gather_records(session, step.batches);
     const double began = steady_seconds();
     std::vector<Rollout> own = generate(step, records);
     const double generated = steady_seconds();
     const std::vector<std::vector<Reward>> rewards = score(own);
     const double scored = steady_seconds();
-    const std::vector<std::optional<double>> all = gather_results(session, own, rewards);
-    warn_of_failures(step.step, rewards);
-    if (missing_.answers == answers_) {
+    gather_results(session, own, rewards);
+    const Results all = results();
+    warn_of_failures(step.step, all, rewards);
+    if (all.unrewarded == answers_) {
       handle_no_reward(step.step);
     } else {
       missing_.steps = 0;
     }
-    count_filled(records);
-    std::vector<double> values(own.size(), 0), divergences;
+    count_filled();
     if (settings_.divergences) {
-      pack_rollouts(own, values, rows_, settings_.mask_truncated_completions, step.batches);
-      divergences = gather_divergences(session, own, step.batches);
+      const std::vector<double> zeros(own.size(), 0);
+      pack_rollouts(own, zeros, rows_, settings_.mask_truncated_completions, step.batches);
+      gather_divergences(session, own, step.batches);
     }
-    const Advantages advantages = settings_.advantages(all, settings_.functions, divergences);
-    for (std::int64_t i = 0; i < rows_.count(); ++i) {
-      values[static_cast<std::size_t>(i)] =
-          advantages.values[static_cast<std::size_t>(number_of(i, data_rank_))];
-    }
-    pack_rollouts(own, values, rows_, settings_.mask_truncated_completions, step.batches);
-    add_metrics(advantages);
+    learn(step, own, all);
     const auto add = [this](const char* name, double value) { metrics_.emplace_back(name, value); };
     add("rollout/seconds", generated - began);
     add("rollout/tokens_per_second", written_ / std::max(generated - began, 1e-9));
     add("rollout/reward_seconds", scored - generated);
-    inner_->before_step(step);
+    if (kept_) kept_->keep(std::move(own), filled_);
   }
 
- private:
-  // Columns of the table: the prompt's record + 1, the number of the answer's tokens, whether the model ended
-  // the answer, the divergence; then for each reward function, whether there is a reward, and the reward.
-  enum Column : std::int64_t { kRecord, kLength, kFinished, kDivergence, kRewards };
-  std::int64_t columns() const { return kRewards + 2 * settings_.functions; }
-  double& at(std::int64_t answer, std::int64_t column) {
-    return host_[static_cast<std::size_t>(answer * columns() + column)];
+  // What the table contains about the answers of the step on all data ranks.
+  struct Results {
+    std::vector<std::optional<double>> rewards;  // [answers, functions]
+    std::vector<std::int64_t> without;  // for each function, the number of answers without its reward
+    std::int64_t unrewarded = 0;        // number of answers without any reward
+  };
+
+  // Writes the answers of this data rank into the microbatches, and computes the metrics of all answers.
+  void learn(const BeforeStep& step, std::span<const Rollout> own, const Results& all) {
+    std::vector<double> divergences, values;
+    for (std::int64_t a = 0; settings_.divergences && a < answers_; ++a)
+      divergences.push_back(at(a, kDivergence));
+    const Advantages advantages = settings_.advantages(all.rewards, settings_.functions, divergences);
+    for (std::int64_t i = 0; i < rows_.count(); ++i)
+      values.push_back(advantages.values[static_cast<std::size_t>(number_of(i, data_rank_))]);
+    pack_rollouts(own, values, rows_, settings_.mask_truncated_completions, step.batches);
+    metrics_.clear();
+    add_metrics(advantages, all);
   }
 
   // Returns the number within the step of the answer in row `row` of a data rank.
@@ -267,13 +343,15 @@ class Rollouts final : public RolloutRule {
     return rewards;
   }
 
-  // Collects lengths and rewards of all data ranks. Returns the rewards [answers, functions] of all answers.
-  std::vector<std::optional<double>> gather_results(TrainingSession& session, std::span<const Rollout> own,
-                                                    std::span<const std::vector<Reward>> rewards) {
+  // Collects lengths and rewards of all data ranks in the table.
+  void gather_results(TrainingSession& session, std::span<const Rollout> own,
+                      std::span<const std::vector<Reward>> rewards) {
     std::ranges::fill(host_, 0.0);
     for (std::int64_t i = 0; i < rows_.count(); ++i) {
       const Rollout& rollout = own[static_cast<std::size_t>(i)];
       const std::int64_t answer = number_of(i, data_rank_);
+      at(answer, kRecord) = static_cast<double>(rollout.record + 1);
+      at(answer, kPrompt) = static_cast<double>(rollout.prompt.size());
       at(answer, kLength) = static_cast<double>(rollout.answer.size());
       at(answer, kFinished) = rollout.finished ? 1 : 0;
       for (std::size_t f = 0; f < rewards.size(); ++f) {
@@ -284,34 +362,33 @@ class Rollouts final : public RolloutRule {
       }
     }
     exchange(session);
-    std::vector<std::optional<double>> all;
-    missing_.answers = 0;
+  }
+
+  Results results() {
+    Results all;
+    all.without.resize(static_cast<std::size_t>(settings_.functions));
     for (std::int64_t a = 0; a < answers_; ++a) {
       bool any = false;
       for (std::int64_t f = 0; f < settings_.functions; ++f) {
         const bool has = at(a, kRewards + 2 * f) != 0;
-        all.push_back(has ? std::optional(at(a, kRewards + 2 * f + 1)) : std::nullopt);
+        all.rewards.push_back(has ? std::optional(at(a, kRewards + 2 * f + 1)) : std::nullopt);
+        if (!has) ++all.without[static_cast<std::size_t>(f)];
         any = any || has;
       }
-      if (!any) ++missing_.answers;
+      if (!any) ++all.unrewarded;
     }
     return all;
   }
 
   // Warns of the first answers that a function could not score. The rank that scored the first of these
   // answers writes the warning, because only this rank has the reason.
-  void warn_of_failures(std::int64_t step, std::span<const std::vector<Reward>> rewards) {
-    missing_.counts.assign(names_.size(), 0);
+  void warn_of_failures(std::int64_t step, const Results& all, std::span<const std::vector<Reward>> rewards) {
     missing_.warned.resize(names_.size());
     for (std::size_t f = 0; f < names_.size(); ++f) {
       const std::int64_t column = kRewards + 2 * static_cast<std::int64_t>(f);
-      std::int64_t first = -1;
-      for (std::int64_t a = 0; a < answers_; ++a) {
-        if (at(a, column) != 0) continue;
-        if (first < 0) first = a;
-        ++missing_.counts[f];
-      }
-      if (first < 0 || missing_.warned[f]) continue;
+      if (all.without[f] == 0 || missing_.warned[f]) continue;
+      std::int64_t first = 0;
+      while (at(first, column) != 0) ++first;
       missing_.warned[f] = true;
       for (std::int64_t i = 0; tells_ && source_.warn && i < rows_.count(); ++i) {
         if (number_of(i, data_rank_) != first) continue;
@@ -319,7 +396,7 @@ class Rollouts final : public RolloutRule {
             "step {}: the reward function {} gave no reward to {} of {} answers, for example because {}. The "
             "sums of these answers lack this function. The metric rewards/{}/without is the share of such "
             "answers",
-            step, names_[f], missing_.counts[f], answers_, rewards[f][static_cast<std::size_t>(i)].problem,
+            step, names_[f], all.without[f], answers_, rewards[f][static_cast<std::size_t>(i)].problem,
             names_[f]));
       }
     }
@@ -347,10 +424,10 @@ class Rollouts final : public RolloutRule {
     }
   }
 
-  // Returns the divergences of all answers of the step from the reference model. `batches` contain the
-  // answers of this rank.
-  std::vector<double> gather_divergences(TrainingSession& session, std::span<const Rollout> own,
-                                         std::span<const data::Batch> batches) {
+  // Computes the divergences of all answers of the step from the reference model, and writes them into the
+  // table. `batches` contain the answers of this rank.
+  void gather_divergences(TrainingSession& session, std::span<const Rollout> own,
+                          std::span<const data::Batch> batches) {
     std::vector<double> sums;  // for each token of the filled microbatches: the sum up to this token
     double sum = 0;
     for (const data::Batch& batch : batches.first(static_cast<std::size_t>(filled_))) {
@@ -372,27 +449,25 @@ class Rollouts final : public RolloutRule {
           sums[begin + static_cast<std::size_t>(lengths[i])] - sums[begin];
     }
     exchange(session);
-    std::vector<double> all;
-    for (std::int64_t a = 0; a < answers_; ++a) all.push_back(at(a, kDivergence));
+    for (std::int64_t a = 0; a < answers_; ++a)
+      table[static_cast<std::size_t>(a * columns() + kDivergence)] = at(a, kDivergence);
     host_ = std::move(table);
-    return all;
   }
 
   // Sets filled_ to the largest number of microbatches that any data rank fills.
-  void count_filled(std::span<const std::int64_t> records) {
+  void count_filled() {
     filled_ = 1;
     for (int r = 0; r < data_ranks_; ++r) {
       std::vector<std::int64_t> lengths;
       for (std::int64_t i = 0; i < rows_.count(); ++i) {
         const std::int64_t answer = number_of(i, r);
-        lengths.push_back(std::ssize(source_.prompt(records[static_cast<std::size_t>(answer)])) +
-                          static_cast<std::int64_t>(at(answer, kLength)) - 1);
+        lengths.push_back(static_cast<std::int64_t>(at(answer, kPrompt) + at(answer, kLength)) - 1);
       }
       filled_ = std::max(filled_, primus::filled_microbatches(lengths, rows_));
     }
   }
 
-  void add_metrics(const Advantages& advantages) {
+  void add_metrics(const Advantages& advantages, const Results& all) {
     // A mean or deviation of too few values is not a number, and is left out.
     const auto add = [this](std::string name, double value) {
       if (std::isfinite(value)) metrics_.emplace_back(std::move(name), value);
@@ -403,7 +478,7 @@ class Rollouts final : public RolloutRule {
       const std::string name = fmt::format("rewards/{}", names_[f]);
       add(name + "/mean", advantages.functions[f].mean);
       add(name + "/std", advantages.functions[f].deviation);
-      add(name + "/without", static_cast<double>(missing_.counts[f]) / static_cast<double>(answers_));
+      add(name + "/without", static_cast<double>(all.without[f]) / static_cast<double>(answers_));
     }
     add("frac_reward_zero_std", advantages.zero_deviation);
     double sum = 0, least = std::numeric_limits<double>::infinity(), most = 0, cut = 0;
@@ -419,7 +494,7 @@ class Rollouts final : public RolloutRule {
     add("completions/min_length", least);
     add("completions/max_length", most);
     add("completions/clipped_ratio", cut / answers);
-    add("completions/without_reward", static_cast<double>(missing_.answers) / answers);
+    add("completions/without_reward", static_cast<double>(all.unrewarded) / answers);
   }
 
   const RolloutSettings settings_;
@@ -434,14 +509,13 @@ class Rollouts final : public RolloutRule {
   std::optional<TokenLogProbs> current_, reference_;  // used only for divergences
   Tensor chosen_;                                     // tokens that ranks exchange while they generate
   std::vector<double> host_;                          // the table on the host
+  std::optional<KeptAnswers> kept_;                   // exists if several steps learn from the same answers
   std::int64_t filled_ = 1;
   // Missing rewards. Lists have an entry for each function.
   struct Missing {
     std::vector<std::string> problems;  // a reason for missing rewards on this rank
-    std::vector<std::int64_t> counts;   // number of answers of the step without a reward
     std::vector<bool> warned;           // whether the log has a warning
-    std::int64_t answers = 0;           // number of answers of the step without any reward
-    int steps = 0;                      // number of steps in a row without any reward
+    int steps = 0;                      // number of generations in a row without any reward
   } missing_;
   double written_ = 0;  // number of tokens that the last decoder generated
   std::vector<std::pair<std::string, double>> metrics_;

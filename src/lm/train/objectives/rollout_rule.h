@@ -5,8 +5,10 @@
 //
 // Row m of microbatch i of data rank r contains the prompt of answer number (i * ranks + r) * rows + m of the
 // step, as a document with the role kPrompt. Answers of one prompt have consecutive numbers and share the
-// cache pages of the prompt. Random numbers depend only on the seed, the step and the number of the answer,
-// so the mesh does not change the answers, except where logits differ by rounding.
+// cache pages of the prompt. If RolloutSettings::iterations is above 1, only every iterations-th step
+// generates answers, beginning with step 1, and the steps between learn from the same answers again
+// (kept_answers.h). Random numbers depend only on the seed, the step and the number of the answer, so the
+// mesh does not change the answers, except where logits differ by rounding.
 //
 // Ranks with the same sequences (tensor, context and pipeline ranks) generate together. With expert
 // parallelism or sharded parameters, every rank needs all others in each pass, so all ranks generate all
@@ -43,6 +45,7 @@ struct RolloutSettings {
   SamplingSettings sampling = {.temperature = 1};
   bool mask_truncated_completions = false;  // whether answers that were cut off have no loss
   std::int64_t functions = 1;               // number of reward functions
+  std::int64_t iterations = 1;              // number of consecutive steps that learn from the same answers
   // Whether the advantages need the divergence of each answer from the reference model: the sum of
   // ln p(current) - ln p(reference) over the tokens of the answer. The inner rule must have the reference.
   bool divergences = false;

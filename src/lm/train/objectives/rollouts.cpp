@@ -38,6 +38,7 @@ void pack_rollouts(std::span<const Rollout> rollouts, std::span<const double> ad
   for (const Rollout& rollout : rollouts) lengths.push_back(rollout.inputs());
   const std::vector<std::int64_t> begins = first_fit(lengths, rows.sequence);
   const auto tokens = static_cast<std::size_t>(rows.micro_batch * rows.sequence);
+  const bool has_old = !rollouts.empty() && !rollouts.front().old_log_probs.empty();
   for (std::int64_t i = 0; i < rows.microbatches; ++i) {
     data::Batch& batch = batches[static_cast<std::size_t>(i)];
     batch = {};
@@ -46,6 +47,7 @@ void pack_rollouts(std::span<const Rollout> rollouts, std::span<const double> ad
     batch.loss_mask.resize(tokens);
     batch.positions.resize(tokens);
     batch.sampled_log_probs.resize(tokens);
+    if (has_old) batch.old_log_probs.resize(tokens);
     const auto add = [&](std::int64_t begin, std::int64_t end, data::DocumentRole role, double value,
                          std::int64_t record) {
       batch.document_starts.push_back(static_cast<std::int32_t>(begin));
@@ -67,12 +69,14 @@ void pack_rollouts(std::span<const Rollout> rollouts, std::span<const double> ad
         std::copy(text.begin() + 1, text.end(), batch.labels.begin() + at);
         const std::int64_t first = at + std::ssize(rollout.prompt) - 1;
         std::ranges::copy(rollout.log_probs, batch.sampled_log_probs.begin() + first);
+        if (has_old) std::ranges::copy(rollout.old_log_probs, batch.old_log_probs.begin() + first);
         at += lengths[r];
         const float learned = rollout.finished || !mask_truncated ? 1.0F : 0.0F;
         std::fill(batch.loss_mask.begin() + first, batch.loss_mask.begin() + at, learned);
+        if (learned != 0) continue;
         // Batches have log-probabilities only where labels are learned.
-        if (learned == 0)
-          std::fill(batch.sampled_log_probs.begin() + first, batch.sampled_log_probs.begin() + at, 0.0F);
+        for (std::vector<float>* const values : {&batch.sampled_log_probs, &batch.old_log_probs})
+          if (!values->empty()) std::fill(values->begin() + first, values->begin() + at, 0.0F);
       }
       if (at < end) add(at, end, data::DocumentRole::kNone, 0, -1);
     }

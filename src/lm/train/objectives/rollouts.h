@@ -16,7 +16,10 @@ struct Rollout {
   std::vector<std::int32_t> prompt;
   std::vector<std::int32_t> answer;  // includes the token that ends the answer, if the model wrote it
   std::vector<float> log_probs;      // [answer] ln p of each token at the temperature of sampling
-  bool finished = false;             // whether the model ended the answer; false: the answer was cut off
+  // [answer] ln p of each token in the training pass of the weights that generated the answer; empty if these
+  // are the current weights.
+  std::vector<float> old_log_probs = {};
+  bool finished = false;  // whether the model ended the answer; false: the answer was cut off
 
   // Returns the number of input tokens in a microbatch. The last token of the answer is only a label.
   std::int64_t inputs() const { return std::ssize(prompt) + std::ssize(answer) - 1; }
@@ -43,6 +46,7 @@ std::int64_t filled_microbatches(std::span<const std::int64_t> lengths, const Ro
 // Writes the answers into the microbatches, as documents with the role kAnswer at the places of first_fit().
 // Labels are learned where they are tokens of the answer. If `mask_truncated` is set, no label of an answer
 // that was cut off is learned. The rest of each row is padding. `advantages`: one value for each answer.
+// Either all answers have old log-probabilities, or none has.
 void pack_rollouts(std::span<const Rollout> rollouts, std::span<const double> advantages,
                    const RolloutRows& rows, bool mask_truncated, std::span<data::Batch> batches);
 

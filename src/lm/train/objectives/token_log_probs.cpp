@@ -4,40 +4,48 @@
 
 namespace primus {
 
-TokenLogProbs::TokenLogProbs(TrainingSession& session, const ScoredModel& model)
+TokenCollector::TokenCollector(TrainingSession& session)
     : session_(session),
-      held_(session.rank().mesh().shape(), session.rank().mesh().place(), session.settings().step.sequence),
-      scorer_(session.rank(), model.model, scorer_settings(session), model.options),
-      losses_(session.rank().persistent(DType::kF32, {scorer_.tokens()})) {
+      held_(session.rank().mesh().shape(), session.rank().mesh().place(), session.settings().step.sequence) {
   const StepSettings& step = session.settings().step;
   const engine::MeshShape& shape = session.rank().mesh().shape();
   if (shape.context > 1 || shape.pipeline > 1)
     all_ = session.rank().persistent(DType::kF32, {step.micro_batch * step.sequence});
 }
 
-std::vector<float> TokenLogProbs::compute(const data::BatchView& batch) {
+std::vector<float> TokenCollector::collect(const Tensor& held) {
   engine::Rank& rank = session_.rank();
   Stream& stream = rank.compute();
-  scorer_.score(batch, losses_);
   std::vector<float> all;
   if (!rank.measuring()) {
-    // Ranks without the last part of the model have no losses, and add zeros.
-    std::vector<float> losses(static_cast<std::size_t>(losses_.elements()));
+    // Ranks without the last part of the model have no values, and add zeros.
+    std::vector<float> own(static_cast<std::size_t>(held.elements()));
     if (session_.model().last(session_.model().chunks() - 1))
-      stream.copy_to_host(losses.data(), losses_.data, losses_.bytes());
+      stream.copy_to_host(own.data(), held.data, held.bytes());
     stream.synchronize();
-    all.resize(batch.loss_mask.size());
-    held_.scatter(losses, all);
+    const StepSettings& step = session_.settings().step;
+    all.resize(static_cast<std::size_t>(step.micro_batch * step.sequence));
+    held_.scatter(own, all);
     if (!all_.absent()) stream.copy_to_device(all_.data, all.data(), all_.bytes());
   }
-  if (!all_.absent()) {
-    for (comm::Communicator* const group : {rank.mesh().context(), rank.mesh().pipeline()})
-      if (group) group->all_reduce(stream, all_, all_, comm::Reduction::kSum);
-    if (!rank.measuring()) {
-      stream.copy_to_host(all.data(), all_.data, all_.bytes());
-      stream.synchronize();
-    }
+  if (all_.absent()) return all;
+  for (comm::Communicator* const group : {rank.mesh().context(), rank.mesh().pipeline()})
+    if (group) group->all_reduce(stream, all_, all_, comm::Reduction::kSum);
+  if (!rank.measuring()) {
+    stream.copy_to_host(all.data(), all_.data, all_.bytes());
+    stream.synchronize();
   }
+  return all;
+}
+
+TokenLogProbs::TokenLogProbs(TrainingSession& session, const ScoredModel& model)
+    : scorer_(session.rank(), model.model, scorer_settings(session), model.options),
+      losses_(session.rank().persistent(DType::kF32, {scorer_.tokens()})),
+      collector_(session) {}
+
+std::vector<float> TokenLogProbs::compute(const data::BatchView& batch) {
+  scorer_.score(batch, losses_);
+  std::vector<float> all = collector_.collect(losses_);
   for (std::size_t t = 0; t < all.size(); ++t) all[t] = batch.loss_mask[t] != 0 ? -all[t] : 0.0F;
   return all;
 }

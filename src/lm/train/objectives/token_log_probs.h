@@ -1,7 +1,6 @@
-// Computes log-probabilities of the labels of a batch and returns them on the host of every rank, for
-// objectives that need them before a step: Batch::old_log_probs when several steps use the same answers, and
-// the divergence that RLOO subtracts from rewards. All ranks of the mesh make the same calls. Not
-// thread-safe.
+// Log-probabilities of the labels of a batch on the host of every rank, for objectives that need them before
+// a step: Batch::old_log_probs when several steps use the same answers, and the divergence that RLOO
+// subtracts from rewards. All ranks of the mesh make the same calls. Not thread-safe.
 #pragma once
 
 #include <vector>
@@ -11,6 +10,23 @@
 #include "lm/train/objectives/reference_model.h"
 
 namespace primus {
+
+// Copies values of tokens, one for each token of a microbatch, from the ranks that computed them to the host
+// of every rank with the same sequences.
+class TokenCollector {
+ public:
+  // Allocates persistent memory, so construct it in LossRule::prepare().
+  explicit TokenCollector(TrainingSession& session);
+
+  // Returns the values [B, S] of all tokens. `held`: fp32 [tokens of this rank], read only on ranks with the
+  // last part of the model. Waits for the result. Returns an empty vector while measuring.
+  std::vector<float> collect(const Tensor& held);
+
+ private:
+  TrainingSession& session_;
+  HeldTokens held_;
+  Tensor all_;  // [B * S]; absent if this rank has all values
+};
 
 class TokenLogProbs {
  public:
@@ -23,11 +39,9 @@ class TokenLogProbs {
   std::vector<float> compute(const data::BatchView& batch);
 
  private:
-  TrainingSession& session_;
-  HeldTokens held_;
   TokenScorer scorer_;
   Tensor losses_;  // [tokens of this rank]
-  Tensor all_;     // [B * S]; absent on a single rank
+  TokenCollector collector_;
 };
 
 }  // namespace primus

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "engine/runtime/rank.h"
+#include "lm/checkpoint/checkpoint.h"
 #include "lm/data/batch.h"
 #include "lm/model/language_model.h"
 #include "lm/model/model_config.h"
@@ -95,6 +96,14 @@ class LossRule {
   virtual TokenNeeds needs() const { return {}; }
   // Enqueues kernels that write `weights`, and perhaps `entropy_weights`.
   virtual void weigh(const TokenLosses& tokens) = 0;
+
+  // Returns the tensors that a checkpoint after step `done` needs besides weights and optimizer states, so
+  // that the next step does the same as without a pause. They are stored among the optimizer's tensors. All
+  // ranks call this function, and list the same tensors.
+  virtual std::vector<TensorSource> state(TrainingSession&, std::int64_t /*done*/) { return {}; }
+  // Reads the tensors of state() from a checkpoint. Returns a warning for the log if the next step differs
+  // from the step that the saved run would have done; otherwise "". Throws the errors of the checkpoint.
+  virtual std::string restore(TrainingSession&, const CheckpointReader&) { return {}; }
 };
 
 // Creates the rule of a session. If null, there is no rule, and the loss is the mean of -ln p(label).

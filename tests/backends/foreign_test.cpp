@@ -182,8 +182,8 @@ TEST(MaxText, SettingsBecomeItsFile) {
   EXPECT_THAT(job.files[0].text, Not(HasSubstr("secret")));
 }
 
-// On a CPU, MaxText would require the variables of a cluster even with one node. One node therefore sets
-// skip_jax_distributed_system.
+// On a CPU, MaxText would require the variables of a cluster even with one node. Primus therefore sets
+// skip_jax_distributed_system for one node.
 TEST(MaxText, OneProcessOnACpuNeedsNoRendezvous) {
   const auto file = [](const std::string& overrides, std::int64_t nodes) {
     return render_job(load(kMax, overrides), fields_of("maxtext"), "/sources", {.nodes = nodes})
@@ -207,8 +207,8 @@ TEST(MaxText, SettingsAreReadNatively) {
   EXPECT_EQ(t.num_query_groups, 8);
   EXPECT_TRUE(t.mock_data);
   EXPECT_EQ(t.data_parallel_sharding_strategy, "optim_grads_params");
-  // MaxText's cosine decay ends at a tenth of the rate with the last step. Its warm-up from 0 takes a tenth
-  // of the steps.
+  // MaxText's cosine decay reaches a tenth of the learning rate in the last step. The warm-up from 0 takes a
+  // tenth of the steps.
   const Schedule schedule(t);
   for (int step = 0; step < 50; ++step) {
     const double part = (step - 5) / 44.0;
@@ -225,7 +225,7 @@ TEST(MaxText, ItsSettingsBecomeMegatronsArguments) {
   EXPECT_THAT(job.command, AllOf(Contains("--swiglu"), Contains("--mock-data"), Contains("--num-layers")));
 }
 
-// Each setting in the tables exists, and each of TorchTitan's settings is in a table.
+// Each setting in the tables is a setting of its framework, and each of TorchTitan's settings is in a table.
 TEST(Tables, NameExistingSettings) {
   for (const std::string framework : {"torchtitan", "maxtext"}) {
     const config::BackendFields fields = fields_of(framework);

@@ -65,7 +65,8 @@ TEST(LogLines, MegatronsSecondLineIsTheMeanOfTwoSteps) {
   EXPECT_NEAR(second->throughput.now.seconds_per_iteration, 0.5643, 1e-9);
   EXPECT_NEAR(second->throughput.now.flops_per_second, 10e12 * 601.0 / 564.3, 1e3);
   EXPECT_DOUBLE_EQ(reader.iteration(line(3, "590.0", "4.604446E+00"))->lm_loss, 4.604446);
-  // With a line every ten steps, the second line is the mean of ten steps, and is kept unchanged.
+  // If a line is printed every ten steps, the second line contains the mean of ten steps, and is kept
+  // unchanged.
   LogReader tens("megatron", run);
   tens.iteration(line(1, "637.7", "5.718631E+00"));
   EXPECT_DOUBLE_EQ(tens.iteration(line(10, "601.0", "3.106846E+00"))->lm_loss, 3.106846);

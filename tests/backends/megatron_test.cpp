@@ -180,7 +180,7 @@ TEST(Megatron, CheckpointsAreSavedByDefault) {
   EXPECT_EQ(after(render(load(kLlama, "mock_data: true\nsave: null")), "--save"), "");
 }
 
-// The NullTokenizer of the pinned Megatron-LM adds one id; since April 2026 it does not.
+// In the pinned version of Megatron-LM, NullTokenizer adds one id. Versions since April 2026 add none.
 TEST(Megatron, ANullTokenizerHasTheNativeNumberOfIds) {
   const test::TemporaryFolder folder;
   const Path source = folder.path() / "megatron/core/tokenizers/text/libraries/null_tokenizer.py";
@@ -211,8 +211,8 @@ TEST(Megatron, TheVersionDeterminesHowTheLogIsRead) {
   EXPECT_TRUE(is_mean());
 }
 
-// Without a checkpoint, Megatron-LM starts from random weights and only logs it. A missing checkpoint is
-// refused here.
+// If the checkpoint is missing, Megatron-LM starts from random weights and only logs a message. Primus
+// refuses such a run.
 TEST(Megatron, LoadNamesACheckpoint) {
   const test::TemporaryFolder folder;
   const std::string overrides = "mock_data: true\nload: " + folder.path().string();
@@ -247,8 +247,8 @@ TEST(Megatron, UnsupportedSettingsAreRefusedByName) {
               HasSubstr("3 problems"));
 }
 
-// The error does not suggest leaving `stage` out, which would pre-train. Adapters that are not enabled have
-// no effect.
+// The error does not suggest leaving `stage` out, because the run would then pre-train. Settings of adapters
+// that are not enabled are accepted.
 TEST(Megatron, FineTuningIsForTheNativeEngine) {
   const std::string error = error_of(
       [&] { render(load("framework: megatron\nconfig: sft_trainer.yaml\nmodel: llama3.1_8B.yaml", "")); });
@@ -354,8 +354,8 @@ TEST(Megatron, ALayoutReplacesVirtualStages) {
   }
 }
 
-// A layout without places for multi-token prediction gets them before the loss, because Megatron-LM requires
-// them.
+// If a layout has no places for multi-token prediction, Primus adds places before the loss, because
+// Megatron-LM requires them.
 TEST(Megatron, ModulesWithoutAStageComeBeforeTheLoss) {
   const auto layout = [](const std::string& text) {
     return after(
@@ -422,7 +422,7 @@ TEST(Megatron, GatedDeltaNetworks) {
   EXPECT_EQ(after(job, "--linear-attention-freq"), "4");
   for (const char* flag : {"--attention-output-gate", "--moe-shared-expert-gate", "--apply-layernorm-1p"})
     EXPECT_THAT(job.command, Contains(flag));
-  // model_type also implies them.
+  // model_type also implies --apply-layernorm-1p, without its key.
   const ExternalJob next = render(load("framework: megatron\nmodel: qwen3_next_80B_A3B.yaml",
                                        "mock_data: true\napply_layernorm_1p: null"));
   EXPECT_THAT(next.command, Contains("--apply-layernorm-1p"));
@@ -445,8 +445,8 @@ TEST(Megatron, EveryKeyIsHandled) {
   }
 }
 
-// FSDP must not have CUDA_DEVICE_MAX_CONNECTIONS=1, which tensor parallelism needs. A disabled FSDP does not
-// count.
+// Tensor parallelism needs CUDA_DEVICE_MAX_CONNECTIONS=1, which FSDP must not have. use_megatron_fsdp: false
+// does not count as FSDP.
 TEST(Megatron, DeviceConnectionsDependOnFsdp) {
   const ExternalJob off = render(load(kLlama, "mock_data: true\nuse_megatron_fsdp: false"));
   EXPECT_EQ(off.environment.at("CUDA_DEVICE_MAX_CONNECTIONS"), "1");

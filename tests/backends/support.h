@@ -20,7 +20,7 @@ inline config::BackendFields fields_of(const std::string& framework) {
   return config::BackendFields::load(framework, preset_dirs());
 }
 
-// An experiment with lines `module` in its module and lines `overrides` in its overrides.
+// Returns an experiment with the lines `module` in its module and the lines `overrides` in its overrides.
 inline std::string experiment_text(const std::string& module, const std::string& overrides) {
   const auto indented = [](const std::string& lines, const std::string& by) {
     std::string text;

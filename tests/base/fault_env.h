@@ -51,7 +51,7 @@ class FaultEnv : public Env {
   void set_capacity(std::uint64_t bytes);
   // Restores the file system as the next start after a crash finds it. Removes all faults.
   void reboot(Survivors survivors, std::uint64_t seed = 0);
-  // Flips one bit of a file without an operation, as bit rot does.
+  // Flips one bit of a file, as bit rot does. This does not count as an operation.
   void flip_bit(const Path& path, std::uint64_t bit);
 
   std::unique_ptr<File> open(const Path& path, OpenMode mode) override;

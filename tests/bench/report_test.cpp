@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using Verdict = BaselineCase::Verdict;
 
-// Returns twenty samples. Their five parts have these medians, in seconds.
+// Returns twenty samples, in five parts with the given medians, in seconds.
 std::vector<double> parts(std::initializer_list<double> medians) {
   std::vector<double> samples;
   for (const double median : medians)

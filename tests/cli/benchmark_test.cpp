@@ -687,7 +687,8 @@ TEST(Benchmarks, ConcurrentJobsHaveTheirOwnFiles) {
   EXPECT_FALSE(std::filesystem::exists(file("ranks.csv")));
 }
 
-// gemm-dense writes its report under AMD Primus's fixed name only with --append, which then extends the file.
+// Only with --append, gemm-dense writes its report under AMD Primus's fixed name. The next call extends the
+// file.
 TEST(Benchmarks, AppendWithoutOutputContinuesAmdPrimussReport) {
   const test::TemporaryFolder folder;
   const auto run = [&](const std::vector<std::string>& more) {

@@ -77,7 +77,7 @@ TEST(ModelVerify, RefusesLimitsThatVerifyNothing) {
 }
 
 // A run's folder is accepted as a model and as a tokenizer. The learning rate of its only step is too small
-// to change a weight, so its outputs still equal the reference.
+// to change a weight, so the model's outputs still equal the reference.
 TEST(FolderOfARun, ServesAsModelAndTokenizer) {
   const TemporaryFolder folder;
   std::string text;
@@ -102,7 +102,7 @@ TEST(FolderOfARun, ServesAsModelAndTokenizer) {
   const ProgramResult tokens =
       run_program({"data", "tokenize", "-i", "text.txt", "-o", "made", "-t", run}, {.folder = place});
   EXPECT_EQ(tokens.exit_code, 0) << tokens.err;
-  // The checkpoint's tokenizer.json makes the ids of the byte tokenizer that it was written for.
+  // The checkpoint's tokenizer.json gives the ids of the byte tokenizer from which it was made.
   const ProgramResult bytes =
       run_program({"data", "tokenize", "-i", "text.txt", "-o", "bytes", "--tokenizer-type", "ByteTokenizer"},
                   {.folder = place});
@@ -758,7 +758,7 @@ TEST_F(QuickstartTest, RefusesInvalidStepsAndFilesThatAreNoText) {
   EXPECT_FALSE(Env::posix().status(folder_.path() / "out put"));
 }
 
-// A text that is too short leaves a quickstart without a step, which another text replaces.
+// A quickstart whose text is too short trains no step, so the next quickstart may use another text.
 TEST_F(QuickstartTest, TrainsOnAFewKilobytes) {
   std::string text;
   for (int i = 0; i < 140; ++i)
@@ -772,7 +772,7 @@ TEST_F(QuickstartTest, TrainsOnAFewKilobytes) {
   EXPECT_THAT(small.out, HasSubstr("/quickstart/checkpoints/iter_0000002 directly"));
 }
 
-// The experiment file has absolute paths, which are corrected in the new place.
+// The experiment file has absolute paths, which quickstart corrects after the folder was moved.
 TEST_F(QuickstartTest, ContinuesInAMovedFolder) {
   const std::filesystem::path root = folder_.path().string();
   std::filesystem::create_directory(root / "old");
@@ -830,8 +830,8 @@ TEST_F(QuickstartTest, OptionsWithoutEffectAreRefused) {
   ASSERT_EQ(anew.exit_code, 0) << anew.err;
   EXPECT_EQ(json::parse(anew.out).at("last_step"), 2);
 
-  // A text that is too short is refused late, when the earlier run has been moved. Its files must still
-  // exist.
+  // A text that is too short is refused only after the earlier run was moved. The files of the earlier run
+  // must still exist.
   write_file(folder_.path() / "tiny.txt", "tiny");
   EXPECT_EQ(quickstart({"--text", "tiny.txt", "--steps", "2", "--again"}).exit_code, 2);
   std::vector<std::string> kept;

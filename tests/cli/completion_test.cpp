@@ -103,8 +103,8 @@ class Shells : public ::testing::Test {
   }
   std::string here() const { return "cd '" + folder_.path().string() + "'\n"; }
 
-  // Types lines with Tabs at a person's speed, because zsh takes a Tab that is followed by more keys for
-  // pasted text. The shell's history then holds the completed line.
+  // Types lines with Tabs at a person's speed, because zsh treats a Tab as pasted text if more keys follow at
+  // once. The shell's history then holds the completed line.
   void expect_completions(TerminalProgram& shell) const {
     const std::pair<std::string, const char*> cases[] = {
         {"primus qui\t--st\t7 #", "primus quickstart --steps 7 #"},

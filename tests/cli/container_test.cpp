@@ -233,8 +233,8 @@ TEST_F(Podman, ARequeuedJobHasTheNodeToItself) {
   EXPECT_EQ(containers(), "");
 }
 
-// docker's client, where installed, accepts and refuses the same values. It checks values before it connects
-// to its server, whose address is invalid here.
+// docker's client, where installed, accepts and refuses the values that option_samples.h states. The client
+// checks values before it connects to its server, whose address is invalid here.
 TEST(OptionsOfDocker, HaveTheValuesOfDockersHelp) {
   if (find_program("docker", kPath).empty()) GTEST_SKIP() << "docker is not installed";
   const auto says = [&](const std::string& option, const std::string& value) {

@@ -434,8 +434,8 @@ TEST_F(DataFiles, SplitAndMerge) {
   EXPECT_THAT(shares.out, HasSubstr("s_train.bin, .idx: 8 documents"));
   EXPECT_THAT(shares.out, HasSubstr("s_valid.bin, .idx: 2 documents"));
   EXPECT_EQ(run({"split", "a_text_document", "-o", "s"}).exit_code, 2);
-  // A part that would have no documents is an error. It is also an error if files of a part exist that an
-  // earlier split made and this split does not make.
+  // A part that would have no documents is an error. It is also an error if an earlier split made files of a
+  // part that this split does not make.
   const ProgramResult nothing = run({"split", "a_text_document", "-o", "t", "--split", "1000000,1,0"});
   EXPECT_EQ(nothing.exit_code, 2);
   EXPECT_NE(nothing.err.find("leaves none for valid"), std::string::npos) << nothing.err;
@@ -499,8 +499,8 @@ TEST_F(FullDisk, AFileSizeLimitLeavesNothing) {
   expect_no_space(folder_.path(), "File too large", {.file_size_limit = 60'000});
 }
 
-// Without --split, the command prints the order of a training without the key `split`, and how the data is
-// divided.
+// Without --split, the command prints the order that a training without the key `split` uses, and notes the
+// split.
 TEST_F(DataFiles, TheOrderIsTheOneOfTraining) {
   std::string text;
   for (int i = 0; i < 100; ++i) text += "{\"text\": \"document " + std::to_string(i) + "\"}\n";

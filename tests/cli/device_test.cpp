@@ -55,7 +55,7 @@ TEST(Devices, ARunOnAPluginEqualsARunOnCpu) {
 }
 
 // Weights and moments are copied for a checkpoint while the next step runs. In this test, a copy takes longer
-// than a step. An update that did not wait for them would change the previous step's checkpoint.
+// than a step. An update that did not wait for the copy would change the previous step's checkpoint.
 TEST(Devices, ACheckpointInFlightDoesNotContainTheNextUpdate) {
   const TemporaryFolder folder;
   const std::vector<std::string> settings{"train_iters=3", "eval_iters=0", "save_interval=1",

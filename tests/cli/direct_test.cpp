@@ -331,8 +331,8 @@ TEST(Direct, TasksWithoutAModeReportAMissingSecret) {
   }
 }
 
-// The setting `dry_run` applies only to launchers, and not to tasks that srun starts directly, because a
-// check that did not run would look successful.
+// The setting `dry_run` applies only to launchers, and not to tasks that srun starts directly, because a task
+// that did nothing would look successful.
 TEST(Direct, TheSettingDryRunDoesNotApplyToTasksWithoutAMode) {
   const Folder folder;
   for (const char* settings : {"main: {dry_run: true}\n", "direct: {dry_run: true}\n"}) {

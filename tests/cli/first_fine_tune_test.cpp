@@ -158,7 +158,7 @@ TEST_F(FirstFineTune, AForecastMakesTheSameChoices) {
   EXPECT_GT(chosen.at("train_epochs").get<double>(), 3);
   EXPECT_EQ(chosen.at("eval_iters"), 0);
   EXPECT_GT(forecast.at("steps").get<int>(), 20);
-  // `config show` prints them, too.
+  // `config show` prints the chosen settings, too.
   const ProgramResult shown =
       run_program({"config", "show", "--json", "load=" + at("hf"), "sft_dataset_name=" + at("chats.jsonl")});
   ASSERT_EQ(shown.exit_code, 0) << shown.err;
@@ -175,7 +175,7 @@ TEST_F(FirstFineTune, AForecastMakesTheSameChoices) {
   EXPECT_THAT(divided.err, Not(HasSubstr("no conversation is held out")));
 }
 
-// The number of epochs needs no data in a dry run, but data that cannot be read are an error there, too.
+// A dry run needs no data to state the number of epochs, but refuses data that exist and cannot be read.
 TEST_F(FirstFineTune, AForecastOfEpochsRefusesDamagedConversations) {
   write("damaged.jsonl", read_file(folder_->path() / "chats.jsonl") + "{\"messages\": [\n");
   const auto plan = [](const char* data) {
@@ -192,7 +192,7 @@ TEST_F(FirstFineTune, AForecastOfEpochsRefusesDamagedConversations) {
   }
 }
 
-// Settings in a file are kept, and an exported file describes the same run.
+// The run resumes from its own checkpoint after the folder of `load` was renamed.
 TEST_F(FirstFineTune, ContinuesAfterItsBaseModelWasMoved) {
   std::filesystem::copy(folder_->path() / "hf", folder_->path() / "lent");
   const std::vector<std::string> lent = {"load=" + at("lent"), "train_iters=4"};
@@ -207,6 +207,7 @@ TEST_F(FirstFineTune, ContinuesAfterItsBaseModelWasMoved) {
   EXPECT_THAT(further.out, HasSubstr("done after iteration 4"));
 }
 
+// Settings in a file are kept, and an exported file describes the same run.
 TEST_F(FirstFineTune, AFileKeepsItsSettings) {
   const std::string file = at("exported.yaml");
   const ProgramResult planned =
@@ -236,8 +237,8 @@ TEST_F(FirstFineTune, AFileKeepsItsSettings) {
   EXPECT_EQ(chosen(by_hand), chosen(planned));
 }
 
-// A resumed run keeps the batch size that was chosen at its start, even if its length changes, because its
-// position in the data is steps times batch size.
+// A resumed run keeps the batch size that was chosen at its start, even if seq_length changes, because the
+// run's position in the data is the number of steps times the batch size.
 TEST_F(FirstFineTune, AContinuedRunKeepsItsBatchSize) {
   const std::vector<std::string> settings = {"train_epochs=25", "exit_interval=2"};
   const auto with = [&](const char* length) {
@@ -294,8 +295,8 @@ TEST_F(FirstFineTune, AContinuedRunEvaluatesAddedValidationData) {
   EXPECT_THAT(resumed.err, AllOf(HasSubstr("(validation): 1 conversations"), Not(HasSubstr("eval_iters=0"))));
 }
 
-// A finished run counts its length in epochs, so more chats alone give it no further step. The message gives
-// the setting that trains on them.
+// The length of a finished run is a number of epochs, so adding chats does not add steps. The message names
+// the setting that trains on the added chats.
 TEST_F(FirstFineTune, AFinishedRunNamesTheLengthThatTrainsOnMoreChats) {
   const std::string chats = read_file(folder_->path() / "chats.jsonl");
   write("later.jsonl", chats);
@@ -317,8 +318,8 @@ TEST_F(FirstFineTune, AFinishedRunNamesTheLengthThatTrainsOnMoreChats) {
   EXPECT_THAT(longer.out, Not(HasSubstr("nothing left to do")));
 }
 
-// More chats in the same file: the run keeps the seq_length that was chosen at its start, so the error names
-// the chats. If the change is permitted, warnings say what changed.
+// If chats are added to the file, the run keeps the seq_length that was chosen at its start, so the error
+// names the chats. If the change is permitted, warnings say what changed.
 TEST_F(FirstFineTune, MoreChatsAreNamedAndNotTheChosenLength) {
   const std::string chats = read_file(folder_->path() / "chats.jsonl");
   std::string longer = chats;
@@ -367,7 +368,7 @@ TEST_F(FirstFineTune, AnotherFormatReplacesTheModelsTemplate) {
   EXPECT_THAT(on.err, HasSubstr("written as alpaca (as when the run was started)"));
 }
 
-// Any template is used: its tools and its named template, in training, in listings and in prompts.
+// A model's own template is used with its tools and its named templates, in training, listings and prompts.
 TEST_F(FirstFineTune, AnUnusualTemplateIsTaught) {
   std::filesystem::copy(folder_->path() / "hf", folder_->path() / "own");
   const std::string turns =
@@ -390,8 +391,8 @@ TEST_F(FirstFineTune, AnUnusualTemplateIsTaught) {
   const ProgramResult tuned = tune("own", {"load=" + at("own"), "train_iters=2"}, "calls.jsonl");
   ASSERT_EQ(tuned.exit_code, 0) << tuned.err;
   EXPECT_THAT(tuned.err, HasSubstr("the model does not learn to stop"));
-  // A checkpoint has no folders, so it has a list of templates. An export of a published model copies the
-  // files.
+  // A checkpoint has no folder of templates, so its configuration has a list of templates. An export of a
+  // published model copies the template files.
   const nlohmann::json saved = json(checkpoint("own") + "/tokenizer_config.json").at("chat_template");
   EXPECT_EQ(saved.at(0), (nlohmann::json{{"name", "default"}, {"template", turns}}));
   EXPECT_EQ(saved.at(1).at("name"), "tool_use");

@@ -168,7 +168,7 @@ TEST_F(FirstHour, RanksThatAreStartedHereWarnOnce) {
   const std::size_t first = result.err.find(kWarning);
   ASSERT_NE(first, std::string::npos) << result.err;
   EXPECT_EQ(result.err.find(kWarning, first + 1), std::string::npos) << result.err;
-  // srun and torchrun show the output of every rank, so other ranks print no warning.
+  // srun and torchrun show the output of every rank, so only rank 0 prints the warning.
   const Path other =
       test::run_folder(folder_.path(), "warned") / "logs" / "pre_trainer" / "rank-1" / "output.log";
   EXPECT_THAT(read_file(other), AllOf(Not(HasSubstr(kWarning)), Not(HasSubstr("WARNING"))));
@@ -225,7 +225,7 @@ TEST_F(FirstHour, ADryRunCountsTheStepsOfEpochs) {
   EXPECT_EQ(json::parse(planned.out).at("steps"), json::parse(done.out).at("last_step"));
 }
 
-// A run that has passed a length has nothing to do for it.
+// A run that has already trained more steps than the requested length ends at once.
 TEST_F(FirstHour, AShorterLengthThanTheRunHasReachedEndsAtOnce) {
   const std::vector<std::string> often = on_text({"eval_iters=2", "eval_interval=1"});
   const auto with = [&](std::vector<std::string> more) {
@@ -297,7 +297,7 @@ TEST_F(FirstHour, SamplesAreWrittenAndChangeNothing) {
   EXPECT_LT(first.at("seconds"), 60);
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2);
   EXPECT_THAT(writing.err, HasSubstr("sample at iteration 4: Para"));
-  // Without sample_prompt, the prompt comes from the text of the run.
+  // Without sample_prompt, the prompt comes from the training text.
   ASSERT_EQ(
       trained(on_text({"train_iters=2", "exp_name=own", "sample_interval=2", "sample_tokens=5"})).exit_code,
       0);

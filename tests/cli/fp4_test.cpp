@@ -24,8 +24,8 @@ ProgramResult train(const TemporaryFolder& folder, const std::string& name, cons
   return run_program(test::train(folder.path(), with({"exp_name=" + name}, more)));
 }
 
-// With FP4, the loss may be 2 % above that of bf16. Measured: -0.7 % with rounding to nearest and 1.4 % with
-// stochastic rounding; three standard errors are 4 %.
+// The loss with FP4 may exceed that of bf16 by 2 % plus three standard errors (4 %). Measured: -0.7 % with
+// rounding to nearest, and 1.4 % with stochastic rounding.
 TEST(Fp4, LearnsTextNearlyAsInBf16) {
   const Words fp4 = {"fp4=e2m1", "fp4_recipe=mxfp4"};
   test::Learning learning;

@@ -53,7 +53,8 @@ TEST(Fp8, AResumedRunEqualsAnUninterruptedRun) { expect_goes_on(kFp8); }
 
 TEST(Fp8, AResumedRunWithDelayedScalesEqualsAnUninterruptedRun) { expect_goes_on(kDelayed); }
 
-// Checkpoints of bf16 runs, and checkpoints without optimizer states, have no scales. The log reports this.
+// Checkpoints of bf16 runs, and checkpoints without optimizer states, have no scales. The log reports the
+// missing scales.
 TEST(Fp8, ACheckpointWithoutScalesIsReported) {
   const TemporaryFolder folder;
   const std::vector<std::string> four = {"train_iters=4", "save_interval=2", "bf16=true"};

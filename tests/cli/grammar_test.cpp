@@ -60,7 +60,7 @@ TEST(Mistakes, EndWithCodeTwoAndAHint) {
       {{"man", "chat", "--markdown"}, "exclude each other"},
       {{"completion", "csh"}, "SHELL cannot be 'csh'"},
       {{"quickstart", "--text", "/nowhere.txt"}, "/nowhere.txt"},
-      // An option with one value is given two.
+      // An option that takes one value is given twice.
       {{"train", "pretrain", "--config", experiment, "--exp", "other.yaml"},
        "--config is given more than once: '" + experiment + "', 'other.yaml'"},
       {{"train", "pretrain", "--config", "a.yaml", "--config", "b.yaml"}, "extends: [other.yaml]"},
@@ -80,7 +80,7 @@ TEST(Mistakes, EndWithCodeTwoAndAHint) {
   }
 }
 
-// Equal values agree, and switches and lists may be repeated.
+// An option may be given twice with equal values, and switches and lists may be repeated.
 TEST(Options, MayBeRepeatedIfNothingIsLost) {
   const std::string experiment = PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";
   const ProgramResult result = run_program(

@@ -79,7 +79,7 @@ TEST_F(HostileText, InModelsIsEscaped) {
   }
   EXPECT_THAT(run_program({"model", "info", models[0]}).err,
               HasSubstr("\\x1b]0;title\\x07\\x1b[2J\\xc2\\x9b2J\\x08\\x7f"));
-  // An unknown key gives a note instead of an error, also escaped.
+  // An unknown key gives a note instead of an error. The note is escaped, too.
   const ProgramResult noted = run_program({"model", "info", model_with("a" + kHostile, 1)});
   EXPECT_EQ(noted.exit_code, 0);
   EXPECT_TRUE(tame(noted.err + noted.out)) << noted.err;

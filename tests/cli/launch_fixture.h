@@ -22,7 +22,7 @@ namespace primus::test {
 inline const std::string kExperiment =
     PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";
 using Words = std::vector<std::string>;
-// The ranks of all jobs here divide this batch.
+// This batch can be divided by the number of ranks of every job in these tests.
 inline const Words kTrain = {"train",     "pretrain",           "--config",
                              kExperiment, "micro_batch_size=1", "global_batch_size=32"};
 
@@ -72,7 +72,7 @@ class LaunchFixture : public ::testing::Test {
     const Path file = folder_.path() / (name + ".log");
     return std::filesystem::exists(file) ? read_file(file) : "";
   }
-  // Arguments of the first logged call.
+  // Returns the arguments of the first logged call.
   std::string arguments(const std::string& name) const {
     const std::string text = log(name);
     return text.substr(0, text.find("\n---\n"));

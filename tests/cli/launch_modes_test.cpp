@@ -349,7 +349,7 @@ TEST_F(Launch, OptionsOfDockerAndPodmanAreDistinguished) {
   tool("docker");
   tool("podman");
   const auto with = [](const std::string& runtime, const Words& options) {
-    // --accelerator none refuses --gpus.
+    // With --accelerator none, --gpus would be refused.
     const bool has_gpus = !options.empty() && options.front() == "--gpus";
     return Words{"--dry-run", "container", "--runtime",     runtime,
                  "--image",   "a/b:1",     "--accelerator", has_gpus ? "auto" : "none"} +
@@ -371,7 +371,7 @@ TEST_F(Launch, OptionsOfDockerAndPodmanAreDistinguished) {
   settings("container: {options: {sig-proxy: maybe}}\n");
   expect_refused(with("docker", {}), "sig-proxy must be true or false");
   std::filesystem::remove(folder_.path() / "here/.primus.yaml");
-  // Podman accepts Docker's --gpus, but ignored it for years. It gets --device instead.
+  // Podman accepts Docker's --gpus, but older versions ignore it, so it is translated to --device.
   for (const auto& [gpus, devices] : std::map<std::string, std::string>{
            {"all", " --device nvidia.com/gpu=all "},
            {"2", " --device nvidia.com/gpu=0 --device nvidia.com/gpu=1 "},
@@ -472,7 +472,8 @@ TEST_F(Launch, LoginAndCleanupComeFirst) {
   expect_refused({"container", "--image", "a/b:1", "--", "version"}, "DOCKER_LOGIN_USER is not");
 }
 
-// Slurm may end a container's client and leave the container running. The requeued job has the same number.
+// Slurm may end a container's client and leave the container running. The launcher finds old containers by
+// the job's number, which a requeued job keeps.
 TEST_F(Launch, ARequeuedJobRemovesItsOldContainers) {
   // A container is labelled with its launcher's process id and start time. The stand-in lists one with this
   // process's values, whose launcher runs, and one with another start time, whose launcher has ended.

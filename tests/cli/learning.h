@@ -1,7 +1,7 @@
 // Compares the final losses of low-precision runs with bf16 runs, over several seeds. Runs with the same seed
 // have equal initial weights and batches, so they are compared in pairs. The permitted difference includes
-// the measured spread of the pairs. Losses spread by 3 % over seeds; differences of pairs by 0.7 % (fp8:
-// hybrid, tensorwise) to 3.6 %.
+// the measured spread of the pairs. Over seeds, losses spread by 3 %, and the differences of pairs by 0.7 %
+// (fp8: hybrid, tensorwise) to 3.6 %.
 #pragma once
 
 #include <gtest/gtest.h>

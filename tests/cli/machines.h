@@ -31,7 +31,7 @@ namespace primus::test {
 
 constexpr const char* kToolPath = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
 
-// A thread in its own namespaces. Programs that it starts run in them. The namespaces end with their last
+// A thread in its own namespaces. Programs that it starts run in these namespaces, which end with their last
 // process.
 class Machine {
  public:
@@ -49,9 +49,9 @@ class Machine {
   Machine(const Machine&) = delete;
   Machine& operator=(const Machine&) = delete;
 
-  // Why the namespaces cannot be made, or "".
+  // Returns why the namespaces cannot be made, or "".
   const std::string& why_not() const { return why_not_; }
-  // The kernel's file for the "net", "mnt" or "uts" namespace, for `ip link ... netns FILE` and `nsenter`.
+  // Returns the path of the "net", "mnt" or "uts" namespace, for `ip link ... netns FILE` and `nsenter`.
   std::string space(const std::string& kind) const {
     return "/proc/" + std::to_string(getpid()) + "/task/" + std::to_string(id_) + "/ns/" + kind;
   }
@@ -93,7 +93,7 @@ class Machine {
   std::string enter() {
     if (unshare(CLONE_FS | CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWNET) != 0 ||
         mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-        // /sys then shows the interfaces of this network namespace.
+        // After this mount, /sys shows the interfaces of this network namespace.
         mount("sysfs", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0 ||
         sethostname(name_.data(), name_.size()) != 0) {
       return std::string("cannot create namespaces here: ") + std::strerror(errno);

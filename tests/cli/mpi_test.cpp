@@ -62,7 +62,7 @@ class Mpi : public testing::Test {
       GTEST_SKIP() << "there is no " MPI_PLUGIN ": install libopenmpi-dev and build again";
   }
 
-  // `transport`: the value of PRIMUS_TRANSPORT; empty: mpirun sets none.
+  // `transport`: the value of PRIMUS_TRANSPORT; empty: the variable is not set.
   static SubprocessResult mpirun(const std::vector<std::string>& arguments,
                                  const std::string& transport = "") {
     std::vector<std::string> command{"mpirun", "--oversubscribe", "-n", "2"};

@@ -174,7 +174,7 @@ void expect_two_bytes_less(const json& large, const json& small) {
 }
 
 // The storage of master weights affects no loss, no norm and no byte of a checkpoint. A run may resume with
-// either.
+// either storage.
 TEST(Optimizers, SplitMastersChangeOnlyTheMemory) {
   const TemporaryFolder folder;
   const std::string wide = "store_param_remainders=false", split = "store_param_remainders=true";
@@ -231,7 +231,7 @@ TEST(Optimizers, GradientsInBf16ResumeAndNeedTwoBytesLess) {
 TEST(Optimizers, StatesOfAnotherOptimizerAreRefused) {
   const TemporaryFolder folder;
   ASSERT_EQ(run_program(train(folder, "run", "adam", {"exit_interval=3"})).exit_code, 0);
-  // One of Lion's states has the name of one of Adam's states.
+  // Lion is refused, too, although one of its states has the name of one of Adam's states.
   for (const std::string other : {"lion", "sgd", "muon"}) {
     const ProgramResult refused = run_program(train(folder, "run", other, {}));
     EXPECT_EQ(refused.exit_code, 2);

@@ -108,7 +108,8 @@ TEST_F(Preferences, AModelGivesTheChosenAnswers) {
   ASSERT_EQ(pairs.exit_code, 0) << pairs.err;
   EXPECT_GT(last("dpo", "rewards/margins"), 0.5);
   EXPECT_EQ(answer("dpo"), " Hello Eva!\n");
-  // A batch holds two examples, which may both be good ones, so the metrics of one step do not compare them.
+  // A batch of two examples may lack good or bad answers, so the metrics of a step do not compare the two
+  // kinds.
   const ProgramResult labels = train("kto", "kto", {"train_iters=80", "lr=3e-4"});
   ASSERT_EQ(labels.exit_code, 0) << labels.err;
   EXPECT_THAT(answer("kto"), ::testing::StartsWith(" Hello "));

@@ -22,7 +22,7 @@ class Preflight : public ::testing::Test {
  protected:
   std::string file(const std::string& name) const { return (folder_.path() / name).string(); }
 
-  // Findings of a check with one of these verdicts, of all nodes and of the cluster.
+  // Returns a check's findings with one of these verdicts, of all nodes and of the cluster.
   static std::vector<json> findings(const json& report, const std::string& check,
                                     const std::vector<std::string>& verdicts) {
     std::vector<json> found;
@@ -61,7 +61,7 @@ class Preflight : public ::testing::Test {
     return ntohs(address.sin_port);
   }
 
-  // Variables of rank `rank` in a job of `world` machines with one rank each.
+  // Returns the variables of rank `rank` in a job of `world` machines with one rank each.
   static ProgramOptions of_rank(int rank, int world, int port) {
     return {.environment = {{"RANK", std::to_string(rank)},
                             {"WORLD_SIZE", std::to_string(world)},
@@ -156,7 +156,8 @@ TEST_F(Preflight, MachinesOfAJobAreCompared) {
        {"all-reduce between nodes, 2 nodes, 1 MiB", "all-reduce between nodes, 3 nodes, 1 MiB",
         "all-to-all between nodes, 3 nodes, 1 MiB", "pairs of nodes, 1 MiB", "ring of nodes, 1 MiB"})
     EXPECT_EQ(names_of_measurements(report).count(name), 1U) << name;
-  // On a busy machine, the speeds of processes may differ. No rank is missing, and all other facts agree.
+  // The speeds of processes are not checked, because they may differ on a busy machine. No rank is missing,
+  // and all other facts agree.
   EXPECT_FALSE(findings(report, "cluster.drift", {"pass"}).empty());
   EXPECT_FALSE(findings(report, "cluster.clocks", {"pass"}).empty());
   EXPECT_TRUE(findings(report, "cluster.missing", {"fail"}).empty());
@@ -293,8 +294,8 @@ TEST_F(Preflight, ARankThatIsKilledIsAFailureNotAHang) {
   Program first(words, of_rank(0, 2, port));
   {
     Program other(words, of_rank(1, 2, port));
-    // The rank is stopped first, and messages take seconds. Otherwise a fast machine would finish before the
-    // kill.
+    // SIGSTOP comes before the kill, and the messages are so large that they take seconds. Otherwise a fast
+    // machine would finish before the kill.
     std::this_thread::sleep_for(std::chrono::milliseconds(150));
     other.send(SIGSTOP);
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
@@ -319,7 +320,7 @@ TEST_F(Preflight, ExperimentsThatDoNotFitAreFound) {
   const auto data = findings(report, "experiment.data", {"fail"});
   ASSERT_FALSE(data.empty()) << result.out;
   EXPECT_THAT(text_of(data), HasSubstr("nowhere.txt"));
-  // A batch that exceeds the memory of any machine.
+  // The memory of no machine is large enough for this batch.
   write_file(file("text.txt"), std::string(100'000, 'a'));
   const ProgramResult large =
       run_program({"preflight", "--host", "--skip-dmesg", "--config", example, "--dump-path", file("out"),
@@ -382,7 +383,7 @@ TEST_F(Preflight, ExpectationsAreCheckedInEverySection) {
       EXPECT_TRUE(findings(report, "gpu.tools", {"pass", "skip"}).empty());
     }
   }
-  // In a job, the first rank of each machine checks it.
+  // In a job, only the first rank of each machine counts the GPUs.
   const ProgramResult ranks =
       run_program({"preflight", "--tests", "intra-allreduce", "--nproc", "2", "--comm-sizes-mb", "1",
                    "--expected-gpus", "8192", "--device", "cpu", "--dump-path", file("out"), "--json"});

@@ -125,7 +125,7 @@ class Program {
     return true;
   }
 
-  // CPU time that all threads have used.
+  // Returns the CPU time of all threads in seconds.
   double processor_seconds() const {
     std::ifstream file("/proc/" + std::to_string(pid_) + "/stat");
     std::string text((std::istreambuf_iterator<char>(file)), {});

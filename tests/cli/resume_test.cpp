@@ -100,14 +100,14 @@ TEST_F(OwnText, ALoadedModelBringsItsTokenizer) {
   ASSERT_EQ(tuned.exit_code, 0) << tuned.err;
   EXPECT_THAT(tuned.err, HasSubstr("the tokenizer that came with the weights"));
   EXPECT_EQ(read_file(run("tuned") / "checkpoints/iter_0000002/tokenizer.json"), own);
-  // The repeated command and the recorded experiment resume with that tokenizer.
+  // The repeated command and the recorded experiment resume with the tokenizer of the loaded weights.
   EXPECT_EQ(train({load, "exp_name=tuned", "train_iters=3"}).exit_code, 0);
   const ProgramResult recorded = run_program(
       {"train", "pretrain", "--config", (run("tuned") / "experiment.yaml").string(), "train_iters=4"});
   EXPECT_EQ(recorded.exit_code, 0) << recorded.err;
   EXPECT_EQ(read_file(run("tuned") / "checkpoints/iter_0000004/tokenizer.json"), own);
 
-  // Another tokenizer is refused, with both named, unless allow_tokenizer_change is set.
+  // Another tokenizer is refused, and the error names both, unless allow_tokenizer_change is set.
   const ProgramResult other = train({load, "exp_name=other", "tokenizer_type=ByteTokenizer"});
   EXPECT_EQ(other.exit_code, 2);
   EXPECT_THAT(other.err, AllOf(HasSubstr("ByteTokenizer"), HasSubstr((run() / "checkpoints").string()),
@@ -168,7 +168,7 @@ TEST_F(OwnText, ResumingNeedsTheSameTokenizer) {
   EXPECT_EQ(test::losses(run()).size(), 4U);
 }
 
-// A run whose tokenizer was deleted resumes with the copy in its checkpoint. A run's folder names its
+// A run whose tokenizer was deleted resumes with the copy in its checkpoint. A run's folder can be given as a
 // tokenizer.
 TEST_F(OwnText, ADeletedTokenizerIsReadFromTheCheckpoint) {
   learn_tokenizer("corpus.txt", "own");

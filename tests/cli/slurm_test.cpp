@@ -243,7 +243,8 @@ class Slurm : public ::testing::Test {
   }
   static void TearDownTestSuite() { cluster_.reset(); }
 
-  // Working folder of a test. It is below the cluster's folder, so that all files of a failure are together.
+  // Returns a test's working folder. It is below the cluster's folder, so that all files of a failure are
+  // together.
   static Path folder(const std::string& name) {
     const Path path = cluster_->folder() / name;
     make_folders(path);
@@ -297,8 +298,8 @@ class Slurm : public ::testing::Test {
     return std::to_string(std::stol(result.out.substr(at + line.size())));
   }
   // Starts a requeued job in 3 seconds. By default Slurm waits two minutes, until the nodes have forgotten
-  // the job. It must not start at once: a node refuses a credential made in the second in which it revoked
-  // the job's last one, and Slurm then marks the job as failed.
+  // the job. The job must not start at once, because a node refuses a credential made in the second in which
+  // it revoked the job's last one, and Slurm then marks the job as failed.
   static void start_soon(const std::string& job) {
     EXPECT_EQ(
         run_subprocess({"scontrol", "update", "JobId=" + job, "StartTime=now+3"}, {.path = kPath}).exit_code,

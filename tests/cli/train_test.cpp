@@ -339,7 +339,7 @@ TEST(Train, AForecastOfAHugeBatchNeedsNoMemory) {
   const TemporaryFolder folder;
   const ProgramResult result = run_program(
       train(folder.path(), {"global_batch_size=400000000", "train_iters=10", "--dry-run", "--json"}));
-  // Exit code 1: the host buffers of the batch may exceed the memory of this machine.
+  // The exit code may be 1, because the host buffers of the batch may exceed the memory of this machine.
   ASSERT_LE(result.exit_code, 1) << result.err;
   const ProgramResult small =
       run_program(train(folder.path(), {"global_batch_size=4", "train_iters=10", "--dry-run", "--json"}));
@@ -432,7 +432,7 @@ TEST(Train, ARunThatIsRefusedForItsDataLeavesNothing) {
     EXPECT_EQ(refused.exit_code, 2);
     EXPECT_FALSE(Env::posix().status(test::run_folder(folder.path()))) << data << ": " << refused.err;
   }
-  // Tokens beyond the vocabulary.
+  // Tokens beyond the vocabulary are refused.
   const ProgramResult other = run_program(
       train(folder.path(), {"mock_data=false", "tokenizer_type=NullTokenizer", "tokenizer_model=100",
                             "vocab_size=100", "split=100,0,0", "data_path=" + data_of('x', folder.path())}));
@@ -482,7 +482,7 @@ TEST(Train, ANaNLossNamesStepAndOperator) {
       HasSubstr("lm loss is nan at iteration 2; the first operator with such a result is embedding\n"));
 }
 
-// The first step of a loaded model has had no update, so its weights are examined.
+// A NaN in the first step cannot come from an update, so the weights of the loaded model are examined.
 TEST(Train, ANaNInLoadedWeightsIsNotBlamedOnTheLearningRate) {
   const TemporaryFolder folder;
   ASSERT_EQ(run_program(train(folder.path(), {"train_iters=1", "max_position_embeddings=64"})).exit_code, 0);
@@ -802,7 +802,7 @@ TEST(Train, ADryRunPlansManyRanks) {
   for (const json& line : mesh.at("stages").at(0).at("communication")) groups.push_back(line.at("group"));
   EXPECT_THAT(groups, ::testing::IsSupersetOf({"world", "tensor", "data", "tokens"}));
   EXPECT_EQ(forecast({"--nproc", "2", "tensor_model_parallel_size=2"}).at("mesh").at("ranks"), 2);
-  // All data-parallel ranks together do the work that one rank would do. Pipeline stages divide it.
+  // All data-parallel ranks together do the work that one rank would do. Pipeline stages divide this work.
   const auto executed = [](const json& f) { return f.at("kernel_flops_per_step").get<double>(); };
   const json two = forecast({"--world", "2"});
   EXPECT_DOUBLE_EQ(executed(two), executed(one));
@@ -813,7 +813,7 @@ TEST(Train, ADryRunPlansManyRanks) {
     of_stages += 2 * stage.at("kernel_flops_per_step").get<double>();
   EXPECT_DOUBLE_EQ(executed(staged), of_stages);
   EXPECT_DOUBLE_EQ(executed(staged), executed(forecast({"global_batch_size=8"})));
-  // The estimated time is positive. It covers only computation.
+  // The estimated time is positive and covers only computation.
   EXPECT_GT(two.at("seconds_per_step").get<double>(), 0);
   EXPECT_FALSE(two.at("timed").get<bool>());
   EXPECT_FALSE(two.at("with_communication").get<bool>());

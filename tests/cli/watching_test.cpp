@@ -183,7 +183,7 @@ TEST_F(Watching, ANewerBaseIsReported) {
   trained("base", {"train_iters=4"});
   EXPECT_THAT(trained("tuned", settings).out,
               AllOf(HasSubstr("load changed from iter_0000002 to iter_0000004"), HasSubstr("exp_name")));
-  // Another folder than the one that the run started from has not become newer.
+  // If `load` names a folder other than the one from which the run started, no note says that it is newer.
   const std::string own = "load=" + run_folder(folder_.path(), "tuned").string();
   EXPECT_THAT(trained("tuned", {own, "finetune=true", "train_iters=1"}).out, Not(HasSubstr("load changed")));
 }

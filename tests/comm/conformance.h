@@ -22,7 +22,7 @@
 
 namespace primus::comm::test {
 
-// Host values of any type: one int64 or float per element.
+// Returns `count` pseudorandom values, which depend only on the arguments.
 inline std::vector<std::byte> make_values(DType dtype, std::int64_t count, int rank, int salt) {
   std::vector<std::byte> bytes(static_cast<std::size_t>(count * size_of(dtype)));
   for (std::int64_t i = 0; i < count; ++i) {
@@ -186,8 +186,8 @@ class Conformance {
         fmt::format("rank {} of {}: {}: wrong from byte {} of {}\n", rank_, n_, what, at, wanted.size());
   }
   // Checks one reduction: `got` is part `part` of the reduced inputs. Sums in another order than ours differ
-  // by at most 2 n u times the sum of magnitudes, for n roundings per sum. Two fp32 numbers have only one
-  // sum, so this sum is compared exactly.
+  // by at most 2 n u times the sum of magnitudes, for n roundings per sum. Here u is the unit roundoff. The
+  // sum of two fp32 numbers has only one order, so it is compared exactly.
   void expect_reduction(const Tensor& got, const std::vector<Bytes>& inputs, int part, Reduction reduction,
                         const std::string& what) {
     const auto bytes = static_cast<std::ptrdiff_t>(got.bytes());
@@ -199,7 +199,7 @@ class Conformance {
     if (exact) return expect(got, wanted, what);
     const Bytes result = download(got);
     const double unit = std::ldexp(1.0, got.dtype == DType::kF32 ? -24 : got.dtype == DType::kF16 ? -11 : -8);
-    // The spacing of fp16 numbers below 2^-14. Sums of them are exact, means are not.
+    // The spacing of fp16 numbers below 2^-14. Sums of such numbers are exact, but means are not.
     const double minimum = got.dtype == DType::kF16 ? 0x1p-24 : 0;
     const auto real = [&](const Bytes& from, std::int64_t at) -> double {
       if (got.dtype == DType::kBF16) {

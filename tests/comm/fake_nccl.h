@@ -10,10 +10,10 @@ void fake_nccl_version(int version);
 void fake_nccl_error(int rank, int result);
 // Sets how many times a communicator reports "in progress" after each call. Negative: forever.
 void fake_nccl_slowness(int times);
-// Number of communicators that exist: made, and not yet destroyed or aborted.
+// Returns the number of communicators that were made, and not yet destroyed or aborted.
 int fake_nccl_alive();
-// Number of communicators that were aborted.
+// Returns the number of communicators that were aborted.
 int fake_nccl_aborted();
-// Max blocks per kernel, as configured for the last communicator that was made.
+// Returns the max blocks per kernel, as configured for the last communicator that was made.
 int fake_nccl_blocks();
 }

@@ -40,7 +40,7 @@ TEST(Measuring, CountsCallsAndBytesByKindWithoutMemory) {
   EXPECT_DOUBLE_EQ(traffic[Kind::kExchange].bytes, 40.0);
   EXPECT_EQ(traffic[Kind::kBarrier].calls, 1);
   EXPECT_DOUBLE_EQ(traffic.total_bytes(), 2 * 2.0 * 1023 / 1024 * 8192 + 1023 * (16 + 8 + 400 + 8) + 40.0);
-  // The counter has the whole parts, because the host does not know the row counts.
+  // The counter adds whole parts, because the host does not know the row counts.
   const Tensor rows(nullptr, DType::kBF16, {2048, 3}), part_counts = tensor(1024, DType::kI32);
   comm.all_to_all_rows(*stream, rows, part_counts, rows, part_counts);
   EXPECT_DOUBLE_EQ(traffic[Kind::kAllToAll].bytes, 1023 * (8.0 + 12.0));

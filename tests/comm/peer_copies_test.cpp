@@ -42,7 +42,7 @@ std::atomic<bool> garbles{false};          // opened addresses are wrong on two 
 PeerHandle share(int, const void* address, std::int64_t& offset) {
   const auto at = reinterpret_cast<std::uintptr_t>(address);
   const std::uintptr_t base = at / kPage * kPage;
-  // The neighbouring page. With two ranks, that page belongs to the same buffer.
+  // Leads to the neighbouring page, which belongs to the same buffer if there are two ranks.
   const std::ptrdiff_t wrong = !garbles ? 0 : test::this_gpu == "0000:00" ? kOpened : -kOpened;
   const std::uintptr_t handle = base + kOpened + static_cast<std::uintptr_t>(wrong);
   offset = static_cast<std::int64_t>(at - base);

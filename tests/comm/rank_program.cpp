@@ -37,7 +37,7 @@ int conform(Scene& s) {
   test::Conformance conformance(s.world, s.device, s.stream, s.order);
   std::string wrong = conformance.run(s.world.size() <= 3 ? std::vector<std::int64_t>{0, 1, 7, 1021, 150001}
                                                           : std::vector<std::int64_t>{0, 1, 7, 2503});
-  // Different ranks make groups at the same time.
+  // Even and odd ranks make their groups at the same time.
   std::vector<int> half;
   for (int rank = 0; rank < s.world.size(); ++rank) {
     if (rank % 2 == s.world.rank() % 2) half.push_back(rank);

@@ -84,8 +84,8 @@ TEST(ToYaml, KeepsEveryNumber) {
   }
 }
 
-// Texts that PyYAML would read as another type are quoted: 1e-08 as text, 0123 as octal, on as a boolean,
-// 2024-01-01 as a date.
+// PyYAML would read 1e-08 as text, so numbers have a decimal point. Texts that PyYAML would read as another
+// type are quoted: 0123 (octal), on (a boolean) and 2024-01-01 (a date).
 TEST(ToYaml, IsReadEquallyByPyYaml) {
   Experiment experiment = load_text(experiment_text(""));
   experiment.trainer->lr = 3e-05;

@@ -350,7 +350,8 @@ TEST(Experiment, UnsupportedValuesOfTheNativeEngineAreNamed) {
   }
 }
 
-// The native engine refuses keys without a field that would change the model, the training or the data.
+// The native engine refuses a key that it does not implement if the key would change the model, the training
+// or the data.
 TEST(Experiment, SettingsThatWouldChangeTheTrainingAreRefused) {
   for (const char* refused :
        {"activation_func: openai_gelu", "hc_use_sinkhorn: false", "trainer_class: x.Flux", "warmup: 100",
@@ -366,7 +367,7 @@ TEST(Experiment, SettingsThatWouldChangeTheTrainingAreRefused) {
     EXPECT_EQ(error_of(experiment_text("      " + std::string(refused) + "\n"), {"framework=megatron"}), "")
         << refused;
   }
-  // Values from AMD Primus's presets without effect are accepted.
+  // Values of AMD Primus's presets that have no effect are accepted.
   for (const char* neutral :
        {"activation_func: silu", "attn_sliding_window: null", "window_size: []", "use_sink_attention: 0",
         "swiglu_limit: 0", "head_lr_mult: 1.0", "iterations_to_skip: null", "fp8: null",

@@ -55,7 +55,7 @@ TEST(Hybrid, PatternsAndRatiosBecomeListsOfLayers) {
   // The pattern overrides the ratio.
   EXPECT_EQ(linear(8, "      hybrid_attention_ratio: 0.25\n      hybrid_override_pattern: \"M-M-*-M-\"\n"),
             (Words{"1", "1", "0", "1"}));
-  // Two of 7 and four of 5 layers are placed as in HybridStack.allocate_layers.
+  // Two of 7 and four of 5 layers have attention, at the places that HybridStack.allocate_layers chooses.
   EXPECT_EQ(linear(14, "      hybrid_attention_ratio: 0.3\n"), (Words{"0", "1", "1", "0", "1", "1", "1"}));
   EXPECT_EQ(linear(10, "      hybrid_attention_ratio: 0.8\n"), (Words{"0", "0", "0", "0", "1"}));
 }

@@ -110,7 +110,7 @@ TEST(Variables, BrokenReferences) {
             " 14 |       save: ${A:-x}\n"
             "    |             ^^^^^^^\n"
             "  hint: write the default right after the colon: ${A:x}");
-  // A default of -1 is valid here. Only the check of the key refuses -1.
+  // The text after the colon, -1, is a valid default. Only the check of the key seed refuses -1.
   EXPECT_NE(error_of(experiment_text("      seed: ${A:-1}\n")).find("seed is -1"), std::string::npos);
 }
 

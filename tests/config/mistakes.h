@@ -16,7 +16,7 @@ struct Mistake {
   std::string next_step;               // part of the hint
 };
 
-// A minimal valid experiment. Its trainer keys are followed by `lines`, which begin at line 14.
+// Returns a minimal valid experiment, whose trainer keys are followed by `lines`, which begin at line 14.
 inline std::string with_lines(const std::string& lines) {
   return "work_group: g\nuser_name: u\nexp_name: e\nworkspace: ./output\n"
          "modules:\n  pre_trainer:\n    framework: native\n    overrides:\n"

@@ -17,7 +17,7 @@ namespace primus::config {
 
 using test::TemporaryFolder;
 
-// A minimal valid experiment. `overrides` are indented lines such as "      lr: 1e-5\n".
+// Returns a minimal valid experiment. `overrides` are indented lines such as "      lr: 1e-5\n".
 inline std::string experiment_text(const std::string& overrides) {
   return "work_group: g\n"
          "user_name: u\n"

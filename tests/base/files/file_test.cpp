@@ -171,7 +171,8 @@ TEST(File, MessagesNamePathReasonAndNextStep) {
   EXPECT_TRUE(FileError("x", ENOSPC).out_of_space());
   EXPECT_TRUE(FileError("x", EDQUOT).out_of_space());
   EXPECT_FALSE(FileError("x", EIO).out_of_space());
-  // The user can choose another place or free some space. Other errors are failures of the system.
+  // For errors that the user can correct by choosing another place or freeing space, the exit code is 2.
+  // Other errors are failures of the system, with exit code 3.
   for (const int code : {ENOSPC, EDQUOT, EFBIG, EACCES, EROFS, ENOTDIR})
     EXPECT_EQ(FileError("x", code).exit_code(), 2);
   for (const int code : {EIO, ESTALE, EMFILE}) EXPECT_EQ(FileError("x", code).exit_code(), 3);
@@ -281,7 +282,8 @@ TEST(File, RemovingATreeDoesNotFollowLinks) {
   ASSERT_EQ(::symlink((folder.path() / "precious").c_str(), (folder.path() / "tree/link").c_str()), 0);
   remove_tree(folder.path() / "tree");
   EXPECT_EQ(read_file(folder.path() / "precious/file"), "x");
-  // A link as the root of the tree is removed, too, also if it leads nowhere or forms a circle.
+  // If the root of the tree is a link, the link is removed, even if its target is missing or is the link
+  // itself.
   for (const char* target : {"precious", "nothing", "root"}) {
     std::filesystem::create_symlink(target, folder.path() / "root");
     remove_tree(folder.path() / "root");

@@ -95,7 +95,7 @@ TEST(JsonReader, PythonsExtensionsAreOptional) {
   EXPECT_NE(refused(R"("\ud800")", [](JsonReader& json) { json.read_string(); }, {.python = true}), "");
 }
 
-// nlohmann-json also refuses numbers beyond the range of double, which JSON permits.
+// JSON permits numbers beyond the range of double, for which nlohmann-json throws out_of_range.
 bool reference_accepts(const std::string& text) {
   try {
     return !nlohmann::json::parse(text).is_discarded();
@@ -106,7 +106,8 @@ bool reference_accepts(const std::string& text) {
   }
 }
 
-// Accepts exactly the texts that nlohmann-json accepts: mutations of a text with all kinds of values.
+// Mutates a text with all kinds of values. JsonReader must accept exactly the texts that nlohmann-json
+// accepts.
 TEST(JsonReader, AgreesWithAnotherParser) {
   const std::string seed =
       R"({"a":[1,-2.5e-7,0],"b":"x\n\u00e4\ud83d\ude00 ä é 😀","c":{"d":[{},[],null,true,false]}})";

@@ -127,7 +127,8 @@ TEST(Validate, RopeScaling) {
   EXPECT_EQ(error({"use_rope_scaling=true", "rope_scaling_type=llama3"}), "");
   expect_error({"use_rope_scaling=true", "rope_low_freq_factor=5"}, "rope_low_freq_factor",
                "rope_low_freq_factor (5) must not be above rope_high_freq_factor (4)");
-  // Llama 4 is published with two equal frequency factors, and Kimi K2 with two equal betas.
+  // Equal limits are accepted, because Llama 4 is published with equal frequency factors and Kimi K2 with
+  // equal betas.
   EXPECT_EQ(error({"use_rope_scaling=true", "rope_low_freq_factor=4"}), "");
   EXPECT_EQ(error({"rope_scaling_type=yarn", "beta_slow=32"}), "");
   expect_error({"rope_scaling_type=yarn", "beta_slow=40"}, "beta_slow",
@@ -478,7 +479,7 @@ TEST(Validate, Data) {
   expect_error({"vocab_file=vocab.json"}, "vocab_file", "there is no merge_file");
 }
 
-// The arguments of a run that generates answers.
+// Returns the arguments of a run that generates answers.
 std::vector<std::string> with_answers(const std::vector<std::string>& more,
                                       const std::string& stage = "grpo") {
   std::vector<std::string> all = {"stage=" + stage, "mock_data=false", "sft_dataset_name=p.jsonl",

@@ -95,7 +95,7 @@ TEST(CpuStream, ComputeRunsInsideTheCall) {
   stream->launch(&append, &one, sizeof(one));
   EXPECT_EQ(order, (std::vector<int>{1}));
 
-  // Large enough for more than one thread.
+  // The copies are so large that several threads share them.
   std::vector<unsigned char> host((5 << 20) + 7), back(host.size());
   for (std::size_t i = 0; i < host.size(); ++i) host[i] = static_cast<unsigned char>(i * 37 % 251);
   const auto bytes = static_cast<std::int64_t>(host.size());

@@ -99,7 +99,7 @@ void* in_place_of(void* real, const char* name) {
   return reinterpret_cast<void*>(kStandIns[at]);
 }
 
-void* real_get_address = nullptr;  // the driver's cuGetProcAddress, version 1 or 2: the leading words agree
+void* real_get_address = nullptr;  // the driver's cuGetProcAddress; its versions begin with equal parameters
 
 int get_address(const char* name, void** function, Word version, Word flags, Word status) {
   using GetAddress = int (*)(const char*, void**, Word, Word, Word);

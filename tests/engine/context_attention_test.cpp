@@ -186,8 +186,8 @@ TEST_P(ContextAttention, EqualsAttentionOverWholeSequences) {
   }
 }
 
-// If only causality masks keys, one call covers all keys of a rank, even if they come from several slices.
-// The products are then large, and cuDNN accepts them. Every rank computes equally many operations.
+// If only causality masks keys, one call covers all keys of a rank, even if they come from several slices, so
+// the products are large and cuDNN accepts them. Every rank computes equally many operations.
 TEST(ContextAttentionCalls, EachRankMakesOneCallPerRanksKeysAndHasEqualWork) {
   Case wide = kCases[0];
   wide.shape.window = 4 * kSequence;

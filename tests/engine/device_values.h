@@ -9,7 +9,7 @@
 
 namespace primus::test {
 
-// Standard normal numbers. Equal seeds give equal numbers.
+// Returns standard normal numbers. Equal seeds give equal numbers.
 inline std::vector<float> numbers(std::int64_t count, std::uint64_t seed) {
   std::vector<float> values(static_cast<std::size_t>(count));
   fill_normal(RandomStream(seed, RandomPurpose::kTest), 0, values);

@@ -200,7 +200,7 @@ Training train_on_guards(const ModelConfig& model, bool overlap, bool recompute 
   return training;
 }
 
-// A dense block, and a block with routed and shared experts.
+// Returns a model with a dense block, and a block with routed and shared experts.
 ModelConfig model_of(bool all_to_all) {
   ModelConfig model = tiny_deepseek();
   model.mtp = {};

@@ -123,7 +123,7 @@ class Adapted {
     return result;
   }
 
-  // The mask of all tokens for a matrix of `cols` columns: 0, or 1 / (1 - rate).
+  // Returns the mask of all tokens for a matrix of `cols` columns: 0, or 1 / (1 - rate).
   static Numbers mask(std::int64_t cols) {
     Numbers values;
     for (const std::int32_t token : kNumbers) {

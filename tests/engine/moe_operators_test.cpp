@@ -28,8 +28,8 @@ class WeightedSwiglu {
     rank_.reserve({.persistent = 1 << 20, .stash = 1 << 20, .scratch = 1 << 20});
   }
 
-  // The gradients of `calls` weighted swiglus of the same rows, followed by a swiglu without weights if
-  // `plain`. All outputs get the same gradient.
+  // Returns the gradients of `calls` weighted swiglus of the same rows, followed by a swiglu without weights
+  // if `plain`. All outputs get the same gradient.
   Gradients of(int calls, bool plain, bool rows_differ = true, bool weights_differ = true) {
     WeightGradientQueue queue;
     Tape tape(rank_.context(), rank_.stash());

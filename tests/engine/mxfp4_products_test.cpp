@@ -17,7 +17,7 @@ using Blocks = RoundMxfp4::Blocks;
 class Mxfp4ProductsTest : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, Mxfp4ProductsTest, ::testing::ValuesIn(devices_under_test()));
 
-// The rounded operand of a product.
+// Returns the rounded operand of a product.
 Values operand(const Values& x, std::int64_t cols, bool weight, bool weight_gradient) {
   const auto rows = static_cast<std::int64_t>(x.size()) / cols;
   if (weight_gradient) return expected_numbers(transformed(x, cols, 0, rows), cols, Blocks::kColumns, rows);

@@ -422,7 +422,7 @@ struct Mixture {
   bool shared = false;  // two more products, one during the dispatch and one during the return
 };
 
-// Parts of [experts, 2 ffn, hidden] or [experts, hidden, ffn], as matrices with the rows of all experts.
+// Returns part `r` of `n` of `count` experts from `first` on. `m` has the rows of all experts.
 Matrix expert_part(const Matrix& m, std::int64_t first, std::int64_t count, bool gate_up, int n, int r) {
   const std::int64_t rows = m.rows / kExperts;
   std::vector<Matrix> parts;

@@ -52,7 +52,7 @@ TEST(ParameterStore, EveryNameHasItsOwnValues) {
   EXPECT_NE(values[0], values[1]);
 }
 
-// Uses the same place in all reduce groups.
+// Returns `place` for every reduce group.
 GroupPlaces groups_of(const GroupPlace& place) {
   GroupPlaces groups;
   groups.fill(place);

@@ -190,7 +190,7 @@ TEST_P(EverySchedule, HasThePublishedBubbleAndMemory) {
             EXPECT_DOUBLE_EQ(gaps, all);
           }
           break;
-        // Qi et al. 2024, table 2. In these chunks, 1F1B has gaps of 6 (p - 1) and a memory of 2 p.
+        // Qi et al. 2024, table 2. Counted in these chunks, 1F1B has gaps of 6 (p - 1) and a memory of 2 p.
         case ScheduleKind::kVHalf:  // half the memory and half the gaps
           EXPECT_LE(peak, p + 2);
           EXPECT_LE(gaps, m < p ? 6 * all : 3 * all);

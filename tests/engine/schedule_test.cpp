@@ -19,7 +19,7 @@ using Kind = Work::Kind;
 
 constexpr std::int64_t kMicrobatches = 4, kBatch = 2, kSequence = 16;
 
-// A schedule with two chunks on a single stage.
+// Returns a schedule with two chunks on a single stage.
 PipelineSchedule schedule_of(std::vector<Work> list, bool weights) {
   const ScheduleKind kind = weights ? ScheduleKind::kZeroBubbleV : ScheduleKind::kGPipe;
   return {.kind = kind,
@@ -28,8 +28,8 @@ PipelineSchedule schedule_of(std::vector<Work> list, bool weights) {
           .stages = {std::move(list)}};
 }
 
-// A random order of all work that respects the dependencies: chunks forward in order, then backward from the
-// last chunk, and each weight gradient after the backward pass of its chunk.
+// Returns a random order of all work that respects the dependencies: chunks forward in order, then backward
+// from the last chunk, and each weight gradient after the backward pass of its chunk.
 PipelineSchedule random_schedule(unsigned seed, bool weights) {
   std::mt19937 random(seed);
   struct Progress {
@@ -58,7 +58,7 @@ PipelineSchedule random_schedule(unsigned seed, bool weights) {
   }
 }
 
-// Gradient accumulation: one microbatch at a time.
+// Returns the schedule of gradient accumulation, with one microbatch at a time.
 PipelineSchedule sequential_schedule() {
   std::vector<Work> list;
   for (std::int64_t m = 0; m < kMicrobatches; ++m) {

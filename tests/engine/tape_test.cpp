@@ -356,7 +356,7 @@ TEST_F(TapeTest, EveryUseOfAParameterAddsToItsGradient) {
   EXPECT_EQ(w.gradient, (Numbers{4, 8, 12, 16}));  // d (w^2 x) / dw = 2 w x
 }
 
-// The parameter's turn advances also for an operator that no gradient reaches.
+// A use of a parameter counts even if no gradient reaches the operator (Parameter::turn).
 TEST_F(TapeTest, UnreachedValuesHaveNoGradient) {
   Weight aside("aside", 2), used("used", 3);
   const Value x = input();
@@ -465,7 +465,7 @@ TEST_F(TapeTest, GradientsOfAddendsAreNotCopied) {
   EXPECT_EQ(blocks(), 3);
 }
 
-// Every microbatch gets the same addresses, because recorded graphs rely on it.
+// Every microbatch gets the same addresses, because recorded graphs contain addresses.
 TEST_F(TapeTest, EveryMicrobatchHasTheSameAddresses) {
   Weight w("w", 3);
   const auto addresses = [&] {

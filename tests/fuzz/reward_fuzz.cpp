@@ -1,4 +1,4 @@
-// Fuzzes rewards: any bytes as an answer, as the expected answer, and as the reply of a server or a program.
+// Fuzzes rewards: the answer, the expected answer, and the reply of a server or a program may be any bytes.
 #include <cstdint>
 #include <string>
 

@@ -83,8 +83,8 @@ def write(name: str, config) -> None:
         for key, p in model.named_parameters():
             norm = "norm" in key
             centre = norm and not config.model_type.startswith("gemma")  # Gemma stores norm weights minus one
-            # As in write_lfm2.py, larger weights would be too inaccurate in bf16. If norms follow, the gradients of key
-            # biases nearly cancel. Larger queries enlarge these gradients.
+            # As in write_lfm2.py, larger weights would make bf16 results too inaccurate. If norms follow, the gradients
+            # of key biases nearly cancel. Larger queries enlarge these gradients.
             of_queries = 0.7 if getattr(config, "use_qk_norm", False) else 0.5
             scale = 1 if "embed" in key or key.endswith(NORMED.get(name, ())) else of_queries if "q_proj" in key else 0.5
             p.copy_(torch.randn_like(p) * (0.1 if norm or key.endswith("bias") else scale * p.shape[-1] ** -0.5) + centre)

@@ -54,7 +54,7 @@ def main() -> None:
     with torch.no_grad():
         for key, p in model.named_parameters():
             norm = "norm" in key
-            # As in write_decoders.py, larger matrices would be too inaccurate in bf16.
+            # As in write_decoders.py, larger matrices would make bf16 results too inaccurate.
             scale = 8 if "embed_tokens" in key else 0.5
             p.copy_(torch.randn_like(p) * (0.1 if norm else scale * p.shape[-1] ** -0.5) + norm)
     model.save_pretrained(folder)

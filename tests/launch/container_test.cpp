@@ -31,7 +31,7 @@ struct Host : test::Machine {
     request.given = {{"image", "a/b:1"}};
     return request;
   }
-  // The command line up to the image, without the arguments that every container gets.
+  // Returns the command line up to the image, without the arguments that every container gets.
   std::string line(const ContainerRequest& request) const {
     const Step step = plan_container(request, surroundings()).step;
     return shell_line(step.argv).substr(0, shell_line(step.argv).find(" a/b:1 ")) + " ";

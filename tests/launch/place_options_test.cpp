@@ -54,7 +54,7 @@ TEST(PlaceOptions, AreAcceptedIfTheyAgreeWithTheJob) {
   EXPECT_EQ(options_error({"--nproc", "4"}, {.nodes = 2, .given_ranks = 4}), "");
   // A single rank can plan for any number of ranks.
   EXPECT_EQ(options_error({"--world", "64"}, {.nodes = 1, .ranks = 1}), "");
-  // The user starts the command on two nodes separately.
+  // The job has one node, and the user may start the command on two nodes separately.
   const JobShape here{.nodes = 1, .node = 0};
   Words words = {"--nnodes", "2", "--node_rank", "1", "--master_addr", "a", "--master_port", "1"};
   EXPECT_EQ(options_error(words, here), "");
@@ -64,7 +64,7 @@ TEST(PlaceOptions, AreAcceptedIfTheyAgreeWithTheJob) {
   EXPECT_THAT(options_error(words, here), HasSubstr("--nnodes needs --master_addr"));
   words.emplace_back("--dry-run");
   EXPECT_EQ(options_error(words, here), "") << "a plan";
-  // Slurm chooses the number of nodes.
+  // If Slurm chooses the number of nodes, options that state a number are accepted.
   EXPECT_EQ(options_error({"--nnodes", "3", "--world", "7"}, {.nodes = 0}), "");
 }
 

@@ -83,7 +83,7 @@ TEST(SlurmPlan, CountsTheGpusThatANodeGets) {
   EXPECT_EQ(gpus_with({{"gres", "nic:2"}}), std::nullopt);
 }
 
-// Totals are divided by the nodes, and numbers per task are multiplied by the tasks of a node.
+// Totals are divided by the number of nodes, and numbers per task are multiplied by the tasks per node.
 TEST(SlurmPlan, CountsTheGpusOfTotalsAndOfTasks) {
   EXPECT_EQ(gpus_with({{"nodes", "2"}, {"gpus", "16"}}), 8);
   EXPECT_EQ(gpus_with({{"nodes", "2"}, {"gpus", "h100:4,a100:4"}}), 4);

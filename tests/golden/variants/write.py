@@ -37,7 +37,8 @@ VARIANTS = {
     "rope_mscale": ("deepseek_v3", {"rope_parameters": {
         "rope_type": "yarn", "factor": 4.0, "mscale": 0.7, "mscale_all_dim": 1.2,
         "original_max_position_embeddings": 16} | THETA}),
-    # The branches of DeepSeek-V4 override other rope keys. YaRN's attention factor is not set, so it is computed.
+    # In DeepSeek-V4, the branches main and compress override the other rope keys. YaRN's attention factor is not set,
+    # so it is computed.
     "rope_branches": ("deepseek_v4", {
         "partial_rotary_factor": None, "qk_rope_head_dim": None, "rope_theta": 123.0, "compress_rope_theta": 456.0,
         "rope_parameters": {

@@ -42,7 +42,8 @@ struct StoreRank {
   StoreGroup group;
 };
 
-// `timeout` applies to rank 0. The timeout of the other ranks is long, so that rank 0 gives up first.
+// Runs `action` as every rank, and returns the errors. `timeout` applies to rank 0. The timeout of the other
+// ranks is long, so that rank 0 gives up first.
 template <class Action>
 std::vector<std::string> with_store(std::chrono::milliseconds timeout, Action action) {
   comm::Socket listener = comm::listen_on("127.0.0.1", 0);

@@ -33,7 +33,7 @@ std::map<std::string, std::string> files_of(const Path& folder, Env& env) {
   return files;
 }
 
-// The parts that `ranks` ranks read add up to the saved checkpoint.
+// Expects that the parts that `ranks` ranks read add up to the saved checkpoint.
 void expect_loaded(const Snapshot& snapshot, int ranks, Env& env) {
   const auto errors = run_ranks(ranks, [&](const std::shared_ptr<CheckpointGroup>& group) {
     const ResumePoint point = find_resume_point(kRoot, Validation::kFull, env, group.get());

@@ -26,7 +26,7 @@ class ChatTemplates : public testing::Test {
                                              "<|im_end|>",        "<|im_sep|>", "<|start_header_id|>",
                                              "<|end_header_id|>", "<|eot_id|>", "<start_of_turn>",
                                              "<end_of_turn>",     "<|end|>"};
-  // A tokenizer whose folder has this chat template.
+  // Returns a tokenizer whose folder has this chat template.
   std::unique_ptr<const Tokenizer> with_template(const std::string& jinja, std::vector<std::string> special) {
     const auto bare = tiny_tokenizer(folder_, {}, special);
     nlohmann::json config{{"eos_token", special.front()}, {"bos_token", "<s>"}};
@@ -112,7 +112,7 @@ TEST_F(ChatTemplates, FormatsOfPublishedTemplatesAreRecognised) {
   EXPECT_EQ(found("{{ '<|im_start|>user<|im_sep|>' + c + '<|im_end|>' }}").format, ConversationFormat::kPhi4);
   EXPECT_EQ(found("{{ '<|user|>\n' + c + eos_token }}{{ '<|assistant|>\n' }}").format,
             ConversationFormat::kZephyr);
-  // Similar marks that belong to other formats.
+  // Marks that resemble those above, but belong to other formats.
   for (const char* other : {"{{ '[INST] <<SYS>>\n' + s + '\n<</SYS>>\n\n' + c + ' [/INST]' }}",
                             "{{ '[gMASK]<sop><|assistant|>\n' }}",
                             "{{ '[SYSTEM_PROMPT]' + s + '[/SYSTEM_PROMPT][INST]' }}", "{{ messages }}"})

@@ -98,7 +98,7 @@ class Stopped : public testing::TestWithParam<const char*> {
     }
   }
 
-  // A data set is complete and correct, or absent.
+  // Expects that each data set is complete and correct, or absent.
   void expect_whole_or_nothing(Env& env) const {
     for (size_t i = 0; i < expected_.size(); ++i) {
       if (!env.status(job_.outputs[i].string() + ".idx")) continue;

@@ -135,7 +135,8 @@ class OpenDatasets : public testing::Test {
   std::unique_ptr<const Tokenizer> tokenizer_ = make_byte_tokenizer();
 };
 
-// Two tokenizers may have equally many ids with different meanings.
+// The number of ids does not identify a tokenizer: two tokenizers may have equally many ids with different
+// meanings.
 TEST_F(OpenDatasets, IdsOfAnotherTokenizerAreRefused) {
   TokenizeOptions tokenize;
   tokenize.inputs = {folder_.write("book.txt", some_text(200))};
@@ -143,7 +144,8 @@ TEST_F(OpenDatasets, IdsOfAnotherTokenizerAreRefused) {
   tokenize_corpus(tokenize, *make_byte_tokenizer());
   options_.data_path = {tokenized_prefix(folder_ / "d", "text").string()};
   EXPECT_NO_THROW(open());
-  // A checkpoint has the files of a tokenizer, but not the tokenizer's kind.
+  // A checkpoint has the files of a tokenizer, but not its kind. Such a tokenizer has another fingerprint, and
+  // is accepted.
   tokenizer_->save(folder_ / "saved");
   tokenizer_ = load_tokenizer("", (folder_ / "saved").string());
   EXPECT_NE(tokenizer_->fingerprint(), make_byte_tokenizer()->fingerprint());
@@ -283,14 +285,14 @@ TEST_F(OpenDatasets, ALargeValidationShareIsAWarning) {
   EXPECT_THAT(open().notes, testing::ElementsAre(HasSubstr("(50.4 %) are held out for validation")));
   options_.split = "99.5,0.5,0";
   EXPECT_THAT(open().notes, warned);
-  // The chosen share is this large.
+  // No warning appears if the user's own share is as large as the held-out part.
   use(std::vector<Tokens>(200, Tokens(20, 1)));
   options_.split = "70,30,0";
   EXPECT_THAT(open().notes, testing::IsEmpty());
   EXPECT_THAT(open().facts, testing::IsEmpty());
 }
 
-// The share is counted in pieces, and the pieces of a short last file are short.
+// A share is a number of pieces, and the last piece, which is held out, is short.
 TEST_F(OpenDatasets, ASmallValidationShareIsAWarning) {
   options_.split.reset();
   options_.valid_samples = 1;

@@ -30,7 +30,7 @@ Conversation read_record(const nlohmann::ordered_json& record) {
 
 class ModelTemplates : public testing::Test {
  protected:
-  // A tokenizer whose folder has this chat template.
+  // Returns a tokenizer whose folder has this chat template.
   std::unique_ptr<const Tokenizer> with_template(const nlohmann::json& jinja) {
     tiny_tokenizer(folder_, {}, {"<eos>", "<s>", "<|im_start|>", "<|im_end|>"});
     folder_.write(
@@ -39,7 +39,7 @@ class ModelTemplates : public testing::Test {
             .dump());
     return load_tokenizer("HuggingFaceTokenizer", folder_.path().string());
   }
-  // The texts that training reads, with the learned parts in brackets.
+  // Returns the texts that training reads, with the learned parts in brackets.
   std::vector<std::string> learned_of(const nlohmann::json& jinja, const nlohmann::json& record) {
     const auto tokenizer = with_template(jinja);
     const ConversationStyle style = choose_style("auto", *tokenizer).style;
@@ -206,7 +206,7 @@ TEST_F(ModelTemplates, TheDayOfTrainingIsFixed) {
   EXPECT_NE(tokenizer->decode(writer.prompt({{"user", "Q", {}}})), "2024");
 }
 
-// Letters that the tokenizer changes do not spell the text: parts are then encoded separately.
+// If a tokenizer changes letters, its tokens do not spell the text, so the parts are encoded separately.
 TEST_F(ModelTemplates, TokensThatDoNotSpellTheTextAreStillMarked) {
   with_template(kTurns);
   auto settings = nlohmann::json::parse(read_all((folder_.path() / "tokenizer.json").string()));

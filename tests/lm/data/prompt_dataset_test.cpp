@@ -77,7 +77,7 @@ TEST(PromptRecord, KeepsFurtherKeysAsColumns) {
               testing::UnorderedElementsAre("answer", "input", "level"));
   EXPECT_THAT(prompt_of(R"({"question": "q", "context": "c", "answer": {"text": ["7"]}})").columns,
               ElementsAre("answer"));
-  // A key that is read after another one is a column.
+  // If a record has both keys, "prompt" is read, and "question" is a column.
   EXPECT_THAT(prompt_of(R"({"question": 5, "prompt": "q"})").columns, ElementsAre("question"));
 }
 
@@ -214,7 +214,7 @@ TEST_F(PromptData, BrokenRecordsAreErrorsOrAreCounted) {
   some.skip_bad = true;
   const Datasets data = open(some);
   EXPECT_THAT(data.notes, Contains(AllOf(HasSubstr("skipped 3 of 5 records"), HasSubstr("prompts.jsonl:2"))));
-  // The records still belong to their prompts.
+  // Although records were skipped, each prompt has its own record.
   const Prompts& prompts = *PromptDataset::of(*data.train).prompts();
   ASSERT_EQ(prompts.size(), 2);
   EXPECT_EQ(prompts.record(1)["x"], 2);

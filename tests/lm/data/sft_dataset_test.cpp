@@ -274,7 +274,7 @@ TEST_F(SftData, ConversationsWithoutLossAreNotHeldOut) {
   }
 }
 
-// A longer seq_length does not help records without an answer, so the error does not suggest one.
+// A longer seq_length does not help records without an answer, so the error does not suggest a longer one.
 TEST_F(SftData, RecordsWithoutAnAnswerAreNamed) {
   const std::string question = R"({"messages": [{"role": "user", "content": "a"}]})",
                     masked = R"({"input_ids": [1, 2, 3], "loss_mask": [0, 0, 0]})",

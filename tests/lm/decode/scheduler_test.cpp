@@ -32,7 +32,7 @@ std::unique_ptr<Decoder> decoder_of(const ModelConfig& config, const ReaderSetti
   return random_decoder(std::move(device), config, kSeed, settings, all_families());
 }
 
-// Prompts of several lengths, some with a common start, and texts that grow into another page.
+// Returns prompts of several lengths, some with a common start, and texts that grow into another page.
 std::vector<DecodeRequest> some_requests(const ModelConfig& config) {
   std::vector<DecodeRequest> requests;
   const std::vector<std::size_t> lengths{1, 70, 62, 60, 125, 50, 70, 130};

@@ -129,7 +129,7 @@ TEST(Detectors, VaryingLossesOfDifferentSequencesAreNoDivergence) {
     return one_epoch[static_cast<std::size_t>(i * 7) % one_epoch.size()];
   };
   EXPECT_THAT(reported(120, [&](std::int64_t i) { return step(i, alternating(i)); }), IsEmpty());
-  // The run is found once it grows beyond these losses, or once no sequence has a low loss any more.
+  // A divergence is reported once the loss exceeds these losses, or once no sequence has a low loss any more.
   EXPECT_THAT(reported(120, [&](std::int64_t i) { return step(i, i <= 60 ? alternating(i) : 40); }),
               ElementsAre("loss_growth@63"));
   EXPECT_THAT(reported(120, [&](std::int64_t i) { return step(i, i <= 60 ? alternating(i) : 11 + i % 2); }),

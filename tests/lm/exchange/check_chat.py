@@ -24,7 +24,7 @@ FORMATS = {
     "chatml": ["<|im_start|>", "<|im_end|>"], "phi4": ["<|im_start|>", "<|im_sep|>", "<|im_end|>"],
     "llama3": ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"], "gemma": ["<start_of_turn>", "<end_of_turn>"],
     "auto": ["<|turn|>", "<|done|>"]}
-# Marks answers itself.
+# This template marks the answers with `generation` blocks.
 OWN_TEMPLATE = """{{ bos_token + 'Chat.' }}
 {% for message in messages %}{{ '<|turn|>' + message.role + '\\n' }}
 {%- if message.role == 'assistant' %}{% generation %}{{ message.content + '<|done|>' }}{% endgeneration %}
@@ -58,7 +58,7 @@ def check(primus: str, name: str, folder: pathlib.Path) -> bool:
         {"role": "user", "content": question(i)}, {"role": "assistant", "content": answer(i)}]}) + "\n" for i in range(CHATS)))
     special = [word for token in ["<s>", *FORMATS[name]] for word in ("--special", token)]
     run("data", "train-tokenizer", "--input", folder / "text.txt", "--vocab-size", 400, *special, "--output", folder / "tok")
-    # As in Llama's tokenizer, a token precedes every text.
+    # As with Llama's tokenizer, the token <s> precedes every text.
     tokenizer = json.loads((folder / "tok/tokenizer.json").read_text())
     bos = next(token["id"] for token in tokenizer["added_tokens"] if token["content"] == "<s>")
     tokenizer["post_processor"] = {

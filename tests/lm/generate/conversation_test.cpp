@@ -62,7 +62,8 @@ TEST(Conversation, TheReplyEndsIfTheModelBeginsAUserTurn) {
   EXPECT_EQ(reply.text, "hi");
   EXPECT_EQ(streamed, "hi");
   EXPECT_EQ(reply.reason, StopReason::kCallback);
-  // The new prompt ends the reply before the user's turn. The last generated token was never read.
+  // The new prompt has the reply without the user's turn that the model began. The last generated token was
+  // never read, so it is not held.
   const std::string written = " hi\nUser:", again = "User: Hello\nAssistant: hi\nUser: And now?\nAssistant:";
   held();
   EXPECT_EQ(conversation.say("And now?").text, "hi");

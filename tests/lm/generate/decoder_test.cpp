@@ -105,8 +105,8 @@ TEST(Decoder, FusedProductsOfAGpuAgreeWithTheCpu) {
   }
 }
 
-// A fused product reads parameters that its operator does not declare. Where ranks gather declared
-// parameters, the norm is a separate operator.
+// Ranks gather only parameters that operators declare. A fused product also reads other parameters, so its
+// norm is a separate operator on such ranks.
 TEST(Decoder, RanksThatGatherWeightsDoNotFuseProducts) {
   ModelConfig config = tiny_config();
   config.family = "qwen2";  // with biases

@@ -147,7 +147,7 @@ TEST(LossEvaluator, RefusesIdsBeyondTheVocabulary) {
   EXPECT_THROW(evaluator(config, {.sequence = 65}), Error);
 }
 
-// A model of zeros, which gives each of its 384 tokens an equal probability.
+// Returns a model of zeros, which gives each of its 384 tokens an equal probability.
 ModelConfig uniform_config() {
   ModelConfig config = tiny_config();
   config.vocab = 384;

@@ -24,7 +24,7 @@ inline std::vector<NamedConfig> golden_configs() {
   return all;
 }
 
-// The golden models that can generate text.
+// Returns the golden models that can generate text.
 inline std::vector<NamedConfig> writing_golden_configs() {
   std::vector<NamedConfig> all = golden_configs();
   std::erase_if(all, [](const NamedConfig& named) { return named.config.any_keeps(Keeps::kPooled); });

@@ -341,7 +341,7 @@ TEST(RopeTable, EqualLimitsGiveNoRamp) {
       EXPECT_NEAR(b[i] * 16.0F, a[i], 1e-7);
     }
   }
-  EXPECT_EQ(kept, 18);  // 2 pi theta^(i / 32) < 8192
+  EXPECT_EQ(kept, 18);  // the wavelength 2 pi theta^(i / 32) is below 8192 for 18 values of i
 }
 
 TEST(ModelConfig, RefusesSizesWhoseProductsOverflow) {
@@ -383,7 +383,7 @@ TEST(ModelConfig, RefusesSizesBeyondAnyModel) {
   EXPECT_EQ(with("deepseek_v2",
                  {{"n_shared_experts", 1024}, {"moe_intermediate_size", maximum}, {"hidden_size", 2}}),
             "the shared experts are 68719476736 wide");
-  // Each expert is an object, so their number is limited even if they are small.
+  // Each expert is an object, so the number of experts is limited even if experts are small.
   EXPECT_EQ(with("qwen3_moe", {{"num_hidden_layers", 1000},
                                {"num_experts", 1024},
                                {"num_local_experts", 1024},

@@ -96,7 +96,7 @@ TEST(ModelSettings, PooledLatentsDoNotSupportDocuments) {
               testing::HasSubstr("do not support document boundaries"));
 }
 
-// Megatron-LM's presets call every model "gpt". Its parts then determine the family.
+// Megatron-LM's presets call every model "gpt", so the parts of a model determine its family.
 TEST(ModelSettings, GptBecomesTheFamilyOfItsParts) {
   const auto family = [](const std::string& parts) {
     return model("      model_type: gpt\n" + parts).family;

@@ -121,7 +121,7 @@ struct NamedConfig {
 };
 inline void PrintTo(const NamedConfig& named, std::ostream* out) { *out << named.name; }
 
-// Variants of `base` with each kind of attention.
+// Returns variants of `base` with each kind of attention.
 inline std::vector<NamedConfig> attention_configs(const ModelConfig& base) {
   std::vector<NamedConfig> all;
   all.reserve(16);  // keeps the references from add() valid

@@ -123,7 +123,7 @@ TEST(SettingOverrides, AreAcceptedOrRefusedOnEveryMixture) {
       std::size_t without_word = 0;
       const std::vector<std::string> values = others(key, value);
       for (const std::string& other : values) {
-        if (other == value.text) continue;  // twice zero is zero
+        if (other == value.text) continue;  // doubling 0 gives no other value
         const std::string setting = fmt::format("{}={}", key.name, other);
         const bool silent = outcome(preset, setting, original, families) == Outcome::kWithoutWord;
         if (silent) ++without_word;

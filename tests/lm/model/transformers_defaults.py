@@ -17,8 +17,8 @@ FAMILIES = ["llama", "qwen2", "qwen3", "qwen3_moe", "mixtral", "deepseek_v2", "d
             "lfm2", "lfm2_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "deepseek_v32",
             "glm_moe_dsa", "kimi_linear", "deepseek_v4", "mistral", "ministral", "phi3", "smollm3", "olmo2", "glm4",
             "glm4_moe", "granite", "granitemoe", "granitemoeshared", "gemma2", "gemma3_text", "ministral3"]
-# Keys about the use of a model, its special tokens (the tokenizer has them), and its multi-token prediction (used only
-# if the weights include it).
+# Keys that are left out: they describe how a model is used, its special tokens (which the tokenizer has), or its
+# multi-token prediction (which is used only if the weights include it).
 OTHER = {"_name_or_path", "architectures", "bos_token_id", "chunk_size_feed_forward", "dtype", "eos_token_id", "id2label",
          "is_encoder_decoder", "label2id", "num_nextn_predict_layers", "output_attentions", "output_hidden_states",
          "pad_token_id", "problem_type", "return_dict", "transformers_version", "use_cache"}

@@ -178,7 +178,8 @@ TEST_F(MtpWeights, AreSkippedIfMtpIsDisabled) {
   EXPECT_NE(refusal(with_mtp(0, false)).find("model.layers.2."), std::string::npos);
 }
 
-// Training checkpoints: complete for further training, and usable for generation.
+// A training checkpoint restores all weights for further training. For generation, it also loads into a model
+// whose prediction modules are disabled.
 TEST_F(MtpWeights, LoadFromATrainingCheckpoint) {
   const BuiltModel source(with_mtp(1, true), 1);
   Snapshot snapshot;

@@ -278,8 +278,8 @@ TEST(UpdateRules, ElementwiseRulesFollowTheirReferenceForTenSteps) {
 }
 
 // Let s be the product of the iteration's slopes at 0 (494 for quintic). The iteration multiplies small
-// singular values by s. It also multiplies the rounding error of the operands, 2^-24 in fp32, by s. The error
-// of one update is scale * rate times that, and ten steps add up.
+// singular values by s. It also multiplies the rounding error of the operands, 2^-24 in fp32, by s. One
+// update has this error times scale * rate, and the errors of ten steps add up.
 TEST(UpdateRules, MuonFollowsItsReferenceForTenSteps) {
   TrainerConfig settings{.optimizer = "muon", .muon_fp32_matmul_prec = "highest"};
   const auto expect_close = [&](const char* what, double slope = 494) {

@@ -1,4 +1,4 @@
-// Rewards that compare an answer with a column, or search for a pattern.
+// Tests rewards that compare an answer with a column, or search for a pattern.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

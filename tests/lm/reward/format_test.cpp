@@ -1,4 +1,4 @@
-// The format of thoughts, and the penalty for long answers.
+// Tests the reward for the format of thoughts, and the penalty for long answers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Mutated answers: no function of the program crashes or hangs on them.
+// Tests that no function of the program crashes or hangs on mutated answers.
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// Rewards of an HTTP server.
+// Tests rewards of an HTTP server.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Comparison of mathematical answers.
+// Tests the comparison of mathematical answers.
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// Reward programs: replies, failures, timeouts and restarts.
+// Tests reward programs: replies, failures, timeouts and restarts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -114,7 +114,7 @@ TEST_F(ProgramReward, WrongOutputIsNoReward) {
     const auto function =
         make(std::string("while read -r line; do ") + command + "; sleep 0.05; done", 20, 1);
     for (const Reward& reward : score(*function, {"a", "b"})) {
-      // A second line may arrive after the first reply was read; then the next answer has no reward.
+      // A second line may arrive after the first reply was read. In that case, the next answer has no reward.
       if (std::string_view(command).starts_with("echo 1;")) continue;
       EXPECT_FALSE(reward.value) << command;
       EXPECT_NE(reward.problem, "") << command;

@@ -1,4 +1,4 @@
-// Answers in JSON.
+// Tests rewards for answers in JSON.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

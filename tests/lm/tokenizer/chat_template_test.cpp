@@ -67,7 +67,7 @@ TEST(ChatTemplateBeside, NamedTemplatesComeFromFilesOrTheConfig) {
   EXPECT_EQ(texts.at("image_token"), "<image>");
   EXPECT_EQ(texts.at("bos_token"), "<s>");
 
-  // A checkpoint has no folders: the templates become a list.
+  // A checkpoint has no folder of templates, so the templates are saved as a list.
   tokenizer->save(folder.path() / "saved");
   EXPECT_EQ(load(folder.path() / "saved"), "tokenizer_config.json default=c rag=r");
   std::filesystem::remove_all(folder.path() / "additional_chat_templates");

@@ -55,7 +55,7 @@ TEST_F(BaseWeights, AreNotLoadedIntoARunThatHasACheckpoint) {
   const Path plain = run("plain", {"seed=2"});
   EXPECT_THAT(refusal("plain", {load(one), "seed=2", "train_iters=6"}),
               HasSubstr("was started from random weights"));
-  // Scripts for Megatron name the run's own checkpoints.
+  // Scripts for Megatron set `load` to the run's own checkpoints, which is accepted.
   run("plain", {load(plain.parent_path()), "seed=2", "train_iters=6"});
 }
 

@@ -26,7 +26,7 @@ struct Case {
   ModelConfig (*config)();
   DType compute;
 };
-// Four blocks, as the recomputation policies below need them.
+// Returns the model with four blocks, as the recomputation policies below need them.
 ModelConfig four_blocks(ModelConfig c) {
   c.layers = 4;
   return c;

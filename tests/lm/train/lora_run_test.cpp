@@ -139,7 +139,7 @@ TEST_F(LoraRuns, PublishedWeightsAreLoadedAndExportedMerged) {
         sum += static_cast<double>(b[i / 32 * 4 + r]) * static_cast<double>(a[r * 32 + i % 32]);
       EXPECT_FLOAT_EQ(folded[i], static_cast<float>(static_cast<double>(w[i]) + 2 * sum));
     }
-    // The export is an ordinary model with the training of the adapters.
+    // The export is an ordinary model that has learned what the adapters had learned.
     run("after_" + name, {bf16, load(out), own_tokenizer});
     EXPECT_LT(losses("after_" + name).front(), losses("adapted_" + name).front());
   }

@@ -28,7 +28,7 @@ inline Outcome train(const SessionSettings& settings, int steps = 3) {
   return train_on_ranks(settings, 1, kAlone, steps, 2);
 }
 
-// Recomputation of all blocks and deferred weight gradients give the bits of the plain step.
+// Expects that recomputation of all blocks and deferred weight gradients give the bits of the plain step.
 inline void expect_no_bit_changed_by_the_order_of_work(const SessionSettings& settings) {
   const Outcome expected = train(settings);
   SessionSettings recomputed = settings;
@@ -39,8 +39,8 @@ inline void expect_no_bit_changed_by_the_order_of_work(const SessionSettings& se
   EXPECT_TRUE(train(deferred) == expected);
 }
 
-// Two ranks train as one rank does, up to `tolerance`. Every level of sharding gives the bits of two
-// replicas, and needs as much memory as was measured.
+// Expects that two ranks train as one rank does, up to `tolerance`, and that every level of sharding gives
+// the bits of two replicas and needs as much memory as was measured.
 inline void expect_two_ranks_train_as_one(SessionSettings settings, int steps, double tolerance) {
   const Outcome one = train_on_ranks(settings, 1, kAlone, steps, 4);
   const Outcome replicated = train_on_ranks(settings, 2, kAlone, steps, 4);

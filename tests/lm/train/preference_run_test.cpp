@@ -119,7 +119,7 @@ TEST_F(PreferenceRuns, DynamicFineTuningWeighsTokensByTheirProbability) {
   const std::string data = file("s.jsonl", R"({"prompt": "q", "response": "ab"})");
   run("nll", {"stage=sft", data, "loss_type=nll"});
   run("dft", {"stage=sft", data, "loss_type=dft"});
-  // p * -ln p is at most 1/e, and below -ln p.
+  // The loss of a token is -ln p with nll, and p * -ln p with dft, which is smaller and at most 1/e.
   EXPECT_LT(values("dft", "lm_loss").front(), values("nll", "lm_loss").front());
   EXPECT_LT(values("dft", "lm_loss").front(), std::exp(-1.0));
   EXPECT_THAT(refusal("a", {"stage=sft", data, "loss_type=[sigmoid]"}), HasSubstr("stage sft has no loss"));

@@ -180,7 +180,7 @@ inline Outcome train_on_ranks(SessionSettings settings, int ranks, const engine:
   return outcome;
 }
 
-// The arenas of every rank had exactly the measured sizes.
+// Expects that the arenas of every rank had exactly the measured sizes.
 inline void expect_measured(const Outcome& outcome) {
   ASSERT_EQ(outcome.used.size(), outcome.memory.size());
   for (std::size_t r = 0; r < outcome.used.size(); ++r) {

@@ -85,7 +85,7 @@ class Reinforce final : public LossRule {
   std::vector<std::vector<float>> factors_;
 };
 
-// The reward minus the mean of the group; 0 without a reward.
+// Returns each answer's reward minus the mean of its group; 0 without a reward.
 Advantages group_advantages(std::span<const std::optional<double>> rewards, std::int64_t functions,
                             std::span<const double> /*divergences*/) {
   EXPECT_EQ(functions, 1);
@@ -158,7 +158,7 @@ RolloutSource source_of(std::function<bool(const ScoredAnswer&)> fails = {},
   return source;
 }
 
-// The prompts of a rank's microbatches; kGroup consecutive answers of the step have the same prompt.
+// Returns the prompts of a rank's microbatches; kGroup consecutive answers of the step have the same prompt.
 std::vector<data::Batch> prompts_of(const StepSettings& step, std::int64_t number, int data_ranks,
                                     int data_rank) {
   std::vector<data::Batch> batches;
@@ -338,7 +338,7 @@ TEST(Rollouts, EveryMeshGeneratesTheSameAnswers) {
     }
     for (std::size_t r = 0; r < trained.used.size(); ++r) {
       EXPECT_EQ(trained.used[r].persistent, trained.memory[r].persistent);
-      // Short prompts do not fill the largest pass of the decoder, which is measured, too.
+      // Short prompts need less memory than the decoder's largest pass, which was measured.
       EXPECT_LE(trained.used[r].stash, trained.memory[r].stash);
       EXPECT_LE(trained.used[r].scratch, trained.memory[r].scratch);
     }
@@ -493,7 +493,8 @@ TEST(Rollouts, ARunEndsAfterThreeStepsWithoutRewards) {
     warnings.push_back(text);
     works = warnings.size() == 3;
   };
-  // The warning of the function and those of steps 2 and 3; step 4 has rewards.
+  // The function and steps 2 and 3 give a warning each. After the third warning, the function succeeds, so
+  // step 4 has rewards.
   EXPECT_EQ(step_with_failures(fails, batches, nullptr, {2, 3, 4}, warn), "");
   EXPECT_THAT(warnings.back(), AllOf(HasSubstr("step 3: none of the 16"), HasSubstr("the program failed")));
   EXPECT_EQ(step_with_failures([](const ScoredAnswer&) { return true; }, batches, nullptr, {2, 3}), "");

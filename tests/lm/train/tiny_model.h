@@ -171,8 +171,8 @@ inline ModelConfig tiny_deepseek_v4() {
   return c;
 }
 
-// Gated delta networks around a gated attention layer that rotates half of each head, with zero-centred
-// norms, and more value than key heads.
+// Gated delta networks before and after a gated attention layer that rotates half of each head, with
+// zero-centred norms, and more value heads than key heads.
 inline ModelConfig tiny_qwen3_5() {
   ModelConfig c = tiny_llama();
   c.family = "qwen3_5_text";

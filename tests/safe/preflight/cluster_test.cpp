@@ -147,8 +147,8 @@ TEST(Cluster, VariablesOfRanksOfOneNodeAreCompared) {
   EXPECT_EQ(found[0].measured,
             "NCCL_ALGO (environment) differs: 'Tree' on node-0 (rank 1); 'not set' on node-1 (rank 3)");
   EXPECT_EQ(found[0].wanted, "'Ring', as on 2 ranks");
-  // A variable that assigns devices to the ranks of a node may differ between these ranks. It is compared
-  // between nodes.
+  // A variable that assigns devices to the ranks of a node may differ between these ranks. Between nodes, the
+  // variable is compared.
   auto cards = with_environments({{{"UCX_NET_DEVICES", "mlx5_0"}},
                                   {{"UCX_NET_DEVICES", "mlx5_1"}},
                                   {{"UCX_NET_DEVICES", "mlx5_0"}},

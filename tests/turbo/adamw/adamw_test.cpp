@@ -165,8 +165,8 @@ TEST_P(AdamWTest, SlowSecondMomentsInBf16KeepChanging) {
   }
   double mean = 0;
   for (const double value : bench.download(exp_avg_sq)) mean += value / kCount;
-  // 1 - 0.999^400 = 0.330. With rounding to nearest, the mean would stay below 0.25, where half a spacing is
-  // 0.001.
+  // 1 - 0.999^400 = 0.330. With rounding to nearest, the mean would stay below 0.25, because there a step
+  // changes the moment by less than half a spacing (0.001).
   EXPECT_NEAR(mean, 1 - std::pow(0.999, 400), 0.003);
 }
 

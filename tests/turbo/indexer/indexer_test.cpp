@@ -151,7 +151,7 @@ TEST_P(IndexerTest, ChoosesFromPagesAsFromRows) {
       for (const double row : reference(s, x))
         expected.push_back(row < 0 ? -1 : static_cast<double>(place(static_cast<std::int64_t>(row))));
     }
-    // A row that belongs to no sequence.
+    // Adds a row that belongs to no sequence.
     q.resize(q.size() + at(kHeads * kDim), 1.0);
     w.resize(w.size() + at(kHeads), 1.0);
     expected.resize(expected.size() + at(kTopK), -1.0);

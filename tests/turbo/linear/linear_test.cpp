@@ -112,7 +112,7 @@ TEST(Linear, ProductsInFp16MatchReference) {
   Benches benches = every_bench();
   std::vector<Layer> all = layers();
   all.push_back({1, 256, 40});
-  // A case in which all extents are multiples of 16 bytes, which libraries require.
+  // Adds a case whose extents in bytes are multiples of 16, as libraries require.
   all.push_back({64, 128, 64});
   for (const Layer& layer : all) {
     for (const GemmRole role : kRoles) {

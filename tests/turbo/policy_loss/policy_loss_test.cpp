@@ -145,9 +145,9 @@ class Bench {
   OperatorBench bench_;
 };
 
-// Moves log-probabilities of some tokens of every answer. Losses are fp32, so differences of two losses are
-// rounded; at the corners of a clipped loss, the derivative is between those of both sides, so such tokens
-// are compared with both.
+// Moves log-probabilities of some tokens of every answer. Losses are fp32, so their differences are rounded.
+// At a corner of a clipped loss, the derivative is between the derivatives on both sides, so such tokens are
+// compared with both.
 TEST_P(PolicyLossTest, DerivativesAreThoseOfTheLoss) {
   Bench bench(GetParam());
   constexpr double kStep = 0x1p-7;
@@ -198,7 +198,7 @@ TEST_P(PolicyLossTest, LossesOfLogProbabilitiesAreWeightedSums) {
         const double ratio = std::min(std::exp(-bench.losses[t] - bench.old[t]), 1.1);
         const double factor = type == PolicyType::kCispo ? ratio : answer;
         const double expected = bench.mask[t] * factor * kAdvantages[d] / 500;
-        // The smallest fp32 number is near 1e-45.
+        // The absolute tolerance covers underflow, because the smallest fp32 number is about 1e-45.
         EXPECT_NEAR(out.weights[t], expected, 1e-6 * std::abs(expected) + 1e-40) << t;
         sum += expected * bench.losses[t];
       }

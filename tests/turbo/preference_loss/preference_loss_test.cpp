@@ -225,7 +225,8 @@ TEST_P(PreferenceLossTest, DerivativesAreThoseOfTheLoss) {
 TEST_P(PreferenceLossTest, ConfidencesMultiplyTheLossesOfPairs) {
   Bench bench(GetParam());
   const Values sums = some_sums();
-  // Means of -0.5 and -0.25; above 0, so that the weight is 1; and -1 and -0.5.
+  // The two documents of each pair have mean confidences of -0.5 and -0.25, above 0 (so that the weight is
+  // 1), and -1 and -0.5.
   const Values confidences = {-2, -1.75, 4, 0, 100, -9, -2.5, 0};
   const Values weights = {std::exp(-0.75), 1, std::exp(-1.5)};
   const PreferenceTerms terms = with(PreferenceForm::kDpo, PreferenceType::kSigmoid);

@@ -16,7 +16,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using Ids = std::vector<int32_t>;
 
-// A byte-level BPE without merges, for texts of a, b and blanks, with the given stages.
+// Returns a byte-level BPE without merges, for texts of a, b and blanks, with the given stages.
 json file_with(const json& changes) {
   json tokenizer = {{"added_tokens", json::array()},
                     {"model",
@@ -35,15 +35,15 @@ std::unique_ptr<const Tokenizer> load(const json& changes) {
   return make_huggingface_tokenizer(std::move(files), "HuggingFaceTokenizer");
 }
 
-// CPU time of this thread, which other programs do not affect.
+// Returns the CPU time of this thread, which other programs do not affect.
 double processor_seconds() {
   timespec now{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Returns the error of loading the file, or of one round trip of `text`. Fails the test if it takes more than
-// seconds.
+// Returns the error of loading the file, or of one round trip of `text`. Fails the test if both take more
+// than ten seconds.
 std::string refused(const json& changes, const std::string& text = "a") {
   const double begin = processor_seconds();
   std::string message;

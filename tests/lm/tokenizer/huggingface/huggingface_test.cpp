@@ -43,7 +43,7 @@ std::string error_of(const json& tokenizer) {
   return "";
 }
 
-// A character-level BPE of letters and a few merges, with the given stages.
+// Returns a character-level BPE of letters and a few merges, with the given stages.
 json small(const json& changes = json::object()) {
   json vocabulary = {{"<unk>", 0},
                      {"\xE2\x96\x81", 1},

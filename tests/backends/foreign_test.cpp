@@ -103,8 +103,8 @@ TEST(TorchTitan, SettingsAreReadNatively) {
   EXPECT_THAT(e.provenance_of("train_iters").describe(), HasSubstr("exp.yaml:"));
 }
 
-// TorchTitan's learning rate of a step, from its documentation: warm-up from lr / warmup_steps, then a decay
-// that is one step ahead.
+// Returns TorchTitan's learning rate of a step, from its documentation: warm-up from lr / warmup_steps, then
+// a decay that is one step ahead.
 double titan_rate(int step, double lr, int warmup, int total, int decay, double minimum,
                   const std::string& type) {
   const int stable = total + 1 - warmup - decay;

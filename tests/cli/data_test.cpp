@@ -465,7 +465,7 @@ class FullDisk : public DataFiles {
     EXPECT_EQ(run({"tokenize", "-i", "long.jsonl", "-o", "d", "--tokenizer-type", "ByteTokenizer"}).exit_code,
               0);
   }
-  // Each command writes more than `folder` has room for.
+  // Expects that each command fails with `reason`, because it writes more than `folder` has room for.
   void expect_no_space(const Path& folder, const std::string& reason,
                        const test::ProgramOptions& options) const {
     const std::string set = folder_.path() / "d_text_document", out = folder / "out";

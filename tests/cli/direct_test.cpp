@@ -294,7 +294,7 @@ TEST(Direct, OtherFrameworksNeedNoTokenOnSeveralNodes) {
   EXPECT_THAT(other.out, HasSubstr("--nnodes 2 --node_rank 1 --master_addr host1"));
 }
 
-// Environment of a task that srun started on two nodes without a launcher.
+// Returns the environment of a task that srun started on two nodes without a launcher.
 ProgramOptions bare_task(const Folder& folder) {
   ProgramOptions options = folder.options();
   for (const auto& [name, value] : std::map<std::string, std::string>{{"SLURM_JOB_ID", "4711"},

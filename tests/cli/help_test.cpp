@@ -65,7 +65,8 @@ TEST(Help, DescribesAGroup) {
   }
 }
 
-// Example lines are not wrapped, so that they can be copied.
+// Expects that lines fit into `width`, except example lines, which are not wrapped so that they can be
+// copied.
 void expect_width(const std::string& help, std::size_t width) {
   std::istringstream text(help.substr(0, help.find("\nExamples:\n")));
   for (std::string line; std::getline(text, line);) {

@@ -49,8 +49,8 @@ class Learning {
     }
   }
 
-  // Each recipe's relative increase of the loss over bf16 is at most `loss` plus three standard errors of the
-  // mean over seeds. The deviation is pooled over all recipes.
+  // Expects that each recipe's relative increase of the loss over bf16 is at most `loss` plus three standard
+  // errors of the mean over seeds. The deviation is pooled over all recipes.
   void expect_near_bf16(double loss) const {
     const std::vector<double>& bf16 = losses_.at("bf16");
     std::map<std::string, double> means;

@@ -131,7 +131,7 @@ class MpiMachines : public test::TwoMachines {
     }
     if (!std::filesystem::exists(MPI_PLUGIN))
       GTEST_SKIP() << "there is no " MPI_PLUGIN ": install libopenmpi-dev and build again";
-    // The stand-in is called like ssh: options, the host, a command for its shell.
+    // The stand-in gets the arguments of ssh: options, the host, and a command for the host's shell.
     write_file(agent_,
                "#!/bin/sh\nwhile [ \"$1\" != 10.77.0.2 ]; do shift; done\nshift\nexec nsenter --net=" +
                    b().space("net") + " --uts=" + b().space("uts") + " --mount=" + b().space("mnt") +

@@ -319,7 +319,7 @@ class Conformance {
     release(sends, receives);
   }
 
-  // Out of place, every pair of ranks has its own count, and some counts are 0.
+  // Unless in place, every pair of ranks has its own count, and some counts are 0.
   void all_to_all(DType dtype, std::int64_t count, bool in_place) {
     const auto between = [&](int from, int to) {
       return in_place ? count / (1 + (from + to) % 3)

@@ -92,7 +92,7 @@ int conform_tensor(Scene& s) {
   return wrong.empty() ? 0 : 1;
 }
 
-// The device of rank 1 never reaches an exchange that its host has called.
+// A scenario in which the device of rank 1 never reaches an exchange that its host has called.
 int stuck(Scene& s) {
   const auto group = tensor_ranks(s);
   const Tensor own = s.zeros(1000), theirs = s.zeros(1000);

@@ -207,7 +207,7 @@ TEST(ThreadGroup, WrongArgumentsAreRefusedAtOnce) {
   });
 }
 
-// Every rank makes one call. All must fail soon, with a text that contains `parts`.
+// Every rank makes one call. Expects that all calls fail soon, with a text that contains `parts`.
 void expect_abort(int ranks, const local::ThreadOptions& options, const std::vector<std::string>& parts,
                   const std::function<void(HostCommunicator&, Stream&)>& body) {
   std::atomic<int> failed = 0;

@@ -30,7 +30,7 @@ std::chrono::microseconds copy_delay() {
   return std::chrono::microseconds(text ? std::atoi(text) : 20);
 }
 
-// Must equal the properties of the opened device.
+// Returns the properties that an opened device will have.
 DeviceProperties plugin_properties() {
   DeviceProperties properties = GuardDevice::guard_properties();
   properties.graphs = std::getenv("PRIMUS_GUARD_GRAPHS") != nullptr;

@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::int64_t kUnit = Arena::kAlignment;
 
-// Fake addresses of an arena. They are never dereferenced. (AddressSanitizer's shadow memory lies below
-// them.)
+// Returns fake addresses of an arena, which are never dereferenced. (AddressSanitizer's shadow memory lies
+// below them.)
 void* at(std::int64_t units) {
   return reinterpret_cast<void*>((std::uintptr_t{1} << 46) + static_cast<std::uintptr_t>(units * kUnit));
 }

@@ -96,7 +96,8 @@ class OperatorChecks {
     }
   }
 
-  // `right` is correct except that the remainder of its masters is missing.
+  // Tests the masters of an optimizer. `right` is correct, except that the remainder of its masters is
+  // missing.
   template <class Arguments>
   void expect_split_masters(Arguments right) {
     expect_refused(right, "no masters");

@@ -49,7 +49,7 @@ TEST(RandomStream, BelowReturnsLessThanItsLimit) {
   for (const int count : seen) EXPECT_NEAR(count, 1000, 150);
 }
 
-// FNV-1a hash of the values' bit patterns.
+// Returns the FNV-1a hash of the values' bit patterns.
 std::uint64_t hash(std::span<const float> values) {
   std::uint64_t h = 0xcbf29ce484222325ULL;
   for (const float v : values) h = (h ^ std::bit_cast<std::uint32_t>(v)) * 0x100000001b3ULL;

@@ -101,7 +101,7 @@ TEST(StoreGroup, NamesTheWaitThatTimedOut) {
   EXPECT_EQ(errors[2], "");
 }
 
-// A rank's process: saves one checkpoint after another until it, or another rank, is killed.
+// Runs in a rank's process, and saves one checkpoint after another until it, or another rank, is killed.
 [[noreturn]] void save_for_ever(int rank, comm::Socket listener, const Path& folder, std::int64_t first) {
   try {
     comm::JobEnvironment environment = environment_of(rank, comm::port_of(listener));

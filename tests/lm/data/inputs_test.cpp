@@ -26,7 +26,7 @@ const std::string kLine = "{\"text\": \"a\"}\n";
 
 class Inputs : public testing::Test {
  protected:
-  // The unpacked bytes of one file.
+  // Returns the unpacked bytes of one file.
   static std::string content_of(const std::string& path) {
     BlockReader reader(find_inputs({path}));
     std::string content;

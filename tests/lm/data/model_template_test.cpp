@@ -19,7 +19,7 @@ using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
 
-// `record` keeps the order of keys, which templates may print.
+// Reads a record whose keys stay in order, because templates may print them.
 Conversation read_record(const nlohmann::ordered_json& record) {
   const std::string text = record.dump();
   JsonReader json(text, "x", {.python = true});

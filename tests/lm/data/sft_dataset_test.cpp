@@ -29,7 +29,7 @@ class SftData : public testing::Test {
     if (options.train_samples == 0) options.train_samples = 1;
     return open_sft_datasets(options, *bytes_);
   }
-  // Three conversations: A has four tokens, of which the last two are learned, B has two and C three.
+  // Makes three conversations: A has four tokens, of which the last two are learned, B has two and C three.
   SftOptions three(bool pack) const {
     return {.dataset = folder_.write("three.jsonl", R"({"input_ids": [1, 2, 3, 4], "loss_mask": [0, 0, 1, 1]}
 {"input_ids": [5, 6], "loss_mask": [1, 1]}

@@ -88,7 +88,7 @@ class Tokenize : public testing::Test {
   }
   // Tokenizes until the first text has been read, with one worker.
   void stop_early();
-  // JSON lines of several blocks.
+  // Returns JSON lines of several blocks.
   std::string many_lines() const {
     std::string lines;
     for (int i = 0; i < 20'000; ++i)

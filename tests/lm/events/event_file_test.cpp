@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 
 // --- an independent reader of the format ---
 
-// CRC32C by its definition: polynomial division, bit by bit.
+// Returns CRC32C by its definition: polynomial division, bit by bit.
 std::uint32_t crc_by_definition(std::string_view data) {
   std::uint32_t crc = ~0U;
   for (const char c : data) {

@@ -26,7 +26,7 @@ std::unique_ptr<Decoder> batch_decoder(std::unique_ptr<Device> device, const Mod
   return decoder;
 }
 
-// Prompts of different lengths: one token, parts of a page or pass, and more than a page or pass.
+// Returns prompts of different lengths: one token, parts of a page or pass, and more than a page or pass.
 std::vector<BatchPrompt> some_prompts(const ModelConfig& config, std::int64_t longest) {
   std::vector<BatchPrompt> prompts;
   const std::vector<std::int64_t> lengths{1, 5, 70, 17, 33, 2, 64, 40};

@@ -152,8 +152,9 @@ TEST(Decoder, DropsTruncatedTokens) {
   EXPECT_EQ(decoder->length(), 10);
 }
 
-// If layers keep only their last inputs or a state, the last few tokens can be dropped in one truncation or
-// in several. After a longer truncation, all tokens are read again. `exactly`: results are equal bit by bit.
+// Expects that the last few tokens can be dropped in one truncation or in several if layers keep only their
+// last inputs or a state. After a longer truncation, all tokens are read again. `exactly`: results are equal
+// bit by bit.
 void expect_short_memory(const ModelConfig& config, bool exactly) {
   const auto tokens = some_tokens(30, config.vocab);
   const auto decoder = random_decoder(test::cpu(), config, kSeed, {.capacity = 32});

@@ -11,7 +11,7 @@
 
 namespace primus::test {
 
-// All options of ordinary attention. Odd layers differ from even layers.
+// Returns a family with all options of ordinary attention. Odd layers differ from even layers.
 inline Family every_attention_option() {
   const auto make_block = [](const ModelConfig& config, engine::ParameterStore& store, std::int64_t layer,
                              int chunk) -> std::unique_ptr<Block> {
@@ -33,7 +33,7 @@ inline Family every_attention_option() {
           [](const ModelConfig&, nlohmann::json&) {}, make_block};
 }
 
-// Latent attention with an ordinary feed-forward.
+// Returns a family with latent attention and an ordinary feed-forward.
 inline Family latent_family() {
   const auto make_block = [](const ModelConfig& config, engine::ParameterStore& store, std::int64_t layer,
                              int chunk) -> std::unique_ptr<Block> {

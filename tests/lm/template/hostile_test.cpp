@@ -128,7 +128,7 @@ std::string golden(const std::string& name) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Templates to mutate: all programs and chat templates of the goldens.
+// Returns templates to mutate: all programs and chat templates of the goldens.
 std::vector<std::string> known_templates() {
   std::vector<std::string> sources;
   Budget budget(Limits{});

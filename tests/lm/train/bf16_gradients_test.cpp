@@ -72,7 +72,7 @@ Step first_step(SessionSettings settings, DType gradients) {
   return result;
 }
 
-// A small model with biases, sinks, and experts with biases.
+// Returns a small model with biases, sinks, and experts with biases.
 ModelConfig tiny_gpt_oss() {
   ModelConfig c = tiny_mixture();
   c.family = "gpt_oss";

@@ -27,7 +27,7 @@ PrecisionRecipe delayed(std::int64_t steps = 4, bool most_recent = false) {
   return {.fp8 = true, .gradients = DType::kF8E5M2, .delayed = {.steps = steps, .most_recent = most_recent}};
 }
 
-// A model whose sizes two tensor ranks can split into multiples of 16.
+// Returns a model whose sizes two tensor ranks can split into multiples of 16.
 ModelConfig divisible_llama() {
   ModelConfig model = tiny_llama();
   model.hidden = 64, model.head_dim = 16, model.ffn = 96, model.vocab = 96;
@@ -196,7 +196,7 @@ TEST(DelayedScales, TwoRanksEqualOneRankAndShardingLevelsHaveTheSameBits) {
   }
 }
 
-// With fp32 activations, rounding of sums is 1e-7, so only single codes differ.
+// Returns settings with fp32 activations. Sums then differ by 1e-7, so only a few codes differ.
 SessionSettings in_fp32() {
   SessionSettings settings = settings_with(delayed());
   settings.compute = DType::kF32;

@@ -186,7 +186,7 @@ TEST_P(Families, OnlyMatricesDecay) {
   }
 }
 
-// A step in arenas of the planned sizes uses them completely.
+// Expects that a step in arenas of the planned sizes uses them completely.
 void expect_measured(const engine::MemoryPlan& plan, const SessionSettings& s) {
   engine::Rank rank(turbo::make_cpu_device(2));
   rank.reserve(plan);

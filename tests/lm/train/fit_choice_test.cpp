@@ -31,7 +31,7 @@ const FamilyRegistry& families() {
   return registry;
 }
 
-// An experiment that recomputes all blocks. Recomputing fewer blocks would be enough.
+// Returns an experiment that recomputes all blocks. Recomputing fewer blocks would be enough.
 config::Experiment experiment(Words command_line) {
   config::LoadOptions options;
   options.environment = [](const std::string&) { return std::nullopt; };

@@ -115,8 +115,8 @@ std::vector<float> part(const std::vector<float>& all, std::int64_t experts, std
   return {all.begin() + e * n, all.begin() + (e + 1) * n};
 }
 
-// Three mixtures with capacities that drop choices. They apply router weights before an expert, after the
-// expert, or after the expert's bias.
+// Two further mixtures. Llama 4 applies router weights before an expert, and gpt-oss applies them after the
+// expert's bias.
 ModelConfig adapted_llama4() {
   ModelConfig c = tiny_lora_mixture();
   c.family = "llama4_text";

@@ -326,7 +326,7 @@ struct Way {
   bool overlap_shared = true;     // sends tokens while shared experts compute
 };
 
-// Stages may have more parts than there are blocks, so some parts are empty.
+// Returns the schedule and the parts of stages. If there are more parts than blocks, some parts are empty.
 PipelineSettings pipeline_of(const ModelConfig& model, const Way& way) {
   const bool two = engine::traits_of(way.schedule).v_shaped || way.schedule == ScheduleKind::kInterleaved;
   const int chunks = way.shape.pipeline > 1 && two ? 2 : 1;

@@ -25,7 +25,7 @@ struct Described {
   std::vector<std::string> notes;
 };
 
-// The settings of two MLPerf examples of AMD Primus.
+// Returns the settings of two MLPerf examples of AMD Primus.
 config::TrainerConfig published() {
   config::TrainerConfig c;
   c.stage = "mlperf_pretrain";

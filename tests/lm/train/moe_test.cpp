@@ -52,7 +52,7 @@ struct TrainingRun {
     rank.compute().synchronize();
   }
 
-  // Larger router weights give clear choices and uneven loads.
+  // Enlarges router weights, which gives clear choices and uneven loads.
   void scale_routers(float factor) {
     for (engine::Parameter& p : session->store().parameters()) {
       if (!p.name.ends_with("router")) continue;

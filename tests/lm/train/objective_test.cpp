@@ -31,7 +31,8 @@ struct Pair {
   double margin() const { return chosen - rejected; }
 };
 
-// L = -ln sigmoid(beta (m - m')), where m is the margin of log-probabilities and m' that of the reference.
+// Returns L = -ln sigmoid(beta (m - m')), where m is the policy's margin of log-probabilities and m' that of
+// the reference.
 double loss_of(const Pair& policy, const Pair& reference) {
   return std::log1p(std::exp(-kBeta * (policy.margin() - reference.margin())));
 }

@@ -83,7 +83,8 @@ SessionSettings settings_of(const ModelConfig& model, DType compute = DType::kF3
   return settings;
 }
 
-// Gradients of small models differ more than losses do.
+// Compares losses with `tolerance`, and gradient norms with `of_norms`, because gradients of small models
+// differ more than losses do.
 void expect_near(const Outcome& many, const Outcome& one, double tolerance, double of_norms) {
   EXPECT_LE(distance(many, one), tolerance);
   ASSERT_EQ(many.norms.size(), one.norms.size());
@@ -101,8 +102,8 @@ void expect_near(const Outcome& many, const Outcome& one, double tolerance, doub
   EXPECT_NEAR(many.evaluation_loss, one.evaluation_loss, tolerance * one.evaluation_loss);
 }
 
-// Factors for embeddings, branches, scores and logits; the embedding's also applies in multi-token
-// prediction.
+// Returns a model with factors for embeddings, branches, scores and logits. The factor for embeddings also
+// applies in multi-token prediction.
 ModelConfig granite() {
   ModelConfig c = tiny_llama();
   c.family = "granite";

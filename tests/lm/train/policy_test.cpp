@@ -22,7 +22,8 @@ using test::train;
 using test::Trained;
 using testing::HasSubstr;
 
-// Two rows of 32 tokens with answers and padding. Log-probabilities of an untrained model are near -ln vocab.
+// Returns two rows of 32 tokens with answers and padding. Log-probabilities of an untrained model are near
+// -ln vocab.
 data::Batch answers(std::int64_t number, bool has_old) {
   TestBatch batch(64, tiny_llama().vocab, static_cast<std::uint64_t>(number));
   batch.pack({0, 6, 15, 22, 26, 32, 39, 50, 53});

@@ -19,7 +19,8 @@ using test::train;
 using test::Trained;
 using testing::HasSubstr;
 
-// Two rows of 32 tokens. With KTO, the documents are single answers and one mismatched answer per row.
+// Returns two rows of 32 tokens. With KTO, the documents are single answers and one mismatched answer per
+// row.
 data::Batch texts(std::int64_t number, bool paired) {
   TestBatch batch(64, tiny_llama().vocab, static_cast<std::uint64_t>(number));
   batch.pack({0, 6, 15, 22, 26, 32, 39, 50, 53});

@@ -149,8 +149,8 @@ TEST_P(Variant, Logits) {
   EXPECT_LE(report.logits.normalised, 2e-5);
 }
 
-// As in write.py of tests/golden/variants: sums of elements, where a hash of the position determines group
-// and sign.
+// Returns sums of elements, as write.py of tests/golden/variants does. A hash of an element's position
+// determines its sum and its sign.
 std::vector<double> sketch(const std::vector<float>& values) {
   std::vector<double> sums(256);
   for (std::size_t i = 0; i < values.size(); ++i) {

@@ -14,7 +14,7 @@ namespace {
 
 // ---- Codes ----------------------------------------------------------------------------------------
 
-// The formats in double: the magnitude of a code, in units of the scale of its block, and the largest code.
+// The formats in double: the magnitude of a code in units of its block's scale, and the largest code.
 double units_of(int code) {
   const int exponent = code / 8, digits = code % 8;
   return exponent == 0 ? digits : std::ldexp(8 + digits, exponent - 1);
@@ -194,7 +194,7 @@ class BlockMomentsTest : public ::testing::TestWithParam<DeviceUnderTest> {
 };
 INSTANTIATE_TEST_SUITE_P(Devices, BlockMomentsTest, ::testing::ValuesIn(devices_under_test()));
 
-// Gradients whose magnitudes differ by factors of up to 2^40, within a block and between blocks.
+// Returns gradients whose magnitudes differ by factors of up to 2^40, within a block and between blocks.
 Values wild_gradient(std::int64_t n, int step) {
   Values grad = random_values(n, static_cast<std::uint64_t>(step));
   for (std::size_t i = 0; i < grad.size(); ++i) {

@@ -18,8 +18,8 @@ AttentionShape shape(std::int64_t batch, std::int64_t seq, std::int64_t heads, s
   return {batch, seq, seq, seq, heads, kv_heads, head_dim, value_dim, scale, causal, window, chunk};
 }
 
-// Attention with a key cache: `seq_q` new tokens follow seq_k - seq_q cached tokens. The cache has room for
-// `capacity_k` tokens.
+// Returns the shape of attention with a key cache: `seq_q` new tokens follow seq_k - seq_q cached tokens. The
+// cache has room for `capacity_k` tokens.
 AttentionShape cached(AttentionShape s, std::int64_t seq_q, std::int64_t seq_k, std::int64_t capacity_k) {
   s.seq_q = seq_q, s.seq_k = seq_k, s.capacity_k = capacity_k, s.q_first = seq_k - seq_q;
   return s;

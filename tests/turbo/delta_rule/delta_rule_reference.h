@@ -30,7 +30,8 @@ struct DeltaCase {
             .scale = 0.4F};
   }
   std::int64_t rows() const { return batch * sequence; }
-  // Documents have 1, 2, 3, 20 and 71 tokens, repeated cyclically.
+  // Returns the first token of a position's document. Documents have 1, 2, 3, 20 and 71 tokens, repeated
+  // cyclically.
   std::int64_t first_key(std::int64_t position) const {
     std::int64_t begin = 0;
     while (documents) {
@@ -212,7 +213,7 @@ inline DeltaResults delta_reference(const DeltaCase& c, const DeltaOperands& o) 
   return r;
 }
 
-// The reference results of a case, computed once for all devices.
+// Returns the reference results of a case, computed once for all devices.
 inline const DeltaResults& delta_expected(const DeltaCase& c) {
   static std::map<std::string, DeltaResults> known;
   const auto [at, added] = known.try_emplace(::testing::PrintToString(c));

@@ -98,8 +98,9 @@ std::vector<DeltaCase> cases(const DeviceUnderTest& device) {
 // round the factors for tensor cores, and results are rounded once.
 double tolerance(const DeltaCase& c) { return c.dtype == DType::kBF16 ? 1e-2 : 1e-5; }
 
-// The gradient of a gate is a difference of two sums, whose terms are inputs times their gradients. The error
-// of the gradient scales with these sums. The gradient is close to zero where gates are nearly closed.
+// Returns the error of the gradients of gates. Each is a difference of two sums, whose terms are inputs times
+// their gradients, so the error is relative to these terms. The gradient itself is close to zero where gates
+// are nearly closed.
 double gate_error(const Values& actual, const DeltaResults& expected, const DeltaOperands& o) {
   double terms = 0, largest = 0;
   for (std::size_t i = 0; i < o.qkv.size(); ++i)

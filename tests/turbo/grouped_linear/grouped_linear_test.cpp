@@ -315,7 +315,7 @@ struct ChosenCase {
   float limit;
 };
 
-// The fused products have the same bits as their operators, run one after another.
+// Expects that the fused products have the same bits as their operators, run one after another.
 void expect_steps(OperatorBench& bench, const ChosenCase& c) {
   SCOPED_TRACE(std::to_string(c.tokens) + " x " + std::to_string(c.top_k) + " of " +
                std::to_string(c.experts) + ", widths " + std::to_string(c.hidden) + " and " +

@@ -45,7 +45,7 @@ Values reference(const IndexerShape& s, const Operands& x) {
   return selected;
 }
 
-// Values are small integers, so that all sums are exact and many scores are equal.
+// Returns small integers, so that all sums are exact and many scores are equal.
 Values whole_numbers(std::int64_t n, std::uint64_t seed) {
   Values values = random_values(n, seed);
   for (double& value : values) value = std::round(value);

@@ -173,7 +173,7 @@ TEST(Linear, ProductsOfFewRowsMatchReference) {
   }
 }
 
-// The result of a row does not depend on the other rows of the product, which has at most eight rows.
+// Expects that the result of a row does not depend on the other rows of the product, at most seven.
 void expect_rows_alike(const Layer& layer) {
   const Shapes s = shapes(GemmRole::kForward, layer);
   const Values x = random_values(s.a.elements(), 1), w = random_values(s.b.elements(), 2);
@@ -209,7 +209,7 @@ struct Around {
   std::int64_t heads = 0, head_dim = 0;
 };
 
-// A fused product has the same bits as its operators, run one after another.
+// Expects that a fused product has the same bits as its operators, run one after another.
 void expect_steps(OperatorBench& bench, const Around& c) {
   SCOPED_TRACE(std::to_string(c.rows) + " x " + std::to_string(c.in) + " to " + std::to_string(c.out) +
                ", end " + std::to_string(static_cast<int>(c.end)));

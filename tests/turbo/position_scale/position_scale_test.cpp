@@ -8,7 +8,7 @@ namespace {
 class PositionScaleTest : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, PositionScaleTest, ::testing::ValuesIn(devices_under_test()));
 
-// `first` is the number of the first position, 0 or 1.
+// Tests positions that are counted from `first`, 0 or 1.
 void expect_leading_columns(DeviceUnderTest device, int first) {
   OperatorBench bench(device);
   constexpr std::int64_t kTokens = 60, kWidth = 21, kCols = 13;

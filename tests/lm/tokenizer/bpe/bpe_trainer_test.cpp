@@ -54,7 +54,7 @@ TEST(BpeTrainer, TheWrittenTokenizerRoundTrips) {
   EXPECT_EQ(tokenizer->decode(tokenizer->encode(strange), /*skip_special=*/false), strange);
 }
 
-// The textbook algorithm, which counts all pairs again for every merge.
+// Trains by the textbook algorithm, which counts all pairs again for every merge.
 std::vector<std::string> merge_naively(const std::string& text, int wanted) {
   std::map<std::vector<std::string>, int> words;
   TextBudget budget(text.size());

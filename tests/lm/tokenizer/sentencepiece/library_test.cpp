@@ -150,7 +150,7 @@ void compare(const std::string& model) {
 
 const std::string kGolden = PRIMUS_SOURCE_DIR "/tests/golden/tokenizers/";
 
-// Pieces for all strings of up to five letters a and b, some also after a space, with scores from
+// Returns pieces for all strings of up to five letters a and b, some also after a space, with scores from
 // score(length, n).
 template <class Score>
 std::string all_short_pieces(const Score& score) {

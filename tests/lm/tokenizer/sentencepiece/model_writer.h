@@ -10,7 +10,7 @@ namespace primus {
 
 inline const std::string kMark = "\xE2\x96\x81";
 
-// Encoding of protocol buffers, as far as models need it.
+// These functions encode protocol buffers, as far as models need it.
 inline std::string varint(uint64_t value) {
   std::string bytes;
   for (; value >= 128; value >>= 7) bytes += static_cast<char>(value | 128);

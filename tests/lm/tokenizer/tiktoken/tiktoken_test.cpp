@@ -111,7 +111,7 @@ TEST(Tiktoken, EqualsTheHuggingFaceFormOfTheSameVocabulary) {
 // package.
 class PublishedRanks : public testing::TestWithParam<const char*> {
  protected:
-  // All regular tokens of llama3.tokenizer.json, then tokens that no text contains.
+  // Returns all regular tokens of llama3.tokenizer.json, then tokens that no text contains.
   static std::vector<std::string> tokens(size_t count) {
     const json source = json::parse(std::ifstream(kGolden + "llama3.tokenizer.json"));
     std::map<size_t, std::string> by_id;

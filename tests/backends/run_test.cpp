@@ -154,8 +154,8 @@ TEST(ExternalRun, BackendChoosesTheEngine) {
 
 // ---- Started by `primus direct` or by Slurm ---------------------------------------------------------
 
-// Stand-ins for each framework, which are empty files, and for Python: a script that logs its rank, its node,
-// and whether the framework's port becomes free.
+// Stand-ins: an empty file for each framework, and for Python a script that logs its rank, its node, and
+// whether the framework's port becomes free.
 struct FakeFrameworks {
   TemporaryFolder folder;
   Path root = folder.path();
@@ -228,7 +228,7 @@ TEST(ExternalRun, DirectGivesEachProcessAUniqueRank) {
   }
 }
 
-// Two nodes on this machine.
+// Runs the launchers of two nodes on this machine.
 TEST(ExternalRun, DirectOnSeveralNodes) {
   const auto on_two_nodes = [](const FakeFrameworks& fake, const std::string& framework) {
     const std::string port = std::to_string(comm::port_of(comm::listen_on("127.0.0.1", 0)));

@@ -80,8 +80,8 @@ class FaultEnv : public Env {
     std::vector<NameChange> unsynced;
   };
 
-  // Counts an operation, and throws if it is to fail. If `torn` is given, it is set instead of throwing: a
-  // write then stores half of its data and calls fail_now().
+  // Counts an operation. If it is to fail, throws, or sets `torn` if given: a write then stores half of its
+  // data and calls fail_now().
   void begin(const Path& path, bool* torn = nullptr);
   [[noreturn]] void fail_now(const Path& path);
   NodePtr find(const Path& path) const;

@@ -233,8 +233,7 @@ TEST(ModelInfo, DescribesAFolderWithoutWeightsAndRefusesIncompleteWeights) {
   EXPECT_THAT(half.err, AllOf(HasSubstr("model-00001-of-00001.safetensors' is missing"), HasSubstr("index")));
 }
 
-// A folder's weights for multi-token prediction are counted separately, and are excluded from the parameters
-// that run without it.
+// A folder's weights for multi-token prediction are counted separately, because the model runs without them.
 TEST(ModelInfo, CountsMultiTokenPredictionTensorsOfAFolder) {
   const TemporaryFolder folder;
   const auto info = [&](const std::string& name, const json& changes) {

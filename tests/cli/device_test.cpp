@@ -98,7 +98,7 @@ TEST(Devices, TheHostWaitsOnceInAStep) {
     return streams;
   };
   const std::int64_t few = other_waits(6), many = other_waits(36);
-  // Measuring the peak rate takes a fixed time, so its number of products and of waits varies.
+  // Measuring the peak rate takes a fixed time, so the numbers of its products and waits vary.
   EXPECT_LT(many - few, 15);
 }
 

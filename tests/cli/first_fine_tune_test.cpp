@@ -263,7 +263,7 @@ TEST_F(FirstFineTune, AContinuedRunKeepsItsBatchSize) {
                                  HasSubstr("seq_length was 512, and is 64")));
 }
 
-// A run without evaluation that resumes with a `split` evaluates, as a new run does.
+// If a run without evaluation resumes with a `split`, it evaluates, as a new run with a `split` does.
 TEST_F(FirstFineTune, AContinuedRunWithASplitEvaluates) {
   const ProgramResult begun = tune("divided", {"train_iters=2"});
   ASSERT_EQ(begun.exit_code, 0) << begun.err;
@@ -282,7 +282,7 @@ TEST_F(FirstFineTune, AContinuedRunWithASplitEvaluates) {
   EXPECT_THAT(unevaluated.err, HasSubstr("8 conversations are held out (split 80,20,0), but no evaluation"));
 }
 
-// Validation data that are added to the folder of a run without evaluation are evaluated when it resumes.
+// If validation data are added to the folder of a run without evaluation, the resumed run evaluates them.
 TEST_F(FirstFineTune, AContinuedRunEvaluatesAddedValidationData) {
   std::filesystem::create_directory(folder_->path() / "grown");
   const std::string chats = read_file(folder_->path() / "chats.jsonl");

@@ -58,7 +58,7 @@ TEST_F(FirstHour, AModelFolderAndATextAreEnoughToTrain) {
                                            "train_iters=3",
                                            "num_threads=1",
                                            "eval_iters=1"};
-  // `config show` prints the same settings, which can be kept as a file.
+  // `config show` prints the settings of the run, which can be kept as a file.
   std::vector<std::string> words = {"config", "show", "--yaml", "load=" + path("hf").string()};
   words.insert(words.end(), common.begin(), common.end());
   const ProgramResult shown = run(words);
@@ -214,7 +214,7 @@ TEST_F(FirstHour, EpochsTokensAndMinutesBecomeSteps) {
   EXPECT_THAT(endless.err, HasSubstr("mock data never ends"));
 }
 
-// A dry run counts the epochs of a small text, and leaves no tokens behind.
+// A dry run counts the epochs of a small text, and leaves no token files.
 TEST_F(FirstHour, ADryRunCountsTheStepsOfEpochs) {
   const ProgramResult planned =
       trained(on_text({"train_epochs=2", "train_iters=null", "--dry-run", "--json"}));

@@ -57,8 +57,8 @@ class LaunchFixture : public ::testing::Test {
     for (const auto& [name, value] : unset_) setenv(name.c_str(), value.c_str(), 1);
   }
 
-  // Makes a program that logs its arguments and environment and then runs `script`. A launcher's check that
-  // docker's daemon answers succeeds, and is not logged.
+  // Makes a program that logs its arguments and environment and then runs `script`. A check whether docker's
+  // daemon answers succeeds, and is not logged.
   void tool(const std::string& name, const std::string& script = "exit 0") const {
     const Path file = folder_.path() / "bin" / name;
     const std::string log = (folder_.path() / (name + ".log")).string();

@@ -47,7 +47,7 @@ TEST_F(Launch, ContainersSeeTheUsersSettings) {
   const std::string file = (folder_.path() / "home/.primus.yaml").string();
   EXPECT_THAT(single.out, AllOf(HasSubstr("--volume " + file + ":" + file + ":ro"),
                                 HasSubstr("--config " + file + " direct"), HasSubstr("FOO=1")));
-  // Several settings files are merged inside the container as outside. The launcher inside uses only these
+  // Inside the container, several settings files are merged as outside, and the launcher uses only these
   // files.
   settings("direct: {env: [BAR=2], gpus_per_node: 3}\n");
   make_folders(folder_.path() / "elsewhere");

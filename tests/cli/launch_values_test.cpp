@@ -317,7 +317,7 @@ TEST_F(LaunchValues, FilesThatOnlyTheNodesHaveAreNamed) {
          {std::string("nowhere"), (std::filesystem::canonical(folder_.path()) / "here/nowhere").string()})
       expect_refused(Words{"slurm", "srun", "--", "direct", option, file, "--"} + kTrain,
                      "there is no '" + file + "'");
-  // With --chdir, relative paths may name other files.
+  // With --chdir, a relative path may name a file in another folder, so only a note appears.
   expect_note(Words{"slurm", "srun", "--chdir=/elsewhere", "--", "direct", "--patch", "p.sh", "--"} + kTrain,
               "--patch 'p.sh'" + there);
   EXPECT_EQ(started(), "");

@@ -78,7 +78,7 @@ TEST_F(Machines, HealthyMachinesPass) {
 }
 
 TEST_F(Machines, AWrongInterfaceIsNamed) {
-  // An interface that neither machine has, and one that is down.
+  // Tests an interface that neither machine has, and then an interface that is down.
   const Report absent = preflight({"--network"}, {{"NCCL_SOCKET_IFNAME", "ib0"}});
   EXPECT_EQ(absent.exit_code, 2);
   EXPECT_THAT(absent.of("network.interface-variables", "fail"),

@@ -150,7 +150,7 @@ TEST(Optimizers, MomentsInEightBitsResumeAndNeedAQuarterOfTheMemory) {
               0.02 * parameters);
   EXPECT_EQ(large.at("checkpoint_bytes").get<double>() - small.at("checkpoint_bytes").get<double>(),
             2 * 2 * parameters);
-  // Optimizers without such moments refuse the key and report its position.
+  // Optimizers that do not use Adam refuse the key and report its position.
   for (const auto& [optimizer, more] : {std::pair<std::string, std::vector<std::string>>{"lion", {}},
                                         {"muon", {"muon_scalar_optimizer=lion"}}}) {
     std::vector<std::string> words = more;

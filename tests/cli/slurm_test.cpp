@@ -527,7 +527,7 @@ TEST_F(Slurm, ANodeThatReturnsSoonDoesNotDelayItsJob) {
                                      training({"train_iters=100000", "--plain"})),
                               options(here)));
     ASSERT_TRUE(wait_for_text(here, "iteration       12/", 90s)) << end_of_log(here);
-    // During BatchStartTimeout (10 s), Slurm treats a missing batch script as one that has not started yet.
+    // Slurm does not notice a missing batch script during BatchStartTimeout (10 s), so n1 is killed later.
     if (node == "n1") std::this_thread::sleep_for(11s);
     const auto killed = std::chrono::steady_clock::now();
     cluster_->kill_node(node);

@@ -4,7 +4,7 @@
 #pragma once
 
 extern "C" {
-// Sets the version that this thread gets when it asks for one.
+// Sets the version that the library reports to this thread.
 void fake_nccl_version(int version);
 // From now on, error queries on the communicators with the group rank `rank` return `result`. 0: no error.
 void fake_nccl_error(int rank, int result);

@@ -31,8 +31,8 @@ TEST(FlightRecorder, KeepsTheLastRecordsInFixedMemory) {
   EXPECT_EQ(records.back().to_string(), "all_reduce #5000 (sum of 1024 fp32) of group 'world'");
 }
 
-// A rank with an excuse is checked again after `timeout`, so that a dead rank is found soon. The limit for
-// the activity itself, `activity_timeout`, is separate.
+// A rank that has reported a long activity is checked again after `timeout`, so that a dead rank is found
+// soon. The limit for the activity itself, `activity_timeout`, is separate.
 TEST(Excused, RanksAreCheckedAgainAfterTheTimeout) {
   RankState state;
   state.timeout = std::chrono::seconds(10);

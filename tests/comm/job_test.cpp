@@ -121,7 +121,7 @@ TEST_P(Faults, AKilledRankEndsTheJob) {
   EXPECT_EQ(abstract_sockets(), "");
 }
 
-// Without a launcher that ends them, the other ranks notice the loss on their own.
+// If no launcher ends the other ranks, they notice the loss on their own.
 TEST_P(Faults, TheOtherRanksNameAKilledRank) {
   const Outcome outcome = run(
       {.arguments = {"die", GetParam()}, .ranks = 3, .environment = {{"IGNORE_SIGTERM", "1"}}, .grace = 60s});

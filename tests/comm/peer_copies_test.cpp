@@ -148,7 +148,7 @@ TEST_P(PeerCopiesRanks, EveryCollectiveEqualsItsReference) {
   EXPECT_EQ(errors, none(GetParam()));
 }
 
-// Fills a tensor with a number, or counts the elements that differ from it.
+// Fills a tensor with a number, or counts the elements that differ from the number.
 struct Numbers {
   Tensor tensor;
   std::int32_t value;

@@ -335,7 +335,7 @@ bool closes(const Socket& socket, std::chrono::milliseconds time) {
 TEST(Store, UnauthenticatedConnectionsHaveNoEffect) {
   Rendezvous rendezvous(2);
   const auto a = rendezvous.join(0);
-  // More silent connections than the server accepts; one of them sends a byte now and then.
+  // Opens more silent connections than the server accepts. One of them sends a byte now and then.
   std::vector<Socket> silent;
   for (int i = 0; i < 200; ++i) silent.push_back(rendezvous.stranger());
   std::thread slow([&] {

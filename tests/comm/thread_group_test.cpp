@@ -76,7 +76,8 @@ TEST_P(Threads, SplitGroupsWorkAndNest) {
   on_all_ranks(ranks(), options(), [&](HostCommunicator& comm) {
     cpu::CpuDevice device(1, kNoKernels);
     const auto stream = device.create_stream(StreamKind::kCompute);
-    // Even and odd ranks, in descending order; then one-rank groups; then the first groups again.
+    // Makes groups of even and odd ranks in descending order, then groups of one rank, then the first groups
+    // again.
     std::vector<int> members;
     for (int rank = comm.size() - 1; rank >= 0; --rank) {
       if (rank % 2 == comm.rank() % 2) members.push_back(rank);

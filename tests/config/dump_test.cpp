@@ -44,7 +44,7 @@ TEST(ToYaml, LoadsBackToTheSame) {
                 {"mock_data=false"}));
 }
 
-// Unless the experiment sets lr_decay_iters, it follows train_iters. In presets, lr_decay_iters is null.
+// lr_decay_iters, which is null in presets, follows train_iters unless the experiment sets lr_decay_iters.
 TEST(ToYaml, OmitsADecayThatFollowsTheLength) {
   const auto decay_of = [](const std::string& settings, const std::vector<std::string>& later) {
     return load_text(to_yaml(load_text(experiment_text(settings))), later).trainer->lr_decay_iters;

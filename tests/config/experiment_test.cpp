@@ -43,7 +43,7 @@ TEST(Experiment, HasTypedFieldsAndDefaults) {
   EXPECT_FALSE(c.split);
   EXPECT_EQ(c.num_microbatches(), 8);
   EXPECT_EQ(c.padded_vocab_size(1000), 1024);
-  // Derived from other keys.
+  // The following values are derived from other keys.
   EXPECT_EQ(c.ffn_hidden_size, 256);
   EXPECT_EQ(c.kv_channels, 24);
   EXPECT_EQ(c.num_query_groups, 4);
@@ -622,7 +622,7 @@ TEST(Experiment, PresetsOfUnsupportedModelsAreRefusedInOneSentence) {
   }
 }
 
-// Presets in a checkout of AMD Primus are found in its folders per engine.
+// Presets in a checkout of AMD Primus are found in the checkout's folder for each engine.
 TEST(Experiment, FindsPresetsByEngine) {
   const TemporaryFolder folder;
   write_file(folder, "models/megatron/m.yaml",
@@ -791,7 +791,7 @@ TEST(Experiment, NoHintSuggestsTheExperimentItself) {
   }
 }
 
-// A part of a preset's name lists the presets that contain it.
+// For a part of a preset's name, the hint lists the presets whose names contain this part.
 TEST(Experiment, PartsOfPresetNamesListThePresets) {
   const auto hint_for = [](const std::string& name) -> std::string {
     try {

@@ -105,7 +105,7 @@ TEST(KeyClasses, OffloadIsRefusedByName) {
       HasSubstr("turbo_mega_moe_precision is 'mxfp8'"));
 }
 
-// AMD Primus's older key for zero-bubble pipelines selects the same schedules here.
+// AMD Primus's older key for zero-bubble pipelines selects the same schedules as the newer key.
 TEST(KeyClasses, ZeroBubbleKeysNameASchedule) {
   const auto schedule = [](const std::string& overrides) {
     const Experiment e =

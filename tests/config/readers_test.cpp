@@ -195,7 +195,7 @@ TEST(Yaml, PointsAtTheLineWithTheWrongIndentation) {
             std::string::npos);
 }
 
-// A line without a colon is found in the same way.
+// The reader also finds a line without a colon.
 TEST(Yaml, PointsAtTheLineWithoutAKey) {
   EXPECT_EQ(refusal("a: 1\nuser_name  u v\nb: 2\n"),
             "f.yaml:2:1: error: this is not valid YAML: the line is not 'key: value'\n"

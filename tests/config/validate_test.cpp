@@ -376,7 +376,7 @@ TEST(Validate, LatentAttentionRotatesAsInMegatron) {
   EXPECT_EQ(load_text(experiment_text("")).trainer->rope_scaling_factor, 8);
 }
 
-// An lr on the command line, as in a sweep, scales min_lr if it would exceed lr.
+// An lr on the command line, as in a sweep, scales min_lr if min_lr would exceed lr.
 TEST(Validate, AnLrOfTheCommandLineLowersMinLr) {
   const std::string file = experiment_text("      lr: 1.0e-3\n      min_lr: 1.0e-4\n");
   const Experiment swept = load_text(file, {"lr=5e-5"});

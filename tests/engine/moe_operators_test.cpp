@@ -96,7 +96,7 @@ TEST(MoeOperators, TheGradientOfAnotherUserIsKept) {
     EXPECT_EQ(both.gate_up[i], plain.gate_up[i] + weighted.gate_up[i]) << i;
 }
 
-// The gradient of the rows does not depend on whether the weights need one, and vice versa.
+// The gradient of the rows does not depend on whether the weights need a gradient, and vice versa.
 TEST(MoeOperators, GradientsDoNotDependOnEachOther) {
   WeightedSwiglu swiglu;
   const auto both = swiglu.of(2, true);

@@ -98,7 +98,7 @@ TEST(Stash, ReleasedBlocksAreReused) {
   EXPECT_EQ(arena.high_water(), 6 * kUnit);
 }
 
-// Owners point into the stash's table of blocks, which grows while they exist.
+// Owners stay valid while the stash's table of blocks, into which they point, grows.
 TEST(Stash, AllocatesManyBlocksAtOnce) {
   Arena arena("stash", at(0), 4096 * kUnit);
   Stash stash(arena);

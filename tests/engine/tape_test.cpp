@@ -444,7 +444,7 @@ TEST_F(TapeTest, ValuesWithOtherUsersAreNotOverwritten) {
   EXPECT_EQ(numbers(saved.tensor()), (Numbers{2, 4, 6, 8}));
 }
 
-// Inputs of a sum share its gradient's memory until another gradient is added to one of them.
+// The inputs of a sum share the memory of its gradient until another gradient is added to one of the inputs.
 TEST_F(TapeTest, EqualGradientsShareMemoryUntilOneIsAddedTo) {
   const Value a = input(), b = input();
   {

@@ -208,7 +208,7 @@ TEST(Ranks, AnyNumberResumesFromAnyOther) {
   }
 }
 
-// Meshes with other layouts of layers and experts resume each other's checkpoints in turn.
+// Each mesh resumes the checkpoint of a mesh with another layout of layers and experts.
 TEST(Ranks, AnyMeshResumesFromAnyOther) {
   const TemporaryFolder folder;
   struct Mesh {

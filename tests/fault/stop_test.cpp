@@ -44,7 +44,8 @@ TEST(Stop, SignalsSaveAndEndWithCodeZero) {
   }
 }
 
-// If standard error is closed, messages must not be written into the file that is opened first.
+// If standard error is closed, the next opened file gets its number. Messages must not be written into this
+// file.
 TEST(Stop, WithClosedStreamsMessagesAreDropped) {
   const TemporaryFolder folder;
   const Path run = test::run_folder(folder.path());

@@ -19,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       tokens.resize(static_cast<size_t>(dataset->length(i)));
       dataset->read(i, 0, tokens);
     }
-    // Sequences do not overlap, and a token has at least one byte.
+    // Sequences do not overlap, and a token has at least one byte, so there are at most `size` tokens.
     if (static_cast<size_t>(dataset->tokens()) > size) __builtin_trap();
     const GptDataset samples(dataset, {0, dataset->sequences(), 3, 20, 1234}, {}, "train");
     std::vector<int32_t> sample(4);

@@ -105,7 +105,7 @@ TEST(PlaceOptions, VariablesAreComparedLikeOptions) {
   EXPECT_THAT(variable_error("GPUS_PER_NODE", "16", two), HasSubstr("the job requests 8 GPUs per node"));
 }
 
-// A value of --env is the same in all ranks, but the launcher sets other values in each rank.
+// --env sets one value in all ranks, so it cannot set a variable that differs between ranks.
 TEST(PlaceOptions, VariablesOfARankAreRefused) {
   const auto error_with = [](const std::string& name, const std::string& value, const Words& words = {}) {
     try {

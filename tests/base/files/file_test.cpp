@@ -73,7 +73,7 @@ TEST_P(EnvTest, WritesReadsAndResizes) {
   EXPECT_EQ(read("a"), "12");
 }
 
-// Direct writes store any data, whatever its alignment, and keep the bytes around it.
+// Direct writes store data of any alignment, and keep the bytes before and after the data.
 TEST_P(EnvTest, WritesDirectly) {
   constexpr std::size_t kBlock = File::kDirectBytes, kSize = 8 * kBlock;
   std::string expected(kSize, 'a');

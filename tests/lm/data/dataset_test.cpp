@@ -144,8 +144,8 @@ TEST_F(OpenDatasets, IdsOfAnotherTokenizerAreRefused) {
   tokenize_corpus(tokenize, *make_byte_tokenizer());
   options_.data_path = {tokenized_prefix(folder_ / "d", "text").string()};
   EXPECT_NO_THROW(open());
-  // A checkpoint has the files of a tokenizer, but not its kind. Such a tokenizer has another fingerprint, and
-  // is accepted.
+  // A checkpoint has the files of a tokenizer, but not its kind. Such a tokenizer has another fingerprint,
+  // and is accepted.
   tokenizer_->save(folder_ / "saved");
   tokenizer_ = load_tokenizer("", (folder_ / "saved").string());
   EXPECT_NE(tokenizer_->fingerprint(), make_byte_tokenizer()->fingerprint());
@@ -276,7 +276,8 @@ TEST_F(OpenDatasets, ALargeValidationShareIsAWarning) {
   // The long document is in the training share.
   options_.data_path = {folder_.write("first.jsonl", last + lines)};
   EXPECT_THAT(open().notes, testing::IsEmpty());
-  // Documents in a .bin file, with the usual shares and with a share that the user chose.
+  // Documents in a .bin file give the same warning, with the usual shares and with a share that the user
+  // chose.
   std::vector<Tokens> sequences(199, Tokens(20, 1));
   sequences.push_back(Tokens(4000, 2));
   use(sequences);
@@ -578,7 +579,7 @@ TEST_F(OpenDatasets, TheFingerprintDependsOnlyOnContent) {
   std::filesystem::rename(folder_ / "d.idx", folder_ / "moved.idx");
   options_.data_path = {(folder_ / "moved").string()};
   EXPECT_EQ(open().train_fingerprint, first);
-  // Other tokens, other document boundaries, and more tokens.
+  // Other tokens, other document boundaries, or more tokens change the fingerprint.
   for (const auto& other : {std::vector{Tokens(70, 1), Tokens(40, 2), Tokens(90, 4)},
                             {Tokens(71, 1), Tokens(39, 2), Tokens(90, 3)},
                             {Tokens(70, 1), Tokens(40, 2), Tokens(90, 3), Tokens(1, 3)}}) {
@@ -697,8 +698,8 @@ TEST_F(OpenDatasets, EmptySplit) {
   EXPECT_THAT(error(), HasSubstr("the smallest share is 20 of 100, one sequence (split: 80,20,0)"));
 }
 
-// If a share in `split` rounds to no sequence of a text, the share gets the sequences of one sample. The
-// usual shares, without `split`, give the same.
+// If a share in `split` rounds to no sequence of a text, the share gets the sequences of one sample. Without
+// `split`, the usual shares give the same result.
 TEST_F(OpenDatasets, ASmallShareOfTextIsOneSample) {
   std::string text;
   for (int i = 0; i < 40; ++i) text += fmt::format("{{\"text\": \"document {:02} of a few words\"}}\n", i);

@@ -152,7 +152,7 @@ TEST_F(BrokenIndex, AnyTruncationIsAnError) {
   }
 }
 
-// An index that names one large sequence many times would need terabytes to merge, split or order.
+// An index that names one large sequence many times is refused: merging or splitting would need terabytes.
 TEST_F(BrokenIndex, OverlappingSequences) {
   const auto all = static_cast<int32_t>(data_.size() / 2);
   for (size_t i = 0; i < 61; ++i) {

@@ -62,7 +62,7 @@ TEST_F(Inputs, LongWindowsOfZstdAreRead) {
   std::string packed(1 << 10, '\0');
   ZSTD_outBuffer out{packed.data(), packed.size(), 0};
   ZSTD_inBuffer in{kLine.data(), kLine.size(), 0};
-  // Written in two steps, so that the file lacks its content size and the window size matters.
+  // The data is written in two steps, so that the file lacks its content size and the window size matters.
   ASSERT_FALSE(ZSTD_isError(ZSTD_compressStream2(context.get(), &out, &in, ZSTD_e_continue)));
   ASSERT_EQ(ZSTD_compressStream2(context.get(), &out, &in, ZSTD_e_end), 0u);
   packed.resize(out.pos);

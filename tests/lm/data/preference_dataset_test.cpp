@@ -136,7 +136,7 @@ TEST(PreferenceRecord, RefusesWhatIsNoPair) {
               HasSubstr("images"));
 }
 
-// A value that breaks the text around it must not change the record.
+// Quotes and brackets inside a text must not change the record.
 TEST(PreferenceRecord, TextsStayTexts) {
   const Preference record = record_of(
       R"({"prompt": "q\"}], \"x\": [{\"a\": \"", "chosen": "a\\", "rejected": "\u0022]}", "system": "s\""})");

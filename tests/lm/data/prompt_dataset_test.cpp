@@ -56,7 +56,7 @@ TEST(PromptRecord, ReadsTextsAndMessages) {
   EXPECT_THAT(prompt_turns(R"({"question": "q", "prompt": null})"), ElementsAre("user:q"));
   EXPECT_THAT(prompt_turns(R"({"instruction": "q", "input": "c", "history": [["a", "b"]]})"),
               ElementsAre("user:a", "assistant:b", "user:q|c"));
-  // A value that breaks the text around it must not change the record.
+  // Quotes inside a text must not change the record.
   EXPECT_THAT(prompt_turns(R"({"prompt": "q\", \"answer\": \"", "system": "s\""})"),
               ElementsAre("system:s\"", R"(user:q", "answer": ")"));
 }

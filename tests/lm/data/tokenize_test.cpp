@@ -515,7 +515,7 @@ class Interrupted : public Tokenize, public testing::WithParamInterface<Interrup
   std::string expected_;
 };
 
-// After a process is killed, the next call uses everything that it had saved.
+// After a process is killed, the next call uses everything that the process had saved.
 TEST_P(Interrupted, WorkIsContinuedAfterAKill) {
   const pid_t child = ::fork();
   if (child == 0) {

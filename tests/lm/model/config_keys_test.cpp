@@ -316,7 +316,7 @@ TEST(ConfigKeys, ListsOfLayersThatAreTooLongAreRefused) {
     }
   }
   EXPECT_GT(lists, 8U);
-  // Released files of DeepSeek-V4 list the layers of multi-token prediction after the others.
+  // Released files of DeepSeek-V4 list the layers of multi-token prediction after the other layers.
   json ratios = golden("deepseek_v4");
   ratios.erase("layer_types");
   ratios["num_nextn_predict_layers"] = 1;
@@ -381,7 +381,7 @@ TEST(ConfigKeys, TheTextPartOfQwen3VlIsQwen3) {
   EXPECT_EQ(read(root).family, "qwen3");
 }
 
-// A config.json of the whole model: text tokens have one position each, so mrope has no effect.
+// This config.json describes the whole model. Text tokens have one position each, so mrope has no effect.
 TEST(ConfigKeys, TheTextPartOfQwen3VlsMixturesIsQwen3Moe) {
   const json root = golden("qwen3_vl_moe");
   const ModelConfig c = read(root);

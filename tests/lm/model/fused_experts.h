@@ -17,7 +17,7 @@
 namespace primus::test {
 
 // Writes the golden's weights in that layout into the folder `to`. `experts`: if not 0, the number of experts
-// in config.json, instead of that of the tensors.
+// in config.json, instead of the number in the tensors.
 inline void write_published_qwen3_5(const Path& golden, const Path& to, std::int64_t experts = 0) {
   const SafetensorsFolder weights = SafetensorsFolder::open(golden);
   auto text = nlohmann::json::parse(read_file(golden / "config.json"));

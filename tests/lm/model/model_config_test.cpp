@@ -411,7 +411,7 @@ TEST(ModelConfig, RefusesImpossibleRouting) {
     root["n_group"] = root["topk_group"] = 128;
     EXPECT_EQ(refusal(root), "'n_group' must be an integer from 1 to 64, not 128") << family;
   }
-  // An external family may lack checks of its keys.
+  // Limits also apply to a family that a user adds without checks of its keys.
   Family careless = builtin_families().find("llama");
   careless.model_type = "careless";
   careless.read = [](const json&, ModelConfig& c) {
@@ -474,7 +474,7 @@ TEST(ModelConfig, Gemma3AcceptsTheFormsThatTransformersAccepts) {
   EXPECT_EQ(c.rope_scaling.factor, 8);
 }
 
-// Reads the spellings of transformers 4 and 5. In transformers 5, rope_scaling overrides the keys that it
+// Reads the RoPE keys of transformers 4 and 5. In transformers 5, rope_scaling overrides the keys that it
 // replaces.
 TEST(ModelConfig, Gemma3RotatesByKindOfLayer) {
   json root = golden("gemma3");

@@ -178,7 +178,7 @@ TEST(ModelSettings, DeepseekWithOrdinaryAttention) {
   EXPECT_EQ(u.moe.router.scoring, turbo::RouterRule::Scoring::kSigmoid);
   EXPECT_TRUE(u.moe.choice_bias);
   EXPECT_FALSE(u.attention.qk_norm);
-  // A model that lacks the key is still refused.
+  // A deepseek_v3 without multi_latent_attention is still refused.
   EXPECT_EQ(refusal("      model_type: deepseek_v3\n      num_experts: 8\n"),
             "exp.yaml:14: model_type deepseek_v3 has multi_latent_attention: true");
 }

@@ -89,7 +89,7 @@ TEST_F(Reports, TheReasonOfARunsEndIsShown) {
   EXPECT_EQ(full.state, RunState::kCrashed);
   EXPECT_EQ(full.reason, "disk full");
   EXPECT_EQ(full.failure, "no room");
-  // Killed while the last checkpoint was written, and right after it.
+  // One run is killed while it writes its last checkpoint, and another run right after its last checkpoint.
   const RunStatus killed = ended("killed", 4, {.state = State::kRunning});
   EXPECT_EQ(killed.state, RunState::kCrashed);
   EXPECT_EQ(killed.reason, "killed");

@@ -74,7 +74,8 @@ TEST_F(CodeReward, TheSandboxLimitsTheCode) {
       "import resource; resource.setrlimit(resource.RLIMIT_AS, (-1, -1)); ok = True",
   };
   ::setenv("PRIMUS_TEST_SECRET", "x", 1);
-  // A server on this machine is always reachable without the sandbox.
+  // A server on this machine is always reachable without the sandbox, so only the sandbox can prevent a
+  // connection.
   const comm::Socket server = comm::listen_on("127.0.0.1", 0);
   EXPECT_EQ(score("import socket\nsocket.create_connection(('127.0.0.1', " +
                       std::to_string(comm::port_of(server)) + "), 2); ok = True",

@@ -96,8 +96,8 @@ TEST_P(DataParallelTraining, EqualsOneDeviceOnThreeAndEightRanks) {
 }
 
 // With shard groups of three ranks, ranks 0 to 2 and ranks 3 to 5 are summed separately. A sum over all six
-// ranks has another order. In any order, a sum of n fp32 numbers is within n u of the exact sum. The
-// tolerance is the one for a single device.
+// ranks has another order. In any order, a sum of n fp32 numbers is within n u of the exact sum (u: unit
+// roundoff). The tolerance is the one for a single device.
 TEST(HybridShards, ThreeRanksSumInAnotherOrder) {
   SessionSettings settings = tiny_settings(DType::kF32, tiny_mixture());
   const Outcome one = train_on(settings, 1, {.microbatches = 6});

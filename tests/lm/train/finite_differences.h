@@ -19,9 +19,9 @@ inline std::vector<float> values_of(engine::Rank& rank, const Tensor& tensor) {
   return values;
 }
 
-// Checks that the loss changes at a rate of the gradient's length if a parameter moves along its gradient.
-// `loss` runs the forward and backward pass of a step. It returns the fp32 value whose gradients the step
-// computes.
+// Checks that the loss changes at a rate equal to the gradient's length if a parameter moves along its
+// gradient. `loss` runs the forward and backward pass of a step. It returns the fp32 value whose gradients
+// the step computes.
 inline void expect_finite_differences(TrainingSession& session, const std::function<double()>& loss) {
   engine::Rank& rank = session.rank();
   loss();

@@ -106,7 +106,7 @@ TEST(MlperfRun, HasEveryKeyOfTheRules) {
   }
   EXPECT_EQ(d.entries.at("target_accuracy"), MlperfValue(3.34));
   EXPECT_THAT(d.notes, IsEmpty());
-  // The rules compare the decay with the warm-up, so the warm-up must come first.
+  // The rules compare the decay with the warm-up, so the log must contain the warm-up first.
   const auto place = [&](std::string_view key) {
     return std::ranges::find(d.options.entries, key, [](const auto& entry) { return entry.first; });
   };

@@ -83,8 +83,8 @@ double squares_of_update(const std::vector<float>& before, const std::vector<flo
 
 // An orthogonalised matrix has singular values of about 1. A matrix with more rows than columns is scaled by
 // sqrt(rows / columns). So the sum of squares of the update is about the number of rows. The matrix of 48 x
-// 80 gives 48. A tensor rank's part of 48 x 40 also gives 48. Half of the whole matrix's update would give
-// 24.
+// 80 gives 48. A tensor rank's part of 48 x 40 also gives 48. If the part were updated as half of the whole
+// matrix, it would give 24.
 TEST(MuonOnMeshes, TreatsATensorRanksPartAsAMatrix) {
   ModelConfig model = tiny_llama();
   model.kv_heads = 4;

@@ -109,7 +109,7 @@ TEST(Graphs, ChangeNoBitUnderAnyStepSetting) {
   }
 }
 
-// Evaluation and generation allocate from the arenas that a graph's addresses point into.
+// Evaluation and generation use the arenas whose addresses graphs contain. Replayed steps must not change.
 TEST(GraphsBesideOtherWork, EvaluationsAndTextsChangeNothing) {
   SessionSettings s = tiny_settings(DType::kBF16, tiny_deepseek());
   s.sample_capacity = 24;
@@ -362,7 +362,8 @@ TEST(GraphsElsewhere, AFailedRecordingReportsTheNextStep) {
   }
 }
 
-// In GPipe, all microbatches are in flight together, so none starts with an empty stash.
+// Steps of GPipe are not recorded: all microbatches are in flight together, so the stash is not empty between
+// two microbatches.
 TEST(GraphsElsewhere, ASchedulesMicrobatchesMustEndOneByOne) {
   SessionSettings settings = tiny_settings();
   const auto counts = std::make_shared<Counts>();

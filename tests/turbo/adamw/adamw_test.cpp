@@ -143,8 +143,8 @@ TEST_P(AdamWTest, StochasticRoundingDependsOnlyOnStreamStepAndElement) {
   EXPECT_NE(one, run(bench, 1, far, 2));
 }
 
-// A bf16 second moment that changes by 0.1 % per step converges. With rounding to nearest, it would not
-// converge.
+// With stochastic rounding, a bf16 second moment that changes by 0.1 % per step converges. With rounding to
+// nearest, it would not converge.
 TEST_P(AdamWTest, SlowSecondMomentsInBf16KeepChanging) {
   OperatorBench bench(GetParam());
   constexpr std::int64_t kCount = 4096;

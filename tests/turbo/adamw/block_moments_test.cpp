@@ -361,8 +361,8 @@ TEST_P(BlockMomentsTest, UpdatesAreBounded) {
   EXPECT_GT(below_a_unit, 1000) << "too few second moments lie below one unit of their block";
 }
 
-// A second moment that changes by 0.1 % per step converges. With rounding to nearest, the moment would stop
-// at about a hundredth of its limit.
+// With stochastic rounding, a second moment that changes by 0.1 % per step converges. With rounding to
+// nearest, the moment would stop at about a hundredth of its limit.
 TEST_P(BlockMomentsTest, SlowSecondMomentsKeepChanging) {
   constexpr std::int64_t kCount = 32 * kMomentBlock;
   const Moment m = first(kCount), v = second(kCount);

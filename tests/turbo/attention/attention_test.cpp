@@ -136,7 +136,7 @@ class Problem {
                     tolerance);
     expect_gradient(backward.d_v, reference.d_v, s_.seq_k, s_.capacity_k, s_.kv_heads * s_.value_dim,
                     tolerance);
-    // A sink gradient is a sum over all tokens, with terms of both signs.
+    // A sink gradient is a sum over all tokens, with terms of both signs, so its tolerance is doubled.
     if (sinks.sinks.absent()) return;
     EXPECT_LE(normalised_error(bench_.download(sinks.d_sinks), reference.d_sinks), 2 * tolerance);
   }
@@ -384,8 +384,8 @@ TEST(Attention, PackedDocumentsMatchReference) {
   }
 }
 
-// Few documents, so that the vendor's library can compute the calls. Tests calls with and without grouped
-// heads.
+// There are few documents, so that the vendor's library can compute the calls. Tests calls with and without
+// grouped heads.
 TEST(Attention, FewDocumentsMatchReference) {
   expect_all_match({shape(2, 180, 2, 2, 64, 64), shape(2, 180, 2, 1, 64, 64), shape(1, 200, 2, 1, 128, 128)},
                    [](Expected& expected, DType) {

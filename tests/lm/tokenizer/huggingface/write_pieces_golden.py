@@ -66,7 +66,7 @@ SPLITS = [
 ]
 
 NORMALIZERS = ["NFC", "NFD", "NFKC", "NFKD", "Lowercase"]
-# Marks, letters and compositions. Some belong to Unicode versions after the one of the library's normalizers.
+# Marks, letters and compositions. Some belong to newer Unicode versions than that of the library's normalizers.
 NORMALIZED = [chr(c) for c in (0x7FD, 0x897, 0x8D3, 0xC3C, 0x1133B, 0x1611E, 0x16121, 0x105D2, 0x105C9, 0x1ABF, 0x11938)]
 NORMALIZED += [chr(c) for c in (0x32FF, 0x1E030, 0x1CCD6, 0x301, 0x307, 0x323, 0x334, 0x345, 0x41, 0x73, 0x1E4EE, 0xAC00)]
 NORMALIZED += [chr(c) for c in (0x1161, 0x11A8, 0xFDFA, 0x3A3, 0x130, 0xA7CB, 0xA7DC, 0x1C89, 0x10D50, 0x16EA0, 0x1EDD)]

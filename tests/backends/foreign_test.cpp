@@ -250,7 +250,7 @@ TEST(Tables, NameExistingSettings) {
   }
 }
 
-// A resolved experiment loads back, without the token.
+// A resolved experiment loads back, without the access token of Hugging Face.
 TEST(Foreign, TheResolvedExperimentLoadsBack) {
   const config::Experiment e = load(kMax, "steps: 50\nhf_access_token: secret");
   const std::string text = config::to_yaml(e);

@@ -41,7 +41,7 @@ TEST(Megatron, AnExperimentBecomesItsArguments) {
   EXPECT_EQ(after(job, "--norm-epsilon"), "");  // Megatron-LM's default is kept
   EXPECT_EQ(after(job, "--tokenizer-type"), "NullTokenizer");
   EXPECT_EQ(after(job, "--train-iters"), "20");
-  // The model family sets what the experiment leaves out.
+  // The model family sets these arguments, because the experiment does not set their keys.
   for (const char* flag :
        {"--swiglu", "--disable-bias-linear", "--untie-embeddings-and-output-weights", "--bf16",
         "--use-rope-scaling", "--sequence-parallel", "--mock-data", "--group-query-attention"}) {

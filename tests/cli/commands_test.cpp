@@ -806,7 +806,7 @@ TEST_F(QuickstartTest, OptionsWithoutEffectAreRefused) {
   const ProgramResult again = quickstart({"--steps", "4"});
   EXPECT_EQ(again.exit_code, 2);
   EXPECT_THAT(again.err, AllOf(HasSubstr("began with another --steps"), HasSubstr("add --again")));
-  // The first command again continues the run. Another text is refused.
+  // Repeating the first command continues the run. Another text is refused.
   const ProgramResult repeated = quickstart({"--text", "my text.txt", "--steps", "3"});
   EXPECT_EQ(repeated.exit_code, 0) << repeated.err;
   const ProgramResult timed = quickstart({"--text", "my text.txt", "--seconds", "60"});

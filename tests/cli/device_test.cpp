@@ -194,7 +194,7 @@ TEST(Devices, ABadStepIsReportedAsOnTheCpu) {
   EXPECT_THAT(on_cpu.second, HasSubstr("iteration " + std::to_string(on_cpu.first + 1)));
 }
 
-// A dry run needs a device's plug-in, and not the device.
+// A dry run needs a device's plug-in, but not the device.
 TEST(Devices, ADryRunNeedsNoDevice) {
   const TemporaryFolder folder;
   const ProgramResult plan =

@@ -164,7 +164,8 @@ TEST(Documents, CommandsAreAccepted) {
   EXPECT_GT(checked, 50U);
 }
 
-// README's paths run with fewer steps and a smaller vocabulary than printed.
+// README's commands for text and for conversations run with fewer steps and a smaller vocabulary than
+// printed.
 TEST(Documents, ReadmesPathsForTextAndConversationsRun) {
   Workplace workplace;
   std::ofstream text(workplace.path() / "corpus.txt");

@@ -175,7 +175,8 @@ TEST_F(FirstHour, RanksThatAreStartedHereWarnOnce) {
 }
 
 TEST_F(FirstHour, EpochsTokensAndMinutesBecomeSteps) {
-  // One percent of 1000 paragraphs of about 70 bytes is held out. A sample has 64 tokens, a step 4 samples.
+  // One percent of 1000 paragraphs of about 70 bytes is held out. A sample has 64 tokens, and a step has 4
+  // samples.
   const ProgramResult epoch =
       trained(on_text({"--epochs", "0.25", "exp_name=epochs", "eval_iters=1", "save_interval=20"}));
   ASSERT_EQ(epoch.exit_code, 0) << epoch.err;

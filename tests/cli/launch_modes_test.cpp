@@ -64,7 +64,7 @@ TEST_F(Launch, ContainersSeeTheUsersSettings) {
                              HasSubstr(" --config " + file + " --config " + project + " --config " + more +
                                        " --config " + last + " direct"),
                              HasSubstr("BAZ=3"), Not(HasSubstr("BAR=2")), HasSubstr("last.log")));
-  // A file given to the launcher inside is mounted, too.
+  // A file that is given to the launcher inside the container is mounted, too.
   const ProgramResult within = run({"--dry-run", "container", "--runtime", "docker", "--image", "a/b:1", "--",
                                     "direct", "--config", more, "--", "version"});
   ASSERT_EQ(within.exit_code, 0) << within.err;

@@ -48,7 +48,7 @@ TEST_F(LaunchValues, AGroupNeedsItsSubcommand) {
     }
   }
   EXPECT_EQ(started(), "");
-  // A request for help is answered.
+  // If help is requested, it is printed.
   EXPECT_THAT(planned({"direct", "--", "train", "--help"}).out, HasSubstr("pretrain"));
   EXPECT_THAT(planned({"train"}).out, HasSubstr("pretrain"));
 }

@@ -1,4 +1,4 @@
-// Tests that Primus reports an error, and does not crash, if a shell limit is too low for it.
+// Tests that Primus reports an error, and does not crash, if a shell limit is too low.
 #include <gmock/gmock.h>
 #include <sys/mount.h>
 #include <sys/stat.h>

@@ -583,7 +583,7 @@ TEST_F(Preflight, NodeSmokeRemovesOnlyItsOwnReports) {
   EXPECT_EQ(read_file(file("keep/a.json")), "x");
   EXPECT_EQ(read_file(file("keep/old.json")), old.dump());
 
-  // Another file has the report's name.
+  // A file that is no report has the report's name.
   write_file(own, "precious");
   const ProgramResult taken = run_program(words);
   EXPECT_EQ(taken.exit_code, 2);
@@ -695,7 +695,8 @@ TEST_F(NodeSmokeOfAStep, NodesHaveSlurmsNames) {
   EXPECT_FALSE(std::filesystem::exists(file("out/smoke/gpu-03.json")));
 }
 
-// The number of Slurm tasks per node is not an expected number of GPUs. An explicit GPUS_PER_NODE is.
+// The number of Slurm tasks per node does not state how many GPUs are expected. An explicit GPUS_PER_NODE
+// does.
 TEST_F(NodeSmokeOfAStep, TasksUnderALauncherAreNotCountedAsGpus) {
   for (const bool said : {false, true}) {
     const auto gpus_missing = [&](int node) {

@@ -331,7 +331,7 @@ TEST_F(OwnText, ANewStartMovesAllEarlierFiles) {
   const auto moved = Env::posix().list(run() / "checkpoints/previous-1");
   EXPECT_THAT(moved, ElementsAre("iter_0000001", "iter_0000002", "iter_0000003", "latest"));
   EXPECT_EQ(read_file(run() / "metrics.previous.jsonl"), metrics);
-  // If the new checkpoints are damaged, the older run's are not used instead.
+  // If the new checkpoints are damaged, the older run's checkpoints are not used instead.
   EXPECT_THAT(Env::posix().list(run() / "checkpoints"), ElementsAre("iter_0000002", "latest", "previous-1"));
   std::filesystem::resize_file(run() / "checkpoints/iter_0000002/model.safetensors", 100);
   const ProgramResult damaged = train({"train_iters=5"});

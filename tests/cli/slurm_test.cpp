@@ -565,8 +565,8 @@ TEST_F(Slurm, ANodeThatReturnsSoonEndsSrun) {
   EXPECT_NE(ended.get().exit_code, 0);
 }
 
-// The launcher's table of options agrees with Slurm: accepted and refused values, and which tool has an
-// option.
+// The launcher's table of options agrees with Slurm about accepted and refused values, and about which tool
+// has an option.
 TEST_F(Slurm, OptionsEqualSlurmsHelp) {
   const auto says = [&](const std::string& tool, const std::string& word) {
     std::vector<std::string> command{tool, "--test-only", word};

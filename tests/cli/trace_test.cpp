@@ -71,7 +71,7 @@ TEST(Trace, ContainsTheChosenStepsAndChangesNothing) {
   EXPECT_EQ(trace.at("primus").at("last_step"), 4);
   EXPECT_TRUE(trace.at("primus").at("complete"));
   const auto spans = spans_of(trace);
-  // Two steps of four microbatches each.
+  // There are two steps of four microbatches each.
   std::multiset<std::string> work;
   for (int step = 0; step < 2; ++step) {
     for (int m = 0; m < 4; ++m) {

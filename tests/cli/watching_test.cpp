@@ -133,7 +133,7 @@ TEST_F(Watching, MinutesEndByTheClock) {
   const double middle = steps[steps.size() / 2].at("learning_rate");
   EXPECT_GT(middle, 6e-4);
   EXPECT_LT(middle, 2.7e-3);
-  // The last record has the number of steps as train_iters.
+  // In the last record, train_iters is the number of steps.
   EXPECT_NEAR(steps.back().at("learning_rate").get<double>(), 3e-4, 3e-4);
   EXPECT_EQ(steps.back().at("train_iters"), steps.size());
   EXPECT_EQ(status("whole").at("state"), "finished");

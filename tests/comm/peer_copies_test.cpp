@@ -33,7 +33,7 @@ using ::testing::HasSubstr;
 // ---- The functions of a plug-in, on guard devices: all translate addresses by one offset -----------------
 
 constexpr std::uintptr_t kPage = 4096;
-constexpr std::ptrdiff_t kOpened = kPage;  // handles are not addresses
+constexpr std::ptrdiff_t kOpened = kPage;  // handles differ from addresses by this offset
 
 std::atomic<int> opened{0}, mapped{0};
 std::atomic<bool> refuses_to_open{false};  // on the rank "0000:01"

@@ -547,7 +547,7 @@ TEST(Experiment, AliasesAreTheSameKey) {
   }
 }
 
-// As in Megatron-LM, ordinary and latent attention have separate factors.
+// As in Megatron-LM, ordinary and latent attention have separate factors of RoPE scaling.
 TEST(Experiment, TheTwoRopeFactorsAreTwoKeys) {
   const std::string both = "      rope_scaling_factor: 8\n      rotary_scaling_factor: 40\n";
   const Experiment latent = load_text(experiment_text(both + "      multi_latent_attention: true\n"));

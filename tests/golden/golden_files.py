@@ -47,7 +47,7 @@ def ten_steps(logits_of, trained: dict, ids: torch.Tensor) -> tuple:
     trajectory, gradients = [], {}
     for step in range(10):
         optimizer.zero_grad()
-        # The model's own loss would be in fp32.
+        # The loss is computed here, because the model's own loss would be in fp32.
         loss = torch.nn.functional.cross_entropy(logits_of(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
         loss.backward()
         if step == 0:

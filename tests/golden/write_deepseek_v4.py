@@ -65,7 +65,7 @@ def main() -> None:
                 buffer.copy_(torch.stack([torch.randperm(CONFIG.n_routed_experts)[:buffer.shape[1]] for _ in buffer]))
     model.save_pretrained(folder)
     saved = set(load_file(folder / "model.safetensors"))
-    # Explicit fp32 in the code becomes float64.
+    # Casts to fp32 in the model's code become casts to float64.
     torch.Tensor.float = torch.Tensor.double
     functional_softmax = torch.Tensor.softmax
     torch.Tensor.softmax = lambda self, dim, dtype=None: functional_softmax(self, dim)

@@ -61,7 +61,7 @@ TEST(BFloat16, RoundsToNearestEven) {
   EXPECT_EQ(through(std::numeric_limits<float>::max()), std::numeric_limits<float>::infinity());
   EXPECT_EQ(through(-std::numeric_limits<float>::infinity()), -std::numeric_limits<float>::infinity());
   EXPECT_TRUE(std::isnan(through(std::numeric_limits<float>::quiet_NaN())));
-  // A NaN whose payload is only in the lower half.
+  // Tests a NaN whose payload is only in the lower half.
   EXPECT_TRUE(std::isnan(through(std::bit_cast<float>(0x7f800001U))));
   EXPECT_TRUE(std::signbit(through(-0.0F)));
 }

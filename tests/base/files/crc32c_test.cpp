@@ -48,12 +48,12 @@ TEST(Crc32c, ZerosAreSkipped) {
       EXPECT_EQ(crc32c_zeros(crc, count), crc32c(crc, std::span(zeros).first(count))) << count;
     }
   }
-  // 2^40 + 3 zeros are twice 2^39 zeros, and 3 more.
+  // 2^40 + 3 zeros are 2^39 zeros, again 2^39 zeros, and 3 zeros.
   constexpr std::uint64_t kHalf = 1ULL << 39;
   EXPECT_EQ(crc32c_zeros(5, 2 * kHalf + 3), crc32c_zeros(crc32c_zeros(crc32c_zeros(5, kHalf), 3), kHalf));
 }
 
-// Three writers with interleaved parts.
+// Three writers write interleaved parts of the data.
 TEST(Crc32c, PartsMerge) {
   std::vector<std::byte> whole(1001), parts[3];
   for (auto& part : parts) part.resize(whole.size());

@@ -213,7 +213,7 @@ def train(name: str, tokens: torch.Tensor, weights_file: pathlib.Path) -> list[f
             forward_step_func=forward_step, data_iterator=batches(step), model=model, num_microbatches=microbatches,
             seq_length=BATCH["seq_length"], micro_batch_size=BATCH["micro_batch_size"], forward_only=False)
         assert optimizer.step()[0]
-        # Tensor ranks report equal numbers, and only the last stage reports.
+        # Only the last stage has reports, and tensor ranks have equal reports, so the quotient of the sums is the mean.
         sums = torch.tensor([[r["sum"], r["count"]] for r in reports], dtype=torch.float64).reshape(-1, 2).sum(0)
         torch.distributed.all_reduce(sums)
         losses.append(float(sums[0] / sums[1]))

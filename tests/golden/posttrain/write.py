@@ -144,7 +144,7 @@ def loss_of(kind, settings, model, reference, batches):
         at = stand_in(trainer, model=model, ref_model=reference, **given)
         batch = batches["pref_batch" if kind == "dpo" else "kto_batch"]
         loss = trainer._compute_loss(at, model, dict(batch), False)
-        # Not compared: entropy and mean logits are not metrics of the loss.
+        # Entropy and mean logits are not compared, because they are not metrics of the loss.
         metrics = {k: v[0] for k, v in at._metrics["train"].items() if k.startswith(("rewards/", "logps/")) or k == "kl"}
         return loss, metrics
     trainer = ORPOTrainer if kind == "orpo" else CPOTrainer

@@ -138,8 +138,8 @@ TEST_F(ChatTemplates, TheModelsOwnFormatIsUsed) {
               HasSubstr("unknown conversation format 'llama'"));
 }
 
-// The template's default system text precedes conversations without a system message. The default text is
-// saved.
+// The template's default system text precedes conversations without a system message, and is part of the
+// saved template.
 TEST_F(ChatTemplates, TheDefaultSystemTextComesFirst) {
   const auto tokenizer = with_template("{{ '<|im_start|>system\\nBe kind.<|im_end|>\\n' }}");
   const ConversationWriter writer(choose_style("chatml", *tokenizer).style, *tokenizer);

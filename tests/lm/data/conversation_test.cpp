@@ -90,7 +90,7 @@ TEST(ConversationRecord, ReadsEverySchema) {
   EXPECT_THAT(conversation_of(R"({"input_ids": [5, 6], "labels": [5, 6], "loss_mask": [0, 1]})").learned,
               ElementsAre(0, 1));
   EXPECT_THAT(turns(R"({"prompt": "Add", "completion": "3"})"), ElementsAre("user: Add", "assistant: 3"));
-  // Earlier turns, in LLaMA-Factory's form.
+  // `history` has earlier turns, in LLaMA-Factory's form.
   EXPECT_THAT(turns(R"({"instruction": "c", "output": "d", "history": [["a", "b"]], "system": "S"})"),
               ElementsAre("system: S", "user: a", "assistant: b", "user: c", "assistant: d"));
   EXPECT_THAT(turns(R"({"instruction": "c", "output": "d", "history": []})"),

@@ -38,7 +38,7 @@ int32_t sample_at(const Dataset& data, int64_t draw) {
   return tokens[0];
 }
 
-// Equals the output of torch 1.13 and 2.x for torch.randperm(n,
+// The expected values are the output of torch 1.13 and 2.x for torch.randperm(n,
 // generator=torch.Generator().manual_seed(seed)).
 TEST(TorchPermutation, EqualsTorch) {
   EXPECT_EQ(torch_permutation(10, 0), (std::vector<uint32_t>{4, 1, 7, 5, 3, 9, 0, 8, 6, 2}));

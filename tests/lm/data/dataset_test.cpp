@@ -586,7 +586,7 @@ TEST_F(OpenDatasets, TheFingerprintDependsOnlyOnContent) {
     use(other);
     EXPECT_NE(open().train_fingerprint, first);
   }
-  // Changed text under an old name.
+  // Changed text under an old name changes the fingerprint, too.
   options_.data_path = {folder_.write("t.txt", some_text(50))};
   const uint64_t text = open().train_fingerprint;
   EXPECT_EQ(open().train_fingerprint, text);

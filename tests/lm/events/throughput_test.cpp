@@ -66,7 +66,7 @@ TEST(ThroughputMeter, AveragesSkipAndRestart) {
   EXPECT_DOUBLE_EQ(t[2].average->seconds_per_iteration, 1.0);
   EXPECT_DOUBLE_EQ(t[3].average->seconds_per_iteration, 1.5);
   EXPECT_DOUBLE_EQ(t[4].average->seconds_per_iteration, 2.0);
-  // The harmonic mean of 12, 6 and 4 tokens/s.
+  // 6 tokens/s is the harmonic mean of 12, 6 and 4 tokens/s.
   EXPECT_DOUBLE_EQ(t[4].average->tokens_per_second, 6.0);
   EXPECT_DOUBLE_EQ(t[5].average->seconds_per_iteration, 4.0);
 }

@@ -465,7 +465,7 @@ TEST(Exchange, NeverWritesOverAnything) {
   expect_same_tensors(folder.path() / "empty", golden("llama"));
 }
 
-// Accepts targets as a shell completes them, and a link to an empty folder elsewhere.
+// A target may be named as a shell completes it, and may be a link to an empty folder elsewhere.
 TEST(Exchange, TargetNamesAreUsedLiterally) {
   const TemporaryFolder folder;
   std::filesystem::create_directory(folder.path() / "empty");

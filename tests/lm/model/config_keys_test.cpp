@@ -101,8 +101,8 @@ TEST(ConfigKeys, EveryKeyOfTransformersIsReadRefusedOrWithoutEffect) {
   EXPECT_GT(keys, 150U);
 }
 
-// transformers 5.23 fails with fewer key than query heads. It rotates head_dim columns in V3; V2's class
-// overwrites head_dim.
+// transformers 5.23 fails with fewer key heads than query heads. In V3 it rotates head_dim columns, while
+// V2's class overwrites head_dim.
 TEST(ConfigKeys, HeadsOfLatentAttention) {
   for (const std::string family : {"deepseek_v2", "deepseek_v3"}) {
     const json root = golden(family);
@@ -202,7 +202,7 @@ TEST(ConfigKeys, IdsOutsideTheVocabularyAreNoted) {
   EXPECT_EQ(notes_of(root).size(), 1U);
 }
 
-// rope_parameters may be elsewhere or missing, as in transformers 5.23.
+// Parameters of RoPE may be outside of rope_parameters, or missing, as in transformers 5.23.
 TEST(ConfigKeys, RopeParametersMayBeElsewhereOrAbsent) {
   json root = golden("llama");
   root.erase("rope_parameters");

@@ -148,7 +148,7 @@ TEST(ModelConfig, IfTwoRotationsDifferRopeScalingIsUsedAndNoted) {
             (std::vector<std::string>{"config.json: rope_type of rope_parameters is ignored: "
                                       "rope_scaling in the same file differs and takes precedence"}));
   EXPECT_EQ(read.rope_scaling.kind, RopeScaling::Kind::kLinear);
-  // transformers refuses it, too.
+  // transformers refuses this rope_scaling, too.
   root["rope_scaling"] = {{"rope_type", "llama3"}, {"factor", 4.0}, {"low_freq_factor", 1.0}};
   EXPECT_THROW(notes(), Error);
   root["rope_scaling"] = json::object();

@@ -167,7 +167,7 @@ TEST(SettingOverrides, OfAbsentModulesGiveAWarning) {
             Warnings{});
 }
 
-// Without trainable weights, a step has no loss to minimise.
+// Without trainable weights, a step would change nothing.
 TEST(SettingOverrides, AdaptersWithoutAModuleAreRefused) {
   std::string layers = "lfm_layer_types=[conv";
   for (int layer = 1; layer < 16; ++layer) layers += ", conv";

@@ -48,8 +48,8 @@ TEST_P(Flops, MatrixProductsAreWhatTheStepMultiplies) {
   }
   double products = training_flops(c, 6, kLength) - 6 * 6 * static_cast<double>(c.heads * width) * keys;
   const double h = static_cast<double>(c.hidden);
-  // By convention, training_flops omits routers and recomputation. Latents are projected again in the
-  // backward pass.
+  // By convention, training_flops omits routers and recomputation (latents are projected again in the
+  // backward pass), so these products are added.
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
     if (c.routed(layer)) {
       products += tokens * 6 * h * static_cast<double>(c.moe.experts + (c.moe.shared_gate ? 1 : 0));

@@ -544,7 +544,7 @@ TEST_P(MeshTraining, EqualsOneDevice) {
   expect_equal(overlapped, one, c);
   EXPECT_EQ(overlapped.tensor_traffic, many.tensor_traffic);
   EXPECT_GT(overlapped.tensor_exchanges, many.tensor_exchanges);
-  // With copy engines, rows arrive rank by rank.
+  // With copy engines, rows arrive rank by rank, so there are more exchanges.
   other.copy_engines = true;
   const MeshOutcome copied = train_on(c.model(), other);
   expect_equal(copied, one, c);

@@ -179,7 +179,7 @@ Trained train(SessionSettings settings, int ranks, const engine::MeshShape& shap
 TEST(Objective, APreferenceLossNeedsNothingElse) {
   const Trained trained = train(preferences(false), 1, {});
   ASSERT_EQ(trained.losses.size(), 3U);
-  // At the start, the policy equals the reference.
+  // At the start, the policy equals the reference, so the loss is ln 2.
   EXPECT_NEAR(trained.losses[0], std::log(2.0), 1e-6);
   EXPECT_LT(trained.losses[2], 0.95 * trained.losses[0]);
   EXPECT_GT(trained.margins[2], trained.margins[0]);

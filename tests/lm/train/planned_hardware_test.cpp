@@ -140,7 +140,7 @@ TEST(PlannedHardware, ItsMemoryDeterminesWhetherTheRunFits) {
   };
   const TrainingForecast large = planned(80);
   ASSERT_TRUE(large.hardware);
-  // If the CUDA plug-in was built next to the program, it plans with its own kernels.
+  // If the CUDA plug-in was built next to the program, the plan uses the plug-in's kernels.
   const bool has_plugin = std::ranges::count(installed_plugins(), "cuda") > 0;
   EXPECT_EQ(large.hardware->by_cpu_kernels, !has_plugin);
   EXPECT_TRUE(large.memory.fits);

@@ -73,7 +73,7 @@ TEST_F(PreferenceRuns, TheChosenAnswersWin) {
     SCOPED_TRACE(name);
     run(name, all);
     const std::vector<double> losses = values(name, "lm_loss"), margins = values(name, "rewards/margins");
-    // At the start, the model is the reference.
+    // At the start, the model is the reference, so the loss is ln 2.
     EXPECT_NEAR(losses.front(), std::log(2.0), 1e-5);
     EXPECT_NEAR(margins.front(), 0, 1e-5);
     EXPECT_GT(margins.back(), 0.1);

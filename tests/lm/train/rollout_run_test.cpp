@@ -45,7 +45,7 @@ TEST_F(RolloutRuns, RewardsRise) {
   run("grpo", {"stage=grpo", prompts(), letters_, "train_iters=90", "save_interval=90"});
   const std::vector<double> rewards = values("grpo", "reward");
   EXPECT_LT(rewards.front(), 0.6);
-  // The mean of 80 answers.
+  // The mean reward of the last 80 answers.
   EXPECT_GT(std::accumulate(rewards.end() - 5, rewards.end(), 0.0) / 5, 0.8);
   // Each step uses answers of the current weights, so each ratio is 1. Their mean is a sum in fp32.
   EXPECT_THAT(values("grpo", "ratio/mean"), Each(DoubleNear(1.0, 1e-5)));

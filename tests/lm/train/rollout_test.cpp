@@ -408,7 +408,7 @@ TEST(Rollouts, SkippedMicrobatchesChangeNothing) {
 
 TEST(Rollouts, EverySampleDiffersAndMetricsDescribeThem) {
   const Trained trained = train(rollouts(), 1, {}, 2);
-  // 16 answers to 4 prompts, drawn with different seeds.
+  // There are 16 answers to 4 prompts, drawn with different seeds.
   EXPECT_GT(trained.answers[0].size(), 0U);
   EXPECT_EQ(std::set(trained.answers[0].begin(), trained.answers[0].end()).size(), 16U);
   EXPECT_NE(trained.answers[0], trained.answers[1]);
@@ -430,7 +430,7 @@ TEST(Rollouts, EverySampleDiffersAndMetricsDescribeThem) {
 TEST(Rollouts, TheModelLearnsWhatIsRewarded) {
   const Trained trained = train(rollouts(), 1, {}, 40, true, 1e-2);
   EXPECT_LT(trained.rewards.front(), 0.3);
-  // The mean of 80 answers.
+  // The mean reward of the last 80 answers.
   EXPECT_GT(std::accumulate(trained.rewards.end() - 5, trained.rewards.end(), 0.0) / 5, 0.8);
 }
 

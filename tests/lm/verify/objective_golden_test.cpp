@@ -66,7 +66,7 @@ TEST(ObjectiveGolden, CasesAreChosenByNameAndObjective) {
   const ObjectiveReport one = verified({.folder = kFolder, .cases = {"kto"}});
   ASSERT_EQ(one.cases.size(), 1U);
   EXPECT_EQ(one.cases[0].objective, "kto");
-  // Loss, metrics, norms and gradients of all weights, and six points of the trajectory.
+  // The checks cover loss, metrics, norms and gradients of all weights, and six points of the trajectory.
   EXPECT_GT(one.cases[0].checks.size(), 60U);
   EXPECT_EQ(verified({.folder = kFolder, .cases = {"orpo", "sigmoid"}, .objectives = {"orpo"}}).cases.size(),
             1U);

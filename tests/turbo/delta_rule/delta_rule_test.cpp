@@ -270,7 +270,7 @@ TEST_P(DeltaRuleTest, ReadingInPassesEqualsReadingAtOnce) {
   }
 }
 
-// Wide keys, values whose width is no multiple of four, and heads wider than a block.
+// Tests wide keys, values whose width is no multiple of four, and heads wider than a block.
 TEST_P(DeltaRuleTest, ReadingInPassesEqualsReadingAtOnceForHeadsOfUnusualWidth) {
   OperatorBench bench(GetParam());
   for (const auto& [key_dim, value_dim, by_channel] :

@@ -8,7 +8,7 @@ namespace {
 class SituTest : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, SituTest, ::testing::ValuesIn(devices_under_test()));
 
-// One width is odd, and the second allows vectors.
+// The first width is odd, and the second allows vectors.
 constexpr std::int64_t kTokens = 3, kWidths[] = {33, 64};
 
 Values reference(const Values& gate_up, std::int64_t ffn, double beta, double linear_beta) {

@@ -247,7 +247,7 @@ TEST(TensorParallelOptions, OverlapAsMuchOfAProductAsTheCollectiveTakes) {
   EXPECT_EQ(options.overlapped_rows(4096, 1e6, 1), 128);
   EXPECT_EQ(options.overlapped_rows(4096, 1e6, 8'000'000), 4096);  // the collective takes longer
   EXPECT_EQ(options.overlapped_rows(4096, 1e6, 3'000'000), 3072);
-  EXPECT_EQ(options.overlapped_rows(4096, 1e6, 3'100'000), 4096);  // else under a quarter of the rows is left
+  EXPECT_EQ(options.overlapped_rows(4096, 1e6, 3'100'000), 4096);  // otherwise too few rows would be left
   EXPECT_EQ(options.overlapped_rows(100, 1e6, 1), 100);
 }
 

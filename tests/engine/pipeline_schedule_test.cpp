@@ -164,13 +164,13 @@ TEST_P(EverySchedule, HasThePublishedBubbleAndMemory) {
       const std::int64_t peak = timeline.peak_stash[static_cast<std::size_t>(s)];
       EXPECT_LE(peak, m * v);
       switch (schedule.kind) {
-        case ScheduleKind::kGPipe:  // Huang et al. 2018, section 2.3: all microbatches, (p - 1) / (m + p - 1)
+        case ScheduleKind::kGPipe:  // Huang et al. 2018, 2.3: bubble (p - 1) / (m + p - 1), all m in memory
           EXPECT_EQ(peak, m * v);
           if (v == 1) {
             EXPECT_DOUBLE_EQ(gaps, 3 * all);
           }
           break;
-        case ScheduleKind::kOneForwardOneBackward:  // Narayanan et al. 2021, section 2.2.1: (p - 1) (F + B)
+        case ScheduleKind::kOneForwardOneBackward:  // Narayanan et al. 2021, 2.2.1: gaps of (p - 1) (F + B)
           EXPECT_EQ(peak, std::min(m, p - s));
           EXPECT_DOUBLE_EQ(gaps, 3 * all);
           break;
@@ -178,7 +178,7 @@ TEST_P(EverySchedule, HasThePublishedBubbleAndMemory) {
           EXPECT_EQ(peak, std::min(m * v, 2 * (p - 1 - s) + (v - 1) * p + 1));
           EXPECT_DOUBLE_EQ(gaps, 3 * all);
           break;
-        case ScheduleKind::kZeroBubbleH1:  // Qi et al. 2023, table 2: (p - 1) (F + B - W), memory of 1F1B
+        case ScheduleKind::kZeroBubbleH1:  // Qi et al. 2023: gaps of (p - 1) (F + B - W), memory of 1F1B
           EXPECT_LE(peak, p);
           if (m >= p) {
             EXPECT_DOUBLE_EQ(gaps, all);

@@ -48,7 +48,7 @@ class Choices:
 
 
 def run(folder, dtype, round_weights, choices):
-    """Logits and gradients by name, in float64."""
+    """Returns logits, and gradients by name, in float64."""
     torch.topk = choices
     torch.set_default_dtype(torch.float64)
     model = AutoModelForCausalLM.from_pretrained(
@@ -69,7 +69,7 @@ def error(actual, expected):
 
 
 def compare(actual, expected):
-    """(error of the logits, the worst error of a gradient, its name)"""
+    """Returns (error of the logits, worst error of a gradient, name of this gradient)."""
     errors = [(error(actual[1][n], g), n) for n, g in expected[1].items() if g.abs().max() > 0]
     return error(actual[0], expected[0]), *max(errors)
 

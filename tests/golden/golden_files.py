@@ -29,7 +29,7 @@ def initialise(model) -> None:
 
 
 def separate_experts(name: str, tensor: torch.Tensor, gate: str, up: str, down: str) -> dict:
-    """The tensors of a parameter in a file with a tensor per expert; transformers has one tensor for all."""
+    """Returns the tensors of a parameter in a file with a tensor per expert; transformers has one for all experts."""
     at, _, last = name.rpartition(".")
     if last == "gate_up_proj":
         half = tensor.shape[1] // 2
@@ -41,7 +41,7 @@ def separate_experts(name: str, tensor: torch.Tensor, gate: str, up: str, down: 
 
 
 def ten_steps(logits_of, trained: dict, ids: torch.Tensor) -> tuple:
-    """The losses and gradient norms of ten AdamW steps on the same tokens, and the gradients of the first."""
+    """Returns the losses and gradient norms of ten AdamW steps on the same tokens, and the first gradients."""
     optimizer = torch.optim.AdamW(trained.values(), lr=ADAMW["lr"], betas=ADAMW["betas"], eps=ADAMW["eps"],
                                   weight_decay=ADAMW["weight_decay"])
     trajectory, gradients = [], {}

@@ -27,7 +27,7 @@ FORMATS = ["alpaca", "squad", "chatml", "llama3", "mistral", "gemma", "phi3", "p
 
 
 def tokenizer_files(folder: pathlib.Path) -> None:
-    """A tokenizer of ASCII bytes and the special tokens, as tiny_tokenizer in tests/lm/data."""
+    """Returns a tokenizer of ASCII bytes and the special tokens, as tiny_tokenizer in tests/lm/data."""
     def symbol(c: int) -> str:
         return chr(c) if 32 < c < 127 else chr(256 + c)
 

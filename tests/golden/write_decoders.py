@@ -58,7 +58,7 @@ NORMED = {"olmo2": ("q_proj.weight", "k_proj.weight", "o_proj.weight", "down_pro
 
 
 def published(name: str, tensor: torch.Tensor, model) -> dict:
-    """The tensors of a parameter in a file, as transformers writes them."""
+    """Returns the tensors of a parameter in a file, as transformers writes them."""
     at, _, last = name.rpartition(".")
     tensor = tensor.detach().float().contiguous()
     if model.config.model_type == "glm4_moe" and tensor.dim() == 3:

@@ -29,7 +29,7 @@ CONFIG = transformers.DeepseekV4Config(
 
 
 def published(name: str, tensor: torch.Tensor) -> dict:
-    """The tensors of a parameter in a file."""
+    """Returns the tensors of a parameter in a file."""
     tensor = tensor.detach().float()
     names = {".self_attn.compressor.indexer.scorer.weights_proj": ".attn.indexer.weights_proj",
              ".self_attn.compressor.indexer.q_b_proj": ".attn.indexer.wq_b",

@@ -28,7 +28,7 @@ TOKENS, SEEDS, TRIALS = (2, 24), 200, 12
 
 
 def published(name: str, tensor: torch.Tensor) -> dict:
-    """The tensors of a parameter in a file."""
+    """Returns the tensors of a parameter in a file."""
     tensor = tensor.detach().float()
     return separate_experts(name, tensor, "gate_proj", "up_proj", "down_proj")
 

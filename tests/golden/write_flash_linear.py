@@ -28,14 +28,14 @@ LATENT = {"layers": [0], "num_heads": 4, "q_lora_rank": 24, "kv_lora_rank": 16, 
 
 
 def convolution(x, weight, *_, **__):
-    """A causal convolution of each channel, followed by SiLU. x: [batch, tokens, channels]."""
+    """Applies a causal convolution to each channel, then SiLU. x: [batch, tokens, channels]."""
     width = weight.shape[-1]
     padded = F.pad(x.transpose(1, 2), (width - 1, 0))
     return F.silu(F.conv1d(padded, weight.view(-1, 1, width), groups=x.shape[-1])).transpose(1, 2), None
 
 
 def delta_rule(q, k, v, g, beta, A_log, dt_bias, **_):
-    """S = exp(g) S, then S += k beta (v - S^T k)^T, and out = S^T q / sqrt(K). g: per head, or per key channel."""
+    """Computes S = exp(g) S, S += k beta (v - S^T k)^T and out = S^T q / sqrt(K). g: per head, or per key channel."""
     heads = v.shape[2]
     by_channel = g.dim() == 4
     g = g + (dt_bias.view(heads, -1) if by_channel else dt_bias)

@@ -28,7 +28,7 @@ CONFIG = transformers.KimiLinearConfig(
 
 
 def in_float64():
-    """The module of Kimi Linear with all computations in float64."""
+    """Returns the module of Kimi Linear with all computations in float64."""
     module = importlib.import_module("transformers.models.kimi_linear.modeling_kimi_linear")
     source = inspect.getsource(module).replace("torch.float32", "torch.float64").replace(".float()", ".double()")
     exec(compile(source, module.__file__, "exec"), module.__dict__)
@@ -36,7 +36,7 @@ def in_float64():
 
 
 def published(name: str, tensor: torch.Tensor) -> dict:
-    """The tensors of a parameter in a file."""
+    """Returns the tensors of a parameter in a file."""
     tensor = tensor.detach().float()
     name = name.replace(".forget_gate.", ".")
     at = name.rpartition(".")[0]

@@ -24,7 +24,7 @@ MODELS = {
 
 
 def published(name: str, tensor: torch.Tensor) -> dict:
-    """The tensors of a parameter in a file."""
+    """Returns the tensors of a parameter in a file."""
     tensor = tensor.detach().float()
     return separate_experts(name, tensor, "w1", "w3", "w2")
 

@@ -33,7 +33,7 @@ MODELS = {
 
 
 def delta_rule(query, key, value, g, beta, **_):
-    """The gated delta rule token by token, like torch_recurrent_gated_delta_rule with normalised queries and keys."""
+    """Computes the gated delta rule token by token, like torch_recurrent_gated_delta_rule with normalised q and k."""
     def heads(x):
         x = x.repeat_interleave(value.shape[2] // x.shape[2], dim=2)
         return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6)
@@ -63,7 +63,7 @@ class Float64(torch.nn.Module):
 
 
 def published(name: str, tensor: torch.Tensor) -> dict:
-    """The tensors of a parameter in a file."""
+    """Returns the tensors of a parameter in a file."""
     tensor = torch.Tensor.detach(tensor).to(torch.float32)
     return separate_experts(name, tensor, "gate_proj", "up_proj", "down_proj")
 

@@ -29,7 +29,7 @@ VISION = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2
 
 
 def in_float64():
-    """The module of Qwen3-VL's mixtures with all computations in float64."""
+    """Returns the module of Qwen3-VL's mixtures with all computations in float64."""
     module = importlib.import_module("transformers.models.qwen3_vl_moe.modeling_qwen3_vl_moe")
     source = inspect.getsource(module).replace("torch.float32", "torch.float64").replace(".float()", ".double()")
     exec(compile(source.replace("dtype=torch.float,", "dtype=torch.float64,"), module.__file__, "exec"),
@@ -38,7 +38,7 @@ def in_float64():
 
 
 def published(name: str, tensor: torch.Tensor) -> dict:
-    """The tensors of a parameter in a file of only the text part."""
+    """Returns the tensors of a parameter in a file of only the text part."""
     name = name.replace("model.language_model.", "model.")
     return separate_experts(name, tensor.detach().float(), "gate_proj", "up_proj", "down_proj")
 

@@ -81,7 +81,7 @@ TEMPLATES = {"generation": GENERATION, "reasoning": REASONING, "trimmed": TRIMME
 
 
 def byte_symbol(byte: int) -> str:
-    """The character of a byte in byte-level vocabularies (GPT-2's table)."""
+    """Returns the character of a byte in byte-level vocabularies (GPT-2's table)."""
     kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
     return chr(byte) if byte in kept else chr(256 + [b for b in range(256) if b not in kept].index(byte))
 
@@ -92,7 +92,7 @@ def added(first: int, stripped: bool) -> list:
 
 
 def bytes_tokenizer() -> dict:
-    """All bytes, and merges across words and lines."""
+    """Returns a tokenizer of all bytes, with merges across words and lines."""
     vocab = {byte_symbol(b): b for b in range(256)}
     merges = []
     for left, right in [("\n", "\n"), ("M", "e"), (" ", "M"), (" M", "e"), ("Å", "x")]:
@@ -105,7 +105,7 @@ def bytes_tokenizer() -> dict:
 
 
 def spaces_tokenizer() -> dict:
-    """ASCII as SentencePiece writes it: a space before each text; the turn marks remove white space behind them."""
+    """Returns a tokenizer of ASCII with a space before each text. Turn marks remove white space behind them."""
     space = "\u2581"
     symbols = [space if c == " " else c for c in map(chr, range(1, 127))]
     vocab = {symbol: i for i, symbol in enumerate(symbols)}

@@ -29,12 +29,12 @@ ADAMW = {"lr": 0.01, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1, "cl
 
 
 def changes_of(name: str) -> dict:
-    """Changes of config.json. DeepSeek-V2 of version 4 omits YaRN's scale of the scores."""
+    """Returns the changes of config.json. DeepSeek-V2 of version 4 omits YaRN's scale of the scores."""
     return {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}} if name == "deepseek_v2" else {}
 
 
 def read_config(name: str) -> transformers.PretrainedConfig:
-    """The configuration with version 4's names for version 5's rope_parameters and num_local_experts."""
+    """Returns the configuration with version 4's names for version 5's rope_parameters and num_local_experts."""
     values = json.loads((MODELS / name / "config.json").read_text()) | changes_of(name)
     if int(transformers.__version__.split(".")[0]) < 5:
         rope = values.pop("rope_parameters")

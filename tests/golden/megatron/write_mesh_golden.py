@@ -130,7 +130,7 @@ def part_of_model(config: TransformerConfig) -> GPTModel:
 
 
 def whole_name(name: str, config: TransformerConfig) -> str:
-    """The name of the parameter in the model of one rank."""
+    """Returns the name of the parameter in the model of one rank."""
     parts = name.split(".")
     if parts[0] == "decoder" and parts[1] == "layers":
         parts[2] = str(int(parts[2]) + get_transformer_layer_offset(config))

@@ -118,7 +118,7 @@ def build(settings: dict) -> GPTModel:
 
 
 def published(name: str, tensor: torch.Tensor, config: TransformerConfig) -> dict[str, torch.Tensor]:
-    """A tensor of Megatron's model, or its gradient, under the names of Hugging Face."""
+    """Returns a tensor of Megatron's model, or its gradient, under the names of Hugging Face."""
     top = {"embedding.word_embeddings.weight": "model.embed_tokens.weight",
            "decoder.final_layernorm.weight": "model.norm.weight", "output_layer.weight": "lm_head.weight"}
     if name in top:

@@ -86,7 +86,7 @@ def make_batches():
 
 
 def stand_in(trainer, **settings):
-    """An object with the trainer's functions and only these settings."""
+    """Returns an object with the trainer's functions and only these settings."""
     accelerator = types.SimpleNamespace(device=torch.device("cpu"), gather=lambda x: x, gather_for_metrics=lambda x: x,
                                         unwrap_model=lambda m: m)
     at = types.SimpleNamespace(accelerator=accelerator, aux_loss_enabled=False, is_encoder_decoder=False, _total_train_tokens=0,

@@ -55,7 +55,7 @@ SKETCH = 256
 
 
 def sketch(values: numpy.ndarray) -> numpy.ndarray:
-    """The sums of SKETCH groups of elements with random signs. The hash (splitmix64) of an element's index in the
+    """Returns sums of SKETCH groups of elements with random signs. The hash (splitmix64) of an element's index in the
     row-major tensor gives its group by the low bits, and its sign by the highest bit (1 means minus). Every element
     counts, and typical arithmetic errors do not cancel."""
     flat = values.astype(numpy.float64).ravel()
@@ -68,7 +68,7 @@ def sketch(values: numpy.ndarray) -> numpy.ndarray:
 
 
 def gradients(model: torch.nn.Module, folder: pathlib.Path) -> dict[str, torch.Tensor]:
-    """The gradient of every parameter under its published name: transformers names and splits them when saving."""
+    """Returns the gradients under published names: transformers renames and splits parameters when saving."""
     for parameter in model.parameters():
         frozen = parameter.grad is None  # for example an indexer, which is omitted
         parameter.data = torch.full_like(parameter, torch.nan) if frozen else parameter.grad

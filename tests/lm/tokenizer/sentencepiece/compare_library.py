@@ -36,7 +36,7 @@ def varint(value):
 
 
 def field(number, value):
-    """A field of a protocol buffer: a float, an integer or bytes."""
+    """Returns a field of a protocol buffer: a float, an integer or bytes."""
     if isinstance(value, float):
         return varint(number << 3 | 5) + struct.pack("<f", value)
     if isinstance(value, int):
@@ -56,7 +56,7 @@ def model(kind, pieces, byte_fallback=False):
 
 
 def short_pieces(score):
-    """Pieces for all words of up to five letters a and b, some after a space; score(letters, count so far)."""
+    """Returns pieces for all words of up to five letters a and b, some after a space; score(letters, count so far)."""
     words = [MARK]
     for length in range(1, 6):
         for bits in range(1 << length):
@@ -77,7 +77,7 @@ def models():
 
 
 def texts(processor, count):
-    """Texts that make scores tie: pieces of the model, runs, and unknown characters."""
+    """Returns texts that make scores tie: pieces of the model, runs, and unknown characters."""
     rng = random.Random(20261122)
     own = [processor.id_to_piece(i).replace(MARK, " ") for i in range(processor.get_piece_size())]
     for _ in range(count):
@@ -102,7 +102,7 @@ def texts(processor, count):
 
 
 def tied(processor, *cuts):
-    """Whether two cuts have equal sums of scores, up to rounding."""
+    """Returns whether two cuts have equal sums of scores, up to rounding."""
     scores = [[processor.get_score(i) for i in ids] for ids in cuts]
     size = sum(abs(score) for cut in scores for score in cut)
     return abs(sum(scores[0]) - sum(scores[1])) <= sum(map(len, scores)) * size * 2**-24

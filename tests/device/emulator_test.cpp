@@ -1,4 +1,4 @@
-// Tests the emulated GPU: guarantees to kernels, and errors where the behaviour of hardware is undefined.
+// Tests the emulated GPU: what it guarantees to kernels, and errors where hardware has undefined behaviour.
 #define PRIMUS_EMULATED_WARP 32
 #include "device/gpu/emulator.h"
 

@@ -1,4 +1,4 @@
-// The error text of calls that throw std::logic_error.
+// Returns the error text of calls that throw std::logic_error.
 #pragma once
 
 #include <stdexcept>

@@ -1,4 +1,5 @@
-// Crash consistency: wherever a save was interrupted, the next start finds the old checkpoint or the new one.
+// Tests crash consistency: wherever a save was interrupted, the next start finds the old checkpoint or the
+// new one.
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -1,5 +1,6 @@
-// Faults while many ranks save: one rank dies or fails at each of its file operations, the machine stops at
-// any operation, or a process is killed. The next start finds the old checkpoint or the new one, complete.
+// Tests faults while many ranks save: one rank dies or fails at each of its file operations, the machine
+// stops at any operation, or a process is killed. The next start finds the old checkpoint or the new one,
+// complete.
 #include <atomic>
 #include <cerrno>
 

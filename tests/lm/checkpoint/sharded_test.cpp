@@ -1,5 +1,5 @@
-// Checkpoints of many ranks: the files do not depend on the number of writers, and any number of ranks can
-// read the files. An error or a lost rank never leaves a partial checkpoint.
+// Tests checkpoints of many ranks: the files do not depend on the number of writers, and any number of ranks
+// can read the files. An error or a lost rank never leaves a partial checkpoint.
 #include <cerrno>
 #include <map>
 #include <numeric>

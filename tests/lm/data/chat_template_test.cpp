@@ -1,5 +1,5 @@
-// Conversation formats match the templates of published models, and the learned text is what transformers
-// renders with the saved template.
+// Tests that conversation formats match the templates of published models, and that the learned text is what
+// transformers renders with the saved template.
 #include "lm/data/chat_template.h"
 
 #include <gmock/gmock.h>

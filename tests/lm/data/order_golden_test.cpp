@@ -1,4 +1,4 @@
-// The order of samples equals that of Megatron-LM's GPTDataset and BlendedDataset.
+// Tests that the order of samples equals that of Megatron-LM's GPTDataset and BlendedDataset.
 #include <gtest/gtest.h>
 
 #include <fstream>

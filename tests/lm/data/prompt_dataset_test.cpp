@@ -1,4 +1,5 @@
-// Prompts of reinforcement learning: records with and without messages, their tokens, and samples of groups.
+// Tests prompts of reinforcement learning: records with and without messages, their tokens, and samples of
+// groups.
 #include "lm/data/prompt_dataset.h"
 
 #include <fmt/format.h>

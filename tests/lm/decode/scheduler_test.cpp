@@ -1,5 +1,5 @@
-// Texts may start and end at different times. Token by token, they equal texts that are generated one at a
-// time.
+// Tests that texts which start and end at different times equal, token by token, texts that are generated one
+// at a time.
 #include "lm/decode/scheduler.h"
 
 #include <gtest/gtest.h>

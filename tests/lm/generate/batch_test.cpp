@@ -1,4 +1,4 @@
-// Sequences that are decoded together equal, token by token, sequences that are decoded separately.
+// Tests that sequences which are decoded together equal, token by token, sequences decoded separately.
 #include <gtest/gtest.h>
 
 #include <algorithm>

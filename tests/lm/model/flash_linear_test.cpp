@@ -1,4 +1,5 @@
-// Tests the config.json of flash-linear-attention's models: what its keys mean, and which keys errors name.
+// Tests the config.json of flash-linear-attention's models: what its keys mean, and which keys the errors
+// name.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -1,5 +1,5 @@
-// Tests Kimi Linear and Kimi K3: what the keys of config.json and the settings mean, and which keys errors
-// name.
+// Tests Kimi Linear and Kimi K3: what the keys of config.json and the settings mean, and which keys the
+// errors name.
 #include <gtest/gtest.h>
 
 #include <filesystem>

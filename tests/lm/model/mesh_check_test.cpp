@@ -1,4 +1,5 @@
-// A mesh that does not fit the model is refused. The error names the key to change and a value that works.
+// Tests that a mesh which does not fit the model is refused. The error names the key to change and a value
+// that works.
 #include "lm/model/mesh_check.h"
 
 #include <gmock/gmock.h>

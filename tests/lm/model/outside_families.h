@@ -1,5 +1,5 @@
-// Model families that a program which uses Primus as a library adds: each is a composition and one registry
-// entry.
+// Model families for tests of programs that use Primus as a library. Each family is a composition and one
+// registry entry.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-// Tests adapter_config.json: Primus chooses the matrices of a Llama that get adapters as PEFT 0.21 does.
+// Tests adapter_config.json: Primus adds adapters to the same matrices of a Llama as PEFT 0.21 does.
 #include "lm/model/peft_config.h"
 
 #include <fmt/format.h>

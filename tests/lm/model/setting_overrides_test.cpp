@@ -1,5 +1,5 @@
-// A changed architecture setting of a preset changes the computation or the training, or gives an error or a
-// warning. None is ignored silently.
+// Tests that a changed architecture setting of a preset changes the computation or the training, or gives an
+// error or a warning.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Import and export: weights loaded from a published checkpoint are written back byte for byte, in any
+// Tests import and export: weights loaded from a published checkpoint are written back byte for byte, in any
 // layout.
 #include "lm/model/weights.h"
 

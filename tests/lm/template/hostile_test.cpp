@@ -1,4 +1,4 @@
-// Hostile templates end with text or with a Failure, in bounded time and memory.
+// Tests that hostile templates end with text or with a Failure, in bounded time and memory.
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// Ids and decoded texts equal those of Hugging Face tokenizers and of SentencePiece.
+// Tests that ids and decoded texts equal those of Hugging Face tokenizers and of SentencePiece.
 #include <gtest/gtest.h>
 
 #include <fstream>

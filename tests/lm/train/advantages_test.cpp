@@ -1,5 +1,5 @@
-// Advantages of answers with missing rewards, equal rewards and single answers. tests/lm/verify compares
-// advantages with TRL.
+// Tests advantages of answers with missing rewards, equal rewards and single answers. tests/lm/verify
+// compares advantages with TRL.
 #include "lm/train/objectives/advantages.h"
 
 #include <gmock/gmock.h>

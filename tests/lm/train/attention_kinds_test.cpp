@@ -1,4 +1,4 @@
-// Models with every kind of attention: gradients equal finite differences, and the options of
+// Tests models with every kind of attention: gradients equal finite differences, and the options of
 // invariants_test.cpp change no bit.
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// A run is resumed only with the weights that it started from.
+// Tests that a run resumes only with the weights from which it started.
 #include "lm/train/settings/base_weights.h"
 
 #include <gmock/gmock.h>

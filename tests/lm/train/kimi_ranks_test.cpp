@@ -1,4 +1,4 @@
-// Expert biases from quantiles (turbo/quantile_balance), with ranks that share the tokens of a step.
+// Tests expert biases from quantiles (turbo/quantile_balance), with ranks that share the tokens of a step.
 #include <gtest/gtest.h>
 
 #include <algorithm>

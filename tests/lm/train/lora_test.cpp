@@ -1,4 +1,4 @@
-// LoRA compared with a model whose weights are W + scale B A. Frozen weights keep their bits and have neither
+// Compares LoRA with a model whose weights are W + scale B A. Frozen weights keep their bits and have neither
 // gradients nor optimizer states.
 #include <gtest/gtest.h>
 

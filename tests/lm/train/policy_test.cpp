@@ -1,6 +1,6 @@
-// Policy gradients in training: every mesh gives the results of one device, adapters are their own reference,
-// log-probabilities on the host are those of the step, and wrong settings are refused. tests/lm/verify
-// compares the losses with TRL.
+// Tests policy gradients in training: every mesh gives the results of one device, adapters are their own
+// reference, log-probabilities on the host are those of the step, and wrong settings are refused.
+// tests/lm/verify compares the losses with TRL.
 #include <gmock/gmock.h>
 
 #include "base/error.h"

@@ -1,5 +1,5 @@
-// Answers that a model generates in training: their rewards, their places in microbatches, and their equality
-// on every mesh. The losses are those of a small rule in this file (REINFORCE).
+// Tests answers that a model generates in training: their rewards, their places in microbatches, and their
+// equality on every mesh. The losses are those of a small rule in this file (REINFORCE).
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>

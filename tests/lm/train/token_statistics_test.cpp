@@ -1,5 +1,5 @@
-// Losses that read or weigh the entropies of the tokens' distributions: gradients equal finite differences,
-// and every mesh gives the results of one device.
+// Tests losses that read or weigh the entropies of the tokens' distributions: gradients equal finite
+// differences, and every mesh gives the results of one device.
 #include "lm/train/finite_differences.h"
 #include "lm/train/rank_training.h"
 

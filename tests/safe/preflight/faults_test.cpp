@@ -1,5 +1,5 @@
-// Tests with one fault at a time on a healthy node. Only the check for this fault reports the fault, with
-// place and fix.
+// Tests a healthy node with one fault at a time. Only the check for this fault reports the fault, with place
+// and fix.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// A pair of vocab.json and merges.txt gives the ids of the equivalent tokenizer.json.
+// Tests that a pair of vocab.json and merges.txt gives the ids of the equivalent tokenizer.json.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// Normalizers and pre-tokenizers equal those of the tokenizers library (write_pieces_golden.py).
+// Tests that normalizers and pre-tokenizers equal those of the tokenizers library (write_pieces_golden.py).
 #include <gtest/gtest.h>
 
 #include <fstream>

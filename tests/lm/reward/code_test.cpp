@@ -1,4 +1,5 @@
-// Unit tests of code in the sandbox. The tests are skipped without bubblewrap or where it cannot start.
+// Tests rewards by unit tests that run generated code in the sandbox. Skipped without bubblewrap, or where it
+// cannot start.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

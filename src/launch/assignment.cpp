@@ -48,6 +48,16 @@ void refuse_repeated(const std::vector<std::string>& assignments, std::string_vi
   }
 }
 
+void refuse_other_values(const std::map<std::string, std::string>& given,
+                         const std::map<std::string, std::string>& outer) {
+  for (const auto& [name, value] : given) {
+    const auto found = outer.find(name);
+    if (found == outer.end() || found->second == value) continue;
+    throw invalid(fmt::format("--env sets {} for the container and for 'direct', to different values", name),
+                  "keep one of them");
+  }
+}
+
 std::vector<std::string> read_environment_file(const Path& file) {
   require_file(file, "file of variables", "--env accepts NAME=VALUE or a file of such lines");
   const std::string text = read_file(file, kMaxEnvironmentFile);

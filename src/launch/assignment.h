@@ -1,6 +1,7 @@
 // Settings of environment variables, NAME=VALUE, for launchers.
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,10 @@ Assignment parse_assignment(std::string_view text, std::string_view option);
 // Throws Error(kInvalid) if `assignments`, the values of an option, set a variable to different values. The
 // message does not contain the values, which may be secrets. Ignores texts without '='.
 void refuse_repeated(const std::vector<std::string>& assignments, std::string_view option);
+// Throws Error(kInvalid) for variables of `direct` (`given`) to which the container around it (`outer`) gives
+// other values. The message does not contain the values.
+void refuse_other_values(const std::map<std::string, std::string>& given,
+                         const std::map<std::string, std::string>& outer);
 
 // Reads a file of lines NAME=VALUE. Allows a leading "export ", quotes around values, empty lines and
 // comments; other shell code is an Error(kInvalid) with file:line.

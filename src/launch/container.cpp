@@ -63,6 +63,15 @@ void check_accelerator(const ContainerRequest& request) {
                 "remove one of them");
 }
 
+// Refuses an option with which the container would run another program.
+void refuse_other_commands(const ContainerRequest& request) {
+  for (const auto* options : {&request.settings.options, &request.given}) {
+    if (const GivenOption* const entry = find_given(*options, "entrypoint"))
+      throw invalid(fmt::format("{} gives the container another command", written(*entry)),
+                    "remove it, and write the command after '--'");
+  }
+}
+
 // Limits the ranks of a node to the GPUs of the container. Throws Error(kInvalid) if the user has set more
 // ranks.
 void limit_ranks(int gpus, bool is_set, std::optional<int>& ranks) {
@@ -97,6 +106,7 @@ Surroundings with_given(const ContainerRequest& request, const Surroundings& sur
 
 ContainerPlan plan_container(const ContainerRequest& request, const Surroundings& surroundings) {
   check_accelerator(request);
+  refuse_other_commands(request);
   std::map<std::string, std::string> given;
   const Surroundings inside = with_given(request, surroundings, given);
   std::vector<std::string> found;
@@ -134,7 +144,8 @@ ContainerPlan plan_container(const ContainerRequest& request, const Surroundings
                 .port = std::to_string(place.master_port),
                 .node = std::to_string(place.node),
                 .same_folder = starts_here(request),
-                .gpus = limit};
+                .gpus = limit,
+                .outer_variables = given};
   if (given.contains("GPUS_PER_NODE")) plan.nodes.given_ranks = place.ranks;
   plan.step = container_step(
       request, surroundings, runtime,
@@ -176,6 +187,7 @@ ContainerPlan plan_container_elsewhere(const ContainerRequest& request, const El
                                        const Surroundings& surroundings) {
   if (job.tasks) throw several_tasks();
   check_accelerator(request);
+  refuse_other_commands(request);
   // The plan treats the container's variables as variables of this process.
   std::map<std::string, std::string> given;
   with_given(request, surroundings, given);
@@ -185,7 +197,15 @@ ContainerPlan plan_container_elsewhere(const ContainerRequest& request, const El
   use_given_master(given, nodes.address, nodes.port);
   if (const auto ranks = given.find("GPUS_PER_NODE"); ranks != given.end())
     nodes.ranks = nodes.given_ranks = parse_ranks("GPUS_PER_NODE", ranks->second);
+  nodes.outer_variables = given;
+  std::vector<std::string> notes;
   if (const auto limit = gpu_limit(request)) {
+    if (nodes.gpus && *limit < *nodes.gpus) {
+      notes.push_back(fmt::format(
+          "the container gets {} of the {} GPUs that the job requests per node (--gpus); the others "
+          "stay idle",
+          *limit, *nodes.gpus));
+    }
     limit_ranks(*limit, true, nodes.ranks);
     nodes.gpus = std::min(nodes.gpus.value_or(*limit), *limit);
   }
@@ -205,6 +225,7 @@ ContainerPlan plan_container_elsewhere(const ContainerRequest& request, const El
       container_step(request, surroundings, runtime,
                      {.variables = std::move(variables), .several_nodes = nodes.nodes != 1, .here = false});
   plan.step.where = nodes.nodes == 1 ? "on the node" : "on each node";
+  plan.step.notes.insert(plan.step.notes.end(), notes.begin(), notes.end());
   if (request.settings.runtime == "auto") {
     plan.step.notes.emplace_back(
         "with docker, podman or apptainer, depending on the node; for docker the command is");

@@ -481,6 +481,7 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
   std::vector<std::string> notes = command.notes;
   const Variables given = given_variables(settings, note_files_elsewhere(settings, nodes.same_folder, notes));
   check_place_variables(given);
+  refuse_other_values(given, nodes.outer_variables);
   use_given_master(given, nodes.address, nodes.port);
   const Surroundings nothing{.variable = [](const std::string&) { return std::nullopt; },
                              .variable_names = [] { return std::vector<std::string>(); }};

@@ -66,6 +66,7 @@ struct ElsewhereNodes {
   bool same_folder = false;             // runs in the current folder, or in a copy that all nodes see
   std::optional<int> gpus = {};         // GPUs per node that the job requests; nullopt: unknown
   std::optional<int> given_ranks = {};  // ranks per node that the user sets by --env GPUS_PER_NODE
+  std::map<std::string, std::string> outer_variables = {};  // variables of the container's --env
 };
 // Plans `primus direct` on these nodes. Throws Error(kInvalid) also for options and variables that contradict
 // the job, such as --nnodes 4 in a job of 2 nodes.

@@ -8,6 +8,8 @@
 #include "base/error.h"
 #include "base/files/sha256.h"
 #include "launch/node.h"
+#include "launch/slurm_gpus.h"
+#include "launch/slurm_time.h"
 #include "launch/tables.h"
 
 namespace primus::launch {
@@ -47,66 +49,6 @@ int nodes_of(const std::vector<GivenOption>& options, const std::optional<std::s
   return allocated ? number_of({{"nodes", *allocated}}, "nodes").value_or(0) : 1;
 }
 
-// Returns the number at the end of "[TYPE:]COUNT", or 1 for a type alone; nullopt for other text ("8k").
-std::optional<int> count_of(std::string_view text) {
-  const std::string_view last = text.substr(text.rfind(':') + 1);
-  if (last.find_first_of("0123456789") != 0) return 1;
-  int value = 0;
-  const auto [end, error] = std::from_chars(last.data(), last.data() + last.size(), value);
-  return error == std::errc() && end == last.data() + last.size() ? std::optional(value) : std::nullopt;
-}
-
-// Returns the number of GPUs per node that --gpus-per-node or --gres (`option`) requests; nullopt if the
-// option does not state it.
-std::optional<int> gpus_of(const std::vector<GivenOption>& options, std::string_view option) {
-  const GivenOption* const given = find_given(options, option);
-  if (!given || !given->value) return std::nullopt;
-  int sum = 0;
-  for (std::string_view rest = *given->value; !rest.empty();) {
-    std::string_view part = rest.substr(0, rest.find(','));
-    rest.remove_prefix(std::min(part.size() + 1, rest.size()));
-    if (option == "gres") {
-      if (part.starts_with("gres:") || part.starts_with("gres/")) part.remove_prefix(5);
-      const std::string_view name = part.substr(0, part.find(':'));
-      if (name != "gpu") continue;
-      part.remove_prefix(std::min(name.size() + 1, part.size()));
-    }
-    const std::optional<int> count = count_of(part);
-    if (!count) return std::nullopt;
-    sum += *count;
-  }
-  return sum > 0 ? std::optional(sum) : std::nullopt;
-}
-
-// Returns the number of GPUs that the option requests in total or per task, summed over its types.
-std::optional<int> gpus_in(const std::vector<GivenOption>& options, std::string_view name) {
-  const GivenOption* const given = find_given(options, name);
-  return given ? gpus_of({{"gpus-per-node", given->value}}, "gpus-per-node") : std::nullopt;
-}
-
-// Returns the number of GPUs per node that the options request; nullopt if they do not state it. If several
-// options state it, returns the smallest number. `tasks`: tasks per node.
-std::optional<int> gpus_per_node(const std::vector<GivenOption>& options, int nodes, int tasks) {
-  const auto per_node = gpus_of(options, "gpus-per-node"), of_gres = gpus_of(options, "gres");
-  if (per_node && of_gres && *per_node != *of_gres) {
-    throw invalid(
-        fmt::format("{} and {} request different numbers of GPUs per node",
-                    written(*find_given(options, "gpus-per-node")), written(*find_given(options, "gres"))),
-        "remove one of them");
-  }
-  std::optional<int> gpus = per_node ? per_node : of_gres;
-  const auto limit = [&](int count) { gpus = gpus ? std::min(*gpus, count) : count; };
-  if (const auto per_task = gpus_in(options, "gpus-per-task")) limit(*per_task * tasks);
-  if (const auto total = gpus_in(options, "gpus"); total && nodes > 0) {
-    if (*total < nodes) {
-      throw invalid(fmt::format("--gpus={} is fewer than one GPU for each of the {} nodes", *total, nodes),
-                    "request more GPUs, or fewer nodes");
-    }
-    limit(*total / nodes);
-  }
-  return gpus;
-}
-
 // Returns the number of tasks that each of `nodes` nodes starts; 0 nodes: not known. Several tasks per node
 // are ranks (`has_ranks`). Throws Error(kInvalid) if the nodes do not start equally many ranks.
 int tasks_of(const std::vector<GivenOption>& options, int nodes, bool has_ranks) {
@@ -127,6 +69,11 @@ int tasks_of(const std::vector<GivenOption>& options, int nodes, bool has_ranks)
                   "remove one of these options");
   }
   return (*tasks + nodes - 1) / nodes;
+}
+
+// Returns whether a value of --distribution places consecutive tasks on different nodes.
+bool spreads_tasks(std::string_view order) {
+  return order.starts_with("cyclic") || order.starts_with("plane") || order.starts_with("arbitrary");
 }
 
 // Removes from `options` those options that `tool` does not have. For batch jobs, srun's options move to the
@@ -206,6 +153,45 @@ std::string batch_script(const std::vector<std::string>& srun, bool has_ranks, b
 
 namespace {
 
+// Returns the value of a variable in the job: the value that --export sets, or else that of this shell,
+// unless
+// --export does not pass it on.
+std::optional<std::string> exported_value(const std::string& name, const std::vector<GivenOption>& options,
+                                          const Surroundings& surroundings) {
+  const GivenOption* const exported = find_given(options, "export");
+  const auto here = surroundings.setting(name);
+  if (!exported || !exported->value) return here;
+  bool passed_on = false;
+  for (std::string_view rest = *exported->value; !rest.empty();) {
+    const std::string_view word = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(word.size() + 1, rest.size()));
+    if (word.starts_with(name + "=")) return std::string(word.substr(name.size() + 1));
+    passed_on = passed_on || word == "ALL" || word == name;
+  }
+  return passed_on ? here : std::nullopt;
+}
+
+// Notes variables of this shell that --export keeps from the job.
+void note_export(const std::vector<GivenOption>& options, const Surroundings& surroundings,
+                 std::vector<std::string>& notes) {
+  const GivenOption* const exported = find_given(options, "export");
+  if (!exported) return;
+  const std::string option = written(*exported);
+  constexpr const char* kRanks = "GPUS_PER_NODE";
+  const auto here = surroundings.setting(kRanks), there = exported_value(kRanks, options, surroundings);
+  if (here && here != there) {
+    notes.push_back(there ? fmt::format("{} sets {}={}, which overrides {} of the environment", option,
+                                        kRanks, *there, *here)
+                          : fmt::format("{}={} of the environment is not used: {} does not pass it on",
+                                        kRanks, *here, option));
+  }
+  if (!exported->value.value_or("").starts_with("ALL"))
+    notes.push_back(
+        fmt::format("{} keeps this shell's variables from the job: a placeholder ${{NAME}} of the experiment "
+                    "has its default there, unless the nodes set the variable",
+                    option));
+}
+
 // Refuses options of Slurm's tools that would replace the command after '--'.
 void refuse_other_commands(const std::vector<GivenOption>& options) {
   for (const auto& [name, whose] : {std::pair("wrap", "sbatch"), std::pair("multi-prog", "srun")}) {
@@ -254,17 +240,6 @@ void note_values(const SlurmSettings& settings, const SlurmRequest& request,
         "gpus_per_node in the section slurm of the settings is the number of ranks, and requests no GPUs: "
         "write gpus-per-node, or --gpus-per-node, to request them");
   }
-  const GivenOption* const signal = find_given(options, "signal");
-  if (!request.batch || !request.has_ranks || !signal) return;
-  const std::string text = signal->value.value_or("");
-  const std::size_t colon = text.find(':');
-  if (colon == std::string::npos || text.substr(0, colon).find('B') == std::string::npos) return;
-  const std::string name = text.substr(colon + 1, text.find('@') - colon - 1);
-  if (name == "USR1" || name == "SIGUSR1" || name == "10") return;
-  notes.push_back(
-      fmt::format("--signal={}: the batch script does not pass {} on to the ranks, so they do not "
-                  "save before the time limit; B:USR1@SECONDS makes them save",
-                  text, name));
 }
 
 // Adds defaults of options that the user has not set: to the options of the tool, and to the options of the
@@ -282,7 +257,8 @@ void add_default_options(const SlurmRequest& request, bool tasks_are_given, cons
     step_option("wait", std::to_string(request.own_ranks ? kWaitForOwnRanks : kWaitForRanks));
   if (request.batch) {
     if (!tasks_are_given) options.push_back({"ntasks-per-node", "1"});
-    if (request.has_ranks && !find_given(options, "signal")) options.push_back({"signal", "B:USR1@120"});
+    if (request.has_ranks && !find_given(options, "signal"))
+      options.push_back({"signal", usual_warning(options)});
     if (find_given(options, "requeue") && !find_given(options, "open-mode"))
       options.push_back({"open-mode", "append"});
     // Slurm does not pass these two options on from a job to its steps.
@@ -331,12 +307,30 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
   plan.nodes.port = "<by the job's number>";
   const bool tasks_are_given = is_given(
       options, {"ntasks", "ntasks-per-node", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-socket"});
-  const auto own_ranks = surroundings.setting("GPUS_PER_NODE");
+  const auto own_ranks = exported_value("GPUS_PER_NODE", options, surroundings);
   int tasks = tasks_of(options, plan.nodes.nodes, request.has_ranks);
-  plan.nodes.gpus = gpus_per_node(options, plan.nodes.nodes, tasks);
+  // Without the number of nodes, a number of tasks does not tell the tasks of a node.
+  const bool tasks_are_known = plan.nodes.nodes > 0 || !find_given(options, "ntasks");
+  NodeGpus gpus;
+  if (tasks_are_known) gpus = gpus_of_node(options, plan.nodes.nodes, tasks);
+  notes.insert(notes.end(), gpus.notes.begin(), gpus.notes.end());
+  plan.nodes.gpus = gpus.count;
   const auto per_gpu = number_of(options, "ntasks-per-gpu");
   if (per_gpu && plan.nodes.gpus && !is_given(options, {"ntasks", "ntasks-per-node"}))
     tasks = *per_gpu * *plan.nodes.gpus;
+  if (!tasks_are_known && request.has_ranks) {
+    notes.push_back(fmt::format(
+        "{} without a number of nodes: only Slurm decides how many ranks each node starts, so the "
+        "plan does not check them; -N sets the number of nodes",
+        written(*find_given(options, "ntasks"))));
+  }
+  if (const GivenOption* const order = find_given(options, "distribution");
+      tasks > 1 && order && spreads_tasks(order->value.value_or(""))) {
+    notes.push_back(fmt::format(
+        "{}: the ranks of a node do not follow each other as in this plan, so groups of ranks, such "
+        "as those of tensor parallelism, may extend over several nodes",
+        written(*order)));
+  }
   if (tasks > 1) {
     plan.nodes.tasks = tasks;
   } else {
@@ -353,6 +347,10 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
   if (!is_here) {
     plan.step.notes.push_back(
         fmt::format("'{}' is not installed here: the plan is for a machine of the cluster", tool));
+  }
+  note_export(options, surroundings, plan.step.notes);
+  if (request.batch && request.has_ranks) {
+    for (std::string& note : check_warning(options)) plan.step.notes.push_back(std::move(note));
   }
   note_values(settings, request, options, plan.nodes.nodes, surroundings, plan.step.notes);
   note_array(options, request.has_ranks, plan.step.notes);

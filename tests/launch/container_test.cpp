@@ -93,6 +93,46 @@ TEST(ContainerPlan, NvidiaGpus) {
   EXPECT_THAT(host.line(request), Not(HasSubstr(" --nv ")));
 }
 
+TEST(ContainerPlan, NotesGpusThatTheContainerDoesNotGet) {
+  Host host;
+  ContainerRequest request = host.request();
+  request.given.push_back({"gpus", "2"});
+  const auto notes_with = [&](int gpus) {
+    return plan_container_elsewhere(request, {.nodes = 2, .node = "<node>", .gpus = gpus},
+                                    host.surroundings())
+        .step.notes;
+  };
+  EXPECT_THAT(notes_with(8), testing::Contains(HasSubstr("the container gets 2 of the 8 GPUs")));
+  EXPECT_THAT(notes_with(2), testing::Each(Not(HasSubstr("stay idle"))));
+}
+
+TEST(ContainerPlan, RefusesAnotherCommandAndOtherValuesOfVariables) {
+  Host host;
+  ContainerRequest request = host.request();
+  request.given.push_back({"env", "GPUS_PER_NODE=2"});
+  const ElsewhereNodes inner =
+      plan_container_elsewhere(request, {.nodes = 1, .node = "0"}, host.surroundings()).nodes;
+  const DirectCommand command{.words = {"train", "pretrain"}, .has_ranks = true};
+  EXPECT_NO_THROW(plan_direct_elsewhere({.environment = {"GPUS_PER_NODE=2"}}, command, inner, "primus"));
+  try {
+    plan_direct_elsewhere({.environment = {"GPUS_PER_NODE=3"}}, command, inner, "primus");
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "--env sets GPUS_PER_NODE for the container and for 'direct', to different values");
+  }
+  request.given.push_back({"entrypoint", "/bin/sh"});
+  for (const bool here : {true, false}) {
+    try {
+      here ? plan_container(request, host.surroundings())
+           : plan_container_elsewhere(request, {.nodes = 1}, host.surroundings());
+      FAIL() << "no error";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("--entrypoint=/bin/sh gives the container another command"));
+    }
+  }
+}
+
 TEST(ContainerPlan, RefusesGpusWithoutAnAccelerator) {
   Host host;
   ContainerRequest request = host.request();

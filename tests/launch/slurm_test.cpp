@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "launch/slurm_time.h"
 #include "surroundings.h"
 
 namespace primus::launch {
@@ -34,6 +35,18 @@ int nodes_with(const std::vector<GivenOption>& given) {
   return plan_with(given, false, {}, false).nodes.nodes;
 }
 std::optional<int> gpus_with(const std::vector<GivenOption>& given) { return plan_with(given).nodes.gpus; }
+
+// Expects that the options are refused with an error that contains `text`.
+void expect_refusal(const std::vector<GivenOption>& given, const std::string& text,
+                    const SlurmSettings& settings = {}) {
+  try {
+    plan_with(given, true, {}, true, settings);
+    ADD_FAILURE() << "no error: " << text;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit_code(), 2);
+    EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+  }
+}
 
 TEST(SlurmPlan, CountsNodesByTasks) {
   EXPECT_EQ(nodes_with({}), 1);
@@ -94,24 +107,91 @@ TEST(SlurmPlan, CountsTheGpusOfTotalsAndOfTasks) {
   EXPECT_THROW(gpus_with({{"nodes", "2"}, {"gpus", "1"}}), Error);
 }
 
+TEST(SlurmPlan, RefusesNumbersOfGpusThatContradictEachOther) {
+  expect_refusal({{"nodes", "2"}, {"gpus", "7"}}, "--gpus=7 cannot be shared equally by 2 nodes");
+  expect_refusal({{"nodes", "2"}, {"gpus", "16"}, {"gpus-per-node", "4"}},
+                 "--gpus-per-node=4 and --gpus=16 request different numbers of GPUs per node (4 and 8)");
+  expect_refusal(
+      {{"gpus-per-node", "4"}, {"gpus-per-task", "8"}},
+      "--gpus-per-task=8 with 1 task per node needs 8 GPUs per node, but --gpus-per-node=4 requests 4");
+  expect_refusal({{"nodes", "2"}, {"gpus", "4"}, {"gpus-per-task", "4"}}, "needs 4 GPUs per node");
+  EXPECT_EQ(gpus_with({{"nodes", "2"}, {"gpus", "16"}, {"gres", "gpu:8"}, {"gpus-per-task", "8"}}), 8);
+  const std::vector<std::string> notes = plan_with({{"gres", "gpu:8"}, {"gpus-per-task", "4"}}).step.notes;
+  ASSERT_EQ(notes.size(), 1U);
+  EXPECT_NE(notes[0].find("uses 4 of the 8 GPUs"), std::string::npos) << notes[0];
+}
+
+// If only the number of tasks is known, each node may start one of them or all.
+TEST(SlurmPlan, DoesNotGuessTheRanksOfTasksWithoutNodes) {
+  const SlurmPlan plan = plan_with({{"ntasks", "16"}, {"gpus-per-task", "1"}});
+  EXPECT_EQ(plan.nodes.nodes, 0);
+  EXPECT_EQ(plan.nodes.gpus, std::nullopt);
+  EXPECT_EQ(plan.nodes.tasks, std::nullopt);
+  ASSERT_EQ(plan.step.notes.size(), 1U);
+  EXPECT_NE(plan.step.notes[0].find("--ntasks=16 without a number of nodes"), std::string::npos);
+}
+
+TEST(SlurmPlan, UsesTheVariablesThatExportPassesOn) {
+  const std::map<std::string, std::string> shell{{"GPUS_PER_NODE", "8"}};
+  const auto ranks_with = [&](const std::string& value, bool batch) {
+    return plan_with({{"export", value}}, batch, shell).nodes.ranks;
+  };
+  EXPECT_EQ(plan_with({}, true, shell).nodes.ranks, 8);
+  for (const bool batch : {false, true}) {
+    EXPECT_EQ(ranks_with("ALL", batch), 8);
+    EXPECT_EQ(ranks_with("ALL,GPUS_PER_NODE=4,HOME", batch), 4);
+  }
+  EXPECT_EQ(ranks_with("HOME,GPUS_PER_NODE", true), 8);
+  EXPECT_EQ(ranks_with("NONE", true), std::nullopt);
+  EXPECT_EQ(ranks_with("HOME", true), std::nullopt);
+  const std::vector<std::string> notes = plan_with({{"export", "NONE"}}, true, shell).step.notes;
+  ASSERT_EQ(notes.size(), 2U);
+  EXPECT_EQ(notes[0], "GPUS_PER_NODE=8 of the environment is not used: --export=NONE does not pass it on");
+  EXPECT_NE(notes[1].find("keeps this shell's variables from the job"), std::string::npos) << notes[1];
+}
+
+TEST(SlurmPlan, ReadsTimesOfSlurm) {
+  EXPECT_EQ(seconds_of("90"), 5400);
+  EXPECT_EQ(seconds_of("5:30"), 330);
+  EXPECT_EQ(seconds_of("1:00:01"), 3601);
+  EXPECT_EQ(seconds_of("2-12"), 60 * 3600);
+  EXPECT_EQ(seconds_of("1-0:30"), 24 * 3600 + 1800);
+  EXPECT_EQ(seconds_of("UNLIMITED"), std::nullopt);
+}
+
+TEST(SlurmPlan, TheWarningComesWithinTheTimeLimit) {
+  const auto signal_with = [](const std::vector<GivenOption>& given) {
+    for (const std::string& word : plan_with(given, true).step.argv)
+      if (word.starts_with("--signal=")) return word;
+    return std::string();
+  };
+  EXPECT_EQ(signal_with({}), "--signal=B:USR1@120");
+  EXPECT_EQ(signal_with({{"time", "1:00:00"}}), "--signal=B:USR1@120");
+  EXPECT_EQ(signal_with({{"time", "1"}}), "--signal=B:USR1@30");
+  expect_refusal({{"time", "1:00"}, {"signal", "B:USR1@90"}, {"requeue"}},
+                 "--time=1:00 is not longer than the warning before it (--signal=B:USR1@90, 90 seconds): the "
+                 "ranks would stop as soon as they start, and --requeue would start them again without end");
+  const std::vector<std::string> notes = plan_with({{"signal", "USR1@90"}, {"requeue"}}, true).step.notes;
+  ASSERT_EQ(notes.size(), 1U);
+  EXPECT_NE(notes[0].find("--signal=USR1@90 does not reach the batch script"), std::string::npos) << notes[0];
+  EXPECT_TRUE(plan_with({{"signal", "USR1@90"}}, true).step.notes.empty());
+}
+
+TEST(SlurmPlan, NotesRanksThatAlternateBetweenNodes) {
+  const auto notes_with = [](const char* order) {
+    return plan_with({{"nodes", "2"}, {"ntasks", "4"}, {"distribution", order}}).step.notes;
+  };
+  EXPECT_TRUE(notes_with("block:cyclic").empty());
+  ASSERT_EQ(notes_with("cyclic").size(), 1U);
+  EXPECT_NE(notes_with("cyclic")[0].find("do not follow each other"), std::string::npos);
+}
+
 TEST(SlurmPlan, SaysWhatAnArrayDoes) {
   const std::vector<std::string> notes = plan_with({{"array", "0-3"}}, true).step.notes;
   ASSERT_EQ(notes.size(), 2U);
   EXPECT_NE(notes[0].find("--array=0-3: each element is a job of its own"), std::string::npos) << notes[0];
   EXPECT_NE(notes[1].find("different runs"), std::string::npos) << notes[1];
   EXPECT_TRUE(plan_with({}, true).step.notes.empty());
-}
-
-// Expects that the options are refused with an error that contains `text`.
-void expect_refusal(const std::vector<GivenOption>& given, const std::string& text,
-                    const SlurmSettings& settings = {}) {
-  try {
-    plan_with(given, true, {}, true, settings);
-    ADD_FAILURE() << "no error: " << text;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.exit_code(), 2);
-    EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
-  }
 }
 
 TEST(SlurmPlan, RefusesOptionsThatContradictEachOther) {

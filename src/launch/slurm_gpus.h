@@ -1,0 +1,22 @@
+// The number of GPUs of a node according to Slurm's options (--gpus-per-node, --gres, --gpus,
+// --gpus-per-task). Internal to launch. Thread-safe.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launch/foreign_options.h"
+
+namespace primus::launch {
+
+struct NodeGpus {
+  std::optional<int> count;        // GPUs that the tasks of a node get; nullopt: the options do not state it
+  std::vector<std::string> notes;  // sentences about GPUs that stay idle
+};
+
+// `nodes`: number of nodes; 0: unknown. `tasks`: number of tasks per node. Throws Error(kInvalid) for options
+// that request different numbers of GPUs, and for a total that the nodes cannot share equally.
+NodeGpus gpus_of_node(const std::vector<GivenOption>& options, int nodes, int tasks);
+
+}  // namespace primus::launch

@@ -28,7 +28,7 @@ void check_reduction(DType dtype, Reduction reduction) {
 
 const char* address(const Tensor& tensor) { return static_cast<const char*>(tensor.data); }
 
-// Data pointers are null in a dry run, which has no memory that could overlap.
+// Returns whether two tensors overlap in memory; false in a dry run, in which data pointers are null.
 bool share_bytes(const Tensor& a, const Tensor& b) {
   return a.data && b.data && address(a) < address(b) + b.bytes() && address(b) < address(a) + a.bytes();
 }

@@ -103,10 +103,10 @@ struct Call {
   Reduction reduction = Reduction::kSum;
   int root = 0;
   Tensor in, out;
-  // only all_to_all: elements sent to, and received from, each rank
+  // for all_to_all only: elements sent to, and received from, each rank
   std::vector<std::int64_t> send_counts, receive_counts;
-  // Only all_to_all_rows: the number of rows used in each part. In this case, send_counts and receive_counts
-  // hold the sizes of full parts.
+  // For all_to_all_rows only: the number of rows used in each part. For this call, send_counts and
+  // receive_counts hold the sizes of full parts.
   Tensor send_rows, receive_rows;
   std::vector<Transfer> transfers;  // exchange
 };

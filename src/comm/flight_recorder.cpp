@@ -15,7 +15,8 @@ std::int64_t now_ns() {
       .count();
 }
 
-// Stores with release order: a reader that sees the new value of a field also sees the cleared id.
+// Stores with release order, so that a reader that sees a field's new value also sees that the id was set to
+// 0.
 template <class T>
 void put(std::atomic<T>& field, T value) {
   field.store(value, std::memory_order_release);
@@ -95,7 +96,7 @@ std::uint64_t FlightRecorder::enqueued(int group, std::uint64_t sequence, const 
   return id;
 }
 
-// The record may be lost: 2 000 further collectives overwrite its slot.
+// Does nothing if the record is lost: 2 000 later collectives overwrite its slot.
 void FlightRecorder::started(std::uint64_t id) {
   Slot& s = slot(id);
   if (s.id != id) return;

@@ -34,8 +34,8 @@ std::int64_t part_begin(std::int64_t count, int parts, int index) {
   return each * index + std::min<std::int64_t>(more, index);
 }
 
-// Returns the number of elements in the rows of `peer`, whose number is in `counts`. A part has room for
-// `maximum` elements.
+// Returns the number of elements in the counts[peer] rows of a peer's part. A part has room for `maximum`
+// elements.
 std::int64_t counted_elements(const Tensor& counts, int peer, std::int64_t width, std::int64_t maximum) {
   const std::int64_t elements = static_cast<const std::int32_t*>(counts.data)[peer] * width;
   if (elements < 0 || elements > maximum)

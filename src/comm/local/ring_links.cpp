@@ -22,8 +22,8 @@ struct RingLinks::Ring {
   std::byte* data() { return reinterpret_cast<std::byte*>(this) + kPage; }
 };
 
-// Rings are larger than the inner caches. A read from another core's cache is slower than a read after the
-// sender's core has written its cache back.
+// Rings are larger than the inner caches, so that the sender's core writes data back before the receiver
+// reads it. A read from another core's cache would be slower.
 std::size_t RingRegion::ring_bytes(int ranks) {
   return std::clamp(std::bit_floor((std::size_t{8} << 20) / static_cast<std::size_t>(ranks)),
                     std::size_t{16} << 10, std::size_t{4} << 20);

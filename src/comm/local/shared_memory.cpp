@@ -89,7 +89,7 @@ std::string host_identity() {
     return fmt::format("{} {} {}", boot, std::filesystem::read_symlink("/proc/self/ns/net").string(),
                        geteuid());
   } catch (const std::exception&) {
-    return hex(random_bytes(16));  // differs from every other process
+    return hex(random_bytes(16));  // a random text, because it must differ from that of every other process
   }
 }
 

@@ -43,7 +43,7 @@ class Handle {
   // crash or block this rank.
   void end() noexcept;
 
-  // "unhandled cuda error: <what the library logged last>"
+  // Returns "unhandled cuda error: <the library's last log message>".
   std::string text_of(Result result, Comm comm) const;
 
  private:

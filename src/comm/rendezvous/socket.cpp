@@ -187,7 +187,7 @@ Socket connect_to(const std::string& host, std::uint16_t port, Deadline deadline
       if (connect(socket.fd(), a->ai_addr, a->ai_addrlen) != 0) {
         error = errno;
         if (error == EINPROGRESS) {
-          // Limits the wait: a host that drops packets must leave time for the other addresses.
+          // Limits the wait, so that time is left for the other addresses if this host drops packets.
           wait_for(socket, POLLOUT, std::min(deadline, in(5s)));
           socklen_t size = sizeof(error);
           pollfd entry{socket.fd(), POLLOUT, 0};

@@ -45,7 +45,7 @@ StoreClient::StoreClient(const JobEnvironment& environment, Deadline deadline,
                .number(static_cast<std::uint64_t>(kind))
                .frame());
     } catch (const std::exception&) {
-      // The rendezvous has ended, which also ends the other ranks.
+      // Ignored: the rendezvous has ended, so the other ranks end without this message.
     }
     const std::lock_guard lock(mutex_);
     changed_.notify_all();

@@ -63,7 +63,7 @@ struct DeviceCollectives {
   // throws if the work was aborted, so that the caller does not use incomplete results. Replaces the previous
   // check.
   void (*guard)(Device& device, std::function<void()> check);
-  // Null if the devices do not support such transfers.
+  // Transfers between devices of one host; null if the devices do not support them.
   const DevicePeers* peers = nullptr;
 };
 

@@ -93,7 +93,7 @@ class Stream {
   virtual void stop_on(const std::atomic<bool>* /*stop*/) {}
 };
 
-// Recorded work, which a call repeats (a CUDA or HIP graph).
+// Recorded work that can be enqueued again and again (a CUDA or HIP graph).
 class Graph {
  public:
   virtual ~Graph() = default;

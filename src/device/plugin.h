@@ -3,8 +3,8 @@
 //
 // A plug-in is compiled with the same headers as the program. The library exports one function,
 //   extern "C" const primus::DevicePlugin* primus_device_plugin();
-// and `abi` is compared before any other member is read. A library must load on a machine without the
-// vendor's driver: count() then explains what is missing, and measuring() still works.
+// and the program compares `abi` before it reads any other member. A library must load on a machine without
+// the vendor's driver: count() then explains what is missing, and measuring() still works.
 #pragma once
 
 #include <cstdint>

@@ -31,8 +31,8 @@ int affinity_cores() {
   return static_cast<int>(std::max(sysconf(_SC_NPROCESSORS_ONLN), 1L));
 }
 
-// The file has the microseconds of CPU time and of the period, such as "200000 100000". Without a limit, it
-// has "max 100000".
+// Returns the number of cores that cpu.max allows. The file has the microseconds of CPU time and of the
+// period, such as "200000 100000", or "max 100000" if there is no limit.
 std::optional<double> bandwidth_v2(const std::string& folder) {
   std::ifstream file(folder + "/cpu.max");
   double quota = 0, period = 0;

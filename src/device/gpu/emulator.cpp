@@ -117,7 +117,8 @@ struct Fiber {
 struct Warp {
   std::int64_t exchanges = 0;  // number of completed exchanges
   int arrived = 0;
-  // Two buffers: a lane that is ahead by one exchange must not overwrite data that a slow lane still reads.
+  // There are two buffers, because a lane that is ahead by one exchange must not overwrite data that a slow
+  // lane still reads.
   alignas(64) std::array<std::array<std::byte, 64 * kExchangeBytes>, 2> slots;
 };
 

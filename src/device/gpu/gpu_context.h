@@ -116,7 +116,7 @@ class GpuContext : public KernelContext {
 
   // Returns the max. bytes of shared memory per block.
   std::int64_t max_shared_bytes() const { return max_shared_bytes_; }
-  // Allows a kernel more shared memory than every GPU provides by default.
+  // Allows a kernel `bytes` of shared memory, which may be more than a GPU allows by default.
   template <class Kernel>
   void allow_shared(Kernel* kernel, std::size_t bytes) const {
     if (static_cast<std::int64_t>(bytes) > max_shared_bytes_) {

@@ -12,12 +12,13 @@ namespace primus::turbo {
 
 [[noreturn]] void check_failed(KernelId kernel, const char* condition);
 
-// Most operators accept fp32 and bf16.
+// Returns whether the type is one that most operators accept: fp32 or bf16.
 inline bool is_float(const Tensor& tensor) {
   return tensor.dtype == DType::kF32 || tensor.dtype == DType::kBF16;
 }
 
-// Matrix products and attention also accept fp16, for benchmarks. Training in fp16 would need loss scaling.
+// Also true for fp16, which matrix products and attention accept for benchmarks. Training would need loss
+// scaling.
 inline bool is_operand(const Tensor& tensor) { return is_float(tensor) || tensor.dtype == DType::kF16; }
 
 // Returns whether a tensor has this type and the shape [n]. Flat buffers and scalars of optimizers have such

@@ -19,7 +19,7 @@ bool is_moment(const Tensor& moment, const Tensor& scale, DType in_8_bits, std::
          is_vector(scale, DType::kBF16, n / kMomentBlock);
 }
 
-// Kernels read a block's elements 16 bytes at a time.
+// Returns whether kernels can read a block's elements 16 bytes at a time.
 bool is_aligned(const Tensor& tensor) {
   return tensor.absent() || reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
 }

@@ -7,7 +7,7 @@
 namespace primus::turbo::PRIMUS_KERNELS {
 
 struct AdamFactors {
-  // learning_rate and weight_decay are factors of the step scalars.
+  // learning_rate and weight_decay multiply the values of the step scalars.
   float beta1, beta2, eps, learning_rate, weight_decay;
 };
 

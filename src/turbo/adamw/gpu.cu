@@ -108,7 +108,7 @@ struct Update {
   }
 };
 
-// All lanes participate, because all lanes together find the largest magnitude of a block.
+// Calls update() in all lanes, even without an element, because a block's lanes find its maximum together.
 template <class Body>
 struct OfBlocks {
   static constexpr int kThreads = 256;

@@ -178,9 +178,9 @@ class Bf16Tiles {
     transpose(reinterpret_cast<const float*>(from), from_ld, rows, cols, reinterpret_cast<float*>(to), to_ld);
   }
 
-  // Rounds to bf16. The result is the upper half of each word. Ties are rounded away from zero; only one of
-  // 65536 numbers is a tie. NaN stays NaN: if the operands are bf16, rounding cannot overflow the payload of
-  // a NaN.
+  // Rounds to bf16. The result is the upper half of each word. Ties are rounded away from zero, which hardly
+  // matters, because only one of 65536 numbers is a tie. NaN stays NaN: if the operands are bf16, rounding
+  // cannot overflow the payload of a NaN.
   PRIMUS_INLINE static __m512i rounded_bits(const float* x) {
     return _mm512_add_epi32(_mm512_loadu_si512(x), _mm512_set1_epi32(0x8000));
   }

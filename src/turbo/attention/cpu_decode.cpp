@@ -84,7 +84,7 @@ void attend_split(const Decoding& d, const DecodeOperands<T, Keys>& x, std::int6
     const T* query = x.q.at(0, head, d.first_row + d.query(row));
     const Partial partial = partials.at(d.first_partial + d.query(row), head, split);
     float scores[kSplit];
-    float max = -1e30F;  // finite: a row may see no key of this split
+    float max = -1e30F;  // finite, so that a row that sees no key of this split does not compute inf - inf
     for (std::int64_t j = seen.begin; j < seen.end; ++j) {
       const float product = dot(query, x.k.at(sequence, kv_head, j), s.head_dim);
       const float score = scale * (cap > 0 ? tanh(product * into_cap) : product);

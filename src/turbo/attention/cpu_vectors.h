@@ -67,8 +67,8 @@ PRIMUS_INLINE float log_sum_exp2(float max, float sum) {
 #if defined(__AVX512F__)
 constexpr int kTransposeEdge = 16;
 
-// to[j][i] = from[i][j], 16 x 16. One register gets quarters of rows i, i+4, i+8 and i+12. All further
-// shuffles are then within 128 bits.
+// to[j][i] = from[i][j], 16 x 16. One register holds quarters of rows i, i+4, i+8 and i+12, so that all
+// further shuffles are within 128 bits.
 inline void transpose_block(const float* from, std::int64_t from_ld, float* to, std::int64_t to_ld) {
   for (int quarter = 0; quarter < 4; ++quarter) {
     __m512 part[4];

@@ -208,7 +208,7 @@ const CudnnCall& CudnnAttention::find(const AttentionBackward& call, bool own_is
   p.deterministic = options_.deterministic;
   const char* reason = describe(call.shape, call.q.dtype, !call.first_key.absent(), call.q_stride,
                                 call.k_stride, call.v_stride, p);
-  // cuDNN only assigns gradients, in the operands' type.
+  // cuDNN cannot add to gradients: it only assigns them, in the operands' type.
   p.gradients_apart = call.d_q.dtype != call.q.dtype || call.accumulate_d_q || call.accumulate_d_kv;
   if (!reason && p.documents && p.gradients_apart) reason = "documents whose gradients are added to others";
   if (!reason && (call.d_q_stride % kElementsAligned != 0 || call.d_k_stride % kElementsAligned != 0 ||

@@ -46,7 +46,7 @@ struct CausalConvForward {
   CausalConvShape shape;
   Tensor bcx;     // [rows, columns]: B, C, x; for kSilu only x
   Tensor weight;  // [channels, width], bcx's type; the last column multiplies the input of the token itself
-  Tensor bias;    // [channels] fp32; absent: there are none
+  Tensor bias;    // [channels] fp32; absent: no bias
   Tensor before;  // edge() fp32; absent: all segments begin at position 0
   Tensor first_key;  // [rows] int32: the first position that a token sees; absent: 0
   Tensor y;          // output: [rows, channels]
@@ -116,7 +116,7 @@ struct CachedCausalConv {
   CausalConvShape::Form form;
   Tensor bcx;     // [T, columns]
   Tensor weight;  // [channels, width], bcx's type
-  Tensor bias;    // [channels] fp32; absent: there are none
+  Tensor bias;    // [channels] fp32; absent: no bias
   Tensor ring;    // [sequences, ring, channels] fp32, ring >= width; read and written
   Tensor y;       // output: [T, channels]; zero for rows that belong to no sequence
   void check() const;

@@ -1,5 +1,6 @@
 // The kernels of gated activations. A row of `gate_up` is gates [ffn], then as many values [ffn]. An
-// activation has forward(gate, up), and backward(gate, up, d), which returns the gradients `gate` and `up`.
+// activation has forward(gate, up), and backward(gate, up, d), which returns their gradients as members
+// `gate` and `up`.
 #pragma once
 
 #include "turbo/cpu/simd.h"

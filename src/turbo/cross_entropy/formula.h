@@ -69,8 +69,8 @@ struct SoftmaxMoments {
   }
 };
 
-// The gradient of weight * entropy with respect to a logit: -weight * p * (ln p + H). With the mean of
-// (logit - largest) under p, ln p + H is (logit - largest) - mean.
+// The gradient of weight * entropy with respect to a logit: -weight * p * (ln p + H). Here ln p + H equals
+// (logit - largest) - mean, where `mean` is the expectation of (logit - largest) under p.
 struct EntropySlope {
   float scale, mean;
   PRIMUS_FORMULA EntropySlope(float weight, const SoftmaxStatistics& row, const SoftmaxMoments& moments)

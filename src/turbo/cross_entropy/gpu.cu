@@ -159,7 +159,7 @@ constexpr int kRowThreads = 1024;
 template <class T, int kCount, class Cap>
 struct Loss {
   static constexpr int kThreads = kRowThreads;
-  // More would leave too few registers for the computation.
+  // With more loads per thread, too few registers would be left for the computation.
   static constexpr int kHeld = std::is_same_v<T, BFloat16> ? 6 : 4;
   using OwnRow = Row<kThreads, kCount, std::is_same_v<T, BFloat16>, Cap, kHeld>;
   const float* logits;

@@ -17,8 +17,8 @@ struct DeltaSizes {
         value_width(round_up(s.value_dim, kFp32Lanes)),
         group(s.value_heads / s.key_heads) {}
   std::int64_t state() const { return key_width * value_width; }
-  // Returns the max. number of chunks that do not begin a document. Such a chunk follows a full chunk of its
-  // document.
+  // Returns the max. number of chunks that do not begin a document: each such chunk follows a full chunk of
+  // its document.
   std::int64_t inner_chunks() const { return s.sequence / kDeltaChunk; }
 
   DeltaRuleShape s;

@@ -37,8 +37,8 @@ struct DeltaExchange {
 };
 
 // A block handles a head of a sequence and two strips of value columns. Two warps share a strip, and each
-// warp has half of the keys. The products of one warp determine the duration of a step: many small blocks are
-// faster than few large blocks.
+// warp has half of the keys. Many small blocks are faster than few large blocks, because the duration of a
+// step is that of the products of one warp.
 template <class T, int kKeys, bool kByChannel>
 struct DeltaAdvance : DeltaChunkKernel<T, kKeys, kByChannel> {
   using Base = DeltaChunkKernel<T, kKeys, kByChannel>;

@@ -69,8 +69,8 @@ struct DeltaFinishChannels : DeltaFinish<T, kKeys, true> {
     return b > 0 ? m.gates[b * kTile - 1][c] : 0.0F;
   }
 
-  // Applies decays to products with states. Queries get the decay up to their block, and so do keys as rows.
-  // Keys as columns get the complete decay.
+  // Applies decays to products with states. Products of queries, and of keys as rows, are multiplied by the
+  // decay up to their block; products of keys as columns, by the complete decay.
   PRIMUS_DEVICE void decay_states(Memory& m, std::int64_t item, Sums& sums) const {
     const int last = in.tokens(item) - 1;
     float of_last[kPerLane] = {};

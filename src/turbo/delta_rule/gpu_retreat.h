@@ -5,7 +5,7 @@
 // - DeltaFinishHeads or DeltaFinishChannels (gpu_finish_heads.h, gpu_finish_channels.h), for all chunks at
 //   once, compute z = (I + L)^-T dU. z is dV up to the factor beta. From z, U and the states, these kernels
 //   compute the gradients of gates, of beta, and of queries and keys of value heads.
-// - DeltaChunkKeys (gpu_chunk_keys.h), for all chunks at once: adds the query and key gradients of the value
+// - DeltaChunkKeys (gpu_chunk_keys.h), for all chunks at once, adds the query and key gradients of the value
 //   heads that share a key head, and passes the sums backward through the normalisation.
 #pragma once
 

@@ -15,8 +15,7 @@ std::int64_t now_ns() {
       .count();
 }
 
-// Stores with release order, so that a reader that sees a field's new value also sees that the id was set to
-// 0.
+// A reader that sees a field's new value also sees that the id was set to 0 (release order).
 template <class T>
 void put(std::atomic<T>& field, T value) {
   field.store(value, std::memory_order_release);

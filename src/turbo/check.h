@@ -17,8 +17,7 @@ inline bool is_float(const Tensor& tensor) {
   return tensor.dtype == DType::kF32 || tensor.dtype == DType::kBF16;
 }
 
-// Also true for fp16, which matrix products and attention accept for benchmarks. Training would need loss
-// scaling.
+// Also true for fp16, which products and attention accept for benchmarks. Training would need loss scaling.
 inline bool is_operand(const Tensor& tensor) { return is_float(tensor) || tensor.dtype == DType::kF16; }
 
 // Returns whether a tensor has this type and the shape [n]. Flat buffers and scalars of optimizers have such

@@ -117,8 +117,7 @@ struct Fiber {
 struct Warp {
   std::int64_t exchanges = 0;  // number of completed exchanges
   int arrived = 0;
-  // There are two buffers, because a lane that is ahead by one exchange must not overwrite data that a slow
-  // lane still reads.
+  // Two buffers, because a lane one exchange ahead must not overwrite data that a slow lane still reads.
   alignas(64) std::array<std::array<std::byte, 64 * kExchangeBytes>, 2> slots;
 };
 

@@ -1,6 +1,5 @@
 // The kernels of gated activations. A row of `gate_up` is gates [ffn], then as many values [ffn]. An
-// activation has forward(gate, up), and backward(gate, up, d), which returns their gradients as members
-// `gate` and `up`.
+// activation has forward(gate, up), and backward(gate, up, d), which returns both gradients (`gate`, `up`).
 #pragma once
 
 #include "turbo/cpu/simd.h"

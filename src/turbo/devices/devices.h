@@ -29,8 +29,8 @@ DeviceSpec choose_device(DeviceSpec spec, std::vector<std::string>* notes = null
 // if the device does not exist.
 std::unique_ptr<Device> open_device(const DeviceSpec& spec);
 // Creates a device that only measures the memory and the work of a run, and needs no hardware
-// (device/measuring_device.h). With this device, a
-// machine can plan a run for any device whose plug-in is installed.
+// (device/measuring_device.h). With this device, a machine can plan a run for a device that it does not have,
+// if the plug-in of the device's kind is installed.
 std::unique_ptr<Device> measuring_device(const DeviceSpec& spec);
 // The result of planning for a device with given properties, without its hardware. The properties may
 // describe a device of another machine. The plug-in of the device's kind determines workspace sizes. If this

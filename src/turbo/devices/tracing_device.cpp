@@ -233,7 +233,7 @@ class TracingDevice final : public WatchedDevice {
   std::unique_ptr<Device> device_;
   std::shared_ptr<TraceRecorder> recorder_;
   std::map<KernelFunction, std::string> names_;
-  std::unique_ptr<EventClock> clock_;  // declared after the device: its events are destroyed first
+  std::unique_ptr<EventClock> clock_;  // declared after the device, so that its events are destroyed first
 };
 
 }  // namespace

@@ -6,7 +6,7 @@
 namespace primus::turbo {
 namespace {
 
-// Rows of codes are read and written 16 bytes at a time.
+// Returns whether rows of codes can be read and written 16 bytes at a time.
 bool is_aligned_to_16(const Tensor& tensor) {
   return reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0;
 }

@@ -12,11 +12,11 @@
 // Hopper). With Fp8Gemm::fast, the complete sum has fewer bits (DeepSeek-V3's report, section 3.3.2).
 //
 // If an operand has an infinite element or a NaN, every element of the result is NaN. With delayed scales,
-// only the elements of the result are affected that depend on the infinite element or NaN. A product with two
-// e5m2 operands is not allowed, because GPUs do not support such a product. All addresses, including those of
-// scales, are multiples of 16. Every extent of an operand must be a multiple of 16; otherwise the launch
-// throws Error(kInvalid). The workspace functions throw Error(kInvalid) on an NVIDIA GPU without fp8 (below
-// compute capability 8.9), and Error(kUnsupported) on AMD GPUs.
+// this holds only for the elements of the result that depend on the infinite element or the NaN. A product
+// with two e5m2 operands is not allowed, because GPUs do not support such a product. All addresses, including
+// those of scales, are multiples of 16. Every extent of an operand must be a multiple of 16; otherwise the
+// launch throws Error(kInvalid). The workspace functions throw Error(kInvalid) on an NVIDIA GPU without fp8
+// (below compute capability 8.9), and Error(kUnsupported) on AMD GPUs.
 #pragma once
 
 #include "tensor/tensor.h"

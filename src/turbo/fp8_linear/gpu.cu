@@ -100,7 +100,7 @@ struct QuantizeTiles {
     std::uint8_t at[kSide][kSide + 4];
   };
 
-  // Sets `magnitude` to the bits of the largest magnitude if the bits are larger than `magnitude`.
+  // Returns the codes of kLine values. If kKnown, raises `magnitude` to the bits of their largest magnitude.
   PRIMUS_DEVICE static Bytes16 line_of(const T* from, float scale, std::uint32_t& magnitude) {
     constexpr int kCount = kVector<T>;
     float values[kLine];

@@ -1,5 +1,5 @@
-// Computes the workspace size of fp8 products for a GPU whose plug-in is not loaded: the size that the
-// vendor's library gets.
+// Computes the workspace size of fp8 products for a GPU whose plug-in is not loaded: the size of the
+// workspace of the vendor's library.
 #include "turbo/devices/planned_kernels.h"
 #include "turbo/fp8_linear/fp8_linear.h"
 #include "turbo/linear/library_product.h"

@@ -25,7 +25,7 @@ CpuFeatures detect() {
              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   f.avx512_bf16 = f.avx512 && __builtin_cpu_supports("avx512bf16");
   f.fast_vdpbf16 = f.avx512_bf16 && __builtin_cpu_is("amd");
-  // The AMX kernels store bf16 with an AVX-512 instruction. Every CPU with AMX has this instruction.
+  // The AMX kernels store bf16 with an instruction of avx512_bf16, which every CPU with AMX has.
   f.amx_bf16 = f.avx512_bf16 && has_amx_bf16();
   return f;
 }

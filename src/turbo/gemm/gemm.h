@@ -91,8 +91,8 @@ std::size_t cpu_gemm_workspace_bound(const GemmArgs& args, int threads);
 
 // Computes the product. m, n or k may be 0; with k = 0, C becomes 0, or is unchanged if `accumulate`. Throws
 // std::logic_error for wrong types or leading dimensions, a workspace that is too small, or an unavailable
-// provider, because these are bugs of the caller. Calls allocate no memory. Exception: libxsmm compiles a
-// kernel for each new shape.
+// provider, because these are bugs of the caller. Calls allocate no memory, except that libxsmm allocates
+// memory to compile a kernel for each new shape.
 void cpu_gemm(ThreadPool& pool, const GemmArgs& args);
 
 // Returns the number of floating-point operations of the product: 2 m n k.

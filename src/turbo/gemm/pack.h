@@ -9,8 +9,8 @@
 namespace primus::turbo::gemm {
 
 // The source rows of a packing function, which are consecutive or gathered. at() returns the rows of a block.
-// ahead() also accepts indices after the last row. The returned address may be prefetched, but must not be
-// read.
+// ahead() also accepts indices after the last row. The address that ahead() returns may be prefetched, but
+// must not be read.
 template <class T>
 struct RowsInOrder {
   const T* first;

@@ -1,5 +1,5 @@
 // The kernels of gated activations. A row of `gate_up` is gates [ffn], then as many values [ffn]. An
-// activation has forward(gate, up), and backward(gate, up, d), which returns the gradients `gate` and `up`.
+// activation has forward(gate, up), and backward(gate, up, d), which returns both gradients (`gate`, `up`).
 #pragma once
 
 #include "turbo/gpu/loops.h"

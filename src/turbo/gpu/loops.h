@@ -46,7 +46,7 @@ void for_each_of_rows(Context& context, std::int64_t rows, std::int64_t cols, co
 }
 
 // Calls body(row, column) as for_each_of_rows() does, but only for the rows before *used, a number on the
-// device. It is at most `rows`. Each thread takes several packs, so that unused rows cost no blocks.
+// device that is at most `rows`. Each thread processes several packs, so that unused rows cost no blocks.
 template <class Body, int kCount>
 struct ForEachOfUsedRows {
   static constexpr int kThreads = 256;

@@ -150,9 +150,9 @@ PRIMUS_DEVICE Operand<T> load_right(const T* tile, int step) {
 
 #endif
 
-// Rows of 32 columns. A lane reads 16 bytes of each of its rows from global memory. A stripe is an operand of
-// two products without passing through shared memory. The columns of a stripe are permuted. The permutation
-// is the same for left and right operands, and does not change the results.
+// Rows of 32 columns. A lane reads 16 bytes of each of its rows from global memory. These bytes are operands
+// of two products, and need not pass through shared memory. The columns of a stripe are permuted. The
+// permutation is the same for left and right operands, and does not change the results.
 struct Stripe {
   static constexpr int kCols = 32;
   static constexpr int kProducts = kCols / kTile;

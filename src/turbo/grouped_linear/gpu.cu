@@ -186,8 +186,8 @@ bool multiply_few_rows(Context& context, const GroupedGemm& call) {
   return true;
 }
 
-// Every expert gets enough blocks for all rows of the call. Blocks after the expert's last row end at once.
-// The unused blocks take some microseconds, but the host needs no synchronization.
+// Launches, for every expert, enough blocks for all rows of the call. Blocks after the expert's last row end
+// at once. The unused blocks take some microseconds, but the host needs no synchronization.
 template <class T, class C>
 void multiply_groups(Context& context, const GroupedGemm& call) {
   if constexpr (std::is_same_v<T, BFloat16>) {
@@ -240,7 +240,7 @@ struct AddGroupBias {
   const std::int32_t* offsets;
   std::int64_t experts, n;
 
-  // Runs one block per row.
+  // Each block processes one row.
   PRIMUS_DEVICE void operator()() const {
     const std::int64_t row = block();
     // The number of experts that end at or before this row.

@@ -8,7 +8,7 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// The separate operators store the result of each operation, so every result is rounded.
+// Rounds to bf16. The separate operators, which store each result in bf16, give the same bits.
 PRIMUS_DEVICE float rounded(float x) { return to_float(from_float<BFloat16>(x)); }
 
 // The gated activations. The third argument of `forward` is the weight of the slot.

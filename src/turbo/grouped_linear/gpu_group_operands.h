@@ -205,7 +205,7 @@ struct GroupOperands {
   template <int kSide, int kPicks>
   PRIMUS_DEVICE static void copy_lines(BFloat16* to, const BFloat16* from, int cols, int col,
                                        const std::int32_t (&rows)[kPicks], int first_line, int piece) {
-    // A line has the same swizzle as the line eight before it.
+    // The swizzle repeats every eight lines, so it is the same for all lines of a thread.
     const SharedAddress first = shared_address(in_panel(to, first_line, piece));
     const int across = col + piece * kPiece;
     PRIMUS_UNROLL

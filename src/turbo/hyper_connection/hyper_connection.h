@@ -61,7 +61,7 @@ struct HyperReadBackward {
   Tensor d_x;         // output: [tokens, streams*hidden], without the gradient through products
   Tensor d_products;  // output: [tokens, products()] fp32
   // The contributions of each token to the gradients of base and scale; the caller sums them over tokens.
-  Tensor d_base, d_scale;  // [tokens, products()], [tokens, scales()] fp32 out
+  Tensor d_base, d_scale;  // output: [tokens, products()], [tokens, scales()] fp32
   void check() const;
   double flops() const { return 0; }
 };

@@ -96,8 +96,8 @@ struct CopyRopePart {
   const T* from;
   T* to;
   bool back;
-  // Neighbouring heads have the same distance within a token and across tokens: `head` counts them in all
-  // tokens.
+  // Neighbouring heads have the same distance within a token and across tokens, so `head` is an index over
+  // the heads of all tokens.
   PRIMUS_DEVICE void operator()(std::int64_t head, std::int64_t i) const {
     const std::int64_t wide = head * (s.rank + s.rope_dim) + s.rank + i,
                        narrow = head * (s.nope_dim + s.rope_dim) + s.nope_dim + i;

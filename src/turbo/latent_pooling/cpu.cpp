@@ -140,7 +140,7 @@ void backward(CpuContext& context, const LatentPoolingBackward& a) {
                      }
                    });
                  });
-    // d_x already has the complete gradient of each gate, because the gate of a slot affects only one block.
+    // d_bias is a sum of d_x: each gate affects only one block, so d_x has its complete gradient.
     row_sum(context, s.pooled(), a.d_bias.elements(), context.data<float>(a.workspace), a.d_bias, false,
             [&](float* line, std::int64_t pooled) {
               const std::int64_t first = pooled / s.blocks() * s.sequence + pooled % s.blocks() * s.ratio;

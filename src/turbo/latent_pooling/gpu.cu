@@ -105,7 +105,7 @@ struct Backward {
   }
 };
 
-// d_x already has the complete gradient of each gate, because the gate of a slot affects only one block.
+// d_bias is a sum of d_x: each gate affects only one block, so d_x has its complete gradient.
 template <class T>
 struct BiasTerm {
   static constexpr int kCount = 1;

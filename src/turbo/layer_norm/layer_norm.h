@@ -1,6 +1,6 @@
-// LayerNorm of rows: y = (x - mean) / sqrt(variance + eps) * weight + bias (Ba et al. 2016). The models use
-// RMSNorm; LayerNorm is for the keys of DeepSeek's indexer. LayerNorm has no gradients, because the indexer
-// is not trained. Statistics are in fp32; results are rounded once.
+// LayerNorm of rows: y = (x - mean) / sqrt(variance + eps) * weight + bias (Ba et al. 2016). Only the keys of
+// DeepSeek's indexer use LayerNorm; the models otherwise use RMSNorm. There is no backward pass, because the
+// indexer is not trained. Statistics are in fp32; results are rounded once.
 #pragma once
 
 #include "tensor/tensor.h"

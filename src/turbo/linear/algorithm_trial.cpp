@@ -63,8 +63,8 @@ std::optional<AlgorithmTrial> AlgorithmTrials::choose(int candidates, const Run&
   if (ran.empty()) return std::nullopt;
   AlgorithmTrial result{.of = static_cast<int>(ran.size()), .sustained = sustained};
 
-  // The finalists are the fastest candidates and the library's own choice. The fastest candidates are
-  // compared with the library's choice.
+  // The finalists are the fastest candidates and the library's own choice. The fastest candidate replaces the
+  // library's choice only if it is clearly faster.
   const Candidate own = ran.front();
   std::sort(ran.begin(), ran.end(), faster);
   const auto finalists = std::min(ran.size(), static_cast<std::size_t>(limits_.finalists));

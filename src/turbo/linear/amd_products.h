@@ -1,7 +1,7 @@
-// Products by the libraries of AMD GPUs: hipBLASLt if hipBLASLt is installed and has an algorithm, else
-// rocBLAS. Our own kernels compute products that neither library accepts. Reports the choice for every
-// product, and the reason of the choice. Device-independent, so tests run without a GPU, with libraries that
-// compute on the host.
+// Products by the libraries of AMD GPUs: hipBLASLt if it is installed and has an algorithm, else rocBLAS. Our
+// own kernels compute products that neither library accepts. Reports the choice for every product, and the
+// reason for the choice. Device-independent, so tests run without a GPU, with libraries that compute on the
+// host.
 #pragma once
 
 #include <functional>

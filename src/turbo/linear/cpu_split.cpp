@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::int64_t kParts = 3;
 
-// Truncates x to the leading 8 digits, which a bf16 can hold. x - leading(x) is exact.
+// Truncates x to its leading 8 binary digits, which a bf16 can hold. x - leading(x) is exact.
 PRIMUS_INLINE float leading(float x) {
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & 0xffff0000U);
 }
@@ -23,7 +23,7 @@ struct Parts {
   BFloat16 part[kParts];
 };
 
-// Splits x exactly into three parts of 8 digits.
+// Splits x exactly into three parts of 8 binary digits.
 PRIMUS_INLINE Parts exact_parts(float x) {
   const float middle = x - leading(x);
   return {{leading_part(x), leading_part(middle), leading_part(middle - leading(middle))}};

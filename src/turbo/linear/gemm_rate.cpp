@@ -103,9 +103,9 @@ class Products {
 template <class Counts>
 std::optional<double> best_rate(Device& device, DType dtype, RateTime time, Counts&& counts) {
   const bool host = device.properties().host_memory;
-  // On a GPU, small products would measure the launch time, and synchronizing after each product would add
-  // host time. On a few cores, products of side 1024 have the rate of larger products. For many cores,
-  // products of this side are too small.
+  // On a GPU, a repetition has several large products, because small products would measure the launch time,
+  // and a synchronization after each product would add host time. On few CPU cores, side 1024 has the rate of
+  // larger sides. On many cores, products of this side are too short, so side 1536 is used.
   constexpr double kTooShort = 0.003;
   auto products = std::make_unique<Products>(device, dtype, host ? 1024 : 4096, host ? 1 : 16);
   products->run();  // the first run compiles kernels and touches memory

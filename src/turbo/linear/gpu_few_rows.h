@@ -121,7 +121,7 @@ void launch_few_rows(Context& context, const Rows& x, const Results& results, st
   const std::int64_t staged = StagedRows::shared_bytes(rows, in);
   if constexpr (kWarp == 32 && std::is_same_v<Rows, StagedRows>) {
     using Ring = FewRowRing<Rows, Results>;
-    // Reading a large matrix takes much longer than the previous kernel.
+    // The ring cannot start while the previous kernel runs. For a large matrix, this costs little.
     constexpr std::int64_t kLarge = std::int64_t{1} << 27;
     if (has_warpgroups(context) && (in >= Ring::kLongRow || count * in >= kLarge)) {
       return launch(context, std::min<std::int64_t>(tiles.tiles, multiprocessors(context)),

@@ -9,7 +9,7 @@
 
 namespace primus::turbo::hipblaslt {
 
-// hipBLASLt has no settings for alignments, accumulation or the number of multiprocessors.
+// Has no hint() and prefer(): hipBLASLt cannot set alignments, accumulation or the number of multiprocessors.
 struct Api : Library {
   using Handle = hipblaslt::Handle;
   using Desc = MatmulDesc;

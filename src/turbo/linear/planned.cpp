@@ -1,4 +1,4 @@
-// Returns the workspace size of products for a GPU whose plug-in is not loaded. The size is the library's.
+// Computes the workspace size of products for GPUs whose plug-in is not loaded: that of the vendor's library.
 #include "turbo/devices/planned_kernels.h"
 #include "turbo/linear/library_product.h"
 #include "turbo/linear/linear.h"

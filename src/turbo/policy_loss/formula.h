@@ -167,7 +167,7 @@ struct PolicyDocuments {
     return a;
   }
 
-  // Adds the metrics that an answer has once.
+  // Adds the metrics to which an answer contributes as a whole, not per token.
   PRIMUS_FORMULA void answer_metrics(const PolicyAnswer& a, PolicyMetricSums& metrics) const {
     if (!adds_answers) return;
     const double part = 1 / answers();

@@ -28,14 +28,14 @@ enum class PolicyRatio : std::uint8_t {
   kSum,    // the sum of d over the answer's tokens (RLOO); requires PolicyAverage::kAnswers
 };
 
-// What the loss of a step is the mean over. TRL's names are in parentheses.
+// How the loss of a step is averaged. TRL's names are in parentheses.
 enum class PolicyAverage : std::uint8_t {
-  kAnswerMeans,      // answers of the mean over their tokens (grpo, sapo)
-  kMicrobatchMeans,  // microbatches of the mean over their tokens (bnpo)
-  kTokens,           // all tokens (dapo, cispo, vespo)
-  kLengths,          // answers of the sum over their tokens, divided by max_length (dr_grpo)
-  kAnswerSums,       // answers of the sum over their tokens (luspo)
-  kAnswers,          // answers, which have one loss each (rloo)
+  kAnswerMeans,      // mean over answers of the mean over an answer's tokens (grpo, sapo)
+  kMicrobatchMeans,  // mean over microbatches of the mean over a microbatch's tokens (bnpo)
+  kTokens,           // mean over all tokens (dapo, cispo, vespo)
+  kLengths,          // mean over answers of (sum over an answer's tokens) / max_length (dr_grpo)
+  kAnswerSums,       // mean over answers of the sum over an answer's tokens (luspo)
+  kAnswers,          // mean over answers, which have one loss each (rloo)
 };
 
 // The correction for a sampler whose log-probabilities differ from those of the training pass.
@@ -53,8 +53,8 @@ enum class PolicyMetric : std::uint8_t {
   kEntropy,      // mean entropy of the tokens' distributions
   kDivergence,   // mean KL term per token
   kLowClipped,   // share of tokens (or answers) whose ratio is below 1 - low and whose advantage is negative
-  kHighClipped,  // share with a ratio above 1 + high, and a positive advantage
-  kClipped,      // share with either
+  kHighClipped,  // share whose ratio is above 1 + high and whose advantage is positive
+  kClipped,      // share that kLowClipped or kHighClipped counts
   kRatio,        // mean ratio of tokens, or of answers
   kPhi,          // vespo: mean phi of the answers
   kSamplingGap,  // mean |ln p(old) - ln p(sampled)| per token

@@ -23,7 +23,7 @@ struct PairLoss {
   }
 };
 
-// A log-ratio after the divergence's transformation, and the derivative of this score.
+// A log-ratio transformed by the divergence, and the derivative of this score with respect to the log-ratio.
 struct Score {
   double value, slope;
 };
@@ -46,8 +46,8 @@ PRIMUS_FORMULA Score score_of(const PreferenceTerms& terms, double ratio) {
   }
 }
 
-// -(1 - smoothing) ln sigmoid(x) - smoothing ln sigmoid(-x) with x = beta * delta, and its derivative by
-// delta.
+// -(1 - smoothing) ln sigmoid(x) - smoothing ln sigmoid(-x) with x = beta * delta, and its derivative with
+// respect to delta.
 struct SmoothedLoss {
   double loss, slope;
 };

@@ -34,8 +34,8 @@ enum class PreferenceForm : std::uint8_t {
   kOrpo,  // pairs of mean log-probabilities, without a reference
   kCpo,   // pairs, without a reference
   // Pairs of scores of a reward model, in place of log-probabilities: -ln sigmoid(chosen - rejected -
-  // margin). `reference` holds the margins: the score of each document is compared after subtracting its
-  // entry.
+  // margin). `reference` holds the margins: the entry of a document is subtracted from the document's score
+  // before the scores are compared.
   kReward,
 };
 
@@ -117,10 +117,10 @@ struct PreferenceLoss {
   Tensor likelihoods;  // [documents] fp64: sums over the tokens of the likelihood loss; absent without it
   Tensor totals;       // [kPreferenceTotals] fp64
   // [documents] fp64: sums of ln p - ln(sum of p^2) over answers; absent: each pair has weight 1. The losses
-  // of a pair are multiplied by min(1, exp(mean of the chosen answer + mean of the rejected answer)), a
-  // constant for the gradient (WPO, arXiv:2406.11827, equation 2).
+  // of a pair are multiplied by min(1, exp(mean of the chosen answer + mean of the rejected answer)), which
+  // the gradient treats as a constant (WPO, arXiv:2406.11827, equation 2).
   Tensor confidences = {};
-  Tensor slopes;   // output: [documents, 2] fp32: derivatives of the loss by `sums` and by `likelihoods`
+  Tensor slopes;   // output: [documents, 2] fp32: derivatives with respect to `sums` and `likelihoods`
   Tensor metrics;  // [any] fp32: the call adds this microbatch's share of each metric
   Tensor workspace;
   void check() const;
@@ -137,8 +137,8 @@ struct DocumentWeights {
   Tensor starts;              // [documents + 1] int32
   Tensor weights;             // output: [tokens] fp32; tokens outside all documents are not written. May be
                               // factors
-  // [tokens] fp32, or absent: -ln p(label) of each token, by which each weight is multiplied with p(label). A
-  // token with weight 0 keeps this weight, even if its loss is not finite.
+  // [tokens] fp32, or absent: -ln p(label) of each token. If present, each weight is multiplied by p(label).
+  // A weight of 0 stays 0, even if the token's loss is not finite.
   Tensor losses = {};
   void check() const;
   double flops() const { return 0; }

@@ -88,7 +88,7 @@ struct TurnNormedHeads {
       return;
     }
     auto& [normed, weights, cosines] = shared<Memory>().of_warp[warp()];
-    // Positions, table and weights are valid before the previous kernel ends.
+    // Reads the position, table and weights now, because the previous kernel does not write them.
     const float* const of_position = table + static_cast<std::int64_t>(positions[row]) * 2 * half;
     const T* const of_heads = weight + (head < query_heads ? 0 : dim);
     for (int i = lane(); i < 2 * half; i += kWarp) cosines[i] = of_position[i];
@@ -106,7 +106,7 @@ struct TurnNormedHeads {
     }
     const float scale = inverse_rms(warp_reduce(squares), dim, eps);
     warp_barrier();
-    // The separate operators store the normed values, so they are rounded.
+    // Rounds the normed values, because the separate operators store them in type T.
     const auto normed_at = [&](int i) { return to_float(from_float<T>(normed[i] * scale * weights[i])); };
     for (int pair = lane(); pair < half; pair += kWarp) {
       const int first = begin + pair * step, second = first + apart;

@@ -38,7 +38,7 @@ struct RouterRule {
 };
 
 // The source of a router's random numbers (base/random/random.h, purpose kRouting). The numbers of a token
-// are a function of the step, its index in the global batch, and the layer. The numbers therefore do not
+// are a function of the step, the token's index in the global batch, and the layer. Therefore they do not
 // depend on the distribution of tokens over microbatches and ranks.
 struct RouterRandom {
   std::uint64_t seed = 0;

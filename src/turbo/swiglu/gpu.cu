@@ -100,7 +100,7 @@ struct WeightedBackward {
       store<kCount>(d_gate + ffn + i, u);
     }
     sum = warp_reduce(sum);
-    if (d_weights && lane() == 0) d_weights[slots[row]] += sum;  // each slot has one row
+    if (d_weights && lane() == 0) d_weights[slots[row]] += sum;  // no race, because each slot has one row
   }
 };
 

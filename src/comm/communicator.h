@@ -177,7 +177,7 @@ class Communicator {
 
  private:
   virtual void enqueue(Stream& stream, Call call) = 0;
-  // `members`[new_rank] is `rank` of this group; already validated.
+  // Called by split() with valid arguments. `new_rank` is the index of this rank in `members`.
   virtual std::unique_ptr<Communicator> make_split(std::span<const int> members, int new_rank,
                                                    const std::string& name, Overlap overlap) = 0;
   void submit(Stream& stream, Call call, double bytes);

@@ -26,7 +26,7 @@ struct Signature {
   std::int64_t count = 0;  // elements of `in` if equal on all ranks, else the elements that this rank sends
 
   bool operator==(const Signature&) const = default;
-  std::string to_string() const;  // "all_reduce (sum of 1024 fp32)"
+  std::string to_string() const;  // such as "all_reduce (sum of 1024 fp32)"
 };
 
 Signature signature_of(const Call& call);
@@ -49,7 +49,7 @@ class FlightRecorder {
     int waiting_for = -1;                         // job rank for which this rank currently
                                                   // waits, or -1
 
-    std::string to_string() const;  // "all_reduce #17 (sum of 1024 fp32) of group 'world'"
+    std::string to_string() const;  // such as "all_reduce #17 (sum of 1024 fp32) of group 'world'"
   };
 
   FlightRecorder();

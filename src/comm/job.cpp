@@ -120,7 +120,7 @@ class JobLinkFactory final : public LinkFactory {
     };
     const bool one_host = std::all_of(members.begin(), members.end(),
                                       [&](int member) { return host_of(member) == host_of(members[0]); });
-    // The id lists all members, so the id may be too long for a key. The key contains a hash of the id.
+    // The id lists all members, and may be too long for a key. Therefore the key contains a hash of the id.
     const std::string key = "links/" + hex(as_text(sha256(id)));
     const Deadline deadline = in(options_.start_timeout);
     const auto check = [&] { abort_->check(); };
@@ -416,7 +416,7 @@ void Job::write_flight_record(const std::string& reason) noexcept {
     make_folders(options_.flight_folder);
     write_file_atomic(options_.flight_folder / fmt::format("flight-rank-{}.json", rank()), json_text(record));
   } catch (const std::exception&) {
-    // This error is ignored, because it would hide the reason of the abort.
+    // This error is ignored, because it would hide the reason for the abort.
   }
 }
 

@@ -63,7 +63,7 @@ void wait_readable(const Socket& socket, Deadline deadline, const std::function<
   }
 }
 
-// A message of one byte with room for one descriptor. The header has pointers to the other members.
+// A message of one byte with room for one descriptor. It is not copied: `header` points to other members.
 struct DescriptorMessage {
   char byte = 'm';
   iovec data{&byte, 1};

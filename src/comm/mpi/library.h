@@ -22,7 +22,7 @@ class Library {
  public:
   virtual ~Library() = default;
 
-  virtual std::string version() const = 0;  // "Open MPI v4.1.4"
+  virtual std::string version() const = 0;  // such as "Open MPI v4.1.4"
   // This process's rank and the number of processes, in the job and on this host, and the host's number.
   virtual int rank() const = 0;
   virtual int size() const = 0;

@@ -69,7 +69,7 @@ NcclCommunicator::NcclCommunicator(std::string name, std::string id, std::vector
   if (size() > 1) {
     context_->collectives.make_current(context_->ordinal);
     const Deadline deadline = in(context_->start_timeout);
-    // The id lists all members, so the id may be too long for a key. The key contains a hash of the id.
+    // The id lists all members, and may be too long for a key. Therefore the key contains a hash of the id.
     const std::string key = "nccl/" + hex(as_text(sha256(id_)));
     UniqueId unique{};
     if (rank == 0) {
@@ -204,7 +204,7 @@ void NcclCommunicator::start(Stream& stream, Call& call, const Signature& signat
   bool noted = false;
   const auto waiting = [&](std::chrono::milliseconds waited) {
     state_.abort->check();
-    // If this function is called, the host itself waits for other ranks, so the collective counts as started.
+    // This function is called while the host waits for other ranks, so the collective counts as started.
     if (!std::exchange(noted, true)) state_.recorder.started(pending.record);
     if (waited <= state_.timeout.load() || Clock::now() < state_.excused_until.load()) return;
     be_late(pending, waited);

@@ -142,7 +142,7 @@ std::string StoreClient::call(std::uint64_t request, const std::string& frame, D
     sent = false;
     shutdown(socket_.fd(), SHUT_RDWR);  // data that has arrived can still be read
   }
-  // A lost connection becomes an abort. The reason of the abort is the last reason that rank 0 sent, or else
+  // A lost connection becomes an abort. The reason for the abort is the last reason that rank 0 sent, or else
   // the lost connection.
   std::unique_lock lock(mutex_);
   const auto ended = [&] { return abort_->aborted() || (closed_ && leaving_); };

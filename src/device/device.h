@@ -117,7 +117,7 @@ class Device {
   virtual std::unique_ptr<Stream> create_stream(StreamKind kind) = 0;
   virtual std::unique_ptr<Event> create_event() = 0;
   virtual const KernelTable& kernels() const = 0;
-  virtual KernelContext& kernel_context() = 0;  // the context that workspace functions of kernels get
+  virtual KernelContext& kernel_context() = 0;  // the context for workspace functions of kernels
   // Returns the kernel choices, in the order of the first call of each choice. Any thread may call this.
   virtual std::vector<KernelChoice> choices() const { return {}; }
   // Records the work that `work` enqueues on `stream`, instead of running it. Returns null if

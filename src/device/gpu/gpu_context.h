@@ -97,7 +97,7 @@ class GpuContext : public KernelContext {
   }
 
   // Every operator of a stream uses this memory. This is safe, because operators of a stream run one after
-  // the other.
+  // another.
   void* partials(std::int64_t bytes) const {
     if (bytes > kPartialBytes) throw std::logic_error("gpu: too many partial results");
     return partials_;

@@ -177,7 +177,7 @@ class Backward {
     const std::int64_t row = (head * s.batch + sequence) * s.seq_q + queries.begin;
     for (std::int64_t i = 0; i < kTile; ++i) {
       lse_[i] = i < queries.size() ? x.lse[row + i] * kLog2E : 0;
-      // If a query sees no key, its scores and its lse are -infinity, and their difference would be NaN.
+      // A query that sees no key has an lse and scores of -infinity. lse becomes 0, as -inf - -inf is NaN.
       if (lse_[i] == -std::numeric_limits<float>::infinity()) lse_[i] = 0;
       delta_[i] = i < queries.size() ? x.delta[row + i] : 0;
     }

@@ -77,7 +77,7 @@ const char* describe(const AttentionShape& shape, DType dtype, bool documents, s
     if (p.tokens * widest > std::numeric_limits<std::int32_t>::max())
       return "documents with too many elements";
   } else if (s.chunk > 0 && s.chunk < s.seq_q) {
-    // For cuDNN, every chunk is a separate sequence.
+    // For cuDNN, every chunk is a separate sequence, so all chunks must be equally long.
     if (s.seq_q % s.chunk != 0 || s.capacity_k != s.seq_k)
       return "a chunk size that does not divide the sequence length";
     p.batch = s.batch * (s.seq_q / s.chunk);
@@ -137,7 +137,7 @@ CudnnWorkspace lay_out(const CudnnProblem& p, std::int64_t plan_bytes) {
 }
 
 // Divides a deterministic backward pass into slices. The attention weights of a slice fit into the workspace.
-// Returns false if one group of heads alone does not fit.
+// Returns false if even one group of heads does not fit.
 bool cut(CudnnProblem& p, CudnnCall& call, const CudnnAttention::Options& options) {
   constexpr std::int64_t kTile = 128, kBF16 = 2;
   const auto padded = [](std::int64_t n) { return static_cast<double>((n + kTile - 1) / kTile * kTile); };

@@ -32,7 +32,7 @@ struct PassingQueries {
   float log_sums[kPassing], deltas[kPassing];
   int begin[kPassing], end[kPassing];  // the range of keys that each query sees
 
-  // Only one warp of the block calls this function. The threads of this warp have few registers.
+  // One warp of the block calls this function. Its threads have few registers, so the loop is not unrolled.
   PRIMUS_DEVICE void fill(const HeadStatistics& head, int row) {
     PRIMUS_UNROLL_BY(1)
     for (int c = lane(); c < kPassing; c += kWarp) {

@@ -31,7 +31,7 @@ struct SoftmaxStatistics {
   }
   // Returns the contribution of some columns of the row to `sum`, from the statistics of these columns.
   PRIMUS_FORMULA double of_part(float part_largest, float part_sum) const {
-    // If all logits of the part are -inf, the part's sum is 0.
+    // If all logits of the part are -inf, the part's sum is 0, so any finite scale is right.
     const double scale = part_largest == -INFINITY ? 1.0 : ::exp(relative(part_largest));
     return static_cast<double>(part_sum) * scale;
   }
@@ -52,7 +52,7 @@ struct SoftmaxMoments {
   // Adds the sums of some columns, whose largest logit is part.largest. `largest` is that of the row.
   PRIMUS_FORMULA void add_part(float largest, const SoftmaxStatistics& part, double part_first,
                                double part_squares) {
-    // If all logits of the part are -inf, the part's sums are 0.
+    // If all logits of the part are -inf, the part's sums are 0, so any finite shift is right.
     const double shift =
         part.largest == -INFINITY ? 0.0 : static_cast<double>(part.largest) - static_cast<double>(largest);
     const double scale = ::exp(shift);

@@ -197,7 +197,7 @@ struct CachedScan {
       if (in.gates == 1) memory.fade[t][0] = ::expf(t < replayed ? place[1] : in.g[gate]);
     }
     barrier();
-    // A thread's loads of these two arrays run concurrently.
+    // Loads into these two arrays first, so that all loads of a thread run concurrently.
     float keys[kKeyLoads], values[kValueLoads];
     PRIMUS_UNROLL
     for (int j = 0; j < kKeyLoads; ++j) {
@@ -229,7 +229,7 @@ struct CachedScan {
     }
     PRIMUS_UNROLL_BY(4)
     for (int at = thread(); in.gates > 1 && at < count * kKeys; at += kThreads) {
-      // Missing channels get a factor, too: uninitialised memory times 0 may be NaN.
+      // Also sets the factors of missing channels, because uninitialised memory times 0 may be NaN.
       const int t = at / kKeys, c = at % kKeys;
       float gate = 0;
       if (c < in.gates)

@@ -64,7 +64,7 @@ struct DeltaPrepare : DeltaChunkScores<T, kKeys, kByChannel> {
     const auto& diagonal = m.solution.keys;
     for (int c = warp() * kTile; c < kKeys; c += kWarps * kTile) {
       solve(m, &m.k[0][c], kKeys + kPad, &diagonal[0][0], kTile * (kTile + kPad), kTile + kPad, x);
-      // The result overwrites the keys from which it was computed. No other warp reads these keys.
+      // The result overwrites the keys from which it was computed, and which only this warp reads.
       warp_barrier();
       PRIMUS_UNROLL
       for (int i = 0; i < kBlocks; ++i) {

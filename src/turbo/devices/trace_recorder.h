@@ -20,7 +20,7 @@ namespace primus::turbo {
 class TraceRecorder {
  public:
   static constexpr int kHost = 0;  // the track of spans that did not run on a stream
-  // A trace with this number of spans needs some hundred megabytes of memory. The trace file has about the
+  // A trace with this number of spans needs a few hundred megabytes of memory. The trace file has about the
   // same size.
   static constexpr std::size_t kMaxSpans = 2'000'000;
 

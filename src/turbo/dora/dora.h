@@ -1,5 +1,5 @@
-// Weight decomposition of adapters (DoRA; Liu et al. 2024, arXiv:2402.09353): the rows of an adapted matrix
-// W + scale B A get trained magnitudes m, so a linear layer computes
+// Weight decomposition of adapters (DoRA; Liu et al. 2024, arXiv:2402.09353): the rows of an adapted matrix W
+// + scale B A have trained magnitudes m, so a linear layer computes
 //
 //   y = m * u / n,  u = W x + scale B A x,  n = |W + scale B A|, the Euclidean norm of each row
 //

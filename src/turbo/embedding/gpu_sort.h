@@ -1,5 +1,5 @@
 // Groups tokens with equal ids: sorts the positions of all tokens by id, and by position within an id. The
-// radix sort processes 8 bits per pass. It is deterministic, and takes time in proportion to the tokens.
+// radix sort processes 8 bits per pass. It is deterministic, and linear in the number of tokens.
 #pragma once
 
 #include <bit>

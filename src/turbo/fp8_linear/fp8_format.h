@@ -85,8 +85,8 @@ struct Fp8Scales {
 // Returns the scales that map a tensor's largest magnitude to the largest number of the format.
 // `largest_magnitude`: the bits of this magnitude. A tensor of zeros has scale 1. A scale is at least 2^-126
 // and at most 2^126 (for magnitudes below 2^-110). Therefore the inverse of a scale is a normal number. If an
-// element is infinite or NaN, the scales and all codes are NaN, and also all results of a product with these
-// codes.
+// element is infinite or NaN, the scales and all codes are NaN, and so are all results of a product with
+// these codes.
 constexpr Fp8Scales fp8_scales(std::uint32_t largest_magnitude, float largest_code) {
   constexpr std::uint32_t kInfinity = 0x7F800000U;
   if (largest_magnitude == 0) return {1, 1};

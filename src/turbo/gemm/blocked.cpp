@@ -368,7 +368,7 @@ std::size_t blocked_workspace_bound(const Kernel& kernel, const GemmArgs& g, int
   const std::int64_t sums_bytes = sums ? std::min(m * n * 4, std::max(kernel.mr * n * 4, kSumsBudget)) : 0;
   const std::int64_t cached = std::max(kernel.cache.passing_a, kernel.cache.resident_a);
   const std::int64_t a = std::min(m * super_k * element, std::max(kernel.mr * super_k * element, cached));
-  // If there are several panels, each panel is larger than half of the limit.
+  // With several panels, each is larger than half of longest_panel. Hence the factor 2 in this bound.
   const std::int64_t block_m =
       one_panel ? kernel.mr
                 : std::min(m, std::max<std::int64_t>(kernel.mr, 2 * cached / (longest_panel * element)));

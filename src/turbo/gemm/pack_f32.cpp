@@ -73,8 +73,8 @@ void for_each_block(const PackCall& call, Function block) {
   }
 }
 
-// A strip of A has the layout of its source if k runs along a row. A strip of B has the layout of its source
-// if k runs across rows.
+// kTranspose is false if strips have the layout of the source: if k runs along a row for A, and across rows
+// for B.
 template <class T, int kWidth, int kKb, bool kContiguous, bool kTranspose>
 void pack(const PackCall& call) {
   constexpr std::int64_t kRows = kContiguous ? kWidth : kKb, kCols = kContiguous ? kKb : kWidth;

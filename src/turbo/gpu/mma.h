@@ -84,7 +84,7 @@ void multiply(Accumulator& c, const Operand<T>& a, const Operand<T>& b) {
       return to_float(of_lane(row % 8 * 4 + k % 8 / 2).b.at[k % 2 + k / 8 * 2 + row / 8 * 4]);
     return to_float(of_lane(row + k / 4 * 16).b.at[k % 4]);
   };
-  // With 32 lanes, a lane's last elements are those in columns 8 to 15.
+  // With 32 lanes, a lane's last elements are those in columns 8 to 15, which only two halves need.
   constexpr int kComputed = kWarp == 32 ? kPerLane / 2 * kHalves : kPerLane;
   // The elements of a lane are in few rows and columns, and each of these rows and columns is gathered once.
   // In unrolled loops, the positions of elements are constants. Emulated products take most of their time

@@ -187,7 +187,7 @@ bool multiply_few_rows(Context& context, const GroupedGemm& call) {
 }
 
 // Launches, for every expert, enough blocks for all rows of the call. Blocks after the expert's last row end
-// at once. The unused blocks take some microseconds, but the host needs no synchronization.
+// at once. The unused blocks take a few microseconds, but the host needs no synchronization.
 template <class T, class C>
 void multiply_groups(Context& context, const GroupedGemm& call) {
   if constexpr (std::is_same_v<T, BFloat16>) {

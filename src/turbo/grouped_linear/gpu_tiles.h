@@ -215,7 +215,7 @@ struct GroupTiles {
 
   PRIMUS_DEVICE void write(C* to, const Accumulator& sums, std::int64_t row, std::int64_t col,
                            std::int64_t rows) const {
-    // With warps of 32, a lane holds pairs of adjacent sums.
+    // With warps of 32, a lane holds pairs of adjacent sums, and stores a pair at once.
     constexpr int kPair = kWarp == 32 ? 2 : 1;
     PRIMUS_UNROLL
     for (int i = 0; i < kPerLane; i += kPair) {

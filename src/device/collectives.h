@@ -18,8 +18,8 @@ struct PeerHandle {
   auto operator<=>(const PeerHandle&) const = default;
 };
 
-// Transfers and synchronisation between devices of one host. They do not occupy multiprocessors. A stream
-// copies from memory of another process (Stream::copy_on_device). A stream can also wait for flags in host
+// Transfers and synchronisation between devices of one host. They do not occupy multiprocessors.
+// Stream::copy_on_device copies from memory of another process. A stream can also wait for flags in host
 // memory that all processes have mapped. Every function throws Error on failure.
 struct DevicePeers {
   // Returns a handle for the allocation of device `ordinal` that contains `address`. Sets `offset` to the

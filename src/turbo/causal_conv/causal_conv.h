@@ -106,9 +106,9 @@ struct CausalConvBackwardEdge {
 };
 
 // Processes the new tokens of many sequences, for generation. The last inputs u of each sequence are in a
-// ring buffer: the input at position p is in row p % ring. The call adds the inputs of the new tokens. The
-// caller may repeat a pass or truncate a sequence if the ring still holds the width - 1 inputs before the
-// next token. A sequence may restart at position 0 without clearing the ring.
+// ring buffer: the input at position p is in row p % ring. The call writes the inputs of the new tokens to
+// the ring. The caller may repeat a pass or truncate a sequence if the ring still holds the width - 1 inputs
+// before the next token. A sequence may restart at position 0 without clearing the ring.
 struct CachedCausalConv {
   static constexpr KernelId kId = KernelId::kCachedCausalConv;
   PagedSequences sequences;  // the pages are not used

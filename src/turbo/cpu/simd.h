@@ -38,7 +38,7 @@ PRIMUS_INLINE float to_float(BFloat16 x) {
 }
 PRIMUS_INLINE float to_float(Float16 x) { return float_of_half_bits(x.bits); }
 
-// Returns x as a T, rounded to nearest even; NaN stays NaN. Has the result of BFloat16(x), without a branch.
+// Returns x as a T, rounded to nearest even; NaN stays NaN. Equals BFloat16(x), but has no branch.
 template <class T>
 PRIMUS_INLINE T from_float(float x) {
   if constexpr (std::is_same_v<T, float>) {

@@ -34,7 +34,7 @@ struct ChunkGradients {
   float *q, *looking, *seen;
 };
 
-// One gate per head. Sums of gates are in double, because a small difference of two large sums must be exact.
+// One gate per head. Sums of gates are in double, so that a small difference of two large sums is accurate.
 class HeadGates {
  public:
   HeadGates(Carver& carver, std::int64_t) : sum_(carver.take<double>(kDeltaChunk)) {}

@@ -16,8 +16,8 @@ namespace primus::turbo::PRIMUS_GPU {
 
 constexpr int kRows = DeltaRuleShape::kChunk;
 
-// Some value heads of all sequences, and their inputs. Sums of gates are in double, because a small
-// difference of two large sums must be exact.
+// Some value heads of all sequences, and their inputs. Sums of gates are in double, so that a small
+// difference of two large sums is accurate.
 template <class T>
 struct DeltaItems {
   const T* qkv;

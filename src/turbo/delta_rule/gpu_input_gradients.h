@@ -145,8 +145,9 @@ struct DeltaGates {
   }
 };
 
-// Gradients of queries and keys: sums over the value heads of a key head, and passes the sums backward
-// through the normalisation. A warp processes one row of a key head; the query rows precede the key rows.
+// Computes the gradients of queries and keys: sums over the value heads of a key head, and passes the sums
+// backward through the normalisation. A warp processes one row of a key head; the query rows precede the key
+// rows.
 template <class T>
 struct DeltaKeys {
   static constexpr int kThreads = 256;

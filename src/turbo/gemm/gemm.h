@@ -49,7 +49,7 @@ struct GemmReadAhead {
   std::int64_t bytes = 0;
 };
 
-// A tensor with more bytes than this is evicted from the caches before it is read again.
+// A tensor with more bytes than this is assumed to leave the caches before it is read again.
 inline constexpr std::int64_t kGemmPastCaches = std::int64_t{16} << 20;
 
 struct GemmArgs {

@@ -53,7 +53,7 @@ enum class PreferenceType : std::uint8_t {
   kApoZero,
   kApoDown,
   kDiscopop,
-  kLikelihood,  // the loss -ln p of chosen answers (sft): PreferenceTerms::likelihood_weight
+  kLikelihood,  // the loss -ln p of chosen answers (sft), with weight likelihood_weight
   kSigmoidNorm,
   kSimpo,
   kKto,

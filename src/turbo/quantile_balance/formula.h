@@ -19,7 +19,7 @@ struct MarginRange {
     return static_cast<std::int64_t>(::fminf(::fmaxf(bin, 0.0F), static_cast<float>(bins - 1)));
   }
 
-  // Returns -(the quantile `share` of one expert's margins): the fraction `share` of the margins is below
+  // Returns minus the quantile `share` of one expert's margins. The fraction `share` of the margins is below
   // this quantile.
   PRIMUS_FORMULA double balanced(const std::int32_t* counts, double share) const {
     std::int64_t total = 0, before = 0, bin = 0;

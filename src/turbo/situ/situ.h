@@ -1,8 +1,8 @@
 // SiTU, the activation of Kimi K3's feed-forward layers: SwiGLU whose two linear factors are replaced by soft
 // clamps,
 //   out = beta · tanh(gate / beta) · sigmoid(gate) · linear_beta · tanh(up / linear_beta),
-// with gate columns followed by up columns in one tensor. Small values behave as in SwiGLU. No magnitude
-// exceeds beta · linear_beta, if linear_beta is not 0.
+// with gate columns followed by up columns in one tensor. For small values, the result is nearly that of
+// SwiGLU. No magnitude exceeds beta · linear_beta, if linear_beta is not 0.
 #pragma once
 
 #include "tensor/tensor.h"

@@ -52,7 +52,7 @@ struct BlockCodes {
   // Returns the exponent field of the unit of a block whose largest magnitude is `largest`. No stored value
   // is denormal, because the smallest unit is the smallest normal number.
   static constexpr std::uint32_t unit_field(float largest) {
-    // Carries into the exponent if the mantissa of `largest` exceeds that of the largest code.
+    // Adding kRest carries into the exponent if the mantissa of `largest` exceeds that of the largest code.
     constexpr std::uint32_t kDigits = 23,
                             kRest = (7 - kTopDigits) << (kDigits - 3) | ((1U << (kDigits - 3)) - 1);
     const std::uint32_t field = (std::bit_cast<std::uint32_t>(largest) + kRest) >> kDigits;

@@ -46,7 +46,7 @@ struct AttentionTiles {
   static constexpr int kWide = kHalf ? 128 : 64;
   static constexpr int kPad = kVector<T>;  // keeps rows aligned to 16 bytes, and avoids bank conflicts
 
-  // Sums stay in registers and become operands of the next product without passing through memory.
+  // Whether sums stay in registers and become operands of the next product without passing through memory.
   static constexpr bool kDirect = kHalf && kWarp == 32;
   // Number of left operands that stay in shared memory while a block iterates over right operands. AMD GPUs
   // have 64 KiB of shared memory, with space for only one left operand.

@@ -66,7 +66,7 @@ struct EachOfRuns {
     if (segment < segments && pack < packs) body(segment, begin, smaller(begin + run, tokens), pack * kCount);
   }
 };
-// Runs have kTaps to 4 * kTaps tokens. A run is as long as possible with enough threads for the GPU.
+// Runs have kTaps to 4 * kTaps tokens, as many as possible while there are enough threads for the GPU.
 template <int kCount, int kTaps, class Body>
 void for_each_of_runs(Context& context, const CausalConvShape& shape, const Body& body) {
   using Kernel = EachOfRuns<Body, kCount>;

@@ -151,7 +151,7 @@ PRIMUS_DEVICE float power_of_two(float x) {
 }
 
 // Computes the sums [kRows, kStep] of an item's gates per channel, in base 2. Each thread processes one
-// channel. Channels from kStep - 4 on are not used.
+// channel. Columns from kStep - 4 on are padding.
 template <class T, int kStep>
 PRIMUS_DEVICE void sum_gates_of_channels(const DeltaItems<T>& in, std::int64_t item, int tokens,
                                          float (*sums)[kStep]) {

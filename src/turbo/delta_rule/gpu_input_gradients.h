@@ -146,8 +146,7 @@ struct DeltaGates {
 };
 
 // Computes the gradients of queries and keys: sums over the value heads of a key head, and passes the sums
-// backward through the normalisation. A warp processes one row of a key head; the query rows precede the key
-// rows.
+// backward through the normalisation. A warp processes a row of a key head; query rows precede key rows.
 template <class T>
 struct DeltaKeys {
   static constexpr int kThreads = 256;

@@ -25,7 +25,7 @@ struct DoraNorm {
 };
 
 // y[t, first + o] = x[t, first + o] * magnitude[o] / norm[o], rounded once, for each o of `magnitude`. Other
-// columns are copied. This is also the gradient of the input, if x is the gradient of the output.
+// columns are copied. If x is the gradient of the output, y is the gradient of the input.
 struct DoraScale {
   static constexpr KernelId kId = KernelId::kDoraScale;
   Tensor x;          // [tokens, cols] fp32 or bf16

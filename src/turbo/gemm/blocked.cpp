@@ -164,7 +164,8 @@ void pack_b(ThreadPool& pool, bool serial, const Source& b, std::int64_t n0, std
   });
 }
 
-// Divides the memory that the caller reads next among tasks. A task prefetches its part in several steps.
+// Divides prefetching among tasks: each task prefetches a part of what the caller reads next, in several
+// steps.
 class ReadAhead {
  public:
   ReadAhead(const std::array<GemmReadAhead, 2>& ranges, std::int64_t part, std::int64_t parts)

@@ -22,7 +22,7 @@ using Bits = std::uint16_t;
 template <class Rows>
 inline void transpose_16x16(Rows from, char* to, std::int64_t to_stride, std::int64_t four_stride) {
   // 128-bit loads bring rows i, i+4, i+8 and i+12 into one register. The remaining transpositions are within
-  // 128-bit lanes. This saves half of the shuffles, and only one execution port can run shuffles.
+  // 128-bit lanes. This saves half of the shuffles, for which the CPU has only one execution port.
   __m512i part[16];
   for (int i = 0; i < 4; ++i) {
     for (int q = 0; q < 4; ++q) {

@@ -42,8 +42,8 @@ PRIMUS_DEVICE void end_group_of_boxes() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 #endif
 }
-// Waits until the TMA has read all of these groups except the last kLater groups. The shared memory of these
-// groups may then be overwritten.
+// Waits until the TMA has read all groups of end_group_of_boxes() except the last kLater groups. The shared
+// memory of the read groups may then be overwritten.
 template <int kLater = 0>
 PRIMUS_DEVICE void wait_for_boxes() {
 #if PRIMUS_WARPGROUPS && defined(PRIMUS_GPU_VENDOR)

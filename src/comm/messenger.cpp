@@ -299,8 +299,7 @@ void Messenger::block(std::uint32_t ticket, std::vector<int> from) {
   try {
     links_.wait(ticket, interest, kTick);
   } catch (const PeerLost& lost) {
-    // Waits for the error of the rendezvous, which detects lost ranks, too, and states the cause more
-    // precisely.
+    // Waits for the rendezvous, which also detects lost ranks and states the cause more precisely.
     for (auto waited = 0ms; waited < kCauseDelay; waited += 5ms) {
       state_.abort->check();
       std::this_thread::sleep_for(5ms);

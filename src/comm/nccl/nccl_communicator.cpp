@@ -370,8 +370,7 @@ bool NcclCommunicator::poll() noexcept {
     if (late) be_late(oldest, waited);
     bool remote = false;
     if (const std::string problem = handle_->problem(remote); !problem.empty()) {
-      // Waits for the error of the rendezvous, which detects lost ranks, too, and states the cause more
-      // precisely.
+      // Waits for the rendezvous, which also detects lost ranks and states the cause more precisely.
       for (auto patience = 0ms; remote && patience < kCauseDelay && !state_.abort->aborted();
            patience += 5ms) {
         std::this_thread::sleep_for(5ms);

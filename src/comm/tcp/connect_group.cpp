@@ -47,7 +47,7 @@ Socket connect_one(const std::string& id, int rank, const std::string& address, 
     const std::string own = random_bytes(wire::kNonce);
     Socket socket = connect_to(address.substr(0, space), port, deadline, directory.check);
     char nonce[wire::kNonce], proof[kCode];
-    // Waits for long, because the peer first connects to all lower ranks, and only then sends its nonce.
+    // Waits until the deadline: the peer first connects to all lower ranks, and only then sends its nonce.
     IoResult result = IoResult::kTimeout;
     while (result == IoResult::kTimeout && milliseconds_until(deadline) != 0) {
       pollfd entry{socket.fd(), POLLIN, 0};

@@ -97,7 +97,7 @@ struct AttentionMerge {
   static constexpr KernelId kId = KernelId::kAttentionMerge;
   std::int64_t heads, value_dim;
   Tensor part, part_lse;  // [tokens, heads*value_dim] fp32 or bf16, [heads, tokens] fp32
-  Tensor out, lse;        // shapes as above; bf16 is rounded once per range, fp32 avoids this error
+  Tensor out, lse;        // shapes as above; with bf16, every call rounds the result
   bool accumulate;        // false: part and part_lse are copied to out and lse
   void check() const;
   double flops() const { return 0; }

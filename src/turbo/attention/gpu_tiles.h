@@ -102,7 +102,7 @@ struct AttentionTiles {
     constexpr int kPacks = (kTileCols - kPad) / kCount;
     const bool whole = reinterpret_cast<std::uintptr_t>(from.data) % 16 == 0 && from.stride % kCount == 0 &&
                        from.cols % kCount == 0;
-    // Products stop at tile boundaries: columns after the last tile are never read.
+    // Fetches only the columns of complete tiles, because products do not read columns after the last tile.
     const std::int64_t needed = (from.cols - col + kTile - 1) / kTile * kTile;
     using Line = Pack<T, kCount>;
     for (int i = thread(); i < kTileRows * kPacks; i += kThreads) {

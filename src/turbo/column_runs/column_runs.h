@@ -1,4 +1,4 @@
-// Copies groups of columns of one matrix to a second matrix. Use: to split a fused projection in which the
+// Copies groups of columns of one matrix to a second matrix. Used to split a fused projection in which the
 // queries and gates of a head are in adjacent columns, and to join the gradients.
 #pragma once
 

@@ -1,4 +1,5 @@
-// Small general-purpose kernels: copies, casts, sums, fills, random initialisation, and the search for NaN.
+// Small general-purpose kernels: copies, casts, sums, fills, random initialisation, counts of NaN and
+// infinity.
 #pragma once
 
 #include "tensor/tensor.h"

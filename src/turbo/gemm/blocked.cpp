@@ -164,8 +164,7 @@ void pack_b(ThreadPool& pool, bool serial, const Source& b, std::int64_t n0, std
   });
 }
 
-// Divides prefetching among tasks: each task prefetches a part of what the caller reads next, in several
-// steps.
+// Divides among tasks what the caller reads next. A task prefetches its part in several steps.
 class ReadAhead {
  public:
   ReadAhead(const std::array<GemmReadAhead, 2>& ranges, std::int64_t part, std::int64_t parts)

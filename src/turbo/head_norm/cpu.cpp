@@ -54,7 +54,7 @@ void forward(CpuContext& context, const HeadNormForward& a) {
   });
 }
 
-// Computes d_x, the gradient of the normalisation (NormGradient) for d_y * weight.
+// Computes d_x by NormGradient; the gradient of the normalised values is d_y * weight.
 void backward_input(CpuContext& context, const HeadNormBackwardInput& a) {
   with_float_type(a.x.dtype, [&](auto tag) {
     using T = decltype(tag);

@@ -121,7 +121,7 @@ void forward(Context& context, const HeadNormForward& a) {
   launch_heads<Forward>(context, a, a.x, a.weight, a.y);
 }
 
-// Computes d_x, the gradient of the normalisation (NormGradient) for d_y * weight.
+// Computes d_x by NormGradient; the gradient of the normalised values is d_y * weight.
 template <class T, int kCount>
 struct BackwardInput : Heads<T, kCount> {
   using Base = Heads<T, kCount>;

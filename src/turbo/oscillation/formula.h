@@ -5,7 +5,7 @@
 
 namespace primus::turbo::PRIMUS_KERNELS {
 
-// The distances that a weight and its rounded value have moved in this period.
+// The distances that a weight and its rounded value have moved in this window of steps.
 struct Travel {
   float moved, jumped;
 

@@ -89,7 +89,7 @@ enum class PolicySum : std::uint8_t {
   kClamped,     // d clamped to [-20, 20]; vespo also adds the logarithms of the token correction
   kGap,         // old - s
   kDrift,       // s - ln p
-  kCorrection,  // ratios of the token correction; without a token correction, the number of tokens
+  kCorrection,  // sum of the token correction's ratios; the number of tokens if there is none
   kDivergence,  // exp(ref - ln p) - (ref - ln p) - 1
   kCount
 };

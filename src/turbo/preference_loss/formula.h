@@ -70,7 +70,7 @@ struct PreferenceDocuments {
   PRIMUS_FORMULA double* in_order(bool paired, int side) const {
     return sorted + ((paired ? 0 : 2) + side) * documents;
   }
-  // Adds the loss of optimal transport of the pair at d, after sort() of all pairs.
+  // Adds the optimal-transport loss of the pair at d. Requires that sort() has run for all pairs.
   PRIMUS_FORMULA void transport(std::int64_t d, bool paired, PairLoss& out) const {
     const double weight = terms.weight_of(paired ? PreferenceType::kAot : PreferenceType::kAotUnpaired);
     const SmoothedLoss s =

@@ -72,7 +72,7 @@ std::int64_t backward_input_workspace(CpuContext&, const RmsNormBackwardInput& a
   return a.d_weight.absent() ? 0 : row_sum_workspace(a.x.rows(), a.x.cols());
 }
 
-// Computes d_x = d_sum + (gradient of the normalisation, NormGradient, for d_y * weight).
+// Computes d_x = d_sum + NormGradient; the gradient of the normalised values is d_y * weight.
 void backward_input(CpuContext& context, const RmsNormBackwardInput& a) {
   // Computes d_weight before d_x, because d_x may share the memory of d_y.
   if (!a.d_weight.absent()) {

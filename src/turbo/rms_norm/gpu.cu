@@ -145,7 +145,7 @@ void forward(Context& context, const RmsNormForward& a) {
   });
 }
 
-// Computes d_x = d_sum + (gradient of the normalisation, NormGradient, for d_y * weight).
+// Computes d_x = d_sum + NormGradient; the gradient of the normalised values is d_y * weight.
 template <class T, int kCount>
 struct BackwardInput {
   static constexpr int kThreads = 256;

@@ -155,8 +155,8 @@ const RankStatus* status_in(const std::vector<std::optional<RankStatus>>& status
   return rank >= 0 && index < statuses.size() && statuses[index] ? &*statuses[index] : nullptr;
 }
 
-// Follows the chain of ranks that wait for each other. Returns the rank at the end of the chain: this rank
-// waits for no other rank, so it is the cause. Appends a description of the chain to `reported`.
+// Follows the chain of ranks that wait for each other. Returns the rank at the end of the chain, which waits
+// for no other rank and is therefore the cause. Appends a description of the chain to `reported`.
 int end_of_chain(int rank, const std::vector<std::optional<RankStatus>>& statuses, std::string& reported) {
   for (std::size_t hops = 0; hops < statuses.size(); ++hops) {
     const RankStatus* const status = status_in(statuses, rank);

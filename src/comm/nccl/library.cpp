@@ -83,7 +83,7 @@ std::shared_ptr<const Library> open_library(const DeviceCollectives& collectives
                             version, name),
                 next_step);
   };
-  // Check the version first: for an old library, it gives a better error than a missing function.
+  // Check the version first: if the library is old, its version gives a better error than a missing function.
   find(library->get_version, "ncclGetVersion");
   if (library->get_version(&library->version) != Result::kSuccess) {
     throw Error(ErrorKind::kDependency, file + " does not report its version", next_step);

@@ -33,8 +33,8 @@ std::uint32_t trial_word(int rank, std::int64_t i) {
   return static_cast<std::uint32_t>(rank + 1) * 2654435761u + static_cast<std::uint32_t>(i);
 }
 
-// Blocks until `there()` returns true. The first call usually returns true, because hosts run ahead of their
-// devices.
+// Blocks until `there()` returns true. Usually the first call does so, because hosts run ahead of their
+// devices, and there is no wait.
 template <class There>
 void wait_until(There there, PeerCopies::Waiting waiting) {
   const auto begin = Clock::now();

@@ -118,9 +118,9 @@ class DeltaChunkBackward : public DeltaChunk<Gates> {
     multiply_accumulate(width, values, n, {this->query_since_, 1, width}, d_out_, values, d_state, values);
     multiply_accumulate(width, values, n, {this->key_since_, 1, width}, d_error_, values, d_state, values);
   }
-  // A token's sum of gates is a positive exponent for the rows of this token (its query, and its key as a row
-  // of the matrices), and a negative exponent for its key as a column. The gradient of the sum is the product
-  // of the decayed values and their gradients.
+  // In the decays, a token's sum of gates has a positive sign for the rows of this token (its query, and its
+  // key as a row of the matrices), and a negative sign for its key as a column. The gradient of the sum adds
+  // the products of decayed values and their gradients, with these signs.
   void gates_backward(float* d_g, bool first) {
     const DeltaRuleShape& s = this->sizes_.s;
     const ChunkKeys& keys = this->keys_;

@@ -30,7 +30,7 @@ class Pieces {
   std::int64_t used_ = 0;
 };
 
-// The maximum product of tokens and value heads that are processed at a time. This number limits the
+// The maximum of (number of tokens) * (number of value heads) that are processed at a time. It limits the
 // workspace. All value heads of a key head are processed together, even if their number exceeds the limit.
 constexpr std::int64_t kTokensOfHeads = std::int64_t{32} * 8192;
 

@@ -45,8 +45,8 @@ struct DeltaUndecay {
   }
 };
 
-// Gates per channel: gradients of the token-by-token matrices, pair by pair. Each thread processes one
-// channel.
+// With gates per channel, computes the gradients of the token-by-token matrices, pair by pair. Each thread
+// processes one channel.
 template <class T>
 struct DeltaPairsBackward {
   static constexpr int kThreads = 64;
@@ -88,7 +88,7 @@ struct DeltaPairsBackward {
   }
 };
 
-// Gradients of gates. Also adds `seen` to `looking`; the sum is the complete gradient of the keys.
+// Computes the gradients of gates. Adds `seen` to `looking`; the sum is the complete gradient of the keys.
 template <class T>
 struct DeltaGates {
   static constexpr int kThreads = 128;
@@ -137,8 +137,8 @@ struct DeltaGates {
   }
 
  private:
-  // Returns the contribution of channel c to the gradient of a token's sum of gates. This sum is a positive
-  // exponent for the token's rows of the matrices, and a negative exponent for its columns.
+  // Returns the contribution of channel c to the gradient of a token's sum of gates. In the decays, this sum
+  // has a positive sign for the token's rows of the matrices, and a negative sign for its columns.
   PRIMUS_DEVICE float of_sum(std::int64_t item, int i, std::int64_t c) const {
     const std::int64_t at = (item * kRows + i) * in.key_dim + c;
     return multiply_add(to_float(from.q[at]), d.q[at], to_float(from.k[at]) * (d.looking[at] - d.seen[at]));

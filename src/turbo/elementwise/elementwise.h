@@ -1,5 +1,4 @@
-// Small general-purpose kernels: copies, casts, sums, fills, random initialisation, counts of NaN and
-// infinity.
+// Small general-purpose kernels: copies, casts, sums, fills, random initialisation, counts of NaN.
 #pragma once
 
 #include "tensor/tensor.h"

@@ -87,7 +87,8 @@ void multiply(Accumulator& c, const Operand<T>& a, const Operand<T>& b) {
   // With 32 lanes, a lane's last elements are those in columns 8 to 15, which only two halves need.
   constexpr int kComputed = kWarp == 32 ? kPerLane / 2 * kHalves : kPerLane;
   // A lane's elements are in few rows and columns. The loops gather each of these rows and columns once. They
-  // are unrolled, so that positions are constants, because emulated products take most of their time in them.
+  // are unrolled, so that the positions of elements are constants, because emulated products take most of
+  // their time in these loops.
   float rows[Accumulator::kRows][kTile], cols[kComputed][kTile];
   for (int slot = 0; slot < Accumulator::kRows; ++slot) {
     const int row = Accumulator::row_of_slot(slot);

@@ -122,9 +122,8 @@ struct PolicyLoss {
   static constexpr std::int32_t kAnswer = 5;  // role of answers (lm/data/batch.h)
   PolicyTerms terms;
   PolicyTokens tokens;
-  double microbatches = 1;  // number of microbatches of the step on all ranks
-  double microbatch_tokens =
-      1;  // number of tokens with a mask in this microbatch, on all ranks that share it
+  double microbatches = 1;       // number of microbatches of the step on all ranks
+  double microbatch_tokens = 1;  // number of unmasked tokens of this microbatch, on all ranks that share it
   // Weight of the entropy bonus: the loss contains -entropy_coef * (mean entropy of the step's tokens).
   double entropy_coef = 0;
   // Position in `metrics` of each metric, or -1 for metrics that are not wanted.
@@ -134,7 +133,7 @@ struct PolicyLoss {
   Tensor roles;       // [documents] int32
   Tensor advantages;  // [documents] fp32
   Tensor sums;        // [documents, kPolicySums] fp64
-  Tensor totals;      // [2] fp64: number of answers and of tokens with a mask, in the whole step
+  Tensor totals;      // [2] fp64: numbers of answers and of unmasked tokens in the whole step
   Tensor weights;     // output: [tokens] fp32
   Tensor entropy_weights;  // output: [tokens] fp32, the derivative of the loss with respect to each entropy;
                            // written only for tokens of answers with a mask; absent without an entropy bonus

@@ -17,7 +17,7 @@
 
 namespace primus::comm {
 
-// A collective's parameters, without its memory. The ranks of a group compare them.
+// A collective's parameters without addresses. The ranks of a group compare these parameters.
 struct Signature {
   Kind kind = Kind::kBarrier;
   DType dtype = DType::kU8;

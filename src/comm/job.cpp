@@ -381,7 +381,7 @@ void Job::require_same(const std::vector<std::pair<std::string, std::string>>& f
   if (rank() == 0) client_->set(name + "/facts", text);
   const std::string reference = client_->wait(name + "/0", deadline);
   if (reference != hex(as_text(sha256(text)))) {
-    // Name the differences. Although rank 0 is authenticated, its values are parsed only as data.
+    // Names the differences. Rank 0's values are not trusted: a malformed text causes no exception here.
     const auto theirs = nlohmann::json::parse(client_->wait(name + "/facts", deadline), nullptr, false);
     client_->set(name + "/difference",
                  fmt::format("ranks 0 and {} differ in {}", rank(), differences_of(theirs, facts)));

@@ -47,7 +47,7 @@ void Doorbells::wait(std::uint32_t ticket, const Links::Interest& interest, std:
     if (bell.rings.load(std::memory_order_acquire) != ticket) return;
     __builtin_ia32_pause();
   }
-  // No sched_yield(): on a busy machine it would give the core to other processes for milliseconds.
+  // Spins without sched_yield(), which would give the core to other processes for milliseconds.
   std::uint64_t wakers = 0;
   for (const int peer : interest.from) wakers |= bit(peer);
   for (const int peer : interest.to) wakers |= bit(peer);

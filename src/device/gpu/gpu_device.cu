@@ -179,7 +179,7 @@ class GpuStream final : public Stream {
   }
 
  private:
-  // Needed before calls: the runtime has one current device per thread, and ranks may share a thread.
+  // Called before every use of the runtime, because ranks may share a thread and its current device.
   void choose_device() const { check(PRIMUS_GPU_CALL(SetDevice)(device_), "choose a GPU"); }
   template <class Kind>
   void copy(void* to, const void* from, std::int64_t bytes, Kind kind) {

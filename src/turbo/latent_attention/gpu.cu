@@ -130,7 +130,7 @@ struct Sides {
     std::int64_t step, stride;  // elements between consecutive heads, and between consecutive rows
   };
 
-  // Products of operands a(m, k) and b(n, k). Each operand may be stored transposed.
+  // Computes products of operands a(m, k) and b(n, k), each of which may be stored transposed.
   template <class T>
   void to_wide(Context& context, const Tensor& up) const {
     run<T, T>(context, {wide_tensor.rows(), s.rank, width}, context.data<T>(narrow_tensor), narrow, false,

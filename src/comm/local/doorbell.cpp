@@ -47,7 +47,7 @@ void Doorbells::wait(std::uint32_t ticket, const Links::Interest& interest, std:
     if (bell.rings.load(std::memory_order_acquire) != ticket) return;
     __builtin_ia32_pause();
   }
-  // Spins without sched_yield(), which would give the core to other processes for milliseconds.
+  // Sleeps now. A loop with sched_yield() would give the core to busy processes for milliseconds.
   std::uint64_t wakers = 0;
   for (const int peer : interest.from) wakers |= bit(peer);
   for (const int peer : interest.to) wakers |= bit(peer);

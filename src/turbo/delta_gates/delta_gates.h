@@ -27,8 +27,7 @@ struct DeltaGatesBackwardInput {
   double flops() const { return 0; }
 };
 
-// Sums the gradients of a_log and dt_bias over rows, in an order that does not depend on the number of
-// threads.
+// Sums gradients of a_log and dt_bias over rows, in an order that is independent of the number of threads.
 struct DeltaGatesBackwardWeight {
   static constexpr KernelId kId = KernelId::kDeltaGatesBackwardWeight;
   Tensor ba, a_log, dt_bias;  // as in the forward pass

@@ -98,7 +98,7 @@ struct AttentionMerge {
   std::int64_t heads, value_dim;
   Tensor part, part_lse;  // [tokens, heads*value_dim] fp32 or bf16, [heads, tokens] fp32
   Tensor out, lse;        // shapes as above; with bf16, every call rounds the result
-  bool accumulate;        // false: part and part_lse are copied to out and lse
+  bool accumulate;        // true: joins part to out; false: copies part and part_lse to out and lse
   void check() const;
   double flops() const { return 0; }
 };

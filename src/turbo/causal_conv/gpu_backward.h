@@ -189,7 +189,7 @@ struct BackwardEdgeBody {
 
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t channel) const {
     float sum[1] = {};
-    // distance: to the segment's first token.
+    // `distance` is the number of tokens since the segment's first token.
     const std::int64_t rows = in.width - 1, distance = rows - row % rows;
     in.add_gradient(row / rows, -distance, distance, channel, sum);
     d_edge[row * in.channels + channel] = sum[0];

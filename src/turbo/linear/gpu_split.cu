@@ -245,7 +245,7 @@ struct SplitTiles {
   template <class To>
   PRIMUS_DEVICE void write(To* to, const Accumulator& sums, std::int64_t row, std::int64_t col,
                            bool add) const {
-    // With warps of 32, a lane holds pairs of adjacent sums.
+    // With warps of 32, a lane holds pairs of adjacent sums, and stores a pair at once.
     constexpr int kPair = kWarp == 32 ? 2 : 1;
     PRIMUS_UNROLL
     for (int i = 0; i < kPerLane; i += kPair) {

@@ -71,9 +71,10 @@ struct PolicyTerms {
   PolicyCorrection correction = PolicyCorrection::kNone;
   bool bias_correction = false;  // the KL term is multiplied by the ratio
   double beta = 0;               // weight of the KL term
-  double low = 0.2, high = 0.2;  // ratios are clipped to [1 - low, 1 + high]; cispo: largest ratio
-  double delta = 0;              // largest ratio before clipping; 0: infinite
-  double drift = 0;              // threshold of the off-policy mask; used if `masks_drift`
+  double low = 0.2,
+         high = 0.2;  // ratios are clipped to [1 - low, 1 + high]; cispo: high is the largest ratio
+  double delta = 0;   // largest ratio before clipping; 0: infinite
+  double drift = 0;   // threshold of the off-policy mask; used if `masks_drift`
   bool masks_drift = false;
   double correction_min = 0, correction_max = 0;  // bounds of the correction's ratio, which may be infinite
   double max_length = 1;

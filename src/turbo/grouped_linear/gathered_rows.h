@@ -22,9 +22,8 @@ struct GatheredRows {
 // Returns the rows to copy. A copy saves time if many tiles read each row, or if the rows have few bytes
 // compared with the weights.
 inline GatheredRows gathered_rows(const GroupedGemm& call) {
-  constexpr std::int64_t kManyCols =
-      4096;                            // a copy saves time if the other operand has this number of columns
-  constexpr std::int64_t kShare = 20;  // with fewer columns, a copy moves at most (bytes of weights) / kShare
+  constexpr std::int64_t kManyCols = 4096;  // a copy saves time if the other operand has so many columns
+  constexpr std::int64_t kShare = 20;  // with fewer, a copy moves at most (bytes of the weights) / kShare
   const bool a = !call.a_rows.absent(), b = !call.b_rows.absent(), forward = call.role == GemmRole::kForward;
   if (call.a.dtype != DType::kBF16 || a == b) return {};
   const Tensor &operand = a ? call.a : call.b, &other = a ? call.b : call.a;

@@ -23,8 +23,8 @@ constexpr void balance(float* c, std::int64_t n, std::int64_t iterations, float 
   }
 }
 
-// Replaces the balanced c by the input of balance(), and the gradient d of the balanced matrix by the
-// gradient of the input.
+// Replaces c, the balanced matrix, by the input of balance(), and d, the gradient with respect to the
+// balanced matrix, by the gradient with respect to that input.
 constexpr void balance_gradient(float* c, float* d, std::int64_t n, std::int64_t iterations,
                                 const float* divisors) {
   for (std::int64_t step = 2 * iterations - 2; step >= 0; --step) {

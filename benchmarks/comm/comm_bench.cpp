@@ -83,7 +83,7 @@ void measure(Communicator& comm, Device& device, const Options& options) {
   const auto report = [&](const char* name, std::int64_t calls, double bytes,
                           const std::function<void()>& call) {
     double best = 1e9;
-    for (int i = 0; i <= options.repeat; ++i) {  // the first is a warm-up
+    for (int i = 0; i <= options.repeat; ++i) {  // the first repetition is a warm-up
       comm.barrier(*stream);
       stream->synchronize();
       const double seconds = seconds_of([&] {
@@ -137,7 +137,7 @@ void measure(Communicator& comm, Device& device, const Options& options) {
 
 const DeviceSpec kOneThread{.kind = "cpu", .threads = 1};
 
-// Returns the GPU of this rank: its kind is the kind of this machine's GPUs.
+// Returns the GPU of this rank, of the kind of this machine's GPUs.
 DeviceSpec gpu_of(const JobEnvironment& environment) {
   DeviceSpec spec = turbo::choose_device({});
   if (spec.kind == "cpu") throw invalid("there is no GPU", "'primus device list' says why");

@@ -26,7 +26,7 @@ double cpu_seconds() {
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-// Returns the best of several runs: the speed of an undisturbed machine.
+// Returns the CPU seconds of the fastest of several runs, which other load disturbed least.
 template <class Work>
 double best_of(int runs, const Work& work) {
   double best = 1e30;

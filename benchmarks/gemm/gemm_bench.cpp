@@ -78,7 +78,7 @@ class Buffer {
   std::vector<Line> lines_;
 };
 
-// Values in [-1, 1) from a multiplicative sequence: fast to generate, and never subnormal.
+// Returns values in [-1, 1) from a multiplicative sequence, which is fast and contains no subnormal numbers.
 Buffer operand(std::int64_t elements, DType dtype) {
   Buffer buffer(elements * size_of(dtype));
   std::uint32_t state = 12345;
@@ -94,8 +94,8 @@ Buffer operand(std::int64_t elements, DType dtype) {
   return buffer;
 }
 
-// Wall time, or the CPU time of all threads divided by the number of threads. Other load affects CPU time
-// less, but CPU time does not include waiting.
+// Returns wall time, or the CPU time of all threads divided by the number of threads. Other load affects CPU
+// time less than wall time, but CPU time does not include waiting.
 double clock_seconds(const Options& options) {
   timespec t{};
   clock_gettime(options.cpu_time ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &t);

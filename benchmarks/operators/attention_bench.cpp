@@ -20,7 +20,7 @@ struct Options : BenchOptions {
   std::string dtype;
 };
 
-// q, k and v as column slices of one fused projection, as in a model.
+// Returns q, k or v as a column slice of one fused projection, as in a model.
 Tensor column(const Tensor& fused, std::int64_t offset) {
   return {static_cast<char*>(fused.data) + offset * size_of(fused.dtype), fused.dtype, fused.shape};
 }

@@ -36,7 +36,7 @@ class Bench {
   ThreadPool& pool() { return device_.pool(); }
   Stream& stream() { return *stream_; }
 
-  // Valid until release(). Values avoid denormals and infinities.
+  // Returns a tensor without denormals and infinities. It is valid until release().
   Tensor tensor(DType dtype, Shape shape) {
     Tensor out(nullptr, dtype, shape);
     out.data = allocate(out.bytes());
@@ -65,7 +65,8 @@ class Bench {
     launch(context_, arguments);
   }
 
-  // Seconds of the fastest of many calls. Slower calls may have been disturbed by other processes.
+  // Returns the seconds of the fastest of many calls. Slower calls may have been disturbed by other
+  // processes.
   double best_time(const std::function<void()>& work) {
     work();
     double best = 1e30;

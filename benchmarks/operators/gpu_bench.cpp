@@ -52,7 +52,7 @@ class Bench {
     if (!json_) std::printf("%-44s %10s %12s\n", "operator", "time", "rate");
   }
 
-  // Standard normal values times `scale`, plus `mean`.
+  // Returns standard normal values times `scale`, plus `mean`.
   Tensor random(DType dtype, Shape shape, float scale = 1, float mean = 0) {
     const Tensor wide = empty(DType::kF32, shape);
     launch(

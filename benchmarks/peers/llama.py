@@ -75,7 +75,7 @@ class Attention(nn.Module):
         columns = self.qkv(x).split(self.shape.parts, dim=-1)
         q, k, v = (part.view(batch, sequence, -1, self.shape.width).transpose(1, 2) for part in columns)
         q, k = (rotate(part, cos, sin) for part in self.normed(q, k))
-        # Under autocast, the rotation and the product may have different types.
+        # Under autocast, q and k (rotated) may have another type than v (a product), so they get v's type.
         seen = F.scaled_dot_product_attention(q.to(v.dtype), k.to(v.dtype), v, is_causal=True, enable_gqa=True)
         return self.output(seen.transpose(1, 2).reshape(batch, sequence, -1))
 

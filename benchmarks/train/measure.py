@@ -59,7 +59,7 @@ def real_run(saves, interval=4):
     train)."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.time()
-        # The end of the run cuts off the work after the last save, so the run makes one save that is not measured.
+        # The run ends before the work that follows its last save is complete, so this save is not measured.
         iterations = (saves + 1) * interval + 2
         process = subprocess.Popen([PRIMUS, "train", "pretrain", "--config", EXPERIMENT, "--workspace", folder,
                                     "device=cpu", "bf16=false", f"train_iters={iterations}", f"save_interval={interval}",

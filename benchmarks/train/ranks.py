@@ -194,7 +194,7 @@ def measure_memory(arguments):
               f"{peak / planned:.3f} of the plan", flush=True)
         if arguments.within and abs(peak / planned - 1) > arguments.within:
             wrong.append(f"a process of {ranks} took {peak / planned:.3f} of its plan")
-        # Each replica keeps the complete state.
+        # Only at this level do all ranks together keep exactly one copy of the state.
         if arguments.within and arguments.level == "optim_grads_params" and abs(share - 1) > arguments.within:
             wrong.append(f"{ranks} ranks keep {share:.3f} of what one keeps")
     if wrong:

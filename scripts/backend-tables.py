@@ -140,7 +140,7 @@ def maxtext_fields(checkout):
     import yaml
     from maxtext.configs.types import MaxTextConfig
 
-    # A run starts with base.yml. The class has further settings, which are in no file.
+    # Defaults come from base.yml. Settings that are not in this file have the default of the class.
     base = yaml.safe_load((checkout / "src/maxtext/configs/base.yml").read_text())
     fields = {}
     for name, field in MaxTextConfig.model_fields.items():

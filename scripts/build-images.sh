@@ -85,7 +85,7 @@ prints() {  # prints TEXT COMMAND...
   grep -qF -- "$text" "$place/printed" || { cat "$place/printed"; echo "'$text' is not in it"; return 1; }
 }
 
-# Like Docker's own Debian images: the essential packages and apt; "slim" without documentation.
+# Makes a base image like Docker's own Debian images: the essential packages and apt; "slim" without documentation.
 base() {  # base NAME [OPTION OF MMDEBSTRAP...]
   name=$1
   shift

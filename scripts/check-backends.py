@@ -158,7 +158,7 @@ def main():
     print("|---|---|---|---|---|---|---|")
     notes = []
     for framework in [args.only] if args.only else DRIVERS:
-        # Experiments have a module with this framework; the folders also contain launcher settings.
+        # Selects experiments, which have a module with this framework. The folders also contain launcher settings.
         paths = [p for p in sorted((args.checkout / "examples" / framework / "configs").rglob("*.yaml"))
                  if f"framework: {framework}" in p.read_text()]
         with ThreadPoolExecutor(2) as pool:

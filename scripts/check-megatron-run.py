@@ -225,7 +225,7 @@ class Check:
 
     @staticmethod
     def evaluations_of(records):
-        # After training, Megatron-LM evaluates again on further samples of the same set.
+        # Keeps the first evaluation, because Megatron-LM evaluates again after training, on further samples of the set.
         first = {}
         for record in records:
             first.setdefault((record["iteration"], record["data_set"]), record)

@@ -159,8 +159,8 @@ def self_test(program, run):
             asks_help = "--help" in words
             given = words if dropped is None else words[:dropped] + words[dropped + 1:]
             result = run(candidate, given, asks_help)
-            # A stub may print its own name in place of the program's name. So the stub's output is
-            # compared with the stub's name.
+            # A stub may print its own name in place of the program's name. So the check of the stub's output expects
+            # the stub's name.
             yield sample, words, result.returncode != 0 or problems_of(program if dropped is not None else candidate,
                                                                        words, result.stdout, asks_help)
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# For scripts that source this file: the functions fail and check print one line per check. The scripts set
-# `place` to a folder. At the end, `failed` is 1 if a check failed.
+# Defines the functions `fail` and `check`, which print one line per check. Scripts that source this file set `place` to
+# a folder. At the end, `failed` is 1 if a check failed.
 # shellcheck disable=SC2034,SC2154
 failed=0
 fail() {

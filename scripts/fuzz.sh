@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 seconds=${1:-60}
 [ $# -gt 0 ] && shift
-# The oldest of Debian 12's compilers with libFuzzer that supports all C++20 library features used here.
+# clang-16 is the oldest of Debian 12's compilers with libFuzzer that supports all C++20 library features used here.
 if ! command -v clang++-16 >/dev/null; then
   echo "skipped: clang-16 is not installed"
   exit 0

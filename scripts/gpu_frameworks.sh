@@ -22,8 +22,8 @@ python=$(${PYTHON:-python3} -c 'import sys; print(sys.executable)')
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# A virtual environment with these packages, whose folder `primus train` puts first on PATH. Megatron-LM's Makefile gets
-# the file suffix of its helpers from python3-config, which virtual environments lack.
+# Makes a virtual environment with the packages of wheels/. `primus train` puts its folder first on PATH. Megatron-LM's
+# Makefile gets the file suffix of its helpers from python3-config, which virtual environments lack.
 environment=$scratch/python
 mkdir -p "$environment/bin"
 : >"$environment/pyvenv.cfg"

@@ -41,12 +41,12 @@ trained() {
   }
 }
 
-# curve NAME: each step's loss and gradient norm.
+# curve NAME: prints each step's loss and gradient norm.
 curve() {
   sed -n -E 's/.*"lm_loss":([0-9.e+-]+).*"grad_norm":([0-9.e+-]+).*/\1 \2/p' "$scratch/w/u/$1/metrics.jsonl"
 }
 
-# bits NAME WORD...
+# bits NAME WORD...: compares runs without graphs, with graphs, and with graphs but interrupted and resumed.
 bits() {
   row=$1
   shift
@@ -71,7 +71,7 @@ bits() {
   fi
 }
 
-# rate NAME CONFIG WORD...
+# rate NAME CONFIG WORD...: times training without and with graphs, in turn.
 rate() {
   row=$1
   config=$2

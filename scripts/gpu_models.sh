@@ -45,7 +45,7 @@ trained() {
   }
 }
 
-# curve NAME: each step's loss and gradient norm.
+# curve NAME: prints each step's loss and gradient norm.
 curve() {
   sed -n -E 's/.*"lm_loss":([0-9.e+-]+).*"grad_norm":([0-9.e+-]+).*/\1 \2/p' "$scratch/w/u/$1/metrics.jsonl"
 }

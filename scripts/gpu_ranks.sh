@@ -20,9 +20,9 @@
 #               run by default if torchrun is installed
 #   killed      killing one rank ends all of them
 # PRESET replaces Llama 3.1 8B by another dense model, with SEQUENCE tokens. STEPS: number of steps of each
-# timed run, before the two traced steps that give its rate. TRACE=1 prints how much communication was exposed
-# in them, TRACE=kernels also each kernel's time. KEEP is an empty folder in which the runs are kept. Exits 1 if a test
-# fails.
+# timed run, before the two traced steps that give its rate. TRACE=1 prints how much communication was exposed in the
+# traced steps, TRACE=kernels also each kernel's time. KEEP is an empty folder in which the runs are kept. Exits 1 if a
+# test fails.
 set -eu
 cd "$(dirname "$0")/.."
 gpus=${1:-2}
@@ -66,10 +66,10 @@ run() {
   }
 }
 
-# number NAME KEY STEP: the metric KEY of that step.
+# number NAME KEY STEP: prints the metric KEY of that step.
 number() { sed -n -E "$3"'s/.*"'"$2"'":([-+.0-9e]+).*/\1/p' "$scratch/w/u/$1/metrics.jsonl"; }
 
-# compare NAME: compares its loss with $one, the loss of one GPU.
+# compare NAME: compares the loss of the run NAME with $one, the loss of one GPU.
 compare() {
   loss=$(number "$1" lm_loss 20)
   if awk "BEGIN { d = ($loss - $one) / $one; exit !(d < 1e-5 && d > -1e-5) }"; then
@@ -138,16 +138,16 @@ copy_engines_of() {
   grep -h -o "tensor ranks communicate .*" "$scratch/w/u/$1/logs/pre_trainer/rank-0/info.log" "$scratch/$1.log" | head -n 1
 }
 
-# Memory on the device and its forecast in GB, from the log's first lines: the plan plus the libraries'
-# memory.
+# memory_of NAME: prints the device memory that the run used and the memory that the log's first lines planned (arenas
+# and libraries), in GB.
 memory_of() {
   planned=$(sed -n -E 's/.* memory: ([0-9]+) MiB persistent.*, ([0-9]+) MiB stash.*, ([0-9]+) MiB scratch, about ([0-9]+) MiB.*/\1 \2 \3 \4/p' \
     "$scratch/w/u/$1/logs/pre_trainer/rank-0/info.log" | head -n 1 | awk '{ printf "%.1f", ($1 + $2 + $3 + $4) * 1048576 / 1e9 }')
   echo "$(number "$1" memory_used_bytes "$steps" | awk '{ printf "%.1f", $1 / 1e9 }') GB used, $planned planned"
 }
 
-# Random tokens, below every vocabulary size used here. The sequences of mock_data count upwards,
-# and would give too high a rate: a power-limited GPU multiplies repetitive numbers faster.
+# Makes data of random tokens, below every vocabulary size used here. The sequences of mock_data count upwards, which
+# would give too high a rate: a power-limited GPU multiplies repetitive numbers faster.
 random_data() {
   [ ! -e "$scratch/random_text_document.idx" ] || return 0
   awk 'BEGIN { srand(1); for (line = 0; line < 400; ++line) { printf "{\"text\": \""; for (i = 0; i < 4096; ++i)
@@ -203,7 +203,7 @@ beside() {
   traced "$1"
 }
 
-# dense ROW WORD...
+# dense ROW WORD...: times the dense model on all GPUs, and compares the rate with one GPU's.
 dense() {
   row=$1
   shift
@@ -241,7 +241,7 @@ context() {
   timed "$1" "$config" $common global_batch_size=$((2 * gpus)) --nproc "$gpus" $(settings_of "$1") && beside "$1" one_long
 }
 
-# experts NAME CONFIG WORD...
+# experts NAME CONFIG WORD...: times expert-parallel training, and compares the rate with data-parallel training.
 experts() {
   row=$1
   shift

@@ -130,7 +130,7 @@ def missing(words, plan, program):
         for name, value in options_of(options):
             if not option_is_there(mode, name, value, step, argv, everything):
                 lost.append(f"{mode}: {name}{'' if value is None else ' ' + value}")
-        # The arguments passed to the launchers further down the chain.
+        # The step must contain the arguments of all launchers further down the chain.
         for _, inner in chain[number + 1:]:
             lost += [f"{mode}: {word} for the launcher within" for word in inner if word not in everything]
         if mode == "slurm" and ("sbatch" in options) != ("with the batch script:" in "\n".join(step.lines)):

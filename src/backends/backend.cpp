@@ -15,7 +15,7 @@ namespace primus::backends {
 
 namespace {
 
-// Returns "megatron, torchtitan or maxtext".
+// Returns the backends' names: "megatron, torchtitan or maxtext".
 std::string choices() {
   std::vector<std::string_view> names;
   for (const std::string_view name : config::framework_names())

@@ -40,8 +40,8 @@ PinStatus pin_status(const Pin& pin, const Path& folder, const std::string& pyth
 
 using Show = std::function<void(std::string_view line)>;
 
-// Moves the clone in `folder` to the pin's commit. A clone with modified files is an Error(kInvalid) and
-// stays unchanged. An interrupted call leaves no folder with the pin's name.
+// Moves the clone in `folder` to the pin's commit. If the clone has modified files, throws Error(kInvalid)
+// and changes nothing. An interrupted call leaves no folder with the pin's name.
 void sync_sources(const Pin& pin, const Path& folder, const Show& show);
 
 // Makes the Python environment NAME.venv in `folder` and installs the pin's packages with pip.

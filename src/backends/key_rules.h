@@ -28,9 +28,8 @@ class KeyRules {
   std::string renamed(std::string_view key) const;
   // Returns the framework's value for `value`, from section `values`.
   config::Value value_there(std::string_view key, const config::Value& value) const;
-  // Records the key as dropped. For keys that have no field in the framework, and for keys that exist only in
-  // this program (.own() in config/keys.def). Throws if training without the key would differ from the
-  // experiment.
+  // Records that a key is dropped, because it has no field in the framework or exists only in this program
+  // (.own() in config/keys.def). Throws if training without the key would differ from the experiment.
   void check_missing(const config::KeySpec& key, const config::Value& value);
   // Returns the reason why the key has no counterpart: "only the native engine has it" if the key exists only
   // in this program, otherwise the text in section `nothing`. Returns an empty text for an unknown key.

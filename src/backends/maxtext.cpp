@@ -15,7 +15,7 @@ namespace {
 
 using config::Value;
 
-// The variables that AMD Primus sets for MaxText on AMD GPUs (its env_spec.py). With XLA's autotuning off,
+// Sets the variables that AMD Primus's env_spec.py sets for MaxText on AMD GPUs. With XLA's autotuning off,
 // fp8 expert products overflow.
 void maxtext_environment(const std::string& amd_model, ExternalJob& job) {
   if (amd_model.empty()) return;

@@ -111,7 +111,7 @@ std::string text_of(const BackendField& field, const Value& value) {
   return value.text;
 }
 
-// Writes the arguments that differ from Megatron-LM's own defaults, in the order of its names.
+// Writes the arguments that differ from Megatron-LM's own defaults, in alphabetical order.
 void emit(Megatron& m) {
   for (const auto& [name, value] : m.arguments) {
     const BackendField* found = m.fields.find(name);
@@ -147,8 +147,8 @@ void emit(Megatron& m) {
 
 void environment(Megatron& m) {
   const bool fsdp = m.t.use_torch_fsdp2 || m.is_on("use_megatron_fsdp");
-  // With the value 1, kernels of different streams start in the order of their launches. Tensor parallelism
-  // needs the value 1, and FSDP forbids the value 1.
+  // With CUDA_DEVICE_MAX_CONNECTIONS=1, kernels of different streams start in the order of their launches.
+  // Tensor parallelism needs the value 1, and FSDP forbids it.
   if (fsdp) {
     m.job.required["CUDA_DEVICE_MAX_CONNECTIONS"] = "8";
   } else {

@@ -92,7 +92,7 @@ void parallelism(Megatron& m) {
   }
   if (m.is_set("overlap_grad_reduce")) m.put("overlap_grad_reduce", m.t.overlap_grad_reduce);
   if (m.is_set("overlap_param_gather") && m.t.overlap_param_gather) set_gather_overlap(m);
-  // The head sizes of a derived model are passed if they differ from Megatron-LM's defaults.
+  // If group_query_attention is unset, it follows from the numbers of query groups and heads.
   const bool grouped = m.t.group_query_attention.value_or(m.t.num_query_groups > 0 &&
                                                           m.t.num_query_groups != m.t.num_attention_heads);
   if (grouped && !m.t.multi_latent_attention) {

@@ -42,7 +42,8 @@ struct Philox {
   }
 };
 
-// The use of the numbers. Different purposes have independent draws, even with the same seed and position.
+// What the numbers are used for. Different purposes have independent draws, even with the same seed and
+// position.
 enum class RandomPurpose : std::uint32_t {
   kInit = 1,      // weight initialization: layer and sample are the halves of random_stream_id(name)
   kDropout = 2,   // masks inside the model

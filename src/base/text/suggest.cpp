@@ -87,7 +87,7 @@ std::string_view without_dashes(std::string_view name) {
   return name;
 }
 
-// Returns whether `part` is the first or last words of `whole`, or a prefix of its first word.
+// Returns whether `whole` begins or ends with the words of `part`, or its first word begins with `part`.
 bool holds(std::string_view whole, std::string_view part) {
   if (part.size() >= whole.size()) return false;
   if (shared_prefix(whole, part) == part.size()) return part.size() > 2 || folded(whole[part.size()]) == '_';

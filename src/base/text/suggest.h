@@ -15,8 +15,8 @@ std::size_t edit_distance(std::string_view a, std::string_view b);
 // characters). Names longer than 128 bytes have no match, which limits the time for hostile input.
 std::string_view closest(std::string_view name, std::span<const std::string_view> candidates);
 
-// Returns the suggestion for a mistyped option, e.g. "--temperature" for "--temp". This is the options that
-// begin or end with the words of the mistyped option, or else the closest option. Ignores leading dashes.
+// Returns the suggestion for a mistyped option, e.g. "--temperature" for "--temp": all options that begin or
+// end with the words of the mistyped option, or else the closest option. Ignores leading dashes.
 std::string did_you_mean_option(std::string_view name, std::span<const std::string_view> options);
 
 // Returns "did you mean 'lr_decay_style'?", or "" if no candidate is close.

@@ -9,8 +9,8 @@
 
 namespace primus::unicode {
 
-// Returns the length of the well-formed character at the start of `text`; 0 if the start is malformed. Then
-// `bad` is the length of the maximal subpart, which one U+FFFD replaces.
+// Returns the length of the well-formed character at the start of `text`; 0 if the start is malformed. For a
+// malformed start, `bad` is set to the length of the maximal subpart, which one U+FFFD replaces.
 int well_formed(std::string_view text, int& bad);
 
 // Returns the length of the longest valid UTF-8 prefix. `incomplete`, if given, receives the number of bytes

@@ -20,7 +20,7 @@
 namespace primus {
 namespace {
 
-// Shape of each tensor, as of a layer's matrix in a model with a few billion parameters.
+// The shape of each tensor is that of a layer's matrix in a model with a few billion parameters.
 constexpr std::int64_t kRows = 4096, kColumns = 4096;
 
 // Returns random bytes, different in each tensor, so that file systems cannot compress or deduplicate them.

@@ -58,8 +58,8 @@ double bus_factor(CollectiveOp op, double n) {
 // Returns the test value of element i on `rank`, a small integer.
 double value_of(int rank, std::int64_t i) { return static_cast<double>((i + 3 * rank) % 8); }
 
-// Returns the maximum number of ranks whose sum is exact in the type. The first integer that bf16 cannot
-// represent is 257, for fp16 it is 2049.
+// Returns the maximum number of ranks whose test values sum to an exact number in the type. The first integer
+// that bf16 cannot represent is 257, for fp16 it is 2049.
 std::int64_t max_exact_ranks(DType dtype) {
   constexpr std::int64_t kLargestValue = 7, kOfBf16 = 256, kOfFp16 = 2048;
   if (dtype == DType::kBF16) return kOfBf16 / kLargestValue;

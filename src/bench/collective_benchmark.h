@@ -31,7 +31,8 @@ enum class CollectiveOp : std::uint8_t {
   kBarrier,
 };
 const char* name_of(CollectiveOp op);  // "all_reduce"
-// Parses these names, AMD Primus's "alltoall", and "all". Throws Error(kInvalid) for other words.
+// Parses a list of these names; also accepts AMD Primus's "alltoall", and "all". Throws Error(kInvalid) for
+// other words.
 std::vector<CollectiveOp> parse_collectives(const std::string& list);
 
 // Returns `size` in bytes, rounded up to a whole number of elements per rank.
@@ -62,8 +63,8 @@ struct CollectivePlan {
   std::function<void(const CollectiveSample& sample)> trace = {};
 };
 
-// Collective: all ranks call it with the same plan and get the same results. Throws Error if a result is
-// wrong, a rank is lost, or the tensors do not fit on the device.
+// All ranks must call this function with the same plan, and all get the same results. Throws Error if a
+// result is wrong, a rank is lost, or the tensors do not fit on the device.
 std::vector<BenchmarkResult> measure_collectives(comm::Communicator& world, Device& device,
                                                  const CollectivePlan& plan);
 

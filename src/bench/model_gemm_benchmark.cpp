@@ -82,7 +82,7 @@ class ModelGemmBenchmark : public DeviceBenchmark {
     return benchmark_model_gemm(device, suite_, products_, options);
   }
 
-  // Overridden sizes may set the number of experts but not the other sizes that experts need.
+  // Checks sizes of experts, because options may set the number of experts without the other sizes.
   static void check_experts(const ModelConfig& config) {
     if (config.moe.experts < 1) return;
     if (config.moe.ffn < 1)

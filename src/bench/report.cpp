@@ -105,7 +105,7 @@ Timing summarize(std::vector<double> samples) {
   std::sort(samples.begin(), samples.end());
   timing.median = median_of_sorted(samples);
   timing.fastest = samples.front(), timing.slowest = samples.back();
-  // Smallest sample that at least 95 % of the samples do not exceed.
+  // The smallest sample such that at least 95 % of all samples are not larger.
   timing.p95 = samples[(samples.size() * 95 + 99) / 100 - 1];
   timing.spread = (high - low) / timing.median;
   return timing;

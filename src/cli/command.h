@@ -87,14 +87,13 @@ struct Argument {
   // The range of a number, which between() sets.
   std::optional<std::pair<double, double>> range = {};
   std::string shown_default = {};
-  // Hint of the error for an option with one value that is given several different values; empty: a usual
-  // one.
+  // Hint of the error if the option takes one value and is given different values; empty: the usual hint.
   std::string if_repeated = {};
 
   // Sets the range of a number: parsing refuses values below `minimum` or above `maximum`. double must
   // represent both bounds exactly.
   Argument& between(double minimum, double maximum);
-  // Sets the default that help shows. For targets that stay empty if the option is not given.
+  // Sets the default that help shows, for targets that stay empty if the option is not given.
   template <class Value>
   Argument& default_note(const Value& counts) {
     shown_default = fmt::format("{}", counts);

@@ -16,8 +16,8 @@ class RankOptions {
  public:
   // Declares --nproc, --nnodes, --node_rank, --master_addr, --master_port and --numa.
   void declare(Arguments& args, const std::string& nproc_help);
-  // Throws Error(kInvalid) for invalid numbers. With `starts`, also if other machines could not reach the
-  // master address.
+  // Throws Error(kInvalid) for invalid numbers and, with `starts`, for a master address that other machines
+  // could not reach.
   void check(bool starts = true) const;
   // Throws if --nproc and --nnodes make another number of ranks than --world.
   void check_world(std::int64_t world) const;

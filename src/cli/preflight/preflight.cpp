@@ -95,7 +95,7 @@ class Preflight final : public Command {
     const double begin = steady_seconds();
     check_arguments();
     const auto environment = comm::current_job();
-    // Several preflights of one Slurm step write into the same folder.
+    // Several preflights of one Slurm step write into the same folder, so their files need different names.
     const SideBySide jobs = jobs_side_by_side(launch::Surroundings::here(), ranks_.nodes());
     const auto machine = std::make_shared<const Machine>(MachineOptions{.root = root_});
     std::vector<Finding> device_findings;

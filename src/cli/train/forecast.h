@@ -21,7 +21,8 @@ std::string to_text(const TrainingForecast& forecast, const config::TrainerConfi
 // plans of other hardware, whose run is on another machine. Throws the error with which the run would refuse
 // its checkpoint (continued_iteration).
 std::optional<std::int64_t> continued_step(const TrainingForecast& forecast, const FamilyRegistry& families);
-// Returns a note about such a run: "... continues from iteration 6: 14 of its 20 steps are left".
+// Returns a note about a run that continues from a checkpoint: "... continues from iteration 6: 14 of its 20
+// steps are left".
 std::string describe_continuation(const TrainingForecast& forecast, std::int64_t iteration);
 
 }  // namespace primus::cli

@@ -139,7 +139,7 @@ class Train : public Command {
     if (dry_run_) {
       hardware_.apply(experiment, experiment_.file(), console);
       if (experiment.hardware && ranks_.nodes() > 1) {
-        // --nnodes decides how many ranks share a host.
+        // --nnodes determines how many ranks share a host.
         config::Hardware hardware = *experiment.hardware;
         hardware.gpus_per_host = static_cast<double>(world / ranks_.nodes());
         experiment.hardware = std::make_shared<const config::Hardware>(std::move(hardware));

@@ -85,7 +85,7 @@ class Chat final : public Command {
                                  style->own ? "the model's chat template" : data::name_of(style->format)));
       }
     }
-    // The user did not choose plain turns.
+    // Explains plain turns if the user did not choose them.
     if (!style && template_.is_auto()) {
       console.note(
           "Turns are plain text ('User: ...'), because the model has no chat template and records no format. "

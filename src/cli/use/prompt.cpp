@@ -145,8 +145,8 @@ bool Prompt::read(const std::string& prompt, std::string& line) {
   }
 }
 
-// Draws the text over the previous drawing. If it has more rows than the screen, shows the part around the
-// cursor.
+// Draws the text over the previous drawing. If the text has more rows than the screen, shows the part around
+// the cursor.
 void Prompt::draw(const std::string& prompt) {
   const std::size_t columns = std::max<std::size_t>(screen_.width(), prompt.size() + 4);
   const LineEditor::Screen drawn = editor_.screen(prompt.size(), columns);

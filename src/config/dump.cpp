@@ -145,7 +145,7 @@ Value value_of_field(const KeySpec& key, const Experiment& experiment, const Val
 }
 
 // Calls visit(key, value, is_first_of_group) for every key that has a field in TrainerConfig, and then for
-// every set key without a field.
+// every key without a field that the experiment sets.
 template <class Visit>
 void for_each_setting(const Experiment& experiment, Visit&& visit) {
   const Framework framework = parse_framework(experiment.framework).value_or(Framework::kNative);

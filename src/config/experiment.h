@@ -114,7 +114,7 @@ struct Experiment {
   // Returns an Error of kind kInvalid at the position where trainer key `key` was set. The trainer's later
   // checks use this function.
   Error error_for(std::string_view key, std::string what, std::string hint = {}) const;
-  // workspace/work_group/user_name/exp_name
+  // Returns workspace/work_group/user_name/exp_name.
   std::filesystem::path output_dir() const;
 };
 

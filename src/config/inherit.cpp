@@ -152,8 +152,8 @@ std::string lower(std::string text) {
   return text;
 }
 
-// Returns the settings files of `dirs` but `except`, in order. If `name` has no extension, omits the files'
-// extensions.
+// Returns the settings files of `dirs`, without `except`, in order. If `name` has no extension, omits the
+// files' extensions.
 std::vector<std::string> settings_files(const fs::path& name, const std::vector<fs::path>& dirs,
                                         const fs::path& except) {
   std::vector<std::string> names;
@@ -183,7 +183,7 @@ std::optional<fs::path> find_file(const std::string& name, const std::vector<fs:
   return std::nullopt;
 }
 
-// Returns the hint "did you mean ..." with the closest settings file of `dirs` but `except`.
+// Returns the hint "did you mean ..." with the closest settings file of `dirs`, without `except`.
 std::string suggest_file(const fs::path& name, const std::vector<fs::path>& dirs, const fs::path& except) {
   const std::vector<std::string> names = settings_files(name, dirs, except);
   const std::vector<std::string_view> views(names.begin(), names.end());

@@ -37,8 +37,8 @@ class FileLoader {
   Value load(const std::shared_ptr<const Source>& source);
 
   // Loads the preset named `name` (kind: "models" or "modules") from the experiment's folder or a preset
-  // folder, where the framework's subfolder comes first. A preset may extend presets of its kind by their
-  // names alone. Throws an Error at the name's position if there is no such preset.
+  // folder, where the framework's subfolder comes first. A preset may extend presets of its kind by name,
+  // without a path. Throws an Error at the name's position if there is no such preset.
   Value load_preset(const Value& name, std::string_view kind, std::string_view framework,
                     const std::filesystem::path& experiment_dir);
   const std::vector<std::filesystem::path>& preset_dirs() const { return preset_dirs_; }

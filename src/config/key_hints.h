@@ -20,7 +20,7 @@ std::span<const Synonym> synonyms();
 // Returns the hint for an unknown key. Never empty.
 std::string hint_for_unknown_key(std::string_view name);
 
-// Returns "'primus config reference lr' explains it".
+// Returns a hint; for the key lr, "'primus config reference lr' explains it".
 std::string hint_about(std::string_view key);
 
 // Returns the hint for a value that the native engine does not support. Never empty.

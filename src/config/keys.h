@@ -145,7 +145,7 @@ struct KeySpec {
   }
 };
 
-// Compares choices and other texts of settings, ignoring case.
+// Returns whether two choices, or other texts of settings, are equal, ignoring case.
 bool same_ignoring_case(std::string_view a, std::string_view b);
 
 // Returns all keys, in the order of the two files.
@@ -154,7 +154,7 @@ std::span<const KeySpec> all_keys();
 // Finds a key by name or alias; null if there is none.
 const KeySpec* find_key(std::string_view name);
 
-// Names and aliases of all keys, sorted.
+// Returns the names and aliases of all keys, sorted.
 std::span<const std::string_view> key_names();
 // Returns the name of the key that has this field.
 std::string_view name_of_key(const KeyField& field);

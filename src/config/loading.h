@@ -67,7 +67,8 @@ void add_preset(Loading& loading, const Value& name, std::string_view kind, Laye
 // Returns whether a key is an environment variable in the wrong section; if so, adds a warning.
 bool is_misplaced_variable(Loading& loading, const Member& member);
 
-// Returns false if the file is written with our keys. `arguments`: trainer keys of the command line.
+// Reads settings of another framework; returns false if the file has our keys. `arguments`: trainer keys of
+// the command line.
 bool read_foreign(Loading& loading, const Value& arguments);
 
 void bind(Loading& loading);

@@ -161,8 +161,8 @@ void derive_fields(Experiment& experiment) {
   }
 }
 
-// Primus-Turbo's keys for sliding windows with attention sinks set window_size. Exception: window_size itself
-// is set in the same layer or a stronger layer.
+// Primus-Turbo's keys for sliding windows with attention sinks set window_size, unless window_size itself is
+// set in the same layer or a stronger layer.
 void derive_sink_windows(Loading& loading) {
   TrainerConfig& c = loading.result.trainer;
   const Provenance sink = loading.result.provenance_of("sink_sliding_window");

@@ -119,7 +119,7 @@ class ForeignSettings {
     return value.kind == Value::Kind::kInt && value.integer > 0 ? value.integer : 1;
   }
 
-  // `optimizer=muon` is our key, `optimizer.lr=1e-4` is TorchTitan's.
+  // Returns whether an argument sets our key: `optimizer=muon` does, `optimizer.lr=1e-4` sets TorchTitan's.
   bool is_own_scalar(const Member& member) const {
     return find_key(member.key) && member.value.is_scalar() && !foreign_->find(member.key);
   }

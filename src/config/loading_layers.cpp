@@ -116,7 +116,7 @@ class LayerStack {
     const bool known = std::ranges::all_of(preset.members, [](const Member& m) { return find_key(m.key); });
     const Value* type = preset.find("model_type");
     const bool megatron_has_it = known && type && type->text == "mamba";
-    // Such a preset is accepted, because `spec` in the experiment may choose supported layers.
+    // Accepts presets of hybrids, because `spec` in the experiment may choose supported layers.
     if (megatron_has_it && preset.find("is_hybrid_model") && framework_ == Framework::kNative) return;
     if (megatron_has_it && framework_ == Framework::kMegatron) return;
     if (known && (!type || reason_without_preset(type->text).empty())) return;

@@ -71,7 +71,8 @@ void read(LoraSettings& settings, const std::string& key, const Value& value) {
     if (settings.alpha <= 0 || settings.alpha > 1e6) throw wrong(value, key, "above 0 and at most 1e6");
   } else if (key == "dropout") {
     settings.dropout = number(value, key, "a number");
-    // Checks the rate in fp32, the type of its use, because a number just below 1 rounds to 1 in fp32.
+    // Checks the rate in fp32, the type in which dropout uses it, because a number just below 1 rounds to 1
+    // in fp32.
     if (settings.dropout < 0 || static_cast<float>(settings.dropout) >= 1)
       throw wrong(value, key, "at least 0 and below 1, in fp32");
   } else if (key == "dropout_position") {

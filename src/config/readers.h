@@ -23,10 +23,10 @@ inline constexpr const char* kTooMuchHint = "settings files are small: is this a
 inline constexpr const char* kNoSettingsHint =
     "an experiment lists what to run under modules:; examples/native/configs has some to copy";
 
-// Makes a source of the text of file `name`; removes its byte order mark.
+// Makes a source from `text`, the content of the file `name`; removes a byte order mark.
 std::shared_ptr<const Source> make_source(std::string name, std::string text);
 
-// Makes a source of a file. Throws Error if it cannot be read.
+// Makes a source from a file. Throws Error if the file cannot be read.
 std::shared_ptr<const Source> read_source(const std::filesystem::path& path);
 
 // Reads a file by its extension: .toml is TOML, and all other files are YAML (which includes JSON). The

@@ -34,11 +34,11 @@ struct Stage {
 };
 
 std::span<const Stage> stages();
-// Returns the choices of the key `stage`, and its help text.
+// Returns the choices of the key `stage`; help_of_stages() below returns the key's help text.
 std::vector<std::string_view> names_of_stages();
 // Returns the stages that read sft_dataset_name.
 std::vector<std::string_view> stages_with_dataset_name();
-// Returns those of these stages whose data contain the answers to learn (sft_fit_to_data).
+// Returns the stages with sft_dataset_name whose data contain the answers to learn (sft_fit_to_data).
 std::vector<std::string_view> stages_with_answers();
 // Returns the stages of reinforcement learning: the model generates answers, which reward functions score.
 std::vector<std::string_view> stages_with_rewards();

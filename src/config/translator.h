@@ -22,7 +22,7 @@ class Translator {
   Translator(const Translator&) = delete;
   Translator& operator=(const Translator&) = delete;
 
-  // Adds a problem for each setting that the native engine does not support.
+  // Translates all settings. Adds a problem for each setting that the native engine does not support.
   Translation run();
 
  protected:

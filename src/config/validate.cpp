@@ -406,7 +406,7 @@ class Validator {
     return sum > 0;
   }
 
-  // Checks stages that train on conversations.
+  // Returns what the stage trains on, for messages.
   std::string_view material() const {
     switch (stage_of(config_).material) {
       case Material::kPreferences:

@@ -13,8 +13,8 @@ namespace primus::config {
 // Keys that depend on a model that `load` names are left out.
 void warn_of_keys_without_effect(const Experiment& experiment, std::vector<std::string>& warnings);
 
-// Adds a sentence for each key of training on text that the stage of `experiment` does not use. The stage
-// must train on conversations, preferences or prompts.
+// Adds a sentence for each key that only training on text uses. The stage of `experiment` must train on
+// conversations, preferences or prompts.
 void warn_of_keys_of_text(const Experiment& experiment, std::vector<std::string>& warnings);
 
 // Adds the sentences about keys that depend on the loaded model. `experiment` has the settings of that model.

@@ -11,8 +11,8 @@ namespace primus::launch {
 
 // The label of containers that Primus starts.
 inline constexpr const char* kLabel = "io.primus.job";
-// The process id of a container's launcher and its start time in kernel ticks, because process ids are
-// reused.
+// The label with the process id of the container's launcher. It also contains the launcher's start time in
+// kernel ticks, because process ids are reused.
 inline constexpr const char* kLauncherLabel = "io.primus.launcher";
 
 inline bool is_apptainer(const std::string& runtime) {

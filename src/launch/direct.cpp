@@ -257,7 +257,7 @@ bool asks_for_ranks(const std::vector<std::string>& words) {
 
 namespace {
 
-// Returns the place as words for commands and variables.
+// Returns the place as strings for commands and variables.
 PlaceWords place_words(const NodePlace& place) {
   const auto number = [](int value) { return std::to_string(value); };
   return {.nodes = number(place.nodes),
@@ -361,7 +361,7 @@ JobShape shape_of_job(const ElsewhereNodes& nodes, std::optional<int> ranks) {
 }
 
 // Checks that the files of the settings exist. Files that exist only on the nodes cannot be checked here.
-// Such files get a note and are checked on the nodes; returns them.
+// Adds a note for each such file, and returns these files, which are checked on the nodes.
 std::set<Path> note_files_elsewhere(const DirectSettings& settings, bool in_this_folder,
                                     std::vector<std::string>& notes) {
   std::set<Path> only_there;
@@ -391,7 +391,7 @@ void note_unused_settings(const DirectSettings& settings, const ElsewhereNodes& 
                     "has {} rank{} per node",
                     *settings.ranks_per_node, *ranks, *ranks == 1 ? "" : "s"));
   }
-  // AMD Primus's usual settings contain "nnodes: 1".
+  // Ignores 1, because AMD Primus's usual settings contain "nnodes: 1".
   if (const int set = settings.nodes.value_or(1); set != 1 && nodes.nodes > 0 && set != nodes.nodes) {
     notes.push_back(
         fmt::format("nnodes: {} in the section direct of the settings is not used: the job has {} node{}",

@@ -310,7 +310,7 @@ class Manifest {
     const std::map<std::string, std::string> given{{variable.name, variable.value}};
     check_place_variables(given);
     check_job_variables(given, {.nodes = nodes_, .gpus = requested_gpus(s_)});
-    // The operator of a PyTorchJob sets RANK to the pod's number.
+    // In a PyTorchJob, RANK is reserved even without ranks: the operator sets RANK to the pod's number.
     if (request_.has_ranks || s_.kind == "pytorchjob")
       check_rank_variables(given, request_.command, {.nodes = nodes_, .ranks = s_.ranks_per_node});
     if (variable.name == "GPUS_PER_NODE" && s_.ranks_per_node &&

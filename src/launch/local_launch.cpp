@@ -278,7 +278,7 @@ class Launcher {
         collect(ended);
       }
     }
-    // If several processes have ended, a killed process is the cause of the other errors.
+    // If several processes have ended, a killed process is reported as the cause of the other errors.
     std::stable_partition(ended.begin(), ended.end(), killed);
     for (RankProcess* p : ended) {
       if (failed(p) && result_.failed_rank < 0) first_failure(*p);

@@ -65,8 +65,8 @@ void check_gpus(std::string_view name, std::int64_t ranks, const JobShape& job) 
       fmt::format("request more GPUs, or lower {}", name));
 }
 
-// A command that starts ranks on several nodes needs the address and the port of node 0. A plan needs
-// neither.
+// Throws if a command for several nodes lacks the address or the port of node 0. With --dry-run, a command
+// needs neither.
 void require_master(const std::vector<std::string>& words) {
   if (number_of(words, "--nnodes").value_or(1) <= 1 || std::ranges::find(words, "--dry-run") != words.end())
     return;
@@ -78,7 +78,7 @@ void require_master(const std::vector<std::string>& words) {
   }
 }
 
-// The command makes the same comparison on each node.
+// Refuses a --world that differs from the job's number of ranks, as the command would on each node.
 void check_world(std::int64_t world, std::optional<std::int64_t> ranks, const JobShape& job) {
   if (job.nodes == 0 || job.tasks) return;
   const std::string remedy = "remove --world: the plan is then for the job's ranks";

@@ -146,7 +146,8 @@ class Lines {
   std::string text_;
 };
 
-// A running program without input. Standard output and standard error of the program share one pipe.
+// The pipe that receives a program's standard output and standard error. start() starts the program with
+// empty input.
 class Outputs {
  public:
   Outputs() {

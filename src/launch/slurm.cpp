@@ -49,8 +49,8 @@ int nodes_of(const std::vector<GivenOption>& options, const std::optional<std::s
   return allocated ? number_of({{"nodes", *allocated}}, "nodes").value_or(0) : 1;
 }
 
-// Returns the number of tasks that each of `nodes` nodes starts; 0 nodes: not known. Several tasks per node
-// are ranks (`has_ranks`). Throws Error(kInvalid) if the nodes do not start equally many ranks.
+// Returns the number of tasks that each of `nodes` nodes starts; 0 nodes: not known. With `has_ranks`, the
+// tasks are ranks: throws Error(kInvalid) if the nodes do not start equally many.
 int tasks_of(const std::vector<GivenOption>& options, int nodes, bool has_ranks) {
   const auto tasks = number_of(options, "ntasks");
   const int per_node = number_of(options, "ntasks-per-node").value_or(1);

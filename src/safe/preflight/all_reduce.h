@@ -1,4 +1,4 @@
-// The all-reduce speed of a node's GPUs, compared with a threshold.
+// Compares the all-reduce speed of a node's GPUs with a threshold.
 #pragma once
 
 #include <optional>

@@ -125,7 +125,8 @@ struct Check {
   ThresholdOption threshold = {};  // without a name: the check has no option
   // True: the check passes if it reports no finding. False: the check fails in this case.
   bool may_be_silent = false;
-  // Checks of a group judge the same facts and run together ("device"). Empty: the group is the category.
+  // Checks of a group judge the same facts and run together ("device"). Empty: the group has the name of the
+  // category.
   std::string_view group = {};
 };
 

@@ -1,6 +1,5 @@
 // Measures communication between the ranks of a job: collectives within and between nodes, pairs, rings, and
-// the search for slow nodes. Collective: every rank calls measure_communication() with the same plan and
-// nodes.
+// the search for slow nodes. Every rank must call measure_communication() with the same plan and nodes.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,8 @@
 // Checks that a device computes correctly every time. Matrix products of small integers are exact in fp32 for
-// any order of summation on any device. The host verifies the first result with integer arithmetic: each row
-// against a random weighting of its columns. Every later result must have the same checksum. For matrices of
-// equal sides, all devices of all machines have the same checksum.
+// any order of summation on any device. The host verifies the first result with integer arithmetic: it
+// compares a randomly weighted sum of each row with the sum computed from the operands. Every later result
+// must have the same checksum. For matrices of equal sides, all devices of all machines have the same
+// checksum.
 //
 // The test detects only errors of the units that compute matrix products, and only at the load and
 // temperature of the test.

@@ -122,7 +122,7 @@ std::string Machine::host_name() const {
 std::string Machine::node_name() const {
   if (!variable("SLURM_JOB_ID")) return host_name();
   if (const auto name = variable("SLURMD_NODENAME")) return *name;
-  // A container may not inherit SLURMD_NODENAME, so this tries SLURM_NODEID.
+  // A container may not inherit SLURMD_NODENAME, so SLURM_NODEID selects a name from the list of nodes.
   const auto number = leading_number(variable("SLURM_NODEID").value_or(""));
   const std::vector<std::string> nodes = slurm_nodes(*this);
   if (!number || *number < 0 || *number >= static_cast<std::int64_t>(nodes.size())) return host_name();

@@ -56,7 +56,7 @@ class Machine {
   // Returns the sorted names in a folder; empty if the folder does not exist.
   std::vector<std::string> list(std::string_view name) const;
   bool exists(std::string_view name) const;
-  // Returns the last name of a symlink's target, for drivers and devices in /sys. Empty if `name` is no
+  // Returns the last name of a symlink's target, for drivers and devices in /sys. Empty if `name` is not a
   // symlink.
   std::string link_name(std::string_view name) const;
 

@@ -92,7 +92,7 @@ void measure(Communicator& comm, Device& device, const Options& options) {
       });
       if (i > 0) best = std::min(best, seconds / static_cast<double>(calls));
     }
-    // The slowest rank determines the time.
+    // The time of a collective is the time of the slowest rank.
     std::vector<float> times{static_cast<float>(best)};
     stream->copy_to_device(small.data, times.data(), small.bytes());
     comm.all_reduce(*stream, small, small, Reduction::kMax);

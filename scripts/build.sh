@@ -17,7 +17,7 @@ mkdir -p build
 echo "Building into build/ ..."
 start=$(date +%s)
 : >"$log"
-# A POSIX shell does not report the status of a pipe's first command, so this command writes it to a file.
+# A POSIX shell does not report the status of a pipe's first command, so the command's status goes to a file.
 status=build/build.status
 {
   code=0

@@ -248,7 +248,7 @@ class Check:
             self.failures.append(f"{case}: {len(there)} steps of Megatron-LM and {len(here)} native ones, not {STEPS}")
             return
         loss = max(differences("lm_loss", there, here))
-        # Megatron-LM logs the learning rate of the next step.
+        # Megatron-LM logs the learning rate of the next step, so compare it with the native engine's next step.
         rate = max(differences("learning_rate", there, here[1:]))
         norm = max(abs(x["grad_norm"] - y["grad_norm"]) for x, y in zip(there, here))
         norm_limit = NORM_TOLERANCE + tolerance * max(x["grad_norm"] for x in there)

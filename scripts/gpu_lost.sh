@@ -15,7 +15,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 cp docs/config.md "$scratch/text.txt"
 
-# trained NAME [VARIABLE=VALUE]...: prints the exit code; messages go to NAME.log.
+# trained NAME [VARIABLE=VALUE]...: trains, and prints the run's exit code; messages go to NAME.log.
 trained() {
   name=$1
   shift

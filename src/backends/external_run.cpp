@@ -78,7 +78,8 @@ class Reporter {
 
   void line(std::string_view text) {
     if (const auto record = reader_.iteration(text)) {
-      // A resumed run begins after the step of its checkpoint.
+      // The run begins after the step before the first reported one: 0, or the step of the checkpoint if
+      // resumed.
       if (!monitor_) begin(record->iteration - 1);
       last_ = record->iteration;
       monitor_->iteration(*record);
@@ -101,8 +102,8 @@ class Reporter {
   }
 
  private:
-  // The run's other outputs are off: the framework writes its own TensorBoard files, and the framework's log
-  // is already on the screen.
+  // Creates the files of metrics. The run's other outputs are off: the framework writes its own TensorBoard
+  // files, and the framework's log is already on the screen.
   void begin(std::int64_t done) {
     monitor_.emplace(folder_,
                      MonitorOptions{.resume_iteration = done, .log_interval = 0, .tensorboard = false}, log_);

@@ -60,7 +60,7 @@ ExternalJob render_maxtext(const config::Experiment& experiment, const config::B
   const Path run = std::filesystem::absolute(run_folder_of(experiment).root()).lexically_normal();
   config::set_path(settings, "base_output_directory", text_value(run.parent_path().string()));
   config::set_path(settings, "run_name", text_value(run.filename().string()));
-  // On CPUs, MaxText requires the variables of a cluster even for a single process.
+  // On CPUs, MaxText would require the variables of a cluster even for a single process, unless this is set.
   const Value* hardware = settings.find("hardware");
   if (hardware && hardware->text == "cpu" && shape.nodes == 1 &&
       !settings.find("skip_jax_distributed_system"))

@@ -33,7 +33,7 @@ std::optional<IterationRecord> megatron_iteration(std::string_view line) {
   record.consumed_samples = count(number_behind(line, "| consumed samples:")).value_or(0);
   record.global_batch_size = count(number_behind(line, "| global batch size:")).value_or(0);
   record.learning_rate = number_behind(line, "| learning rate:").value_or(0);
-  // Skipped steps have no loss.
+  // A skipped step has no loss in the log, and NaN in the record.
   record.lm_loss = loss.value_or(std::nan(""));
   record.loss_scale = number_behind(line, "| loss scale:").value_or(1);
   record.grad_norm = number_behind(line, "| grad norm:");

@@ -62,7 +62,7 @@ void fill_family(Megatron& m) {
   // gpt-oss has its own gated activation, for which Megatron-LM has a separate argument.
   if (m.arguments.contains("quick_geglu") && m.arguments.at("quick_geglu").boolean)
     m.arguments.erase("swiglu");
-  // A chunk that is at least as long as the sequence has no effect.
+  // Refuses chunks, unless a chunk is at least as long as the sequence and thus has no effect.
   if (model.attention.chunk > 0 && model.attention.chunk < m.t.seq_length) {
     throw m.error_for(
         m.is_set("attention_chunk_size") ? "attention_chunk_size" : "model_type",

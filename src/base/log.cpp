@@ -90,7 +90,7 @@ class Logger::FileSink {
     file_.close();
     try {
       for (int number = kept_; number > 0; --number) {
-        // Renaming over the oldest file removes it.
+        // The rename to the highest number replaces the oldest file.
         if (env_.status(generation(number - 1))) env_.rename(generation(number - 1), generation(number));
       }
       if (kept_ <= 0) env_.remove_file(generation(0));

@@ -18,7 +18,7 @@ bool AppendFile::append(std::span<const std::byte> record) {
   } catch (const Error&) {
     // The error is ignored here, because the next open() tries again.
   }
-  // A failed descriptor (e.g. of a vanished mount) may stay broken, but a new descriptor may work.
+  // Closes the file: a failed descriptor (e.g. of a vanished mount) may stay broken, but a new one may work.
   file_.reset();
   return false;
 }

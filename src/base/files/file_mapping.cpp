@@ -65,8 +65,8 @@ extern "C" void on_missing_page(int signal_number, siginfo_t* info, void*) {
     }
     break;
   }
-  // The fault is outside of our mappings, or cannot be handled. After the handler, the read is repeated, and
-  // the default action ends the process.
+  // The fault is outside of our mappings, or cannot be handled. Restores the default action, which ends the
+  // process when the read is repeated after the handler.
   std::signal(signal_number, SIG_DFL);
   errno = saved_errno;
 }

@@ -15,7 +15,7 @@ namespace {
 std::optional<std::int64_t> number_in(const std::string& file) {
   std::ifstream stream(file);
   std::int64_t value = 0;
-  // The text "max" means no limit. Version 1 writes a huge number instead.
+  // Returns nullopt for the text "max", which means no limit. Version 1 writes a huge number instead.
   if (stream >> value && value >= 0) return value;
   return std::nullopt;
 }

@@ -6,7 +6,8 @@
 namespace primus {
 
 // Returns e.g. "4711-9f86d081884c7d65". Each call returns another text, even in other processes, machines and
-// containers that share a file system. Process numbers and host names alone may repeat.
+// containers that share a file system. A process number with a host name would not suffice: containers may
+// have equal ones.
 std::string process_label();
 
 }  // namespace primus

@@ -15,7 +15,7 @@ std::size_t usable(std::size_t width) { return std::max<std::size_t>(width, 2) -
 }  // namespace
 
 std::string LiveBlock::go_to_top(std::size_t width) const {
-  // If the window became narrower, the terminal has wrapped the drawn lines.
+  // Counts the rows of the drawn lines: a terminal that became narrower has wrapped them.
   std::size_t rows = 0;
   for (const std::size_t columns : drawn_) rows += std::max<std::size_t>(1, (columns + width - 1) / width);
   return rows > 1 ? fmt::format("\r\x1b[{}A", rows - 1) : "\r";

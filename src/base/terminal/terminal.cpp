@@ -229,7 +229,7 @@ std::string sparkline(std::span<const double> values, std::size_t width, bool ut
       text += '!';
       continue;
     }
-    // A flat series is drawn at the lowest height.
+    // If all values are equal, they are drawn at the lowest height.
     const double share = high > low ? (mean - low) / (high - low) : 0.0;
     text += bars[std::min<std::size_t>(static_cast<std::size_t>(share * bars.size()), bars.size() - 1)];
   }

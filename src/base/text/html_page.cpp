@@ -42,7 +42,7 @@ struct Scale {
     const double range = of(high) - of(low);
     return from + (to - from) * (range > 0 ? (of(value) - of(low)) / range : 0.5);
   }
-  // Returns about `maximum` round numbers of the scale.
+  // Returns round numbers within the scale, at most about `maximum`.
   std::vector<double> ticks(int maximum) const {
     std::vector<double> values;
     if (!log) {

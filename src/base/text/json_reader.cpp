@@ -29,8 +29,8 @@ std::size_t plain_prefix(const char* p, std::size_t size) {
     const auto zero_bytes = [](std::uint64_t w) { return (w - kOnes) & ~w & kHighs; };
     const std::uint64_t stops = zero_bytes(word ^ kOnes * '"') | zero_bytes(word ^ kOnes * '\\') |
                                 ((word - kOnes * 0x20) & ~word & kHighs);
-    // The lowest set bit marks the first such character. Higher bits may be wrong, because a borrow
-    // propagates to higher bits.
+    // The lowest set bit marks the first quote, backslash or control character. Higher bits may be wrong,
+    // because the borrow of a subtraction propagates to them.
     if (stops != 0) return i + static_cast<std::size_t>(std::countr_zero(stops)) / 8;
   }
   while (i < size && p[i] != '"' && p[i] != '\\' && static_cast<unsigned char>(p[i]) >= 0x20) ++i;

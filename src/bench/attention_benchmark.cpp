@@ -206,7 +206,8 @@ class AttentionBenchmark final : public Benchmark {
 
   BenchmarkReport measure_on(Device& device, const OperatorBenchmarkOptions& options) const {
     BenchmarkReport report = benchmark_attention(device, cases_, options, prefix_);
-    // If the library does not support a case, this program's own kernels compute the case.
+    // Refuses to report a library's speed if the library does not support a case, which our own kernels then
+    // compute.
     if (backend_ == "cudnn" || (backend_ == "all" && prefix_.empty())) {
       for (const KernelChoice& choice : device.choices())
         if (choice.what.starts_with("attention") && choice.what.find("own kernel") != std::string::npos)

@@ -432,7 +432,7 @@ std::vector<BenchmarkResult> measure_strided_all_gather(Communicator& world, Dev
     std::vector<std::pair<Tensor, Tensor>> sets;
     for (std::int64_t set = timer.sets(size * (group->size() + 1)); set > 0; --set)
       sets.emplace_back(timer.empty(plan.dtype, {count}), timer.empty(plan.dtype, {count * group->size()}));
-    // With `parallel`, all groups are timed at the same time; without, one group at a time.
+    // With `parallel`, all groups are timed at the same time; otherwise one group is timed after another.
     const std::size_t turns = plan.parallel ? 1 : groups.size();
     for (std::size_t turn = 0; turn < turns; ++turn) {
       world.barrier(timer.stream());

@@ -123,7 +123,7 @@ TrainBenchmarkReport time_steps(const config::Experiment& experiment, const Sess
       rank.compute().synchronize();
     });
   };
-  // Steps are not timed until the graph is recorded.
+  // The warm-up includes the steps until the graph is recorded, so these steps are not timed.
   const std::int64_t recorded = settings.step.record_after > 0 ? settings.step.record_after + 1 : 0;
   const std::int64_t warmup = std::max(options.warmup, recorded);
   const std::int64_t total = warmup + options.steps;

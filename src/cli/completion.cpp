@@ -146,7 +146,7 @@ void offer_modes(Completer& completer) {
 void complete_mode(Completer& completer, const ModeEntry& mode, Words before) {
   const auto split = std::find(before.begin(), before.end(), "--");
   if (split != before.end()) {
-    // Modes may be nested: 'slurm srun -- direct --numa -- train'.
+    // The words after "--" may begin with another mode: 'slurm srun -- direct --numa -- train'.
     const Words after_split(split + 1, before.end());
     const ModeEntry* const inner = after_split.empty() ? nullptr : find_mode(after_split[0]);
     if (inner) return complete_mode(completer, *inner, after_split.subspan(1));

@@ -28,8 +28,8 @@ void keep_standard_streams() {
 int main(int argc, char** argv) {
   using namespace primus;
   keep_standard_streams();
-  // If SIGXFSZ is ignored, a write beyond the file size limit (ulimit -f) fails with an error. Otherwise, the
-  // write would end the process.
+  // Ignores SIGXFSZ, so that a write beyond the file size limit (ulimit -f) fails with an error. By default,
+  // the signal would end the process.
   std::signal(SIGXFSZ, SIG_IGN);
   const std::vector<std::string> words(argv + (argc > 0 ? 1 : 0), argv + argc);
   const std::string called = argc > 0 ? argv[0] : "primus";

@@ -68,7 +68,7 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-// Converts text whose paragraphs are separated by empty lines.
+// Converts text, in which empty lines separate paragraphs, to man(7) source.
 std::string paragraphs(std::string_view text) {
   std::string out;
   bool first = true;

@@ -23,7 +23,7 @@ Number to_number(const std::string& text, const std::string& name,
     throw invalid(
         fmt::format("{} needs a{} number, not '{}'", name, std::is_integral_v<Number> ? " whole" : "", text));
   }
-  // NaN is outside every range.
+  // The comparison is negated, so that NaN is outside every range.
   if (range && !(static_cast<double>(value) >= range->first && static_cast<double>(value) <= range->second))
     throw invalid(fmt::format("{} must be from {} to {}, not {}", name, range->first, range->second, text));
   return value;

@@ -62,7 +62,7 @@ class Kubernetes final : public Mode {
     return settings.k8s_switches;
   }
 
-  // The settings of this machine do not apply in the pods.
+  // Ignores the settings of this machine, which do not apply in the pods.
   std::optional<std::string> asks_for_dry_run_within(const ModeContext& context, Words words) const override {
     const launch::LauncherSettings none;
     return dry_run_of_direct({.surroundings = context.surroundings, .settings = none}, words);

@@ -103,7 +103,7 @@ class Slurm final : public Mode {
   };
 
   static Inner inner_of(Words words) {
-    // The default of AMD Primus is a container; 'direct' overrides this default.
+    // As in AMD Primus, each node starts a container, unless the words begin with 'direct'.
     const ModeEntry* entry = words.empty() ? nullptr : find_mode(words[0]);
     if (entry && entry != find_mode("direct") && entry != find_mode("container")) {
       throw invalid(fmt::format("'slurm' cannot start '{}'", words[0]), "choose 'container' or 'direct'");

@@ -39,7 +39,7 @@ nlohmann::json json_of(const ObjectiveReport& report) {
   return json;
 }
 
-// Returns the check whose error is the largest part of its limit.
+// Returns the check with the largest ratio of error to limit.
 const ObjectiveCheck& worst_of(const ObjectiveCase& c) {
   const auto badness = [](const ObjectiveCheck& check) {
     return std::isnan(check.error) ? HUGE_VAL : check.error / check.limit;

@@ -177,7 +177,7 @@ void ExperimentArguments::announce(const config::Experiment& experiment, const C
                              experiment.module_name, fmt::join(experiment.other_modules, ", ")));
   }
   for (const std::string& warning : experiment.warnings) console.note("warning: " + warning);
-  // For other frameworks, rendering the experiment reports unsupported settings with reasons.
+  // Only for the native engine: for other frameworks, rendering the experiment reports unsupported settings.
   if (!experiment.ignored.empty() && experiment.framework == "native") {
     // AMD Primus's presets set hundreds of keys that are ignored. The note names the ignored keys that the
     // user wrote, and counts all others.
@@ -290,7 +290,7 @@ config::Experiment ExperimentArguments::load_without_file() const {
                     "{}{}{}{}",
                     json_text(nlohmann::json(exp_name), -1), module,
                     tunes ? stage_ + "_trainer" : "pre_trainer",
-                    // Reinforcement learning has the batch of its preset, and evaluates nothing.
+                    // For reinforcement learning, the preset sets the batch, and nothing is evaluated.
                     generates ? ""
                               : "      micro_batch_size: 1\n"
                                 "      global_batch_size: 8\n"

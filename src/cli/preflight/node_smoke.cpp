@@ -181,7 +181,7 @@ class NodeSmoke final : public Command {
   static constexpr std::int64_t kReduceMib = SmokeReduce{}.mib;
   static constexpr double kReduceTimeout = SmokeReduce{}.timeout_seconds;
 
-  // Options that limit the use of a GPU by other processes.
+  // Options for the limits above which other processes' use of a GPU fails the test.
   struct {
     std::optional<double> busy_gib, busy_percent;
     bool allow_foreign = false;

@@ -279,7 +279,7 @@ class Preflight final : public Command {
     options.wanted.allowed_processes.emplace_back("primus");  // the job's other ranks
     if (const auto minimum = number_of("PRIMUS_PREFLIGHT_MIN_FREE_MEM_GB"))
       options.wanted.free_gpu_memory_gib = Wanted{*minimum, "PRIMUS_PREFLIGHT_MIN_FREE_MEM_GB"};
-    // Explicit requirements of the user are always checked.
+    // inspect_node() also checks the user's explicit requirements in sections that were not selected.
     NodeReport report = inspect_node(machine, options);
     if (only_perf()) check_process(report);
     return report;
@@ -305,7 +305,7 @@ class Preflight final : public Command {
     if (const auto minimum = number_of("PRIMUS_PREFLIGHT_MIN_TFLOPS"))
       options.wanted.min_tflops = Wanted{*minimum, "PRIMUS_PREFLIGHT_MIN_TFLOPS"};
     const bool job = environment && environment->world > 1;
-    // The ranks of a machine share its CPU, which only the first rank measures.
+    // Only the first rank of a machine measures the CPU, which all its ranks share.
     for (const std::string& device :
          job ? std::vector<std::string>{device_of_rank(devices, environment)} : devices)
       if (first_here || !device.starts_with("cpu")) measure_device(device, table, options, own);

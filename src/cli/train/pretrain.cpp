@@ -125,7 +125,8 @@ class Train : public Command {
     const std::int64_t world =
         place ? place->world : world_.value_or(ranks_.here().value_or(1) * ranks_.nodes());
     config::Experiment experiment = dry_run_ ? experiment_to_plan(world, console) : experiment_.read(world);
-    // Native ranks that this process starts load the experiment again, and rank 0 prints its warnings.
+    // Prints no warnings if this process starts ranks: rank 0 loads the experiment again and prints its
+    // warnings.
     const bool starts_ranks = !place && !dry_run_ && ranks_.several();
     const bool is_first = !place || place->rank == 0;  // the warnings are the same on all ranks
     if (is_first && (experiment.framework != "native" || !starts_ranks))
@@ -377,7 +378,7 @@ class Train : public Command {
   int launch_ranks(const config::Experiment& experiment, Console& console) const {
     const RunFolder folder = run_folder_of(experiment);
     launch::LocalLaunch start = ranks_.start(ranks_.here().value_or(1));
-    // All ranks use the settings chosen here.
+    // Passes the settings that --fit has chosen to the ranks, instead of --fit.
     if (!fit_settings_.empty()) {
       start.command = without_fit(start.command);
       start.command.insert(start.command.end(), fit_settings_.begin(), fit_settings_.end());
@@ -438,7 +439,7 @@ class Train : public Command {
       if (rank == 0) report(experiment, summary, console);
       if (job) job->leave();
     } catch (const Error& error) {
-      // A run that is refused before it starts has no folder yet.
+      // Logs the error to the run's files, unless the run was refused before its folder was made.
       if (Env::posix().status(folder.root())) log.write_to_files(LogLevel::kError, error.what());
       if (job) {
         // The other ranks show this text as the reason for their end. The text contains this rank's number,

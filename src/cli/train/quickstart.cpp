@@ -314,7 +314,8 @@ class Quickstart final : public Command {
           try {
             Trainer trainer(experiment, families, log, {.asked_by = stop_signal_name});
             trainer.prepare();
-            // From now on, a signal lets the run save its progress. Before, a signal ends the program.
+            // From now on, a signal lets the run save its progress. Before this call, a signal would end the
+            // program.
             summary = trainer.run(catch_stop_signals());
           } catch (...) {
             error = std::current_exception();

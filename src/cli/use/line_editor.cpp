@@ -274,7 +274,8 @@ LineEditor::Screen LineEditor::screen(std::size_t prompt_columns, std::size_t co
   for (std::size_t at = 0;; at = after(at)) {
     const std::string_view cluster = std::string_view(text_).substr(at, after(at) - at);
     const std::size_t width = cluster == "\n" ? 0 : columns_of(cluster);
-    // The cursor needs a column even after the last character of a row.
+    // Starts a new row if the character does not fit. The end of the text also needs a column, for the
+    // cursor.
     if (cluster != "\n" && column + std::max<std::size_t>(width, 1) > columns && column > 0) next_row();
     if (at == cursor_) {
       screen.row = screen.rows.size() - 1;

@@ -43,7 +43,8 @@ std::string yaml_string(std::string_view text) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
            c == '.' || c == '/' || c == '+' || c == '-';
   };
-  // Other readers may parse a text that begins with a digit as a date, an octal or a sexagesimal number.
+  // Requires a letter, '_', '/' or '.' at the start: other readers may parse a text that begins with a digit
+  // as a date, an octal or a sexagesimal number.
   const auto begins_plain = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '/' || c == '.';
   };

@@ -108,7 +108,7 @@ class NativeSettings {
 
   void require_keys() {
     for (const KeySpec& key : all_keys()) {
-      // The shape of a loaded model comes from its config.json.
+      // With `load`, no key is required, because the shape of the model comes from its config.json.
       if (!key.is_required || result_.trainer->load) continue;
       const auto given = result_.provenance.find(key.name);
       const Value* value = result_.settings.find(key.name);

@@ -83,7 +83,7 @@ class ForeignSettings {
         add_layer(loading_, files_.load_preset(name, "models", "native", dir_), Layer::kModelPreset);
       });
     }
-    // If the settings name no tokenizer, the model preset's tokenizer is used.
+    // Adds the translated settings. If they name no tokenizer, the model preset's tokenizer is used.
     add_layer(loading_, translation.settings, Layer::kOverrides);
     for (const auto& [key, name] : translation.names) {
       if (layers_.contains(key)) names_[key] = name;

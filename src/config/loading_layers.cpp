@@ -126,8 +126,8 @@ class LayerStack {
         .at(name.origin.location(), name.origin.snippet(name.width()));
   }
 
-  // Adapter options imply enabled: true, which overrides a preset's lora.enabled. A contradiction in the
-  // user's own file is an error.
+  // Adapter options imply enabled: true, which overrides a preset's lora.enabled. If the user's own file or
+  // command line sets enabled: false, adapter options of a later layer are an error.
   void switch_adapters_on(Value& renamed, Layer layer) {
     const auto here = std::ranges::find(renamed.members, "lora", &Member::key);
     if (here == renamed.members.end() || !here->value.is_map()) return;

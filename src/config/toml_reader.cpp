@@ -96,7 +96,7 @@ class Prescan {
     while (at_ < text_.size()) {
       if (multiline ? text_.substr(at_, 3) == triple : text_[at_] == quote) {
         at_ += multiline ? 3 : 1;
-        // The text may end with up to two quotes before the three closing quotes.
+        // Skips up to two more quotes: a text may end with quotes, which precede the three closing quotes.
         for (int i = 0; multiline && i < 2 && at_ < text_.size() && text_[at_] == quote; ++i) ++at_;
         return;
       }

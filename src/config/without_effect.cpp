@@ -102,7 +102,7 @@ class WithoutEffect {
         "with num_iterations above 1: with one step for each answer, the ratio of new to old probability is "
         "1";
     needs(c.num_iterations > 1, kSteps, {"epsilon", "delta", "off_policy_mask_threshold"});
-    // With one step, too, epsilon_high has an effect with loss_type: cispo, which requires it.
+    // loss_type: cispo requires epsilon_high, even with one step for each answer.
     needs(c.num_iterations > 1 || loss == "cispo", kSteps, {"epsilon_high"});
     if (!chooses_loss) return;
     // The gradient of the corrected KL divergence contains the gradient of the ratio, which depends on the

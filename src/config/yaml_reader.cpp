@@ -81,7 +81,8 @@ class TreeBuilder : public YAML::EventHandler {
   }
 
   void OnDocumentStart(const YAML::Mark& mark) override {
-    // For some characters, yaml-cpp starts one document after another without consuming the character.
+    // Refuses a second document. For some characters, yaml-cpp would start documents forever without
+    // consuming the character.
     if (++documents_ > 1) {
       throw error_at(origin_of(mark),
                      has_root_ ? "a settings file has one YAML document, but a second begins here"
@@ -94,8 +95,8 @@ class TreeBuilder : public YAML::EventHandler {
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     if (stack_.empty()) return;  // an empty document
     Value value;
-    // For a missing value, yaml-cpp reports the position of the next token. The key's position is more
-    // helpful.
+    // For a missing value, yaml-cpp reports the position of the next token. Uses the key's position, which is
+    // more helpful.
     value.origin = awaiting_value() ? stack_.back().key_origin : origin_of(mark);
     remember(anchor, value);
     add(std::move(value));

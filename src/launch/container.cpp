@@ -43,7 +43,7 @@ std::optional<int> gpu_limit(const ContainerRequest& request) {
   std::erase(text, '"');
   int count = 0;
   if (text.starts_with("device=")) {
-    // Further fields such as "capabilities=utility" follow the devices.
+    // Drops fields after the devices, such as "capabilities=utility".
     const std::size_t field = text.find('=', 7);
     const std::size_t end = field == std::string::npos ? text.size() : text.rfind(',', field);
     if (end == std::string::npos) return std::nullopt;

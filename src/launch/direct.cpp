@@ -308,7 +308,7 @@ void set_rank_variables(const NodePlace::Task& task, int node,
   environment["GROUP_RANK"] = std::to_string(node);
 }
 
-// Describes this node's ranks of a program that Primus starts itself.
+// Returns the description of this node's ranks, for a program that Primus starts without torchrun.
 LocalLaunch local_launch(const NodePlace& place, const PlaceWords& words, std::vector<std::string> command) {
   const bool one_node = place.nodes == 1;
   LocalLaunch launch{.command = std::move(command), .environment = {}, .ranks = place.ranks};
@@ -407,7 +407,7 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
   const Surroundings surroundings = with(outside, given);
   const Accelerators gpus = find_accelerators(surroundings);
   DirectSettings settings = asked;
-  // In AMD Primus's scripts, this variable has the effect of --numa.
+  // As in AMD Primus's scripts, ENABLE_NUMA_BINDING=1 has the effect of --numa.
   if (settings.numa == Numa::kAuto && gpus.any() && surroundings.setting("ENABLE_NUMA_BINDING") == "1")
     settings.numa = Numa::kOn;
   const bool single = is_single(settings, command, surroundings);

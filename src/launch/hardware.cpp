@@ -330,7 +330,7 @@ Accelerators find_accelerators(const Surroundings& surroundings) {
   if (!found.any()) find_amd(surroundings.root, found);
   if (!found.any() && surroundings.dry_run) found = assumed_gpus(surroundings);
   if (!found.any()) {
-    // The model alone determines the environment, because a container's devices may not be visible yet.
+    // Takes the vendor from the given model, because a container's devices may not be visible yet.
     if (model) {
       found.vendor = model->starts_with("MI") ? Vendor::kAmd : Vendor::kNvidia;
       found.model = *model;

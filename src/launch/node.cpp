@@ -215,7 +215,7 @@ namespace {
 void find_master(const Surroundings& surroundings, const NodeDefaults& defaults, bool slurm,
                  NodePlace& place) {
   const auto port = number(surroundings, "MASTER_PORT", 1, kMaxPort);
-  // In AMD Primus's settings, the address "localhost" means that no address is set.
+  // Ignores the address "localhost": in AMD Primus's settings, it means that no address is set.
   const std::string usual = defaults.master_address.value_or("");
   place.master_address = surroundings.setting("MASTER_ADDR").value_or(usual == "localhost" ? "" : usual);
   place.master_port = static_cast<std::uint16_t>(port.value_or(defaults.master_port.value_or(0)));

@@ -190,7 +190,7 @@ bool read_option(ForeignTable table, std::string_view tool, const Member& member
     }
   }
   const std::string name = known ? std::string(known->name) : member.key;
-  // The option is a switch in at least one of the tools: "wait: true" in sbatch, for example.
+  // Whether the option is a switch in at least one of the tools, as "wait: true" is in sbatch.
   const bool is_truth = member.value.kind == Kind::kBool && takes(table, {name, std::nullopt});
   const bool is_switch = known && (known->takes == ForeignOption::Takes::kNothing || is_truth);
   if (member.value.is_map()) throw expected(member.value, member.key, "text or a list");
@@ -256,7 +256,8 @@ Handlers direct_handlers(DirectSettings& d) {
        }},
       {"script",
        [&d](const Value& v, std::string_view key) {
-         // AMD Primus's files name AMD Primus's Python program, which this program replaces.
+         // Ignores the name of AMD Primus's Python program, which AMD Primus's files contain and this program
+         // replaces.
          const bool own = text_of(v, key) == "primus/cli/main.py" || text_of(v, key).empty();
          d.script = own ? std::string() : path_of(v, key).string();
        }},

@@ -213,7 +213,8 @@ void require_export(const std::vector<GivenOption>& options) {
   }
 }
 
-// Refuses --requeue next to --no-requeue. An option of the command line overrides one of the settings.
+// Refuses --requeue together with --no-requeue, unless one of them is on the command line and the other in
+// the settings. The option of the command line is then used.
 void settle_requeue(const SlurmRequest& request, std::vector<GivenOption>& options) {
   if (!find_given(options, "requeue") || !find_given(options, "no-requeue")) return;
   const bool yes = find_given(request.given, "requeue"), no = find_given(request.given, "no-requeue");
@@ -250,8 +251,8 @@ void add_default_options(const SlurmRequest& request, bool tasks_are_given, cons
     if (!find_given(step_options, name)) step_options.push_back({name, value});
   };
   if (!tasks_are_given) step_option("ntasks-per-node", "1");
-  // If a rank fails, the job ends. Without ranks, the nodes are independent, and a failure on one node does
-  // not end the command on other nodes.
+  // Lets the failure of a rank end the job. Without ranks, the nodes are independent, and a failure on one
+  // node does not end the command on other nodes.
   if (request.has_ranks) step_option("kill-on-bad-exit", "1");
   if (request.has_ranks && !surroundings.setting("SLURM_WAIT"))
     step_option("wait", std::to_string(request.own_ranks ? kWaitForOwnRanks : kWaitForRanks));

@@ -36,7 +36,7 @@ bool is_slurm_time(View text) {
       return false;
     }
   }
-  // The last part may be empty: "2-" means two days.
+  // The number after '-' may be missing: "2-" means two days.
   return numbers > 0 && dashes <= 1 && colons <= 2 && (colons == 0 || numbers == dashes + colons + 1);
 }
 

@@ -206,7 +206,7 @@ class Exchanges {
       std::vector<std::vector<int>> groups;
       for (int node = 0; node + 1 < count; node += 2) groups.push_back(ranks_of({node, node + 1}));
       with_group(groups, "pairs", [&](Communicator& group, std::size_t g) {
-        // The peer is the rank with the same local index on the other node.
+        // Each rank exchanges messages with the rank that has the same local index on the other node.
         const int other_node = node_ % 2 == 0 ? node_ + 1 : node_ - 1;
         const int other = nodes_[static_cast<std::size_t>(other_node)][static_cast<std::size_t>(local_)];
         const int peer =

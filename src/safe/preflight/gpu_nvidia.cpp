@@ -153,7 +153,7 @@ void collect_nvidia(const Machine& machine, std::optional<std::chrono::milliseco
     if (facts.nvidia_driver.empty()) facts.nvidia_driver = text_of(row, "driver_version");
     facts.gpus.push_back(std::move(gpu));
   }
-  // Query separate tables: a driver that lacks one field rejects the complete query.
+  // Queries separate tables, because a driver that lacks one field rejects the complete query.
   const auto each = [&](const std::vector<std::string>& fields, void (*read)(const Row&, Gpu&)) {
     for (const Row& row : query(machine, "gpu", fields, timeout, facts).value_or(std::vector<Row>())) {
       if (Gpu* const gpu = gpu_at(facts, row)) read(row, *gpu);

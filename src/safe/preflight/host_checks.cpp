@@ -229,13 +229,15 @@ void judge_shared_memory(const CheckInput& in, Judge& judge) {
   const auto total = static_cast<double>(host.shared_memory->total);
   const auto free = static_cast<double>(host.shared_memory->available);
   const bool gpus = !in.found.gpu.gpus.empty() || in.wanted.local_ranks > 1;
-  // Ranks of a host exchange messages through rings in shared memory, which need this minimum.
+  // The default minimum suffices for the rings in shared memory through which the ranks of a host
+  // communicate.
   const double minimum = asked ? asked->value * kGiB : gpus ? 8 * kGiB : 0.0625 * kGiB;
   const std::string source = asked  ? asked->source
                              : gpus ? "the default of node_smoke, for several ranks or GPUs"
                                     : "space for the message buffers of a rank";
   const std::string measured = fmt::format("/dev/shm holds {}, {} free", bytes(total), bytes(free));
-  // On a small machine, shared memory of about half the main memory suffices.
+  // On a small machine, shared memory of about half the main memory suffices, even if it is below the
+  // minimum.
   const bool is_small_machine = !asked && total >= 0.4 * static_cast<double>(host.memory) && total > 0;
   if (total < minimum && !is_small_machine) {
     judge.fail({.measured = measured, .wanted = "at least " + bytes(minimum), .source = source, .fix = fix});

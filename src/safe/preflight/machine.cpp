@@ -59,7 +59,7 @@ std::optional<std::string> Machine::text(std::string_view name) const {
     size += static_cast<std::size_t>(file.gcount());
     if (size == bytes.size()) bytes.resize(std::min(2 * size, kMaxBytes));
   }
-  // Some files in /sys can be opened but not be read.
+  // Some files in /sys can be opened but not read.
   if (size == 0 && file.bad()) return std::nullopt;
   while (size > 0 && is_blank(bytes[size - 1])) --size;
   bytes.resize(size);

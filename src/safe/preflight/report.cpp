@@ -122,7 +122,7 @@ std::string to_text(const Report& report, const Terminal& terminal, bool all) {
     const bool trouble = f.verdict >= Verdict::kWarn;
     if (!all && !trouble) continue;
     const std::string where = f.where.empty() ? "" : f.where + ": ";
-    // The text `measured` may already begin with the text `where`.
+    // Omits the place if the text `measured` already begins with it.
     const std::string prefix = f.measured.starts_with(f.where) ? "" : where;
     text += fmt::format("{}  {:<26} {}{}{}\n", paint(terminal, color_of(f.verdict), in_capitals(f.verdict)),
                         f.check, owner(report, place), prefix, printable(f.measured));
@@ -131,7 +131,7 @@ std::string to_text(const Report& report, const Terminal& terminal, bool all) {
     if (!f.fix.empty()) text += fmt::format("      to do:  {}\n", printable(f.fix));
   }
   if (!all) {
-    // One line per category shows what was checked.
+    // Adds one line per category, with the numbers of passed and skipped checks.
     std::map<std::string, std::pair<int, int>> categories;
     for (const Place& place : places) {
       auto& [passed, skipped] = categories[place.finding->category];
@@ -218,7 +218,7 @@ nlohmann::ordered_json to_json(const Report& report) {
                               {"notes", report.notes},
                               {"nodes", nlohmann::ordered_json::array()}};
   for (const NodeReport& node : report.nodes) json["nodes"].push_back(to_json(node));
-  // Findings of the comparison are written in the format of a node's findings.
+  // Converts the findings of the comparison with the function for a node's findings.
   json["cluster"] = to_json(NodeReport{.host = "all", .findings = report.cluster})["findings"];
   return json;
 }

@@ -38,7 +38,7 @@ struct Case {
   bool accumulate;
 };
 
-// The forward, dgrad and wgrad products of y[tokens, out] = x[tokens, in] · Wᵀ.
+// Adds the forward, dgrad and wgrad products of y[tokens, out] = x[tokens, in] · Wᵀ.
 void add_linear(std::vector<Case>& cases, const std::string& name, std::int64_t tokens, std::int64_t out,
                 std::int64_t in, DType activation) {
   cases.push_back({name + " forward", GemmLayout::kNT, tokens, out, in, activation, false});

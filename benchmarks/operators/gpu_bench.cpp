@@ -122,8 +122,8 @@ class Bench {
 
 constexpr DType kHalf = DType::kBF16, kFull = DType::kF32;
 
-// The short convolution of LFM2-1.2B and 8B-A1B. Bytes count each row once, although neighbouring rows are
-// also read.
+// Times the short convolution of LFM2-1.2B and 8B-A1B. Bytes count each row once, although neighbouring rows
+// are also read.
 void short_convolution(Bench& bench) {
   const CausalConvShape shape{2, 4096, 2048, 3};
   const Tensor bcx = bench.random(kHalf, {shape.rows(), 3 * shape.channels}),
@@ -162,7 +162,7 @@ void short_convolution(Bench& bench) {
   for (const Tensor& tensor : {bcx, d_bcx, y, weight, d_weight}) bench.release(tensor);
 }
 
-// Linear attention (delta rule): full sequences, and decoding one token of many sequences.
+// Times linear attention (delta rule) of full sequences, and for decoding one token of many sequences.
 void delta_rule(Bench& bench, const std::string& name, std::int64_t key_heads, std::int64_t value_heads,
                 bool channel_gates) {
   DeltaRuleShape shape{.batch = 1,
@@ -227,7 +227,7 @@ void delta_rules(Bench& bench) {
   delta_rule(bench, "32 heads of 128, by channel, bf16", 32, 32, true);  // Kimi Linear 48B-A3B
 }
 
-// Attention in parts, as context-parallel ranks compute it: 16 384 tokens of Llama 3.1 8B.
+// Times attention in parts, as context-parallel ranks compute it, for 16 384 tokens of Llama 3.1 8B.
 void parts_of_attention(Bench& bench) {
   const std::int64_t tokens = 16384, heads = 32, dim = 128, width = heads * dim + 16 * dim;
   const Tensor out = bench.random(kHalf, {tokens, heads * dim}), part = bench.random(kHalf, out.shape);
@@ -388,7 +388,7 @@ void experts(Bench& bench, const std::string& name, std::int64_t experts, std::i
   for (const Tensor& tensor : {x, y, w, d_w}) bench.release(tensor);
 }
 
-// The router's products: bf16 tokens and an fp32 weight. Bytes count each operand once.
+// Times the router's products of bf16 tokens and an fp32 weight. Bytes count each operand once.
 void router(Bench& bench, std::int64_t tokens, std::int64_t experts, std::int64_t hidden) {
   const Tensor x = bench.random(kHalf, {tokens, hidden}), y = bench.random(kFull, {tokens, experts});
   const Tensor w = bench.random(kFull, {experts, hidden}, 0.02F);
@@ -403,8 +403,8 @@ void router(Bench& bench, std::int64_t tokens, std::int64_t experts, std::int64_
   product(GemmRole::kWeightGradient, "d_W", y, x, w);
 }
 
-// The products of a block of an 8B model that decodes `rows` sequences. Includes the preceding norm and the
-// following operation if these are fused. Bytes count only the weights.
+// Times the products of a block of an 8B model that decodes `rows` sequences. Includes the preceding norm and
+// the following operation if these are fused. Bytes count only the weights.
 void decoding(Bench& bench, std::int64_t rows) {
   struct Product {
     const char* name;

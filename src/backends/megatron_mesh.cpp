@@ -51,8 +51,8 @@ void modules_of_layout(Megatron& m) {
                   m.arguments.at("pipeline_model_parallel_layout").text));
 }
 
-// A layout determines the number of stages per rank, and Megatron-LM refuses a second setting of this number.
-// As in AMD Primus, the layout overrides the other setting.
+// Drops the number of virtual stages if a layout is given, as AMD Primus does: the layout determines this
+// number, and Megatron-LM does not accept both.
 void virtual_stages_of_layout(Megatron& m) {
   if (!m.t.pipeline_model_parallel_layout) return;
   if (m.t.num_layers_per_virtual_pipeline_stage) {
@@ -122,8 +122,8 @@ void narrow_states(Megatron& m) {
   }
 }
 
-// By default Megatron-LM divides the layers equally among the stages. For any other division, the arguments
-// must give the size of each stage.
+// Passes the size of each stage if the stages are unequal. By default, Megatron-LM divides the layers equally
+// among the stages.
 void stages(Megatron& m) {
   const std::int64_t parts = m.t.pipeline_model_parallel_size;
   modules_of_layout(m);

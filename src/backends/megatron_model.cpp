@@ -135,8 +135,8 @@ void rope(Megatron& m) {
   }
 }
 
-// The factor of queries is 1 + scale * log(1 + floor((position + 1) / floor)). It is 1 while position + 1 <
-// floor.
+// Refuses a temperature of attention that has an effect. Queries are multiplied by 1 + scale * log(1 +
+// floor((position + 1) / floor)), which is 1 while position + 1 < floor.
 void temperature(Megatron& m) {
   const double scale = m.t.attention_temperature_scale.value_or(0);
   const std::int64_t floor = m.t.attention_temperature_floor;
@@ -167,7 +167,7 @@ void layers(Megatron& m) {
   if (m.is_mamba()) state_space_layers(m);
 }
 
-// Megatron-LM has no recipe for MXFP4. The arguments name another recipe, which with_parts.py replaces by
+// Megatron-LM has no recipe for MXFP4. So the command names another recipe, which with_parts.py replaces by
 // MXFP4.
 void recipes(Megatron& m) {
   if (m.t.fp4 && m.t.fp4_recipe == "mxfp4") m.put_text("fp4_quantizer_factory", "mxfp4");

@@ -24,8 +24,8 @@ bool is_text_file(const std::string& path) {
   return false;
 }
 
-// Megatron-LM's NullTokenizer has one id more than --vocab-size: the end-of-document id. Since April 2026,
-// --vocab-size includes this id.
+// Selects Megatron-LM's NullTokenizer for `ids` ids, the last of which is the end-of-document id. Only since
+// April 2026, --vocab-size includes the last id.
 void null_tokenizer(Megatron& m, std::int64_t ids) {
   const bool counts_all =
       m.source_says("megatron/core/tokenizers/text/libraries/null_tokenizer.py", "eod_id=None");

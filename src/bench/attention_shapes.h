@@ -9,7 +9,7 @@
 
 namespace primus {
 
-// AMD Primus's default shapes: Llama 2 and 3, Mixtral, with batch size 1.
+// Returns AMD Primus's default shapes: Llama 2 and 3, Mixtral, with batch size 1.
 std::vector<AttentionCase> usual_attention_shapes();
 
 struct LeftOutShape {

@@ -41,7 +41,8 @@ struct Content {
   std::uint64_t size = 0;
 };
 
-// A bf16 weight of n elements, its fp32 master weight and two moments need 14 n bytes.
+// Makes a checkpoint of about `bytes` bytes. A bf16 weight of n elements, its fp32 master weight and two
+// moments need 14 n bytes.
 Content make_content(std::uint64_t bytes) {
   Content content;
   std::uint64_t elements = std::max<std::uint64_t>(bytes / 14 / kColumns, 1) * kColumns;

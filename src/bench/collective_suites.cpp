@@ -181,7 +181,8 @@ class CollectivesBenchmark final : public ExchangeBenchmark {
                            sample.repetition + 1, sample.iteration + 1, rank, sample.seconds[rank]);
   }
 
-  // An explicitly named trace file replaces an earlier file, as with --output.
+  // Writes the trace. A file name that the user gave, also by --output, replaces an earlier file; the default
+  // name gets a number instead.
   void write_trace(const std::string& trace, const BenchmarkRun& run) const {
     const Path overlap = run.report_file;
     const bool is_named = !trace_file_.empty() || !overlap.empty();

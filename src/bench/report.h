@@ -21,7 +21,7 @@ struct Timing {
   static constexpr double kRepeats = 0.05;
   bool noisy() const { return spread > kRepeats; }
 };
-// `samples`: in the order of measurement; at least one, each above 0.
+// Computes the statistics of `samples`, which are in the order of measurement: at least one, each above 0.
 Timing summarize(std::vector<double> samples);
 
 struct BenchmarkResult {
@@ -79,15 +79,15 @@ struct BaselineComparison {
 };
 const char* name_of(BaselineCase::Verdict verdict);  // "slower"
 
-// `baseline`: JSON of an earlier report. A case is slower if its median grew by more than the sum of both
-// spreads and by more than 5 %. Throws Error(kInvalid) for a file that is not a report, for a report of
-// another suite, device or type, and for a report without a common case.
+// Compares with `baseline`, the JSON of an earlier report. A case is slower if its median grew by more than
+// the sum of both spreads and by more than 5 %. Throws Error(kInvalid) for a file that is not a report, for a
+// report of another suite, device or type, and for a report without a common case.
 BaselineComparison compare_with_baseline(const BenchmarkReport& report, const std::string& baseline,
                                          const std::string& source);
 std::string to_text(const BaselineComparison& comparison);
 nlohmann::ordered_json to_json(const BaselineComparison& comparison);
 
-// The page contains the table, plots of rates over sizes, and a roofline if FLOPs and ceilings are known.
+// Returns a page with the table, plots of rates over sizes, and a roofline if FLOPs and ceilings are known.
 // `comparison` may be null; `when`: local time for display.
 std::string to_html(const BenchmarkReport& report, const BaselineComparison* comparison,
                     const std::string& when, const std::string& version);

@@ -21,7 +21,7 @@ struct Completion {
                                // after the '='
 };
 
-// `words`: the command line without the program name. The last word is being typed and may be empty.
+// Completes the last of `words`, which may be empty. `words`: the command line without the program name.
 Completion complete(std::span<const std::string> words);
 
 // Returns the output of `primus __complete WORD...`: a line "word<tab>meaning" per match, then a line with

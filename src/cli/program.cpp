@@ -120,8 +120,8 @@ bool wants_json(const CommandEntry* entry, const Arguments& arguments, Words wor
 
 std::string to_json(const Error& error) { return json_text(problem_json(error), -1) + "\n"; }
 
-// Below these limits kernels can crash without an error message, because some libraries do not check
-// allocations.
+// Refuses resource limits that are too low: kernels could crash without an error message, because some
+// libraries do not check allocations.
 void require_limits() {
   struct Need {
     decltype(RLIMIT_STACK) resource;
@@ -184,7 +184,7 @@ int run_help(Words topic, Console& console) {
 // Whether the user typed the mode, or gave only a command, to which the mode was added.
 enum class Typed : std::uint8_t { kMode, kCommand };
 
-// `<mode> [options] -- <command>`
+// Runs `<mode> [options] -- <command>`.
 int run_mode(const ModeEntry& entry, Words words, const GlobalOptions& globals, Typed typed,
              Console& console) {
   Arguments arguments;

@@ -132,8 +132,8 @@ class DataInspect final : public Command {
         .at(dataset.name());
   }
 
-  // {"split": "99,1,0", "splits": {"train": {"len": ..., "samples": [[...], ...]}, ...}}; a split that is not
-  // requested is null.
+  // Prints {"split": "99,1,0", "splits": {"train": {"len": ..., "samples": [[...], ...]}, ...}}; a split that
+  // is not requested is null.
   void print_order(Console& console) const {
     if (!seq_length_)
       throw invalid("--order needs --seq-length",

@@ -28,7 +28,8 @@ SideBySide side_by_side(const launch::Surroundings& surroundings);
 SideBySide jobs_side_by_side(const launch::Surroundings& surroundings, std::int64_t nodes);
 std::map<std::string, std::string> for_ranks(const SideBySide& place);
 
-// "gemm" -> "gemm.0-of-2", and "gemm.html" -> "gemm.0-of-2.html"; unchanged for a single process.
+// Add the place to a name: "gemm" -> "gemm.0-of-2", and "gemm.html" -> "gemm.0-of-2.html". For a single
+// process, the name stays unchanged.
 std::string own_name(const std::string& name, const SideBySide& place);
 std::string own_file(const std::string& file, const SideBySide& place);
 // Returns whether the folder of `file` contains files with such names, from any number of side-by-side

@@ -125,7 +125,7 @@ class Report final : public Command {
     return folders;
   }
 
-  // An earlier report may be replaced. Any other file with that name needs --overwrite.
+  // Throws if the output exists and is not an earlier report, unless --overwrite is given.
   void refuse_another_file() const {
     const auto status = Env::posix().status(output_);
     if (overwrite_ || !status || status->type != FileStatus::Type::kFile || status->size == 0) return;

@@ -26,7 +26,7 @@ void for_each_line(const StepMeasurement& step, Visit visit) {
   }
 }
 
-// A job with several ranks: its mesh, and the memory and communication of the first rank of each stage.
+// Returns the mesh of a job with several ranks, and the memory and communication of each stage's first rank.
 nlohmann::json mesh_json(const TrainingForecast& f) {
   nlohmann::json stages = nlohmann::json::array();
   for (std::size_t i = 0; i < f.stages.size(); ++i) {

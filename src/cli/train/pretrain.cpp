@@ -199,7 +199,8 @@ class Train : public Command {
         .backend_path = backend_path_, .ranks = ranks_, .dry_run = dry_run_, .json = json_, .quiet = quiet_};
   }
 
-  // 'train pretrain' accepts every stage, as in AMD Primus. 'train posttrain' must not pre-train by accident.
+  // Refuses a stage that the command does not train. 'train pretrain' accepts every stage, as in AMD Primus,
+  // but 'train posttrain' must not pre-train by accident.
   void check_stage(const config::Experiment& experiment) const {
     const config::Stage& stage = config::stage_of(experiment.trainer);
     if (!stage_.empty() && (experiment.framework != "native" || stage.name != stage_)) {

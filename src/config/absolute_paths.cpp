@@ -28,7 +28,8 @@ void make_absolute_if_there(std::optional<std::string>& path) {
   if (path && is_there(*path)) path = absolute(*path);
 }
 
-// `entries` may be paths, prefixes of .bin and .idx files, globs, or weights of a blend.
+// Makes the paths in `entries` absolute. Entries are paths, prefixes of .bin and .idx files, globs, or
+// weights of a blend.
 void make_absolute(std::vector<std::string>& entries) {
   for (std::string& entry : entries) {
     double weight = 0;

@@ -54,7 +54,8 @@ std::string yaml_string(std::string_view text) {
   return plain ? escaped : nlohmann::json(escaped).dump();
 }
 
-// PyYAML parses 1e-08 and inf as text; it requires a dot in numbers with an exponent, and before inf.
+// Writes a number so that PyYAML reads it as one: PyYAML requires a dot in numbers with an exponent, and
+// before inf.
 std::string yaml_float(const Value& value) {
   if (std::isnan(value.real)) return ".nan";
   if (std::isinf(value.real)) return value.real < 0 ? "-.inf" : ".inf";

@@ -94,7 +94,7 @@ class Binding {
     std::erase_if(result_.settings.members, [&](const Member& member) { return member.key == weaker; });
   }
 
-  // Only one key may set the length of training. If several of these keys are set, the key of the strongest
+  // Selects the key that sets the length of training. If several such keys are set, the key of the strongest
   // layer is used.
   void resolve_length() {
     const Member* chosen = nullptr;
@@ -121,8 +121,8 @@ class Binding {
     if (kept != "train_iters") result_.trainer->train_iters = 0;
   }
 
-  // A data path in a stronger layer replaces mock data: `data_path=FILE` on the command line suffices to
-  // train on that file.
+  // Switches mock data off if a stronger layer sets a data path: `data_path=FILE` on the command line
+  // suffices to train on that file.
   void resolve_data() {
     const Member* mock = result_.settings.find_member("mock_data");
     if (!mock || mock->value.is_null()) return;
@@ -137,8 +137,8 @@ class Binding {
     }
   }
 
-  // The byte tokenizer has no file. If a stronger layer names a tokenizer file, tokenizer_type is dropped,
-  // and the format is recognised from the file's content. So `tokenizer_model=FILE` also replaces the
+  // Drops tokenizer_type: ByteTokenizer, which has no file, if a stronger layer names a tokenizer file. The
+  // format is then recognised from the file's content. So `tokenizer_model=FILE` also replaces the
   // ByteTokenizer of a preset.
   void resolve_tokenizer() {
     const Member* type = result_.settings.find_member("tokenizer_type");

@@ -121,7 +121,7 @@ class Outline {
     }
   }
 
-  // These values become folders below the workspace and must not lead out of the workspace.
+  // Refuses a value that would lead out of the workspace: these values become folders below it.
   void require_relative_path(std::string_view key, const std::string& text) {
     if (text.empty()) return;
     const fs::path path(text);

@@ -66,7 +66,7 @@ std::optional<std::string> mistyped(ForeignTable table, std::string_view name) {
 
 namespace {
 
-// Unknown options are passed on as often as they are given.
+// Returns how repetitions of the option are treated. All repetitions of an unknown option are passed on.
 Times times_of(ForeignTable table, const GivenOption& option) {
   const ForeignOption* const known = find_option(table, option.name);
   return known ? known->times : Times::kReplace;

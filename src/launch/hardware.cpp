@@ -67,7 +67,7 @@ std::string model_of(const std::string& product) {
   return {};
 }
 
-// The driver creates one file per GPU.
+// Finds NVIDIA GPUs: the driver creates one file per GPU.
 void find_nvidia(const Path& root, Accelerators& found) {
   for (const std::string& name : list(root / "dev")) {
     const std::string number = name.starts_with("nvidia") ? name.substr(6) : std::string();
@@ -86,7 +86,7 @@ void find_nvidia(const Path& root, Accelerators& found) {
   }
 }
 
-// KFD lists CPUs too; GPUs are the nodes with SIMD units.
+// Finds AMD GPUs: the nodes of KFD that have SIMD units. KFD also lists CPUs as nodes.
 void find_amd(const Path& root, Accelerators& found) {
   if (!Env::posix().status(root / "dev/kfd")) return;
   const Path nodes = root / "sys/class/kfd/kfd/topology/nodes";

@@ -110,7 +110,8 @@ bool resolves(const std::string& host) {
   return true;
 }
 
-// In clouds, node names may have no DNS entry. Slurm provides the addresses of such nodes.
+// Returns the node's address from Slurm if its name cannot be resolved, as in some clouds; otherwise the
+// name.
 std::string address_of_node(const std::string& name, const Surroundings& surroundings) {
   const auto scontrol = resolves(name) ? std::nullopt : surroundings.find_program("scontrol");
   if (!scontrol) return name;

@@ -89,7 +89,7 @@ std::vector<std::string> assignments_of(const Value& value, std::string_view key
   return list;
 }
 
-// Relative paths in a file are relative to its folder.
+// Returns a path from the settings. Relative paths in a file are relative to the file's folder.
 Path path_of(const Value& value, std::string_view key) {
   const Path path = text_of(value, key);
   if (path.empty() || path.is_absolute() || !value.origin.source || !value.origin.source->is_file)

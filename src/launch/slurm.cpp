@@ -262,7 +262,7 @@ void add_default_options(const SlurmRequest& request, bool tasks_are_given, cons
       options.push_back({"signal", usual_warning(options)});
     if (find_given(options, "requeue") && !find_given(options, "open-mode"))
       options.push_back({"open-mode", "append"});
-    // Slurm does not pass these two options on from a job to its steps.
+    // Repeats two options for the step, because Slurm does not pass them on from a job to its steps.
     step_option("export", "ALL");
     if (const GivenOption* const cpus = find_given(options, "cpus-per-task")) step_options.push_back(*cpus);
   } else {

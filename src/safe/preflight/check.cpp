@@ -11,8 +11,8 @@ namespace {
 
 using Checks = std::map<std::string_view, std::vector<Check>>;
 
-// A function-local static, because the entries of other files are certainly initialized only when main()
-// runs.
+// Returns all checks by group. The map is a local static variable, because the entries of other files may be
+// initialized later than a global variable of this file.
 const Checks& checks_by_group() {
   static const Checks all = [] {
     Checks found;

@@ -28,7 +28,7 @@ Interface read_interface(const Machine& machine, const std::string& name) {
           .errors = count("rx_errors") + count("tx_errors")};
 }
 
-// "4: ACTIVE" -> "ACTIVE"
+// Returns the text after the colon: "4: ACTIVE" -> "ACTIVE".
 std::string behind_colon(const std::string& text) {
   const std::size_t colon = text.find(':');
   return colon == std::string::npos ? text : trimmed(text.substr(colon + 1));

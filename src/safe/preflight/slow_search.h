@@ -29,7 +29,8 @@ struct SearchRates {
   std::vector<std::vector<double>> halves, pairs;
 };
 
-// `names`: the nodes' names. A rate below `share` of its reference is slow.
+// Returns findings about slow nodes and links. `names`: the nodes' names. A rate below `share` of its
+// reference is slow.
 std::vector<Finding> judge_search(const SearchPlan& plan, const SearchRates& rates,
                                   const std::vector<std::string>& names, double share = 0.6);
 

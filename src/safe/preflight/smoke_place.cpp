@@ -12,8 +12,8 @@ std::string SmokePlace::file_of(const std::string& host) const {
   return named_by_slurm || nodes < 2 ? host + ".json" : fmt::format("{}.node-{}.json", host, node);
 }
 
-// Slurm's variables take precedence, except if the primus launcher started the step. The launcher's node
-// numbers may differ from Slurm's.
+// Reads Slurm's node number first, unless the primus launcher started the step: the launcher's node numbers
+// may differ from Slurm's.
 SmokePlace smoke_place(const Machine& machine) {
   SmokePlace place;
   const auto job = machine.variable("SLURM_JOB_ID"), step = machine.variable("SLURM_STEP_ID");

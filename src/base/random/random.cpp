@@ -49,7 +49,7 @@ struct UniformBatch {
   }
 };
 
-// Box-Muller: the radius comes from one word, the angle from the next.
+// Computes pairs by Box-Muller: one random word gives the radius, and the next word the angle.
 struct NormalBatch {
   double mean, stddev;
   PRIMUS_INLINE void operator()(const std::uint32_t (&words)[4][kLanes], float (&out)[kBatch]) const {

@@ -1,6 +1,7 @@
 // Building blocks of standard normal numbers (base/random/random.h). All compilers and machines compute
 // identical bits from the same random word, because the functions use our own polynomials in double
-// precision. Box-Muller: the radius comes from one word, the angle from the next.
+// precision. The numbers are pairs by Box-Muller: one random word gives the radius, and the next word the
+// angle.
 //
 // The functions are constexpr, so that GPU kernels can call them. Callers must be compiled without
 // contraction to fused multiply-add.

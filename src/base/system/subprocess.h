@@ -35,8 +35,9 @@ struct SubprocessResult {
 // Returns the path of `program` in the folders of `path`; empty if none is executable.
 std::string find_program(const std::string& program, const std::string& path);
 
-// `command`: the program and its arguments. The program inherits this process's environment. Failures of the
-// program are reported in the result. Throws Error(kIo) if the system cannot start a process.
+// Runs `command`, a program and its arguments, and waits for its end. The program inherits this process's
+// environment. Failures of the program are reported in the result. Throws Error(kIo) if the system cannot
+// start a process.
 SubprocessResult run_subprocess(const std::vector<std::string>& command, const SubprocessOptions& options);
 
 }  // namespace primus

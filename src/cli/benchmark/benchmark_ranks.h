@@ -1,4 +1,4 @@
-// Ranks of a benchmark: their options, and starting and connecting them.
+// Declares the options for a benchmark's ranks, starts the ranks and connects them.
 #pragma once
 
 #include <functional>

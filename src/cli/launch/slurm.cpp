@@ -94,7 +94,8 @@ class Slurm final : public Mode {
     return option && option->takes == launch::ForeignOption::Takes::kValue;
   }
 
-  // The words after the first "--": the launcher of each node with its options, and its command.
+  // The words after the first "--": the launcher that each node runs, the launcher's options, and its
+  // command.
   struct Inner {
     const ModeEntry* entry;
     Arguments arguments;

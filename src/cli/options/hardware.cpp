@@ -26,7 +26,8 @@ void plan_for(config::Experiment& experiment, config::Hardware hardware) {
   experiment.hardware = std::make_shared<const config::Hardware>(std::move(hardware));
 }
 
-// Refuses a device of the command line that contradicts --hardware, and notes such a device of a file.
+// Refuses a device on the command line that contradicts --hardware. For such a device in the file, prints a
+// note.
 void compare_device(const config::Experiment& experiment, const std::string& name,
                     const config::Hardware& hardware, const Console& console) {
   const auto& device = experiment.trainer->device;

@@ -187,7 +187,7 @@ class NodeSmoke final : public Command {
     bool allow_foreign = false;
     std::string allowed = kAllowedProcesses;
   } use_;
-  // Options about the nodes that must report.
+  // Options that say which nodes must report.
   struct {
     std::optional<std::int64_t> count;
     std::string list;

@@ -192,7 +192,7 @@ class Preflight final : public Command {
     if (!config_.empty()) load_experiment();  // reports the experiment's errors first
   }
 
-  // Notes about options that have no effect, as AMD Primus prints them.
+  // Returns notes about options that have no effect. AMD Primus prints such notes, too.
   std::vector<std::string> notes(const PerfPlan& plan, bool several_ranks) const {
     std::vector<std::string> notes;
     if (only_perf() && selects())

@@ -58,8 +58,8 @@ struct Translation {
                                                             // reason
 };
 
-// `ranks`: the number of ranks in the job, on which some settings depend. Adds a problem for each setting
-// that the native engine does not support.
+// Translates `settings` to our keys. `ranks`: the number of ranks in the job, on which some settings depend.
+// Adds a problem for each setting that the native engine does not support.
 Translation to_own_keys(const BackendFields& fields, const Value& settings, std::int64_t ranks,
                         Problems& problems);
 

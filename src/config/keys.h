@@ -178,7 +178,7 @@ Value default_value(const KeySpec& key);
 // Returns whether the key's field is equal in both configurations. The key must have a field.
 bool same_value(const KeySpec& key, const TrainerConfig& a, const TrainerConfig& b);
 
-// Returns whether one of the key's conditions holds, and the key of that condition has an effect itself.
+// Returns whether one of the key's conditions holds and the key that this condition names has an effect, too.
 // Returns true for a key without conditions.
 bool has_effect(const KeySpec& key, const TrainerConfig& config);
 

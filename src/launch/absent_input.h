@@ -1,4 +1,4 @@
-// Describes an input file that a setting of a command names, and that does not exist.
+// Describes a missing input file that a setting of a command names.
 #pragma once
 
 #include <string>

@@ -390,7 +390,7 @@ class Builder {
   Volume parse_volume(const std::string& text) const {
     const std::size_t first = text.find(':');
     Volume volume{text.substr(0, first), {}, {}};
-    // A name without '/' is a named volume of the runtime.
+    // Makes paths absolute. A name without '/' is not a path but a named volume of the runtime.
     const bool is_path = volume.host.find('/') != std::string::npos || volume.host.starts_with('.');
     if (is_path) volume.host = std::filesystem::absolute(volume.host).lexically_normal().string();
     if (first == std::string::npos) {

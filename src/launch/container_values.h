@@ -24,8 +24,8 @@ bool is_volume(View text);
 bool is_container_name(View text);
 bool is_capability(View text);
 bool is_gpus_of_docker(View text);
-// NAME[:TAG][@DIGEST] with an optional registry. Accepts a runtime's files and transports ("a.sif",
-// "docker://...") without further checks.
+// Returns whether `text` is NAME[:TAG][@DIGEST] with an optional registry. Accepts a runtime's files and
+// transports ("a.sif", "docker://...") without further checks.
 bool is_image(View text);
 bool is_platform(View text);
 bool is_umask(View text);

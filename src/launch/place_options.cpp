@@ -20,7 +20,7 @@ std::string plain_name(std::string_view word) {
   return name == "--nproc_per_node" ? "--nproc" : name;
 }
 
-// Returns nullopt for text that is not a number. The command itself refuses such text.
+// Returns nullopt for text that is not a number, because the command will refuse such text.
 std::optional<std::int64_t> number(const std::string& text) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

@@ -25,7 +25,7 @@ enum class Numa { kAuto, kOn, kOff };
 
 struct DirectSettings {
   std::optional<bool> single;            // run_mode: single | torchrun
-  std::optional<std::string> script;     // empty: runs the program itself
+  std::optional<std::string> script;     // empty: runs this program, Primus
   std::vector<std::string> environment;  // "NAME=VALUE"
   std::vector<Path> environment_files;   // files of lines NAME=VALUE
   std::vector<Path> patches, hooks;      // programs, and folders of programs

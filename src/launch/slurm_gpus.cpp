@@ -15,7 +15,8 @@ std::string counted(int count, std::string_view what) {
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
 }
 
-// Returns the number at the end of "[TYPE:]COUNT", or 1 for a type alone; nullopt for other text ("8k").
+// Returns the number at the end of "[TYPE:]COUNT", or 1 for a type without a count; nullopt for other text
+// ("8k").
 std::optional<int> count_of(std::string_view text) {
   const std::string_view last = text.substr(text.rfind(':') + 1);
   if (last.find_first_of("0123456789") != 0) return 1;

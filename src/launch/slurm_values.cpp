@@ -109,8 +109,8 @@ bool is_moment(View given) {
 
 namespace {
 
-// "[name:]...[count]" with at most `maximum` parts; the last of `maximum` parts must be a count. Types may
-// begin with a digit ("1g.10gb").
+// Returns whether `text` is "[name:]...[count]" with at most `maximum` parts; the last of `maximum` parts
+// must be a count. Types may begin with a digit ("1g.10gb").
 bool is_resource(View text, std::size_t maximum) {
   const auto parts = split(text, ":");
   if (parts.size() > maximum) return false;

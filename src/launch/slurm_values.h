@@ -7,7 +7,8 @@
 namespace primus::launch::forms {
 
 bool is_node_range(View text);
-// A time in Slurm's format: at most one '-' followed by at most two ':', with a number for each part.
+// Returns whether `text` is a time in Slurm's format: at most one '-' followed by at most two ':', with a
+// number for each part.
 bool is_slurm_time(View text);
 bool is_megabytes(View text);
 bool is_moment(View given);
@@ -20,7 +21,7 @@ bool is_array(View text);
 bool is_cores(View text);
 bool is_frequency(View text);
 bool is_sampling(View text);
-// "verbose,TYPE..."; a list of numbers or masks may follow a type.
+// Returns whether `text` has the form "verbose,TYPE...", where a list of numbers or masks may follow a type.
 bool is_binding(View text, View types);
 bool is_node_list(View text);
 

@@ -1,5 +1,5 @@
-// Checks of the preflight itself: a run fails if it has no result for the checks and tests that the user
-// asked for. Free functions without state.
+// Checks whether a preflight is complete: a run fails if it has no result for the checks and tests that the
+// user asked for. Free functions without state.
 #pragma once
 
 #include "safe/preflight/report.h"

@@ -122,7 +122,7 @@ void judge_numa(const CheckInput& in, Judge& judge) {
     judge.pass("one NUMA node");
     return;
   }
-  // Skips NUMA nodes without CPUs: such a node is the memory of a device.
+  // Skips NUMA nodes without CPUs, which contain the memory of a device.
   std::int64_t minimum = 0, maximum = 0;
   std::size_t counted = 0;
   for (const NumaNode& node : host.numa) {

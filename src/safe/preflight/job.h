@@ -34,7 +34,8 @@ struct JobOutcome {
   std::vector<Finding> cluster;   // rank 0: findings of the comparison; other ranks: errors of the job
 };
 
-// `own`: this rank's report. Problems of the job are reported as findings, not thrown.
+// Runs the preflight of the job on this rank, whose report is `own`. Problems of the job are reported as
+// findings, not thrown.
 JobOutcome run_job(const JobPreflight& job, NodeReport own);
 
 }  // namespace primus::preflight

@@ -51,8 +51,8 @@ struct NetworkFacts {
   const Interface* interface(const std::string& name) const;
 };
 
-// `ports`: in NCCL_IB_HCA's syntax ("mlx5_0,mlx5_1:1", "^mlx5_2", "=mlx5_1"). Empty: NCCL_IB_HCA itself, else
-// all enabled ports.
+// `ports`: in NCCL_IB_HCA's syntax ("mlx5_0,mlx5_1:1", "^mlx5_2", "=mlx5_1"). Empty: the value of NCCL_IB_HCA
+// or, if it is unset, all enabled ports.
 NetworkFacts collect_network(const Machine& machine, const std::string& ports = {});
 void add_facts(const NetworkFacts& network, std::vector<Fact>& facts);
 

@@ -23,8 +23,8 @@ struct NodeOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(60);  // time limit of each part
 };
 
-// Without sections and demands, the report has no findings. Threads that outlive the call share `machine`
-// (NodeReport::has_stuck_threads).
+// Inspects the machine. Without sections and demands, the report has no findings. Threads that outlive the
+// call share `machine` (NodeReport::has_stuck_threads).
 NodeReport inspect_node(const std::shared_ptr<const Machine>& machine, const NodeOptions& options);
 
 }  // namespace primus::preflight

@@ -100,8 +100,8 @@ class Generate final : public Command {
     load_model_weights(folder, decoder.store(), decoder.rank());
 
     std::string text;
-    // The output continues where the prompt ends. The output thus includes the space that some tokenizers
-    // drop at the beginning of a text.
+    // Passes the prompt through the decoder first. Otherwise, some tokenizers would drop the space between
+    // the prompt and the generated text.
     StreamDecoder stream(*tokenizer);
     if (!prompt.empty() || writer_) {
       for (const std::int32_t id : kept) stream.push(id);

@@ -340,7 +340,12 @@ launch::DirectCommand check_command(Words words, bool debug, Experiments experim
     for (const std::string& path : is_experiment    ? values
                                    : argument.reads ? argument.reads(values)
                                                     : std::vector<std::string>()) {
-      if (path.empty() || Env::posix().status(path)) continue;
+      if (path.empty()) continue;
+      if (Env::posix().status(path)) {
+        if (is_experiment && experiments == Experiments::kElsewhere && Path(path).is_relative())
+          result.notes.push_back(launch::looked_for_in_this_folder("the experiment", path));
+        continue;
+      }
       if (launch::is_looked_for_here(path, experiments != Experiments::kElsewhere,
                                      experiments == Experiments::kHere)) {
         throw invalid(is_experiment ? fmt::format("there is no experiment '{}'", path)

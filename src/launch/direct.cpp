@@ -251,6 +251,11 @@ std::string not_looked_for(const std::string& what, const Path& file) {
                      file.string());
 }
 
+std::string looked_for_in_this_folder(const std::string& what, const Path& file) {
+  return fmt::format("the plan reads {} '{}' of this folder; the job reads that file of its own folder", what,
+                     file.string());
+}
+
 bool asks_for_ranks(const std::vector<std::string>& words) {
   return place_option(words, "--nproc").has_value();
 }

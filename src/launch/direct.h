@@ -80,6 +80,9 @@ bool is_looked_for_here(const Path& file, bool in_this_folder, bool on_this_mach
 // Returns the note for a file that does not exist on this machine but may exist on the job's machines:
 // "--patch '/x' is not on this machine, ...".
 std::string not_looked_for(const std::string& what, const Path& file);
+// Returns the note for a relative file of this folder from which the plan of a job in another folder was
+// made.
+std::string looked_for_in_this_folder(const std::string& what, const Path& file);
 
 // Runs hooks and patches, and plans again with their changes. Then replaces this process by the command, or
 // runs the command and returns its exit code. `show` receives lines for the user.

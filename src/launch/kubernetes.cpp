@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/files/sha256.h"
 #include "base/text/json_text.h"
 #include "base/text/secrets.h"
 #include "launch/assignment.h"
+#include "launch/kubernetes_values.h"
 #include "launch/node.h"
 #include "launch/place_options.h"
 
@@ -333,8 +335,14 @@ class Manifest {
     const std::string resource = resource_of(s_);
     if (const auto gpus = requested_gpus(s_)) limits[resource] = *gpus;
     if (!s_.rdma_resource.empty()) limits[s_.rdma_resource] = 1;
-    if (!s_.cpus.empty()) limits["cpu"] = s_.cpus;
-    if (!s_.memory.empty()) limits["memory"] = s_.memory;
+    for (const auto& [resource_name, option, value] :
+         {std::tuple("cpu", "--cpus", s_.cpus), std::tuple("memory", "--memory", s_.memory)}) {
+      if (value.empty()) continue;
+      if (forms::is_quantity(value) && forms::value_of_quantity(value) <= 0)
+        throw invalid(fmt::format("{} is {}, with which no process can run", option, value),
+                      fmt::format("request more, or remove {}", option));
+      limits[resource_name] = value;
+    }
     if (limits.empty()) return Json::object();
     return {{"requests", limits}, {"limits", limits}};
   }
@@ -355,6 +363,25 @@ std::optional<int> requested_gpus(const KubernetesSettings& settings) {
 KubernetesPlan plan_kubernetes(const KubernetesRequest& request) {
   const Manifest manifest(request);
   return {manifest.text(), manifest.name(), request.settings.name_space, manifest.token_secret()};
+}
+
+std::vector<std::string> notes_on_pods(const KubernetesSettings& settings, bool has_ranks) {
+  std::vector<std::string> notes;
+  if (has_ranks && settings.volumes.empty()) {
+    notes.emplace_back(
+        "the pods have no volume: the experiment and the data must be in the image, and checkpoints are lost "
+        "with "
+        "the pod, so a restarted pod begins at step 0; --volume pvc/CLAIM:/PATH keeps them");
+  }
+  const std::string &memory = settings.memory, &shared = settings.shared_memory;
+  if (forms::is_quantity(memory) && forms::is_quantity(shared) &&
+      forms::value_of_quantity(shared) > forms::value_of_quantity(memory)) {
+    notes.push_back(fmt::format(
+        "the shared memory ({}) may become larger than the pod's memory ({}), to which it counts: "
+        "Kubernetes then ends the pod; set --shm-size below --memory",
+        shared, memory));
+  }
+  return notes;
 }
 
 std::string token_manifest(const KubernetesPlan& plan) {

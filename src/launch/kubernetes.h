@@ -33,6 +33,9 @@ KubernetesPlan plan_kubernetes(const KubernetesRequest& request);
 // Returns the number of GPUs that each pod requests; nullopt: none.
 std::optional<int> requested_gpus(const KubernetesSettings& settings);
 
+// Returns notes on settings that are allowed, but with which a job may fail or lose its checkpoints.
+std::vector<std::string> notes_on_pods(const KubernetesSettings& settings, bool has_ranks);
+
 // Returns a manifest of the Secret for `plan` with a new random token. The caller must not display it.
 std::string token_manifest(const KubernetesPlan& plan);
 

@@ -1,6 +1,8 @@
 #include "launch/kubernetes_values.h"
 
 #include <algorithm>
+#include <cmath>
+#include <string>
 
 #include "launch/assignment.h"
 
@@ -14,6 +16,19 @@ bool is_quantity(View text) {
   if (is_one_of(unit, {"", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"}))
     return true;
   return lower(unit[0]) == 'e' && decimal(text) == text.size();
+}
+
+double value_of_quantity(View text) {
+  std::size_t used = 0;
+  const double number = std::stod(std::string(text), &used);  // also reads exponents
+  const View unit = text.substr(used);
+  if (unit.empty()) return number;
+  constexpr View kSmall = "num", kLarge = "kMGTPE";
+  if (const std::size_t place = kSmall.find(unit); place != View::npos)
+    return number * std::pow(1e3, static_cast<double>(place) - 3);
+  const bool binary = unit.ends_with('i');
+  const std::size_t place = unit[0] == 'K' ? 0 : kLarge.find(unit[0]);
+  return number * std::pow(binary ? 1024.0 : 1e3, static_cast<double>(place) + 1);
 }
 
 bool is_dns_name(View text) {

@@ -7,6 +7,8 @@
 namespace primus::launch::forms {
 
 bool is_quantity(View text);
+// Returns the value of a valid quantity: bytes of "16Gi", cores of "500m".
+double value_of_quantity(View text);
 bool is_dns_name(View text);
 bool is_label_name(View text);
 bool is_resource_name(View text);

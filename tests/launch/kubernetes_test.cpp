@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "launch/kubernetes_values.h"
 
 namespace primus::launch {
 namespace {
@@ -44,6 +45,37 @@ TEST(KubernetesPlan, AVariableIsSetOnce) {
   two.settings.environment = {};
   two.settings.secrets = {"X=a/b", "X=a/c"};
   EXPECT_EQ(manifest_error(two), "--secret X sets a variable that is already set");
+}
+
+TEST(KubernetesPlan, RefusesPodsWithoutProcessorOrMemory) {
+  KubernetesRequest two = pod_request();
+  two.settings.cpus = "0";
+  EXPECT_EQ(manifest_error(two), "--cpus is 0, with which no process can run");
+  two.settings.cpus = "500m";
+  two.settings.memory = "0Gi";
+  EXPECT_EQ(manifest_error(two), "--memory is 0Gi, with which no process can run");
+}
+
+TEST(KubernetesPlan, NotesMissingVolumesAndTooMuchSharedMemory) {
+  KubernetesSettings settings;
+  ASSERT_EQ(notes_on_pods(settings, true).size(), 1U);
+  EXPECT_NE(notes_on_pods(settings, true)[0].find("the pods have no volume"), std::string::npos);
+  EXPECT_TRUE(notes_on_pods(settings, false).empty());
+  settings.volumes = {"pvc/x:/data"};
+  settings.memory = "64Gi";
+  settings.shared_memory = "64000M";
+  EXPECT_TRUE(notes_on_pods(settings, true).empty());
+  settings.shared_memory = "65Gi";
+  ASSERT_EQ(notes_on_pods(settings, true).size(), 1U);
+  EXPECT_NE(notes_on_pods(settings, true)[0].find("the shared memory (65Gi)"), std::string::npos);
+}
+
+TEST(KubernetesPlan, ReadsQuantities) {
+  EXPECT_EQ(forms::value_of_quantity("2"), 2);
+  EXPECT_EQ(forms::value_of_quantity("1.5Gi"), 1.5 * (1 << 30));
+  EXPECT_EQ(forms::value_of_quantity("3k"), 3000);
+  EXPECT_DOUBLE_EQ(forms::value_of_quantity("500m"), 0.5);
+  EXPECT_EQ(forms::value_of_quantity("1e3"), 1000);
 }
 
 }  // namespace

@@ -223,6 +223,8 @@ class Kubernetes final : public Mode {
       pods.ranks = pods.given_ranks = launch::parse_ranks("GPUS_PER_NODE", ranks->second);
     launch::Plan plan = direct.mode->plan_elsewhere(there, command, pods);
     plan.steps.front().where = nodes == 1 ? "in the pod" : "in each pod";
+    for (std::string& note : launch::notes_on_pods(request.settings, request.has_ranks))
+      plan.steps.front().notes.push_back(std::move(note));
     return plan;
   }
 

@@ -28,9 +28,10 @@ struct RoutingRule {
   turbo::RouterRule router;
   turbo::RouterRandom random = {};  // used by RouterRule::forced; leave `tokens` unset
   std::int64_t capacity = 0;        // maximum rows per expert; 0: no limit
-  // above the capacity: true drops the rows with the smallest weights, false drops the last rows
+  // if an expert gets more rows than `capacity`: true drops those with the smallest weights, false the last
+  // rows
   bool drop_lightest = true;
-  std::int64_t sequences = 1;  // number of sequences, which defines "last rows" (turbo::PlanRouting)
+  std::int64_t sequences = 1;  // number of concatenated sequences of equal length (turbo::PlanRouting)
   // Auxiliary losses, whose gradients are added to the gradient of the logits: load balance over `segments`
   // equal ranges of tokens, and z loss (turbo::RouterLosses).
   float balance_scale = 0, z_scale = 0;
@@ -84,15 +85,15 @@ void record(const Value& numbers, const Tensor& to);
 void observe(const Value& logits, const Routing& routing, const RoutingRule& rule, const Tensor& load,
              const Tensor& losses, const Value& step_load = {});
 
-// Adds histograms of each expert's margin, its score minus the token's cutoff: `counts` [E, bins] int32
-// (turbo::MarginHistogram). Runs once, like observe().
+// Adds each expert's histogram of its margins over the tokens (turbo/quantile_balance/quantile_balance.h) to
+// `counts`, [E, bins] int32. Runs once, like observe().
 void observe_margins(const Value& logits, const RoutingRule& rule, const Tensor& choice_bias,
                      const turbo::MarginBins& bins, const Tensor& counts);
 
 // The two parts of a routing with Routing::kept > 0. The first part has the experts [0, n), with the largest
 // n for which these experts have at most Routing::kept rows in total. The second part has all other experts;
-// usually it is empty. The operators of the second part may be replayed (ReplayScope). Then a step keeps no
-// activations of the second part, and needs memory for its maximum number of rows only once.
+// usually it is empty. If model code calls the second part's operators in a ReplayScope, a step keeps no
+// activations of the second part, and all layers share the memory for its maximum number of rows.
 //
 // Results have the same bits as without parts, because an expert's rows are multiplied together and a token's
 // rows are summed in the same order.

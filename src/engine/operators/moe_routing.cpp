@@ -172,7 +172,7 @@ struct Route {
 void choose_forward(OperatorCall& op) {
   const auto a = op.attributes<RouteAttributes>();
   const RoutingRule& rule = a.rule;
-  // In measure mode the bias has no address, and kernels do not run.
+  // In measure mode choice_bias is null even if a bias exists. No kernel runs, so this has no effect.
   const Tensor bias = a.choice_bias ? Tensor(a.choice_bias, DType::kF32, {a.expert_count}) : Tensor();
   Tensor given = a.given ? Tensor(a.given, DType::kI32, op.out(Route::kExperts).shape) : Tensor();
   if (given.absent()) given = op.optional_in(Route::kByTable);

@@ -14,8 +14,8 @@ namespace primus::engine {
 // Both calls round their operands into the context's scratch arena and launch the product of the rounded
 // operands.
 struct Mxfp4Linear {
-  turbo::Gemm product;             // without `around`
-  turbo::Mxfp4Random random = {};  // rounds the output's gradient
+  turbo::Gemm product;             // must not set `around`
+  turbo::Mxfp4Random random = {};  // for rounding the output's gradient
   double flops() const { return product.flops(); }
 };
 void launch(turbo::Context& context, const Mxfp4Linear& call);

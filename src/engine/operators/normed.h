@@ -1,8 +1,8 @@
 // The norm of a residual stream, fused where possible into the product that reads it.
 //
-// During bf16 decoding, on devices that support it, a product of a few rows also adds the pending addend,
-// normalises the rows and applies the epilogue (turbo/linear/linear.h, AroundProduct). Otherwise, norm() and
-// the named operators run one after another.
+// During bf16 decoding, on devices with such a kernel, a product of a few rows also adds the pending addend,
+// normalises the rows, and rotates or gates the result (turbo/linear/linear.h, AroundProduct). Otherwise
+// norm(), linear(), and rope() or swiglu() run one after another.
 #pragma once
 
 #include "engine/operators/operators.h"

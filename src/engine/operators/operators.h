@@ -1,7 +1,6 @@
 // The training operators, as model code calls them. Each call checks shapes, runs immediately, and is
-// recorded on its tape. The rows of a tensor are the tokens of a microbatch, sequence after sequence: T =
-// batch
-// * sequence.
+// recorded on its tape. The rows of a tensor are the T tokens of a microbatch, sequence after sequence, where
+// T is the batch size times the sequence length.
 #pragma once
 
 #include <utility>
@@ -37,7 +36,7 @@ void flush(Residual& x);
 
 // Operators called while this object lives belong to block `layer`. Recompute policies drop and recompute
 // whole blocks. The first block of a dropped group of blocks adds the pending addend, so the tape keeps one
-// tensor per group.
+// tensor per group, not the sum and the addend.
 class BlockScope {
  public:
   BlockScope(Residual& x, std::int64_t layer);
@@ -69,7 +68,7 @@ Value linear(const Value& x, Parameter& weight);
 // x · Wᵀ without an adapter.
 Value product(const Value& x, Parameter& weight);
 
-// scale: factor · x. sum: a + b. Pass x or a by std::move to run in place.
+// scale() returns factor · x, and sum() returns a + b. Pass x or a by std::move to run in place.
 Value scale(Value x, float factor);
 Value sum(Value a, const Value& b);
 

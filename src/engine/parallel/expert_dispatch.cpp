@@ -243,7 +243,7 @@ void plan_dispatch_forward(OperatorCall& op) {
                                           .weights = {},
                                           .previous = {},
                                           .out = op.out(PlanDispatch::kRowWeights)});
-  // Choices are below 0 for other ranks' experts.
+  // plan.choices is below 0 for other ranks' experts. As the argument `kept`, it gives these choices no row.
   plan_own_rows(op, a.experts, a.all, a.chosen, plan.choices, plan.choices, op.out(PlanDispatch::kRowPlan));
 }
 

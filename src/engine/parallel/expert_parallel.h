@@ -48,8 +48,8 @@ class ExpertParallel {
   Rank& rank_;
   comm::Communicator& group_;
   bool overlap_;
-  // The stream of these transfers. The rank's communication stream is not used, because its transfers of
-  // data-parallel shards would delay these transfers.
+  // The stream of transfers that overlap. It is not the rank's communication stream, because the transfers of
+  // data-parallel shards on that stream would delay the experts.
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Event> computed_;
   std::vector<Flight> flights_;

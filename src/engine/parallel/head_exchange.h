@@ -1,7 +1,7 @@
 // All-to-all between context ranks (DeepSpeed-Ulysses, Jacobs et al. 2023): converts rows of all heads of
-// this rank's tokens to rows of this rank's heads of all tokens, and back. For operators that need every
-// token of a sequence, in order. Contiguous tokens are sent directly from the input, and are received
-// directly at their final address. This rank's own part is copied during the transfers.
+// this rank's tokens to rows of this rank's heads of all tokens, and back. Operators that need every token of
+// a sequence, in order, use it. Contiguous tokens are sent directly from the input, and are received directly
+// at their final address. This rank's own part is copied during the transfers.
 #pragma once
 
 #include <span>
@@ -20,7 +20,7 @@ class HeadExchange {
   };
   using AllColumns = std::span<const Columns>;
 
-  // `sequence`: tokens of each of the `batch` sequences over all ranks.
+  // `sequence`: the length of each of the `batch` sequences, counting the tokens of all ranks.
   HeadExchange(turbo::Context& context, ContextParallel& group, std::int64_t batch, std::int64_t sequence)
       : context_(context), group_(group), batch_(batch), sequence_(sequence) {}
 

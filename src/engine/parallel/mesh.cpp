@@ -133,8 +133,8 @@ void Mesh::set_timeout(std::chrono::milliseconds timeout) {
 
 Mesh Mesh::measuring() const {
   if (size() == 1) return {};
-  // The measuring mesh also reports whether transfers use copy engines, because products are then split by
-  // rank. So memory is measured, and GPU libraries are timed, with the products of training.
+  // If transfers use copy engines, products are split by rank. The measuring mesh splits them in the same
+  // way, so that memory is measured, and GPU libraries are timed, with the products of training.
   const bool copied = tensor_ && tensor_->by_copy_engines();
   return {std::make_unique<comm::MeasuringCommunicator>(world_->name(), rank(), size(), copied), shape_};
 }

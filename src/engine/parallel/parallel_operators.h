@@ -95,7 +95,7 @@ struct OwnRows {
   Shape plan_shape(const SharedExperts& experts) const;
 };
 // Plans the rows of this rank's experts. `choices`: [tokens, top_k], each below `all`. `kept`: as for
-// turbo::PlanRouting. `plan`: out.
+// turbo::PlanRouting. `plan` is the output.
 void plan_own_rows(OperatorCall& op, const SharedExperts& experts, std::int64_t all, const OwnRows& rows,
                    const Tensor& choices, const Tensor& kept, const Tensor& plan);
 // Restricts the routing of a microbatch to this rank's experts. The tokens are the tokens of all ranks of the

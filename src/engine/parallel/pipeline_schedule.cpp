@@ -24,7 +24,7 @@ Work backward(int chunk, std::int64_t microbatch) {
 
 // --- order of forward and backward work on a stage
 
-// All microbatches of one chunk, then all microbatches of the next chunk.
+// Returns an order that runs all microbatches of one chunk, then all microbatches of the next chunk.
 Order gpipe(const PipelineShape& shape, std::int64_t microbatches) {
   Order order;
   for (int chunk = 0; chunk < shape.chunks; ++chunk) {
@@ -36,7 +36,7 @@ Order gpipe(const PipelineShape& shape, std::int64_t microbatches) {
   return order;
 }
 
-// `first` forward passes, then backward and forward passes in turn.
+// Returns an order of `first` forward passes, followed by backward and forward passes in turn.
 Order alternate(const Order& forwards, const Order& backwards, std::size_t first) {
   Order order(forwards.begin(), forwards.begin() + static_cast<std::ptrdiff_t>(first));
   for (std::size_t i = 0; i < backwards.size(); ++i) {
@@ -69,8 +69,9 @@ Order one_forward_one_backward(const PipelineShape& shape, std::int64_t microbat
 // pieces of work for one microbatch. A step is the delay between neighbouring stages. The forward pass of
 // chunk 0 goes down the stages, and the forward pass of chunk 1 goes up. Then the backward pass of chunk 1
 // goes down, and the backward pass of chunk 0 goes up. The block repeats every six units of time, because a
-// stage has six pieces of work per microbatch (including two weight gradients). So the sum of the steps
-// determines how long activations are held, and therefore the memory.
+// stage has six pieces of work per microbatch (including two weight gradients). Activations are held from a
+// forward pass to its backward pass. The smaller the sum of the steps, the shorter this time, and the less
+// memory a stage needs.
 struct BlockSteps {
   int forward_down, forward_up, backward_down, backward_up;
 };
@@ -179,8 +180,8 @@ class Arrangement {
                                       : end(true, part + 1, work.microbatch);
   }
 
-  // Runs the piece of work that starts first among the next pieces of all stages. So the start time of a call
-  // is never before the start time of the previous call.
+  // Compares the next piece of work of every stage, and runs the piece that can start first. The start times
+  // of successive calls are therefore ascending.
   bool step() {
     int chosen = -1;
     double earliest = kUnknown;
@@ -241,8 +242,8 @@ class Arrangement {
 // of transfers.
 std::vector<std::vector<Work>> with_transfers(const PipelineShape& shape,
                                               const std::vector<std::vector<TimedWork>>& timed) {
-  // Sort key: the time, transfers before computation, the microbatch, and the number of the transfer. The
-  // last element is the item.
+  // The first four elements are the sort key: the time, 0 for transfers or 1 for computation, the microbatch,
+  // and the number of the transfer.
   using Item = std::tuple<double, int, std::int64_t, int, Work>;
   std::vector<std::vector<Item>> items(timed.size());
   for (int s = 0; s < shape.stages; ++s) {

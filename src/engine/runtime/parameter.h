@@ -25,7 +25,7 @@ struct Initializer {
   // the exclusive bound.
   float value = 0;
   float maximum = 0;  // maximum of kLogUniform and kGateBias
-  // A model that training starts from may lack the parameter, which then keeps its initial value: the head of
+  // If loaded weights lack the parameter, it keeps its initial value, without an error. Example: the head of
   // a reward model that starts from a language model.
   bool if_missing = false;
   static Initializer normal(double std) { return {Kind::kNormal, static_cast<float>(std)}; }

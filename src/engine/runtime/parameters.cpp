@@ -12,8 +12,8 @@
 namespace primus::engine {
 namespace {
 
-// Every parameter starts on a 256-byte boundary of fp32 buffers, and so on at least a 128-byte boundary of
-// bf16 buffers. States with scales need this alignment, because a parameter must start at the beginning of a
+// Every parameter starts on a 256-byte boundary of fp32 buffers, and therefore on a 128-byte boundary of bf16
+// buffers. States with scales need this alignment, because a parameter must start at the beginning of a
 // block.
 constexpr std::int64_t kAlignElements = Arena::kAlignment / 4;
 

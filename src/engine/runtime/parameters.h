@@ -165,7 +165,7 @@ class ParameterStore {
     // the missing tensors.
     std::string if_missing;
     std::vector<Parameter*> parameters;
-    bool here = true;    // false: another stage has the parameters; this rank knows their shapes
+    bool here = true;    // false: another stage has the parameters; this rank has only their shapes
     bool counts = true;  // false: these parameters are copies, which another stage counts and saves
     // The first and the last stage both have the group. Its gradient is the sum over both stages.
     bool at_both_ends = false;

@@ -73,7 +73,7 @@ CheckpointSave::CheckpointSave(const Snapshot& snapshot, std::uint64_t max_shard
   add_tensors(TensorPart::kModel, snapshot.model, model_);
   add_tensors(TensorPart::kOptimizer, snapshot.optimizer, optimizer_);
   for (const auto& file : manifest_.files) bytes_ += file.bytes;
-  // This size is final, because checksums have a fixed width.
+  // The checksums are not known yet, but have a fixed width, so this size is final.
   const std::uint64_t manifest_bytes = manifest_.to_json().size();
   if (manifest_bytes > Manifest::kMaxBytes)
     throw invalid("the checkpoint has too many tensors for its manifest");

@@ -73,7 +73,7 @@ class SafetensorsFile {
   std::span<const std::byte> header() const { return bytes_.first(data_begin_); }
   std::span<const std::byte> bytes() const { return bytes_; }
   const std::string& name() const { return name_; }
-  // Returns the file with other names of its tensors. Throws kInvalid if two tensors get the same name.
+  // Returns the file with its tensors renamed. Throws kInvalid if two tensors get the same name.
   SafetensorsFile renamed(const std::function<std::string(std::string_view name)>& new_name) &&;
 
  private:
@@ -110,8 +110,9 @@ class SafetensorsFolder {
   static SafetensorsFolder open(const Path& folder, Env& env = Env::posix());
 
   // Opens a model's folder together with the adapters of a PEFT folder (adapter_model.safetensors). The
-  // adapters' tensors get the names that they have within the model, without PEFT's "base_model.model.". A
-  // tensor that both folders have, such as a module that was trained without adapters, is the PEFT folder's.
+  // adapters' tensors get the names that they have within the model, without PEFT's "base_model.model.". If
+  // both folders have a tensor, such as that of a module trained without adapters, the PEFT folder's tensor
+  // is used.
   static SafetensorsFolder open_adapted(const Path& folder, const Path& adapters, Env& env = Env::posix());
 
   // Returns the number of tensors. Tensors are numbered in the order of their names.

@@ -63,7 +63,7 @@ std::optional<std::vector<std::uint64_t>> follow_offsets(File& file) {
     if (!read_event_at(file, offset, text, event) || !event.is_rare()) return std::nullopt;
     offsets.push_back(offset);
   }
-  // Every rare event has a preceding rare event, except the first event of a file, which is always rare.
+  // The chain must end at the first event of the file, which is the only rare event without a preceding one.
   if (offset != 0) return std::nullopt;
   return offsets;
 }
@@ -123,7 +123,7 @@ EventLog::~EventLog() {
   try {
     flush();
   } catch (const std::exception&) {
-    // The disk is full: the last lines of this rank are lost.
+    // The last lines of this rank are lost, because of a full disk or another error of the file.
   }
 }
 
@@ -143,7 +143,7 @@ void EventLog::write(const RunEvent& event) {
   }
   line.tail = ",\"facts\":" + facts_json(event) + "}\n";
   const std::size_t bytes = line.head.size() + line.tail.size();
-  // Rare events may fill the buffer to twice the size.
+  // Rare events may fill the buffer up to twice kMaxPending bytes.
   const std::size_t room = (line.rare ? 2 : 1) * kMaxPending;
   if (waiting_bytes_ + bytes > room && failure_.empty()) {
     // Lines arrive faster than they are written, but no write has failed.

@@ -10,7 +10,8 @@
 namespace primus {
 namespace {
 
-// Returns the newest step that was recorded by the process that started after step `began`.
+// Returns the last step in the events of `file`; `began`, the step at which the process started, if there is
+// none.
 std::int64_t last_step(const Path& file, std::int64_t began) {
   std::string text;
   EventLine step;

@@ -31,12 +31,12 @@ Json number(double value) {
 // backwards from the end. The time therefore does not depend on the length of the history.
 std::uint64_t good_size(File& file, std::int64_t last) {
   const std::uint64_t size = file.size();
-  std::uint64_t end = size;  // end of the part that is not checked yet; it follows a newline
+  std::uint64_t end = size;  // end of the unchecked part, directly after a newline
   std::uint64_t begin = size;
   std::string text;  // text of the file from begin to end
   bool ends_with_newline = false;
   while (true) {
-    // A line; it begins after the last newline before `end - 1`.
+    // The last line of the unchecked part begins after the last newline before `end - 1`.
     const std::size_t line_end = text.size() - (ends_with_newline ? 1 : 0);
     const std::size_t newline = line_end == 0 ? std::string::npos : text.rfind('\n', line_end - 1);
     if (newline == std::string::npos && begin > 0 && text.size() <= kMaxLine) {

@@ -226,7 +226,7 @@ std::optional<PublishedTensor> master_of(const std::optional<CheckpointReader>& 
                          }};
 }
 
-// Returns the folder of a companion. A PEFT folder with a tokenizer has all of the tokenizer's files.
+// Returns the folder of a companion. All files of a tokenizer come from the folder with tokenizer.json.
 const Path& folder_of(std::string_view companion, const ModelFolder& from) {
   return folder_with(from, companion == "generation_config.json" ? companion.data() : "tokenizer.json");
 }
@@ -292,7 +292,7 @@ class Copy {
     const LanguageModel model(config_, families, store);
     find_part_adapters(store);
     add_all(store);
-    part_adapters_.clear();  // they belong to the store
+    part_adapters_.clear();  // the adapters are members of `store`, which ends here
     if (narrowed_ > 0) {
       report_.notes.push_back(fmt::format("{} tensor(s) are fp64: written as fp32", narrowed_));
     }

@@ -55,7 +55,7 @@ struct ExchangeReport {
 };
 
 // Checks the weights against the folder's config.json without writing anything. The checks and errors are
-// those of copy_model(). Reads the data of a tensor only if it must equal another tensor.
+// those of copy_model(). Reads data only of tensors that must equal each other.
 void check_model(const ModelFolder& from, const FamilyRegistry& families);
 
 // Calls `visit` with each tensor that copy_model() would write without a conversion.

@@ -73,7 +73,7 @@ std::vector<float> factors(const SafetensorsFolder& folder, const std::string& f
   const auto scales = floats_of(part_of_size(folder, full + ".nested_absmax", DType::kF32, groups, used));
   std::vector<float> result;
   for (std::size_t i = 0; i < codes.data.size(); ++i) {
-    // The exact product is rounded before the sum, as bitsandbytes does.
+    // Rounds the product to fp32 before the addition, as bitsandbytes does.
     const double product = static_cast<double>(map[static_cast<std::size_t>(codes.data[i])]) *
                            static_cast<double>(scales[i / static_cast<std::size_t>(state.nested_block)]);
     result.push_back(static_cast<float>(product) + state.nested_offset);

@@ -7,7 +7,7 @@
 //   NAME.quant_state.bitsandbytes__nf4 (or ...__fp4)   JSON in uint8: shape, blocksize, dtype
 //
 // With double quantisation, absmax is uint8. A factor is then nested_quant_map[absmax] times the
-// nested_absmax of its block, plus nested_offset. Blocks run across rows.
+// nested_absmax of its block, plus nested_offset. A block may contain elements of several rows.
 #pragma once
 
 #include <optional>
@@ -19,8 +19,7 @@
 namespace primus {
 
 // Returns the tensor that has the name `full` in the folder; nullopt if this tensor is not quantised to 4
-// bits. Throws kInvalid if the parts do not fit together or to `shape`. Adds the names of the parts to
-// `used`.
+// bits. Throws kInvalid if the parts contradict each other or `shape`. Adds the names of the parts to `used`.
 std::optional<PublishedTensor> find_four_bit(const SafetensorsFolder& folder, const std::string& full,
                                              const std::vector<std::int64_t>& shape, TensorNames& used);
 

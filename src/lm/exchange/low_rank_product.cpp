@@ -44,8 +44,8 @@ PublishedTensor with_product(PublishedTensor base, LowRankProduct product) {
     read(first, out);
     std::vector<double> added, column(static_cast<std::size_t>(rank));
     for (std::size_t i = 0; i < out.size();) {
-      // The addresses of a row's neighbouring elements in memory. If the published tensor is transposed,
-      // the addresses of a column's elements.
+      // Addresses of successive elements of a row in memory, or of a column if the published tensor is
+      // transposed.
       const PlacesInMemory places = places_in_memory(part, first + static_cast<std::int64_t>(i), cols);
       const std::int64_t row = places.first / cols, col = places.first % cols;
       const float* const of_a = a.data() + row / out_rows * rank * cols + col;

@@ -50,8 +50,8 @@ bool parse(std::string_view text, Line& line) {
   return good;
 }
 
-// Filters records of one kind: calls use(line) for each valid record whose iteration has advanced enough, and
-// counts the other records of that kind.
+// Filters records of one kind: calls use(line) for each valid record that is at least `min_advance`
+// iterations after the previous one, and counts the other records.
 template <typename Use>
 class Records {
  public:
@@ -175,7 +175,7 @@ void name_runs(std::vector<RunHistory>& runs) {
   }
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const Path name = folders[i].lexically_relative(common);
-    // A run's folder may contain the folders of other runs.
+    // The common folder may itself be a run, which has no components of its own.
     runs[i].name = name.empty() || name == "." ? folders[i].filename().string() : name.string();
   }
 }

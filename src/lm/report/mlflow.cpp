@@ -146,7 +146,7 @@ std::string experiment_id(const Path& store, const std::string& name) {
       const config::Value* const named = document.find("name");
       if (named && named->is_scalar() && named->text == name) return id;
     } catch (const Error&) {
-      // The file may come from another program. MLflow also ignores damaged files.
+      // Ignores a damaged file, as MLflow does: another program may have written it.
     }
   }
   // The id has eighteen digits, like MLflow's ids. Every export of an experiment with this name has the same
@@ -203,7 +203,7 @@ MlflowRun write_mlflow_run(const Path& store_folder, const Path& run_folder) {
 
   const std::map<std::string, std::string> metrics = metrics_of(folder, times);
   for (const char* part : {"metrics", "params", "tags", "artifacts"}) make_folders(target / part);
-  // Removes metrics and params of an earlier export of this folder, which may have had another run or other
+  // Removes metrics and params that only an earlier export of this folder had, for example with other
   // settings.
   std::set<std::string> kept;
   for (const auto& [name, lines] : metrics) kept.insert(name.substr(0, name.find('/')));

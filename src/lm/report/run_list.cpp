@@ -24,7 +24,7 @@ namespace {
 constexpr const char* kMetrics = "metrics.jsonl";
 constexpr const char* kEvaluations = "evaluations.jsonl";
 constexpr int kMaxDepth = 16;
-constexpr double kMaxSteps = 9007199254740992.0;  // the largest exact integer of a double
+constexpr double kMaxSteps = 9007199254740992.0;  // doubles represent all integers up to 2^53 exactly
 
 bool is_there(const Path& path) {
   std::error_code none;

@@ -78,8 +78,9 @@ struct Rotation {
   enum Out : OutputName { kY };
 };
 
-// A linear function of each row that depends on the row's position. kApply(op, from, to, backward) also
-// computes the input's gradient from the output's.
+// Returns an operator that applies to each row a linear function that depends on the row's position.
+// kApply(op, from, to, backward) maps the input to the output or, if `backward`, the output's gradient to the
+// input's.
 template <void (*kApply)(OperatorCall&, const Tensor&, const Tensor&, bool)>
 constexpr Operator by_position(std::string_view name) {
   return {.name = name,

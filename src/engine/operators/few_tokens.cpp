@@ -15,7 +15,7 @@ using turbo::launch;
 
 Tensor value_of(const Parameter* bias) { return bias ? bias->value : Tensor(); }
 
-// The product of gate and up with its activation. `weights` are the routing weights.
+// Returns the call that computes gate and up and applies the activation. `weights`: the routing weights.
 GroupedGemm gated(const FewExperts& of, const Tensor& x, const Tensor& experts, const Tensor& weights,
                   const Tensor& rows) {
   return {.role = turbo::GemmRole::kForward,
@@ -33,7 +33,7 @@ GroupedGemm gated(const FewExperts& of, const Tensor& x, const Tensor& experts, 
           .workspace = {}};
 }
 
-// The last product, summed over the experts of a token.
+// Returns the call of the last product, which sums the results over the experts of a token.
 GroupedGemm summed(const FewExperts& of, const Tensor& rows, const Tensor& experts, const Tensor& weights,
                    const Tensor& out) {
   return {.role = turbo::GemmRole::kForward,

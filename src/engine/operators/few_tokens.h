@@ -1,4 +1,4 @@
-// Operators of a few tokens, as in bf16 decoding: each does the work of several operators in fewer kernels,
+// Operators for a few tokens, as in bf16 decoding: each does the work of several operators in fewer kernels,
 // with the same bits. Calls are not recorded for a backward pass, and all parameters are resident. A device
 // may lack these kernels; the functions named takes_... return whether it has them.
 #pragma once

@@ -206,7 +206,7 @@ std::int64_t lm_head_slice_tokens(const Device& device, std::int64_t tokens, std
     // A small GPU needs most of its memory for other data.
     if (properties.memory > 0) logits_bytes = std::min(logits_bytes, properties.memory / 40);
   }
-  // Slices have about the same size. It is a multiple of 64 rows, to fill the tiles of matrix products.
+  // Slices have about the same size, a multiple of 64 rows, which fills the tiles of matrix products.
   const std::int64_t fit = std::max<std::int64_t>(64, logits_bytes / (vocab * 4) / 64 * 64);
   const std::int64_t slices = (tokens + fit - 1) / fit;
   return std::min(tokens, (tokens / std::max<std::int64_t>(slices, 1) + 63) / 64 * 64);

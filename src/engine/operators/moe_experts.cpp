@@ -146,9 +146,10 @@ constexpr Operator kGroupedLinear{.name = "grouped_linear",
                                   .for_input = saves(GroupedLinear::kPlan),
                                   .for_weight = saves(GroupedLinear::kRows, GroupedLinear::kPlan)};
 
-// ---- dispatch and linear, linear and combine ---------------------------------------------------- These
-// products read token rows in place. The experts' output rows are in scratch memory until they are summed. So
-// the tape does not store top_k copies of tokens or results.
+// ---- dispatch and linear, linear and combine ----------------------------------------------------
+//
+// These products read token rows in place. The experts' output rows are in scratch memory until they are
+// summed. So the tape does not store top_k copies of tokens or results.
 
 struct DispatchLinear {
   enum In : InputName { kX, kPlan, kGradient };  // kGradient: only for a part of a routing (RoutingParts)

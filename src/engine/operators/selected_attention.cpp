@@ -154,7 +154,7 @@ struct AttendCachedAttributes {
   Tensor pages;
 };
 
-// SelectedAttention::kKv has only the rows of new tokens.
+// SelectedAttention::kKv has only the rows of new tokens, which join the earlier rows in the pages.
 void attend_cached_forward(OperatorCall& op) {
   const auto a = op.attributes<AttendCachedAttributes>();
   append(op, a.sequences, op.in(SelectedAttention::kKv), a.pages);

@@ -167,9 +167,9 @@ class Call {
   Shape lse_shape() const { return {sequences() * heads(), 2 * slice_tokens_}; }
   Shape piece_lse_shape() const { return {heads(), slice_tokens_}; }
 
-  // Returns whether the mask is purely causal, without windows, chunks or packed documents. Then attention
-  // within a rank is ordinary causal attention over its rows, which are in sequence order. A slice of this
-  // rank's queries sees each slice of another rank's keys either completely or not at all.
+  // Returns whether the mask is purely causal, without windows, chunks or packed documents. With such a mask,
+  // attention within a rank is ordinary causal attention over its rows, which are in sequence order. A slice
+  // of this rank's queries sees each slice of another rank's keys either completely or not at all.
   bool only_causal() const {
     const std::int64_t whole = 2 * slice_tokens_ * a_.context->ranks();
     return !op_.has_in(ContextOperands::kFirstKey) && (a_.shape.window == 0 || a_.shape.window >= whole) &&

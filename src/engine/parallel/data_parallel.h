@@ -98,7 +98,7 @@ class DataParallel {
     bool reducing = false;   // the compute stream has not waited for `reduced` yet
     bool has_sum = false;    // ParameterUnit::reduced holds this step's sum once `reduced` is done
     bool adds = false;       // the reduction in flight is added to this step's sum
-    int complete = 0;        // parameters that have all their contributions
+    int complete = 0;        // number of parameters that have all their contributions
     // Stash memory. values: gathered values. gradient: this rank's gradient. narrow: that gradient in the
     // type of the reduction. part: the reduced result.
     Buffer values, gradient, narrow, part;

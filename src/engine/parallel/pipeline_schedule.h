@@ -77,9 +77,9 @@ struct Work {
   Kind kind = Kind::kForward;
   int chunk = 0;  // index on this stage
   std::int64_t microbatch = 0;
-  // Only for transfers. gradient: the transfer carries a gradient: a send carries the gradient of the chunk's
-  // input, a receive the gradient of its output. Otherwise a send carries the chunk's output, a receive its
-  // input. peer: the other stage.
+  // Only for transfers. If `gradient` is true, a send carries the gradient of the chunk's input, and a
+  // receive that of the chunk's output. If it is false, a send carries the chunk's output, and a receive the
+  // chunk's input. `peer`: the other stage.
   bool gradient = false;
   int peer = -1;
 

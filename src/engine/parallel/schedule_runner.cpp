@@ -16,7 +16,7 @@ using Kind = Work::Kind;
 
 namespace {
 
-// Label for profilers, such as "F3" with the number of the stage.
+// Returns a label for profilers, such as "F3" with the number of the stage.
 auto label_for(const Work& work, int stage) {
   return [&work, stage] {
     const std::string kind = !work.transfer()           ? std::string(1, letter_of(work.kind))

@@ -100,7 +100,7 @@ struct Rows {
   Tensor of(const Tensor& all) const { return all.slice(begin, end); }
 };
 
-// The rows that `rank` owns.
+// Returns the rows that `rank` owns.
 Rows rows_of(const Tensor& all, const comm::Communicator& group, int rank) {
   const std::int64_t each = all.shape[0] / group.size();
   return {rank * each, (rank + 1) * each};

@@ -40,8 +40,8 @@ class DelayedScales {
   // enqueues the initial state: empty histories and scales of 1.
   DelayedScales(Rank& rank, const ParameterStore& store, const PrecisionRecipe& recipe);
 
-  // The scaling of an operand of a product with `parameter`, which must be the weight of a covered layer. If
-  // `note` is true, the product records the operand's magnitude.
+  // Returns the scaling of an operand of a product with `parameter`, which must be the weight of a covered
+  // layer. If `note` is true, the product records the operand's magnitude.
   turbo::Fp8Scaling of(const Parameter& parameter, Operand operand, bool note) const;
 
   // Clears the recorded magnitudes.
@@ -59,7 +59,7 @@ class DelayedScales {
   };
   std::vector<Layer> layers() const;
   std::int64_t state_bytes() const { return history_.bytes() + scales_.bytes(); }
-  // The recipe with which update() computes scales.
+  // Returns the recipe with which update() computes scales.
   const PrecisionRecipe& recipe() const { return recipe_; }
 
  private:

@@ -92,7 +92,7 @@ struct Operator {
   bool in_place = false;
   bool is_loss = false;  // gradients start at this operator, so backward_input always runs
   bool weight_reads_parameter =
-      false;               // backward_weight reads the parameter (the other functions always may)
+      false;               // backward_weight reads the parameter (other functions may always read it)
   bool once = false;       // the call also updates counters, so its outputs are never dropped or replayed
   bool unsettled = false;  // outputs are still in flight, or some of their rows are never written
   bool hollow = false;     // outputs have no memory, only gradients; needs `unsettled`
@@ -129,7 +129,7 @@ class OperatorCall {
   Tensor optional_in(InputPlace i) const { return has_in(i) ? in(i) : Tensor(); }
   // Returns the shape of input i, even after the input's memory is released.
   const Shape& in_shape(InputPlace i) const;
-  // Input i, or output j if output j reuses the memory of input i (in-place operators).
+  // Returns input i or, if output j reuses its memory (in-place operators), output j.
   Tensor in_or_out(InputPlace i, OutputPlace j) const;
   bool has_parameter() const { return entry().parameter != nullptr; }
   Parameter& parameter() const;
@@ -143,7 +143,7 @@ class OperatorCall {
     return value;
   }
 
-  // The gradient of output j; absent if there is none.
+  // Returns the gradient of output j; absent if there is none.
   Tensor d_out(OutputPlace j) const;
   // False if the call has no such input.
   bool needs_d_in(InputPlace i) const;

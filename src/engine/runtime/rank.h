@@ -40,7 +40,7 @@ class Rank {
   // Leaves measure mode: allocates the planned memory, zeroed. Objects that use the measuring arenas must be
   // destroyed before this call. Throws Error if the device has too little memory.
   void reserve(const MemoryPlan& plan);
-  // The maximum memory in use up to now.
+  // Returns the maximum memory that was in use up to now.
   MemoryPlan high_water() const;
 
   Device& device() { return *device_; }

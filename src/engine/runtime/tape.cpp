@@ -285,7 +285,7 @@ namespace {
 
 // Sets the outputs to zero, so that an observer finds zero in the rows that no kernel writes.
 void clear_outputs(const Operator& op, const OperatorCall& call) {
-  // An operator in place writes its first output over its first input.
+  // An in-place operator has its first output in the memory of its first input, so this output stays.
   constexpr int kFirst = 0;
   const OutputPlace first(kFirst);
   const bool in_place = op.in_place && call.in_or_out(InputPlace(kFirst), first).data == call.out(first).data;
@@ -398,7 +398,7 @@ void Tape::materialize(int index) {
     }
   }
   replay(producer);
-  // Possibly only some of the outputs are needed.
+  // Frees the outputs that are not needed: the replay wrote all of them.
   for (int i = 0; i < entry.output_count; ++i) drop_if_idle(entry.outputs[i]);
 }
 

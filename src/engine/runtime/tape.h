@@ -56,7 +56,7 @@ class Value {
   int slot() const { return slot_; }
   const Shape& shape() const;
   DType dtype() const;
-  // The memory, valid while this Value lives. Use it only as an argument of kernels and copies.
+  // Returns the memory, valid while this Value lives. Use it only as an argument of kernels and copies.
   Tensor tensor() const;
 
  private:
@@ -138,11 +138,11 @@ class Tape {
   // While the setting is true, the backward pass computes called operators again under any policy. Returns
   // the previous setting.
   bool set_replay(bool replay) { return std::exchange(replay_, replay); }
-  // The random source of adapters' dropout; null: no dropout (DropoutScope).
+  // Returns the random source of adapters' dropout; null: no dropout (DropoutScope).
   const DropoutSource* dropout() const { return dropout_; }
   void set_dropout(const DropoutSource* source) { dropout_ = source; }
   bool training() const { return settings_.train; }
-  // The adapter of a linear layer on this tape; empty: no adapter, or the tape omits adapters.
+  // Returns the adapter of a linear layer; empty if there is none, or if this tape omits adapters.
   const LowRank& adapter_of(const Parameter& weight) const {
     static const LowRank kNone;
     return settings_.adapters ? weight.low_rank : kNone;
@@ -163,11 +163,11 @@ class Tape {
   void set_gradient(int slot, Buffer gradient);
   // Walks the tape backwards: runs input gradients immediately, and queues weight gradients. Call once.
   void backward();
-  // The gradient of a differentiable input, valid after backward() until clear().
+  // Returns the gradient of a differentiable input. Valid after backward(), until clear().
   Tensor gradient(const Value& value) const;
 
-  // Memory of a value, and after backward() of its gradient, for another tape or a transfer. The memory lives
-  // as long as the Buffer.
+  // Return the memory of a value or, after backward(), of its gradient, for another tape or a transfer. The
+  // memory lives as long as the Buffer.
   Buffer share(const Value& value) const { return slots_[value.slot_].data; }
   Buffer share_gradient(const Value& value) const { return slots_[value.slot_].gradient; }
   // Returns whether the queue has no weight gradient of this tape.
@@ -210,7 +210,7 @@ class Tape {
   void release_use(int slot);
   void release_saves(const Entry& entry, const Saves& saves);
   void acquire_saves(const Entry& entry, const Saves& saves);
-  // Memory for an output of a call of `op`.
+  // Returns memory for an output of a call of `op`.
   Buffer memory_for(const Operator& op, const Slot& slot);
   void materialize(int slot);
   void materialize_saves(const Entry& entry, const Saves& saves);

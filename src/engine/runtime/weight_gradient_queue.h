@@ -34,7 +34,7 @@ class WeightGradientQueue {
   // Drops the pending items of an abandoned tape, including items without work. A new step must begin before
   // the next microbatch.
   void forget(const Tape& tape);
-  // Number of items that wait for run() or for their turn.
+  // Returns the number of items that wait for run() or for their turn.
   std::size_t pending() const { return items_.size(); }
 
  private:

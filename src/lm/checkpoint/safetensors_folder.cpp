@@ -191,7 +191,7 @@ SafetensorsFolder SafetensorsFolder::open_adapted(const Path& folder, const Path
           .at(path.string());
     }
     std::string within(name.substr(kPrefix.size()));
-    // PEFT also saves embeddings next to their adapters.
+    // If an embedding has adapters, PEFT also saves the embedding, with ".base_layer" in its name.
     if (const std::size_t at = within.find(kBaseLayer); at != std::string::npos)
       within.replace(at, kBaseLayer.size(), ".");
     return within;

@@ -20,8 +20,8 @@ namespace {
 // checksum and write.
 constexpr std::uint64_t kReadBytes = 256U << 10;
 
-// The order of the reference implementation: wide types first, so that every tensor is aligned to its
-// element.
+// Returns the dtype's place in the reference implementation's order: wide types first, so that every tensor
+// is aligned to its element.
 int write_order(DType dtype) {
   constexpr std::array kOrder = {DType::kI64,  DType::kF64, DType::kF32,  DType::kI32,
                                  DType::kBF16, DType::kF16, DType::kU16,  DType::kI16,

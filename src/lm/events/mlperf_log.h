@@ -1,11 +1,11 @@
 // The log of a training run in MLPerf's format (github.com/mlcommons/logging): lines ":::MLLOG {json}", where
 // each line is an event with a key, a time in milliseconds since 1970, a value and metadata.
 //
-//   cache_clear, init_start .. init_stop the run's settings are logged between them: MlperfOptions::entries
+//   cache_clear, init_start .. init_stop        the run's settings, MlperfOptions::entries, before init_stop
 //   run_start .. run_stop                       metadata of run_stop has `status`: success or aborted
 //   block_start .. block_stop                   training between two evaluations
 //   eval_start, eval_accuracy .. eval_stop      an evaluation on validation data; the value is its loss
-//   tracked_stats train_loss of a step, throughput (samples/s) of a block
+//   tracked_stats                               train_loss of a step, throughput (samples/s) of a block
 //
 // samples_count in metadata is the number of sequences trained on since the run's first step, including steps
 // of earlier processes. Blocks are used instead of epochs, as MLPerf's rules allow. cache_clear is false,

@@ -44,7 +44,7 @@ class RunFolder {
   Path tensorboard() const { return root_ / "tensorboard"; }
   Path traces() const { return root_ / "traces"; }
   Path checkpoints() const { return root_ / "checkpoints"; }
-  // The resolved experiment of the last process that trained here. If its key `save` is set, it is an
+  // The resolved experiment of the last process that trained here. If `save` is set there, its value is an
   // absolute path.
   Path experiment_file() const { return root_ / kExperimentFile; }
   static constexpr const char* kExperimentFile = "experiment.yaml";

@@ -88,7 +88,7 @@ Checkpointer::Checkpointer(RunPlan& plan, RunProgress& progress, TrainingSession
 void Checkpointer::open() {
   if (plan_.ranks.first()) {
     make_folders(root_);
-    // Several experiments may share the folder that `save` names.
+    // Several runs may share the folder that `save` names, so it has its own lock.
     if (plan_.c.save)
       lock_.emplace(root_, "wait for it or stop it, or save this run to another folder (save)");
     CheckpointRoot(root_).recover();
@@ -282,7 +282,8 @@ void Checkpointer::log_changes(bool over) {
         fmt::format("{} was {}, and is {}", change.key, change.before.empty() ? "unset" : change.before,
                     change.after.empty() ? "unset" : change.after);
     const config::KeySpec* const key = config::find_key(change.key);
-    // The loaded model has this setting, and refuse_another_model() has compared both models.
+    // If only one experiment states the setting, the other has it from the loaded model.
+    // refuse_another_model() has already compared both models.
     if (key && key->describes_model() && plan_.c.load && (change.before.empty() || change.after.empty()))
       continue;
     if (key && !matters(*key)) {
@@ -299,7 +300,7 @@ void Checkpointer::log_changes(bool over) {
     const std::string text = values + (starts_only ? "; a resumed run ignores it" : " from here on");
     const bool names_data =
         change.key == "data_path" || change.key == "train_data_path" || change.key == "sft_dataset_name";
-    // The data order depends on the weights of a blend, but the fingerprint does not.
+    // The fingerprint does not cover the weights of a blend, which affect the data order.
     const bool renamed = names_data && state.data && data && !has_other_data(state, data) && before &&
                          weights_of(before->trainer) == weights_of(plan_.c);
     constexpr auto kOfTokenizer =

@@ -23,7 +23,7 @@ class Checkpointer {
   // initializes the weights.
   void load_or_initialize();
   // If the run was resumed, logs which settings changed since the checkpoint, and how the changes affect the
-  // data. `over`: whether the run has no steps left. If it has none, the changes are added to
+  // data. `over`: whether the run has no steps left. In this case, the changes are added to
   // RunProgress::rule_changes.
   void log_changes(bool over);
   // Locks the checkpoint folder for this run, and builds the files that accompany the weights.

@@ -193,7 +193,7 @@ std::map<std::string, std::string> settings_of(std::string_view yaml) {
   if (!yaml.empty())
     collect(config::read_yaml(config::make_source("experiment.yaml", std::string(yaml))), false, "",
             settings);
-  // An unset lr_decay_iters equals train_iters. Checkpoints of earlier versions state it.
+  // Removes lr_decay_iters if it has its default, train_iters, which earlier versions wrote into checkpoints.
   const auto decay = settings.find("lr_decay_iters"), length = settings.find("train_iters");
   if (decay != settings.end() && length != settings.end() && decay->second == length->second)
     settings.erase(decay);

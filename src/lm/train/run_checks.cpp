@@ -96,7 +96,7 @@ void note_settings_without_effect(const RunPlan& plan, const engine::ParameterSt
     std::vector<std::string> unused;
     for (const std::span<const std::string_view> keys : lists) {
       for (const std::string_view key : keys) {
-        // A default on the command line may replace a preset's value.
+        // On the command line, even a default counts as set, because it may replace a preset's value.
         const bool typed = plan.e.provenance_of(key).layer == config::Layer::kCommandLine;
         if (typed || config::is_said(plan.e, key)) unused.push_back(plan.e.name_of(key));
       }

@@ -84,7 +84,7 @@ DeviceSpec RunPlan::choose_device(std::vector<std::string>* notes) const {
 
 data::BatchLoaderOptions RunPlan::loader_options(std::int64_t first_sample, std::int64_t samples) const {
   const bool marks = objective->documents_end_by_token();
-  // The loss of preferences is always a mean over units.
+  // The loss of preferences is always a mean over units (pairs or answers), not over tokens.
   const bool compares = config::stage_of(c).material == config::Material::kPreferences;
   return {.micro_batch_size = c.micro_batch_size,
           .dp_rank = place.data,

@@ -26,7 +26,7 @@ bool Sampler::write(const std::atomic<bool>& stop) {
   if (!decoding.parallel) session_.parallel().wait_for_all_values();
   const bool together = BatchReader::reads_together(session_.rank(), decoding);
   const bool cut = (plan_.ranks.first() || together) && !write_own(stop, together);
-  // Ranks wait for each other here, because collectives have a short timeout.
+  // any() also makes the other ranks wait for rank 0's text: the next collectives have a short timeout.
   if (!plan_.ranks.any(cut)) return true;
   plan_.log.info("stopped before the sample at iteration {} was generated: the next start generates it",
                  progress_.iteration);

@@ -74,15 +74,15 @@ std::vector<Text> paired(std::vector<Text> chosen, std::vector<Text> rejected, c
   return texts;
 }
 
-// The first half of pref_batch is chosen, the second half rejected.
+// Returns the texts of pref_batch, whose first half is chosen and whose second half is rejected.
 std::vector<Text> preference_texts(const SafetensorsFile& file) {
   std::vector<Text> all = texts_of(file, "", Marks::kMask);
   const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
   return paired({all.begin(), middle}, {middle, all.end()}, file.name());
 }
 
-// The first half of reward_batch is chosen, the second half rejected. Every token counts as learned, because
-// only the scores of last tokens matter.
+// Returns the texts of reward_batch: first the chosen texts, then the rejected texts. Every token counts as
+// learned, because only the scores of last tokens matter.
 std::vector<Text> scored_texts(const SafetensorsFile& file) {
   std::vector<Text> all = texts_of(file, "", Marks::kNone);
   const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
@@ -103,7 +103,7 @@ std::vector<Text> single_texts(const SafetensorsFile& file) {
   return texts;
 }
 
-// The objectives whose cases a file has.
+// A file of cases, and the objective of all its cases.
 struct CaseFile {
   const char* name;
   const char* objective;  // null: depends on the case
@@ -185,7 +185,7 @@ double norm_of(const std::vector<float>& values) {
   return std::sqrt(sum);
 }
 
-// A model with the settings of its steps.
+// Returns the settings of a session that trains `model` on `batch`.
 SessionSettings settings_of(const ModelConfig& model, const data::Batch& batch) {
   SessionSettings settings;
   settings.model = model;

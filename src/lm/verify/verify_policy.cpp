@@ -14,7 +14,7 @@ namespace {
 using data::DocumentRole;
 using nlohmann::json;
 
-// The settings of a case that are no settings of the loss.
+// The settings of a case: those of the loss and of the advantages, and those of the batch.
 struct CaseSettings {
   PolicySettings policy;
   AdvantageSettings advantages;
@@ -164,7 +164,8 @@ PolicyCase read_policy_case(ObjectiveCase& c, const json& file, const Safetensor
       settings.advantages.beta != 0 ? divergences(file, log_probs) : std::vector<double>();
   const Advantages advantages = compute_advantages(settings.advantages, rewards, functions, kl);
   compare_statistics(c, advantages, at.at("scoring_metrics"), tolerance);
-  // The answers of the tis cases were sampled by another model than `old`, which is the policy itself.
+  // In the cases that correct importance sampling, `old` is the policy itself, and another model sampled the
+  // answers.
   const bool corrected = out.settings.vllm_importance_sampling_correction;
   const auto old = numbers(log_probs, corrected ? "policy_per_token_logps" : "old_per_token_logps");
   const auto sampled = numbers(log_probs, "sampling_per_token_logps");

@@ -17,7 +17,7 @@ constexpr double kFactor = 10;
 constexpr double kMin = 1e-3;  // smaller norms mean that the model has hardly anything to learn, so they are
                                // ignored
 // After data have been memorized, norms are tiny, and an ordinary batch exceeds them a thousandfold. A spike
-// must also be this multiple of the largest usual norm of the run, whose medians count from kEarly steps on.
+// must also be kAboveLargest times the largest median of the run so far. A median needs kEarly steps.
 constexpr double kAboveLargest = 2;
 constexpr std::size_t kEarly = 5;
 

@@ -25,15 +25,15 @@ constexpr double kMinRise = 1;  // minimum rise, in nats per token
 // the first window. This limit is larger, because the loss of a single step is noisy.
 constexpr double kAboveStart = 1, kAboveFirstStep = 2;  // nats per token
 // Batches of few sequences have unlike losses, which alternate by large amounts without any divergence. The
-// limit is therefore raised by this multiple of the usual swing. A swing is the distance by which a step's
-// loss lies above the lowest of the kNear steps before and above the lowest of those after, whichever is
-// less, so steady growth has none.
+// limit is therefore raised by this multiple of the usual swing. The swing of a step is its loss minus the
+// larger of two numbers: the lowest loss of the kNear steps before it, and of those after it. Steady growth
+// has no swing, because the losses after a step are higher.
 constexpr double kSwingFactor = 1.5, kSwingQuantile = 0.9;
 constexpr std::size_t kNear = 3, kSteps = 64;  // kSteps: number of recent steps whose losses are kept
-// A diverging loss may swing as well. It is found when even the lowest loss of so many steps exceeds the
-// limit that applies without swings.
+// A diverging loss may swing, too. It is reported when even the lowest loss of kLongWindow steps exceeds the
+// limit without the swing.
 constexpr std::size_t kLongWindow = 32;
-// The episode ends when the loss is at most this factor times its best value.
+// The episode ends when the loss is less than kRecovered times the lowest loss.
 constexpr double kRecovered = 2;
 
 class LossGrowth final : public Detector {

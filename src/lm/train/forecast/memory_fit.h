@@ -59,10 +59,10 @@ struct MemoryFit {
 // the `on_host` ranks of this host.
 std::int64_t program_bytes(const engine::MeshShape& mesh, int world, int on_host);
 
-// Return the approximate device memory that a run uses in addition to its MemoryNeed. context_bytes() is the
-// driver's context with the program's kernels. group_bytes() is the buffers of the collectives library for
-// all groups of the mesh. Both functions return 0 for devices that use host memory. The sizes were measured
-// on H200s with NCCL 2 (docs/performance.md), not on other devices.
+// Return the approximate device memory that a run uses in addition to its MemoryNeed. context_bytes(): the
+// driver's context with the program's kernels. group_bytes(): the collectives library's buffers for all
+// groups of the mesh. Both functions return 0 for devices that use host memory. The sizes were measured on
+// H200s with NCCL 2 (docs/performance.md), not on other devices.
 std::int64_t context_bytes(const Device& device);
 std::int64_t group_bytes(const Device& device, const engine::Mesh& mesh);
 

@@ -47,7 +47,7 @@ Trainer::Fit Trainer::fit(const FitMemory& memory, int world, int on_host) {
   }
   if (memory.bytes > 0) {
     supply.device = memory.bytes;
-    supply.host = 0;  // memory of other kinds is ignored, so that the choice is the same on every machine
+    supply.host = 0;  // ignores this machine's host memory, so that the choice is the same on every machine
   }
   supply.chosen = memory.share > 0 || memory.bytes > 0;
   if (supply.device == 0) {
@@ -102,8 +102,8 @@ void time_here(TrainingForecast& f, const DeviceSpec& device, const SessionSetti
                const FamilyRegistry& families) {
   f.matmul_flops_per_second = turbo::measure_gemm_rate(*turbo::open_device(device), settings.compute,
                                                        {.seconds = 0.2, .settled = 0.01});
-  // Estimates the time of a step from the FLOPs of the stage with the most work. Waiting between ranks is not
-  // included. With one rank and a short step, runs a part of the step instead.
+  // The estimate uses the FLOPs of the stage with the most work. The time in which ranks wait for each other
+  // is not included.
   constexpr double kLongestPart = 2, kSeconds = 0.5;
   double maximum = 0;
   for (const StepMeasurement& stage : f.expected_stages())

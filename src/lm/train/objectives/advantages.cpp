@@ -17,7 +17,7 @@ namespace {
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();  // an answer without a reward
 constexpr double kFloor = 1e-4;  // is added to deviations before a division by them
 
-// Mean and unbiased deviation of the numbers; NaN are left out.
+// Returns the mean and the unbiased standard deviation of those numbers that are not NaN.
 RewardStatistics statistics(std::span<const double> values) {
   double sum = 0, count = 0;
   for (const double value : values) {
@@ -48,7 +48,7 @@ class Groups {
   std::span<T> of(std::span<T> values, std::size_t group) const {
     return values.subspan(group * size_, size_);
   }
-  // The deviation of a group; 0 for groups of one.
+  // Returns the deviation of a group; 0 for groups of one answer.
   double deviation(std::span<const double> group) const {
     return size_ > 1 ? statistics(group).deviation : 0;
   }
@@ -61,7 +61,7 @@ double weight_of(const AdvantageSettings& settings, std::size_t function) {
   return settings.reward_weights.empty() ? 1 : settings.reward_weights[function];
 }
 
-// The rewards of one function, [answers].
+// Returns the rewards of one function, [answers].
 std::vector<double> column(std::span<const std::optional<double>> rewards, std::size_t functions,
                            std::size_t function) {
   std::vector<double> values;
@@ -70,7 +70,7 @@ std::vector<double> column(std::span<const std::optional<double>> rewards, std::
   return values;
 }
 
-// Weighted sums of columns. Missing entries are left out; an answer without any entry has none.
+// Returns the weighted sum of the columns for each answer, without missing entries; NaN if all are missing.
 std::vector<double> weighted_sum(const AdvantageSettings& settings,
                                  const std::vector<std::vector<double>>& columns) {
   std::vector<double> sums(columns.front().size(), kNone);
@@ -90,7 +90,7 @@ void normalize(std::vector<double>& values) {
   for (double& value : values) value = (value - all.mean) / (deviation + kFloor);
 }
 
-// Advantages of GRPO from the weighted sums of the rewards.
+// Computes GRPO's advantages from the weighted sums of the rewards.
 void normalize_sums(const AdvantageSettings& settings, const Groups& groups,
                     const std::vector<double>& rewards, Advantages& out) {
   const std::span<const double> all = rewards;
@@ -108,8 +108,8 @@ void normalize_sums(const AdvantageSettings& settings, const Groups& groups,
   out.zero_deviation /= static_cast<double>(groups.count());
 }
 
-// Advantages of GRPO whose reward functions are normalized before the sum. `sums`: the sums without
-// normalization, which show the answers without any reward.
+// Computes GRPO's advantages for reward functions that are normalized before the sum. `sums`: the sums
+// without normalization; NaN for answers without any reward.
 void normalize_functions(const AdvantageSettings& settings, const Groups& groups,
                          std::vector<std::vector<double>> columns, const std::vector<double>& sums,
                          Advantages& out) {
@@ -128,7 +128,7 @@ void normalize_functions(const AdvantageSettings& settings, const Groups& groups
   normalize(out.values);
 }
 
-// Advantages of RLOO from the weighted sums of the rewards.
+// Computes RLOO's advantages from the weighted sums of the rewards.
 void leave_one_out(const AdvantageSettings& settings, const Groups& groups, std::vector<double> rewards,
                    std::span<const double> divergences, Advantages& out) {
   if (settings.reward_clip_range) {

@@ -10,7 +10,7 @@ namespace {
 
 class DftRule final : public LossRule {
  public:
-  // The kernel works on documents: all tokens of a microbatch are one document with slope -1.
+  // DocumentWeights has one slope per document. One document with slope -1 covers all tokens of a microbatch.
   void prepare(TrainingSession& session) override {
     engine::Rank& rank = session.rank();
     slopes_ = rank.persistent(DType::kF32, {1, 2});
@@ -22,7 +22,7 @@ class DftRule final : public LossRule {
     const std::array<std::int32_t, 2> starts = {0, static_cast<std::int32_t>(tokens)};
     rank.compute().copy_to_device(slopes_.data, slopes.data(), slopes_.bytes());
     rank.compute().copy_to_device(starts_.data, starts.data(), starts_.bytes());
-    rank.compute().synchronize();  // waits, because the arrays end here
+    rank.compute().synchronize();  // waits for the copies, because the host arrays end here
   }
 
   void weigh(const TokenLosses& tokens) override {

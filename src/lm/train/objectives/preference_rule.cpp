@@ -380,7 +380,8 @@ class PreferenceRule final : public LossRule {
       host.lengths.push_back(std::accumulate(batch.loss_mask.begin() + batch.document_starts[d],
                                              batch.loss_mask.begin() + batch.document_starts[d + 1], 0.0F));
       if (is_reward()) {
-        // The sum of a document is minus the sum of its losses multiplied by their factors: its score.
+        // The sum of a document is -(loss * factor) over its tokens. These factors select the last token's
+        // score.
         std::fill(&factors[begin(d)], factors.data() + begin(d + 1), 0.0F);
         if (role != DocumentRole::kNone) factors[begin(d + 1) - 1] = -1;
         host.margins.push_back(role == DocumentRole::kChosen ? static_cast<double>(batch.document_values[d])
@@ -391,7 +392,7 @@ class PreferenceRule final : public LossRule {
       if (role == DocumentRole::kRejected) total(PreferenceTotal::kRejected) += 1;
       if (role != DocumentRole::kChosen || likelihood.empty()) continue;
       for (std::size_t t = begin(d); t < begin(d + 1); ++t) {
-        // ORPO also learns the prompt. The last token of a document has a label only if it is learned.
+        // ORPO also learns the prompt. The last token of a document has a label only if the mask is 1 there.
         const bool prompt = terms_.form == PreferenceForm::kOrpo && t + 1 < begin(d + 1);
         likelihood[t] = prompt ? 1.0F : batch.loss_mask[t];
         total(PreferenceTotal::kLikelihoodTokens) += static_cast<double>(likelihood[t]);

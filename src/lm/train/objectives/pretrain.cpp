@@ -58,7 +58,7 @@ void note_files_of_training(const config::TrainerConfig& c, data::Datasets& data
 }
 
 // Returns the number of text bytes that `ids` decode to. Tokens that mark the ends of documents have no text.
-// Other special tokens were written in the text.
+// Other special tokens are part of the text.
 std::size_t bytes_of(std::span<const std::int32_t> ids, const Tokenizer& tokenizer) {
   const SpecialIds& special = tokenizer.special_ids();
   const std::optional<std::int32_t> end = special.eod ? special.eod : special.eos;

@@ -18,8 +18,8 @@ AdvantageSettings advantage_settings_of(const config::Experiment& experiment, Po
 // Returns how answers are generated. The seed is the seed of the run.
 SamplingSettings sampling_settings_of(const config::TrainerConfig& trainer);
 RewardSettings reward_settings_of(const config::Experiment& experiment);
-// Returns the options for reading the prompts. max_prompt_length is what an answer leaves of a sequence,
-// unless the key sets it.
+// Returns the options for reading the prompts. If the key max_prompt_length is not set, the option is the
+// sequence length minus the longest answer.
 data::PromptOptions prompt_options_of(const config::TrainerConfig& trainer);
 
 }  // namespace primus

@@ -47,7 +47,7 @@ void check_at_keys(const config::Experiment& experiment, std::span<const std::st
   }
 }
 
-// Throws the errors of the settings of the losses and of the advantages at their keys.
+// Checks the settings of losses and advantages. An error has the position of the offending key.
 void check_settings(const config::Experiment& experiment, PolicyMethod method) {
   constexpr std::array<std::string_view, 9> kPolicyKeys = {"loss_type",
                                                            "beta",
@@ -67,7 +67,7 @@ void check_settings(const config::Experiment& experiment, PolicyMethod method) {
   check_at_keys(experiment, kAdvantageKeys, [&] { check_advantages(advantages); });
 }
 
-// Creates the reward functions. Throws their errors at the key.
+// Creates the reward functions. An error has the position of the key `reward`.
 std::vector<std::unique_ptr<RewardFunction>> rewards_of(const config::Experiment& experiment) {
   std::vector<std::unique_ptr<RewardFunction>> rewards;
   check_at_keys(experiment, std::array<std::string_view, 1>{"reward"},
@@ -77,7 +77,7 @@ std::vector<std::unique_ptr<RewardFunction>> rewards_of(const config::Experiment
 
 bool has_column(const data::Prompts& prompts, const std::string& column) {
   if (prompts.columns().contains(column)) return true;
-  // Keys that are part of a prompt are not in columns().
+  // columns() lacks the keys that are part of a prompt, so the complete records are searched for them.
   for (std::int64_t i = 0; i < prompts.size(); ++i)
     if (prompts.record(i).contains(column)) return true;
   return false;
@@ -237,8 +237,8 @@ class RolloutLearning final : public Objective {
     });
     return all;
   }
-  // Runs `work` with the options of the data. Adds the position of the key of the data or of their format to
-  // an error without a position in a file.
+  // Runs `work` with the options of the data. If an error has no position in a file, adds the position of the
+  // key that names the data or their format.
   void at_data(const DataRequest& request,
                const std::function<void(const data::PromptOptions&)>& work) const {
     data::PromptOptions options = prompt_options_of(request.experiment.trainer);

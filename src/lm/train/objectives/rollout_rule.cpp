@@ -25,7 +25,7 @@ namespace {
 
 // Returns the seed of an answer.
 std::uint64_t seed_of(std::uint64_t seed, std::int64_t step, std::int64_t answer) {
-  // Layer 1: the draws of sample_token() have layer 0.
+  // Draws from layer 1 of the stream, because sample_token() draws from layer 0.
   const RandomStream stream(seed, RandomPurpose::kSampling, static_cast<std::uint32_t>(step),
                             static_cast<std::uint32_t>(answer), 1);
   const Philox::Counter bits = stream.quad(0);
@@ -210,7 +210,7 @@ class Rollouts final : public RolloutRule {
     add_metrics(advantages, all);
   }
 
-  // Returns the number within the step of the answer in row `row` of a data rank.
+  // Returns which of the step's answers is in row `row` of a data rank.
   std::int64_t number_of(std::int64_t row, int data_rank) const {
     const std::int64_t microbatch = row / rows_.micro_batch, m = row % rows_.micro_batch;
     return (microbatch * data_ranks_ + data_rank) * rows_.micro_batch + m;
@@ -302,7 +302,7 @@ class Rollouts final : public RolloutRule {
     if (together) {
       groups = {mesh.world()};
     } else {
-      // The first stage agrees first, then each of its ranks tells the other stages.
+      // The tokens are first broadcast within each stage, then from the first stage to the other stages.
       groups = {mesh.sequence(), mesh.pipeline()};
     }
     std::erase(groups, nullptr);
@@ -380,8 +380,8 @@ class Rollouts final : public RolloutRule {
     return all;
   }
 
-  // Warns of the first answers that a function could not score. The rank that scored the first of these
-  // answers writes the warning, because only this rank has the reason.
+  // Warns once per function, in the first step in which it could not score an answer. The rank of the first
+  // such answer writes the warning, because only this rank has the reason.
   void warn_of_failures(std::int64_t step, const Results& all, std::span<const std::vector<Reward>> rewards) {
     missing_.warned.resize(names_.size());
     for (std::size_t f = 0; f < names_.size(); ++f) {
@@ -402,8 +402,8 @@ class Rollouts final : public RolloutRule {
     }
   }
 
-  // Handles a step without any reward. Single steps are possible, for example if only some records have the
-  // column that a function reads, so they do not end the run.
+  // Handles a step without any reward. A single such step does not end the run: it happens, for example, if
+  // only some records have the column that a function reads.
   void handle_no_reward(std::int64_t step) {
     constexpr int kMaxSteps = 3;
     ++missing_.steps;

@@ -55,7 +55,8 @@ void choose_format(SftPlan& plan, const Tokenizer& tokenizer) {
   const std::string recorded = chosen ? "" : recorded_format(e);
   std::string wanted = chosen ? format : recorded.empty() ? "auto" : recorded;
   if (wanted == "auto" && e.trainer->sft_bridge_compat_inline_bos) {
-    // Megatron Bridge encodes the parts of a turn separately, which a template cannot do.
+    // Megatron Bridge encodes the parts of a turn separately. A template cannot do so, but a named format
+    // can.
     const auto own = data::style_of_template(tokenizer.chat_template(), tokenizer);
     if (own) wanted = data::name_of(own->format);
   }
@@ -175,7 +176,7 @@ class Fitting {
     return static_cast<double>(std::clamp((kSeen + conversations - 1) / conversations, kFewest, kMax));
   }
 
-  // Chooses the number of steps. Small models learn more slowly, but their steps are faster.
+  // Chooses the number of steps. Small models get more epochs, because they need them and have faster steps.
   void choose_length(std::int64_t conversations, std::int64_t parameters) {
     for (const char* key : {"train_iters", "train_epochs", "train_tokens", "train_minutes"}) {
       if (!is_open(key)) return;

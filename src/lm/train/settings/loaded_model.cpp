@@ -260,7 +260,7 @@ void refuse_other_adapters(const config::Experiment& experiment, const LoraConfi
     using config::Material;
     const Material material = config::stage_of(experiment.trainer).material;
     const std::string overrides = adapter_overrides(adapters, ours);
-    // An objective with a reference model compares with the weights without adapters.
+    // A reference model is loaded without adapters, so for objectives with one the hint mentions this.
     const std::string hint =
         material == Material::kPreferences || material == Material::kPrompts
             ? fmt::format(

@@ -324,8 +324,8 @@ ModelConfig model_of(const config::Experiment& e, const FamilyRegistry& families
     try {
       return model_config_of(filled, loaded && !vocab ? std::optional(loaded->vocab) : vocab, families);
     } catch (const Error&) {
-      // Settings of the experiment and of the weights may exclude each other only because their shapes
-      // differ.
+      // The experiment may contradict itself only because some of its sizes come from the weights. An error
+      // about the sizes then explains more.
       if (loaded) refuse_other_shape(e, *loaded);
       throw;
     }

@@ -337,7 +337,7 @@ SessionSettings session_settings_of(const config::Experiment& e, const ModelConf
                .record_after = c.enable_cuda_graph ? c.cuda_graph_warmup_steps : 0},
       .optimizer = optimizer_settings_of(e, precision),
       .sharding = sharding,
-      // With sharded gradients there is no memory for complete gradients.
+      // With sharded gradients there is no memory for complete gradients to accumulate in.
       .reduce_each_microbatch =
           c.reduce_gradients_each_microbatch.value_or(sharding >= engine::Sharding::kGradients),
       .parallel = {.overlap_reduction = c.overlap_grad_reduce,

@@ -36,7 +36,7 @@ void load_start_weights(const config::Experiment& experiment, engine::Rank& rank
     model.store().initialize(rank.context(), static_cast<std::uint64_t>(c.seed));
   } else {
     Path folder = state ? Path(state->base) : loaded_folder(*c.load);
-    // A recorded path may be relative to another folder.
+    // A recorded path may be relative to an earlier working folder, so `load` is tried next.
     if (!has_model(folder) && c.load && Env::posix().status(*c.load)) folder = loaded_folder(*c.load);
     const auto refuse = [&](const std::string& what) {
       throw experiment.error_for(

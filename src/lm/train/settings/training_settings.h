@@ -74,8 +74,8 @@ engine::Sharding sharding_of(const config::TrainerConfig& trainer);
 // Returns the mesh of rank `rank`, without connections to other ranks, for measuring.
 engine::Mesh measuring_mesh(const config::Experiment& experiment, int ranks, int rank);
 data::DataOptions data_options_of(const config::Experiment& experiment, const Tokenizer& tokenizer);
-// Returns whether a run starts from trained weights, and does not resume another run. In such a run every
-// step matters.
+// Returns whether a run starts from trained weights, and does not resume another run. Such a run may be
+// short, so its warm-up starts above rate 0 (lm/optimizer/schedule.h).
 bool starts_from_weights(const config::TrainerConfig& trainer);
 
 // Returns the number of microbatches to read ahead.

@@ -59,8 +59,8 @@ struct TokenLosses {
   // -ln p(label) of every token under the trained weights. For a model with scores (ModelConfig::scores), the
   // score of every token.
   Tensor losses;
-  // At the call: the mask divided by its sum over the step. weigh() replaces it by the weight of each loss,
-  // or by the derivative of the rule's loss by each score.
+  // At the call: the mask divided by its sum over the step. weigh() replaces it with the weight of each loss,
+  // or with the derivative of the rule's loss with respect to each score.
   Tensor weights;
   // With TokenNeeds::statistics: the entropy -sum p ln p and the sum of p^2 of each token's distribution p.
   Tensor entropies = {}, collisions = {};

@@ -108,7 +108,7 @@ comm::Traffic::Line line_of(const comm::Traffic::Line& begin, const comm::Traffi
 StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& settings,
                                 const FamilyRegistry& families) {
   SessionSettings measured = settings;
-  // On one stage, all microbatches between the first and the last do the same work.
+  // On one stage, all microbatches between the first and the last do the same work, so three are enough.
   if (rank.mesh().shape().pipeline * settings.step.pipeline.chunks == 1 && !settings.loss_rule)
     measured.step.microbatches = std::min<std::int64_t>(settings.step.microbatches, 3);
   TrainingSession session(rank, measured, families);

@@ -57,8 +57,8 @@ class StepInputs {
 
   // Returns the number of tokens of a microbatch on this context rank.
   std::int64_t held_tokens() const;
-  // Returns whether the model draws random numbers by token number. In training, routers, dropout and
-  // stochastic rounding draw random numbers.
+  // Returns whether the model draws random numbers that depend on a token's number. In training, routers,
+  // dropout and stochastic rounding do so.
   bool draws_random() const { return draws_random_; }
   // Resets the state of exchanges between ranks after an error within a step.
   void abandon() noexcept {

@@ -236,7 +236,7 @@ Tensor TrainingStep::own_losses(const Value& losses) const {
 void TrainingStep::finish_gradients() {
   PRIMUS_CHECK("TrainingStep::finish_gradients", runner_->finished());
   turbo::launch(rank_.context(), turbo::Fill{.out = sums_.stop_votes, .value = votes_to_stop_ ? 1.0F : 0.0F});
-  // Tensor-parallel ranks have the same tokens and so the same metrics, so only the first rank counts them.
+  // Tensor-parallel ranks have the same tokens and metrics, so only the first rank contributes metrics.
   const comm::Communicator* const tensor = rank_.mesh().tensor();
   if (!sums_.metrics.absent() && tensor && tensor->rank() > 0 && !rank_.measuring())
     rank_.compute().fill_zero(sums_.metrics.data, sums_.metrics.bytes());

@@ -46,16 +46,16 @@ class TrainingStep : private engine::ChunkedModel {
   // Fewer than all are allowed only if may_skip() returns true.
   void begin(std::int64_t step = 1, std::int64_t microbatches = -1);
   // Returns whether a step without its last microbatches gives the same result as a step in which these
-  // microbatches have only losses of weight 0. Not with pipelines, whose schedules need all microbatches, and
-  // not with experts or delayed scales, which use statistics of all tokens.
+  // microbatches have only losses of weight 0. False with pipelines, whose schedules need all microbatches,
+  // and with experts or delayed scales, which use statistics of all tokens.
   bool may_skip() const;
   // Adds microbatch `index` of this rank (0, 1, ... in order), and runs the schedule as far as the
   // available microbatches allow. `batch` is copied before the call returns. `batch` is not read while
   // measuring.
   void microbatch(std::int64_t index, const data::BatchView& batch);
-  // Makes microbatch() and evaluate() throw StopRequest when `stop` is set. On synchronous devices, even an
-  // operator may stop. The step is then abandoned, and the model is as it was after the last update. If
-  // `stop` is null, the functions do not stop.
+  // Makes microbatch() and evaluate() throw StopRequest when `stop` is set. On synchronous devices, they may
+  // stop even within an operator. The step is then abandoned, and the model is as it was after the last
+  // update. If `stop` is null, the functions do not stop.
   void set_stop(const std::atomic<bool>* stop) {
     stop_ = stop;
     runner_->set_stop(stop);
@@ -112,7 +112,7 @@ class TrainingStep : private engine::ChunkedModel {
   // Returns the losses of those tokens that this rank counts.
   Tensor own_losses(const engine::Value& losses) const;
   void evaluate(const data::BatchView& batch, bool with_mtp);
-  // The function that uploads scalars. begin() and update() have separate ranges of the pinned buffer, so
+  // Names the caller of upload_scalars(). begin() and update() have separate ranges of the pinned buffer, so
   // that no pending copy reads the range that is written.
   enum class ScalarsOf : std::uint8_t { kBegin, kUpdate };
   void upload_scalars(ScalarsOf of, std::int64_t step, double learning_rate, double weight_decay);

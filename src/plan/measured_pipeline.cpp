@@ -241,7 +241,7 @@ std::vector<std::vector<TimedWork>> steps_of(const Trace& trace) {
   return steps;
 }
 
-// "0.0123", "12.3", "12345"
+// Returns a short text of the number: "0.0123", "12.3", "12345".
 std::string number(double x) { return x >= 1000 ? fmt::format("{:.0f}", x) : fmt::format("{:.3g}", x); }
 
 double mean(const engine::PipelineTimeline& timeline, Kind kind) {

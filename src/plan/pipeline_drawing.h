@@ -29,9 +29,9 @@ std::string svg_text(double y, const std::string& text);
 inline std::string svg_end() { return "</svg>\n"; }
 
 std::string title_of(const PipelinePlan& plan);
-// "F forward, B backward of inputs, W of weights"
+// Returns a legend: "F forward, B backward of inputs, W of weights".
 std::string legend_of(const PipelinePlan& plan);
-// "3 chunks"
+// Returns the number with its noun: "3 chunks".
 std::string many(std::int64_t count, const char* what);
 
 }  // namespace primus::drawing

@@ -20,11 +20,11 @@ using ColumnRuns = std::vector<turbo::ColumnRun>;
 // part i]. Unused results are empty.
 std::array<Value, 3> split_columns(const Value& x, const std::vector<ColumnRuns>& parts);
 
-// x * sigmoid(gate) with x [T, n] -> [T, n]. The gate is [T, n], or [T, 1] in x's type or fp32.
+// Returns x * sigmoid(gate): [T, n] -> [T, n]. The gate is [T, n], or [T, 1] in x's type or fp32.
 Value gated(const Value& x, const Value& gate);
 
-// RMSNorm of each head of x, multiplied by an activation of the gate (turbo::GatedNormForward): x and gate
-// [T, heads * dim], `weight` [dim] -> [T, heads * dim].
+// Applies RMSNorm to each head of x, and multiplies by an activation of the gate (turbo::GatedNormForward): x
+// and gate [T, heads * dim], `weight` [dim] -> [T, heads * dim].
 Value gated_norm(const Value& x, const Value& gate, Parameter& weight, turbo::GateActivation activation,
                  double epsilon);
 

@@ -19,11 +19,11 @@ struct GradientRounding {
   std::uint64_t seed;
 };
 
-// Product::kY = x · weightᵀ.
+// Computes Product::kY = x · weightᵀ.
 void forward_product(OperatorCall& op, const Tensor& x, const Tensor& weight);
 // Adds (gradient of Product::kY) · weight to the gradient of Product::kX.
 void input_gradient_product(OperatorCall& op, const Tensor& weight);
-// d_weight (+)= (gradient of Product::kY)ᵀ · x.
+// Assigns or adds (gradient of Product::kY)ᵀ · x to the weight gradient.
 void weight_gradient_product(OperatorCall& op, const Tensor& x);
 // Runs a product with the experts' matrices.
 void grouped_product(OperatorCall& op, const turbo::GroupedGemm& product);

@@ -117,8 +117,8 @@ Value grouped_linear(const Value& rows, Parameter& weight, const Routing& routin
 Value combine(const Value& rows, const Routing& routing, const Value& addend = {});
 // Computes combine() for the rows of both parts of a routing.
 Value combine(const Value& head, const Value& rest, const RoutingParts& parts);
-// grouped_linear() followed by combine(), for rows that are already weighted. This single operator needs
-// memory for the experts' output only while it runs.
+// Computes combine(grouped_linear(rows, weight, ...), ...) for rows that are already weighted. As one
+// operator, it needs memory for the experts' output only while it runs.
 Value linear_combine(const Value& rows, Parameter& weight, const Routing& routing, const Value& addend = {});
 // Computes linear_combine() for the rows of both parts of a routing. The parameter has no adapter.
 Value linear_combine(const Value& head, const Value& rest, Parameter& weight, const RoutingParts& parts);

@@ -21,7 +21,7 @@ class Normed {
   // Returns the normalised value. The first call computes the norm.
   const Value& value() const;
 
-  // value() · weightᵀ, plus an optional bias (null: none): [T, hidden] -> [T, out].
+  // Returns value() · weightᵀ, plus an optional bias (null: none): [T, hidden] -> [T, out].
   Value linear(Parameter& weight, Parameter* bias = nullptr) const;
   // Returns rope() of linear(weight, bias).
   Value rotated_linear(Parameter& weight, Parameter* bias, const Value& positions, const Tensor& table,

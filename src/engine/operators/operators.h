@@ -25,9 +25,9 @@ struct Residual {
 // Looks up each token's row of the table: [T] int32 -> [T, hidden].
 Value embedding(const Value& tokens, Parameter& table);
 
-// RMSNorm of x: [T, hidden] -> [T, hidden].
+// Returns RMSNorm of x: [T, hidden] -> [T, hidden].
 Value norm(const Value& x, Parameter& weight, double epsilon);
-// RMSNorm of a residual stream; also adds the pending addend.
+// Adds the pending addend to the residual stream, and returns RMSNorm of the sum.
 Value norm(Residual& x, Parameter& weight, double epsilon);
 // Makes y the pending addend of x.
 void add(Residual& x, Value y);
@@ -62,17 +62,17 @@ class ReplayScope {
   bool before_;
 };
 
-// x · Wᵀ, including the weight's low-rank adapter: [T, in] -> [T, out].
+// Returns x · Wᵀ, including the weight's low-rank adapter: [T, in] -> [T, out].
 Value linear(const Value& x, Parameter& weight);
 
-// x · Wᵀ without an adapter.
+// Returns x · Wᵀ without the weight's adapter.
 Value product(const Value& x, Parameter& weight);
 
 // scale() returns factor · x, and sum() returns a + b. Pass x or a by std::move to run in place.
 Value scale(Value x, float factor);
 Value sum(Value a, const Value& b);
 
-// x + bias: [T, n]. Pass x by std::move to run in place.
+// Returns x + bias: [T, n]. Pass x by std::move to run in place.
 Value add_bias(Value x, Parameter& bias);
 
 // Splits x into columns [0, at) and columns [at, n): [T, n] -> [T, at], [T, n - at].
@@ -81,8 +81,8 @@ std::pair<Value, Value> split(const Value& x, std::int64_t at);
 // Concatenates columns, the reverse of split(): [T, m], [T, n] -> [T, m + n].
 Value concat(const Value& a, const Value& b);
 
-// RMSNorm of each query head and each key head of a fused projection, [T, width]. `weight`: [2 * head_dim],
-// the queries' weight and then the keys', or null.
+// Applies RMSNorm to each query head and each key head of a fused projection, [T, width]. `weight`: [2 *
+// head_dim], the queries' weight and then the keys', or null.
 Value head_norm(const Value& x, Parameter* weight, const turbo::HeadNormShape& shape, double epsilon);
 
 // Rotates the first `heads` heads of each row (queries and then keys of a fused projection): rotary_dim
@@ -132,7 +132,7 @@ struct AttentionOptions {
   Value first_key = {};
   Parameter* sinks = nullptr;  // [heads]
 };
-// Causal grouped-query attention over a fused projection [T, heads*head_dim + kv_heads*(head_dim +
+// Computes causal grouped-query attention over a fused projection [T, heads*head_dim + kv_heads*(head_dim +
 // value_dim)] -> [T, heads*value_dim]. Callers need not set `shape.seq_k` and `shape.capacity_k`.
 Value attention(const Value& qkv, turbo::AttentionShape shape, const AttentionOptions& options = {});
 
@@ -145,23 +145,24 @@ Value latent_qkv(const Value& q, const Value& kv, const Value& rope_key, const t
 Value cached_latent_attention(const Value& q, const Value& latent, const Value& rope_key, Parameter& up,
                               const turbo::LatentShape& shape, float scale, const CachedSequences& cache);
 
-// silu(gate) * up, or gelu(gate) * up (turbo/swiglu): [T, 2*ffn] -> [T, ffn].
+// Returns silu(gate) * up, or gelu(gate) * up (turbo/swiglu): [T, 2*ffn] -> [T, ffn].
 Value swiglu(const Value& gate_up, turbo::GluGate gate = turbo::GluGate::kSilu);
 
-// cap · tanh(x / cap) of each element (turbo/soft_cap), which caps router scores and LM logits. Pass x by
-// std::move to run in place. Recompute policies treat soft_cap() as routing. lm_head_loss() has its own cap.
+// Returns cap · tanh(x / cap) of each element (turbo/soft_cap), which caps router scores and LM logits. Pass
+// x by std::move to run in place. Recompute policies treat soft_cap() as routing. lm_head_loss() has its own
+// cap.
 Value soft_cap(Value x, double cap);
 
-// The LM head and the weighted cross-entropy, in slices of tokens, so the complete logits never exist: [T,
-// hidden] -> [T] fp32, the weighted loss per token (turbo/cross_entropy/cross_entropy.h).
+// Returns the weighted cross-entropy of each token (turbo/cross_entropy/cross_entropy.h), from the input of
+// the LM head: [T, hidden] -> [T] fp32. Works on slices of tokens, so the complete logits never exist.
 //
 // In training, the entire classifier runs in the backward pass. There the loss, the hidden gradient and the
 // weight gradient (if not deferred) share one product per slice. The returned Value holds the loss only after
 // Tape::backward().
 Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights);
-// Tokens per slice of lm_head_loss(), for `vocab` columns. On a CPU, the fp32 logits of a slice take at most
-// about 256 MiB. On a GPU the limit is the smaller of 2 GiB and 1/40 of the GPU's memory. With bf16
-// gradients, only a quarter of these logits exists at a time.
+// Returns the number of tokens per slice of lm_head_loss(), for `vocab` columns. On a CPU, the fp32 logits of
+// a slice take at most about 256 MiB. On a GPU the limit is the smaller of 2 GiB and 1/40 of the GPU's
+// memory. On a GPU with bf16 gradients, only about a quarter of these logits exists at a time.
 std::int64_t lm_head_slice_tokens(const Device& device, std::int64_t tokens, std::int64_t vocab);
 
 }  // namespace primus::engine

@@ -21,8 +21,9 @@ Value select_keys(const Value& q, const Value& k, const Value& w, const turbo::I
 Value select_cached_keys(const Value& q, const Value& k, const Value& w, const turbo::IndexerShape& shape,
                          const CachedSequences& cache);
 
-// Attention of queries [tokens, heads*key_dim] over their selected rows of kv [rows, key_dim]: [tokens,
-// heads*value_dim]. Callers need not set `tokens`, `rows` and `selected` of `shape`. `sinks`: [heads].
+// Computes attention of queries [tokens, heads*key_dim] over their selected rows of kv [rows, key_dim]:
+// [tokens, heads*value_dim]. Callers need not set `tokens`, `rows` and `selected` of `shape`. `sinks`:
+// [heads].
 Value selected_attention(const Value& q, const Value& kv, const Value& selected,
                          turbo::SelectedAttentionShape shape, Parameter* sinks = nullptr);
 
@@ -37,7 +38,7 @@ Value selected_cached_attention(const Value& q, const Value& kv, const Value& se
 Value latent_project(const Value& x, Parameter& up, turbo::LatentProject::Side side,
                      const turbo::LatentShape& shape);
 
-// LayerNorm of rows [T, n]; `bias` and `weight` [n] are not trained.
+// Applies LayerNorm to the rows of x [T, n]. `bias` and `weight` [n] are not trained.
 Value layer_norm(const Value& x, Parameter& weight, Parameter& bias, double epsilon);
 
 }  // namespace primus::engine

@@ -5,8 +5,8 @@
 
 namespace primus::engine {
 
-// beta · tanh(gate / beta) · sigmoid(gate) · linear_beta · tanh(up / linear_beta): [T, 2*ffn] -> [T, ffn].
-// linear_beta 0: uses `up` unchanged.
+// Returns beta · tanh(gate / beta) · sigmoid(gate) · linear_beta · tanh(up / linear_beta): [T, 2*ffn] -> [T,
+// ffn]. linear_beta 0: uses `up` unchanged.
 Value situ(const Value& gate_up, double beta, double linear_beta);
 
 }  // namespace primus::engine

@@ -67,12 +67,12 @@ class ContextParallel {
 // sequence. `sequence` is a multiple of 2 * ranks.
 std::vector<std::int64_t> context_positions(std::int64_t sequence, int ranks, int rank);
 
-// attention() with AttentionOptions::context: this rank holds `shape.seq_q` tokens of each sequence, in the
-// order of context_positions(). Does not support a cache.
+// Implements attention() with AttentionOptions::context: this rank holds `shape.seq_q` tokens of each
+// sequence, in the order of context_positions(). Does not support a cache.
 Value context_attention(const Value& qkv, const turbo::AttentionShape& shape,
                         const AttentionOptions& options);
 
-// context_attention() by Exchange::kAllToAll (context_all_to_all.cpp).
+// Implements context_attention() for Exchange::kAllToAll (context_all_to_all.cpp).
 Value attention_by_heads(const Value& qkv, turbo::AttentionShape shape, const AttentionOptions& options);
 
 }  // namespace primus::engine

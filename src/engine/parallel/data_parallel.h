@@ -119,7 +119,7 @@ class DataParallel {
   void release_all();
   // Sets gradients without a contribution to zero.
   void complete_gradient(ParameterUnit& unit);
-  // The type in which the unit's gradient is sent.
+  // Returns the type in which the unit's gradient is sent.
   DType sent_dtype(const ParameterUnit& unit) const;
   void reduce(ParameterUnit& unit);
   void join_oldest_reduction();

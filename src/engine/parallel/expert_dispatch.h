@@ -56,10 +56,12 @@ Dispatch plan_dispatch(const Routing& routing, const SharedExperts& experts, std
 struct InFlight {
   Value rows, from;
 };
-// [tokens, c] -> [ranks * maximum, c]. With all-to-all, unused rows have undefined contents.
+// Send tokens to the experts: [tokens, c] -> [ranks * maximum, c]. With all-to-all, unused rows have
+// undefined contents.
 InFlight begin_dispatch(const Value& x, const Dispatch& dispatch);
 Value end_dispatch(InFlight rows, const Dispatch& dispatch);
-// [ranks * maximum, c] -> [tokens, c]: the sum of each token's rows; with all-to-all, added in rank order.
+// Send rows back: [ranks * maximum, c] -> [tokens, c], the sum of each token's rows; with all-to-all, added
+// in rank order.
 InFlight begin_return(Value rows, const Dispatch& dispatch);
 Value end_return(InFlight rows, const Dispatch& dispatch);
 

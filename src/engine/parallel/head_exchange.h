@@ -27,8 +27,8 @@ class HeadExchange {
   std::int64_t all_tokens() const { return batch_ * sequence_; }
   std::int64_t own_tokens() const { return all_tokens() / group_.ranks(); }
 
-  // `own`: rows of all heads, for this rank's tokens. `all`: rows of this rank's heads, for all tokens, in
-  // sequence order.
+  // Converts `own`, rows of all heads for this rank's tokens, to `all`, rows of this rank's heads for all
+  // tokens, in sequence order.
   void to_heads(const Tensor& own, const Tensor& all, AllColumns columns) const;
   // Reverses to_heads().
   void to_tokens(const Tensor& all, const Tensor& own, AllColumns columns) const;

@@ -85,7 +85,7 @@ class Mesh {
   int rank() const { return world_ ? world_->rank() : 0; }
   const MeshShape& shape() const { return shape_; }
   const MeshPlace& place() const { return place_; }
-  // The number of data ranks, which hold different sequences, and this rank's index among them.
+  // Return the number of data ranks, which hold different sequences, and this rank's index among them.
   int data_ranks() const { return shape_.data(size()); }
   int data_rank() const { return place_.data; }
 

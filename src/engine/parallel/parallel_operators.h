@@ -48,14 +48,14 @@ struct SharedVocabulary {
 // Looks up tokens in this rank's part of the table, with zero rows for tokens of other parts: [T] int32 ->
 // [T, hidden], a partial sum for scatter_tokens().
 Value embedding(const Value& tokens, Parameter& table, const SharedVocabulary& vocabulary);
-// lm_head_loss(hidden, weight, labels, weights) with this rank's part of the head. `hidden`: all T tokens.
-// Every rank gets the loss of all tokens, with the same bits; the gradient of `hidden` is a partial sum.
-// `cap` above 0: applies soft_cap() to the logits. `entropy_weights` [T] fp32, or empty: adds to each token's
-// loss the entropy of its distribution, multiplied by this weight.
+// Computes lm_head_loss(hidden, weight, labels, weights) with this rank's part of the head. `hidden`: all T
+// tokens. Every rank gets the loss of all tokens, with the same bits; the gradient of `hidden` is a partial
+// sum. `cap` above 0: applies soft_cap() to the logits. `entropy_weights` [T] fp32, or empty: adds to each
+// token's loss the entropy of its distribution, multiplied by this weight.
 Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights,
                    const SharedVocabulary& vocabulary, double cap = 0, const Value& entropy_weights = {});
-// -ln p(label) of every token, [T] fp32, on any tape. This is lm_head_loss with weights of 1. The values are
-// available immediately. Not differentiable. `ones`: [T] fp32, all 1.
+// Returns -ln p(label) of every token, [T] fp32, on any tape. This is lm_head_loss with weights of 1. The
+// values are available immediately. Not differentiable. `ones`: [T] fp32, all 1.
 Value token_losses(const Value& hidden, Parameter& weight, const Value& labels, const Value& ones,
                    const SharedVocabulary& vocabulary, double cap = 0);
 // Like token_losses(), with statistics of each token's distribution p over the vocabulary, each [T] fp32.
@@ -80,9 +80,9 @@ struct SharedExperts {
   std::int64_t limit = 0;
   std::int64_t keeps = 0;  // above 0: a plan with more rows than this has two parts (Routing::kept)
 
-  // Maximum number of rows of this rank's experts, for `tokens_of_all` tokens. A token chooses an expert at
-  // most once, and an expert accepts at most its capacity from a microbatch of `of_microbatch` tokens (0: all
-  // tokens).
+  // Returns the maximum number of rows of this rank's experts, for `tokens_of_all` tokens. A token chooses an
+  // expert at most once, and an expert accepts at most its capacity from a microbatch of `of_microbatch`
+  // tokens (0: all tokens).
   std::int64_t max_rows(std::int64_t tokens_of_all, std::int64_t of_microbatch, std::int64_t top_k,
                         std::int64_t capacity) const;
 };

@@ -78,9 +78,9 @@ class TensorParallel {
   std::vector<std::unique_ptr<Event>> rows_arrived_;  // index: distance - 1
 };
 
-// gathered_linear: linear(gather_tokens(x, group), weight). scattered_linear: scatter_tokens(linear(x,
-// weight), group). With `overlap`, communication overlaps products. Without `overlap`, or for small
-// transfers, the separate operators run.
+// gathered_linear() returns linear(gather_tokens(x, group), weight), and scattered_linear() returns
+// scatter_tokens(linear(x, weight), group). With `overlap`, communication overlaps products. Without
+// `overlap`, or for small transfers, the separate operators run.
 Value gathered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* overlap);
 Value scattered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* overlap);
 

@@ -145,7 +145,7 @@ class OperatorCall {
 
   // Returns the gradient of output j; absent if there is none.
   Tensor d_out(OutputPlace j) const;
-  // False if the call has no such input.
+  // Returns whether the gradient of input i is needed; false if the call has no such input.
   bool needs_d_in(InputPlace i) const;
   // The memory for the gradient of input i. `previous`: the gradient from other operators that read this
   // input, or absent. The operator must write `previous` plus its own contribution to `out`. `previous` and
@@ -154,11 +154,11 @@ class OperatorCall {
     Tensor out, previous;
   };
   Target d_in(InputPlace i);
-  // d_in() for kernels that overwrite and cannot accumulate: `out` and `previous` are different memory, and
-  // `previous` stays readable for the kernels of this call. The operator adds `previous` afterwards.
+  // Like d_in(), for kernels that overwrite and cannot accumulate: `out` and `previous` are different memory,
+  // and `previous` stays readable for the kernels of this call. The operator adds `previous` afterwards.
   Target fresh_d_in(InputPlace i);
-  // fresh_d_in() for kernels that may overwrite input i: `out` is the input's memory if no later operator
-  // reads it.
+  // Like fresh_d_in(), for kernels that may overwrite input i: `out` is the input's memory if no later
+  // operator reads this input.
   Target d_in_over_in(InputPlace i);
   // Passes the gradient of output j to input i unchanged, without a copy.
   void pass_d_in(InputPlace i, OutputPlace j);

@@ -70,8 +70,8 @@ struct StateSpec {
   DType dtype = DType::kF32;
 
   bool has_scales() const { return turbo::has_block_scales(dtype); }
-  // The type in checkpoints. This type represents each value exactly, so any mesh can load the state, with
-  // any division into blocks.
+  // Returns the type in checkpoints. This type represents each value exactly, so any mesh can load the state,
+  // with any division into blocks.
   DType saved_dtype() const { return has_scales() ? DType::kBF16 : dtype; }
   bool operator==(const StateSpec&) const = default;
 };

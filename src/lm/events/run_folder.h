@@ -44,8 +44,8 @@ class RunFolder {
   Path tensorboard() const { return root_ / "tensorboard"; }
   Path traces() const { return root_ / "traces"; }
   Path checkpoints() const { return root_ / "checkpoints"; }
-  // The resolved experiment of the last process that trained here. If `save` is set there, its value is an
-  // absolute path.
+  // Returns the file with the resolved experiment of the last process that trained here. If `save` is set
+  // there, its value is an absolute path.
   Path experiment_file() const { return root_ / kExperimentFile; }
   static constexpr const char* kExperimentFile = "experiment.yaml";
   Path metrics_file() const { return root_ / "metrics.jsonl"; }

@@ -20,7 +20,7 @@ void leave_out_evaluation(config::Experiment& experiment, std::string_view inste
 
 // Returns whether the data that sft_dataset_name names exist.
 bool has_conversations(const config::Experiment& experiment);
-// Objective::find_missing(). A glob is not checked.
+// Implements Objective::find_missing(). A glob is not checked.
 void find_missing_conversations(const config::Experiment& experiment, std::vector<MissingInput>& missing);
 
 // Makes generation stop at the token that ends a turn (Objective::teach()), if the tokenizer can write the

@@ -68,7 +68,7 @@ constexpr std::array kDivergences = {DivergenceName{"reverse_kl", PreferenceDive
                                      DivergenceName{"js_divergence", PreferenceDivergence::kJensenShannon},
                                      DivergenceName{"alpha_divergence", PreferenceDivergence::kAlpha}};
 
-// The method's loss types; the first one is the default.
+// Returns the method's loss types; the first one is the default.
 std::span<const TypeName> types_of(PreferenceMethod method) {
   switch (method) {
     case PreferenceMethod::kKto:
@@ -301,7 +301,7 @@ class PreferenceRule final : public LossRule {
   }
 
  private:
-  // Whether the losses of tokens are scores, of which the last one of each text counts.
+  // Returns whether the losses of tokens are scores, of which the last one of each text counts.
   bool is_reward() const { return terms_.form == PreferenceForm::kReward; }
 
   // Sums over all tokens of each document, including the tokens of other context ranks.

@@ -116,7 +116,7 @@ class TrainingStep : private engine::ChunkedModel {
   // that no pending copy reads the range that is written.
   enum class ScalarsOf : std::uint8_t { kBegin, kUpdate };
   void upload_scalars(ScalarsOf of, std::int64_t step, double learning_rate, double weight_decay);
-  // Weight of a microbatch in the mean over the global batch.
+  // Returns the weight of a microbatch in the mean over the global batch.
   double loss_weight() const;
   double read_scalar(const Tensor& scalar);
   // Waits for CountNonFinite, and returns whether it has counted an element.

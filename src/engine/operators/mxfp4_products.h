@@ -11,8 +11,8 @@
 
 namespace primus::engine {
 
-// Both calls round their operands into the context's scratch arena and launch the product of the rounded
-// operands.
+// launch() of Mxfp4Linear or Mxfp4Grouped rounds the operands into the context's scratch arena, and launches
+// the product of the rounded operands.
 struct Mxfp4Linear {
   turbo::Gemm product;             // must not set `around`
   turbo::Mxfp4Random random = {};  // for rounding the output's gradient

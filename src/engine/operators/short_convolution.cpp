@@ -19,7 +19,7 @@ struct Attributes {
   turbo::CausalConvShape shape;
   ContextParallel* context;
 
-  // Returns whether some tokens have neighbours on other ranks. Then the call also outputs the inputs that
+  // Returns whether some tokens have neighbours on other ranks. If so, the call also outputs the inputs that
   // precede each slice.
   bool has_edges() const { return context && shape.width > 1; }
   // Returns whether the call also outputs the sums before the activation, which gradients of the activation

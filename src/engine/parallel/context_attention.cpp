@@ -255,8 +255,9 @@ class Call {
   // first piece.
   Block causal_block(int from, std::int64_t first) const {
     const int rank = a_.context->rank();
-    // The first slice of an earlier rank precedes both slices of this rank. The last slice of an earlier rank
-    // follows both slices of this rank. Both slices of a later rank lie between the slices of this rank.
+    // Queries see only earlier keys. Both slices of this rank come after an earlier rank's first slice, and
+    // before its last slice. A later rank's slices lie between the slices of this rank, so only the last
+    // slice sees them.
     Block b = from == rank  ? block(first, 2, first, 2)
               : from < rank ? block(first, 2, first, 1)
                             : block(first + 1, 1, first, 2);

@@ -1,7 +1,7 @@
 // Data parallelism: gathers a unit's values before operators read these values, and reduces the unit's
-// gradients to the ranks that own the gradients (engine/runtime/parameters.h, Sharding). Both use the unit's
-// reduce group (engine/parallel/mesh.h). The tape calls DataParallel around every operator with a parameter.
-// On one rank, these calls do nothing.
+// gradients to the ranks that own the gradients (engine/runtime/parameters.h, Sharding). Gathers and
+// reductions use the unit's reduce group (engine/parallel/mesh.h). The tape calls DataParallel around every
+// operator with a parameter. On one rank, these calls do nothing.
 //
 // Values. Under Sharding::kParameters a unit is gathered into the stash before its first operator. The unit
 // is released when operators with parameters of another declared group run. If reshard_after_forward is off,

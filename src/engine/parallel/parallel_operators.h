@@ -26,8 +26,8 @@ enum class Gathered : std::uint8_t { kAgain, kKept };
 // Gathers the rows of all ranks, in rank order: [T/n, c] -> [T, c]. Use it before operators that compute a
 // partial result on each rank: the backward pass sums the ranks' gradients.
 Value gather_tokens(const Value& x, comm::Communicator* group, Gathered gathered = Gathered::kAgain);
-// Gathers rows for operators that compute equal results on every rank. Then each rank already has the
-// complete gradient, and the backward pass only selects the rank's own rows.
+// Gathers rows for operators that compute equal results on every rank. Each rank then computes the complete
+// gradient, so the backward pass only selects the rank's own rows.
 Value replicate_tokens(const Value& x, comm::Communicator* group);
 // Sums x over all ranks. Each rank gets its own rows of the sum: [T, c] -> [T/n, c].
 Value scatter_tokens(const Value& x, comm::Communicator* group);

@@ -49,7 +49,7 @@ class TensorParallel {
   const Options& options() const { return options_; }
   // Returns whether to overlap when this many bytes are gathered or scattered; false if overlap is off.
   bool worthwhile(std::int64_t bytes) const;
-  // Returns whether copy engines make the transfers. Then overlapped products may use all multiprocessors.
+  // Returns whether copy engines make the transfers, so that overlapped products may use all multiprocessors.
   bool by_copy_engines() const { return group_.by_copy_engines(); }
 
   // The following functions are for the operators. Each transfer begins after the work enqueued on the

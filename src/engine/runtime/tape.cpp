@@ -285,7 +285,7 @@ namespace {
 
 // Sets the outputs to zero, so that an observer finds zero in the rows that no kernel writes.
 void clear_outputs(const Operator& op, const OperatorCall& call) {
-  // An in-place operator has its first output in the memory of its first input, so this output stays.
+  // An in-place operator has its first output in the memory of its first input, which must not be cleared.
   constexpr int kFirst = 0;
   const OutputPlace first(kFirst);
   const bool in_place = op.in_place && call.in_or_out(InputPlace(kFirst), first).data == call.out(first).data;

@@ -83,8 +83,8 @@ WrittenBytes AsyncWriter::last_written() const {
 }
 
 void AsyncWriter::run() {
-  // Has a lower priority than the training threads. This thread runs while the training threads are idle.
-  // wait_copied() does not need this thread.
+  // The writer thread has a lower priority than the training threads, so it runs while they are idle.
+  // wait_copied() does not wait for this thread.
   constexpr int kNice = 10;
   // Sets the niceness of this thread only (Linux). Ignores a failure, which affects only speed.
   ::setpriority(PRIO_PROCESS, 0, kNice);

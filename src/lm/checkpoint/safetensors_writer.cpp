@@ -121,7 +121,7 @@ class TensorWriter {
     return crc_;
   }
 
-  // Returns the parts of slabs (AxisOrder) of which this process holds only a part. It does not write these
+  // Returns this process's parts of the slabs (AxisOrder) that it holds only partly. write() skips these
   // slabs.
   const std::vector<HeldRun>& shared() const { return shared_; }
 

@@ -17,7 +17,7 @@ namespace primus {
 
 struct Scalar {
   std::string_view tag;
-  double value = 0.0;  // value; the file stores it as float
+  double value = 0.0;  // stored in the file as float
 };
 
 class EventFile {

@@ -175,7 +175,7 @@ void name_runs(std::vector<RunHistory>& runs) {
   }
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const Path name = folders[i].lexically_relative(common);
-    // The common folder may itself be a run, which has no components of its own.
+    // If the common folder is a run, too, the relative path of this run is ".".
     runs[i].name = name.empty() || name == "." ? folders[i].filename().string() : name.string();
   }
 }

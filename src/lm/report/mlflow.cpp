@@ -23,7 +23,7 @@
 namespace primus {
 namespace {
 
-// Returns whether the name can be a file name here. MLflow itself allows more characters.
+// Returns whether the name may be a file name in the exported folder. MLflow allows more characters.
 bool is_plain(std::string_view name) {
   return !name.empty() && name.front() != '.' && name.size() <= 250 && std::ranges::all_of(name, [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||

@@ -19,9 +19,8 @@ void check_memory(RunPlan& plan, engine::Rank& rank, const StepMeasurement& meas
 // Throws Error(kInvalid) if a checkpoint does not fit on the disk. Call this function on rank 0 only.
 void check_disk(const RunPlan& plan, const StepMeasurement& measured);
 
-// Logs which settings of the experiment have no effect in this run: settings for several ranks if the job has
-// one rank or its ranks share no experts, settings of GPUs on a CPU, and settings for parameters that the
-// model does not have.
+// Logs which settings of the experiment have no effect in this run: settings of exchanges between ranks that
+// the job does not make, settings of GPUs on a CPU, and settings for parameters that the model does not have.
 void note_settings_without_effect(const RunPlan& plan, const engine::ParameterStore& parameters);
 
 }  // namespace primus

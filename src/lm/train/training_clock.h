@@ -32,7 +32,7 @@ struct ClockOptions {
 };
 
 // Returns the number of steps for which a new run orders its data. This number is larger than `planned`,
-// because the machine may have been busy while the steps were timed.
+// because steps may turn out faster than those that were timed.
 std::int64_t data_steps_of(std::int64_t planned);
 
 class TrainingClock {

@@ -235,8 +235,8 @@ void Search::refuse(const Candidate& light, const Candidate& minimum) const {
 }
 
 FitChoice Search::run() {
-  // Throws the errors of the experiment's own settings. After this check, at least one size below can be
-  // measured.
+  // Throws the errors of the experiment's own settings. After this check, at least one of the microbatch
+  // sizes below can be measured.
   session_settings_of(experiment_, model_, world_);
   TrainerConfig smallest = experiment_.trainer;
   without_recomputation(smallest);

@@ -123,7 +123,7 @@ class FineTuning final : public Objective {
     for (const SettingChange& change : changed_settings(changed.state.experiment, config::to_yaml(e))) {
       const bool known = std::ranges::find(kConversationKeys, change.key) != kConversationKeys.end();
       if (!known || changed.before.name != changed.now.name) continue;
-      // Only whether conversations are held out matters, not the number of evaluation batches.
+      // Skips a change between two numbers of evaluation batches: conversations are held out as before.
       const bool evaluated = !change.before.empty() && change.before != "0";
       if (change.key == "eval_iters" && e.trainer->eval_iters != 0 && evaluated) continue;
       changes.push_back(change);

@@ -86,8 +86,8 @@ class LossRule {
   // weights of the later microbatches are 0, so a step may skip these microbatches (TrainingStep::may_skip).
   // The result is the same on all ranks and at least 1. Empty: all microbatches.
   virtual std::optional<std::int64_t> filled_microbatches() const { return {}; }
-  // Returns metrics that the rule has computed on the host for the step of the last before_step(). They
-  // follow the metrics of weigh() in StepResult::metrics.
+  // Returns metrics that the rule has computed on the host for the step of the last before_step(). In
+  // StepResult::metrics, these metrics follow those of weigh().
   virtual std::vector<std::pair<std::string, double>> host_metrics() const { return {}; }
   // Returns the names of the sums that weigh() accumulates for the metrics of a step. The sum named "loss" is
   // the loss of the step.

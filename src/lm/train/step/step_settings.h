@@ -38,7 +38,7 @@ struct StepSettings {
   std::uint64_t seed = 0;  // seed of random numbers in the model
   // How context ranks exchange keys and values. Used only with context parallelism.
   engine::ContextParallel::Exchange context_exchange = engine::ContextParallel::Exchange::kRing;
-  // Whether gathers and scatters of tensor parallelism overlap with matrix products.
+  // When gathers and scatters of tensor parallelism overlap with matrix products.
   engine::TensorParallel::Options tensor_overlap = {};
   // Whether the token exchange of expert parallelism overlaps with shared experts.
   bool expert_overlap = true;

@@ -4,7 +4,8 @@
 //
 // This class is used for measuring (on a rank without memory, with empty batches) and for training. Host
 // buffers are passed to the device without waiting. Each buffer exists twice, so that the next step may begin
-// before this step's result is read. The device therefore never waits for the host. Not thread-safe.
+// before this step's result is read. The device therefore does not wait until the host has read a result. Not
+// thread-safe.
 #pragma once
 
 #include <array>

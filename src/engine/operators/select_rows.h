@@ -5,7 +5,8 @@
 
 namespace primus::engine {
 
-// out[i, :] = x[rows[i], :] for x [T, columns] and rows [n] int32, each in [0, T). Not differentiable.
+// Returns out with out[i, :] = x[rows[i], :], for x [T, columns] and rows [n] int32, each in [0, T). Not
+// differentiable.
 Value select_rows(const Value& x, const Value& rows);
 
 }  // namespace primus::engine

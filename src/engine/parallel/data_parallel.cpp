@@ -74,7 +74,7 @@ void DataParallel::use(const Parameter& parameter) {
   prefetched_ = &next;
 }
 
-// Kernels that used this memory before run on the compute stream, so the communication stream waits for the
+// Earlier kernels on the compute stream may still use this memory, so the communication stream waits for the
 // compute stream. Work enqueued on the compute stream from now on overlaps the gather.
 void DataParallel::gather(ParameterUnit& unit) {
   Traffic& traffic = traffic_of(unit);

@@ -2,8 +2,8 @@
 // and remaining time.
 //
 // Conventions follow AMD Primus and Megatron: numbers are per device; FLOPs are model FLOPs, which exclude
-// recomputation and count causal attention half. Averages skip the first `log_avg_skip_iterations` of a
-// process, restart every `log_avg_reset_interval`, and average rates harmonically (tokens over time).
+// recomputation and the masked half of causal attention. Averages skip the first `log_avg_skip_iterations` of
+// a process, restart every `log_avg_reset_interval`, and average rates harmonically (tokens over time).
 //
 // MFU is model FLOP/s divided by the device's peak for the compute type (device_peak.h). An iteration with an
 // exact time that is faster than the peak raises the peak. MFU therefore never exceeds 1. MFU is empty if the

@@ -1,4 +1,4 @@
-// Reads the numbers of a published tensor, whether it is stored plainly or in one of two quantised formats
+// Reads the numbers of a published tensor, whether it is stored plainly or in a quantised format
 // (lm/exchange/exchange.h).
 #pragma once
 

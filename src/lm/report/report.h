@@ -30,8 +30,8 @@ struct RunHistory {
 
 inline constexpr std::size_t kReportBuckets = 1200;
 
-// Reads the run in `folder`. Damaged data is skipped, with a note. A curve has at most `buckets` points, an
-// even number.
+// Reads the run in `folder`. Damaged data is skipped, with a note. `buckets`: the maximum number of points of
+// a curve; must be even.
 RunHistory read_history(const Path& folder, std::size_t buckets = kReportBuckets);
 
 // Sets the name of each run to those components of its folder path that differ between runs.

@@ -17,9 +17,10 @@ class NanSearch {
       : plan_(plan), progress_(progress), session_(session) {}
 
   // Checks the result of step `iteration`, which is RunProgress::result. If the loss or the gradient norm is
-  // not finite, counts the step. With check_for_nan_in_loss_and_grad, also publishes a fault and throws
-  // Error(kNumerics), which names the operator, or a damaged weight if the first step of this process uses
-  // one. The weights must not have changed since the step was computed. All ranks must call check().
+  // not finite, adds the step to RunProgress::nan_iterations. With check_for_nan_in_loss_and_grad, also
+  // publishes a fault and throws Error(kNumerics), which names the operator, or a damaged weight if the first
+  // step of this process uses one. The weights must not have changed since the step was computed. All ranks
+  // must call check().
   void check(std::int64_t iteration);
 
  private:

@@ -137,7 +137,8 @@ double RunLength::schedule_position(const Evaluator& evaluator) {
 void RunLength::describe(TrainingSummary& summary) const {
   const std::int64_t steps = progress_.iteration;
   if (plan_.c.train_epochs) {
-    // An epoch of changed data has another number of steps, so a few more epochs may still be too few.
+    // If the data changed, train_epochs may now be fewer steps than were trained. Names the epochs of these
+    // steps.
     const double reached = *plan_.c.train_epochs * static_cast<double>(steps) /
                            static_cast<double>(std::max<std::int64_t>(plan_.c.train_iters, 1));
     const double epochs = std::ceil(std::max(reached, *plan_.c.train_epochs));

@@ -64,8 +64,8 @@ struct RolloutSource {
   std::vector<std::unique_ptr<RewardFunction>> rewards = {};  // as many as RolloutSettings::functions
   std::vector<std::int32_t> stop_ids = {};                    // tokens that end an answer
   std::int64_t vocab = 0;  // only ids below `vocab` are generated; 0: all ids of the model
-  // Logs a warning: the first answer without a reward of each function, and steps without any reward. Only
-  // one rank logs each warning.
+  // Logs a warning about the first answer to which a function gave no reward, or about a step without any
+  // reward. Only one rank logs each warning.
   std::function<void(const std::string& text)> warn = {};
 };
 

@@ -260,7 +260,7 @@ void refuse_other_adapters(const config::Experiment& experiment, const LoraConfi
     using config::Material;
     const Material material = config::stage_of(experiment.trainer).material;
     const std::string overrides = adapter_overrides(adapters, ours);
-    // A reference model is loaded without adapters, so for objectives with one the hint mentions this.
+    // A reference model is loaded without adapters. The hint for objectives with a reference model says so.
     const std::string hint =
         material == Material::kPreferences || material == Material::kPrompts
             ? fmt::format(

@@ -1,5 +1,6 @@
-// A loss rule is the part of an objective in a training step. A rule may do work before the step (rollouts,
-// log-probabilities of other models). On the device, a rule computes the weight of each token's loss.
+// A loss rule is the part of an objective that runs in a training step. A rule may do work before the step
+// (rollouts, log-probabilities of other models). On the device, a rule computes the weight of each token's
+// loss.
 //
 // A rule fits losses that depend on the log-probabilities of labels and on the entropies of the tokens'
 // distributions. Such a loss has the gradient of a weighted sum of -ln p(label) and of entropies over tokens,

@@ -19,8 +19,8 @@ using turbo::launch;
 
 namespace {
 
-// Returns the random source that rounds an output's gradient to fp4. The two products that read this gradient
-// draw independent random numbers.
+// Returns the random source for rounding an output's gradient to fp4. The two products that read this
+// gradient draw independent random numbers.
 turbo::Mxfp4Random random_of(OperatorCall& op, GemmRole role) {
   if (role == GemmRole::kForward || !op.precision().at_random) return {};
   const Parameter& weight = op.parameter();

@@ -2,11 +2,10 @@
 //
 // Logits are the largest tensor of a small model, so only one slice of the logits exists at a time, between
 // two products. The input gradient, the weight gradient and the loss all need the same slice of logits:
-// computing them together costs three products instead of five. Computing them together requires the gradient
-// with respect to each token's loss. That gradient equals the token's weight, which includes the
-// normalisation, so it is known in the forward pass. In training, all work happens when the backward pass
-// begins, and no work in the forward pass. A deferred weight gradient computes the slice a second time, with
-// the same bits.
+// computing them together costs three products instead of five. For this, the gradient with respect to each
+// token's loss must be known. That gradient equals the token's weight, which includes the normalisation, so
+// it is known in the forward pass. In training, all work happens when the backward pass begins, and no work
+// in the forward pass. A deferred weight gradient computes the slice a second time, with the same bits.
 //
 // On a GPU the fp32 logits exist for only a part of a slice at a time, because the two following products
 // read only the bf16 gradient.

@@ -350,8 +350,8 @@ void forward(OperatorCall& op) {
   if (!in_place) launch(op.context(), turbo::Cast{.x = sum, .out = op.out(ContextOperands::kOut)});
 }
 
-// Gradients of a call's inputs. `sum_` is d_qkv, or an fp32 tensor of its shape in scratch. First, the
-// gradient of this rank's keys from this rank's queries is written to it. Contributions from queries of other
+// Gradients of a call's inputs. `sum_` is d_qkv, or an fp32 tensor of its shape in scratch. `sum_` first
+// receives the gradients of this rank's keys from this rank's queries. Contributions from queries of other
 // ranks are added later.
 class Gradients {
  public:

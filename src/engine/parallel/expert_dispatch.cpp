@@ -280,8 +280,8 @@ Dispatch plan_all_to_all(const Routing& r, const SharedExperts& experts, std::in
   const std::int64_t of_microbatch = r.weights.shape()[0], top_k = r.weights.shape()[1];
   const std::int64_t tokens = dispatch.tokens, ranks = dispatch.ranks;
   PRIMUS_CHECK("plan_dispatch", ranks * experts.count % r.expert_count == 0);
-  // A token is sent to a rank at most once. A rank's tokens belong to one microbatch, and an expert accepts
-  // at most `capacity` of these tokens.
+  // The number of rows from one rank to another is limited: a token is sent to a rank at most once, and an
+  // expert accepts at most `capacity` tokens of a rank, which belong to one microbatch.
   const std::int64_t maximum = capacity > 0 ? std::min(tokens, experts.count * capacity) : tokens;
   const RowAttributes rows{dispatch.parallel, tokens, top_k, maximum, dispatch.overlap};
   const std::int64_t of_experts = experts.max_rows(ranks * tokens, of_microbatch, top_k, capacity);

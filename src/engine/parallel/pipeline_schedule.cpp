@@ -80,7 +80,8 @@ constexpr int kBlockPeriod = 6;
 // Start times of F of chunk 0, F of chunk 1, B of chunk 1, B of chunk 0.
 using BlockTimes = std::array<int, 4>;
 
-// Returns nullopt if two pieces of work of a stage would run at the same time.
+// Returns the times of each stage's work; nullopt if two pieces of work of a stage would run at the same
+// time.
 std::optional<std::vector<BlockTimes>> block_times(int stages, const BlockSteps& steps,
                                                    const std::array<int, 3>& turns) {
   std::vector<BlockTimes> times;

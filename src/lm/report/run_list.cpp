@@ -168,7 +168,7 @@ Marks read_events_of(const Path& file, RunStatus& run) {
       if (!std::exchange(began, true)) {
         run.step = event.step;
         // A process without steps to train may have been started with a train_iters below the step that the
-        // run has already reached.
+        // run has already reached. The length of the run is then this step.
         if (const auto planned = planned_without_training(event.facts))
           run.steps = std::max(*planned, event.step);
       }

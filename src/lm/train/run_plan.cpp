@@ -39,7 +39,7 @@ std::int64_t RunProgress::total_steps(const config::TrainerConfig& c) const {
 
 void RunPlan::phase(std::string_view what, std::optional<double> share) const {
   if (monitor) return monitor->phase(what, share);
-  // Before the run has a folder, there is no monitor. Failures of the view are then ignored.
+  // Before the run has a folder, there is no monitor, so this function calls the view itself.
   if (options.view) options.view->on({.facts = PhaseFacts{.what = std::string(what), .share = share}});
 }
 

@@ -277,7 +277,8 @@ MemoryFit fit_memory(const config::Experiment& experiment, const ModelConfig& mo
   const int data_ranks = mesh_shape_of(experiment, world).data(world);
   const Search search(families, supply, world, rank);
   const Search::Run given{experiment, model};
-  // Most changes of settings do not affect the memory of weights, gradients and optimizer states.
+  // Most changes do not affect weights, gradients and optimizer states. If these do not fit even after all
+  // changes that do, no change is enough.
   const auto weights_fit = [&](const MemoryNeed& need) {
     return fits({.device = {.persistent = need.device.persistent, .stash = 0, .scratch = 0}}, supply);
   };

@@ -231,7 +231,7 @@ Advantages compute_advantages(const AdvantageSettings& settings,
   } else {
     normalize_sums(settings, groups, sums, out);
   }
-  // Equal rewards give advantages that are only rounding. Their signs must not count as clipped tokens.
+  // With equal rewards, advantages are rounding errors, whose signs must not count as clipped tokens.
   constexpr double kRounding = 1e-12;
   for (double& value : out.values)
     if (std::isnan(value) || std::abs(value) < kRounding) value = 0;

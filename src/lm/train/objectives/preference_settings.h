@@ -21,8 +21,9 @@ enum class PreferenceMethod : std::uint8_t {
 struct PreferenceSettings {
   PreferenceMethod method = PreferenceMethod::kDpo;
   // DPO: sigmoid, hinge, ipo, exo_pair, nca_pair, robust, bco_pair, sppo_hard, aot, aot_unpaired, apo_zero,
-  // apo_down, discopop, sft or sigmoid_norm; several types are added. KTO: kto or apo_zero_unpaired. CPO:
-  // sigmoid, hinge, ipo or simpo. Empty: sigmoid, or kto. ORPO has one loss and no type.
+  // apo_down, discopop, sft or sigmoid_norm; the losses of several types are added. KTO: kto or
+  // apo_zero_unpaired. CPO: sigmoid, hinge, ipo or simpo. Empty: sigmoid, or kto. ORPO has one loss and no
+  // type.
   std::vector<std::string> loss_types = {};
   std::vector<double> loss_weights = {};  // weight of each loss type; empty: 1
   double beta = 0.1;

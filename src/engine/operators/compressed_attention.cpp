@@ -46,8 +46,8 @@ void pooling_forward(OperatorCall& op) {
 
 void pooling_backward(OperatorCall& op) {
   const auto d_x = op.fresh_d_in(Pooling::kX);
-  // The kernel always writes the bias's gradient. If the gates and their bias are frozen, it goes to scratch
-  // memory.
+  // The kernel always writes the bias's gradient. If the gates and their bias are frozen, this gradient is
+  // written to scratch memory.
   const bool of_bias = op.needs_d_in(Pooling::kBias);
   const ScratchTensor unwanted(op.context().scratch, DType::kF32, op.in_shape(Pooling::kBias));
   const OperatorCall::Target d_bias =

@@ -44,7 +44,7 @@ struct SelectCachedAttributes {
   Tensor pages;
 };
 
-// Appends the new tokens' rows to pages whose rows have the same width.
+// Appends `rows`, the rows of the new tokens, to the pages, whose rows have the same width.
 void append(OperatorCall& op, const turbo::PagedSequences& sequences, const Tensor& rows,
             const Tensor& pages) {
   launch(op.context(), turbo::PagedAppend{.sequences = sequences,

@@ -14,7 +14,7 @@ namespace primus::engine {
 
 class HeadExchange {
  public:
-  // The columns that each rank gets: `count` columns starting at `first + rank * count`.
+  // The columns of each rank: `count` columns starting at `first + rank * count`.
   struct Columns {
     std::int64_t first, count;
   };

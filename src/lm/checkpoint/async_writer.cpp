@@ -84,7 +84,7 @@ WrittenBytes AsyncWriter::last_written() const {
 
 void AsyncWriter::run() {
   // The writer thread has a lower priority than the training threads, so it runs while they are idle.
-  // wait_copied() does not wait for this thread.
+  // wait_copied() copies the data even if this thread does not run.
   constexpr int kNice = 10;
   // Sets the niceness of this thread only (Linux). Ignores a failure, which affects only speed.
   ::setpriority(PRIO_PROCESS, 0, kNice);

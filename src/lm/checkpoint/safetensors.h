@@ -205,7 +205,7 @@ void create_shards(const Path& folder, const SafetensorsLayout& layout, Env& env
                    const std::function<void(std::uint64_t)>& written = {});
 // Step 2: writes the data of the sources to the shards, and syncs the written shards. With `sync_all`, syncs
 // all shards; one process must set this, so that sizes and headers reach the disk. Does not sync the folder.
-// Tensors are streamed. Host data is written without a copy. `fill` gets a buffer of a few MB, or a buffer
+// Tensors are streamed. Host data is written without a copy. `fill` is called with a buffer of a few MB, or
 // for one slab if the file's element order differs from memory.
 std::vector<WrittenShard> write_held(const Path& folder, std::span<const TensorSource> sources,
                                      const SafetensorsLayout& layout, bool sync_all, Env& env = Env::posix(),

@@ -250,7 +250,7 @@ void Trainer::Run::finish_step() {
   const double ended = monotonic_seconds();
   nan_search->check(step.iteration);
   const double seconds = report->seconds_of(step, ended);
-  // A rank that does not arrive within three step times counts as lost.
+  // A rank that does not arrive within the time of RankPatience (three step times or more) counts as lost.
   if (!plan.ranks.single()) rank->mesh().set_timeout(patience.after_step(seconds));
   report->publish(step, seconds, ended);
 }

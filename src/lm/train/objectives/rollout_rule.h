@@ -12,8 +12,8 @@
 //
 // Ranks with the same sequences (tensor, context and pipeline ranks) generate together. With expert
 // parallelism or sharded parameters, every rank needs all others in each pass, so all ranks generate all
-// answers of the step together. One rank for each data rank calls the reward functions; the others get the
-// results. Not thread-safe.
+// answers of the step together. For each data rank, one of its ranks calls the reward functions, and the
+// others receive the results. Not thread-safe.
 #pragma once
 
 #include <cstdint>

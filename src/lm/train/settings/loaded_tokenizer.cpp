@@ -42,8 +42,8 @@ std::optional<OwnTokenizer> own_tokenizer(const Path& folder) {
   std::optional<OwnTokenizer> own;
   if (has_tokenizer_files(folder)) own = {.model = folder.string()};
   if (state && !state->experiment.empty()) {
-    // A checkpoint of a byte-level model has tokenizer files for other programs; the type that the checkpoint
-    // records is more precise.
+    // A recorded ByteTokenizer takes precedence over files: byte-level models have tokenizer files only for
+    // other programs.
     const config::TrainerConfig trainer =
         config::load_recorded_experiment(state->experiment, (folder / "trainer_state.json").string()).trainer;
     const std::string type = trainer.tokenizer_type.value_or("");

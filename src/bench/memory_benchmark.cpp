@@ -125,7 +125,9 @@ class Cases {
 // Reported bytes are the sum of reads and writes. If a device shares the host's memory, transfers between
 // host and device are copies within this memory.
 class MemoryBenchmark final : public DeviceBenchmark {
-  std::vector<BenchmarkOption> options() override { return {{"--sizes", "LIST", "of a buffer", &sizes_}}; }
+  std::vector<BenchmarkOption> options() override {
+    return {{"--sizes", "LIST", "sizes of the buffers", &sizes_}};
+  }
   std::vector<RefusedOption> refused() const override {
     return {{"--dtype", "this benchmark moves bytes, so it has no data type", "remove --dtype"}};
   }

@@ -49,8 +49,7 @@ const char* way_of(comm::Transport asked, const comm::JobEnvironment& place, int
 void BenchmarkRanks::declare(Arguments& args) {
   ranks_.declare(args, "ranks to start on this machine (default: one for each GPU; on CPUs 2)");
   args.option("--transport", "KIND", &transport_,
-              "how ranks on CPUs communicate: auto, shared-memory, tcp or mpi (with mpirun) between "
-              "processes, or threads of one process")
+              "how ranks on CPUs communicate (mpi: under mpirun; threads: all ranks in one process)")
       .choices = {"auto", "shared-memory", "tcp", "mpi", "threads"};
 }
 

@@ -26,7 +26,7 @@ class DataConversations final : public Command {
   void declare(Arguments& args) override {
     args.positional("FILE", &name_, "JSON lines, a JSON list, or a folder with train.jsonl");
     args.option("--format,-f", "FORMAT", &format_,
-                "format of conversations (sft_conversation_format); auto: the model's chat template")
+                "format of conversations (sft_conversation_format; auto: the model's chat template)")
         .choices = {"auto",   "alpaca",  "squad", "bridge_squad", "chatml", "messages", "openai",
                     "llama3", "mistral", "gemma", "phi3",         "phi4",   "zephyr"};
     args.option("--tokenizer,-t", "FILE", &tokenizer_, "tokenizer file, or the folder of a model or a run");

@@ -59,8 +59,7 @@ extern const CommandEntry kDataRender{
     "Compares rendered chat templates with the results of transformers",
     "FILE is a JSON list of programs, each with 'template', 'data', and 'text' or 'error'; or an object with "
     "'conversations' and 'templates', as docs/formats/conversations.md describes. The exit code is 0 only if "
-    "every "
-    "case holds.",
+    "every case passes.",
     "primus data render --templates templates.json\nprimus data render --templates jinja.json --json",
     make_command<DataRender>,
     {Section::kData, 9}};

@@ -47,7 +47,7 @@ class Runs final : public Command {
   void declare(Arguments& args) override {
     args.positional("FOLDER", &folder_, "folder to search, at any depth").required = false;
     args.option("--sort", "BY", &sort_,
-                "age (newest first), name, state, step (highest first), loss (lowest first)")
+                "order of the runs (age: newest first; step: highest first; loss: lowest first)")
         .choices = {"age", "name", "state", "step", "loss"};
     args.option("--state", "STATE", &state_, "list only runs in this state").choices = {
         "running", "finished", "diverged", "interrupted", "crashed", "damaged"};
@@ -210,8 +210,9 @@ extern const CommandEntry kRuns{
     "run ended (SIGTERM, exit_interval, NaN, disk full, out of memory, killed, error) and its number of "
     "warnings (warnings.jsonl). Below a run are its error, its last warning, and its settings that differ "
     "from most of the listed runs. LOSS is the loss of the last step, and VALID is the newest validation "
-    "loss; both are per token. BITS/B is the validation loss in bits per byte of text, which compares runs "
-    "with different tokenizers. Tokens per second are per device. Age is the time since the run last wrote "
+    "loss; both are per token. BITS/B is the validation loss in bits per byte of text, which is comparable "
+    "between runs with different tokenizers. Tokens per second are per device. Age is the time since the run "
+    "last wrote "
     "metrics.",
     "primus runs\n"
     "primus runs output/team --state running\n"

@@ -574,8 +574,8 @@ extern const CommandEntry kTrainPosttrain{
     "train posttrain",
     "Fine-tunes a language model on conversations (stage: sft)",
     "Fine-tunes all weights or LoRA (lora) on chats, with the loss on answers only. Options, output folder "
-    "and continuation are those of 'train pretrain'. docs/posttrain.md is a tutorial, from a file of JSON "
-    "lines and a Hugging Face folder to a model that answers.\n\n"
+    "and resuming are those of 'train pretrain'. The tutorial docs/posttrain.md begins with a file of JSON "
+    "lines and a Hugging Face folder, and ends with a model that answers.\n\n"
     "sft_dataset_name is a file of JSON lines ({\"messages\": [...]}, {\"instruction\", \"output\"}, ...), "
     "or a folder with train.jsonl and optionally validation.jsonl. The format of conversations is that of "
     "the model's chat template, or sft_conversation_format. The log names the format, and the template is "

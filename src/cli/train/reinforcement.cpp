@@ -11,7 +11,8 @@ extern const CommandEntry kTrainGrpo{
     "as "
     "texts or as lists of messages (docs/formats/conversations.md). In each step, the model generates "
     "num_generations answers to each prompt. The reward functions score the answers (docs/rewards.md). The "
-    "step makes answers likelier that score above the mean of their group, and the others less likely.\n\n"
+    "step makes answers that score above the mean of their group likelier, and the other answers less "
+    "likely.\n\n"
     "reward=exact:answer compares an answer with the column 'answer' of its record; "
     "reward=program:./reward.py "
     "runs a program. global_batch_size counts answers per step, max_completion_length limits their tokens, "
@@ -19,7 +20,7 @@ extern const CommandEntry kTrainGrpo{
     "to "
     "the model at its start.\n\n"
     "docs/posttrain.md (Reinforcement learning) names the metrics to watch. Options, output folder and "
-    "continuation are those of 'train pretrain'. --skip-bad leaves broken records out and counts them. "
+    "resuming are those of 'train pretrain'. --skip-bad leaves broken records out and counts them. "
     "Without "
     "--config, load=FOLDER names the model and data=FILE the prompts, and the run takes one pass over the "
     "prompts with the settings of grpo_trainer.yaml.",

@@ -43,8 +43,8 @@ class Chat final : public Command {
   void declare(Arguments& args) override {
     model_.declare(args);
     template_.declare(args, "auto", true,
-                      "format of turns; auto: the model's fine-tuning format, or its chat template "
-                      "(docs/posttrain.md); plain: 'User: ...' and 'Assistant: ...'");
+                      "format of turns (auto: the model's fine-tuning format, or its chat template, as "
+                      "docs/posttrain.md describes; plain: 'User: ...' and 'Assistant: ...')");
     template_.declare_system(args);
     args.option("--context", "N", &context_,
                 "tokens of the conversation to keep (default: the model's context, up to 4096)");

@@ -48,8 +48,8 @@ class EvalLoss final : public Command {
                 "conversations instead of text, with the loss on answers only: a file or glob, or a folder's "
                 "validation part (docs/posttrain.md)");
     template_.declare(args, "", false,
-                      "with --conversations: format of turns; auto (the default): the model's fine-tuning "
-                      "format, or its chat template");
+                      "with --conversations: format of turns (auto, the default: the model's fine-tuning "
+                      "format, or its chat template)");
     args.flag("--skip-bad", skip_bad_, "with --conversations: leave broken records out and count them");
     args.option("--json-key", "KEY", &json_key_, "with --data: key of the text in JSON lines")
         .default_note(options_.json_key);
@@ -206,8 +206,9 @@ class EvalLoss final : public Command {
 extern const CommandEntry kEvalLoss{
     "eval loss",
     "Measures how well a model predicts a text, or the answers of conversations",
-    "Prints the mean loss per token, perplexity, and bits per byte, which compares models with different "
-    "tokenizers. The text is read in consecutive windows of --seq-length tokens; each token is predicted "
+    "Prints the mean loss per token, perplexity, and bits per byte, which is comparable between models with "
+    "different tokenizers. The text is read in consecutive windows of --seq-length tokens; each token is "
+    "predicted "
     "once.\n\n"
     "With --conversations each conversation is a separate window, and the loss covers the tokens that "
     "fine-tuning learns. It equals the validation loss of 'train posttrain' on these conversations.\n\n"

@@ -73,8 +73,8 @@ class Generate final : public Command {
         .between(1, 4096)
         .default_note(kTogether);
     template_.declare(args, "", false,
-                      "treat each prompt as a user's turn in this format, and show only the answer; auto: "
-                      "the model's fine-tuning format, or its chat template");
+                      "treat each prompt as a user's turn in this format, and show only the answer (auto: "
+                      "the model's fine-tuning format, or its chat template)");
     template_.declare_system(args);
     sampling_.declare(args, 128);
     device_.declare(args);

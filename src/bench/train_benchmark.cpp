@@ -316,8 +316,8 @@ class TrainBenchmark final : public Benchmark {
          .range = {{0, kMaxSteps}}},
         {"--ceiling",
          {},
-         "then time the model's matrix products and attention separately, and compare the steps with the "
-         "rate of these alone",
+         "then time the model's matrix products and attention separately, and compare the steps with a step "
+         "that consists only of these",
          &ceiling_},
         {"--trace", "FILE",
          "record more steps after the timed ones as a Chrome trace (open it in ui.perfetto.dev)", &trace_},

@@ -25,7 +25,8 @@ class CompletionCommand final : public Command {
 extern const CommandEntry kCompletion{
     "completion",
     "Prints a shell's completion script, for commands, options, values and settings",
-    "The script calls the program for its answers, so it stays correct when the program is updated.\n\n"
+    "The script calls the program to find the completions, so it stays correct when the program is "
+    "updated.\n\n"
     "bash: put 'source <(primus completion bash)' into ~/.bashrc. zsh: write the script to a file _primus in "
     "a folder of $fpath, or put 'source <(primus completion zsh)' after compinit in ~/.zshrc. fish: write it "
     "to ~/.config/fish/completions/primus.fish.",

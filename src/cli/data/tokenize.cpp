@@ -324,8 +324,9 @@ extern const CommandEntry kDataTokenize{
 extern const CommandEntry kDataTrainTokenizer{
     "data train-tokenizer",
     "Trains a byte-level BPE tokenizer on text",
-    "Writes a tokenizer.json that Hugging Face tokenizers and Primus load. An existing one is replaced only "
-    "with --overwrite, because data and models that were made with it do not match the new one.",
+    "Writes a tokenizer.json that Hugging Face tokenizers and Primus load. An existing tokenizer.json is "
+    "replaced only with --overwrite, because data and models that were made with it do not match the new "
+    "one.",
     "primus data train-tokenizer -i book.txt -o tokenizer --vocab-size 4096\n"
     "primus data train-tokenizer -i chats.jsonl -o tokenizer --special '<|im_start|>' --special '<|im_end|>'",
     make_command<DataTrainTokenizer>,

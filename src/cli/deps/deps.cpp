@@ -159,7 +159,8 @@ class DepsSync final : public DependencyCommand {
  public:
   void declare(Arguments& args) override {
     declare_common(args);
-    args.flag("--venv", venv_, "also make a Python environment for each, and install its packages with pip");
+    args.flag("--venv", venv_,
+              "also make a Python environment for each framework, and install its packages with pip");
     args.flag("--dry-run,--dry_run", dry_run_, "show what would be fetched, and fetch nothing");
   }
   int run(Console& console) override {

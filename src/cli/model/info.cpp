@@ -287,8 +287,8 @@ class ModelInfo final : public Command {
 extern const CommandEntry kModelInfo{
     "model info",
     "Shows a model's architecture, the memory that training needs, and the content of its folder",
-    "Memory is the need of one device for one microbatch with fp32 gradients, optimizer states and master "
-    "weights. It is computed without allocating it.",
+    "The memory is what one device needs for one microbatch, with fp32 gradients, optimizer states and "
+    "master weights. It is computed, not allocated.",
     "primus model info llama3.1_8B\n"
     "primus model info llama3.1_8B --optimizer muon\n"
     "primus model info Llama-3.2-1B --tensors\n"

@@ -45,7 +45,7 @@ class NodeSmoke final : public Command {
     declare_thresholds(args, ThresholdOption::About::kMachine);
     args.option("--rocm-smi-timeout-sec", "S", &tool_timeout_,
                 "time limit for each call of nvidia-smi or rocm-smi");
-    args.option("--rocm-smi-warn-sec", "S", &tool_warning_, "seconds of a call above which to warn");
+    args.option("--rocm-smi-warn-sec", "S", &tool_warning_, "warn if a call takes more seconds than this");
     args.option("--hbm-busy-threshold-gib", "G", &use_.busy_gib,
                 "GiB of GPU memory that other processes may use")
         .default_note(Requirements::kUsualBusyGib);
@@ -53,7 +53,8 @@ class NodeSmoke final : public Command {
               "warn about other processes on a GPU instead of failing");
     args.option("--allowed-procs", "LIST", &use_.allowed,
                 "names of processes that may use a GPU; 'N/A' for those without a name");
-    args.option("--gpu-activity-warn-pct", "P", &use_.busy_percent, "warn if a GPU is busier")
+    args.option("--gpu-activity-warn-pct", "P", &use_.busy_percent,
+                "warn if the utilization of a GPU exceeds this percentage")
         .default_note(Requirements::kUsualBusyPercent);
     args.option("--require-tools", "LIST", &required_tools_, "programs that must be in PATH");
     args.flag("--no-clean-dump-path", keep_, "keep the reports of earlier runs in --dump-path");

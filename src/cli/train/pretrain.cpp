@@ -68,8 +68,9 @@ class Train : public Command {
     args.flag("--fit", fit_,
               "pick the fastest micro_batch_size and recomputation that fit the free memory; keep the global "
               "batch");
-    args.option("--fit-memory,--fit_memory", "SIZE", &fit_memory_,
-                "as --fit, but for this much memory per device: 80GiB, or 90% of its memory");
+    args.option(
+        "--fit-memory,--fit_memory", "SIZE", &fit_memory_,
+        "the same as --fit, but for this much memory per device: 80GiB, or 90% of the device's memory");
     args.flag("--force", force_, "start even if memory or disk looks too small");
     args.flag("--json", json_, "print the result (or the forecast) as JSON");
   }
@@ -549,7 +550,8 @@ extern const CommandEntry kTrainPretrain{
     "--dry-run ends with exit code 1 if the run does not fit the device's memory. --hardware NAME plans for "
     "a GPU that this machine may not have.\n\n"
     "An experiment whose framework is megatron, torchtitan or maxtext is translated for that framework and "
-    "started with it; --backend chooses another one. Primus writes the same metrics.jsonl from its log.\n\n"
+    "started with it; --backend chooses another one. Primus writes metrics.jsonl from the framework's "
+    "log.\n\n"
     "Overrides change the experiment for this command only: key=value, --key value, --key=value or --flag. "
     "The key is a trainer key (lr), a top-level key (exp_name) or a dotted path. 'primus config reference' "
     "lists all keys.",

@@ -211,7 +211,8 @@ extern const CommandEntry kEvalLoss{
     "predicted "
     "once.\n\n"
     "With --conversations each conversation is a separate window, and the loss covers the tokens that "
-    "fine-tuning learns. It equals the validation loss of 'train posttrain' on these conversations.\n\n"
+    "fine-tuning learns. This loss equals the validation loss of 'train posttrain' on these "
+    "conversations.\n\n"
     "If the loss is not a number, the exit code is 3, and the error names the operator that computed the "
     "first such value.",
     "primus eval loss output/primus/root/quickstart --data book.txt\n"

@@ -66,8 +66,9 @@ class NodeSmoke final : public Command {
         .reads = all_of_them;
     args.option("--wait-timeout-sec", "S", &nodes_.wait, "how long node 0 waits for the reports of all nodes")
         .between(0, 86400);
-    args.option("--clock-skew-warn-sec", "S", &nodes_.clock_skew,
-                "warn if the nodes' clocks differ more, including their start times");
+    args.option(
+        "--clock-skew-warn-sec", "S", &nodes_.clock_skew,
+        "warn if the nodes' clocks differ by more than this, including the time between the nodes' starts");
     node_.declare(args, "folder for smoke/<host>.json and the report of all nodes; all nodes must share it",
                   "GPUS_PER_NODE, if set");
   }

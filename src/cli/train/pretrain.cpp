@@ -68,9 +68,8 @@ class Train : public Command {
     args.flag("--fit", fit_,
               "pick the fastest micro_batch_size and recomputation that fit the free memory; keep the global "
               "batch");
-    args.option(
-        "--fit-memory,--fit_memory", "SIZE", &fit_memory_,
-        "the same as --fit, but for this much memory per device: 80GiB, or 90% of the device's memory");
+    args.option("--fit-memory,--fit_memory", "SIZE", &fit_memory_,
+                "as --fit, but for this much memory per device: 80GiB, or 90% of the device's memory");
     args.flag("--force", force_, "start even if memory or disk looks too small");
     args.flag("--json", json_, "print the result (or the forecast) as JSON");
   }

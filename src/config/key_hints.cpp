@@ -258,6 +258,7 @@ std::string as_key(std::string_view name) {
 std::span<const Synonym> synonyms() { return kSynonyms; }
 
 std::string hint_about(std::string_view key) {
+  if (key == "lora") return "lora.dim=16 enables adapters; 'primus config reference lora' explains it";
   return fmt::format("'primus config reference {}' explains it", key);
 }
 

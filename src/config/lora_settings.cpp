@@ -82,7 +82,8 @@ void read(LoraSettings& settings, const std::string& key, const Value& value) {
   } else if (key == "lora_B_init_method") {
     settings.b_init = one_of(value, key, kZero);
   } else if (key == "target_modules") {
-    if (!value.is_list() || value.items.empty()) throw wrong(value, key, "a list of modules");
+    if (!value.is_list() || value.items.empty())
+      throw wrong(value, key, "a list, such as '[linear_qkv, linear_proj]' or '[q_proj, v_proj]'");
     settings.target_modules.clear();
     for (const Value& item : value.items) {
       std::string module = one_of(item, key, kModules);

@@ -87,7 +87,8 @@ class ArgumentReader {
                        hint_for_unknown_key(key), key.size());
       }
       throw error_at(argument_origin(argument, dashes), fmt::format("{} needs a value", key.substr(0, 80)),
-                     fmt::format("write --{} VALUE", key.substr(0, 80)), key.size());
+                     key == "lora" ? hint_about(key) : fmt::format("write --{} VALUE", key.substr(0, 80)),
+                     key.size());
     }
     const std::string& value = arguments_[next_++];
     if (value.empty()) throw no_value(argument, argument.size(), dashes, ' ');

@@ -347,6 +347,8 @@ inline std::vector<Mistake> typical_mistakes() {
   // Arguments of the command line.
   argument({"fast"}, "'fast' is not a setting", "settings are key=value");
   argument({"--seed"}, "seed needs a value", "write --seed VALUE");
+  argument({"--lora"}, "lora needs a value", "lora.dim=16 enables adapters");
+  argument({"lora=true"}, "lora expects", "lora.dim=16 enables adapters");
   argument({"=3"}, "'' is not a key", "settings are key=value");
   argument({"a..b=3"}, "'a..b' is not a key", "settings are key=value");
   // A value is empty, as after an unset shell variable.

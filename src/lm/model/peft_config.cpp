@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -12,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/text/excerpt.h"
+#include "base/text/suggest.h"
 #include "config/lora_settings.h"
 #include "lm/model/config_reader.h"
 #include "lm/model/language_model.h"
@@ -202,7 +204,6 @@ class Matcher {
     return settings_.alpha;
   }
 
- private:
   // Returns the first number in a name that follows at least two parts of the name or, if layers_pattern is
   // set, one of its patterns.
   std::optional<std::int64_t> layer_of(const std::string& name) const {
@@ -220,6 +221,7 @@ class Matcher {
     return std::nullopt;
   }
 
+ private:
   const PeftConfig& settings_;
   std::optional<NamePattern> targets_, excluded_;
   std::vector<NamePattern> ranks_, alphas_, saved_, layers_;
@@ -234,6 +236,93 @@ std::vector<std::string_view> with_containers(std::string_view module) {
 }
 
 std::string_view module_of(std::string_view tensor) { return tensor.substr(0, tensor.rfind('.')); }
+
+// Finds the entries of settings that have no effect on the model's adapters.
+class UnusedEntries {
+ public:
+  // `modules`: names of all modules with weights. `linear`: those that all-linear adapts. `adapted`: those
+  // with adapters.
+  UnusedEntries(const PeftConfig& settings, const std::vector<std::string>& modules,
+                const std::vector<std::string>& linear, const std::vector<std::string>& adapted,
+                const std::string& where)
+      : settings_(settings), modules_(modules), adapted_(adapted), where_(where) {
+    for (const std::string& module : linear) {
+      const std::string last = module.substr(module.rfind('.') + 1);
+      if (std::ranges::find(ends_, last) == ends_.end()) ends_.push_back(last);
+    }
+  }
+
+  // Throws an error about the first entry that matches nothing.
+  void refuse() const {
+    for (const auto& [key, names] : {std::pair{"target_modules", &settings_.targets},
+                                     std::pair{"exclude_modules", &settings_.excluded}}) {
+      for (const std::string& name : names->names) {
+        if (std::ranges::none_of(modules_, [&](const std::string& m) { return ends_with_name(m, name); }))
+          throw unknown(key, name, "no module of the model");
+      }
+    }
+    if (const auto& text = settings_.excluded.expression; text && !any_match(NamePattern(*text), modules_))
+      throw unknown("exclude_modules", *text, "no module of the model");
+    for (const auto& [name, rank] : settings_.rank_pattern) require_adapted("rank_pattern", name);
+    for (const auto& [name, alpha] : settings_.alpha_pattern) require_adapted("alpha_pattern", name);
+    if (!settings_.layers) {
+      if (!settings_.layers_pattern.empty())
+        throw invalid("layers_pattern has an effect only with layers_to_transform",
+                      "omit layers_pattern, or set layers_to_transform")
+            .at(where_);
+      return;
+    }
+    if (settings_.all_linear || settings_.targets.expression) {
+      throw invalid("layers_to_transform has an effect only with a list of names as target_modules",
+                    "name the modules, for example lora.target_modules='[q_proj, v_proj]'")
+          .at(where_);
+    }
+    const Matcher matcher(settings_);
+    for (const std::int64_t layer : *settings_.layers) {
+      if (std::ranges::none_of(adapted_, [&](const auto& name) { return matcher.layer_of(name) == layer; }))
+        throw invalid(
+            fmt::format("layers_to_transform names layer {}, in which target_modules matches nothing", layer),
+            "layers count from 0; omit this layer")
+            .at(where_);
+    }
+  }
+
+  // Returns the hint for `entry` of `key`, which matches no module.
+  std::string hint(std::string_view key, const std::string& entry, bool list) const {
+    // A text with several names is meant as a list. A text is a regular expression for complete names.
+    const bool plain = std::ranges::all_of(entry, [](unsigned char c) {
+      return std::isalnum(c) || c == '_' || c == '.' || c == ',' || c == ' ';
+    });
+    if (!list && plain) {
+      return fmt::format(
+          "a text is a regular expression for complete names; write a list of names: lora.{}='[{}]'", key,
+          entry);
+    }
+    const std::vector<std::string_view> candidates(ends_.begin(), ends_.end());
+    const std::string near = did_you_mean(entry.substr(entry.rfind('.') + 1), candidates);
+    return fmt::format("{}{}linear modules of the model are {}", near, near.empty() ? "" : " ",
+                       fmt::join(ends_, ", "));
+  }
+
+ private:
+  static bool any_match(const NamePattern& pattern, const std::vector<std::string>& names) {
+    return std::ranges::any_of(names, [&](const std::string& name) { return pattern.matches(name); });
+  }
+  Error unknown(std::string_view key, const std::string& entry, std::string_view what) const {
+    const bool list = key != "exclude_modules" || !settings_.excluded.expression;
+    return invalid(fmt::format("{} names '{}', which matches {}", key, excerpt(entry), what),
+                   hint(key, entry, list))
+        .at(where_);
+  }
+  void require_adapted(std::string_view key, const std::string& name) const {
+    if (!any_match(NamePattern::of_end(name), adapted_)) throw unknown(key, name, "no module with adapters");
+  }
+
+  const PeftConfig& settings_;
+  const std::vector<std::string>&modules_, &adapted_;
+  const std::string& where_;
+  std::vector<std::string> ends_;  // last parts of the names of linear modules
+};
 
 // Adds the modules that are trained without adapters.
 void add_saved(const PeftConfig& settings, const ModelConfig& model, const engine::ParameterStore& store,
@@ -319,7 +408,7 @@ PeftConfig read_peft_config(std::string_view text, const std::string& where) {
 }
 
 LoraConfig adapters_of(const PeftConfig& settings, const ModelConfig& model, const FamilyRegistry& families,
-                       const std::string& where) {
+                       const std::string& where, Entries entries) {
   ModelConfig base = model;
   base.lora = {};
   engine::ParameterStore store;  // only declared, never allocated
@@ -332,13 +421,15 @@ LoraConfig adapters_of(const PeftConfig& settings, const ModelConfig& model, con
   MatrixAdapters& result = lora.by_matrix;
   result.magnitudes = settings.use_dora;
   result.biases = settings.lora_bias;
-  std::vector<std::string> tensors;
+  std::vector<std::string> tensors, modules, linears, adapted;
   for (const Parameter& p : store.parameters()) {
     for (const CheckpointPart& part : p.parts) {
       tensors.push_back(part.name);
       if (!part.name.ends_with(kWeight)) continue;
       const std::string module(module_of(part.name));
+      modules.push_back(module);
       const bool linear = (p.linear_of >= 0 || p.low_rank.possible) && !p.vocabulary;
+      if (linear) linears.push_back(module);
       if (!matcher.targets(module, linear)) continue;
       const char* reason = reason_against(p, module, embedding, head, model.tied_embeddings);
       if (module == embedding && !reason && (settings.use_dora || settings.lora_bias))
@@ -348,6 +439,7 @@ LoraConfig adapters_of(const PeftConfig& settings, const ModelConfig& model, con
                           "leave the module out of target_modules, or name it in exclude_modules")
             .at(where);
       }
+      adapted.push_back(module);
       const std::int64_t rank = matcher.rank(module);
       const double divisor =
           settings.use_rslora ? std::sqrt(static_cast<double>(rank)) : static_cast<double>(rank);
@@ -360,10 +452,18 @@ LoraConfig adapters_of(const PeftConfig& settings, const ModelConfig& model, con
     }
   }
   std::ranges::sort(result.matrices, {}, &MatrixAdapters::Matrix::name);
-  if (result.matrices.empty())
-    throw invalid("target_modules matches no module of the model",
-                  "name modules of this model, such as q_proj and v_proj, or all-linear")
+  const UnusedEntries unused(settings, modules, linears, adapted, where);
+  if (entries == Entries::kAllMatch) unused.refuse();
+  if (result.matrices.empty()) {
+    const std::optional<std::string>& text = settings.targets.expression;
+    throw invalid(
+        "target_modules matches no module of the model",
+        unused.hint("target_modules",
+                    text.value_or(settings.targets.names.empty() ? "" : settings.targets.names.front()),
+                    !text) +
+            "; or set all-linear")
         .at(where);
+  }
   const auto has_bias = [&](const std::string& name) { return name.ends_with(".bias"); };
   if (settings.base_biases && std::ranges::any_of(tensors, has_bias)) {
     throw unsupported("bias is not 'none', and the model has biases: training them is not supported",

@@ -54,9 +54,14 @@ struct PeftConfig {
 // `where` names the file in error messages.
 PeftConfig read_peft_config(std::string_view text, const std::string& where);
 
-// Returns the adapters that the settings add to a model without adapters.
+// Whether each entry of target_modules, exclude_modules, rank_pattern, alpha_pattern and layers_to_transform
+// must match a module of the model. PEFT requires only one match in all of target_modules, so published
+// adapters may name modules that their model does not have.
+enum class Entries : std::uint8_t { kMayMatchNothing, kAllMatch };
+// Returns the adapters that the settings add to a model without adapters. Errors: kInvalid for an entry that
+// must match, but matches nothing.
 LoraConfig adapters_of(const PeftConfig& settings, const ModelConfig& model, const FamilyRegistry& families,
-                       const std::string& where);
+                       const std::string& where, Entries entries = Entries::kMayMatchNothing);
 
 // Returns the text of adapter_config.json for the model's adapters, of either kind (LoraConfig). Throws
 // kUnsupported for adapters that PEFT cannot load: adapters of experts. `base`: base_model_name_or_path.

@@ -50,12 +50,14 @@ LoraConfig by_matrix(const config::Experiment& experiment, const config::LoraSet
       {"peft_type", "LORA"}, {"r", lora.dim}, {"lora_alpha", lora.alpha}, {"target_modules", "all-linear"}};
   for (const config::Member& member : lora.peft) root[member.key] = json_of(member.value);
   std::string text = root.dump(), where = experiment.provenance_of("lora").describe();
+  Entries entries = Entries::kAllMatch;
   if (!lora.adapters.empty()) {
+    entries = Entries::kMayMatchNothing;
     const Path file = Path(lora.adapters) / "adapter_config.json";
     text = read_file(file, kConfigLimit);
     where = file.string();
   }
-  LoraConfig result = adapters_of(read_peft_config(text, where), model, families, where);
+  LoraConfig result = adapters_of(read_peft_config(text, where), model, families, where, entries);
   result.training.dropout = lora.dropout;
   if (result.by_matrix.magnitudes && lora.dropout > 0)
     throw experiment.error_for("lora", "lora.dropout does not support use_dora",

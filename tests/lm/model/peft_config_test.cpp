@@ -13,6 +13,7 @@
 namespace primus {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -41,6 +42,17 @@ std::vector<std::string> names(const std::string& settings) {
   for (const MatrixAdapters::Matrix& m : lora(settings).by_matrix.matrices)
     result.push_back(m.name.substr(std::string("model.layers.").size()));
   return result;
+}
+
+// Returns "MESSAGE / HINT" of the error for settings of an experiment.
+std::string refusal_of_entries(const std::string& settings) {
+  try {
+    adapters_of(read_peft_config(R"({"peft_type": "LORA", )" + settings + "}", "x"), two_layers(),
+                builtin_families(), "x", Entries::kAllMatch);
+  } catch (const Error& error) {
+    return std::string(error.what()) + " / " + error.hint();
+  }
+  return "";
 }
 
 std::string refusal(const std::string& settings, const ModelConfig& model = two_layers()) {
@@ -99,6 +111,34 @@ TEST(PeftConfig, ModulesToSaveMatchTheEndsOfAllNames) {
                   "model.layers.1.input_layernorm", "model.layers.1.post_attention_layernorm", "model.norm"));
   EXPECT_THAT(names(R"("target_modules": ["q_proj", "up_proj"], "modules_to_save": ["mlp"])"),
               ElementsAre("0.self_attn.q_proj", "1.self_attn.q_proj"));
+}
+
+// A misspelt entry would silently adapt fewer or more matrices.
+TEST(PeftConfig, EveryEntryOfAnExperimentMatchesAModule) {
+  EXPECT_THAT(refusal_of_entries(R"("target_modules": ["q_proj", "v_porj"])"),
+              AllOf(HasSubstr("target_modules names 'v_porj', which matches no module of the model"),
+                    HasSubstr("did you mean 'v_proj'? linear modules of the model are q_proj, k_proj")));
+  const auto with = [](const std::string& more) {
+    return refusal_of_entries(R"("target_modules": ["q_proj", "v_proj"], )" + more);
+  };
+  EXPECT_THAT(with(R"("exclude_modules": ["q_porj"])"), HasSubstr("exclude_modules names 'q_porj'"));
+  EXPECT_THAT(with(R"("exclude_modules": "q_proj,v_proj")"),
+              HasSubstr("a list of names: lora.exclude_modules='[q_proj,v_proj]'"));
+  EXPECT_THAT(with(R"("rank_pattern": {"q_proj": 4, "q_porj": 8})"),
+              AllOf(HasSubstr("rank_pattern names 'q_porj'"), HasSubstr("did you mean 'q_proj'?")));
+  EXPECT_THAT(with(R"("alpha_pattern": {"up_proj": 8})"),
+              HasSubstr("alpha_pattern names 'up_proj', which matches no module with adapters"));
+  EXPECT_THAT(with(R"("layers_to_transform": [0, 7])"), HasSubstr("names layer 7"));
+  EXPECT_THAT(with(R"("layers_pattern": "layers")"), HasSubstr("only with layers_to_transform"));
+  EXPECT_THAT(refusal_of_entries(R"("target_modules": "all-linear", "layers_to_transform": [0])"),
+              HasSubstr("only with a list of names"));
+  EXPECT_THAT(refusal_of_entries(R"("target_modules": "q_proj,v_proj")"),
+              HasSubstr("write a list of names: lora.target_modules='[q_proj,v_proj]'"));
+  EXPECT_EQ(with(R"("exclude_modules": ["lm_head"], "rank_pattern": {"q_proj": 4},
+                     "layers_to_transform": [1, 0], "layers_pattern": "layers")"),
+            "");
+  // Published adapters may name modules of other models.
+  EXPECT_EQ(refusal(R"("target_modules": ["q_proj", "c_attn"], "exclude_modules": ["fc"])"), "");
 }
 
 TEST(PeftConfig, UnsupportedFeaturesAreNamed) {

@@ -1,11 +1,18 @@
 #include "lm/train/continued_run.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <string>
 
+#include "base/error.h"
+#include "config/stages.h"
 #include "config/trainer_config.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/optimizer/update_rule.h"
+#include "lm/train/objectives/objective.h"
 #include "lm/train/settings/training_settings.h"
 
 namespace primus {
@@ -34,6 +41,41 @@ std::optional<CheckpointReader> continued_checkpoint(const config::Experiment& e
 std::optional<TrainerState> continued_state(const config::Experiment& e) {
   const std::optional<CheckpointReader> checkpoint = continued_checkpoint(e);
   return checkpoint ? std::optional(read_trainer_state(*checkpoint)) : std::nullopt;
+}
+
+std::optional<TrainerState> own_state(const config::Experiment& e) {
+  if (!e.trainer->auto_continue_train) return std::nullopt;
+  const ResumePoint point = find_resume_point(checkpoint_root_of(e), Validation::kStructure);
+  return point.reader ? std::optional(read_trainer_state(*point.reader)) : std::nullopt;
+}
+
+void refuse_another_stage(const config::Experiment& e) {
+  const std::optional<TrainerState> state = own_state(e);
+  if (!state) return;
+  const config::Stage& now = config::stage_of(e.trainer);
+  const std::string name = recorded_setting(*state, "stage");
+  const auto before = std::ranges::find(config::stages(), name, &config::Stage::name);
+  if (before == config::stages().end() || before->name == now.name) return;
+  if (before->material == config::Material::kText && now.material == config::Material::kText) return;
+  config::TrainerConfig saved = e.trainer;
+  saved.stage = before->name;
+  const bool starts_from_run =
+      !objective_of(saved).trains_scores() || objective_of(e.trainer).trains_scores();
+  const std::string run = e.output_dir().lexically_normal().string();
+  std::string hint = "give the new run its own name: exp_name=NEW load=";
+  if (e.trainer->load) {
+    hint += *e.trainer->load;
+    if (starts_from_run &&
+        std::filesystem::weakly_canonical(*e.trainer->load) != std::filesystem::weakly_canonical(run))
+      hint += fmt::format("; or exp_name=NEW load={} to start from the weights of '{}'", run, run);
+  } else {
+    hint += starts_from_run ? run : "MODEL";
+  }
+  const std::string what =
+      fmt::format("'{}' is a run of stage {}, which stage {} cannot continue", run, before->name, now.name);
+  // A command such as 'train dpo' chooses the stage by a preset, whose file is of no use to the user.
+  const bool stated = e.provenance_of("stage").layer >= config::Layer::kOverrides;
+  throw stated ? e.error_for("stage", what, hint) : invalid(what, hint);
 }
 
 std::optional<std::int64_t> continued_iteration(const config::Experiment& e, const ModelConfig& model,

@@ -14,6 +14,13 @@ namespace primus {
 // checkpoint of the run itself, or else the checkpoint that `load` names. Empty if the run would start from
 // scratch.
 std::optional<TrainerState> continued_state(const config::Experiment& experiment);
+// Returns the trainer state of the newest checkpoint of the run itself; empty if the run has none, or if
+// auto_continue_train is false.
+std::optional<TrainerState> own_state(const config::Experiment& experiment);
+// Refuses to continue a run of another stage: a stage has its own data, loss and learning-rate schedule, so
+// the optimizer's state does not fit. pretrain and mlperf_pretrain differ only in their logs, so each
+// continues a run of the other. Throws Error(kInvalid) that names the stages.
+void refuse_another_stage(const config::Experiment& experiment);
 // Returns the iteration from which a run of this experiment would continue; empty if the run would start from
 // scratch. `model` and `settings`: those of the experiment. Throws the error with which the run would refuse
 // the checkpoint because of its model, its global_batch_size or its optimizer. Does not compare the data.

@@ -1,19 +1,30 @@
 #include "lm/train/trainer.h"
 
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "lm/train/continued_run.h"
 #include "lm/train/objectives/objective.h"
 #include "lm/train/settings/loaded_tokenizer.h"
 #include "lm/train/training_run.h"
 
 namespace primus {
 
+namespace {
+
+// Compares the stage first: the data, the sequence length and the model of another stage usually differ, too,
+// but are not the cause.
+config::Experiment checked(const config::Experiment& experiment, std::vector<std::string>& notes) {
+  refuse_another_stage(experiment);
+  return with_loaded_tokenizer(experiment, notes);
+}
+
+}  // namespace
+
 Trainer::Trainer(const config::Experiment& experiment, const FamilyRegistry& families, Logger& log,
                  const TrainerOptions& options)
-    : experiment_(with_loaded_tokenizer(experiment, notes_)),
-      families_(families),
-      log_(log),
-      options_(options) {}
+    : experiment_(checked(experiment, notes_)), families_(families), log_(log), options_(options) {}
 
 Trainer::~Trainer() = default;
 

@@ -137,6 +137,26 @@ TEST_F(PreferenceRuns, NeedTheirReferenceAgain) {
                                               HasSubstr("does not exist any more")));
 }
 
+// The error names the stage, and not the data or the sequence length, which differ as a consequence.
+TEST_F(PreferenceRuns, ARunOfAnotherStageIsNotContinued) {
+  const std::string texts = file("s.jsonl", R"({"prompt": "q", "response": "ab"})");
+  const Path base = run("base", {"stage=sft", texts});
+  const std::string orpo = (folder_.path() / "w/u/orpo").string(), named = "load=" + base.string();
+  run("orpo", {"stage=orpo", pairs(), named, "finetune=true"});
+  EXPECT_THAT(refusal("orpo", {"stage=dpo", pairs(), named, "finetune=true", "train_iters=8"}),
+              AllOf(HasSubstr("is a run of stage orpo, which stage dpo cannot continue"),
+                    HasSubstr("exp_name=NEW " + named + "; or exp_name=NEW load=" + orpo)));
+  const std::string longest = "seq_length=8";  // no pair fits
+  EXPECT_THAT(refusal("base", {"stage=dpo", pairs(), longest, "train_iters=8"}),
+              AllOf(HasSubstr("is a run of stage sft"), HasSubstr("exp_name=NEW load=")));
+  run("text", {"mock_data=true"});
+  EXPECT_THAT(refusal("text", {"stage=sft", texts, longest}), HasSubstr("is a run of stage pretrain"));
+  run("score", {"stage=reward", pairs(), named, "finetune=true"});
+  EXPECT_THAT(refusal("score", {"stage=dpo", pairs()}), HasSubstr("exp_name=NEW load=MODEL"));
+  EXPECT_THAT(refusal("score", {"stage=dpo", pairs(), named, "finetune=true"}),
+              testing::EndsWith("exp_name=NEW " + named));
+}
+
 TEST_F(PreferenceRuns, EveryStageTrains) {
   for (const auto& [stage, loss] : {std::pair("orpo", ""), {"cpo", "loss_type=[simpo]"}, {"cpo", ""}}) {
     const std::string name = std::string(stage) + (loss[0] != 0 ? "-simpo" : "");

@@ -18,6 +18,7 @@
 #include "lm/data/chat_template.h"
 #include "lm/model/model_size.h"
 #include "lm/tokenizer/huggingface/side_files.h"
+#include "lm/train/continued_run.h"
 #include "lm/train/resume.h"
 #include "lm/train/settings/training_settings.h"
 
@@ -26,16 +27,9 @@ namespace {
 
 using config::Layer;
 
-// Returns the state that the run will continue from; empty for a new run.
-std::optional<TrainerState> recorded_state(const config::Experiment& e) {
-  if (!e.trainer->auto_continue_train) return std::nullopt;
-  const ResumePoint point = find_resume_point(checkpoint_root_of(e), Validation::kStructure);
-  return point.reader ? std::optional(read_trainer_state(*point.reader)) : std::nullopt;
-}
-
 // Returns the format that the run was started with; "" for a new run.
 std::string recorded_format(const config::Experiment& e) {
-  const std::optional<TrainerState> state = recorded_state(e);
+  const std::optional<TrainerState> state = own_state(e);
   return state ? recorded_setting(*state, "sft_conversation_format") : "";
 }
 
@@ -255,7 +249,7 @@ class Fitting {
   const Tokenizer& tokenizer_;
   const int world_;
   // The state that the run continues from; empty for a new run.
-  const std::optional<TrainerState> recorded_ = recorded_state(e_);
+  const std::optional<TrainerState> recorded_ = own_state(e_);
   const CountEpochs& count_;
   std::vector<std::string> chosen_;
 };

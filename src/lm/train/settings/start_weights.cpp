@@ -10,6 +10,7 @@
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/checkpoint/safetensors.h"
 #include "lm/model/weights.h"
+#include "lm/train/continued_run.h"
 #include "lm/train/resume.h"
 #include "lm/train/settings/base_weights.h"
 #include "lm/train/settings/training_settings.h"
@@ -17,41 +18,59 @@
 namespace primus {
 namespace {
 
-// Returns the state of the run's own newest checkpoint; empty for a new run.
-std::optional<TrainerState> own_state(const config::Experiment& experiment) {
-  if (!experiment.trainer->auto_continue_train) return std::nullopt;
-  const ResumePoint point = find_resume_point(checkpoint_root_of(experiment), Validation::kStructure);
-  return point.reader ? std::optional(read_trainer_state(*point.reader)) : std::nullopt;
-}
-
 bool has_model(const Path& folder) { return Env::posix().status(folder / "config.json").has_value(); }
+
+// Throws if the folder of the start weights is missing, or if its weights have changed.
+void refuse_other_start(const config::Experiment& experiment, const StartWeights& start) {
+  const std::string folder = start.folder.string();
+  std::string what;
+  if (!has_model(start.folder)) {
+    what = fmt::format("'{}' does not exist any more", folder);
+  } else if (start.fingerprint && identity_of_weights(start.folder).fingerprint != *start.fingerprint) {
+    what = fmt::format("the weights of '{}' have changed since then", folder);
+  }
+  if (what.empty()) return;
+  throw experiment.error_for(
+      "load", fmt::format("the reference model is the model at the start of the run, but {}", what),
+      fmt::format(
+          "restore '{}', or set load to a copy of it; or start another run (exp_name=NEW load=FOLDER)",
+          folder));
+}
 
 }  // namespace
 
-void load_start_weights(const config::Experiment& experiment, engine::Rank& rank, ModelInstance& model) {
+std::optional<StartWeights> start_weights_of(const config::Experiment& experiment) {
   const config::TrainerConfig& c = experiment.trainer;
   const std::optional<TrainerState> state = own_state(experiment);
-  const bool from_nothing = state ? state->base.empty() : !c.load;
-  if (from_nothing) {
-    model.store().initialize(rank.context(), static_cast<std::uint64_t>(c.seed));
+  if (!state) {
+    return c.load ? std::optional(StartWeights{.folder = loaded_folder(*c.load)}) : std::nullopt;
+  }
+  if (state->base.empty()) return std::nullopt;
+  StartWeights start{.folder = state->base};
+  if (state->base_weights) start.fingerprint = state->base_weights->fingerprint;
+  const auto fits = [&](const Path& folder) {
+    return has_model(folder) &&
+           (!start.fingerprint || identity_of_weights(folder).fingerprint == *start.fingerprint);
+  };
+  // The recorded folder may have moved, and its path may be relative to another folder.
+  if (!fits(start.folder) && c.load && Env::posix().status(*c.load)) {
+    Path loaded = loaded_folder(*c.load);
+    if (fits(loaded)) start.folder = std::move(loaded);
+  }
+  return start;
+}
+
+void load_start_weights(const config::Experiment& experiment, engine::Rank& rank, ModelInstance& model) {
+  const std::optional<StartWeights> start = start_weights_of(experiment);
+  if (!start) {
+    model.store().initialize(rank.context(), static_cast<std::uint64_t>(experiment.trainer->seed));
   } else {
-    Path folder = state ? Path(state->base) : loaded_folder(*c.load);
-    // A recorded path may be relative to an earlier working folder, so `load` is tried next.
-    if (!has_model(folder) && c.load && Env::posix().status(*c.load)) folder = loaded_folder(*c.load);
-    const auto refuse = [&](const std::string& what) {
-      throw experiment.error_for(
-          "load", fmt::format("the reference model is the model at the start of the run, but {}", what),
-          "restore the folder, or start another run (exp_name=NAME load=FOLDER)");
-    };
-    if (!has_model(folder)) refuse(fmt::format("'{}' does not exist any more", folder.string()));
-    if (state && state->base_weights &&
-        identity_of_weights(folder).fingerprint != state->base_weights->fingerprint)
-      refuse(fmt::format("the weights of '{}' have changed since then", folder.string()));
-    if (Env::posix().status(folder / Manifest::kFileName)) {
-      load_checkpoint(CheckpointReader::open(folder, Validation::kStructure), model.store(), rank, false,
-                      Adapters::kMayBeMissing);
+    refuse_other_start(experiment, *start);
+    if (Env::posix().status(start->folder / Manifest::kFileName)) {
+      load_checkpoint(CheckpointReader::open(start->folder, Validation::kStructure), model.store(), rank,
+                      false, Adapters::kMayBeMissing);
     } else {
-      load_weights(SafetensorsFolder::open(folder), model.store(), rank, Adapters::kMayBeMissing);
+      load_weights(SafetensorsFolder::open(start->folder), model.store(), rank, Adapters::kMayBeMissing);
     }
   }
   model.parallel().distribute_values();

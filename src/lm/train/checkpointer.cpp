@@ -295,9 +295,11 @@ void Checkpointer::log_changes(bool over) {
     // A finished run trains no step, but it may still run an evaluation or write samples.
     if (over && !learns) plan_.log.info("{}", values);
     if (over) continue;
-    const bool starts_only =
-        change.key == "init_method_std" || change.key == "load" || change.key == "finetune";
-    const std::string text = values + (starts_only ? "; a resumed run ignores it" : " from here on");
+    const bool starts_only = change.key == "init_method_std" || change.key == "finetune";
+    const std::string text =
+        values + (change.key == "load" ? "; the trained weights come from the run's own checkpoint"
+                  : starts_only        ? "; a resumed run ignores it"
+                                       : " from here on");
     const bool names_data =
         change.key == "data_path" || change.key == "train_data_path" || change.key == "sft_dataset_name";
     // The fingerprint does not cover the weights of a blend, which affect the data order.

@@ -17,6 +17,7 @@
 #include "lm/train/run_checks.h"
 #include "lm/train/run_data.h"
 #include "lm/train/settings/loaded_tokenizer.h"
+#include "lm/train/settings/start_weights.h"
 #include "lm/train/settings/training_settings.h"
 #include "lm/train/step/fp8_state.h"
 #include "lm/train/step/loss_rule.h"
@@ -138,23 +139,27 @@ StepMeasurement Trainer::Run::measure() {
 
 namespace {
 
-// If the loss of a run that starts needs a reference model, logs which model this is. Warns if the reference
-// model is not the model at the start of the run.
+// If the loss needs a reference model, logs which model this is. Warns if the reference model is not the
+// model at the start of the run.
 void log_reference(const RunPlan& plan, const LossRule& rule) {
   ModelConfig whole = plan.model;
   whole.lora = {};
   if (!plan.ranks.first() || rule.frozen_models(whole).empty()) return;
-  if (!plan.model.lora) return plan.log.info("reference model: the model at the start of the run");
+  const std::optional<StartWeights> start = start_weights_of(plan.e);
+  if (!plan.model.lora) {
+    return plan.log.info("reference model: the model at the start of the run ({})",
+                         start ? start->folder.string() : "random weights");
+  }
   const std::optional<Path> adapters = adapters_to_load(plan.e);
-  const bool trained =
-      adapters || (plan.c.load && load_model_config({loaded_folder(*plan.c.load), {}}, plan.families).lora);
+  const bool trained = adapters || (start && Env::posix().status(start->folder / "config.json") &&
+                                    load_model_config({start->folder, {}}, plan.families).lora);
   if (!trained)
     return plan.log.info("reference model: the model without adapters, which is the start of the run");
   plan.log.warning(
       "reference model: the base model without adapters, but the run starts from trained adapters: the loss "
       "compares with the model before these adapters were trained. To compare with the start of the run, "
-      "merge them first: 'primus model export {} MODEL', then set load=MODEL",
-      adapters ? adapters->string() : *plan.c.load);
+      "merge them first: 'primus model export {} MODEL', then set load=MODEL in a new run (exp_name=NEW)",
+      adapters ? adapters->string() : start->folder.string());
 }
 
 }  // namespace
@@ -171,7 +176,7 @@ void Trainer::Run::open_session(const StepMeasurement& measured) {
   if (LossRule* const rule = session->rule()) {
     plan.objective->connect(*rule, plan.data_request(), plan.datasets);
     rule->load_weights(*session);
-    if (progress.iteration == 0) log_reference(plan, *rule);
+    log_reference(plan, *rule);
   }
   checkpointer->open();
   progress.first_iteration = progress.iteration;

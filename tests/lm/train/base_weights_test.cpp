@@ -48,6 +48,8 @@ TEST_F(BaseWeights, AreComparedByContent) {
   // The run resumes from its own checkpoint even if the folder of `load` no longer exists.
   remove_tree(folder);
   run("tuned", {load(folder), "train_iters=8"});
+  EXPECT_THAT(refusal("tuned", {load(folder_.path() / "typo"), "train_iters=10"}),
+              AllOf(HasSubstr("typo' does not exist, and"), HasSubstr("load=" + folder.string())));
 }
 
 TEST_F(BaseWeights, AreNotLoadedIntoARunThatHasACheckpoint) {

@@ -157,6 +157,27 @@ TEST_F(PreferenceRuns, ARunOfAnotherStageIsNotContinued) {
               testing::EndsWith("exp_name=NEW " + named));
 }
 
+// The folder to restore is the one from which the run started, even if `load` names its run.
+TEST_F(PreferenceRuns, AMissingReferenceIsNamed) {
+  const std::string texts = file("s.jsonl", R"({"prompt": "q", "response": "ab"})");
+  const Path first = run("base", {"stage=sft", texts});
+  const Path of_base = folder_.path() / "w/u/base", copy = folder_.path() / "copy";
+  run("run", {"stage=dpo", pairs(), load(of_base), "finetune=true"});
+  run("base", {"stage=sft", texts, "train_iters=8"});
+  std::filesystem::copy(first, copy, std::filesystem::copy_options::recursive);
+  std::filesystem::remove_all(first);
+  EXPECT_THAT(refusal("run", {"stage=dpo", pairs(), load(of_base), "finetune=true", "train_iters=8"}),
+              AllOf(HasSubstr("'" + first.string() + "' does not exist any more"),
+                    HasSubstr("restore '" + first.string() + "', or set load to a copy")));
+  // A copy of the reference is used, and its name is logged at every start.
+  run("run", {"stage=dpo", pairs(), load(copy), "finetune=true", "train_iters=8"});
+  for (const Path& reference : {first, copy}) {
+    EXPECT_THAT(log_of("run"),
+                HasSubstr("reference model: the model at the start of the run (" + reference.string() + ")"));
+  }
+  EXPECT_THAT(log_of("run"), HasSubstr("; the trained weights come from the run's own checkpoint"));
+}
+
 TEST_F(PreferenceRuns, EveryStageTrains) {
   for (const auto& [stage, loss] : {std::pair("orpo", ""), {"cpo", "loss_type=[simpo]"}, {"cpo", ""}}) {
     const std::string name = std::string(stage) + (loss[0] != 0 ? "-simpo" : "");

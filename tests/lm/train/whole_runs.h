@@ -48,7 +48,7 @@ modules:
     std::vector<std::string> all = model_;
     all.insert(all.end(), overrides.begin(), overrides.end());
     const config::Experiment experiment = config::load_experiment_text(yaml, "experiment.yaml", all);
-    Logger log(LogOptions{});
+    Logger log(LogOptions{.folder = log_folder(name).string()});
     Trainer trainer(experiment, families_, log);
     trainer.prepare();
     const std::atomic<bool> stop = false;
@@ -74,12 +74,17 @@ modules:
     return all;
   }
 
+  // Returns the log of all starts of a run, with messages from INFO on.
+  std::string log_of(const std::string& name) const { return read_file(log_folder(name) / "info.log"); }
+
   static std::string load(const Path& folder) { return "load=" + folder.string(); }
 
   const FamilyRegistry families_ = builtin_families();
   TemporaryFolder folder_;
 
  private:
+  Path log_folder(const std::string& name) const { return folder_.path() / "logs" / name; }
+
   const std::vector<std::string> model_;
 };
 

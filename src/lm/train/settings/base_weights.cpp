@@ -35,6 +35,14 @@ bool within(const Path& folder, const Path& root) {
   return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
 }
 
+// Returns whether two paths name the same place. A recorded path may be relative to another folder.
+bool names_same_path(const Path& path, const Path& recorded) {
+  if (recorded.empty()) return false;
+  const auto normal = [](const Path& p) { return std::filesystem::weakly_canonical(p).generic_string(); };
+  return normal(path) == normal(recorded) || path.lexically_normal().generic_string().ends_with(
+                                                 "/" + recorded.lexically_normal().generic_string());
+}
+
 }  // namespace
 
 InputIdentity identity_of_weights(const Path& folder) {
@@ -60,8 +68,16 @@ std::string check_base_weights(const CheckpointReader& checkpoint, const Trainer
   if (!experiment.trainer->load) return {};
   const std::string load = *experiment.trainer->load, saved = checkpoint.folder().string();
   if (!Env::posix().status(load)) {
-    return fmt::format("load is '{}', which does not exist; it is ignored, because the run continues from {}",
-                       load, saved);
+    const std::string before = recorded_setting(state, "load");
+    if (!names_same_path(load, before) && !names_same_path(load, state.base)) {
+      throw experiment.error_for(
+          "load",
+          fmt::format("'{}' does not exist, and '{}' was trained {}", load, saved,
+                      before.empty() || before == "null" ? "without load" : "with load=" + before),
+          "restore the old value, or omit load to continue this run");
+    }
+    return fmt::format("load is '{}', which does not exist any more; the trained weights come from {}", load,
+                       saved);
   }
   const Path folder = loaded_folder(load);
   if (within(folder, own)) return {};

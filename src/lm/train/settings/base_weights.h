@@ -15,8 +15,9 @@ namespace primus {
 InputIdentity identity_of_weights(const Path& folder);
 
 // Compares the key `load` of `experiment` with the weights from which the run of `checkpoint` started. A
-// `load` that names other weights is an error, because a resumed run would never read these weights. Returns
-// a warning if `load` names a folder that does not exist, else "". Two other values of `load` are allowed:
+// `load` that names other weights is an error, because a resumed run would never read these weights. A `load`
+// that names a missing folder is an error if the run was not started with this `load`; else returns a
+// warning, which is "" if the folder exists. Two other values of `load` are allowed:
 // the run's own checkpoints (`own`), as in Megatron's scripts; and a later checkpoint of the run whose
 // weights this run started from. Compares nothing if the checkpoint is of an older version without a hash.
 std::string check_base_weights(const CheckpointReader& checkpoint, const TrainerState& state,

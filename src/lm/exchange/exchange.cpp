@@ -556,19 +556,19 @@ ExchangeReport write_adapters(const ModelFolder& from, const Path& to, const std
         read(static_cast<std::int64_t>(offset / sizeof(float)), values);
         std::memcpy(out.data(), values.data(), out.size());
       };
-      report.tensors += 1;
-      report.parameters += static_cast<std::int64_t>(source.bytes() / sizeof(float));
       for (const std::string& name : part.copies) {
         sources.push_back(sources.back());
         sources.back().name = "base_model.model." + name;
       }
     }
   }
+  report.tensors = std::ssize(sources);
+  for (const TensorSource& s : sources)
+    report.parameters += static_cast<std::int64_t>(s.bytes() / sizeof(float));
   check_companions(from, report);
   const SafetensorsLayout layout = plan_safetensors(
       sources, {.stem = "adapter_model", .max_shard_bytes = std::numeric_limits<std::uint64_t>::max()});
-  const Path target = new_folder(to, from.path, Env::posix());
-  PartialFolder unfinished(target, Env::posix());
+  PartialFolder unfinished(new_folder(to, from.path, Env::posix()), Env::posix());
   unfinished.clear();
   write_safetensors(unfinished.path(), sources, layout);
   copy_companions(from, report.config, unfinished.path(), report, Env::posix());

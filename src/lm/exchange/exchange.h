@@ -45,7 +45,8 @@ struct ExchangeOptions {
 
 struct ExchangeReport {
   ModelConfig config;
-  // Number of tensors and of parameters; tied and copied tensors count once.
+  // Number of tensors and of parameters. Tied and copied tensors of a model count once; those of adapters
+  // count as often as the file has them.
   std::int64_t tensors = 0, parameters = 0;
   std::uint64_t bytes = 0;          // total bytes of all weight files
   std::size_t files = 0;            // number of weight files

@@ -104,6 +104,18 @@ TEST_F(LoraRuns, OtherAdaptersAreRefused) {
   EXPECT_LT(losses("further").front(), losses("adapted").front());
 }
 
+// The matrices of queries, keys and values share one A, which the file has for each of them.
+TEST_F(LoraRuns, ExportedAdaptersAreCountedAsTheFileHasThem) {
+  const Path base = run("base", {}), out = folder_.path() / "peft";
+  const Path adapted = run("adapted", {load(base), "finetune=true", lora_});
+  const ExchangeReport report = write_adapters(find_model_folder(adapted), out, "base", families_);
+  const SafetensorsFile file = SafetensorsFile::open(out / "adapter_model.safetensors");
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < file.size(); ++i) bytes += file[i].data.size();
+  EXPECT_EQ(report.tensors, std::ssize(file));
+  EXPECT_EQ(static_cast<std::uint64_t>(report.parameters), bytes / sizeof(float));
+}
+
 // Published weights without a manifest are adapted, and the export has the adapters folded in.
 TEST_F(LoraRuns, PublishedWeightsAreLoadedAndExportedMerged) {
   const std::string own_tokenizer = "allow_tokenizer_change=true";

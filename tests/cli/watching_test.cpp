@@ -142,6 +142,13 @@ TEST_F(Watching, MinutesEndByTheClock) {
                   .out,
               HasSubstr("nothing left to do"));
 
+  // A shorter time is over before the first step.
+  const ProgramResult shorter = run_program(command(
+      "whole", {"train_iters=null", "train_minutes=0.05", "micro_batch_size=4", "global_batch_size=16"}));
+  EXPECT_THAT(shorter.out, AllOf(HasSubstr("nothing left to do"), HasSubstr("train_minutes is 0.05, and 0.1"),
+                                 HasSubstr("train_minutes=..., above 0.1")));
+  EXPECT_EQ(lines("whole", "metrics.jsonl").size(), steps.size());
+
   auto parts = minutes;
   parts.push_back("exit_duration_in_mins=0.05");
   const double first = json::parse(trained("parts", parts).out).at("seconds");

@@ -62,7 +62,10 @@ void RunLength::plan_time() {
     if (plan_.ranks.first()) {
       // Estimates the elapsed time of a run that counted only steps.
       const double spent = state ? state->seconds * step : 0;
-      state = {.seconds = spent, .planned = planned, .data_steps = data_steps_of(planned)};
+      state = {.seconds = spent,
+               .planned = planned,
+               .data_steps = data_steps_of(planned),
+               .finished = spent >= total};
     }
     plan_.log.info("planned about {} steps ({} each) for {} minutes; the clock ends the run", planned,
                    human_duration(step), *plan_.c.train_minutes);
@@ -96,7 +99,7 @@ std::optional<ClockState> RunLength::continued_clock() const {
     const double share = std::max(kept.seconds, 1e-3) / (*plan_.c.train_minutes * 60);
     kept.planned =
         std::max<std::int64_t>(1, std::llround(std::min(static_cast<double>(state.iteration) / share, 1e12)));
-    kept.finished = false;
+    kept.finished = kept.seconds >= *plan_.c.train_minutes * 60;
     return kept;
   }
   // Older versions and runs with train_iters counted only steps. `seconds` is then this number of steps.
@@ -150,8 +153,10 @@ void RunLength::describe(TrainingSummary& summary) const {
     summary.longer =
         fmt::format("train_tokens=..., above {}", steps * plan_.c.global_batch_size * plan_.c.seq_length);
   } else if (plan_.c.train_minutes) {
-    summary.length = fmt::format("train_minutes is {}", *plan_.c.train_minutes);
-    summary.longer = fmt::format("train_minutes=..., above {}", *plan_.c.train_minutes);
+    const double spent = progress_.clock ? progress_.clock->state().seconds / 60 : 0;
+    summary.length = fmt::format("train_minutes is {}, and {:.3g} minutes are trained, since the run's start",
+                                 *plan_.c.train_minutes, spent);
+    summary.longer = fmt::format("train_minutes=..., above {:.3g}", std::max(spent, *plan_.c.train_minutes));
   } else {
     summary.length = fmt::format("train_iters is {}, and {} steps are trained", plan_.c.train_iters, steps);
     summary.longer = fmt::format("train_iters=..., above {}", steps);

@@ -20,7 +20,7 @@ std::int64_t data_steps_of(std::int64_t planned) { return planned + planned / 2 
 void TrainingClock::restore(const ClockState& saved) {
   state_.seconds = saved.seconds;
   state_.warm_seconds = saved.warm_seconds;
-  state_.finished = state_.finished && saved.finished;
+  state_.finished = state_.finished && (saved.finished || saved.seconds >= options_.total);
 }
 
 void TrainingClock::start(double now) { last_ = now; }

@@ -577,7 +577,7 @@ TEST(Generate, ManyPromptsGiveTheirSeparateTextsInOrder) {
   }
   const std::pair<const char*, const char*> wrong[] = {
       {"\"1\"\n{\"prompt\": 7}\n", "prompts.jsonl:2:"},
-      {"{\"prompt\": \"1\", \"sed\": 1}", "'sed' is not a valid key"},
+      {"{\"prompt\": \"1\", \"sed\": 1}", "error: 'sed' is not a valid key"},
       {"{\"prompt\": \"1\", \"prompt\": \"2\"}", "twice"},
       {"{\"seed\": 1}", "'prompt' is missing"},
       {"\"1\" x", "prompts.jsonl:1:"},

@@ -26,7 +26,7 @@ PromptLine parse_line(std::string_view line, const std::string& name, std::int64
   json.require(JsonReader::Kind::kObject, "a prompt");
   std::set<std::string, std::less<>> seen;
   json.object([&](std::string_view key) {
-    if (!seen.emplace(key).second) json.fail(fmt::format("'{}' is given twice", key));
+    if (!seen.emplace(key).second) json.refuse(fmt::format("'{}' is given twice", key));
     if (key == "prompt") {
       json.require(JsonReader::Kind::kString, "the value of", key);
       json.read_string(result.prompt);
@@ -37,13 +37,13 @@ PromptLine parse_line(std::string_view line, const std::string& name, std::int64
     } else if (key == "max_tokens") {
       constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
       result.max_tokens = json.read_size();
-      if (*result.max_tokens > kMax) json.fail(fmt::format("max_tokens is above {}", kMax));
+      if (*result.max_tokens > kMax) json.refuse(fmt::format("max_tokens is above {}", kMax));
     } else {
-      json.fail(fmt::format("'{}' is not a valid key", key));
+      json.refuse(fmt::format("'{}' is not a valid key", key));
     }
   });
   json.finish();
-  if (!seen.contains("prompt")) json.fail("'prompt' is missing");
+  if (!seen.contains("prompt")) json.refuse("'prompt' is missing");
   return result;
 }
 

@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <iterator>
 #include <limits>
 #include <optional>
 #include <span>
 #include <utility>
 
+#include "base/text/excerpt.h"
 #include "base/text/suggest.h"
 #include "base/text/unique_keys.h"
 #include "lm/data/json_lines.h"
@@ -30,6 +32,8 @@ constexpr std::array<std::string_view, 3> kQuestions = {"instruction", "prompt",
 constexpr std::array<std::string_view, 4> kAnswers = {"response", "output", "answer", "completion"};
 // Keys by which other tools mark which of the input_ids are learned.
 constexpr std::array<std::string_view, 3> kOtherMasks = {"labels", "completion_mask", "assistant_masks"};
+// The keys whose values may also be messages: the form of TRL for prompts and their answers.
+constexpr std::string_view kPrompt = "prompt", kCompletion = "completion";
 constexpr std::array<std::string_view, 2> kContexts = {"input", "context"};
 
 // Keys that change the meaning of a conversation. Some of the keys can be written only by chat templates, the
@@ -114,12 +118,15 @@ class Reader {
     out_.ids.clear();
     out_.learned.clear();
     out_.starts.clear();
-    has_messages_ ? finish_messages() : finish_turn();
+    if (has_messages_) return finish_messages();
+    prompt_.empty() && completion_.empty() ? finish_turn() : finish_turns();
   }
 
  private:
   void member(const std::string& key) {
-    if (std::optional<std::string>* text = find(kQuestions, questions_, key)) {
+    if (key == kPrompt || key == kCompletion) {
+      read_text_or_turns(key);
+    } else if (std::optional<std::string>* text = find(kQuestions, questions_, key)) {
       *text = text_or_null(key);
     } else if (std::optional<std::string>* answer = find(kAnswers, answers_, key)) {
       *answer = text_or_null(key);
@@ -247,17 +254,32 @@ class Reader {
     if (!first_answer_) first_answer_.emplace();  // a list without answers counts as one empty answer
   }
 
+  // Reads a text, a message or a list of messages.
+  void read_text_or_turns(const std::string& key) {
+    const bool asks = key == kPrompt;
+    std::vector<Message>& turns = asks ? prompt_ : completion_;
+    if (json_.peek() == Kind::kObject) return read_message(turns);
+    if (json_.peek() != Kind::kArray) {
+      (asks ? *find(kQuestions, questions_, key) : *find(kAnswers, answers_, key)) = text_or_null(key);
+      return;
+    }
+    json_.begin_array();
+    while (json_.next_element()) read_message(turns);
+    if (turns.empty()) json_.refuse(fmt::format("'{}' has no messages", key));
+  }
+
   void read_messages(std::string_view key) {
     json_.require(Kind::kArray, "the value of", key);
     if (has_messages_) json_.refuse("the conversation has two lists of messages");
     has_messages_ = true;
     out_.messages.clear();
     json_.begin_array();
-    while (json_.next_element()) read_message();
+    while (json_.next_element()) read_message(out_.messages);
     if (out_.messages.empty()) json_.refuse("the conversation has no messages");
   }
 
-  void read_message() {
+  // Reads a message, and appends it to `messages`.
+  void read_message(std::vector<Message>& messages) {
     json_.require(Kind::kObject, "a message");
     std::optional<std::string> role, text;
     std::optional<bool> learned;
@@ -303,12 +325,12 @@ class Reader {
       json_.refuse(fmt::format("a '{}' message is marked as learned ('{}'), but only answers can be learned",
                                name, mask));
     }
-    out_.messages.push_back({.role = std::move(name),
-                             .text = *std::move(text),
-                             .context = {},
-                             .learned = learned.value_or(true),
-                             .no_text = is_null,
-                             .members = std::move(members)});
+    messages.push_back({.role = std::move(name),
+                        .text = *std::move(text),
+                        .context = {},
+                        .learned = learned.value_or(true),
+                        .no_text = is_null,
+                        .members = std::move(members)});
   }
 
   static bool is_no_text(std::string_view key) {
@@ -316,15 +338,20 @@ class Reader {
     return found != kUnsupportedOfMessages.end() && found->next == kTextOnly;
   }
 
-  // Reads whether an answer is learned: 0 or 1, or a boolean. Returns nullopt for null.
+  // Reads whether an answer is learned. Returns nullopt for null.
   std::optional<bool> read_learned(const std::string& key) {
-    if (json_.read_null()) return std::nullopt;
+    return json_.read_null() ? std::nullopt : std::optional(read_flag("a message has " + key));
+  }
+
+  // Reads true, false, 1 or 0. `what` begins the message about other values.
+  bool read_flag(std::string_view what) {
     if (json_.peek() == Kind::kBool) return json_.read_bool();
-    json_.require(Kind::kNumber, "the value of", key);
-    const double weight = json_.read_double();
+    const bool number = json_.peek() == Kind::kNumber;
+    const std::string_view value = json_.skip();
+    const double weight = number ? std::strtod(std::string(value).c_str(), nullptr) : -1;
     if (weight != 0 && weight != 1) {
-      json_.refuse(
-          fmt::format("a message has {} {}; it must be 1 (learned) or 0 (not learned)", key, weight));
+      json_.refuse(fmt::format("{} {}; it must be true or 1 (learned), or false or 0 (not learned)", what,
+                               excerpt(value)));
     }
     return weight == 1;
   }
@@ -372,9 +399,10 @@ class Reader {
     const std::string near = did_you_mean(role, kRoles);
     // A chat template may allow further roles. A misspelt role is still an error.
     if (takes_all_ && near.empty()) return given;
-    json_.refuse(
-        fmt::format("a message has the role '{}'{}", role.substr(0, 40),
-                    near.empty() ? fmt::format("; roles are {}", fmt::join(kRoles, ", ")) : ": " + near));
+    json_.refuse(fmt::format(
+        "a message has the role '{}'{}", role.substr(0, 40),
+        near.empty() ? fmt::format("; roles are {}, and human, gpt, bot and model", fmt::join(kRoles, ", "))
+                     : ": " + near));
   }
 
   void read_ids() {
@@ -396,20 +424,7 @@ class Reader {
     has_mask_ = true;
     out_.learned.clear();
     json_.begin_array();
-    while (json_.next_element()) {
-      bool learned = false;
-      if (json_.peek() == Kind::kBool) {
-        learned = json_.read_bool();
-      } else {
-        json_.require(Kind::kNumber, "an element of", "loss_mask");
-        const double weight = json_.read_double();
-        if (weight != 0 && weight != 1)
-          json_.refuse(
-              fmt::format("loss_mask has {}; each entry must be 1 (learned) or 0 (not learned)", weight));
-        learned = weight == 1;
-      }
-      out_.learned.push_back(learned ? 1 : 0);
-    }
+    while (json_.next_element()) out_.learned.push_back(read_flag("loss_mask has") ? 1 : 0);
   }
 
   void read_starts() {
@@ -437,6 +452,7 @@ class Reader {
     for (const std::string_view key : {"tools", "documents", "chat_template_kwargs"}) {
       if (std::string* const value = kept_value(key); !std::exchange(*value, {}).empty()) note_unused(key);
     }
+    note_replaced_turns();
     note_replaced_texts(kQuestions, questions_);
     note_replaced_texts(kAnswers, answers_);
     if (!has_mask_) out_.learned.assign(out_.ids.size(), 1);
@@ -463,6 +479,13 @@ class Reader {
     }
   }
 
+  // Records the keys of prompts and answers in messages that are ignored because the record has a whole
+  // conversation or token ids.
+  void note_replaced_turns() {
+    if (!prompt_.empty()) out_.replaced.emplace_back(kPrompt);
+    if (!completion_.empty()) out_.replaced.emplace_back(kCompletion);
+  }
+
   // Records the keys of texts that are ignored because another key takes precedence.
   template <std::size_t N>
   void note_unused_texts(const std::array<std::string_view, N>& names, const Texts<N>& texts) {
@@ -472,9 +495,38 @@ class Reader {
   }
 
   void finish_messages() {
-    if (!history_.empty()) json_.refuse("the conversation has both messages and history; keep one of them");
+    note_replaced_turns();
     note_replaced_texts(kQuestions, questions_);
     note_replaced_texts(kAnswers, answers_);
+    finish_list();
+  }
+
+  // Joins a prompt and its answer, of which at least one consists of messages. As in TRL, answers in the
+  // prompt are not learned.
+  void finish_turns() {
+    out_.messages = std::move(prompt_);
+    if (out_.messages.empty()) {
+      const std::optional<std::string> question = first_of(questions_);
+      if (!question) refuse_no_question();
+      out_.messages.push_back({std::string(kUser), *question, {}});
+    }
+    for (Message& message : out_.messages) message.learned = false;
+    if (completion_.empty()) {
+      const std::optional<std::string> answer = first_of(answers_);
+      if (!answer) refuse_no_answer();
+      completion_.push_back({std::string(kAssistant), *answer, {}});
+    }
+    if (out_.messages.back().role == kAssistant && completion_.front().role == kAssistant)
+      json_.refuse(std::string(kTwoAnswers));
+    std::ranges::move(completion_, std::back_inserter(out_.messages));
+    note_unused_texts(kQuestions, questions_);
+    note_unused_texts(kAnswers, answers_);
+    finish_list();
+  }
+
+  // Checks the other keys of a record with messages, and adds the system message.
+  void finish_list() {
+    if (!history_.empty()) json_.refuse("the conversation has both messages and history; keep one of them");
     note_unused_texts(kContexts, contexts_);
     if (first_answer_) note_unused("answers");
     if (system_.value_or("").empty()) return;
@@ -491,27 +543,29 @@ class Reader {
     return std::ranges::find(keys, "text") != keys.end();
   }
 
+  [[noreturn]] void refuse_no_question() const {
+    refuse_missing_key(
+        json_,
+        fmt::format("the conversation has no question, which is the value of messages, conversations, {}, {} "
+                    "or input_ids{}",
+                    fmt::join(kQuestions, ", "), fmt::join(kContexts, ", "), null_keys(keys_, kQuestions)),
+        keys_, kQuestions, has_text() ? "to train on plain text, use 'primus train pretrain'" : "");
+  }
+  [[noreturn]] void refuse_no_answer() const {
+    refuse_missing_key(json_,
+                       fmt::format("the conversation has no answer, which is the value of {} or answers{}",
+                                   fmt::join(kAnswers, ", "), null_keys(keys_, kAnswers)),
+                       keys_, kAnswers);
+  }
+
   void finish_turn() {
     std::optional<std::string> question = first_of(questions_), answer = first_of(answers_);
     std::string context = first_of(contexts_).value_or("");
     if (answer && first_answer_) note_unused("answers");
     if (!answer) answer = std::move(first_answer_);
     if (!question && !context.empty()) question = std::exchange(context, {});
-    if (!question) {
-      refuse_missing_key(
-          json_,
-          fmt::format(
-              "the conversation has no question, which is the value of messages, conversations, {}, {} or "
-              "input_ids",
-              fmt::join(kQuestions, ", "), fmt::join(kContexts, ", ")),
-          keys_, kQuestions, has_text() ? "to train on plain text, use 'primus train pretrain'" : "");
-    }
-    if (!answer) {
-      refuse_missing_key(json_,
-                         fmt::format("the conversation has no answer, which is the value of {} or answers",
-                                     fmt::join(kAnswers, ", ")),
-                         keys_, kAnswers);
-    }
+    if (!question) refuse_no_question();
+    if (!answer) refuse_no_answer();
     note_unused_texts(kQuestions, questions_);
     note_unused_texts(kAnswers, answers_);
     note_unused_texts(kContexts, contexts_);
@@ -533,7 +587,7 @@ class Reader {
   bool has_messages_ = false, has_ids_ = false, has_mask_ = false;
   std::string_view other_mask_;  // the key of kOtherMasks that the record has
   std::vector<std::int64_t> starts_;
-  std::vector<Message> history_;
+  std::vector<Message> history_, prompt_, completion_;
   UniqueKeys keys_, keys_of_message_;
 };
 

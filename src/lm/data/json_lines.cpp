@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "base/text/json_reader.h"
@@ -32,6 +33,15 @@ Error missing_key(std::string_view line, std::string_view key) {
   reader.begin_object();
   for (; reader.next_key(other); reader.skip()) there.push_back(other);
   return invalid(fmt::format("the line has no key '{}'; it has {}", key, names_of(there)));
+}
+
+std::string null_keys(const UniqueKeys& there, std::span<const std::string_view> keys) {
+  std::string text;
+  for (const std::string& key : there.first()) {
+    if (std::ranges::find(keys, key) != keys.end())
+      text += fmt::format("{}'{}'", text.empty() ? "; null: " : ", ", key);
+  }
+  return text;
 }
 
 void refuse_missing_key(const JsonReader& json, const std::string& what, const UniqueKeys& there,

@@ -41,6 +41,10 @@ Error missing_key(std::string_view line, std::string_view key);
 [[noreturn]] void refuse_missing_key(const JsonReader& json, const std::string& what, const UniqueKeys& there,
                                      std::span<const std::string_view> wanted, std::string next = {});
 
+// Returns "; null: 'a', 'b'" for those of `keys` that the record has, and "" if it has none. For a message
+// about keys whose values must not be null.
+std::string null_keys(const UniqueKeys& there, std::span<const std::string_view> keys);
+
 // Reads blocks of JSON lines. Not thread-safe: each worker needs its own object.
 class JsonLines {
  public:

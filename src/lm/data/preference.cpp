@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,6 +14,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/text/excerpt.h"
 #include "base/text/json_text.h"
 #include "base/text/unique_keys.h"
 #include "lm/data/json_lines.h"
@@ -145,6 +147,11 @@ class Reader {
       read_label();
     } else if (key == "margin") {
       read_margin();
+    } else if ((key == "input" || key == "context") && json_.peek() == Kind::kString) {
+      if (const std::string text = json_.read_string(); !text.empty()) {
+        if (!context_.empty()) note_unused(key);
+        if (context_.empty()) context_key_ = key, context_ = text;
+      }
     } else if (std::ranges::find(kShared, key) != kShared.end()) {
       shared_ += fmt::format(R"(, "{}": {})", key, json_.skip());
     } else {
@@ -180,10 +187,13 @@ class Reader {
       label_ = json_.read_bool();
       return;
     }
-    json_.require(Kind::kNumber, "the value of", "label");
-    const double value = json_.read_double();
-    if (value != 0 && value != 1)
-      json_.refuse(fmt::format("label is {}; it must be true or 1 (good), or false or 0 (bad)", value));
+    const bool number = json_.peek() == Kind::kNumber;
+    const std::string_view text = json_.skip();
+    const double value = number ? std::strtod(std::string(text).c_str(), nullptr) : -1;
+    if (value != 0 && value != 1) {
+      json_.refuse(
+          fmt::format("label is {}; it must be true or 1 (good), or false or 0 (bad)", excerpt(text)));
+    }
     label_ = value == 1;
   }
 
@@ -231,15 +241,21 @@ class Reader {
   void finish_pair() {
     for (const auto& [value, name] : {std::pair(&chosen_, "chosen"), std::pair(&rejected_, "rejected")}) {
       if (!*value) {
-        refuse_missing_key(json_, fmt::format("the record has no key '{}'", name), keys_, kPairKeys,
-                           std::string(kHowToRename));
+        const std::string_view key[] = {name};
+        const bool null = !null_keys(keys_, key).empty();
+        const std::string what = null ? fmt::format("the value of '{}' is null", name)
+                                      : fmt::format("the record has no key '{}'", name);
+        refuse_missing_key(json_, what, keys_, kPairKeys, null ? "" : std::string(kHowToRename));
       }
     }
     if (completion_) note_unused("completion");
     if (label_) note_unused("label");
     if (has_margin_ && kind_ != PreferenceKind::kScored) note_unused("margin");
     const std::optional<Raw> prompt = take_prompt();
-    if (!prompt && chosen_->is_text() && rejected_->is_text()) return split_texts();
+    if (!prompt && chosen_->is_text() && rejected_->is_text()) {
+      use_context_if(false);
+      return split_texts();
+    }
     Turns of_chosen = turns_of(*chosen_, kAssistant), of_rejected = turns_of(*rejected_, kAssistant);
     const bool whole = begin_conversation(of_chosen) && begin_conversation(of_rejected);
     Turns before = prompt ? turns_of(*prompt, kUser) : Turns();
@@ -255,6 +271,7 @@ class Reader {
     };
     if (whole && prompt && (prompt->is_text() || (repeats(of_chosen) && repeats(of_rejected))))
       before.clear();
+    use_context_if(prompt && prompt->is_text() && !before.empty());
     const std::size_t common = whole ? common_turns(of_chosen, of_rejected) : 0;
     if (before.empty() && common == 0) {
       json_.refuse(
@@ -268,6 +285,13 @@ class Reader {
     };
     add("chosen", joined(of_chosen), of_chosen.size() - common, true);
     add("rejected", joined(of_rejected), of_rejected.size() - common, false);
+  }
+
+  // `used`: whether the record has a question as text, to which the context then belongs.
+  void use_context_if(bool used) {
+    if (used || context_.empty()) return;
+    note_unused(context_key_);
+    context_.clear();
   }
 
   // Two texts without a prompt: their common beginning is the prompt.
@@ -286,15 +310,20 @@ class Reader {
 
   void finish_labelled() {
     if (!completion_) {
-      refuse_missing_key(json_, "the record has no answer: neither 'completion', nor 'chosen' and 'rejected'",
+      refuse_missing_key(json_,
+                         "the record has no answer: neither 'completion', nor 'chosen' and 'rejected'" +
+                             null_keys(keys_, std::span(kLabelledKeys).first<1>()),
                          keys_, kLabelledKeys);
     }
     if (!label_) {
-      refuse_missing_key(json_, "the record has no label: true for a good answer, false for a bad one", keys_,
-                         kLabelledKeys);
+      refuse_missing_key(json_,
+                         "the record has no label: true for a good answer, false for a bad one" +
+                             null_keys(keys_, std::span(kLabelledKeys).subspan<1, 1>()),
+                         keys_, kLabelledKeys);
     }
     if (has_margin_) note_unused("margin");
     const std::optional<Raw> prompt = take_prompt();
+    use_context_if(prompt && prompt->is_text());
     Turns turns = prompt ? turns_of(*prompt, kUser) : Turns();
     const Turns answer = turns_of(*completion_, kAssistant);
     if (!prompt && (!begin_conversation(answer) || answer.size() < 2)) {
@@ -322,6 +351,12 @@ class Reader {
     }
     std::vector<Message>& messages = text.conversation.messages;
     for (std::size_t i = 0; i + learned < messages.size(); ++i) messages[i].learned = false;
+    const std::size_t answer = messages.size() - learned;
+    if (learned > 0 && answer > 0 && messages[answer - 1].role == kAssistant &&
+        messages[answer].role == kAssistant)
+      json_.refuse(fmt::format("'{}': {}", key, kTwoAnswers));
+    if (!context_.empty() && answer > 0 && messages[answer - 1].role == kUser)
+      messages[answer - 1].context = context_;
     for (const std::string& name : text.conversation.unused) note_unused(name);
   }
 
@@ -333,7 +368,8 @@ class Reader {
   std::optional<Raw> chosen_, rejected_, completion_;
   std::optional<bool> label_;
   bool has_margin_ = false;
-  std::string shared_;  // JSON members of every text
+  std::string shared_;                 // JSON members of every text
+  std::string context_, context_key_;  // text to which the question refers, and its key
   UniqueKeys keys_;
 };
 

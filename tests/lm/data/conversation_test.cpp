@@ -113,7 +113,7 @@ TEST(ConversationRecord, AnswersMayBeExcludedFromTheLoss) {
   EXPECT_THAT(refusal(R"({"messages": [{"role": "assistant", "content": "a", "train": true, "weight": 0}]})"),
               HasSubstr("contradict"));
   EXPECT_THAT(refusal(R"({"messages": [{"role": "assistant", "content": "a", "loss": "no"}]})"),
-              HasSubstr("'loss' is a string"));
+              HasSubstr("has loss \"no\"; it must be true or 1"));
   EXPECT_THAT(refusal(R"({"messages": [{"role": "user", "content": "a", "train": true}]})"),
               HasSubstr("a 'user' message is marked as learned"));
   EXPECT_THAT(refusal(R"({"messages": [{"role": "assistant", "content": "a", "train": 0.5}]})"),
@@ -213,7 +213,7 @@ TEST(ConversationRecord, RefusesOtherRecordsWithTheirLocation) {
   EXPECT_THAT(refusal(R"({"input_ids": [1, -2]})"), HasSubstr("-2 is not a token id"));
   EXPECT_THAT(refusal(R"({"input_ids": [1, 2], "loss_mask": [1]})"), HasSubstr("loss_mask has 1 numbers"));
   EXPECT_THAT(refusal(R"({"input_ids": [1], "loss_mask": [0.5]})"),
-              HasSubstr("must be 1 (learned) or 0 (not learned)"));
+              HasSubstr("0.5; it must be true or 1 (learned), or false or 0 (not learned)"));
   EXPECT_THAT(refusal(R"({"input_ids": [1, 2], "seq_start_id": [0, 2]})"), HasSubstr("seq_start_id"));
   EXPECT_THAT(refusal(R"({"input_ids": [1, 2], "seq_start_id": [1]})"), HasSubstr("seq_start_id"));
   EXPECT_THAT(refusal(R"({"input_ids": [], "seq_start_id": [0, 1]})"), HasSubstr("seq_start_id"));
@@ -223,6 +223,47 @@ TEST(ConversationRecord, RefusesOtherRecordsWithTheirLocation) {
   EXPECT_THAT(refusal(R"({"completion_mask": [0, 1], "input_ids": [1, 2]})"), HasSubstr("loss_mask"));
   EXPECT_THAT(refusal(R"({"messages": [{"role": "assistant", "content": "a", "weight": 0.5}]})"),
               HasSubstr("weight 0.5"));
+}
+
+// TRL's form: prompt and completion may be lists of messages.
+TEST(ConversationRecord, ReadsPromptsAndCompletionsThatAreMessages) {
+  const std::string q = R"({"role": "user", "content": "q"})", a = R"({"role": "assistant", "content": "a"})";
+  const auto expect_turn = [](const std::string& record) {
+    EXPECT_THAT(turns(record), ElementsAre("user: q", "assistant: a"));
+  };
+  expect_turn(fmt::format(R"({{"prompt": [{}], "completion": [{}]}})", q, a));
+  expect_turn(fmt::format(R"({{"completion": {}, "prompt": {}}})", a, q));
+  expect_turn(fmt::format(R"({{"prompt": "q", "completion": [{}]}})", a));
+  expect_turn(fmt::format(R"({{"prompt": [{}], "completion": "a"}})", q));
+  const Conversation more = conversation_of(
+      fmt::format(R"({{"system": "S", "prompt": [{0}, {1}, {0}], "completion": [{1}]}})", q, a));
+  ASSERT_EQ(more.messages.size(), 5U);
+  EXPECT_EQ(more.messages[0].text, "S");
+  EXPECT_FALSE(more.messages[2].learned);  // an answer of the prompt
+  EXPECT_TRUE(more.messages[4].learned);
+  EXPECT_THAT(conversation_of(fmt::format(R"({{"prompt": [{0}], "messages": [{0}, {1}]}})", q, a)).replaced,
+              ElementsAre("prompt"));
+  EXPECT_THAT(refusal(fmt::format(R"({{"prompt": [{}]}})", q)), HasSubstr("has no answer"));
+  EXPECT_THAT(refusal(fmt::format(R"({{"completion": [{}]}})", a)), HasSubstr("has no question"));
+  EXPECT_THAT(refusal(R"({"prompt": [], "completion": "a"})"), HasSubstr("'prompt' has no messages"));
+  EXPECT_THAT(refusal(fmt::format(R"({{"prompt": [{0}, {1}], "completion": [{1}]}})", q, a)),
+              HasSubstr("the prompt ends with an answer"));
+}
+
+TEST(ConversationRecord, NullAnswersAndTextsAsMarksAreNamed) {
+  EXPECT_THAT(
+      refusal(R"({"prompt": "q", "response": null})"),
+      HasSubstr("has no answer, which is the value of response, output, answer, completion or answers; "
+                "null: 'response'"));
+  EXPECT_THAT(refusal(R"({"messages": [{"role": "assistant", "content": "a", "train": "false"}]})"),
+              HasSubstr("a message has train \"false\"; it must be true or 1 (learned)"));
+}
+
+TEST(ConversationRecord, OtherNamesOfRolesAreRead) {
+  EXPECT_THAT(turns(R"({"messages": [{"role": "User", "content": "q"}, {"role": "bot", "content": "a"}]})"),
+              ElementsAre("user: q", "assistant: a"));
+  EXPECT_THAT(refusal(R"({"messages": [{"role": "chatgpt", "content": "a"}]})"),
+              HasSubstr("observation, and human, gpt, bot and model"));
 }
 
 TEST(ConversationFormat, Alpaca) {

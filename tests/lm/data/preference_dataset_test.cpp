@@ -75,6 +75,29 @@ TEST(PreferenceRecord, ReadsTextsAndMessages) {
       {"system:S", "user:q", "assistant:a", "user:q", "assistant:b*"});
 }
 
+// Without the context, the question would be another one.
+TEST(PreferenceRecord, TheContextOfAQuestionIsRead) {
+  for (const auto& [record, context] :
+       {std::pair(R"({"instruction": "q", "input": "c", "chosen": "a", "rejected": "b"})", "c"),
+        std::pair(
+            R"({"prompt": [{"role": "user", "content": "q"}], "input": "c", "chosen": "a", "rejected": "b"})",
+            "")}) {
+    const Preference pair = record_of(record);
+    for (const Preference::Text& text : pair.texts)
+      EXPECT_EQ(text.conversation.messages.front().context, context) << record;
+    EXPECT_EQ(pair.unused.empty(), context[0] != 0) << record;
+  }
+}
+
+TEST(PreferenceRecord, APromptThatEndsWithAnAnswerIsRefused) {
+  const std::string prompt =
+      R"({"prompt": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "p"}], )";
+  EXPECT_THAT(refusal(prompt + R"("chosen": "a", "rejected": "b"})"),
+              HasSubstr("the prompt ends with an answer, and another answer follows"));
+  EXPECT_THAT(refusal(prompt + R"("completion": "a", "label": true})", PreferenceKind::kLabelled),
+              HasSubstr("the prompt ends with an answer"));
+}
+
 // As in TRL, a blank before the first difference belongs to the answers.
 TEST(PreferenceRecord, SplitsTextsAtTheirFirstDifference) {
   expect_pair(R"({"chosen": "Name a prime. 7", "rejected": "Name a prime. 8"})",
@@ -96,7 +119,12 @@ TEST(PreferenceRecord, ReadsLabels) {
   EXPECT_THAT(record_of(R"({"prompt": "q", "chosen": "a", "rejected": "b"})", kind).texts, SizeIs(2));
   EXPECT_THAT(refusal(R"({"prompt": "q", "completion": "a", "label": 0.5})", kind),
               HasSubstr("label is 0.5"));
-  EXPECT_THAT(refusal(R"({"prompt": "q", "completion": "a", "label": "good"})", kind), HasSubstr("'label'"));
+  EXPECT_THAT(refusal(R"({"prompt": "q", "completion": "a", "label": "true"})", kind),
+              HasSubstr("label is \"true\"; it must be true or 1 (good), or false or 0 (bad)"));
+  EXPECT_THAT(refusal(R"({"prompt": "q", "completion": "a", "label": null})", kind),
+              HasSubstr("for a bad one; null: 'label'"));
+  EXPECT_THAT(refusal(R"({"prompt": "q", "completion": null, "label": true})", kind),
+              HasSubstr("null: 'completion'"));
   EXPECT_THAT(refusal(R"({"prompt": "q", "completion": "a"})", kind), HasSubstr("no label"));
   EXPECT_THAT(refusal(R"({"prompt": "q", "label": true})", kind), HasSubstr("no answer"));
   EXPECT_THAT(refusal(R"({"completion": "a", "label": true})", kind), HasSubstr("no prompt"));
@@ -122,6 +150,8 @@ TEST(PreferenceRecord, RefusesWhatIsNoPair) {
               AllOf(HasSubstr("'response_j', 'response_k'"), HasSubstr("rename the keys")));
   EXPECT_THAT(refusal(R"({"instruction": "q", "output": "a"})"), HasSubstr("primus train posttrain"));
   EXPECT_THAT(refusal(R"({"prompt": "q", "chosen": "a"})"), HasSubstr("no key 'rejected'"));
+  EXPECT_THAT(refusal(R"({"prompt": "q", "chosen": "a", "rejected": null})"),
+              HasSubstr("the value of 'rejected' is null"));
   EXPECT_THAT(refusal(R"({"prompt": "q", "completion": "a", "label": true})"), HasSubstr("primus train kto"));
   EXPECT_THAT(refusal(R"({"prompt": "q", "chosen": 5, "rejected": "b"})"), HasSubstr("'chosen' is a number"));
   EXPECT_THAT(refusal(R"({"prompt": "q", "chosen": [], "rejected": "b"})"),

@@ -44,8 +44,8 @@ struct SkippedFiles {
 // case-insensitive. Throws Error(kInvalid) for a pattern that matches nothing, kUnsupported for Parquet and
 // archives.
 std::vector<InputFile> find_inputs(const std::vector<std::string>& patterns, SkippedFiles* skipped = nullptr);
-// Returns notes for the user: which files are read as text despite an unknown extension, and how many files
-// in folders are skipped.
+// Returns notes for the user: which files are read as text despite an unknown extension or although they hold
+// JSON lines, and how many files in folders are skipped.
 std::vector<std::string> remarks_on(const std::vector<InputFile>& files, const SkippedFiles& skipped);
 std::vector<std::string> remarks_on(const std::vector<std::string>& patterns);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
 
@@ -42,6 +43,32 @@ std::string null_keys(const UniqueKeys& there, std::span<const std::string_view>
       text += fmt::format("{}'{}'", text.empty() ? "; null: " : ", ", key);
   }
   return text;
+}
+
+std::string remark_on_json_in_text(const std::vector<InputFile>& files) {
+  constexpr std::size_t kBeginning = 64 << 10;
+  constexpr int kMostFiles = 100;
+  const InputFile* first = nullptr;
+  int count = 0, opened = 0;
+  for (const InputFile& file : files) {
+    if (file.kind != InputKind::kText || file.compression != Compression::kNone) continue;
+    if (++opened > kMostFiles) break;
+    std::string text(kBeginning, '\0');
+    text.resize(Env::posix()
+                    .open(file.path, OpenMode::kRead)
+                    ->read_at(std::as_writable_bytes(std::span(text.data(), text.size())), 0));
+    text.erase(0, std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+    const std::size_t end = text.find('\n');
+    const bool whole = end != std::string::npos || text.size() < kBeginning / 2;
+    const bool json = text.starts_with('{') && whole && nlohmann::json::accept(text.substr(0, end));
+    if (json && count++ == 0) first = &file;
+  }
+  if (first == nullptr) return {};
+  return fmt::format(
+      "'{}'{} of JSON lines, but read as plain text, with the JSON syntax, because of the file name: JSON "
+      "lines "
+      "end in .jsonl",
+      first->path.string(), count > 1 ? fmt::format(" and {} more are files", count - 1) : " is a file");
 }
 
 void refuse_missing_key(const JsonReader& json, const std::string& what, const UniqueKeys& there,

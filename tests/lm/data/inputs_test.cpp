@@ -114,6 +114,20 @@ TEST_F(Inputs, SkippedFilesOfFoldersAreNoted) {
                     HasSubstr("reads them as plain text")));
 }
 
+// The model would learn the syntax of JSON.
+TEST_F(Inputs, JsonLinesInATextFileAreNoted) {
+  const std::string json = "{\"text\": \"words\"}\n", in = (folder_ / "in").string();
+  folder_.write("in/a.txt", json + json);
+  folder_.write("in/b.txt", "\n " + json);
+  folder_.write("in/c.txt", "{this is not JSON}\n" + json);
+  folder_.write("in/d.jsonl", json);
+  EXPECT_THAT(
+      remarks_on({in}),
+      testing::ElementsAre("'" + in +
+                           "/a.txt' and 1 more are files of JSON lines, but read as plain text, "
+                           "with the JSON syntax, because of the file name: JSON lines end in .jsonl"));
+}
+
 TEST_F(Inputs, SkippedFilesWhoseNamesBeginWithADotAreNoted) {
   for (const char* name : {"in/a.txt", "in/.notes.txt", "in/deep/.git/x.txt", "in/.primus-cache/x.txt"})
     folder_.write(name, "text");

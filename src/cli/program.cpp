@@ -97,8 +97,9 @@ const CommandEntry* resolve(Words words, std::size_t& used, Console& console) {
         fmt::format("Primus has no 'data {}', because it does not train diffusion models", words[1]),
         "'primus data' lists the commands that prepare text");
   }
-  throw unknown_command(fmt::format("there is no command '{} {}'", first, words[1]), words[1], known,
-                        fmt::format("choose one of {}", fmt::join(known, ", ")));
+  const std::string what = fmt::format("there is no command '{} {}'", first, words[1]);
+  if (const auto answer = config::answer_for(first + "-" + words[1])) throw invalid(what, *answer);
+  throw unknown_command(what, words[1], known, fmt::format("choose one of {}", fmt::join(known, ", ")));
 }
 
 // Returns the given values of a text argument, or its defaults.

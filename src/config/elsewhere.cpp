@@ -30,7 +30,7 @@ constexpr auto kRows = std::to_array<Row>({
      "rollout",
      "reinforcement learning from reward functions is 'primus train grpo load=MODEL data=prompts.jsonl "
      "reward=exact:answer', and also 'train rloo' (docs/posttrain.md)"},
-    {"ppo rlhf reward-model rm value-model critic",
+    {"ppo rlhf reward-model value-model critic",
      "Primus has no PPO, which needs a value model: 'primus train grpo load=MODEL data=prompts.jsonl "
      "reward=exact:answer' compares answers within a group instead, and 'primus train dpo' learns from pairs "
      "of "
@@ -110,7 +110,21 @@ constexpr auto kRows = std::to_array<Row>({
      "Primus uploads no models: 'primus model export RUN FOLDER', then 'hf upload ORG/MODEL FOLDER' (pip "
      "install "
      "huggingface_hub)"},
+    {"rm delete remove del rmdir clean cleanup purge",
+     "a run and a model are folders, which 'rm -r FOLDER' removes ('primus runs' lists the runs); "
+     "keep_latest=N limits the checkpoints of a run"},
     // Data.
+    {"data-download data-get data-pull data-fetch",
+     "Primus downloads no data: 'hf download ORG/DATASET --repo-type dataset --local-dir FOLDER' (pip "
+     "install "
+     "huggingface_hub), then data_path=FILE for text, or data=FILE for conversations"},
+    {"data-convert data-conversion data-converter",
+     "training reads text and JSON lines as they are; 'primus data tokenize --input corpus.jsonl "
+     "--output-prefix data/corpus --tokenizer FOLDER' writes .bin/.idx, and 'primus data' lists the other "
+     "commands (docs/data.md)"},
+    {"config-list config-get config-ls config-explain config-describe config-help",
+     "'primus config reference' explains every key of an experiment, 'primus config reference KEY' one of "
+     "them, and 'primus config show' prints an experiment as it would run"},
     {"tokenize tokenise tokenization preprocess preprocess-data prepare prepare-data pretokenize",
      "'primus data tokenize --input corpus.jsonl --output-prefix data/corpus --tokenizer FOLDER' writes "
      ".bin/.idx; "

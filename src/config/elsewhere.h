@@ -9,7 +9,9 @@
 
 namespace primus::config {
 
-// Returns one sentence for a user who asked for `word`; nullopt for an unknown word. Ignores case and whether
+// Returns one sentence for a user who asked for `word`; nullopt for an unknown word. A word that has another
+// meaning after the name of a group of commands begins with that name: "data-download". Ignores case and
+// whether
 // '-' or '_' joins the parts of a word.
 std::optional<std::string> answer_for(std::string_view word);
 

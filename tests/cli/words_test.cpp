@@ -42,11 +42,24 @@ TEST(Words, FromOtherProgramsGetAnAnswer) {
       if (cli::find_command(name) || name == "data diffusion") continue;  // it has its own hints
       const Said said = run_here(words);
       EXPECT_EQ(said.exit_code, 2) << name;
-      EXPECT_EQ(said.err, "error: there is no command '" + name + "'\n  hint: " + answer + "\n");
+      const auto of_group = words.size() > 1 ? config::answer_for(words[0] + "-" + word) : std::nullopt;
+      EXPECT_EQ(said.err,
+                "error: there is no command '" + name + "'\n  hint: " + of_group.value_or(answer) + "\n");
     }
     EXPECT_FALSE(cli::find_command(word) || cli::is_group(word) || cli::find_mode(word))
         << word << " is a command of Primus";
   }
+}
+
+TEST(Words, AnswersFitTheGroupOfCommands) {
+  for (const auto& [words, answer] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"rm"}, "rm -r FOLDER"},
+           {{"model", "delete"}, "rm -r FOLDER"},
+           {{"config", "list"}, "'primus config reference' explains"},
+           {{"config", "get", "lr"}, "'primus config reference' explains"},
+           {{"data", "download", "wikitext"}, "--repo-type dataset"},
+           {{"data", "convert"}, "primus data tokenize"}})
+    EXPECT_THAT(run_here(words).err, testing::HasSubstr(answer)) << words.back();
 }
 
 TEST(Words, AModeInPlaceOfACommandIsNamed) {

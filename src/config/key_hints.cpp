@@ -13,6 +13,9 @@
 namespace primus::config {
 namespace {
 
+// The remark of keys that other programs use for data of any kind.
+constexpr std::string_view kOfTexts = "for texts; for conversations, pairs and prompts: data";
+
 // Keys of the Hugging Face Trainer, TorchTitan, MaxText, NeMo, nanoGPT, Axolotl and config.json, sorted by
 // name.
 constexpr auto kSynonyms = std::to_array<Synonym>({
@@ -40,11 +43,11 @@ constexpr auto kSynonyms = std::to_array<Synonym>({
     {"d_ff", "ffn_hidden_size"},
     {"d_model", "hidden_size"},
     {"data", "data_path"},
-    {"data_dir", "data_path"},
-    {"data_file", "data_path"},
-    {"data_files", "data_path"},
-    {"dataset", "data_path"},
-    {"dataset_path", "data_path"},
+    {"data_dir", "data_path", kOfTexts},
+    {"data_file", "data_path", kOfTexts},
+    {"data_files", "data_path", kOfTexts},
+    {"dataset", "data_path", kOfTexts},
+    {"dataset_path", "data_path", kOfTexts},
     {"decay_steps", "lr_decay_iters"},
     {"dim", "hidden_size"},
     {"dropout", "hidden_dropout", "and attention_dropout"},
@@ -186,8 +189,8 @@ constexpr auto kSynonyms = std::to_array<Synonym>({
     {"total_steps", "train_iters"},
     {"tp", "tensor_model_parallel_size"},
     {"train_batch_size", "global_batch_size"},
-    {"train_data", "train_data_path"},
-    {"train_file", "train_data_path"},
+    {"train_data", "train_data_path", kOfTexts},
+    {"train_file", "train_data_path", kOfTexts},
     {"train_micro_batch_size_per_gpu", "micro_batch_size"},
     {"train_steps", "train_iters"},
     {"training_steps", "train_iters"},

@@ -404,10 +404,17 @@ TEST_F(DataFiles, TrainsATokenizerWithSpecialTokens) {
   write_file(folder_.path() / "chat.jsonl", R"({"question": "q", "answer": "a"})");
   const ProgramResult shown = run({"conversations", "chat.jsonl", "--tokenizer", "s", "-f", "chatml"});
   EXPECT_EQ(shown.exit_code, 0) << shown.err;
+  write_file(folder_.path() / "empty.jsonl", "");
+  const ProgramResult empty = run({"conversations", "empty.jsonl", "--tokenizer", "s", "-f", "chatml"});
+  EXPECT_EQ(empty.exit_code, 2);
+  EXPECT_THAT(empty.err, HasSubstr("'empty.jsonl' has no conversation"));
   const ProgramResult twice =
       run({"train-tokenizer", "-i", "a.jsonl", "-o", "u", "--special", "<|endoftext|>"});
   EXPECT_EQ(twice.exit_code, 2);
   EXPECT_THAT(twice.err, HasSubstr("it is another token already"));
+  EXPECT_THAT(run({"train-tokenizer", "-i", "a.jsonl", "-o", "u", "--special", "x", "--special", "x"}).err,
+              HasSubstr("--special 'x' is given twice"));
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() / "u"));  // a failed command leaves no empty folder
 }
 
 // A hint names an option that the command itself has.

@@ -61,6 +61,8 @@ class DataConversations final : public Command {
       if (!note.empty()) console.note("note: " + note);
     }
     for (const std::string& note : data::notes_on_content(all, name_)) console.note("warning: " + note);
+    if (all.size() == 0)
+      throw invalid(fmt::format("'{}' has no conversation", name_), "a conversation is one line of JSON");
     const std::string_view format = data::name_of(chosen.style.format);
     if (json_) {
       console.write(as_json(all, *tokenizer, chosen.style));

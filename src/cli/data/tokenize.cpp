@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <tuple>
@@ -263,23 +265,18 @@ class DataTrainTokenizer final : public Command {
     options_.bpe.vocab_size = checked_cast<std::int32_t>(vocab_size_, "--vocab-size");
     for (const std::string& token : special_) {
       if (token.empty()) throw invalid("--special: an empty text cannot be a token");
+      if (std::ranges::find(options_.bpe.special_tokens, token) != options_.bpe.special_tokens.end())
+        throw invalid(fmt::format("--special '{}' is given twice", token), "give each token once");
       options_.bpe.special_tokens.push_back(token);
     }
     console.notes(data::remarks_on(options_.inputs));
     const Path file = Path(output_) / "tokenizer.json";
     refuse_existing(file, overwrite_.existing());  // checked now, because tokenizing takes long
+    const bool is_new = !Env::posix().status(output_);
     make_folders(output_);
     const double begin = steady_seconds();
     std::uint64_t bytes = 0;
-    ProgressLine progress(json_ ? Terminal{} : console.err, {.label = "learning"});
-    const std::string content = data::train_tokenizer(options_, [&](const data::TrainTokenizerProgress& p) {
-      bytes = p.bytes_total;
-      progress.update(p.bytes_done, steady_seconds(),
-                      p.merges_done > 0
-                          ? fmt::format("{} of {} merges", p.merges_done, p.merges_wanted)
-                          : fmt::format("{} read", human_bytes(static_cast<double>(p.bytes_done))));
-    });
-    progress.finish(steady_seconds());
+    const std::string content = learn(bytes, is_new, console);
     write_file_atomic(file, content);
     const auto tokenizer = load_tokenizer("", file.string());
     if (tokenizer->vocab_size() < vocab_size_) {
@@ -300,6 +297,27 @@ class DataTrainTokenizer final : public Command {
   }
 
  private:
+  // Returns the tokenizer. If it cannot be trained, removes the output folder, which is empty, if the folder
+  // `is_new`. `bytes`: receives the number of bytes read.
+  std::string learn(std::uint64_t& bytes, bool is_new, Console& console) const {
+    try {
+      ProgressLine progress(json_ ? Terminal{} : console.err, {.label = "learning"});
+      std::string content = data::train_tokenizer(options_, [&](const data::TrainTokenizerProgress& p) {
+        bytes = p.bytes_total;
+        progress.update(p.bytes_done, steady_seconds(),
+                        p.merges_done > 0
+                            ? fmt::format("{} of {} merges", p.merges_done, p.merges_wanted)
+                            : fmt::format("{} read", human_bytes(static_cast<double>(p.bytes_done))));
+      });
+      progress.finish(steady_seconds());
+      return content;
+    } catch (...) {
+      std::error_code ignored;  // a folder that other files are in stays
+      if (is_new) std::filesystem::remove(output_, ignored);
+      throw;
+    }
+  }
+
   data::TrainTokenizerOptions options_;
   std::string output_;
   std::vector<std::string> special_;

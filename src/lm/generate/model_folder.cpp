@@ -155,6 +155,10 @@ Error no_folder(const Path& given) {
                    "give the Hugging Face folder that it was made from (config.json and *.safetensors)");
   }
   const Path parent = given.has_parent_path() ? given.parent_path() : Path(".");
+  if (given.filename() == "latest" && is_file(given)) {
+    return invalid(fmt::format("'{}' is not a folder, but names the newest checkpoint", given.string()),
+                   fmt::format("give the folder of the checkpoints: {}", parent.string()));
+  }
   return invalid(fmt::format("'{}' is not a folder", given.string()),
                  is_file(parent / "config.json")
                      ? fmt::format("give the folder that holds config.json: {}", parent.string())

@@ -52,6 +52,12 @@ TEST(ModelFolder, NeedsNoLatest) {
     write_file(root / "latest", latest);
     EXPECT_EQ(find_model_folder(folder.path()).iteration, 10) << latest;
   }
+  try {
+    find_model_folder(root / "latest");
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.hint(), "give the folder of the checkpoints: " + root.string());
+  }
   std::filesystem::remove(root / "latest");
   EXPECT_EQ(find_model_folder(folder.path()).iteration, 10);
   EXPECT_EQ(find_model_folder(root).iteration, 10);

@@ -265,7 +265,7 @@ class DataTrainTokenizer final : public Command {
     options_.bpe.vocab_size = checked_cast<std::int32_t>(vocab_size_, "--vocab-size");
     for (const std::string& token : special_) {
       if (token.empty()) throw invalid("--special: an empty text cannot be a token");
-      if (std::ranges::find(options_.bpe.special_tokens, token) != options_.bpe.special_tokens.end())
+      if (std::ranges::count(special_, token) > 1)
         throw invalid(fmt::format("--special '{}' is given twice", token), "give each token once");
       options_.bpe.special_tokens.push_back(token);
     }

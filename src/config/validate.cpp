@@ -547,12 +547,13 @@ class Validator {
              "`split` divides data_path, and the others are used whole; data_path=null removes the "
              "experiment's data_path");
     }
-    if (!text) {
-      // conversations() reports this case
-    } else if (config_.mock_data) {
+    // conversations() reports missing data of other stages.
+    if (text && config_.mock_data) {
       if (!config_.data_path.empty() || separate)
         warn("mock_data", "mock_data is true, so the run ignores the data paths");
-    } else if (config_.data_path.empty() && config_.train_data_path.empty() &&
+      if (config_.train_epochs)
+        refuse({"train_epochs", "mock_data"}, "mock data never ends, so it has no epochs", "set train_iters");
+    } else if (text && config_.data_path.empty() && config_.train_data_path.empty() &&
                (config_.train_iters > 0 || length_is_open(config_))) {
       refuse(
           {"train_data_path"}, kNoTrainingData,

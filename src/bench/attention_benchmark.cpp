@@ -1,5 +1,5 @@
-// Times attention (operator_benchmark.h). Cases come from given sizes, presets, or tables in AMD Primus's
-// format.
+// Times attention with the functions of operator_benchmark.h. Cases come from given sizes, presets, or tables
+// in AMD Primus's format.
 #include <fmt/format.h>
 
 #include <algorithm>

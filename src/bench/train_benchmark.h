@@ -63,7 +63,7 @@ struct TrainBenchmarkReport {
   // shape separately.
   struct Ceiling {
     double product_seconds = 0, attention_seconds = 0;
-    double model_flops_per_second = 0;  // FLOP/s of a step that takes `seconds`
+    double model_flops_per_second = 0;  // FLOP/s of a step that takes the sum of both times
     double share = 0;                   // share of the ceiling that the timed steps reach
   };
   std::optional<Ceiling> ceiling = {};

@@ -167,7 +167,9 @@ std::string frameworks_text(const KeySpec& key) {
 // Returns "only `false`", or empty.
 std::string only_text(const KeySpec& key) {
   if (key.native_values.empty()) return {};
-  return "only " + code(fmt::format("{}", fmt::join(key.native_values, ", ")));
+  std::vector<std::string> values;
+  for (const std::string_view value : key.native_values) values.push_back(code(value));
+  return fmt::format("only {}", fmt::join(values, ", "));
 }
 
 std::string meaning_text(const KeySpec& key) {
@@ -183,7 +185,7 @@ std::string natively(const KeySpec& key) {
     case KeyClass::kSaidBy:
       return fmt::format("set by {}", key.instead);
     case KeyClass::kRefused:
-      return "refused: " + only_text(key);
+      return only_text(key) + "; other values are refused";
     case KeyClass::kReplaced:
       return key.neutral_values.empty()
                  ? cell(key.instead)

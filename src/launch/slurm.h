@@ -25,7 +25,7 @@ struct SlurmRequest {
   std::vector<GivenOption> given;  // options from the command line
   std::vector<std::string> inner;  // command that each node runs
   bool has_ranks = false;          // the command's processes are ranks of one job
-  bool own_ranks = false;          // ranks of the native engine, which all end within a second
+  bool own_ranks = false;          // ranks of the native engine, which end within a second of each other
 };
 
 // Timeouts in seconds for srun's --wait. When the first launcher of a step has ended, srun waits this long

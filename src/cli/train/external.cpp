@@ -149,7 +149,9 @@ class External {
     apply_environment(experiment_);
     launch::LocalLaunch launch = options_.ranks.start(static_cast<int>(processes()));
     const RunFolder folder = run_folder_of(experiment_);
-    if (processes() == 1) {  // one process shows its output; several processes write to files
+    // A single process shows its output, so the launcher also writes the output to a file. Each of several
+    // processes writes a file itself (run_process).
+    if (processes() == 1) {
       launch.output_file = [folder, module = experiment_.module_name](int rank) {
         return folder.rank_logs(module, rank) / "output.log";
       };

@@ -134,7 +134,8 @@ Value read_parameter(Tape& tape, Parameter& parameter) {
                      {{Unary::kY, parameter.unit->dtype, parameter.shape, false}})[Unary::kY];
 }
 
-// --- adapted_norms: the norms of the rows of an adapted matrix. The norms have no gradient, as in the paper.
+// --- adapted_norms: the norms of the rows of an adapted matrix. The norms have no gradient, as in the DoRA
+// paper.
 
 struct AdaptedNorms {
   enum In : InputName { kDown, kUp };

@@ -53,7 +53,7 @@ MultiTokenPrediction::MultiTokenPrediction(const ModelConfig& config, const Fami
 engine::Value MultiTokenPrediction::forward(const engine::Value& hidden, const engine::Value& tokens,
                                             const BlockInputs& inputs) const {
   engine::Tape& tape = hidden.tape();
-  tape.enter_block(layer_);  // recomputation starts at this call and includes the block's input
+  tape.enter_block(layer_);  // the embedding, norms and projection below are recomputed with the block
   const engine::Value embedded = embed(tokens, embedding_, vocabulary_, embedding_scale_);
   engine::Value joined = linear(
       concat(norm(embedded, *embedding_norm_, epsilon_), norm(hidden, *hidden_norm_, epsilon_)), *join_);

@@ -47,7 +47,7 @@ constexpr std::array<Polynomial, 5> kQuintic = {{{4.0848, -6.8946, 2.9270},
 struct MuonSettings {
   // The factor of the orthogonal update of a matrix [out, in].
   enum class Scale : std::uint8_t {
-    kSpectral,      // factor sqrt(max(out, in)); times 0.2, updates are as large as AdamW's
+    kSpectral,      // factor sqrt(max(out, in)); with extra_scale 0.2, updates are as large as AdamW's
     kUnitRmsNorm,   // factor sqrt(out / in)
     kShapeScaling,  // factor sqrt(max(1, out / in))
   };

@@ -3,7 +3,7 @@
 //
 //   y = m * u / n,  u = W x + scale B A x,  n = |W + scale B A|, the Euclidean norm of each row
 //
-// As in the paper, the gradient treats n as a constant.
+// As in the DoRA paper, the gradient treats n as a constant.
 #pragma once
 
 #include "tensor/tensor.h"

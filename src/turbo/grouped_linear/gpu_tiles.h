@@ -76,7 +76,7 @@ struct GroupTiles {
   const std::int32_t *a_picks, *b_picks;
   bool accumulate;
 
-  static constexpr bool kSumsRows = kLeftByDepth;  // the weight gradient
+  static constexpr bool kSumsRows = kLeftByDepth;  // true for the weight gradient
 
   // The part of an operand that one thread copies, two lines per step.
   template <bool kByDepth>

@@ -1,7 +1,7 @@
 // Rotary position embedding (Su et al. 2021) on some heads of each row. Frequency i rotates columns (i, i +
 // rotary_dim/2) of the rotated part of a head, the "half-split" layout of Hugging Face. If `interleaved` is
-// true, frequency i rotates columns (2i, 2i + 1), as in the paper, Llama 4 and DeepSeek. The gradient is the
-// transposed rotation.
+// true, frequency i rotates columns (2i, 2i + 1), as in the RoPE paper, Llama 4 and DeepSeek. The gradient is
+// the transposed rotation.
 #pragma once
 
 #include "tensor/tensor.h"

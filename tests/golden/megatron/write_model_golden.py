@@ -61,7 +61,7 @@ STEPS = {
                            "document_starts": [[0, 5, 6, 8, 19], [0, 9]]},
     "mixtral": {"settings": MIXTRAL | TWO_SEQUENCES},
 }
-# These settings belong to this script, or have another name in TransformerConfig.
+# Keys of the experiment that build() does not pass to TransformerConfig under the same name.
 NOT_OF_THE_CONFIG = set(COMMON | TWO_SEQUENCES) - {"hidden_size", "num_attention_heads"} | {
     "model_type", "multi_latent_attention", "num_experts"}
 

@@ -53,8 +53,8 @@ TEST(ObjectiveGolden, PolicyGradientsEqualTrl) {
   EXPECT_TRUE(built.passed());
 }
 
-// tests/golden/posttrain_llama: Llama with an untied head, and the same model with a head for scores.
-// Weighted pairs, the losses of fine-tuning, and the losses of reward models.
+// The goldens are in tests/golden/posttrain_llama, for a Llama with an untied head and for the same model
+// with a head for scores. The cases are weighted pairs, fine-tuning, and reward models.
 TEST(ObjectiveGolden, WeightedPairsFineTuningAndRewardModelsEqualTrl) {
   const ObjectiveReport report = verified({.folder = kFolder.parent_path() / "posttrain_llama"});
   EXPECT_EQ(report.cases.size(), 8U);

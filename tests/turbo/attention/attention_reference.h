@@ -1,5 +1,5 @@
-// The reference for attention kernels: the formula of the paper, computed in double with the complete score
-// matrix.
+// The reference for attention kernels: softmax(scale * Q K^T) V with masks, soft caps and sinks, computed in
+// double with the complete score matrix.
 #pragma once
 
 #include <algorithm>

@@ -121,7 +121,7 @@ static_assert(equal(Attribute::kPlanHandle, CUDNN_ATTR_EXECUTION_PLAN_HANDLE));
 #pragma GCC diagnostic pop
 
 TEST(CudnnHeader, FunctionTypesAgree) {
-  // Declarations are compared at compile time. This test only compares the sizes of function pointers.
+  // Declarations are compared at compile time. This test compares the sizes of function pointers.
   EXPECT_EQ(sizeof(std::size_t(*)()), sizeof(&cudnnGetVersion));
   EXPECT_LE(kOldestVersion, static_cast<std::size_t>(CUDNN_VERSION));
 }

@@ -211,7 +211,8 @@ TEST_P(PolicyLossTest, LossesOfLogProbabilitiesAreWeightedSums) {
   }
 }
 
-// Without old log-probabilities, ratios are exactly 1, and the gradient is that of the advantages.
+// Without old log-probabilities, ratios are exactly 1, and the weight of each token is its advantage, divided
+// by the tokens of the step.
 TEST_P(PolicyLossTest, OnPolicyRatiosAreOne) {
   Bench bench(GetParam());
   const Outcome out = bench.run({}, bench.losses, true);

@@ -111,7 +111,8 @@ struct FeedForwardNames {
 // <published>.{gate,up,down}_proj.
 class FeedForward final : public Layer {
  public:
-  // A `limit` above 0 clamps the inputs of the gate, as in DeepSeek-V4 (turbo::ClampedSwigluForward).
+  // A `limit` above 0 clamps the results of the gate and up projections, as in DeepSeek-V4
+  // (turbo::ClampedSwigluForward).
   FeedForward(const ModelConfig& config, const BlockParameters& parameters, std::int64_t ffn,
               const std::string& name, const std::string& published, const FeedForwardNames& names = {},
               double limit = 0);

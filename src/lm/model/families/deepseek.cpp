@@ -152,8 +152,8 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
       [&] { return feed_forward_or_experts(config, parameters); });
 }
 
-// Latents are always normed. Shared keys are always rotated in interleaved pairs. Megatron-LM's switch does
-// not affect latent attention.
+// Latents are always normalized. The shared key is always rotated in interleaved pairs. Like Megatron-LM,
+// Primus ignores rotary_interleaved in latent attention, so both values are accepted.
 std::vector<FamilySwitch> switches() {
   return {{"multi_latent_attention", "true"}, {"qk_layernorm", "true"}, {"rotary_interleaved", kEither}};
 }

@@ -162,7 +162,7 @@ class RolloutLearning final : public Objective {
   std::string data_name(const config::TrainerConfig& trainer) const override {
     return trainer.sft_dataset_name.value_or("");
   }
-  // The order of prompts does not depend on the number of epochs.
+  // The order of prompts does not depend on the length of the run.
   bool keeps_order(std::string_view key) const override { return key.starts_with("train_"); }
   void refuse_changed_data(const ChangedData& changed) const override {
     for (const SettingChange& change :

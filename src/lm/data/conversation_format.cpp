@@ -48,7 +48,7 @@ constexpr TurnMarks kPhi3{.open = "<|", .middle = "|>\n", .end = "<|end|>", .aft
 constexpr TurnMarks kPhi4{.open = "<|im_start|>", .middle = "<|im_sep|>", .end = "<|im_end|>", .after = ""};
 constexpr TurnMarks kZephyr{.open = "<|", .middle = "|>\n", .end = "", .after = "\n", .any_role = false};
 
-// Special tokens that a format requires.
+// Returns the special tokens that a format requires.
 std::vector<std::string_view> tokens_of(ConversationFormat format) {
   switch (format) {
     case ConversationFormat::kChatMl:
@@ -86,7 +86,7 @@ std::optional<std::int32_t> single_token(const Tokenizer& tokenizer, std::string
   return std::nullopt;
 }
 
-// Characters that Python's str.strip removes, and therefore Jinja's trim.
+// Characters that Python's str.strip removes. Jinja's trim removes the same characters.
 constexpr std::array<std::string_view, 29> kBlanks = {
     " ",      "\t",     "\n",     "\v",     "\f",     "\r",     "\x1c",   "\x1d",   "\x1e",   "\x1f",
     "\u0085", "\u00a0", "\u1680", "\u2000", "\u2001", "\u2002", "\u2003", "\u2004", "\u2005", "\u2006",

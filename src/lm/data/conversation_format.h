@@ -184,7 +184,7 @@ class ConversationWriter {
 
   // Throws Error(kInvalid) if the format does not support the turn's role.
   void require_role(const Message& message) const;
-  // Returns a hint for error messages: to choose the format `name`.
+  // Returns a hint for error messages that advises the user to choose the format `name`.
   std::string set_format(std::string_view name) const;
 
   ConversationStyle style_;

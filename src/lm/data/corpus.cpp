@@ -314,7 +314,8 @@ class BlockReader::Source {
     } else if (input.compression == Compression::kZstd) {
       zstd_ = ::ZSTD_createDStream();
       if (zstd_ == nullptr) throw std::bad_alloc();
-      // Dumps are often compressed with --long=31. The window uses memory only as it fills.
+      // Allows the largest window, because dumps are often compressed with --long=31. A window uses memory
+      // only as it fills.
       ::ZSTD_DCtx_setParameter(zstd_, ZSTD_d_windowLogMax,
                                ::ZSTD_dParam_getBounds(ZSTD_d_windowLogMax).upperBound);
     }
@@ -339,7 +340,7 @@ class BlockReader::Source {
     return false;
   }
   std::uint64_t position() const { return offset_; }
-  // Continues at this offset; only for files that are not compressed.
+  // Makes reading continue at this offset; only for files that are not compressed.
   void skip(std::uint64_t offset) { offset_ = offset; }
 
  private:
@@ -379,7 +380,7 @@ class BlockReader::Source {
   }
 
   std::size_t inflate_some(std::string& out, std::size_t before) {
-    // A file may be padded with zeros after its last member (tape blocks).
+    // A file from a tape may be padded with zeros after its last compressed member.
     while (member_ended_ && used_ < have_ && packed_[used_] == '\0') ++used_;
     if (used_ == have_) return 0;
     member_ended_ = false;
@@ -512,7 +513,7 @@ void BlockReader::fill(std::size_t wanted) {
 }
 
 void BlockReader::take(std::size_t size, TextBlock& block) {
-  // Copies the rest of the buffer, which is usually far shorter than the block.
+  // Copies the rest of the buffer and not the block, because the rest is usually far shorter.
   std::string rest = buffer_.substr(size);
   buffer_.resize(size);
   block.text = std::exchange(buffer_, std::move(rest));
@@ -579,7 +580,7 @@ std::size_t part_end(std::string_view text, std::size_t target) {
   for (const std::string_view border : {"\n\n", "\n", " "}) {
     const std::size_t found = window.find(border, target);
     if (found == std::string_view::npos) continue;
-    // Line ends that follow directly belong to this part.
+    // Line ends directly after the border belong to this part.
     const std::size_t end = found + border.size();
     const std::size_t after_stars = border == " " ? end : window.find_first_not_of('\n', end);
     return after_stars == std::string_view::npos ? window.size() : after_stars;

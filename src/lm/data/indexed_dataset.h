@@ -109,7 +109,8 @@ void check_vocabulary(const TokenSource& source, std::int64_t sequence, std::int
 
 // Writes a data set, byte for byte as Megatron's builder does. finish() renames the complete and synced files
 // to their final names, the index last. An object that is destroyed before finish() removes its files. Memory
-// is bounded, because lengths and documents also go to temporary files. Not thread-safe.
+// is bounded, because lengths and documents are written to temporary files, as the tokens are. Not
+// thread-safe.
 class IndexedDatasetWriter {
  public:
   struct Progress {

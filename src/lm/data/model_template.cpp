@@ -15,13 +15,14 @@ namespace {
 
 using jinja::Value;
 
-// Returns whether training learns a turn. A blank answer may still call tools.
+// Returns whether training learns a turn. A blank answer is learned only if it has members, such as tool
+// calls.
 bool is_taught(const Message& message) {
   const bool says_something = !is_blank(message.text) || !message.members.empty();
   return message.role == kAssistant && message.learned && says_something;
 }
 
-// Midnight of kTrainingDay.
+// Returns kTrainingDay at 0:00.
 std::tm training_day() {
   std::tm day{};
   day.tm_year = 2024 - 1900;
@@ -42,7 +43,7 @@ std::size_t skip_characters(std::string_view text, std::size_t from, std::int64_
   return at;
 }
 
-// Shows where two texts begin to differ.
+// Returns a message that shows where two texts begin to differ.
 std::string difference(std::string_view wanted, std::string_view found) {
   constexpr std::size_t kShown = 40;
   const auto [a, b] = std::ranges::mismatch(wanted, found);
@@ -183,7 +184,7 @@ std::vector<LearnedText> ModelTemplate::texts(const Conversation& conversation) 
 
   if (rendering.chosen().has_generation()) {
     texts[0].marked_by_template = true;
-    std::vector<bool> learned;  // of each answer
+    std::vector<bool> learned;  // for each answer: whether it is learned
     for (const Message& message : messages)
       if (message.role == kAssistant) learned.push_back(is_taught(message));
     const bool some = std::ranges::find(learned, false) != learned.end();

@@ -6,8 +6,8 @@ namespace primus::data {
 
 namespace {
 
-// SeedSequence(entropy).generate_state(4, uint64) for one 32-bit word of entropy: a pool of four words,
-// hashed and mixed (O'Neill's seed_seq_fe with NumPy's constants).
+// Returns SeedSequence(entropy).generate_state(4, uint64) for one 32-bit word of entropy. Hashes and mixes a
+// pool of four words (O'Neill's seed_seq_fe with NumPy's constants).
 std::array<std::uint64_t, 4> seed_state(std::uint32_t entropy) {
   constexpr std::uint32_t kInitA = 0x43b0d7e5, kMultA = 0x931e8875, kInitB = 0x8b51f9dd, kMultB = 0x58f38ded;
   constexpr std::uint32_t kMixL = 0xca01f9dd, kMixR = 0x4973f715;

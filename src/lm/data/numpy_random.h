@@ -27,7 +27,7 @@ class RandomState {
     return value;
   }
 
-  // Fisher-Yates shuffle that begins with the last element.
+  // Shuffles by the method of Fisher and Yates, beginning with the last element.
   template <class T>
   void shuffle(std::span<T> items) {
     for (std::size_t i = items.size(); i-- > 1;) std::swap(items[i], items[interval(i)]);
@@ -45,7 +45,7 @@ class Generator {
   std::uint64_t next64();
   // Returns 32 bits. Each 64-bit draw gives two values, the low half first.
   std::uint32_t next32();
-  // NumPy's integers(low, high) with 32 bits, by Lemire's method. Requires low < high.
+  // Returns NumPy's integers(low, high) for 32 bits (Lemire's method). Requires low < high.
   std::int32_t integer(std::int32_t low, std::int32_t high);
 
  private:
@@ -56,7 +56,7 @@ class Generator {
   bool has_kept_ = false;
 };
 
-// numpy.sum of doubles by pairwise summation, so that normalized weights are bitwise equal to NumPy's.
+// Returns numpy.sum(values), which sums pairwise. Normalized weights are then bitwise equal to NumPy's.
 double pairwise_sum(std::span<const double> values);
 
 }  // namespace primus::data

@@ -25,14 +25,14 @@ namespace {
 using Kind = JsonReader::Kind;
 
 constexpr std::array<std::string_view, 3> kPrompts = {"prompt", "question", "instruction"};
-// Keys that every text of a record has. read_conversation() checks their values.
+// Keys of a record that belong to each of its texts. read_conversation() checks their values.
 constexpr std::array<std::string_view, 8> kShared = {"system", "tools", "functions", "documents",
                                                      "images", "image", "videos",    "audio"};
 constexpr std::array<std::string_view, 2> kPairKeys = {"chosen", "rejected"};
 constexpr std::array<std::string_view, 4> kLabelledKeys = {"completion", "label", "chosen", "rejected"};
 constexpr std::string_view kHowToRename =
     "rename the keys of the better and of the worse answer to 'chosen' and 'rejected'";
-// The file name of errors in a part of a record that is read separately. Messages do not show positions in
+// The file name in errors about a part of a record that is read separately. Messages do not show positions in
 // such a part.
 constexpr std::string_view kInner = "record";
 
@@ -217,7 +217,7 @@ class Reader {
                        next_command());
   }
 
-  // Returns the hint on the command for records without pairs.
+  // Returns a hint for records without pairs: the command that reads them, or how to rename their keys.
   std::string next_command() const {
     constexpr std::array<std::string_view, 4> kSingle = {"output", "response", "answer", "completion"};
     const std::span<const std::string> keys = keys_.first();
@@ -264,7 +264,7 @@ class Reader {
           "the record has no prompt: neither a key 'prompt', nor conversations in 'chosen' and 'rejected' "
           "that begin with the same question");
     }
-    // Both conversations contain the prompt already.
+    // If both conversations already begin with the prompt, it is not added to them again.
     const auto repeats = [&before](const Turns& turns) {
       return turns.size() > before.size() &&
              std::equal(before.begin(), before.end(), turns.begin(), same_turn);
@@ -294,7 +294,7 @@ class Reader {
     context_.clear();
   }
 
-  // Two texts without a prompt: their common beginning is the prompt.
+  // Splits two texts of a record without a prompt: their common beginning becomes the prompt.
   void split_texts() {
     const std::string a = text_of(*chosen_), b = text_of(*rejected_);
     const std::size_t common = common_bytes(a, b);
@@ -346,7 +346,7 @@ class Reader {
       read_conversation(json, text.conversation, members_);
       json.finish();
     } catch (const Error& error) {
-      // The position refers to `conversation`. The caller adds the position of the record.
+      // Omits the position, which refers to `conversation`. The caller adds the position of the record.
       throw Error(error.kind(), fmt::format("'{}': {}", key, error.what()), error.hint());
     }
     std::vector<Message>& messages = text.conversation.messages;

@@ -159,8 +159,8 @@ class PreferenceUnits : public TrainingUnits {
   }
 
  protected:
-  // The prompt of one text with the answer of a text. `prompt` and `answer` are equal, except in a mismatched
-  // text.
+  // Consists of the prompt of the text with index `prompt` and the answer of the text with index `answer`.
+  // The indices differ only in a mismatched text.
   struct Text {
     std::size_t prompt = 0, answer = 0;
     DocumentRole role = DocumentRole::kNone;

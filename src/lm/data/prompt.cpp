@@ -25,7 +25,7 @@ constexpr std::array<std::string_view, 3> kQuestionKeys = {"input", "context", "
 constexpr std::array<std::string_view, 10> kRecordKeys = {
     "system", "tools", "functions", "documents", "chat_template_kwargs",
     "images", "image", "videos",    "audio",     "audios"};
-// The file name of errors in the prompt, which is read separately. Messages do not show positions in it.
+// The file name in errors about the prompt, which is read separately. Messages do not show positions in it.
 constexpr std::string_view kInnerRecord = "record";
 
 bool holds_messages(std::string_view key) { return key == "messages" || key == "conversations"; }
@@ -112,7 +112,7 @@ class PromptRecordReader {
       json.finish();
       finish(key, prompt.kind == Kind::kString || holds_messages(key));
     } catch (const Error& error) {
-      // The position refers to `text`. The caller adds the position of the record.
+      // Omits the position, which refers to `text`. The caller adds the position of the record.
       throw Error(error.kind(), fmt::format("'{}': {}", key, error.what()), error.hint());
     }
   }

@@ -138,7 +138,8 @@ class BlockWorkers {
     try {
       for (int i = 1; i < workers_; ++i) threads.start([this] { work(); }, "encodes");
     } catch (const Error&) {
-      // Fewer threads than requested do not change the result, and the calling thread always works.
+      // Ignores the error, because the result does not depend on the number of threads, and this thread
+      // works, too.
     }
     work();
     threads.join();
@@ -220,7 +221,7 @@ class BlockWorkers {
         lock.unlock();
         write_or_fail(*due);
         lock.lock();
-        // Frees the buffer of an unusually long line.
+        // Keeps the block for reuse, unless an unusually long line has made its buffer large.
         if (due->block.text.capacity() <= 4 * BlockReader::kBlockSize) spare_.push_back(std::move(due));
         ++written_;
         written_changed_.notify_all();
@@ -297,7 +298,7 @@ class Pipeline {
           .run();
       finish();
     } catch (FileError& error) {
-      // If the error is a full or removed disk, the saved work is kept.
+      // Keeps the saved work after a disk error, for example if the disk is full.
       if (saved_) {
         keep_unfinished();
         error.add_hint("run the same command again to continue from the saved progress");

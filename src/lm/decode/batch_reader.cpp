@@ -139,8 +139,8 @@ void BatchReader::measure_passes() {
   }
 }
 
-// If layers keep states, returns the sequence whose states cover the longest prefix of these tokens. Only
-// tokens that are also in a page count.
+// If layers keep states, returns the sequence whose states cover the longest prefix of these tokens. Tokens
+// that are not in a page are ignored.
 BatchReader::Shared BatchReader::find(std::span<const std::int32_t> tokens) const {
   const auto maximum = tokens.first(tokens.size() - 1);
   if (!keeps_states()) return {pages_.match(maximum)};

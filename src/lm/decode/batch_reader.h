@@ -113,9 +113,9 @@ class BatchReader {
   // `tells`. Valid until the next read().
   NextLogits next(std::size_t telling) const;
   // Returns the log probabilities of the tokens `chosen`: one token for each input with Input::tells, which
-  // requests logits. The
-  // probabilities cover the model's entire vocabulary at temperature 1. They are computed in fp32 with the
-  // operator of the training loss. Requires a preceding read() with WantedLogits::log_probs.
+  // requests logits. The probabilities cover the model's entire vocabulary at temperature 1. They are
+  // computed in fp32 with the operator of the training loss. Requires a preceding read() with
+  // WantedLogits::log_probs.
   std::vector<float> log_probs(std::span<const std::int32_t> chosen);
 
   // Returns whether all ranks must read the same tokens at the same time.

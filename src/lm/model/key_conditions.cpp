@@ -34,7 +34,7 @@ constexpr auto kHeads =
 constexpr auto kWindows = std::to_array<std::string_view>({"window_size", "window_attn_skip_freq"});
 constexpr auto kRotation = std::to_array<std::string_view>({"rotary_base"});
 
-// Returns whether a layer rotates queries and keys by their positions.
+// Returns whether any layer rotates queries and keys by their positions.
 bool rotates(const ModelConfig& c) {
   for (std::int64_t layer = 0; layer < c.layers; ++layer) {
     const LayerSpec& spec = c.spec(layer);
@@ -61,7 +61,7 @@ bool reads(const LayerKind& kind, std::string_view key) {
   return std::ranges::find(kind.keys, key) != kind.keys.end();
 }
 
-// Returns the keys that request the kinds of layers that read `key`: "with multi_latent_attention or
+// Returns which keys select the layers that read `key`, as text: "with multi_latent_attention or
 // compress_ratios".
 std::string asked_for(std::string_view key) {
   std::string text;

@@ -116,7 +116,7 @@ void LanguageModel::add_embedding_adapter(engine::ParameterStore& store, std::st
       {.down = &down, .up = &up, .scale = static_cast<float>(settings->scale)});
 }
 
-// Trains only the adapters, and the modules that are trained without adapters.
+// Freezes all parameters except adapters and the modules in MatrixAdapters::saved.
 void LanguageModel::freeze_base(engine::ParameterStore& store) const {
   const MatrixAdapters& adapters = config_.lora.by_matrix;
   for (engine::Parameter& p : store.parameters()) {

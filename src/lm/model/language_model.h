@@ -118,8 +118,8 @@ class LanguageModel {
   // Return whether the chunk is the first part, or the last part, of the model.
   bool first(int chunk) const { return chunks_[static_cast<std::size_t>(chunk)].first; }
   bool last(int chunk) const { return chunks_[static_cast<std::size_t>(chunk)].last; }
-  // Returns whether the chunk reads token ids: the first chunk does, and chunks that choose experts by a
-  // table.
+  // Returns whether the chunk reads token ids: true for the first part of the model, and for chunks that
+  // choose experts by a table.
   bool needs_tokens(int chunk) const;
   // Returns the index of the chunk's first block.
   std::int64_t first_block(int chunk) const { return chunks_[static_cast<std::size_t>(chunk)].begin; }

@@ -7,8 +7,8 @@
 // precede the up rows. A matrix of one expert, such as <at>.3.up_proj.weight, is read from these fused
 // tensors if it is not stored separately.
 //
-// The import of a model and the copying of a folder share these checks. Errors are kInvalid and name the
-// folder. Immutable; the folder must outlive this object.
+// The import of a model and the copying of a folder use the same checks of this class. Errors are kInvalid
+// and name the folder. Immutable; the folder must outlive this object.
 #pragma once
 
 #include <array>

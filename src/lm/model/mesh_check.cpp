@@ -21,7 +21,7 @@ std::optional<MeshMismatch> check(const char* key, int ranks, const std::vector<
   };
   for (const SharedExtent& s : things) {
     if (s.extent % ranks == 0) continue;
-    // Suggests a divisor of `ranks`. A divisor of `ranks` also divides the number of all ranks of the job.
+    // Suggests a divisor of `ranks`, because it also divides the number of all ranks of the job.
     int fit = ranks - 1;
     while (ranks % fit != 0 || !divides(fit)) --fit;
     return MeshMismatch{key,
@@ -66,8 +66,8 @@ std::optional<MeshMismatch> check_context(const ModelConfig& c, const engine::Me
                           "set cp_comm_type to p2p"};
     }
   }
-  // Context ranks route a microbatch together. The gathered tokens of the microbatch are not in sequence
-  // order.
+  // Context ranks gather a microbatch to route its tokens. The gathered tokens are not in sequence order, so
+  // routing cannot depend on the sequence or position of a token.
   const MoeConfig::Training& t = c.moe.training;
   if (c.moe.experts == 0) return std::nullopt;
   if (t.balance_sequences && t.balance_loss != 0) {

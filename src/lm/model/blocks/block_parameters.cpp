@@ -134,8 +134,9 @@ void BlockParameters::add_low_rank(engine::Parameter& matrix, const std::string&
   down.is_low_rank = up.is_low_rank = true;
   if (of_experts) {
     down.per_expert = up.per_expert = true;
-    // If the width of experts is divided among ranks, only one of the two adapter matrices is divided. For
-    // the other matrix, every rank computes partial sums of the gradients.
+    // If the width of experts is divided among ranks, only one of the two adapter matrices is divided. Every
+    // rank computes a partial sum of the other matrix's gradients, so its group also has the ranks of the
+    // width.
     const auto group = [](bool split) {
       return split ? engine::ReduceGroup::kExperts : engine::ReduceGroup::kExpertTokens;
     };

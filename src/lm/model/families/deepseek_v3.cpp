@@ -16,7 +16,7 @@ constexpr const char* kDefaults =
 
 void read(const nlohmann::json& json, ModelConfig& c) {
   deepseek::read_common(json, c);
-  // transformers rotates head_dim columns of a key (V2's class always uses qk_rope_head_dim).
+  // transformers' V3 class rotates head_dim columns of a key. V2's class rotates qk_rope_head_dim columns.
   refuse_unless(json, "head_dim", c.attention.latent.rope_dim);
   refuse_unless(json, "scoring_func", "sigmoid");
   refuse_unless(json, "topk_method", "noaux_tc");

@@ -1,5 +1,5 @@
 // DeepSeek-V3.2 (arXiv:2512.02556) and GLM-5: DeepSeek-V3's blocks with sparse attention to tokens that an
-// indexer selects (blocks/indexer.h). The two differ in how the indexer rotates its heads.
+// indexer selects (blocks/indexer.h). The two models differ in how the indexer rotates its heads.
 #include <fmt/format.h>
 
 #include <algorithm>

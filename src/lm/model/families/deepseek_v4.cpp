@@ -1,9 +1,9 @@
 // DeepSeek-V4 (2026): hyper-connections mix parallel residual streams. Attention is over a window and pooled
 // latents. Experts are scored by the square root of a softplus. The first layers choose experts by the token
 // id instead. Computes the same results as transformers. transformers has no multi-token prediction, so
-// Primus follows AMD Primus here. A module projects the concatenation of the embedding and the last hidden
-// state. The module attends only to a window, and has its own weights for the sum of the streams after the
-// block.
+// Primus follows AMD Primus here. A multi-token prediction module projects the concatenation of the embedding
+// and the last hidden state. The module attends only to a window, and has its own weights for the sum of the
+// streams after the block.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -51,7 +51,7 @@ void read_layers(const nlohmann::json& json, ModelConfig& c) {
     a.pooled.sparse_ratio = of.integer_or(kSparse, a.pooled.sparse_ratio, 1, turbo::PoolingShape::kMaxRatio);
     a.pooled.heavy_ratio = of.integer_or(kHeavy, a.pooled.heavy_ratio, 1, turbo::PoolingShape::kMaxRatio);
   }
-  // Older names of these keys.
+  // Reads the same ratios under the keys' older names.
   a.pooled.sparse_ratio =
       r.integer_or("compress_rate_csa", a.pooled.sparse_ratio, 1, turbo::PoolingShape::kMaxRatio);
   a.pooled.heavy_ratio =

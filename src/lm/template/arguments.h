@@ -22,8 +22,8 @@ class Parameters {
   Value get(std::size_t index, const Value& otherwise) const {
     return has(index) ? *values_[index] : otherwise;
   }
-  // Returns an argument that must be a text; `otherwise` if it is not given. Throws Failure("TypeError") for
-  // another type.
+  // Returns an argument that must be a text; `otherwise` if the argument is not given. Throws
+  // Failure("TypeError") for another type.
   std::string text(std::size_t index, std::string_view otherwise = {}) const;
   std::int64_t integer(std::size_t index, std::int64_t otherwise) const;
   bool flag(std::size_t index, bool otherwise) const {

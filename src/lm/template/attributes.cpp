@@ -53,13 +53,13 @@ Names methods_of(const Value& value) {
   }
 }
 
-// Whether the method exists in Python and would change its object.
+// Returns whether the method exists in Python and would change its object.
 bool changes(const Value& value, std::string_view name) {
   return (value.is(Type::kList) && in(kListChanges, name)) ||
          (value.is(Type::kDict) && in(kDictChanges, name));
 }
 
-// Attributes that every Python object has, and those of containers.
+// Returns whether every Python object has the attribute (such as __class__), or every container (__len__).
 bool is_internal(const Value& value, std::string_view name) {
   static constexpr std::string_view kObject[] = {
       "__class__", "__delattr__",      "__dir__",    "__doc__",  "__eq__",           "__format__",
@@ -73,7 +73,7 @@ bool is_internal(const Value& value, std::string_view name) {
   return in(kObject, name) || (is_container && in(kContainer, name)) || is_function;
 }
 
-// Python's name of the object's type in Jinja's message about an undefined attribute.
+// Returns the name of the object's type as in Jinja's message about an undefined attribute.
 std::string described_type(const Value& value) {
   switch (value.type()) {
     case Type::kNone:
@@ -100,7 +100,7 @@ Value bound_method(Interpreter& run, const Value& self, const std::string& name)
   return value;
 }
 
-// An attribute that Python's type defines; nullopt if it does not.
+// Returns an attribute that Python's type defines; nullopt if the type does not define it.
 std::optional<Value> type_attribute(Interpreter& run, const Value& object, const std::string& name) {
   if (is_internal(object, name) || changes(object, name)) {
     return make_undefined(

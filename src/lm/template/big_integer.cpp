@@ -88,7 +88,7 @@ std::pair<BigInteger, BigInteger> BigInteger::floor_divide(const BigInteger& a, 
   for (std::size_t i = a.limbs_.size(); i-- > 0;) {
     rest.insert(rest.begin(), a.limbs_[i]);
     trim(rest);
-    // The largest digit whose multiple of b is not above the rest, by bisection.
+    // Finds, by bisection, the largest digit whose product with b is not above the rest.
     std::uint32_t low = 0, high = kBase - 1;
     while (low < high) {
       const std::uint32_t middle = low + (high - low + 1) / 2;

@@ -36,7 +36,7 @@ class BigInteger {
   friend BigInteger operator+(const BigInteger& a, const BigInteger& b);
   friend BigInteger operator-(const BigInteger& a, const BigInteger& b) { return a + -b; }
   friend BigInteger operator*(const BigInteger& a, const BigInteger& b);
-  // Floor division and the remainder with the sign of `b`, which must not be 0.
+  // Returns the floor quotient, and the remainder with the sign of `b`. `b` must not be 0.
   static std::pair<BigInteger, BigInteger> floor_divide(const BigInteger& a, const BigInteger& b);
   friend std::strong_ordering operator<=>(const BigInteger& a, const BigInteger& b);
   friend bool operator==(const BigInteger& a, const BigInteger& b) = default;

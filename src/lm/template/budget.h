@@ -1,5 +1,5 @@
-// Limits of one rendering, which make hostile templates harmless: steps (time), bytes (memory) and nesting.
-// And the error of a template.
+// Limits the steps (time), bytes (memory) and nesting of one rendering, so that hostile templates are
+// harmless. Also declares the error of a template.
 //
 // Not thread-safe: each rendering has its own Budget.
 #pragma once
@@ -27,27 +27,27 @@ class Failure : public Error {
 };
 
 struct Limits {
-  std::int64_t steps = 20'000'000;               // evaluated expressions, elements and 16-byte units of text
-  std::int64_t bytes = std::int64_t{256} << 20;  // all values made, also those already released
-  int nesting = 1000;                            // expressions and statements within each other at run time
+  std::int64_t steps = 20'000'000;  // number of evaluated expressions, elements and 16-byte units of text
+  std::int64_t bytes = std::int64_t{256} << 20;  // size of all values made, including released values
+  int nesting = 1000;                            // depth of nested expressions and statements at run time
 };
 
 class Budget {
  public:
-  static constexpr int kMaxDepth = 200;  // of lists within lists
+  static constexpr int kMaxDepth = 200;  // max depth of nested lists
 
   explicit Budget(const Limits& limits) : limits_(limits), steps_(limits.steps), bytes_(limits.bytes) {}
 
   void take_steps(std::int64_t count = 1) {
     if ((steps_ -= count) < 0) refuse_steps();
   }
-  // Also takes the steps of writing the bytes.
+  // Takes bytes, and also the steps for writing them.
   void take_bytes(std::int64_t count) {
     if (count > bytes_) refuse_bytes();
     bytes_ -= count;
     take_steps(count / 16);
   }
-  // take_bytes(count * size) without overflow; both must be >= 0.
+  // Like take_bytes(count * size), but without overflow. Both arguments must be >= 0.
   void take_product(std::int64_t count, std::int64_t size) {
     if (size > 0 && count > bytes_ / size) refuse_bytes();
     take_bytes(count * size);

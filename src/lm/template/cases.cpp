@@ -89,7 +89,8 @@ class Checker {
     return outcome;
   }
 
-  // render(spans) returns the text, or renders for the spans.
+  // Compares a case with its expected outcome. render(false) renders its text, render(true) its generation
+  // spans.
   template <typename Render>
   void check(const std::string& name, const Outcome& wanted, Render render) {
     ++report_.cases;

@@ -1,4 +1,4 @@
-// Compares the interpreter with results that transformers computed, as files state them.
+// Compares the interpreter with results that transformers computed, which are stored in files.
 //
 // Two forms of files (JSON):
 //   a list of programs   {"template": ..., "data": {...}, "text": ... | "error": {"type", "message"}}
@@ -33,10 +33,10 @@ struct FailedCase {
 struct CaseReport {
   std::int64_t cases = 0;
   std::vector<FailedCase> failed;
-  std::int64_t other_errors = 0;  // cases that hold, but fail with another type or message of an error
+  std::int64_t other_errors = 0;  // cases that hold because both fail, but with different errors
 };
 
-// `name`: of the file, for errors.
+// `name`: the file's name in errors.
 CaseReport check_cases(std::string_view json, std::string_view name, const Limits& limits = {});
 
 }  // namespace primus::jinja

@@ -17,7 +17,8 @@ const Value* member(const Value& message, std::string_view key) {
   return message.as<MappingObject>().find("s" + std::string(key));
 }
 
-// Drops members that are null, and gives reasoning all of its names.
+// Returns the message without null members (unless `keep_null`), and with its reasoning under every name that
+// templates use.
 Value prepared_message(Budget& budget, const Value& message, bool keep_null) {
   if (!message.is(Type::kDict)) {
     throw Failure("TypeError",

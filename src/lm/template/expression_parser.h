@@ -18,15 +18,16 @@ class ExpressionParser {
   ExpressionParser(TokenStream& stream, const KnownNames& known) : stream_(stream), known_(known) {}
 
   ExpressionPtr expression(bool with_condition = true);
-  // An expression, or a tuple without parentheses. `end`: a name that ends the tuple.
+  // Parses an expression, or a tuple without parentheses. `end`: a name that ends the tuple.
   ExpressionPtr tuple(bool with_condition = true, std::string_view end = {}, bool in_parentheses = false);
-  // The target of an assignment. `end` as in tuple().
+  // Parses the target of an assignment. `end` as in tuple().
   ExpressionPtr target(bool with_namespace, std::string_view end = {}, bool with_tuple = true);
   std::string target_name();
-  // Filters behind `|`; with `first_inline`, the first filter has no `|`. Null without filters if `node` is.
+  // Parses filters after `|`; with `first_inline`, the first filter has no `|`. `node`: their input, may be
+  // null.
   ExpressionPtr filters(ExpressionPtr node, bool first_inline = false);
 
-  // Macros whose bodies are being parsed: notes their use of `caller`, `varargs` and `kwargs`.
+  // Macros whose bodies are being parsed. The parser records their use of `caller`, `varargs` and `kwargs`.
   std::vector<MacroSyntax*> macros;
   // Whether an unknown filter is an error only at run time (in a branch of a condition).
   bool defers_unknown = false;

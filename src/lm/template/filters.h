@@ -16,7 +16,7 @@ const FilterTable& sequence_filters();
 // Filters that read attributes of elements or order them.
 const FilterTable& selection_filters();
 
-// The attribute that a filter's argument names, such as "function.name", of an element.
+// Returns the attribute of `element` that `path` names, such as "function.name".
 Value attribute_path(Interpreter& run, const Value& element, const Value& path);
 
 }  // namespace primus::jinja

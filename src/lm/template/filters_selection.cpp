@@ -11,14 +11,15 @@
 namespace primus::jinja {
 namespace {
 
-// The key by which elements are ordered: an attribute, texts without regard to case.
+// Returns the key by which an element is ordered: the element or its attribute; texts in lower case unless
+// `case_sensitive`.
 Value order_key(Interpreter& run, const Value& element, const Value* path, bool case_sensitive) {
   Value key = path != nullptr && !path->is(Type::kNone) ? attribute_path(run, element, *path) : element;
   if (!case_sensitive && key.is(Type::kString)) key = run.text(lower(key.text()));
   return key;
 }
 
-// A tuple of the keys of all attributes in "a,b".
+// Returns the key of an element; for several attributes, such as "a,b", a tuple of their keys.
 Value order_keys(Interpreter& run, const Value& element, const Value* paths, bool case_sensitive) {
   if (paths == nullptr || !paths->is(Type::kString) || paths->text().find(',') == std::string::npos)
     return order_key(run, element, paths, case_sensitive);
@@ -172,7 +173,7 @@ Value filter_map(Interpreter& run, const Value& value, Args& args) {
   return make_iterator(run.budget(), std::move(mapped));
 }
 
-// select, reject, selectattr and rejectattr.
+// Implements select, reject, selectattr and rejectattr.
 Value chosen(Interpreter& run, const Value& value, Args& args, bool by_attribute, bool wanted) {
   Value path;
   if (by_attribute) path = take_first(args, "Missing parameter for attribute name");
@@ -203,7 +204,7 @@ Value filter_rejectattr(Interpreter& run, const Value& value, Args& args) {
 
 Value filter_attr(Interpreter& run, const Value& value, Args& args) {
   const Parameters given(run, "attr", args, {"name"}, 1);
-  // Only attributes of the type, not the members of a dict.
+  // The filter finds only attributes of the type, not the members of a dict.
   if (value.is(Type::kDict) && find(run.budget(), value, given[0]) != nullptr &&
       !run.attribute(value, given.text(0)).is(Type::kMethod))
     return make_undefined(fmt::format("'dict object' has no attribute '{}'", given.text(0)));

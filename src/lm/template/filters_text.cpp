@@ -248,7 +248,7 @@ Value filter_abs(Interpreter& run, const Value& value, Args& args) {
   return value.big().negative() ? negate(value) : Value::integer(value.big());
 }
 
-// The float that Python reads from a text; nullopt if it is none.
+// Returns the float that Python reads from a text; nullopt if the text is not a float.
 std::optional<double> parsed_float(std::string_view text) {
   std::string digits(strip(text, true, true));
   std::erase(digits, '_');

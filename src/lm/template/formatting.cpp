@@ -70,7 +70,7 @@ Specification parse_specification(std::string_view text) {
   return spec;
 }
 
-// Adds the sign's or the padding's characters; `digits` has no sign.
+// Returns the sign and the body, padded to the width. `body` has no sign.
 std::string padded(Interpreter& run, const Specification& spec, std::string_view sign, std::string_view body,
                    char default_align) {
   const auto length = static_cast<std::int64_t>(
@@ -97,7 +97,7 @@ std::string sign_of(bool negative, char sign) {
   return negative ? "-" : sign == '-' ? "" : std::string(1, sign);
 }
 
-// Digits of a finite or infinite number >= 0 for the types e, f, g, % and their capitals.
+// Returns the digits of a finite or infinite number >= 0 for the types e, f, g, % and their capitals.
 std::string float_digits(double value, char type, std::int64_t precision, bool alternate) {
   if (!std::isfinite(value)) {
     const std::string text = std::isnan(value) ? "nan" : "inf";
@@ -115,7 +115,7 @@ std::string float_digits(double value, char type, std::int64_t precision, bool a
   return std::string(buffer, static_cast<std::size_t>(size)) + (percent ? "%" : "");
 }
 
-// Digits in base 2, 8 or 16.
+// Returns the digits in base 2, 8 or 16.
 std::string based_digits(const BigInteger& magnitude, char type) {
   const int base = type == 'b' ? 2 : type == 'o' ? 8 : 16;
   std::string digits;

@@ -78,7 +78,7 @@ Value make_cycler(Interpreter& run, Args& args) {
   if (args.positional.empty()) throw Failure("RuntimeError", "at least one item has to be provided");
   auto made = std::make_shared<NamespaceObject>();
   made->type_name = "Cycler";
-  NamespaceObject* const cycler = made.get();  // lives until the end of the rendering
+  NamespaceObject* const cycler = made.get();  // valid until the end of the rendering
   const Value items = make_tuple(run.budget(), args.positional);
   const auto position = std::make_shared<std::size_t>(0);
   made->items.emplace_back("items", items);

@@ -191,7 +191,7 @@ void Interpreter::run_scoped(const Statement& statement) {
 }
 
 void Interpreter::run_with(const Statement& statement) {
-  // All values are those of the outer scope.
+  // Evaluates all values in the outer scope, before any variable is set.
   std::vector<Value> values;
   for (const auto& assignment : statement.assignments) values.push_back(evaluate(*assignment.second));
   const Replaced<std::shared_ptr<Scope>> inner(scope_, scope_within(budget_, scope_));
@@ -207,8 +207,8 @@ void Interpreter::run_call(const Statement& statement) {
 void Interpreter::run_generation(const Statement& statement) {
   const Replaced<std::shared_ptr<Scope>> inner(scope_, scope_within(budget_, scope_));
   const std::string generated = capture(statement.body);
-  // As transformers does, a block within a macro or a captured text counts from the text that is already
-  // written.
+  // Spans begin at the end of the text that is already written, even for a block within a macro or a captured
+  // text. This is as in transformers.
   budget_.take_steps(static_cast<std::int64_t>(root_->size()) / 16);
   const std::int64_t begin = count_characters(*root_);
   spans_->push_back({begin, begin + count_characters(generated)});

@@ -1,4 +1,4 @@
-// Executes a parsed template. For template.h and for the files of this folder that define filters, tests,
+// Executes a parsed template. Used by template.h and by the files of this folder that define filters, tests,
 // methods and functions.
 //
 // One Interpreter renders once, on one thread. Errors: Failure.
@@ -35,19 +35,19 @@ struct MacroObject : Object {
 
 // The variable `loop`.
 struct LoopObject : Object {
-  std::vector<Value> source;  // elements that the loop's condition was not applied to yet, from `read` on
+  std::vector<Value> source;  // all elements; the loop's condition is not yet applied to those from `read` on
   std::size_t read = 0;
-  std::vector<Value> accepted;  // elements of the loop so far
-  std::size_t index = 0;        // of the current one
+  std::vector<Value> accepted;  // elements for which the condition was true so far
+  std::size_t index = 0;        // index of the current element in `accepted`
   int depth = 1;
   const Statement* statement = nullptr;
-  std::shared_ptr<Scope> scope;  // that the loop is in
+  std::shared_ptr<Scope> scope;  // the scope that contains the loop
   Value last_changed;
   bool has_changed = false;
 };
 
 struct Span {
-  std::int64_t begin = 0, end = 0;  // in characters
+  std::int64_t begin = 0, end = 0;  // positions in characters
 };
 
 class Interpreter {
@@ -67,7 +67,7 @@ class Interpreter {
   std::string str(const Value& value) { return str_of(budget_, value); }
   std::vector<Value> elements(const Value& value);
 
-  // Python's attribute access and subscription as Jinja's sandbox allows them; undefined if absent.
+  // Return object.name and object[key] as Jinja's sandbox allows them; undefined if absent.
   Value attribute(const Value& object, const std::string& name);
   Value item(const Value& object, const Value& key);
   Value call(const Value& callee, Args& args);
@@ -75,7 +75,7 @@ class Interpreter {
   Value filter(const std::string& name, const Value& input, Args& args);
   bool test(const std::string& name, const Value& input, Args& args);
 
-  // Keeps a namespace until the end, so that cycles through it can be released.
+  // Keeps a namespace until the rendering ends. The destructor then releases cycles through the namespace.
   Value keep(std::shared_ptr<NamespaceObject> made);
 
  private:
@@ -134,7 +134,7 @@ const Value* global(std::string_view name);
 Value binary(Interpreter& run, const std::string& sign, const Value& a, const Value& b);
 Value negate(const Value& value);
 bool contains(Interpreter& run, const Value& container, const Value& value);
-// Python's slice: positions of `size` elements. `step` must not be 0.
+// Returns the positions that Python's slice selects from `size` elements. `step` must not be 0.
 std::vector<std::int64_t> slice_positions(Interpreter& run, std::int64_t size, const Value& begin,
                                           const Value& end, const Value& step);
 

@@ -22,7 +22,7 @@ Value number_of(std::string_view text) {
   return Value::integer(negative ? -value : value);
 }
 
-// Writes to one text, so that a nested value is copied once.
+// Writes all values to one text, so that a nested value is copied only once.
 class JsonWriter {
  public:
   JsonWriter(Budget& budget, const JsonStyle& style) : budget_(budget), style_(style) {}

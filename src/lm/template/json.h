@@ -19,7 +19,7 @@ Value parse_json(Budget& budget, std::string_view text, std::string_view name);
 
 struct JsonStyle {
   bool ensure_ascii = false, sort_keys = false;
-  bool multi_line = false;  // a line for each element, after `indent`
+  bool multi_line = false;  // whether each element is on its own line, after `indent`
   std::string indent;
   std::string item_separator = ", ", key_separator = ": ";
 };

@@ -20,7 +20,7 @@ constexpr std::array<std::string_view, 26> kOperators = {"//", "**", "==", "!=",
                                                          "*",  "%",  "~",  "[",  "]",  "(",  ")", "{", "}",
                                                          ">",  "<",  "=",  ".",  ":",  "|",  ",", ";"};
 
-// Line ends become "\n", and one line end at the end of the template is dropped.
+// Returns the source with "\n" as line ends, and without one line end at the end of the template.
 std::string normalized(std::string_view source) {
   std::string text;
   text.reserve(source.size());
@@ -276,7 +276,7 @@ class Lexer {
     return true;
   }
 
-  // Length of digits with single underscores between them; 0 if there is no digit at `from`.
+  // Returns the length of digits with single underscores between them; 0 if there is no digit at `from`.
   std::size_t digits(std::size_t from, int base = 10) const {
     std::size_t end = from;
     while (is_digit(peek(end), base) || (end > from && peek(end) == '_' && is_digit(peek(end + 1), base)))

@@ -9,7 +9,7 @@
 
 namespace primus::jinja {
 
-// Makes the loop have `count` elements, if there are so many.
+// Applies the loop's condition to further elements until `count` elements are accepted or none is left.
 bool Interpreter::accept(LoopObject& loop, std::size_t count) {
   while (loop.accepted.size() < count && loop.read < loop.source.size()) {
     Value value = loop.source[loop.read++];

@@ -65,7 +65,7 @@ Value partition_method(Interpreter& run, const Value& self, const std::string& n
 // The part of the text that the arguments `start` and `end` of a method select.
 struct Part {
   std::string_view text;
-  std::int64_t begin = 0;  // in characters
+  std::int64_t begin = 0;  // index of the first character
   bool valid = true;       // false if start is beyond the end
 };
 Part selected(const Value& self, const Parameters& given) {
@@ -212,7 +212,8 @@ Value remove_affix_method(Interpreter& run, const Value& self, const std::string
   return run.text(all.ends_with(affix) ? all.substr(0, all.size() - affix.size()) : all);
 }
 
-// isdigit and its kin: every character has the property, and there is one.
+// Implements isdigit and similar methods: returns whether the text is not empty and all its characters have
+// the property.
 Value is_method(Interpreter& run, const Value& self, const std::string& name, Args& args) {
   const Parameters given(run, name, args, {});
   run.budget().take_steps(static_cast<std::int64_t>(self.text().size()) / 4);
@@ -375,7 +376,7 @@ Value loop_method(Interpreter& run, const Value& self, const std::string& name, 
     if (args.positional.empty()) throw Failure("TypeError", "no items for cycling given");
     return args.positional[loop.index % args.positional.size()];
   }
-  // The loop's elements are released at its end, so this value, which may contain the loop, is, too.
+  // This value may contain the loop itself. The end of the loop releases the value and the loop's elements.
   const Value now = make_tuple(run.budget(), args.positional);
   const bool changed = !loop.has_changed || !equal(run.budget(), loop.last_changed, now);
   loop.last_changed = now;

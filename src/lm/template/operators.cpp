@@ -61,7 +61,7 @@ Value power(Interpreter& run, const BigInteger& base, std::int64_t exponent) {
   return Value::integer(result);
 }
 
-// Both operands are integral.
+// Applies an operator to two integral operands.
 Value integer_operation(Interpreter& run, const std::string& sign, const Value& left, const Value& right) {
   if (!left.is(Type::kBigInt) && !right.is(Type::kBigInt) && sign != "**") {
     const std::int64_t a = left.int_value(), b = right.int_value();
@@ -199,7 +199,8 @@ std::vector<std::int64_t> slice_positions(Interpreter& run, std::int64_t size, c
   const std::int64_t from = position(begin, stride > 0 ? low : high);
   const std::int64_t to = position(end, stride > 0 ? high : low);
   const std::int64_t distance = stride > 0 ? to - from : from - to;
-  // A stride beyond the sequence takes one element, and must not overflow.
+  // A stride longer than the sequence takes one element. Shortens such a stride, so that sums do not
+  // overflow.
   const std::int64_t width =
       stride > 0 ? std::min(stride, size + 1) : std::min(-std::max(stride, -size - 1), size + 1);
   std::vector<std::int64_t> positions;

@@ -32,7 +32,8 @@ class Parser {
     return statement;
   }
 
-  // Parses statements up to one of the tags `ends`, at whose name it stops. Empty: up to the template's end.
+  // Parses statements up to the name of one of the tags `ends`. If `ends` is empty, parses the entire
+  // template.
   Body body(const Ends& ends) {
     if (++level_ > kMaxStatementDepth)
       fail_syntax("statements are nested too deeply", stream_.current().line, "RecursionError");
@@ -64,7 +65,7 @@ class Parser {
     --level_;
     return statements;
   }
-  // The body of a tag, whose end must follow.
+  // Parses the body of a tag, up to one of its end tags.
   Body block(const Ends& ends, bool drop_end = true) {
     stream_.skip_operator(":");
     stream_.expect_block_end();
@@ -72,7 +73,8 @@ class Parser {
     if (drop_end) stream_.next();
     return statements;
   }
-  // A body in which an unknown filter is an error at once (or not, in branches of conditions).
+  // Parses a body. `defers`: whether an unknown filter is an error only when it is used (in branches of
+  // conditions).
   Body block_deferring(bool defers, const Ends& ends, bool drop_end = true) {
     const bool before = std::exchange(expressions_.defers_unknown, defers);
     Body statements = block(ends, drop_end);
@@ -80,7 +82,7 @@ class Parser {
     return statements;
   }
 
-  // `name`: an unknown tag, or empty at the end of the template.
+  // Throws the error for the unknown tag `name`, or for the end of the template if `name` is empty.
   [[noreturn]] void fail_tag(const std::string& name) const {
     std::string looking;
     bool expected = false;
@@ -279,7 +281,8 @@ class Parser {
     return make(tags_.back() == "break" ? StatementKind::kBreak : StatementKind::kContinue, line);
   }
 
-  // include, import, from and extends: transformers has no loader, so these fail when they are executed.
+  // include, import, from and extends: transformers has no loader, so these statements fail when they are
+  // executed.
   std::unique_ptr<Statement> loader(int line) {
     auto made = make(StatementKind::kLoader, line);
     made->value = expressions_.expression();

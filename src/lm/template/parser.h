@@ -17,11 +17,11 @@ struct KnownNames {
 
 struct Parsed {
   Body body;
-  bool has_generation = false;  // contains a generation block
+  bool has_generation = false;  // whether the template has a generation block
 };
 
-// Filters and tests that `known` does not accept are errors, unless they are used in a condition's branch:
-// there the error occurs when the expression is evaluated.
+// Parses a template. A filter or test that `known` does not accept is an error. In a branch of a condition,
+// this error occurs only when the expression is evaluated.
 Parsed parse_template(std::string_view source, const KnownNames& known);
 
 }  // namespace primus::jinja

@@ -11,7 +11,7 @@
 namespace primus::jinja {
 namespace {
 
-// Appends reprs to one text, so that a nested value is copied once.
+// Appends reprs to one text, so that a nested value is copied only once.
 class Printer {
  public:
   Printer(Budget& budget, std::string& out) : budget_(budget), out_(out) {}

@@ -11,7 +11,7 @@ namespace {
 
 utf8proc_category_t category_of(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
 
-// Line ends of str.splitlines; "\r\n" is one.
+// Returns whether str.splitlines ends a line after this character. The caller treats "\r\n" as one line end.
 bool ends_line(char32_t c) {
   return (c >= '\n' && c <= '\r') || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 || c == 0x2029;
 }

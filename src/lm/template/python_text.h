@@ -30,7 +30,7 @@ std::string capitalize(std::string_view text);
 std::string title(std::string_view text);
 
 std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends);
-// Splits at runs of white space; at most `limit` times unless that is negative.
+// Splits at runs of white space; at most `limit` times unless `limit` is negative.
 std::vector<std::string_view> split_words(std::string_view text, std::int64_t limit, bool from_right);
 std::vector<std::string_view> split_at(std::string_view text, std::string_view separator, std::int64_t limit,
                                        bool from_right);
@@ -39,7 +39,7 @@ std::vector<std::string_view> split_at(std::string_view text, std::string_view s
 template <typename F>
 void each_character(std::string_view text, F f);
 
-// Returns the code point at the start of `text`, which must not be empty, and its size in bytes.
+// The code point at the start or the end of a text, which must not be empty, and its size in bytes.
 struct Character {
   char32_t code = 0;
   std::size_t size = 0;

@@ -79,7 +79,7 @@ using Body = std::vector<std::unique_ptr<Statement>>;
 struct MacroSyntax {
   std::string name;
   std::vector<std::string> parameters;
-  std::vector<ExpressionPtr> defaults;  // of the last parameters
+  std::vector<ExpressionPtr> defaults;  // default values of the last parameters
   bool uses_caller = false, uses_varargs = false, uses_kwargs = false;
 };
 

@@ -1,4 +1,4 @@
-// Reads tokens one after another and reports unexpected ones in Jinja's words.
+// Reads tokens one after another, and reports unexpected tokens with Jinja's messages.
 #pragma once
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ class TokenStream {
 
   const Token& current() const { return tokens_[at_]; }
   const Token& look() const { return tokens_[at_ + 1 < tokens_.size() ? at_ + 1 : at_]; }
-  // Returns the current token and goes to the next one; stays at the end.
+  // Returns the current token and advances to the next token, unless the current token is the end.
   const Token& next() {
     const Token& token = tokens_[at_];
     if (at_ + 1 < tokens_.size()) ++at_;

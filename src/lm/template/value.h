@@ -101,12 +101,13 @@ struct BigObject : Object {
   BigInteger value;
 };
 struct UndefinedObject : Object {
-  std::string message;  // of the error that a use of the value causes
+  std::string message;  // message of the error that a use of the value raises
   const char* error = "UndefinedError";
 };
 struct TextObject : Object {
   std::string text;  // valid UTF-8
-  // -1: not counted yet. Atomic, because renderings on several threads share the constants of a template.
+  // Number of characters; -1: not counted yet. Atomic, because renderings on several threads share the
+  // constants of a template.
   mutable std::atomic<std::int64_t> characters{-1};
 };
 struct SequenceObject : Object {
@@ -115,7 +116,7 @@ struct SequenceObject : Object {
   bool group = false;  // a tuple made by the filter groupby, with the attributes grouper and list
 };
 struct MappingObject : Object {
-  const Value* find(const std::string& key) const;  // `key`: of key_of
+  const Value* find(const std::string& key) const;  // `key`: a result of key_of()
   void set(const std::string& key, Value name, Value value);
 
   std::vector<std::pair<Value, Value>> items;  // in order of insertion
@@ -156,7 +157,7 @@ struct Args {
   std::vector<std::pair<std::string, Value>> named;
 };
 
-// Makers charge the budget for the memory of a value.
+// Make values. Functions with a budget charge the budget for the memory of the value.
 Value make_text(Budget& budget, std::string text);
 Value make_list(Budget& budget, std::vector<Value> items);
 Value make_tuple(Budget& budget, std::vector<Value> items);
@@ -164,12 +165,12 @@ Value make_iterator(Budget& budget, std::vector<Value> items);
 Value make_undefined(std::string message, const char* error = "UndefinedError");
 Value undefined_name(std::string_view name);
 Value make_function(std::string name, std::function<Value(Interpreter&, Args&)> call);
-// An empty dict, to which put() adds members while no other Value refers to it.
+// Returns an empty dict. put() may add members as long as no Value refers to the dict.
 std::shared_ptr<MappingObject> make_mapping();
 void put(Budget& budget, MappingObject& mapping, const Value& key, Value value);
 Value dict_of(const std::shared_ptr<MappingObject>& mapping);
 
-// Python's name of the value's type: "str", "NoneType", ...
+// Returns Python's name of the value's type: "str", "NoneType", ...
 std::string_view type_name(const Value& value);
 int depth_of(const Value& value);
 bool is_true(const Value& value);
@@ -180,9 +181,9 @@ bool is_true(const Value& value);
 std::string key_of(Budget& budget, const Value& value);
 const Value* find(Budget& budget, const Value& mapping, const Value& key);
 
-// Number of characters of a text.
+// Returns the number of characters of a text.
 std::int64_t length_of(const Value& text);
-// Characters [begin, end) of a text as a view into it.
+// Returns characters [begin, end) of a text, as a view into the text.
 std::string_view characters(const Value& text, std::int64_t begin, std::int64_t end);
 
 // Returns all elements, as Python's iteration yields them; reads an iterator to its end. Throws
@@ -194,7 +195,7 @@ bool equal(Budget& budget, const Value& a, const Value& b);
 // Returns a < b. Throws Failure("TypeError"), which names `sign`, if the types have no order.
 bool less(Budget& budget, const Value& a, const Value& b, std::string_view sign);
 
-// str(value) and repr(value).
+// Return str(value) and repr(value).
 std::string str_of(Budget& budget, const Value& value);
 std::string repr_of(Budget& budget, const Value& value);
 std::string repr_of_text(std::string_view text);

@@ -17,8 +17,8 @@ std::string_view line_at(std::string_view text, std::size_t begin) {
   return trimmed(text.substr(begin, text.find('\n', begin) - begin));
 }
 
-// Returns the content of the last \boxed{...} with balanced braces. One pass over the text: the positions of
-// open braces are on a stack.
+// Returns the content of the last \boxed{...} with balanced braces. Reads the text once, with a stack of the
+// positions of open braces.
 std::optional<std::string_view> last_boxed(std::string_view text) {
   constexpr std::string_view kStart = "\\boxed{";
   std::optional<std::string_view> found;
@@ -34,7 +34,7 @@ std::optional<std::string_view> last_boxed(std::string_view text) {
         outer_depth = open.size();
       }
     } else if (text[i] == '\\') {
-      ++i;  // an escaped brace
+      ++i;  // skips an escaped brace
     } else if (text[i] == '{') {
       open.push_back(i);
     } else if (text[i] == '}' && !open.empty()) {

@@ -34,7 +34,7 @@ struct ColumnText {
 // Returns a column's text. A number or a Boolean is returned as JSON text. Null, a list, an object or a
 // missing column is a problem.
 ColumnText column_text(const ScoredAnswer& answer, const std::string& column);
-// Returns a column of any type but null; otherwise returns null and sets `problem`.
+// Returns the value of a column, of any type. If it is missing or null, returns nullptr and sets `problem`.
 const nlohmann::json* find_column(const ScoredAnswer& answer, const std::string& column,
                                   std::string& problem);
 

@@ -10,7 +10,7 @@
 
 namespace primus {
 
-// Returns the reward of one answer, given the text of the column.
+// A function that returns the reward of one answer, given the text of the column.
 using CompareWithColumn = std::function<Reward(const ScoredAnswer& answer, const std::string& expected)>;
 
 // Returns a function that calls `compare` for each answer. An answer whose record has no text or number in

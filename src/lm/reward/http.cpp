@@ -35,7 +35,7 @@ class HttpReward final : public RewardFunction {
   std::vector<Reward> score(std::span<const ScoredAnswer> answers) override {
     std::vector<Reward> rewards(answers.size());
     const std::size_t requests = (answers.size() + kAnswersPerRequest - 1) / kAnswersPerRequest;
-    // score_in_parallel() shares out the first answer of each request.
+    // Distributes requests over threads: each element of `firsts` stands for one request, and has no content.
     std::vector<ScoredAnswer> firsts(requests);
     score_in_parallel(firsts, workers_, [&](const ScoredAnswer& first, std::size_t) {
       const std::size_t begin = static_cast<std::size_t>(&first - firsts.data()) * kAnswersPerRequest;

@@ -43,7 +43,7 @@ std::optional<std::string> header(std::string_view head, std::string_view name) 
   return std::nullopt;
 }
 
-// Returns the text of chunks; nullopt if they are incomplete or invalid.
+// Joins the chunks of a reply; returns nullopt if they are incomplete or invalid.
 std::optional<std::string> joined_chunks(std::string_view text) {
   std::string body;
   for (;;) {
@@ -64,8 +64,8 @@ HttpReply broken(std::string problem) {
   return {.outcome = HttpReply::Outcome::kBroken, .problem = std::move(problem)};
 }
 
-// Returns whether `text` holds a complete reply, so that a server that keeps the connection open is not
-// waited for.
+// Returns whether `text` holds a complete reply, so that the caller need not wait for a server that keeps the
+// connection open.
 bool is_complete(std::string_view text) {
   const std::size_t head_end = text.find("\r\n\r\n");
   if (head_end == std::string_view::npos) return false;

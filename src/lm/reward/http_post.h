@@ -18,9 +18,9 @@ HttpUrl parse_http_url(std::string_view url);
 
 struct HttpReply {
   enum class Outcome {
-    kReply,    // `status` and `body` are the server's
+    kReply,    // `status` and `body` contain the server's reply
     kTimeout,  // no complete reply in time
-    kBroken,   // the connection was refused or broke, or the reply is no HTTP
+    kBroken,   // the connection was refused or broke, or the reply is not HTTP
   };
   Outcome outcome = Outcome::kBroken;
   int status = 0;
@@ -28,11 +28,11 @@ struct HttpReply {
   std::string problem;  // for outcomes other than kReply
 };
 
-// Sends `body` as application/json by POST, over a new connection. Replies of more than 16 MiB are broken.
+// Sends `body` as application/json by POST, over a new connection. A reply of more than 16 MiB gives kBroken.
 // Thread-safe.
 HttpReply http_post(const HttpUrl& url, std::string_view body, std::chrono::milliseconds timeout);
 
-// Parses a complete reply, which ends with the connection. Pure function.
+// Parses all bytes that a server sent before it closed the connection. Pure function.
 HttpReply parse_http_reply(std::string_view text);
 
 }  // namespace primus

@@ -75,7 +75,7 @@ constexpr std::array<std::pair<std::string_view, Form>, 48> kKeywords = {{
     {"$defs", Form::kNamedSchemas},
     {"definitions", Form::kNamedSchemas},
     {"$ref", Form::kReference},
-    // Keywords that only describe.
+    // Keywords that describe a value without restricting it.
     {"$schema", Form::kAny},
     {"$id", Form::kAny},
     {"$comment", Form::kAny},
@@ -220,7 +220,7 @@ void JsonSchema::check_keyword(const std::string& key, const json& value, int de
   if (!fits) throw wrong_value(key);
 }
 
-// One validation. A limit ends it by the exception Limit.
+// Runs one validation. Throws Limit if the validation exceeds a limit.
 class SchemaRun {
  public:
   struct Limit {};

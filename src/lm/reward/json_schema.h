@@ -4,7 +4,8 @@
 // propertyNames, minProperties, maxProperties, dependentRequired, items, prefixItems, contains, minItems,
 // maxItems, uniqueItems, minLength, maxLength, pattern, minimum, maximum, exclusiveMinimum, exclusiveMaximum,
 // multipleOf, allOf, anyOf, oneOf, not, if, then, else, $defs, definitions, and $ref within the schema.
-// Keywords that only describe (title, format ...) have no effect. Other keywords are errors.
+// Keywords that describe a value without restricting it (title, format ...) have no effect. Other keywords
+// are errors.
 #pragma once
 
 #include <cstdint>

@@ -17,8 +17,8 @@ using Value = std::complex<double>;
 constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
 constexpr int kPoints = 8;
 
-// Returns a value of a variable, which depends only on its name and on the point: from -3 to 3, and away from
-// 0, so that sqrt(x^2) and x differ.
+// Returns the value of a variable at point `index`, which depends only on the variable's name and the point.
+// Its absolute value is 0.25 to 3. It may be negative, so that sqrt(x^2) and x differ.
 Value value_of_variable(const std::string& name, int index) {
   if (name == "\\pi") return std::numbers::pi;
   if (name == "e") return std::numbers::e;
@@ -54,7 +54,7 @@ Value function_value(const std::string& name, Value x) {
 Value power_of(Value base, Value exponent) {
   if (base == Value(0))
     return exponent.real() > 0 ? Value(0) : exponent == Value(0) ? Value(1) : Value(kNoNumber);
-  // Real powers are exact for integers.
+  // Uses real powers where possible, because they are exact for integers.
   const bool integer = exponent.imag() == 0 && exponent.real() == std::round(exponent.real());
   if (base.imag() == 0 && exponent.imag() == 0 && (integer || base.real() > 0)) {
     return std::pow(base.real(), exponent.real());
@@ -76,7 +76,7 @@ bool is_finite(Value x) { return std::isfinite(x.real()) && std::isfinite(x.imag
 
 bool close(Value a, Value b) {
   constexpr double kTolerance = 1e-9;
-  // Rounding leaves about 1e-16 instead of 0.
+  // Differences up to kZero count as 0, because rounding leaves about 1e-16 instead of 0.
   constexpr double kZero = 1e-13;
   const double difference = std::abs(a - b);
   return difference <= kTolerance * std::max(std::abs(a), std::abs(b)) || difference <= kZero;
@@ -121,8 +121,8 @@ bool equal_values(const MathNode& a, const MathNode& b) {
   return false;
 }
 
-// Finds a different equal element of `b` for each element of `a`. Equality is nearly transitive, so that the
-// first equal element can be taken.
+// Matches each element of `a` with an equal element of `b` that is not matched yet. Takes the first equal
+// element, because equality is nearly transitive.
 bool equal_sets(const MathNode& a, const MathNode& b, int& budget) {
   if (a.children.size() != b.children.size()) return false;
   std::vector<bool> taken(b.children.size(), false);
@@ -208,7 +208,7 @@ std::string compact(std::string_view text) {
       constexpr std::string_view kText = "\\text{";
       if (text.substr(i).starts_with(kText)) {
         const std::size_t close = text.find('}', i);
-        // Searching again at each later \text{ would take quadratic time.
+        // Stops here, because searching for a '}' again after each later \text{ would take quadratic time.
         if (close == std::string_view::npos) return result;
         for (const char inner : text.substr(i + kText.size(), close - i - kText.size())) {
           if (inner != ' ') result += inner;
@@ -284,7 +284,7 @@ bool equal_math(std::string_view a, std::string_view b) {
   constexpr int kMaxComparisons = 4096;
   int budget = kMaxComparisons;
   if (equal_nodes(*left, *right, budget)) return true;
-  // "x = 5" answers a question for x, whose expected answer may be 5.
+  // Accepts "x = 5" if 5 is expected, because the question may ask for x.
   const MathNode &short_left = without_name(*left), &short_right = without_name(*right);
   const bool both_named = &short_left != left.get() && &short_right != right.get();
   return !both_named && equal_nodes(short_left, short_right, budget);

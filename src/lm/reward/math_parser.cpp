@@ -43,7 +43,7 @@ class MathParser {
   }
 
  private:
-  // Counts the nesting and the nodes, which bounds the time.
+  // Limits the nesting and the number of nodes, and thereby the time.
   class Level {
    public:
     explicit Level(MathParser& parser) : parser_(parser) {
@@ -165,7 +165,7 @@ class MathParser {
     }
   }
 
-  // Returns whether the next character begins a factor without a sign of multiplication.
+  // Returns whether a factor follows without a multiplication sign.
   bool factor_follows() {
     const char c = peek();
     if (is_letter(c) || is_digit(c) || c == '(' || c == '.' || c == '{') return true;
@@ -225,7 +225,7 @@ class MathParser {
     Node base = atom();
     for (;;) {
       if (take("^\\circ") || take("^{\\circ}") || take("\u00b0") || take("\\degree")) {
-        continue;  // an answer in degrees equals the number
+        continue;  // ignores the unit: an answer in degrees equals the plain number
       }
       if (take("**") || take("^")) {
         const Level level(*this);
@@ -242,7 +242,7 @@ class MathParser {
       if (++nodes_ > kMaxNodes) throw NotMath();
     }
   }
-  // LaTeX's x^23 is x^2 * 3, but in plain text it is a power with the exponent 23, as answers mean it.
+  // Reads 23 as the exponent of x^23, which is right in plain text (in LaTeX, x^23 is x^2 * 3).
   Node signed_exponent() {
     const Level level(*this);
     if (take("-") || take("\u2212")) return make(MathKind::kNegate, signed_exponent());
@@ -255,7 +255,7 @@ class MathParser {
     expect("}");
     return node;
   }
-  // An argument of \frac or \sqrt: {...}, or one digit or letter.
+  // Parses an argument of \frac or \sqrt: {...}, or one digit or letter.
   Node argument() {
     if (peek() == '{') return braced();
     if (is_digit(peek())) {
@@ -334,7 +334,7 @@ class MathParser {
              is_digit(rest[comma.size() + 1]) && is_digit(rest[comma.size() + 2]) &&
              !(rest.size() > comma.size() + 3 && is_digit(rest[comma.size() + 3]));
     };
-    // In tuples and sets, a comma separates elements.
+    // Commas separate thousands, except in tuples and sets, where commas separate elements.
     if (digits.size() <= 3) {
       for (const std::string_view comma : {"{,}", "\\,", "\\!", ","}) {
         while (group(comma) && (comma != "," || brackets_ == 0)) {
@@ -374,7 +374,7 @@ class MathParser {
     return node;
   }
 
-  // A function, a constant or a variable.
+  // Parses a function, a constant or a variable.
   Node named() {
     const bool latex = text_.substr(at_).starts_with("\\");
     for (const std::string_view name : kFunctions) {
@@ -401,7 +401,7 @@ class MathParser {
       while (at_ < text_.size() && is_letter(text_[at_])) node->name += text_[at_++];
       if (node->name.size() < 2) throw NotMath();
     } else {
-      // Two or more letters that are no function are a word, and no product of variables.
+      // Two or more letters that do not name a function are a word, not a product of variables.
       const bool letter = is_letter(peek());
       if (!letter) throw NotMath();
       node->name = std::string(1, text_[at_++]);

@@ -9,8 +9,8 @@ namespace primus {
 
 // A number in a text: "-1,234.5", "1e3", "1/2", "\frac{1}{2}", "$5", "50%".
 struct NumberInText {
-  double value = 0;      // of "50%": 50
-  bool percent = false;  // a percent sign follows
+  double value = 0;      // the number as written: 50 for "50%"
+  bool percent = false;  // whether a percent sign follows the number
   // The digits of an integer without leading zeros, with '-' if it is negative; empty for other numbers.
   // Integers of more than 15 digits are compared by these digits.
   std::string integer = {};

@@ -1,4 +1,4 @@
-// Scores answers by several threads at a time.
+// Scores answers in several threads.
 #pragma once
 
 #include <cstddef>

@@ -107,7 +107,7 @@ class ProgramReward final : public RewardFunction {
     Reward reward = reward_of_text(reply.line, is_reward);
     if (!is_reward) {
       reward.problem += "; the program must write only rewards to its standard output";
-      worker.reset();  // the next line may belong to this answer
+      worker.reset();  // ends the program, because its next line may belong to this answer
     }
     return reward;
   }

@@ -18,7 +18,7 @@ nlohmann::json bounded_json(std::string_view text, bool& is_json);
 // Returns the reward that a number, null, or an object {"reward": number or null, "reason": "..."} describes.
 // Sets `is_reward` to false, and describes the problem, for any other value.
 Reward reward_of_json(const nlohmann::json& value, bool& is_reward);
-// Parses the text first. `is_reward` is false if the text is no JSON.
+// Like reward_of_json(), for a value as JSON text. `is_reward` is false if the text is not JSON.
 Reward reward_of_text(std::string_view text, bool& is_reward);
 
 }  // namespace primus

@@ -153,7 +153,7 @@ SandboxResult run_in_sandbox(const SandboxRun& run, const SandboxLimits& limits)
   options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(limits.seconds * 1000) + 1);
   options.output_limit = static_cast<std::size_t>(limits.output_kib) << 10;
   options.input = word;
-  // The limit of processes does not apply to root.
+  // Gives up root's privileges, because the limit of processes does not apply to root.
   options.unprivileged = true;
   const SubprocessResult ended =
       run_subprocess(sandbox_command(bwrap, folder.path().string(), limits), options);

@@ -9,11 +9,11 @@
 namespace primus {
 
 struct SandboxLimits {
-  double seconds = 30;    // of wall-clock time; the CPU time of a process has the same limit
+  double seconds = 30;    // wall-clock time of the run; the CPU time of each process has the same limit
   int memory_mib = 1024;  // address space of one process
-  int files_mib = 64;     // all files in /tmp, which are held in memory
-  int processes = 16;     // at the same time
-  int output_kib = 1024;  // standard output and standard error, each
+  int files_mib = 64;     // total size of all files in /tmp, which are held in memory
+  int processes = 16;     // number of concurrent processes
+  int output_kib = 1024;  // size of the standard output, and size of the standard error
 };
 
 // A run of code. `code` runs as the module __main__; then `checks` run in the same module.

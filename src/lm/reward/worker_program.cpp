@@ -36,7 +36,7 @@ struct PipeEnds {
   }
   PipeEnds(const PipeEnds&) = delete;
   PipeEnds& operator=(const PipeEnds&) = delete;
-  // Returns an end for use without waiting; the caller closes it.
+  // Returns an end of the pipe, made non-blocking; the caller closes it.
   int take(std::size_t end) {
     ::fcntl(ends[end], F_SETFL, O_NONBLOCK);
     return std::exchange(ends[end], -1);
@@ -100,7 +100,7 @@ void WorkerProgram::start() {
     if (::write(2, reason, std::strlen(reason)) < 0) ::_exit(126);
     ::_exit(127);
   }
-  ::setpgid(child, child);  // also in the child, because either may run first
+  ::setpgid(child, child);  // parent and child both make this call, because either may run first
   pid_ = child;
   received_.clear();
   error_text_.clear();
@@ -126,7 +126,7 @@ std::string WorkerProgram::ending() {
   for (int i = 0; i < 200; ++i) {
     const pid_t ended = ::waitpid(pid_, &status, WNOHANG);
     if (ended == pid_) {
-      ::kill(-pid_, SIGKILL);  // the other processes of the group
+      ::kill(-pid_, SIGKILL);  // ends the other processes of the group
       pid_ = -1;
       return WIFSIGNALED(status) ? fmt::format("the program was killed by signal {}", WTERMSIG(status))
                                  : fmt::format("the program ended with exit code {}", WEXITSTATUS(status));

@@ -27,7 +27,7 @@ class WorkerProgram {
   };
   struct Reply {
     Outcome outcome = Outcome::kEnded;
-    std::string line;     // without its end
+    std::string line;     // without its line end
     std::string problem;  // for outcomes other than kLine: a sentence without a period
   };
   static constexpr std::size_t kMaxLineBytes = std::size_t{1} << 20;
@@ -55,7 +55,7 @@ class WorkerProgram {
   pid_t pid_ = -1;
   int input_ = -1, output_ = -1, errors_ = -1;
   std::string received_;    // output that is not yet returned
-  std::string error_text_;  // of the current process, or the last one
+  std::string error_text_;  // text of the current process, or of the last process if none runs
 };
 
 }  // namespace primus

@@ -35,9 +35,10 @@ struct Polynomial {
   double a, b, c;
 };
 
-// Jordan et al. 2024: the largest slope at 0 with which singular values still end in about [0.7, 1.2].
+// From Jordan et al. 2024: has the largest slope at 0 with which singular values still end in about [0.7,
+// 1.2].
 constexpr std::array<Polynomial, 1> kSimple = {{{3.4445, -4.7750, 2.0315}}};
-// Cesista 2025, "Squeezing 1-2% efficiency gains out of Muon": one polynomial for each of five steps.
+// From Cesista 2025, "Squeezing 1-2% efficiency gains out of Muon": one polynomial for each of five steps.
 constexpr std::array<Polynomial, 5> kQuintic = {{{4.0848, -6.8946, 2.9270},
                                                  {3.9505, -6.3029, 2.6377},
                                                  {3.7418, -5.5913, 2.3037},
@@ -68,7 +69,7 @@ class MuonRule final : public UpdateRule {
 
   std::string_view name() const override { return "muon"; }
   std::vector<engine::StateSpec> states() const override { return {{kMomentum}}; }
-  // Excludes biases of experts: their shape is [experts, n], but they are no matrices and are not decayed.
+  // Excludes biases of experts: their shape is [experts, n], but they are not matrices and are not decayed.
   // Also excludes convolution kernels.
   bool takes(const Parameter& p) const override {
     return p.shape.rank() > 1 && p.decayed() && !p.vocabulary && !p.kernel;

@@ -29,7 +29,7 @@ void Optimizer::measure_gradients() {
                   turbo::SumOfSquares{.x = counted, .out = sum_of_squares_, .accumulate = !first});
     first = false;
   }
-  // A pipeline stage may have nothing to train.
+  // The sum is 0 on a pipeline stage that has nothing to train.
   if (first && !rank_.measuring()) rank_.compute().fill_zero(sum_of_squares_.data, sum_of_squares_.bytes());
   parallel_.sum(sum_of_squares_);
   turbo::launch(rank_.context(), turbo::ClipCoefficient{.sum_of_squares = sum_of_squares_,

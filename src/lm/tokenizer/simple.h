@@ -16,10 +16,9 @@ std::unique_ptr<const Tokenizer> make_byte_tokenizer();
 // fingerprints, and for the byte tokenizer and the tokenizer.json that it saves. Thread-safe.
 bool make_same_ids(std::uint64_t fingerprint, std::uint64_t other);
 
-// Megatron's NullTokenizer: the text "17 4 99" is [17, 4, 99]. Each id is in [0, vocab_size). The last id,
-// vocab_size
-// - 1, ends a document, as in Megatron since 2026. In earlier versions, the additional id vocab_size ended a
-//   document.
+// Returns Megatron's NullTokenizer, which encodes the text "17 4 99" as [17, 4, 99]. Each id is in
+// [0, vocab_size). The last of these ids ends a document, as in Megatron since 2026. In earlier versions of
+// Megatron, the additional id vocab_size ended a document.
 std::unique_ptr<const Tokenizer> make_null_tokenizer(std::int32_t vocab_size);
 
 }  // namespace primus

@@ -26,7 +26,7 @@ class PlainDecoder final : public Decoder {
   }
 };
 
-// Tokens are byte strings in GPT-2's alphabet.
+// Decodes tokens that are byte strings in GPT-2's alphabet.
 class ByteLevelDecoding final : public Decoding {
  public:
   explicit ByteLevelDecoding(TextOf text_of) : text_of_(std::move(text_of)) {}

@@ -180,7 +180,7 @@ void append_template(const json& object, Tokenizer::Frame& result) {
   result.after.insert(result.after.end(), added.after.begin(), added.after.end());
 }
 
-// ["[SEP]", 102]
+// Returns the id of a pair such as ["[SEP]", 102].
 std::int32_t named_id(const json& object, const char* key) {
   const json pair = object.value(key, json());
   if (!pair.is_array() || pair.size() != 2 || !pair[1].is_number_integer() || pair[1] < 0 ||

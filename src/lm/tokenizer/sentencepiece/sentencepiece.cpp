@@ -256,7 +256,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     take(settings.eos, special_ids_.eos);
     take(settings.pad, special_ids_.pad);
     special_ids_.eod = special_ids_.eos;
-    // transformers' class for these models names the usual tokens itself.
+    // Sets the usual tokens even if no file names them, as transformers' class for these models does.
     ChatTemplates templates = settings.chat_templates;
     for (const auto& [key, id] : roles_of(special_ids_))
       if (id) templates.set_token(key, text_of(*id));

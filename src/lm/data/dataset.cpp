@@ -310,7 +310,7 @@ class Opener {
         weights.push_back(static_cast<double>(dataset->size()));
         available += dataset->size();
       }
-      // More than one epoch: all data sets repeat equally often.
+      // If more than one epoch is requested, all data sets repeat equally often.
       if (requested > available) {
         if (split == 0) training_.clear();
         return open_blend({blend.paths, normalized(weights)}, split, shares);
@@ -502,7 +502,7 @@ class Opener {
                       tokenized("--skip-bad", "skips such lines"),
                       tokenized("--max-line-mib N", "reads longer lines")};
     tokenize.workers = options_.text.workers;
-    tokenize.existing = Existing::kReplace;  // left by a killed process
+    tokenize.existing = Existing::kReplace;  // replaces files that a killed process left
     try {
       const TokenizeResult result = tokenize_corpus(tokenize, tokenizer_, options_.text.progress);
       if (result.skipped_lines > 0) {

@@ -77,7 +77,7 @@ inline constexpr const char* kUsualShares = "99,1,0";
 struct TextOptions {
   std::string json_key = "text";
   bool append_eod = true;
-  bool skip_bad = false;        // count broken JSON lines instead of stopping at the first
+  bool skip_bad = false;        // true: broken JSON lines are skipped and counted; false: they are errors
   int workers = 0;              // threads; 0: one per core
   TokenizeProgressFn progress;  // called from one thread at a time, about ten times a second
 };

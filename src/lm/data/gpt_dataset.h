@@ -59,7 +59,8 @@ struct BlendOrder {
 };
 // Returns the order of `size` samples. The sum of `weights` must be 1.
 BlendOrder build_blend_order(const std::vector<double>& weights, std::int64_t size);
-// Takes exactly sizes[d] samples from each data set d, evenly spread (build_exhaustive_blending_indices).
+// Returns an order with exactly sizes[d] samples from each data set d, evenly spread
+// (build_exhaustive_blending_indices).
 BlendOrder build_exhaustive_blend_order(const std::vector<std::int64_t>& sizes);
 
 // Megatron's BlendedDataset: samples of several data sets in a given order.
@@ -83,8 +84,9 @@ class BlendedDataset final : public Dataset {
 // ..., n - 1 (modulo the vocabulary size), then `eod`.
 std::shared_ptr<const TokenSource> make_mock_source(std::int64_t vocab_size, std::int32_t eod);
 
-// The range [first, last) of `sequences` for each of train, valid and test; empty for a share of zero.
-// `split` has up to three numbers: "969,30,1". Throws Error(kInvalid) for any other text.
+// A range [first, last) of sequences; empty for a share of zero. split_sequences() returns the ranges for
+// train, valid and test. `split` has up to three numbers: "969,30,1". Throws Error(kInvalid) for any other
+// text.
 struct Share {
   std::int64_t first = 0, last = 0;
   bool operator==(const Share&) const = default;

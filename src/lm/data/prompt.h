@@ -2,10 +2,10 @@
 //
 // The prompt of a record is the value of the first of these keys that is not null
 // (docs/formats/conversations.md):
-//   prompt                  a text, a message or a list of messages; as in TRL, the last message is not an
-//   answer messages, conversations a list of messages; if the last one is an answer, it is no part of the
-//   prompt question, instruction   a text; optionally input or context (text that the question refers to),
-//   and history
+//   prompt                    a text, a message or a list of messages; as in TRL, the last message is not an
+//                             answer
+//   messages, conversations   a list of messages; an answer at its end is not part of the prompt
+//   question, instruction     a text; optionally input or context (text that the question refers to), history
 // A text is one message of the user. Optional keys: system, tools, documents and chat_template_kwargs, as in
 // conversation.h. All other keys are columns, which reward functions may read.
 #pragma once

@@ -73,7 +73,7 @@ std::optional<SampleOrder> load(const Path& path, const std::array<std::uint64_t
       XXH3_64bits(arrays.data(), arrays.size()) != header.checksum) {
     return std::nullopt;
   }
-  // The mapping begins at a page border, and each array at a multiple of four bytes.
+  // The arrays are aligned: the mapping begins at a page border, and each array at a multiple of four bytes.
   const auto* documents = reinterpret_cast<const std::int32_t*>(arrays.data());
   const auto* places = reinterpret_cast<const SampleOrder::Place*>(documents + header.documents);
   const auto* shuffle = reinterpret_cast<const std::uint32_t*>(places + rows);

@@ -17,10 +17,10 @@ namespace primus::data {
 inline constexpr std::int64_t kManySequences = std::int64_t{1} << 50;
 
 // Returns the first sequence that is used for validation if the user sets no split. Returns `wanted` if the
-// sequences from there fill a sample. Otherwise, validation gets the last hundredth of the sequences, but at
-// least enough for one sample. The border is between two sequences, so that no sequence is used for both. If
-// the data are too short to divide, returns `wanted`. For text, whose share has no fixed rounding, pass the
-// number of sequences as `wanted`.
+// sequences from `wanted` on fill a sample. Otherwise, validation gets the last hundredth of the sequences,
+// but at least enough for one sample. The border is between two sequences, so that no sequence is used for
+// both. If the data are too short to divide, returns `wanted`. For text, whose share has no fixed rounding,
+// pass the number of sequences as `wanted`.
 std::int64_t held_out_from(const TokenSource& source, std::int64_t seq_length, std::int64_t wanted);
 
 // Like split_sequences(), but enlarges validation or test shares that are above 0 and round to zero

@@ -60,8 +60,8 @@ std::int64_t DecodeScheduler::unread(const Text& text) const {
   return std::ssize(text.tokens) - reader_.length(text.sequence);
 }
 
-// Returns whether another text is currently reading a prefix that both texts share. Only a prefix that is
-// long enough to wait for counts.
+// Returns whether another text is currently reading a prefix that both texts share. A prefix that is too
+// short to wait for is ignored.
 bool DecodeScheduler::is_read_elsewhere(const Text& text) const {
   constexpr std::int64_t kShort = 16;
   const auto maximum = std::span(text.tokens).first(text.tokens.size() - 1);
@@ -84,7 +84,7 @@ void DecodeScheduler::admit() {
     Text& t = text(id);
     if (is_read_elsewhere(t)) continue;
     const std::int64_t sequence = *reader_.begin(t.tokens);
-    // Reserves the pages now, so that later texts can count only on the remaining pages.
+    // Reserves the pages now, so that only the remaining pages are available to later texts.
     if (!reader_.reserve(sequence, std::ssize(t.tokens))) {
       reader_.release(sequence);
       return;

@@ -118,7 +118,7 @@ Conversation::Reply Conversation::say(std::string_view user,
   if (!text.next_turn()) text.finish(stream.finish());
 
   // The model may have begun the user's next turn. That text is dropped, so the next turn reads the reply
-  // again without it.
+  // again without that text.
   const std::vector<std::int32_t> written =
       text.next_turn() ? tokenizer_.encode(text.text(), false) : generation.ids;
   tokens_.insert(tokens_.end(), written.begin(), written.end());

@@ -56,8 +56,8 @@ struct ConversationReport {
 };
 
 // Computes the validation loss as fine-tuning does: each conversation is evaluated separately, and only
-// tokens that training would learn count. The end of a conversation longer than the evaluator's sequence is
-// cut off, as in training. Throws Error(kInvalid) if no token counts.
+// tokens that training would learn are evaluated. The end of a conversation longer than the evaluator's
+// sequence is cut off, as in training. Throws Error(kInvalid) if no token is evaluated.
 ConversationReport evaluate_conversations(LossEvaluator& evaluator,
                                           const data::TokenizedConversations& conversations,
                                           std::int64_t sequence,

@@ -137,7 +137,7 @@ void note_unreachable_ids(const ModelConfig& c, const std::string& where, std::v
   for (const std::int64_t id : c.eos_ids) check(kEos, id);
 }
 
-// Also writes ids that are null, because for an absent key transformers uses the id of the family's class.
+// Also writes null ids, because transformers replaces an absent key by the id of the family's class.
 void write_token_ids(const ModelConfig& c, json& root) {
   const auto id = [](const std::optional<std::int64_t>& value) { return value ? json(*value) : json(); };
   root[kBos] = id(c.bos_id);

@@ -1,12 +1,12 @@
-// Multi-token prediction (DeepSeek-V3, arXiv:2412.19437, section 2.2): after the last block follow modules of
-// depth k = 1, 2, ... The module of depth k predicts the token at distance k + 1 from the hidden states of
-// the module of depth k - 1.
+// Multi-token prediction (DeepSeek-V3, arXiv:2412.19437, section 2.2): modules of depth k = 1, 2, ... follow
+// the last block. The module of depth k predicts the token at distance k + 1 from the hidden states of the
+// module of depth k - 1.
 //
 //   h_k[t] = norm_k(block_k(eh_proj_k · [enorm_k(embedding(token[t + k])); hnorm_k(h_(k-1)[t])]))
 //   head(h_k[t]) predicts token[t + k + 1]
 //
-// h_0 is the model's output after its final norm. Embedding and head are the model's own. block_k is built
-// like the last layer, and its tokens keep their positions t. Megatron-LM
+// h_0 is the model's output after its final norm. The modules use the model's embedding and head. block_k is
+// built like the last layer, and its tokens keep their positions t. Megatron-LM
 // (core/transformer/multi_token_prediction.py) trains modules and vLLM (deepseek_mtp.py) runs published
 // weights in the same way. The tensors are
 //   model.layers.{layers + k - 1}.{enorm, hnorm, eh_proj, shared_head.norm}.weight, the block's tensors, and

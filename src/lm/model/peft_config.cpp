@@ -85,7 +85,7 @@ std::vector<std::pair<std::string, Number>> pattern(const ConfigReader& r, const
   std::vector<std::pair<std::string, Number>> result;
   if (!r.find(key)) return result;
   if (!r.find(key)->is_object()) throw r.bad(key, "must be an object");
-  // Keeps the order of the object, because the first match counts.
+  // Keeps the order of the object, because the first pattern that matches is used.
   for (const auto& [name, value] : root.at(key).items()) {
     if (!value.is_number() || value.template get<double>() < low || value.template get<double>() > high)
       throw r.bad(key, fmt::format("must have numbers from {} to {}", low, high));

@@ -1,5 +1,5 @@
-// The keys of config.json that say that a model has one score per token instead of logits: transformers'
-// classes for sequence classification with one label (reward models). Thread-safe.
+// Reads and writes the keys of config.json for a model with one score per token instead of logits:
+// transformers' classes for sequence classification with one label (reward models). Thread-safe.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

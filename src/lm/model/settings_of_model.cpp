@@ -173,7 +173,7 @@ class Filler {
     if (moe.router.scoring == turbo::RouterRule::Scoring::kSoftmax)
       fill("moe_router_pre_softmax", t_.moe_router_pre_softmax, !moe.router.normalise);
     // gpt-oss's config.json contains the default of transformers, but no published model was trained with
-    // this value.
+    // this value, so it is ignored.
     constexpr double kDefaultOfGptOss = 0.9;
     const bool balanced = m_.family != "gpt_oss" || moe.training.balance_loss != kDefaultOfGptOss;
     fill("moe_aux_loss_coeff", t_.moe_aux_loss_coeff, balanced ? moe.training.balance_loss : 0);

@@ -16,8 +16,8 @@
 namespace primus {
 
 // Whether a checkpoint may lack the model's adapters (LoraConfig) and parameters with
-// Initializer::if_missing. If all adapters are missing, the adapters keep their current values; so does each
-// such parameter.
+// Initializer::if_missing. Adapters keep their current values if all adapters are missing. A missing
+// parameter with if_missing keeps its current value.
 enum class Adapters : std::uint8_t { kRequired, kMayBeMissing };
 
 // Loads every parameter from a Hugging Face folder (fp32, bf16, fp16 or fp64 tensors) into the master weights

@@ -92,8 +92,8 @@ class MixtureOfExperts final : public Layer {
       down_bias_ = bias(".moe.down_bias", c.hidden, parts.down_bias);
     }
     if (in_parts()) {
-      // Each part of a routing uses these parameters once. An exception is the last matrix of plain experts:
-      // one operator multiplies the rows of both parts by this matrix.
+      // Records a second use, because each of a routing's two parts uses these parameters. Exception: one
+      // operator multiplies the rows of both parts by the last matrix of plain experts.
       for (Parameter* const used : {&gate_up_, plain_ ? nullptr : &down_, gate_up_bias_, down_bias_})
         if (used) used->uses.push_back(used->uses.back());
     }

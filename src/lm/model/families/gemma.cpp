@@ -60,7 +60,7 @@ void write_common(const ModelConfig& c, nlohmann::json& json) {
   json["attention_bias"] = false;
   json["attention_dropout"] = 0.0;
   json["hidden_activation"] = kGelu;
-  // transformers accepts only integers.
+  // Writes an integer if possible, because transformers accepts only integers for this key.
   const double scale = c.attention.score_scale, queries = scale > 0 ? std::round(1 / (scale * scale)) : 0;
   if (scale == 0) {
     json[kQueries] = c.head_dim;

@@ -95,7 +95,7 @@ class RecordReader {
   virtual void read(JsonReader& json, std::size_t slot, int thread, TokenizedRecord& out) = 0;
   // Called with the number of objects that will be read together, and with the number of threads.
   virtual void prepare(std::size_t slots, int threads) = 0;
-  // The record of this slot was added to the result.
+  // Called after the record of this slot was added to the result.
   virtual void added(std::size_t /*slot*/) {}
   // Returns the name of a valid record, for messages: "a conversation".
   virtual std::string_view name() const = 0;

@@ -80,8 +80,8 @@ class BlendedDataset final : public Dataset {
   BlendOrder order_;
 };
 
-// Megatron's MockGPTLowLevelDataset: 100000 sequences of 1 to 4095 tokens. A sequence of n tokens is 1, 2,
-// ..., n - 1 (modulo the vocabulary size), then `eod`.
+// Returns Megatron's MockGPTLowLevelDataset: 100000 sequences of 1 to 4095 tokens. A sequence of n tokens is
+// 1, 2, ..., n - 1 (modulo the vocabulary size), then `eod`.
 std::shared_ptr<const TokenSource> make_mock_source(std::int64_t vocab_size, std::int32_t eod);
 
 // A range [first, last) of sequences; empty for a share of zero. split_sequences() returns the ranges for

@@ -20,7 +20,7 @@ namespace primus::data {
 
 struct Prompt {
   Conversation conversation;         // the turns before the answer; at least one
-  std::vector<std::string> columns;  // keys that are no part of the prompt and whose value is not null
+  std::vector<std::string> columns;  // keys that are not part of the prompt and whose value is not null
 };
 
 // Reads the next value of `json` and stores the record in `out`. `members`: as in read_conversation(). Throws

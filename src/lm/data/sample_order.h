@@ -45,8 +45,9 @@ struct OrderOptions {
   std::int64_t seed = 1234;
 };
 
-// `length(i)` returns the number of tokens of sequence i. `name` is used in messages. Throws Error(kInvalid)
-// if the split has too few tokens for one sample; kUnsupported beyond 2^32 samples or sequences.
+// Builds an order. `length(i)` returns the number of tokens of sequence i. `name` is used in messages. Throws
+// Error(kInvalid) if the split has too few tokens for one sample; kUnsupported beyond 2^32 samples or
+// sequences.
 SampleOrder build_sample_order(const OrderOptions& options, FunctionRef<std::int32_t(std::int64_t)> length,
                                std::string_view name);
 

@@ -28,12 +28,13 @@ struct ModelFolder {
   std::optional<Path> adapters = {};
 };
 
-// `given` may also be a PEFT folder with adapters of the model that its base_model_name_or_path names; the
-// path is relative to the current folder, or to the PEFT folder.
+// Finds the model. `given` is a Hugging Face folder, a checkpoint (iter_0000100), a run's folder of
+// checkpoints, or the run's own folder. For a run, returns the newest complete checkpoint. If a run's folder
+// has no checkpoint, looks in the `save` folder of its experiment.yaml and accepts the newest checkpoint that
+// this experiment wrote.
 //
-// `given` is a Hugging Face folder, a checkpoint (iter_0000100), a run's folder of checkpoints, or the run's
-// own folder. For a run, returns the newest complete checkpoint. If a run's folder has no checkpoint, looks
-// in the `save` folder of its experiment.yaml and accepts the newest checkpoint that this experiment wrote.
+// `given` may also be a PEFT folder with adapters of the model that its base_model_name_or_path names. The
+// latter path is relative to the current folder, or to the PEFT folder.
 ModelFolder find_model_folder(const Path& given);
 
 // Returns the folder that has the file `name` of the model, such as its tokenizer.json: the PEFT folder if it

@@ -52,7 +52,7 @@ class LanguageTensors {
   std::vector<std::string> refuse_foreign(const TensorNames& used, const engine::ParameterStore& store) const;
 
  private:
-  // The inverse of full_name(); nullopt if the tensor does not belong to the language model.
+  // Reverses full_name(); returns nullopt if the tensor does not belong to the language model.
   std::optional<std::string_view> own_name(std::string_view full, std::string& storage) const;
 
   // The fused tensors of a layer's experts. Layers are identified by the common prefix of the names

@@ -34,11 +34,11 @@ struct LayerProduct {
   // Name of the LoRA module (LoraConfig) that adapts the matrix: "linear_qkv". Empty: no module.
   std::string_view module = {};
 
-  // Number of weights in one matrix.
+  // Returns the number of weights in one matrix.
   double weights() const { return static_cast<double>(out) * static_cast<double>(in); }
-  // Number of weights in the matrices that one token uses.
+  // Returns the number of weights in the matrices that one token uses.
   double met() const { return static_cast<double>(per_token) * weights(); }
-  // Number of weights in all matrices.
+  // Returns the number of weights in all matrices.
   double held() const { return experts > 0 ? static_cast<double>(experts) * weights() : weights(); }
 };
 

@@ -11,7 +11,7 @@ struct LinearAttentionConfig {
 #define LINEAR_FIELD(type, member, initial, ...) type member = initial;
 #include "lm/model/model_fields.def"
 
-  // Total width of the keys, and total width of the values. Queries are as wide as keys.
+  // Return the total width of the keys, and of the values. Queries are as wide as keys.
   std::int64_t keys() const { return key_heads * key_dim; }
   std::int64_t values() const { return value_heads * value_dim; }
 

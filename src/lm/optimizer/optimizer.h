@@ -38,7 +38,7 @@ class Optimizer {
 
   const OptimizerSettings& settings() const { return settings_; }
   const UpdateRules& rules() const { return settings_.rules; }
-  // [1] fp32 on the device: the gradient norm before clipping; valid after measure_gradients().
+  // Returns the gradient norm before clipping, [1] fp32 on the device; valid after measure_gradients().
   const Tensor& gradient_norm() const { return norm_; }
 
  private:

@@ -22,7 +22,7 @@ class Schedule {
   // Return the values for the next step after `steps` completed steps.
   double learning_rate(std::int64_t steps) const { return learning_rate_at(static_cast<double>(steps)); }
   double weight_decay(std::int64_t steps) const { return weight_decay_at(static_cast<double>(steps)); }
-  // learning_rate() for fractional `steps`. Such values occur in runs whose schedule follows time.
+  // Return the same for fractional `steps`. Such values occur in runs whose schedule follows time.
   double learning_rate_at(double steps) const;
   double weight_decay_at(double steps) const;
 

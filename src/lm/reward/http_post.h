@@ -25,7 +25,7 @@ struct HttpReply {
   Outcome outcome = Outcome::kBroken;
   int status = 0;
   std::string body;
-  std::string problem;  // for outcomes other than kReply
+  std::string problem;  // why there is no reply; set for outcomes other than kReply
 };
 
 // Sends `body` as application/json by POST, over a new connection. A reply of more than 16 MiB gives kBroken.

@@ -40,7 +40,7 @@ class JsonSchema {
 
   nlohmann::json schema_;
   std::map<std::string, SearchPattern> patterns_;
-  std::map<std::string, const nlohmann::json*> targets_;  // of $ref
+  std::map<std::string, const nlohmann::json*> targets_;  // targets of $ref
 };
 
 }  // namespace primus

@@ -145,7 +145,7 @@ bool equal_in_order(const MathNode& a, const MathNode& b, int& budget) {
   return true;
 }
 
-// Two equations are equal if left - right of one is a constant multiple of left - right of the other.
+// Returns whether left - right of one equation is a constant multiple of left - right of the other equation.
 bool equal_equations(const MathNode& a, const MathNode& b) {
   for (const MathNode* const node : {&a, &b}) {
     if (!is_value(*node->children[0]) || !is_value(*node->children[1])) return false;

@@ -43,7 +43,7 @@ class MathParser {
   }
 
  private:
-  // Limits the nesting and the number of nodes, and thereby the time.
+  // Limits the nesting and the number of nodes, which bounds the time.
   class Level {
    public:
     explicit Level(MathParser& parser) : parser_(parser) {

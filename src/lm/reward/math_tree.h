@@ -38,7 +38,7 @@ struct MathNode {
   std::vector<std::unique_ptr<MathNode>> children = {};
 };
 
-// Parses an answer. Returns null if the text is no expression that the parser can read, has more than 512
+// Parses an answer. Returns null if the text is not an expression that the parser can read, has more than 512
 // nodes, or is nested more than 48 times.
 std::unique_ptr<MathNode> parse_math(std::string_view text);
 

@@ -50,8 +50,8 @@ std::string plain_spelling(std::string_view text) {
 }
 
 struct Scanned {
-  std::string digits;  // for from_chars
-  bool whole = false;  // no point and no exponent
+  std::string digits;  // the number as from_chars reads it
+  bool whole = false;  // whether there is neither a point nor an exponent
   std::size_t end = 0;
 };
 

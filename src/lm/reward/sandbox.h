@@ -32,7 +32,7 @@ struct SandboxResult {
   std::string output;   // what the code wrote to its standard output
 };
 
-// Thread-safe. Writes the code to a folder in the system's folder of temporary files.
+// Writes the code to a folder in the system's folder of temporary files, and runs it. Thread-safe.
 SandboxResult run_in_sandbox(const SandboxRun& run, const SandboxLimits& limits);
 
 }  // namespace primus

@@ -28,7 +28,7 @@ class WorkerProgram {
   struct Reply {
     Outcome outcome = Outcome::kEnded;
     std::string line;     // without its line end
-    std::string problem;  // for outcomes other than kLine: a sentence without a period
+    std::string problem;  // why there is no line, as a sentence without a period; set unless kLine
   };
   static constexpr std::size_t kMaxLineBytes = std::size_t{1} << 20;
 

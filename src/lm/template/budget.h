@@ -56,7 +56,7 @@ class Budget {
     if (depth > kMaxDepth) refuse_depth();
   }
 
-  // One level of nesting at run time, until the end of the object's life.
+  // Counts as one level of nesting at run time while the object exists.
   class Level {
    public:
     explicit Level(Budget& budget) : budget_(budget) {

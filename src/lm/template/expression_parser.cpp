@@ -13,7 +13,7 @@ constexpr int kMaxExpressionDepth = 200;
 
 }  // namespace
 
-// Counts the recursion of the parser.
+// Limits the recursion of the parser.
 class ExpressionParser::Nested {
  public:
   explicit Nested(ExpressionParser& parser) : parser_(parser) {

@@ -27,7 +27,7 @@ Value make_range(Interpreter& run, Args& args) {
   return {Type::kRange, std::move(range)};
 }
 
-// dict(mapping or pairs, **named)
+// Implements dict(mapping or pairs, **named).
 Value make_dict(Interpreter& run, Args& args) {
   Budget& budget = run.budget();
   if (args.positional.size() > 1) throw Failure("TypeError", "dict expected at most 1 argument");

@@ -130,7 +130,7 @@ bool is_filter(std::string_view name);
 bool is_test(std::string_view name);
 const Value* global(std::string_view name);
 
-// The operators of Python (operators.cpp).
+// Apply Python's operators (operators.cpp).
 Value binary(Interpreter& run, const std::string& sign, const Value& a, const Value& b);
 Value negate(const Value& value);
 bool contains(Interpreter& run, const Value& container, const Value& value);
@@ -138,10 +138,10 @@ bool contains(Interpreter& run, const Value& container, const Value& value);
 std::vector<std::int64_t> slice_positions(Interpreter& run, std::int64_t size, const Value& begin,
                                           const Value& end, const Value& step);
 
-// `text % value` and text.format (formatting.cpp).
+// Return `text % value` and text.format(...) (formatting.cpp).
 Value format_percent(Interpreter& run, const Value& text, const Value& value);
 Value format_braces(Interpreter& run, const Value& text, Args& args);
-// Python's format(value, specification).
+// Returns Python's format(value, specification).
 std::string format_value(Interpreter& run, const Value& value, std::string_view specification);
 
 }  // namespace primus::jinja

@@ -1,4 +1,4 @@
-// Jinja's tests: the names behind `is`.
+// Jinja's tests, such as `defined` in `x is defined`.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Python's operators.
+// Implements Python's operators.
 #include <fmt/format.h>
 
 #include <algorithm>

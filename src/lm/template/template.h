@@ -37,7 +37,7 @@ class Template {
   explicit Template(std::string_view source);
 
   Rendered render(Variables variables, const std::tm& now, const Limits& limits = {}) const;
-  // Whether the template has generation blocks.
+  // Returns whether the template has generation blocks.
   bool has_generation() const { return parsed_->has_generation; }
   const std::string& source() const { return source_; }
 
@@ -46,7 +46,7 @@ class Template {
   std::shared_ptr<const Parsed> parsed_;
 };
 
-// The local time, for Template::render.
+// Returns the local time, for Template::render.
 std::tm local_time();
 
 }  // namespace primus::jinja

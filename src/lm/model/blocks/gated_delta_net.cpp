@@ -77,8 +77,8 @@ class GatedDeltaNet final : public Layer {
     if (each)
       kernels = {part("q_conv1d.weight", 0, k), part("k_conv1d.weight", k, k),
                  part("v_conv1d.weight", 2 * k, v)};
-    // The range of PyTorch's initial convolution weights, as in Megatron-LM and in the published models. The
-    // range is wide, because a convolution sums only a few numbers.
+    // Initial weights have the standard deviation of PyTorch's convolutions, as in Megatron-LM and in the
+    // published models. It is large, because a convolution sums only a few numbers.
     kernel_ =
         &p.add(".linear.kernel", p.rows({k, k, v}, width_),
                Initializer::normal(1 / std::sqrt(3.0 * static_cast<double>(width_))), std::move(kernels));

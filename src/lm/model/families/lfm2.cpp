@@ -25,7 +25,8 @@ constexpr FeedForwardNames kMatrices{.gate = "w1", .up = "w3", .down = "w2"};
 constexpr double kMaxScale = 1e6;
 
 // If block_auto_adjust_ff_dim is true or absent, intermediate_size is the width of a feed-forward without a
-// gate. The actual width is 2/3 * intermediate_size, multiplied by a factor and rounded up to a multiple.
+// gate. The actual width is 2/3 of intermediate_size, times block_ffn_dim_multiplier, rounded up to a
+// multiple of block_multiple_of.
 void adjust_width(const ConfigReader& r, ModelConfig& c) {
   if (!r.flag_or("block_auto_adjust_ff_dim", true)) return;
   const std::int64_t maximum = ConfigReader::kMaxWidth,

@@ -59,7 +59,7 @@ class Decoder {
 // Returns the decoder. If decoding makes too much text from a token, the error names `file`.
 std::unique_ptr<Decoder> parse_decoder(const nlohmann::json& json, const std::string& file);
 
-// Checked access to JSON for the functions above. Throws Error(kInvalid), which names the key, if the key is
+// Read JSON values for the functions above. Throws Error(kInvalid), which names the key, if the key is
 // missing or its value has the wrong type.
 std::string get_string(const nlohmann::json& json, const char* key);
 bool get_bool(const nlohmann::json& json, const char* key, bool fallback);

@@ -174,7 +174,7 @@ void SftDataset::fill(const std::vector<std::uint32_t>& units) {
     if (layout_.random_fit) {
       shuffle(order, layout_.seed, Shuffle::kPacks);
     } else if (layout_.shuffle) {
-      // Packing the longest units first leaves the least unused space.
+      // Packs the longest units first, which leaves little unused space.
       std::ranges::stable_sort(order, std::greater<>(),
                                [this](std::uint32_t i) { return units_->kept(i, room()); });
     }

@@ -58,7 +58,8 @@ void refuse_other_content(std::string_view text, std::string_view file, std::int
           .at(fmt::format("{}:{}", file, first_line));
     }
   }
-  // In English text, half of the bytes are NUL in UTF-16 and three quarters in UTF-32.
+  // Refuses text with at least a quarter of NUL bytes: English text has a half in UTF-16, and three quarters
+  // in UTF-32.
   const auto zeros = static_cast<std::size_t>(std::count(text.begin(), text.end(), '\0'));
   if (zeros * 4 < text.size() || zeros == 0) return;
   throw zeros == text.size()

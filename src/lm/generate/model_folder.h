@@ -33,8 +33,8 @@ struct ModelFolder {
 // has no checkpoint, looks in the `save` folder of its experiment.yaml and accepts the newest checkpoint that
 // this experiment wrote.
 //
-// `given` may also be a PEFT folder with adapters of the model that its base_model_name_or_path names. The
-// latter path is relative to the current folder, or to the PEFT folder.
+// `given` may also be a PEFT folder with adapters of the model that its base_model_name_or_path names. That
+// name is a path relative to the current folder, or to the PEFT folder.
 ModelFolder find_model_folder(const Path& given);
 
 // Returns the folder that has the file `name` of the model, such as its tokenizer.json: the PEFT folder if it

@@ -260,7 +260,7 @@ void read_rope(const json& root, const std::string& where, const Family& family,
   const double flat = common.positive_or(kPart, 1);
   config.rotary_fraction = family.rope_by_branch ? fraction_of(common, 1) : fraction_of(rope, flat);
   if (!key) return;
-  // transformers prefers the key outside the object.
+  // As in transformers, the key outside the object takes precedence.
   std::optional<std::int64_t> original;
   if (common.find(kOriginal)) original = common.integer(kOriginal, 1, ConfigReader::kMaxWidth);
   read_scaling(object, rope, key, original, config);

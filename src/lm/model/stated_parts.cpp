@@ -49,7 +49,7 @@ class PartsReader {
              : t_.rope_scaling_type == "longrope" ? RopeScaling::Kind::kLongrope
                                                   : RopeScaling::Kind::kNone;
     if (s.kind == RopeScaling::Kind::kNone) {
-      // If the local base equals the common base, local layers have no separate base.
+      // A local base that equals the common base is stored as 0, which means that there is no separate base.
       if (c.attention.local_theta == c.rope_theta) c.attention.local_theta = 0;
       return;
     }
@@ -171,7 +171,7 @@ class PartsReader {
       words = {"[1]"};
     }
     if (!words.empty()) {
-      // The family decides the kind of linear attention.
+      // Sets one kind of linear attention for all families; the family replaces it by its own kind.
       c.set_layers(layers("linear_attention_freq", words,
                           [](std::int64_t layer, std::int64_t n) { return (layer + 1) % n != 0; }),
                    &LayerSpec::attention, &kGatedDeltaNet);

@@ -184,7 +184,7 @@ void WithoutOscillation::update(const UnitUpdate& u) const {
     own = {std::min(own.begin, here.begin), std::max(own.end, here.end)};
     add_squares(*p, here, all);
   }
-  // Ranks without such weights must still take part in the gathers.
+  // Ranks without weights of this rule must still take part in the gathers.
   round(u, false, all);
   std::optional<Masters> before;
   if (!all.empty()) before.emplace(u, own);

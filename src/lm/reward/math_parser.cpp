@@ -242,7 +242,7 @@ class MathParser {
       if (++nodes_ > kMaxNodes) throw NotMath();
     }
   }
-  // Reads 23 as the exponent of x^23, which is right in plain text (in LaTeX, x^23 is x^2 * 3).
+  // Parses an exponent. The exponent of x^23 is 23, as in plain text (in LaTeX, it would be 2).
   Node signed_exponent() {
     const Level level(*this);
     if (take("-") || take("\u2212")) return make(MathKind::kNegate, signed_exponent());

@@ -41,7 +41,8 @@ Value prepared_message(Budget& budget, const Value& message, bool keep_null) {
   return dict_of(made);
 }
 
-// Appends the tag to the last text of the content, and returns that text.
+// Appends kTag to the last text of the message's content, to mark where the rendered text must end. Returns
+// the text without the tag.
 std::string tag_content(Budget& budget, Value& message) {
   const Value* const content = member(message, "content");
   if (content == nullptr) {
@@ -73,7 +74,7 @@ std::string tag_content(Budget& budget, Value& message) {
       "continue_final_message is set but we could not find any text to continue in the final message!");
 }
 
-// Cuts the rendered text at the tag.
+// Cuts the rendered text at kTag, which tag_content() has added.
 void cut_at_tag(Rendered& rendered, const std::string& last) {
   const std::string_view bare = strip(kTag, false, true);
   const std::size_t at = rendered.text.rfind(bare);

@@ -81,7 +81,7 @@ class Interpreter {
  private:
   enum class Flow : std::uint8_t { kNormal, kBreak, kContinue };
 
-  // Statements (interpreter.cpp).
+  // Execute statements, or parts of statements (interpreter.cpp).
   Flow run(const Body& body);
   Flow run(const Statement& statement);
   Flow run_if(const Statement& statement);
@@ -97,13 +97,13 @@ class Interpreter {
   void assign(const Expression& target, const Value& value);
   void write(std::string_view text);
 
-  // Loops and macros (loop.cpp).
+  // Implement the variable `loop`, and calls of macros (loop.cpp).
   bool accept(LoopObject& loop, std::size_t count);
   Value loop_attribute(const Value& self, const std::string& name);
   Value call_loop(LoopObject& loop, Args& args);
   Value call_macro(const Value& callee, Args& args);
 
-  // Expressions (evaluate.cpp).
+  // Evaluate expressions (evaluate.cpp).
   Value evaluate(const Expression& node);
   Value evaluate_plain(const Expression& node);
   Value evaluate_logic(const Expression& node);

@@ -91,7 +91,8 @@ std::unique_ptr<const Tokenizer> load_file(std::string_view type, const Path& pa
     const std::string mismatch =
         fmt::format("tokenizer_type {} expects {}, but this is {}", type,
                     kKindNames[static_cast<std::size_t>(named)], kKindNames[static_cast<std::size_t>(kind)]);
-    // AMD Primus loads this type from Hugging Face folders, which may have only a tokenizer.json.
+    // Llama2Tokenizer may name a tokenizer.json, because AMD Primus loads this type from Hugging Face
+    // folders.
     const bool noted =
         named == Kind::kHuggingFace || (type == "Llama2Tokenizer" && kind == Kind::kHuggingFace);
     if (named != kind && !noted)
@@ -100,7 +101,7 @@ std::unique_ptr<const Tokenizer> load_file(std::string_view type, const Path& pa
     auto tokenizer = load_kind(kind, type, path, std::move(bytes));
     if (kind == Kind::kTiktoken)
       tokenizer->set_chat_templates(parse_side_files(read_side_files(path.parent_path())).chat_templates);
-    // transformers also reads such files, but with different results.
+    // Tells the user of the mismatch, because transformers reads such files with different results.
     if (named != kind)
       tokenizer->add_note(fmt::format("{}: {}; it is read as such", path.string(), mismatch));
     return tokenizer;

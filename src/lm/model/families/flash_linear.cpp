@@ -163,7 +163,7 @@ void write(const ModelConfig& c, nlohmann::json& json) {
   json["use_short_conv"] = true;
   json["norm_eps"] = c.norm_epsilon;
   json.erase("rms_norm_eps");
-  // transformers would interpret these keys as rotary settings.
+  // Removes these keys, which transformers would interpret as rotary settings.
   if (c.rope_scaling.kind == RopeScaling::Kind::kNone)
     json.erase("rope_scaling"), json.erase("rope_parameters");
   const bool attends = static_cast<std::int64_t>(c.layers_keeping(Keeps::kState).size()) < c.layers;

@@ -244,7 +244,8 @@ std::unique_ptr<Block> make_block(const ModelConfig& config, engine::ParameterSt
     parts.latent_up = at + ".routed_expert_up_proj.weight";
     return mixture_of_experts(config, parameters, parts);
   };
-  // Multi-token prediction modules read hidden states, and have no checkpoints of a residual stream.
+  // The block of a multi-token prediction module is plain, because it has no checkpoints of a residual
+  // stream.
   if (config.residual_block == 0 || layer >= config.layers)
     return std::make_unique<DecoderBlock>(config, parameters, attention, of_ffn);
   // Published models also have these parameters before the first attention, where there is nothing to mix.

@@ -438,8 +438,8 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
     const Family& family = families.find(c.family);
     c.family = family.model_type;
     renamed = rename_aliases(family, root);
-    theta_note = note_on_theta(
-        root, family);  // called before add_defaults(), because the user did not write the defaults
+    theta_note = note_on_theta(root, family);  // precedes add_defaults(), because the user did not write the
+                                               // defaults
     rotation_note = note_on_two_rotations(root, family);
     if (family.prepare) family.prepare(root);
     add_defaults(family, root);

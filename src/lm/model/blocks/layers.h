@@ -65,10 +65,10 @@ SelfAttentionOptions attention_options(const ModelConfig& config, std::int64_t l
 std::unique_ptr<Layer> self_attention(const ModelConfig& config, const BlockParameters& parameters,
                                       const SelfAttentionOptions& options = {});
 
-// Multi-head latent attention (config.attention.latent): self_attn.{q_proj | q_a_proj, q_a_layernorm,
-// q_b_proj}, self_attn.{kv_a_proj_with_mqa, kv_a_layernorm, kv_b_proj, o_proj}, and, with an output gate,
-// self_attn.g_proj. With config.attention.indexer, attention is sparse: each token attends only to tokens
-// that an indexer selects (blocks/indexer.h).
+// Options of multi-head latent attention (config.attention.latent), whose parameters are self_attn.{q_proj |
+// q_a_proj, q_a_layernorm, q_b_proj}, self_attn.{kv_a_proj_with_mqa, kv_a_layernorm, kv_b_proj, o_proj}, and,
+// with an output gate, self_attn.g_proj. With config.attention.indexer, attention is sparse: each token
+// attends only to tokens that an indexer selects (blocks/indexer.h).
 struct LatentAttentionOptions {
   bool interleaved = true;  // true: a rotary pair is two neighbouring columns; false: its columns are half a
                             // head apart

@@ -158,8 +158,8 @@ std::vector<FamilySwitch> switches() {
   return {{"multi_latent_attention", "true"}, {"qk_layernorm", "true"}, {"rotary_interleaved", kEither}};
 }
 
-// The keys of experts are not written for a model without experts. ep_size describes only how the model was
-// trained.
+// Includes the keys of experts, which are not written for a model without experts. ep_size describes only how
+// the model was trained.
 std::vector<std::string_view> other_keys() {
   return {"ep_size",
           "mlp_bias",

@@ -17,7 +17,8 @@ namespace primus {
 
 struct BpeTrainerOptions {
   std::int32_t vocab_size = 8192;  // size of the vocabulary, including special tokens and the 256 bytes
-  // Special tokens, which get the lowest ids. Loaders find the end-of-document token by this name.
+  // Special tokens, which get the lowest ids. Loaders find the end-of-document token by the name
+  // <|endoftext|>.
   std::vector<std::string> special_tokens = {"<|endoftext|>"};
   bool gpt2_style = false;         // true: words are split by GPT-2's regular expression; false: by Llama 3's
   std::int64_t min_frequency = 2;  // only pairs that occur at least this often are merged

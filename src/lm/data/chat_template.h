@@ -35,11 +35,11 @@ struct ChosenStyle {
   ConversationStyle style;
   std::string why;  // reason of the choice: "the model's chat template", "chosen", ...
 };
-// `wanted` is the name of a format, or auto. auto selects the tokenizer's own template: the format itself if
-// template_of() of a format wrote the template, else kTemplate. Without a template, auto selects chatml if
-// the tokenizer has the special tokens of chatml, else alpaca. If the named format is also the template's
-// format, the result includes the template's own details (ConversationStyle). Throws Error(kInvalid) for an
-// unknown name, and for a broken template if `wanted` is auto.
+// `wanted` is the name of a format, or auto. auto selects the tokenizer's own template. If template_of()
+// wrote this template for a format, the result is that format, else kTemplate. Without a template, auto
+// selects chatml if the tokenizer has the special tokens of chatml, else alpaca. If the named format is also
+// the template's format, the result includes the template's own details (ConversationStyle). Throws
+// Error(kInvalid) for an unknown name, and for a broken template if `wanted` is auto.
 ChosenStyle choose_style(std::string_view wanted, const Tokenizer& tokenizer);
 
 // The name of the format of prompts that are plain texts, which the model continues.

@@ -1,4 +1,4 @@
-// Data for objectives that compare answers (preference.h): DPO and its kin, and KTO.
+// Data for objectives that compare answers (preference.h): DPO and similar objectives, and KTO.
 //
 // Samples are packed, ordered and held out as those of supervised fine-tuning (sft_dataset.h). A unit is
 //   - a pair: the chosen text, then the rejected text; or

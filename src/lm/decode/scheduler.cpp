@@ -110,7 +110,7 @@ bool DecodeScheduler::make_room(Id id, std::int64_t length) {
   return true;
 }
 
-// Plans a step. A step reads the single unread token of each text that is being generated. It also reads
+// Plans a step. A step reads the single unread token of each text that is being generated. A step also reads
 // prompts without their last tokens, the oldest prompt first. The last token of a prompt is read like a
 // generated token, because that pass may be recorded.
 void DecodeScheduler::plan() {

@@ -1,5 +1,5 @@
 // generation_config.json tells transformers and model servers how to sample from a model, and at which tokens
-// to stop. It takes precedence over config.json.
+// to stop. The file takes precedence over config.json.
 #pragma once
 
 #include <cstdint>

@@ -43,7 +43,8 @@ void add_squares(const Parameter& p, const FlatRange& own, std::vector<Squares>&
   }
 }
 
-// Returns the values of the complete unit. `changed`: this rank's values are newer than the gathered values.
+// Returns the values of the complete unit. `changed`: whether this rank's values are newer than the gathered
+// values.
 Tensor whole_values(const UnitUpdate& u, bool changed, Buffer& buffer) {
   const ParameterUnit& unit = u.unit;
   if (unit.shard.size() == unit.elements) return unit.stored.values;

@@ -18,9 +18,9 @@
 namespace primus {
 namespace {
 
-// Runs inside the sandbox. It sets the limits, which the code cannot raise, compiles the checks, reports the
-// start, and runs the code and the checks. It reports success by a random word, which it reads from its
-// standard input, so that code which ends the process early does not pass.
+// The program that runs inside the sandbox. It sets the limits, which the code cannot raise, compiles the
+// checks, reports the start, and runs the code and the checks. It reports success by a random word, which it
+// reads from its standard input, so that code which ends the process early does not pass.
 constexpr std::string_view kDriver = R"py(import os, resource, sys
 def limit(kind, value):
     resource.setrlimit(kind, (value, value))

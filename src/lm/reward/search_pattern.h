@@ -23,7 +23,7 @@ class SearchPattern {
   SearchPattern& operator=(SearchPattern&&) noexcept;
 
   // Searches in `text`, which may hold invalid UTF-8. A search visits at most 4 million items of the pattern,
-  // and takes at most 64 MiB. It stops after 5 s in all cases.
+  // and takes at most 64 MiB. A search stops after 5 s in all cases.
   SearchResult find(std::string_view text) const;
 
  private:

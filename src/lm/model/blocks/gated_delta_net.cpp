@@ -78,7 +78,7 @@ class GatedDeltaNet final : public Layer {
       kernels = {part("q_conv1d.weight", 0, k), part("k_conv1d.weight", k, k),
                  part("v_conv1d.weight", 2 * k, v)};
     // Initial weights have the standard deviation of PyTorch's convolutions, as in Megatron-LM and in the
-    // published models. It is large, because a convolution sums only a few numbers.
+    // published models. This deviation is large, because a convolution sums only a few numbers.
     kernel_ =
         &p.add(".linear.kernel", p.rows({k, k, v}, width_),
                Initializer::normal(1 / std::sqrt(3.0 * static_cast<double>(width_))), std::move(kernels));

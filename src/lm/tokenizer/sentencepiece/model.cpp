@@ -202,7 +202,7 @@ Model parse_model(std::string_view bytes, std::string_view name) {
     }
   }
   if (model.pieces.empty()) message.fail("it has no pieces");
-  // The settings follow the pieces. If they are missing, some pieces may be missing as well.
+  // In a file, the settings follow the pieces. If the settings are missing, some pieces may be missing, too.
   if (!has_trainer) message.fail("it is cut off after its pieces");
   return model;
 }

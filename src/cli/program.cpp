@@ -328,8 +328,11 @@ launch::DirectCommand check_command(Words words, bool debug, Experiments experim
   Arguments& arguments = *declared;
   command->declare(arguments);
   if (!parse(arguments, words.subspan(used), fmt::format("primus {}", entry->name))) return result;
+  const bool in_this_folder =
+      experiments == Experiments::kHere || experiments == Experiments::kInThisFolder;
+  bool is_readable = true;  // a file here with the experiment's name is the experiment
   if (const Argument* const device = arguments.find("--device");
-      device && experiments != Experiments::kElsewhere) {
+      device && in_this_folder) {
     for (const std::string& name : values_of(*device)) check_device_name(name);
   }
   for (const Argument& argument : arguments.all()) {
@@ -342,13 +345,15 @@ launch::DirectCommand check_command(Words words, bool debug, Experiments experim
                                    : argument.reads ? argument.reads(values)
                                                     : std::vector<std::string>()) {
       if (path.empty()) continue;
-      if (Env::posix().status(path)) {
-        if (is_experiment && experiments == Experiments::kElsewhere && Path(path).is_relative())
+      const bool is_relative = Path(path).is_relative();
+      const bool is_absent = experiments == Experiments::kInAbsentFolder && is_relative;
+      if (!is_absent && Env::posix().status(path)) {
+        if (is_experiment && experiments == Experiments::kElsewhere && is_relative)
           result.notes.push_back(launch::looked_for_in_this_folder("the experiment", path));
         continue;
       }
-      if (launch::is_looked_for_here(path, experiments != Experiments::kElsewhere,
-                                     experiments == Experiments::kHere)) {
+      if (is_experiment && is_absent) is_readable = false;
+      if (launch::is_looked_for_here(path, in_this_folder, experiments == Experiments::kHere)) {
         throw invalid(is_experiment ? fmt::format("there is no experiment '{}'", path)
                                     : fmt::format("{}: there is no '{}'", what, path),
                       "'primus " + std::string(entry->name) + " --help' has examples");
@@ -356,14 +361,16 @@ launch::DirectCommand check_command(Words words, bool debug, Experiments experim
       result.notes.push_back(launch::not_looked_for(is_experiment ? "the experiment" : what, path));
     }
   }
-  result.check_job = [command, declared](int nodes, int ranks_per_node, const auto& variables) {
-    require_limits();
-    command->check_job(nodes, ranks_per_node, variables);
-  };
-  result.absent_inputs = [command, declared](const auto& variables) {
-    return command->absent_inputs(variables);
-  };
-  result.needs_token = [command, declared] { return command->needs_token(); };
+  if (is_readable) {
+    result.check_job = [command, declared](int nodes, int ranks_per_node, const auto& variables) {
+      require_limits();
+      command->check_job(nodes, ranks_per_node, variables);
+    };
+    result.absent_inputs = [command, declared](const auto& variables) {
+      return command->absent_inputs(variables);
+    };
+    result.needs_token = [command, declared] { return command->needs_token(); };
+  }
   result.has_ranks = entry->has_ranks;
   result.one_process = !entry->has_ranks;
   const std::size_t space = entry->name.find(' ');

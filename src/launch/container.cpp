@@ -20,12 +20,14 @@
 namespace primus::launch {
 namespace {
 
-// Returns whether the container's working folder is the current folder.
-bool starts_here(const ContainerRequest& request) {
-  const auto names_another = [](const std::vector<GivenOption>& options) {
-    return find_given(options, "workdir") != nullptr;
-  };
-  return !names_another(request.given) && !names_another(request.settings.options);
+// Sets the folder in which the container's command starts.
+void set_folder(const ContainerRequest& request, ElsewhereNodes& nodes) {
+  const std::vector<GivenOption> options =
+      merged(container_options(), request.settings.options, request.given);
+  const GivenOption* const given = find_given(options, "workdir");
+  if (!given) return;
+  nodes.same_folder = false;
+  nodes.folder = given->value;
 }
 
 Error several_tasks() {
@@ -143,9 +145,10 @@ ContainerPlan plan_container(const ContainerRequest& request, const Surroundings
                 .address = place.master_address,
                 .port = std::to_string(place.master_port),
                 .node = std::to_string(place.node),
-                .same_folder = starts_here(request),
+                .same_folder = true,
                 .gpus = limit,
                 .outer_variables = given};
+  set_folder(request, plan.nodes);
   if (given.contains("GPUS_PER_NODE")) plan.nodes.given_ranks = place.ranks;
   plan.step = container_step(
       request, surroundings, runtime,
@@ -220,7 +223,7 @@ ContainerPlan plan_container_elsewhere(const ContainerRequest& request, const El
   }
   ContainerPlan plan;
   plan.nodes = nodes;
-  plan.nodes.same_folder = nodes.same_folder && starts_here(request);
+  set_folder(request, plan.nodes);
   plan.step =
       container_step(request, surroundings, runtime,
                      {.variables = std::move(variables), .several_nodes = nodes.nodes != 1, .here = false});

@@ -367,12 +367,12 @@ JobShape shape_of_job(const ElsewhereNodes& nodes, std::optional<int> ranks) {
 
 // Checks that the files of the settings exist. Files that exist only on the nodes cannot be checked here.
 // Adds a note for each such file, and returns these files, which are checked on the nodes.
-std::set<Path> note_files_elsewhere(const DirectSettings& settings, bool in_this_folder,
+std::set<Path> note_files_elsewhere(const DirectSettings& settings, const ElsewhereNodes& nodes,
                                     std::vector<std::string>& notes) {
   std::set<Path> only_there;
   const auto look_for = [&](const Path& file, const std::string& what) {
-    if (Env::posix().status(file)) return;
-    if (is_looked_for_here(file, in_this_folder, false)) {
+    if (!(nodes.folder && file.is_relative()) && Env::posix().status(file)) return;
+    if (is_looked_for_here(file, nodes.same_folder, false)) {
       throw invalid(fmt::format("{}: there is no '{}'", what, file.string()),
                     "correct its name, or remove it");
     }
@@ -484,7 +484,7 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
                            const ElsewhereNodes& job_nodes, const std::string& program) {
   ElsewhereNodes nodes = job_nodes;
   std::vector<std::string> notes = command.notes;
-  const Variables given = given_variables(settings, note_files_elsewhere(settings, nodes.same_folder, notes));
+  const Variables given = given_variables(settings, note_files_elsewhere(settings, nodes, notes));
   check_place_variables(given);
   refuse_other_values(given, nodes.outer_variables);
   use_given_master(given, nodes.address, nodes.port);

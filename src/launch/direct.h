@@ -67,6 +67,9 @@ struct ElsewhereNodes {
   std::optional<int> gpus = {};         // GPUs per node that the job requests; nullopt: unknown
   std::optional<int> given_ranks = {};  // ranks per node that the user sets by --env GPUS_PER_NODE
   std::map<std::string, std::string> outer_variables = {};  // variables of the container's --env
+  // Runs in this folder instead of the current one. plan_direct_elsewhere() then does not check files with
+  // relative names; callers that can read the folder make it the current one.
+  std::optional<std::string> folder = {};
 };
 // Plans `primus direct` on these nodes. Throws Error(kInvalid) also for options and variables that contradict
 // the job, such as --nnodes 4 in a job of 2 nodes.

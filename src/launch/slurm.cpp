@@ -302,7 +302,9 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
   std::vector<GivenOption> step_options;
   std::vector<std::string> notes = sort_by_tool(request, tool, options, step_options);
   plan.nodes.nodes = nodes_of(options, request.batch ? std::nullopt : surroundings.setting("SLURM_NNODES"));
-  plan.nodes.same_folder = !find_given(options, "chdir");
+  const GivenOption* const folder = find_given(options, "chdir");
+  plan.nodes.same_folder = !folder;
+  if (folder) plan.nodes.folder = folder->value;
   plan.nodes.node = "<SLURM_NODEID>";
   plan.nodes.address = "<the first node>";
   plan.nodes.port = "<by the job's number>";

@@ -323,5 +323,42 @@ TEST_F(LaunchValues, FilesThatOnlyTheNodesHaveAreNamed) {
   EXPECT_EQ(started(), "");
 }
 
+// A relative name is a file of the job's folder, not of the current one.
+TEST_F(LaunchValues, FilesOfTheJobsFolderAreChecked) {
+  const Path here = folder_.path() / "here";
+  make_folders(here / "full");
+  make_folders(here / "empty");
+  const Words train = {"train", "pretrain", "--config", "exp.yaml", "micro_batch_size=1"};
+  const Words wrong = train + Words{"global_batch_size=193"};
+  const auto srun = [](const std::string& folder) {
+    return Words{"--dry-run", "slurm", "srun", "-N", "2", "--chdir=" + folder, "--", "direct", "--env",
+                 "GPUS_PER_NODE=2", "--"};
+  };
+  const Words docker = {"--dry-run", "container", "--image",         "a/b:1", "--workdir",
+                        "/nowhere",  "--env",     "GPUS_PER_NODE=2", "--"};
+  const std::string note =
+      "the experiment 'exp.yaml' is not on this machine; its existence on the nodes was not checked";
+  for (const bool is_here : {false, true}) {
+    if (is_here) write_file(here / "exp.yaml", read_file(kExperiment));
+    EXPECT_THAT(planned(srun("/nowhere") + wrong).out, HasSubstr(note)) << is_here;
+    EXPECT_THAT(planned(srun("empty") + wrong).out, HasSubstr(note)) << is_here;
+    EXPECT_THAT(planned(docker + wrong).out, HasSubstr(note)) << is_here;
+  }
+  write_file(here / "exp.yaml", "modules: [");
+  write_file(here / "full/exp.yaml", read_file(kExperiment));
+  for (const std::string& folder : {std::string("full"), (here / "full").string()}) {
+    expect_refused(srun(folder) + wrong, "193");
+    EXPECT_THAT(planned(srun(folder) + train + Words{"global_batch_size=192"}).out, Not(HasSubstr(note)));
+  }
+  // A file of the current folder does not stand for one of another folder.
+  write_file(here / "p.sh", "");
+  EXPECT_THAT(planned(Words{"--dry-run", "slurm", "srun", "--chdir=/nowhere", "--", "direct", "--patch",
+                            "p.sh", "--"} +
+                      kTrain)
+                  .out,
+              HasSubstr("--patch 'p.sh' is not on this machine"));
+  EXPECT_EQ(started(), "");
+}
+
 }  // namespace
 }  // namespace primus

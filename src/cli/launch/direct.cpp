@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "cli/grammar.h"
+#include "cli/launch/in_folder.h"
 #include "cli/launch/mode.h"
 #include "launch/assignment.h"
 
@@ -52,11 +53,14 @@ class Direct final : public Mode {
   launch::Plan plan_elsewhere(const ModeContext& context, Words words,
                               const launch::ElsewhereNodes& nodes) override {
     const launch::DirectSettings settings = merged(context.settings.direct);
-    return launch::plan_direct_elsewhere(
-        settings,
-        command(context, settings, words,
-                nodes.same_folder ? Experiments::kInThisFolder : Experiments::kElsewhere),
-        nodes, context.surroundings.program);
+    const InFolder folder(nodes.folder);
+    launch::ElsewhereNodes there = nodes;
+    if (folder.changed()) there.folder.reset();
+    const Experiments experiments = there.folder        ? Experiments::kInAbsentFolder
+                                    : there.same_folder ? Experiments::kInThisFolder
+                                                        : Experiments::kElsewhere;
+    return launch::plan_direct_elsewhere(settings, command(context, settings, words, experiments), there,
+                                         context.surroundings.program);
   }
 
   int run(const ModeContext& context, Words words, Console& console) override {

@@ -91,8 +91,9 @@ extern const ModeEntry kDirect, kContainer, kSlurm, kKubernetes;
 
 // Where a command runs. The input files that can be checked now depend on this place. kHere: on this machine;
 // all files are checked. kInThisFolder: in this folder, on a machine whose other folders may differ.
-// kElsewhere: on a machine whose files are unknown.
-enum class Experiments { kHere, kInThisFolder, kElsewhere };
+// kElsewhere: on a machine whose files are unknown; files that exist here are checked. kInAbsentFolder: like
+// kElsewhere, in a folder that does not exist here; files with relative names are not checked.
+enum class Experiments { kHere, kInThisFolder, kElsewhere, kInAbsentFolder };
 
 // Checks whether `words` are a command of this program and returns the properties that the launcher needs.
 // Parses `words` in the same way as the program that the launcher starts. Throws Error for an unknown command

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "cli/grammar.h"
+#include "cli/launch/in_folder.h"
 #include "cli/launch/mode.h"
 #include "cli/parse.h"
 #include "launch/tables.h"
@@ -66,6 +67,7 @@ class Slurm final : public Mode {
     request.inner.emplace_back("--");
     request.inner.insert(request.inner.end(), inner.command.begin(), inner.command.end());
     const launch::LauncherSettings on_nodes = settings_within(context, *inner.declared.common);
+    const InFolder folder(folder_of(context, request));
     find_ranks(inner, on_nodes, request);
 
     launch::SlurmPlan plan = launch::plan_slurm(context.settings.slurm, request, context.surroundings);
@@ -73,6 +75,7 @@ class Slurm final : public Mode {
                             .settings = on_nodes,
                             .debug = context.debug || inner.declared.common->debug,
                             .config = context.config};
+    if (folder.changed()) plan.nodes.folder.reset();
     launch::Plan chain = inner.declared.mode->plan_elsewhere(there, inner.command, plan.nodes);
     chain.steps.insert(chain.steps.begin(), std::move(plan.step));
     return chain;
@@ -84,6 +87,15 @@ class Slurm final : public Mode {
   }
 
  private:
+  // Returns the folder in which the launchers on the nodes start; nullopt: the current folder.
+  static std::optional<std::string> folder_of(const ModeContext& context,
+                                              const launch::SlurmRequest& request) {
+    const std::vector<launch::GivenOption> options =
+        launch::merged(launch::slurm_options(), context.settings.slurm.options, request.given);
+    const launch::GivenOption* const given = launch::find_given(options, "chdir");
+    return given ? given->value : std::nullopt;
+  }
+
   static bool is_option_with_value(const Arguments& arguments, Words words, std::size_t at) {
     const std::string& word = words[at];
     if (!word.starts_with('-') || word.find('=') != std::string::npos) return false;

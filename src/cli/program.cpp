@@ -328,11 +328,9 @@ launch::DirectCommand check_command(Words words, bool debug, Experiments experim
   Arguments& arguments = *declared;
   command->declare(arguments);
   if (!parse(arguments, words.subspan(used), fmt::format("primus {}", entry->name))) return result;
-  const bool in_this_folder =
-      experiments == Experiments::kHere || experiments == Experiments::kInThisFolder;
+  const bool in_this_folder = experiments == Experiments::kHere || experiments == Experiments::kInThisFolder;
   bool is_readable = true;  // a file here with the experiment's name is the experiment
-  if (const Argument* const device = arguments.find("--device");
-      device && in_this_folder) {
+  if (const Argument* const device = arguments.find("--device"); device && in_this_folder) {
     for (const std::string& name : values_of(*device)) check_device_name(name);
   }
   for (const Argument& argument : arguments.all()) {

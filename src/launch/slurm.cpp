@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/files/sha256.h"
 #include "launch/node.h"
+#include "launch/slurm_contradictions.h"
 #include "launch/slurm_gpus.h"
 #include "launch/slurm_time.h"
 #include "launch/tables.h"
@@ -213,16 +214,6 @@ void require_export(const std::vector<GivenOption>& options) {
   }
 }
 
-// Refuses --requeue together with --no-requeue, unless one of them is on the command line and the other in
-// the settings. The option of the command line is then used.
-void settle_requeue(const SlurmRequest& request, std::vector<GivenOption>& options) {
-  if (!find_given(options, "requeue") || !find_given(options, "no-requeue")) return;
-  const bool yes = find_given(request.given, "requeue"), no = find_given(request.given, "no-requeue");
-  if (yes == no) throw invalid("--requeue and --no-requeue contradict each other", "remove one of them");
-  std::erase_if(options,
-                [&](const GivenOption& option) { return option.name == (yes ? "no-requeue" : "requeue"); });
-}
-
 // Notes values that have another effect than a reader may expect.
 void note_values(const SlurmSettings& settings, const SlurmRequest& request,
                  const std::vector<GivenOption>& options, int nodes, const Surroundings& surroundings,
@@ -296,7 +287,7 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
   }
   std::vector<GivenOption> options = merged(slurm_options(), settings.options, request.given);
   refuse_other_commands(options);
-  settle_requeue(request, options);
+  settle_contradictions(request.given, options);
 
   SlurmPlan plan;
   std::vector<GivenOption> step_options;
@@ -356,6 +347,7 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
     for (std::string& note : check_warning(options)) plan.step.notes.push_back(std::move(note));
   }
   note_values(settings, request, options, plan.nodes.nodes, surroundings, plan.step.notes);
+  if (request.has_ranks) note_few_cores(options, plan.nodes, plan.step.notes);
   note_array(options, request.has_ranks, plan.step.notes);
   if (request.batch) {
     std::vector<std::string> srun = words_of("srun", step_options);

@@ -201,11 +201,23 @@ TEST(SlurmPlan, RefusesOptionsThatContradictEachOther) {
   expect_refusal({{"nodes", "2"}, {"ntasks", "16"}, {"ntasks-per-node", "4"}},
                  "--ntasks=16 is more than 2 nodes with --ntasks-per-node=4 can start");
   expect_refusal({{"requeue"}, {"no-requeue"}}, "--requeue and --no-requeue contradict each other");
+  expect_refusal({{"exclusive"}, {"oversubscribe"}}, "--exclusive and --oversubscribe contradict each other");
+  expect_refusal({{"mem", "10G"}, {"mem-per-cpu", "1G"}},
+                 "--mem=10G and --mem-per-cpu=1G contradict each other");
+  expect_refusal({{"mem-per-gpu", "10G"}, {"mem-per-cpu", "1G"}}, "contradict each other");
+  expect_refusal({{"nodelist", "n[1-3]"}, {"exclude", "n9,n2"}},
+                 "--nodelist=n[1-3] and --exclude=n9,n2 both name the node n2");
+  EXPECT_EQ(nodes_with({{"nodelist", "n[1-3]"}, {"exclude", "n[4-5]"}}), 3);
   // The command line overrides the settings.
   const SlurmSettings requeue{.options = {{"requeue"}}};
   const std::vector<std::string> words = plan_with({{"no-requeue"}}, true, {}, true, requeue).step.argv;
   EXPECT_EQ(std::count(words.begin(), words.end(), "--requeue"), 0);
   EXPECT_EQ(std::count(words.begin(), words.end(), "--no-requeue"), 1);
+  const SlurmSettings memory{.options = {{"mem", "10G"}}};
+  const std::vector<std::string> per_core =
+      plan_with({{"mem-per-cpu", "1G"}}, true, {}, true, memory).step.argv;
+  EXPECT_EQ(std::count(per_core.begin(), per_core.end(), "--mem=10G"), 0);
+  EXPECT_EQ(std::count(per_core.begin(), per_core.end(), "--mem-per-cpu=1G"), 1);
 }
 
 TEST(SlurmPlan, NotesValuesWithoutTheExpectedEffect) {
@@ -233,6 +245,21 @@ TEST(SlurmPlan, NotesValuesWithoutTheExpectedEffect) {
       "the time limit; B:USR1@SECONDS makes them save\n");
   for (const char* signal : {"B:USR1@30", "B:10@30", "TERM@30"})
     EXPECT_EQ(notes_with({{"signal", signal}}, true, "1"), "") << signal;
+}
+
+TEST(SlurmPlan, NotesRanksThatShareCores) {
+  const auto notes_with = [](const std::vector<GivenOption>& given, bool has_ranks = true) {
+    return plan_with(given, false, {}, has_ranks).step.notes;
+  };
+  EXPECT_EQ(notes_with({{"cpus-per-task", "1"}, {"gpus-per-node", "8"}}),
+            std::vector<std::string>{
+                "--cpus-per-task=1: the 8 ranks of a node share 1 core; request at least one core per rank"});
+  for (const std::vector<GivenOption>& enough : std::vector<std::vector<GivenOption>>{
+           {{"cpus-per-task", "8"}, {"gpus-per-node", "8"}},
+           {{"cpus-per-task", "1"}, {"gpus-per-node", "8"}, {"ntasks-per-node", "8"}},
+           {{"cpus-per-task", "1"}}})
+    EXPECT_TRUE(notes_with(enough).empty());
+  EXPECT_TRUE(notes_with({{"cpus-per-task", "1"}, {"gpus-per-node", "8"}}, false).empty());
 }
 
 TEST(SlurmPlan, TasksOfGpusAreRanks) {

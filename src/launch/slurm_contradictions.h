@@ -1,0 +1,20 @@
+// Checks options of Slurm that contradict each other. Internal to launch. Thread-safe.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launch/direct.h"
+#include "launch/foreign_options.h"
+
+namespace primus::launch {
+
+// Removes options of the settings that contradict options of the command line (`given`) from `options`, which
+// contains both. Throws Error(kInvalid) for other options that contradict each other.
+void settle_contradictions(const std::vector<GivenOption>& given, std::vector<GivenOption>& options);
+
+// Notes a launcher that gets fewer cores than it starts ranks.
+void note_few_cores(const std::vector<GivenOption>& options, const ElsewhereNodes& nodes,
+                    std::vector<std::string>& notes);
+
+}  // namespace primus::launch

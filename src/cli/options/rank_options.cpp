@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "cli/options/own_command.h"
+#include "launch/hardware.h"
 #include "launch/numa.h"
 
 namespace primus::cli {
@@ -31,6 +32,9 @@ void RankOptions::check(bool starts) const {
     throw invalid(fmt::format("--node_rank {} is not below --nnodes {}", node_, nodes_),
                   "machines are numbered from 0");
   if (!starts) return;
+  if (numa_ && !launch::find_accelerators(launch::Surroundings::here()).any())
+    throw invalid("--numa binds each rank to the memory next to its GPU, but this machine has no GPU",
+                  "remove --numa");
   if (nodes_ > 1 && master_address_.empty())
     throw invalid("--nnodes needs --master_addr",
                   "set it to the address of machine 0, the same on all machines");
@@ -65,7 +69,10 @@ void RankOptions::check_place(const std::optional<comm::JobEnvironment>& place) 
 
 launch::LocalLaunch RankOptions::start(int ranks) const {
   launch::LocalLaunch start{.command = own_command(), .environment = {}, .ranks = ranks};
-  if (numa_) start.command.insert(start.command.begin() + 1, std::string(launch::kNumaWord));
+  if (numa_) {
+    const std::string program = start.command.front();
+    start.command.insert(start.command.begin() + 1, {std::string(launch::kNumaWord), program});
+  }
   if (nodes_ > 1) {
     start.hosts = static_cast<int>(nodes_);
     start.host = static_cast<int>(node_);

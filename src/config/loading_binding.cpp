@@ -121,13 +121,13 @@ class Binding {
     if (kept != "train_iters") result_.trainer->train_iters = 0;
   }
 
-  // Switches mock data off if a stronger layer sets a data path: `data_path=FILE` on the command line
+  // Switches mock data off if a stronger layer sets training data: `data_path=FILE` on the command line
   // suffices to train on that file.
   void resolve_data() {
     const Member* mock = result_.settings.find_member("mock_data");
     if (!mock || mock->value.is_null()) return;
     const Layer of_mock = layers_["mock_data"];
-    for (const char* name : {"data_path", "train_data_path", "valid_data_path", "test_data_path"}) {
+    for (const char* name : {"data_path", "train_data_path"}) {
       const Member* paths = result_.settings.find_member(name);
       if (!paths || paths->value.is_null() || layers_[name] <= of_mock) continue;
       const bool none = paths->value.is_list() ? paths->value.items.empty() : paths->value.text.empty();

@@ -168,6 +168,10 @@ TEST_F(Precedence, DataOfAHigherLayerReplacesMockData) {
   EXPECT_TRUE(both.trainer->mock_data);
   EXPECT_TRUE(both.trainer->data_path.empty());
   EXPECT_EQ(both.warnings.size(), 1u);
+  // Data for validation alone does not replace training data.
+  const Experiment valid = load({"valid_data_path=a"});
+  EXPECT_TRUE(valid.trainer->mock_data);
+  EXPECT_EQ(valid.warnings.size(), 1u);
   // mock_data on the command line replaces a preset's data.
   write_file(folder_, "modules/t.yaml", "data_path: a\n");
   EXPECT_TRUE(load({"mock_data=true"}).trainer->mock_data);

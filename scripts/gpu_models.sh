@@ -4,12 +4,12 @@
 #
 #   scripts/gpu_models.sh [PRIMUS]     the program (build/bin/primus by default), with the plug-in in ../lib/primus
 #
-# DEVICE chooses another device (cuda by default), STEPS the length of the training runs (300). Exits 1 if a test fails.
+# DEVICE chooses another device (cuda by default), STEPS the length of the training runs (100). Exits 1 if a test fails.
 set -eu
 cd "$(dirname "$0")/.."
 primus=${1:-build/bin/primus}
 device=${DEVICE:-cuda}
-steps=${STEPS:-300}
+steps=${STEPS:-100}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failed=0

@@ -547,13 +547,12 @@ class Validator {
              "`split` divides data_path, and the others are used whole; data_path=null removes the "
              "experiment's data_path");
     }
-    // conversations() reports missing data of other stages.
-    if (text && config_.mock_data) {
+    if (!text) {
+      // conversations() reports this case
+    } else if (config_.mock_data) {
       if (!config_.data_path.empty() || separate)
         warn("mock_data", "mock_data is true, so the run ignores the data paths");
-      if (config_.train_epochs)
-        refuse({"train_epochs", "mock_data"}, "mock data never ends, so it has no epochs", "set train_iters");
-    } else if (text && config_.data_path.empty() && config_.train_data_path.empty() &&
+    } else if (config_.data_path.empty() && config_.train_data_path.empty() &&
                (config_.train_iters > 0 || length_is_open(config_))) {
       refuse(
           {"train_data_path"}, kNoTrainingData,

@@ -479,10 +479,6 @@ TEST(Validate, Data) {
   expect_error({"vocab_file=vocab.json"}, "vocab_file", "there is no merge_file");
 }
 
-TEST(Validate, MockDataHasNoEpochs) {
-  expect_error({"train_epochs=2"}, "train_epochs", "mock data never ends, so it has no epochs");
-}
-
 // Returns the arguments of a run that generates answers.
 std::vector<std::string> with_answers(const std::vector<std::string>& more,
                                       const std::string& stage = "grpo") {

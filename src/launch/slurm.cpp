@@ -263,6 +263,23 @@ void add_default_options(const SlurmRequest& request, bool tasks_are_given, cons
   }
 }
 
+// Notes tasks whose place on the nodes the plan does not show.
+void note_tasks(const std::vector<GivenOption>& options, bool tasks_are_known, int tasks,
+                std::vector<std::string>& notes) {
+  if (!tasks_are_known) {
+    notes.push_back(fmt::format(
+        "{} without a number of nodes: only Slurm decides how many ranks each node starts, so the "
+        "plan does not check them; -N sets the number of nodes",
+        written(*find_given(options, "ntasks"))));
+  }
+  const GivenOption* const order = find_given(options, "distribution");
+  if (tasks <= 1 || !order || !spreads_tasks(order->value.value_or(""))) return;
+  notes.push_back(fmt::format(
+      "{}: the ranks of a node do not follow each other as in this plan, so groups of ranks, such as "
+      "those of tensor parallelism, may extend over several nodes",
+      written(*order)));
+}
+
 void note_array(const std::vector<GivenOption>& options, bool has_ranks, std::vector<std::string>& notes) {
   const GivenOption* const array = find_given(options, "array");
   if (!array) return;
@@ -312,19 +329,7 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
   const auto per_gpu = number_of(options, "ntasks-per-gpu");
   if (per_gpu && plan.nodes.gpus && !is_given(options, {"ntasks", "ntasks-per-node"}))
     tasks = *per_gpu * *plan.nodes.gpus;
-  if (!tasks_are_known && request.has_ranks) {
-    notes.push_back(fmt::format(
-        "{} without a number of nodes: only Slurm decides how many ranks each node starts, so the "
-        "plan does not check them; -N sets the number of nodes",
-        written(*find_given(options, "ntasks"))));
-  }
-  if (const GivenOption* const order = find_given(options, "distribution");
-      tasks > 1 && order && spreads_tasks(order->value.value_or(""))) {
-    notes.push_back(fmt::format(
-        "{}: the ranks of a node do not follow each other as in this plan, so groups of ranks, such "
-        "as those of tensor parallelism, may extend over several nodes",
-        written(*order)));
-  }
+  if (request.has_ranks) note_tasks(options, tasks_are_known, tasks, notes);
   if (tasks > 1) {
     plan.nodes.tasks = tasks;
   } else {

@@ -125,8 +125,7 @@ class Train : public Command {
     const std::int64_t world =
         place ? place->world : world_.value_or(ranks_.here().value_or(1) * ranks_.nodes());
     config::Experiment experiment = dry_run_ ? experiment_to_plan(world, console) : experiment_.read(world);
-    // Prints no warnings if this process starts ranks: rank 0 loads the experiment again and prints its
-    // warnings.
+    // Prints no warnings if this process starts ranks, because rank 0 loads the experiment again.
     const bool starts_ranks = !place && !dry_run_ && ranks_.several();
     const bool is_first = !place || place->rank == 0;  // the warnings are the same on all ranks
     if (is_first && (experiment.framework != "native" || !starts_ranks))

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
@@ -52,6 +53,7 @@ std::string remark_on_json_in_text(const std::vector<InputFile>& files) {
   int count = 0, opened = 0;
   for (const InputFile& file : files) {
     if (file.kind != InputKind::kText || file.compression != Compression::kNone) continue;
+    if (!std::filesystem::is_regular_file(file.path)) continue;  // a pipe is read only once
     if (++opened > kMostFiles) break;
     std::string text(kBeginning, '\0');
     text.resize(Env::posix()
@@ -65,9 +67,9 @@ std::string remark_on_json_in_text(const std::vector<InputFile>& files) {
   }
   if (first == nullptr) return {};
   return fmt::format(
-      "'{}'{} of JSON lines, but read as plain text, with the JSON syntax, because of the file name: JSON "
-      "lines "
-      "end in .jsonl",
+      "'{}'{} of JSON lines, but read as plain text, with the JSON syntax, because of the file name: names "
+      "of "
+      "JSON lines end in .jsonl",
       first->path.string(), count > 1 ? fmt::format(" and {} more are files", count - 1) : " is a file");
 }
 

@@ -121,11 +121,11 @@ TEST_F(Inputs, JsonLinesInATextFileAreNoted) {
   folder_.write("in/b.txt", "\n " + json);
   folder_.write("in/c.txt", "{this is not JSON}\n" + json);
   folder_.write("in/d.jsonl", json);
-  EXPECT_THAT(
-      remarks_on({in}),
-      testing::ElementsAre("'" + in +
-                           "/a.txt' and 1 more are files of JSON lines, but read as plain text, "
-                           "with the JSON syntax, because of the file name: JSON lines end in .jsonl"));
+  EXPECT_THAT(remarks_on({in}),
+              testing::ElementsAre(
+                  "'" + in +
+                  "/a.txt' and 1 more are files of JSON lines, but read as plain text, "
+                  "with the JSON syntax, because of the file name: names of JSON lines end in .jsonl"));
 }
 
 TEST_F(Inputs, SkippedFilesWhoseNamesBeginWithADotAreNoted) {

@@ -251,6 +251,23 @@ TEST(Store, DistinguishesVersionsAndOtherPrograms) {
   }
 }
 
+// The launcher opens the port, and rank 0 may work for a long time before it serves the port, for example on
+// the measurements of preflight.
+TEST(Store, RanksWaitUntilRank0ServesItsPort) {
+  Socket listener = listen_on("127.0.0.1", 0);
+  JobEnvironment e = Rendezvous(2).environment(1);
+  e.master_port = port_of(listener);
+  std::unique_ptr<StoreServer> server;
+  std::thread rank0([&] {
+    std::this_thread::sleep_for(12s);
+    server = std::make_unique<StoreServer>(std::move(listener), "token", 2);
+  });
+  int calls = 0;
+  const StoreClient rank1(e, in(60s), std::make_shared<AbortState>(), {}, [&] { ++calls; });
+  EXPECT_GT(calls, 5);
+  rank0.join();
+}
+
 TEST(Store, AUsedPortAndAnUnknownNameAreUserErrors) {
   Rendezvous rendezvous(2);
   try {

@@ -221,7 +221,7 @@ TEST_F(LaunchValues, InvalidValuesOfCommandsAreRefused) {
     for (const Words& chain :
          {kSrun, kDocker, Words{"direct", "--"}, Words{"slurm", "sbatch", "--", "direct", "--"}})
       for (const Words& dry : {Words{}, Words{"--dry-run"}}) {
-        // Without a dry run, the command itself starts here and refuses the value.
+        // Skipped: without --dry-run, `direct` starts the command, which then refuses the value itself.
         if (dry.empty() && chain[0] == "direct") continue;
         expect_refused(dry + chain + c.command, c.said);
       }
@@ -331,8 +331,8 @@ TEST_F(LaunchValues, FilesOfTheJobsFolderAreChecked) {
   const Words train = {"train", "pretrain", "--config", "exp.yaml", "micro_batch_size=1"};
   const Words wrong = train + Words{"global_batch_size=193"};
   const auto srun = [](const std::string& folder) {
-    return Words{"--dry-run", "slurm", "srun", "-N", "2", "--chdir=" + folder, "--", "direct", "--env",
-                 "GPUS_PER_NODE=2", "--"};
+    return Words{"--dry-run", "slurm",           "srun", "-N", "2", "--chdir=" + folder, "--", "direct",
+                 "--env",     "GPUS_PER_NODE=2", "--"};
   };
   const Words docker = {"--dry-run", "container", "--image",         "a/b:1", "--workdir",
                         "/nowhere",  "--env",     "GPUS_PER_NODE=2", "--"};

@@ -82,8 +82,8 @@ class PreferenceReader final : public RecordReader {
   std::vector<Done> done_;        // one for each record that is read together with others
 };
 
-// Functions for both kinds of units: pairs and labelled answers. A text of a unit consists of the prompt of
-// one text and the answer of the same or of another text.
+// Functions for both kinds of units: pairs and labelled answers. Each text of a unit combines the prompt of
+// one conversation with the answer of the same or of another conversation.
 class PreferenceUnits : public TrainingUnits {
  public:
   explicit PreferenceUnits(TokenizedPreferences all) : all_(std::move(all)) {

@@ -37,8 +37,8 @@ struct ForwardTiles {
         lse ? lse + (head * batch + sequence) * seq_q : nullptr);
   }
 
-  // Computes one tile of queries of one sequence. `of`, `to` and `log_sums` point to the start of the
-  // sequence.
+  // Computes one tile of queries of one sequence. `of`: which keys the queries see. `to` and `log_sums` (may
+  // be null) point to the results of the sequence's first query.
   template <class Keys>
   PRIMUS_DEVICE void run(typename Tiles::Memory& m, const Visibility& of, const HeadRows<T>& queries,
                          const Keys& keys, const Keys& values, std::int64_t sequence, std::int64_t head,

@@ -130,7 +130,7 @@ struct Sides {
     std::int64_t step, stride;  // elements between consecutive heads, and between consecutive rows
   };
 
-  // Computes products of operands a(m, k) and b(n, k), each of which may be stored transposed.
+  // Computes the wide rows: the product of the narrow rows and the up-projection.
   template <class T>
   void to_wide(Context& context, const Tensor& up) const {
     run<T, T>(context, {wide_tensor.rows(), s.rank, width}, context.data<T>(narrow_tensor), narrow, false,

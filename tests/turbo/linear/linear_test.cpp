@@ -173,7 +173,7 @@ TEST(Linear, ProductsOfFewRowsMatchReference) {
   }
 }
 
-// Expects that the result of a row does not depend on the other rows of the product, at most seven.
+// Expects the same bits for a row that is computed alone and in products of up to eight rows.
 void expect_rows_alike(const Layer& layer) {
   const Shapes s = shapes(GemmRole::kForward, layer);
   const Values x = random_values(s.a.elements(), 1), w = random_values(s.b.elements(), 2);

@@ -6,7 +6,8 @@
 namespace primus::turbo::test {
 namespace {
 
-constexpr double kRate = 1e-2, kDecay = 0.125, kBeta1 = 0.875, kBeta2 = 0.96875;  // exact in fp32
+constexpr double kRate = 1e-2, kDecay = 0.125, kBeta1 = 0.875,
+                 kBeta2 = 0.96875;  // all but kRate are exact in fp32
 
 class LionTest : public ::testing::TestWithParam<DeviceUnderTest> {};
 INSTANTIATE_TEST_SUITE_P(Devices, LionTest, ::testing::ValuesIn(devices_under_test()));

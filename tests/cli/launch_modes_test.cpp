@@ -714,6 +714,8 @@ TEST_F(Launch, KubernetesManifests) {
                     job + Words{"--", "direct", "--numa", "--"} + kTrain),
                 "pytorchjob");
   expect_golden(run(Words{"--dry-run", "k8s", "--image", "a/b:1", "--", "version"}), "k8s_chain");
+  expect_refused({"k8s", "--image", "a/b:1", "--env", "HF_TOKEN=x", "--", "version"},
+                 "--secret HF_TOKEN=SECRET/KEY");
 }
 
 TEST_F(Launch, RdmaOnKubernetesLocksMemory) {

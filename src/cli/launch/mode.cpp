@@ -102,10 +102,13 @@ void refuse_secrets(const std::vector<std::string>& assignments, std::string_vie
     const std::size_t equals = text.find('=');
     const std::string name = text.substr(0, equals);
     if (equals == std::string::npos || !is_secret(name, text.substr(equals + 1))) continue;
-    throw invalid(fmt::format("{} is a secret, but other users can read a command line", name),
-                  mode == "direct"
-                      ? fmt::format("export {} first, or put it into a file: --env FILE", name)
-                      : fmt::format("export {0} first, and pass it on by name: --env {0}", name));
+    throw invalid(
+        fmt::format("{} is a secret, but other users can read a command line", name),
+        mode == "direct" ? fmt::format("export {} first, or put it into a file: --env FILE", name)
+        : mode == "k8s"
+            ? fmt::format("store it as a Secret of the cluster, and name the Secret: --secret {}=SECRET/KEY",
+                          name)
+            : fmt::format("export {0} first, and pass it on by name: --env {0}", name));
   }
 }
 

@@ -124,7 +124,7 @@ void rope(Megatron& m) {
     }
     return;
   }
-  // megatron_parts() describes the other kinds of rope scaling.
+  // Adds llama3's scaling with Megatron-LM's own factors. megatron_parts() adds all other rope scaling.
   if (m.t.rope_scaling_type == "llama3") {
     m.put("use_rope_scaling", true);
     m.put_number("rope_scaling_factor", m.t.rope_scaling_factor);

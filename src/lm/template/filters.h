@@ -13,7 +13,7 @@ using FilterTable = std::map<std::string_view, Filter>;
 
 const FilterTable& text_filters();
 const FilterTable& sequence_filters();
-// Filters that read attributes of elements or order them.
+// Filters that select, sort, group, map or add up elements, often by an attribute.
 const FilterTable& selection_filters();
 
 // Returns the attribute of `element` that `path` names, such as "function.name".

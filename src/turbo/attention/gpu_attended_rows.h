@@ -57,7 +57,7 @@ struct AttendedRows {
       largest[s] = ::fmaxf(largest[s], from_lane_xor(largest[s], 1));
       largest[s] = ::fmaxf(largest[s], from_lane_xor(largest[s], 2));
       const float next = ::fmaxf(maximum[s], largest[s] * factor);
-      // No key is visible yet, so all exponentials are zero and any finite base works.
+      // If no key is visible yet, all exponentials are zero, and any finite base works.
       largest[s] = next == -infinity() ? 0.0F : next;
       shrink[s] = exp2_flushed(maximum[s] - largest[s]);
       maximum[s] = next;

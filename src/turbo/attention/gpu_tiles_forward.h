@@ -106,7 +106,7 @@ struct ForwardTiles {
     PRIMUS_UNROLL
     for (int s = 0; s < kSlots; ++s) {
       const float next = ::fmaxf(maximum[s], reduce_row(tile_max[s], Maximum{}) * factor);
-      // No key is visible yet, so all exponentials are zero and any finite base works.
+      // If no key is visible yet, all exponentials are zero, and any finite base works.
       const float base = next == -infinity() ? 0.0F : next;
       shrink[s] = exp2_flushed(maximum[s] - base);
       maximum[s] = next;

@@ -150,8 +150,8 @@ PRIMUS_DEVICE float power_of_two(float x) {
 #endif
 }
 
-// Computes the sums [kRows, kStep] of an item's gates per channel, in base 2. Each thread processes one
-// channel. Columns from kStep - 4 on are padding.
+// Computes cumulative sums [kRows, kStep] of an item's gates for each channel, as logarithms in base 2. Each
+// thread processes one channel. Columns from kStep - 4 on are padding.
 template <class T, int kStep>
 PRIMUS_DEVICE void sum_gates_of_channels(const DeltaItems<T>& in, std::int64_t item, int tokens,
                                          float (*sums)[kStep]) {

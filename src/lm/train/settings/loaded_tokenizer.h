@@ -21,8 +21,8 @@ config::Experiment with_loaded_tokenizer(const config::Experiment& experiment,
 // need not name a tokenizer.
 bool has_loaded_tokenizer(const config::Experiment& experiment);
 
-// Returns whether `tokenizer`, which the user named with allow_tokenizer_change, has other ids than the
-// tokenizer of the folder that `load` names. Returns false if that folder has no tokenizer.
+// Returns whether the user set allow_tokenizer_change and named a tokenizer, `tokenizer`, whose ids differ
+// from those of the tokenizer in the folder that `load` names. Returns false if that folder has no tokenizer.
 bool replaces_loaded_tokenizer(const config::Experiment& experiment, const Tokenizer& tokenizer);
 
 // Describes the tokenizer for the log: "tokenizer: HuggingFaceTokenizer of my-tokenizer, 2048 tokens".

@@ -33,10 +33,6 @@ std::optional<std::int64_t> number_of(const std::vector<std::string>& words, std
   return text ? number(*text) : std::nullopt;
 }
 
-std::string counted(std::int64_t count, std::string_view what) {
-  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
-}
-
 // Returns the number of ranks per node, which the command's words may choose; nullopt: unknown.
 std::optional<std::int64_t> ranks_of_node(const std::vector<std::string>& words, const JobShape& job) {
   if (job.tasks) return job.tasks;
@@ -96,6 +92,10 @@ void check_world(std::int64_t world, std::optional<std::int64_t> ranks, const Jo
 }
 
 }  // namespace
+
+std::string counted(std::int64_t count, std::string_view what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
 
 std::optional<std::string> place_option(const std::vector<std::string>& words, std::string_view option) {
   std::optional<std::string> value;

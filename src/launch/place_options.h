@@ -3,6 +3,7 @@
 // compare these options and variables with the job, and add only options that the command lacks.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -21,6 +22,9 @@ struct JobShape {
   std::optional<int> tasks = {};        // tasks per node, if each task is a rank
   std::optional<int> given_ranks = {};  // ranks per node that --env GPUS_PER_NODE sets
 };
+
+// Returns "1 GPU" or "2 GPUs" for what = "GPU".
+std::string counted(std::int64_t count, std::string_view what);
 
 // Returns the last value that a command's words give to one of the options above, in any spelling: "--nproc"
 // also finds --nproc_per_node, and "--node_rank" also finds --node-rank. nullopt: not given.

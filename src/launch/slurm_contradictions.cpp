@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "launch/node.h"
+#include "launch/place_options.h"
 #include "launch/value_words.h"
 
 namespace primus::launch {
@@ -59,9 +60,8 @@ void note_few_cores(const std::vector<GivenOption>& options, const ElsewhereNode
   if (!given || nodes.tasks || !ranks) return;
   const auto cores = forms::whole(given->value.value_or(""));
   if (!cores || *cores >= *ranks) return;
-  notes.push_back(
-      fmt::format("{}: the {} ranks of a node share {} core{}; request at least one core per rank",
-                  written(*given), *ranks, *cores, *cores == 1 ? "" : "s"));
+  notes.push_back(fmt::format("{}: the {} ranks of a node share {}; request at least one core per rank",
+                              written(*given), *ranks, counted(*cores, "core")));
 }
 
 }  // namespace primus::launch

@@ -7,13 +7,10 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "launch/place_options.h"
 
 namespace primus::launch {
 namespace {
-
-std::string counted(int count, std::string_view what) {
-  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
-}
 
 // Returns the number at the end of "[TYPE:]COUNT", or 1 for a type without a count; nullopt for other text
 // ("8k").

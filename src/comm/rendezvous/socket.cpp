@@ -70,12 +70,12 @@ int try_listen(const addrinfo& address, Socket& result) {
   return 0;
 }
 
-void wait_for(const Socket& socket, short events, Deadline deadline) {
-  pollfd entry{socket.fd(), events, 0};
-  poll(&entry, 1, milliseconds_until(deadline));
-}
-
 }  // namespace
+
+bool wait_for(const Socket& socket, short events, Deadline deadline) {
+  pollfd entry{socket.fd(), events, 0};
+  return poll(&entry, 1, milliseconds_until(deadline)) > 0;
+}
 
 int milliseconds_until(Deadline deadline) {
   const auto left =

@@ -23,13 +23,6 @@ constexpr auto kHandshake = 10s;
 constexpr auto kSend = 30s;
 constexpr auto kAskGrace = 2s;  // extra time for sending a question and its answers
 
-// Waits up to a second. Returns whether the peer has sent bytes or has closed the connection.
-bool has_input(const Socket& socket) {
-  constexpr int kMilliseconds = 1000;
-  pollfd entry{socket.fd(), POLLIN, 0};
-  return poll(&entry, 1, kMilliseconds) > 0;
-}
-
 Error not_a_rendezvous(const JobEnvironment& e) {
   return invalid(fmt::format("the program on port {} of {} is not the rendezvous of this job", e.master_port,
                              e.master_address),
@@ -77,7 +70,7 @@ void StoreClient::introduce(Deadline deadline, const std::function<void()>& stil
     });
     // The launcher opens the port before rank 0 serves it, so the first bytes may take as long as rank 0
     // does.
-    while (milliseconds_until(deadline) != 0 && !has_input(socket_)) {
+    while (milliseconds_until(deadline) != 0 && !wait_for(socket_, POLLIN, std::min(deadline, in(1s)))) {
       abort_->check();
       if (still_trying) still_trying();
     }

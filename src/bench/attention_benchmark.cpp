@@ -77,8 +77,8 @@ class AttentionBenchmark final : public Benchmark {
          .reads = [](const std::vector<std::string>& files) { return files; }},
         {.names = "--backend",
          .value = "NAME",
-         .help = "kernels to measure (auto: cudnn where it supports the case, otherwise own; flash: AMD "
-                 "Primus's name for own; all: one after another)",
+         .help = "kernels to measure (auto: cudnn where it supports the case, otherwise own; flash: own, as "
+                 "AMD Primus names it; all: each of them in turn)",
          .target = &backend_,
          .choices = {"auto", "own", "flash", "cudnn", "all"},
          .refused = {{"ck",

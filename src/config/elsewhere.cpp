@@ -115,9 +115,8 @@ constexpr auto kRows = std::to_array<Row>({
      "keep_latest=N limits the checkpoints of a run"},
     // Data.
     {"data-download data-get data-pull data-fetch",
-     "Primus downloads no data: 'hf download ORG/DATASET --repo-type dataset --local-dir FOLDER' (pip "
-     "install "
-     "huggingface_hub), then data_path=FILE for text, or data=FILE for conversations"},
+     "Primus downloads no data: 'hf download ORG/DATASET --repo-type dataset --local-dir FOLDER' "
+     "(pip install huggingface_hub), then data_path=FILE for text, or data=FILE for conversations"},
     {"data-convert data-conversion data-converter",
      "training reads text and JSON lines as they are; 'primus data tokenize --input corpus.jsonl "
      "--output-prefix data/corpus --tokenizer FOLDER' writes .bin/.idx, and 'primus data' lists the other "

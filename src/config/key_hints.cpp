@@ -13,7 +13,7 @@
 namespace primus::config {
 namespace {
 
-// The remark of keys that other programs use for data of any kind.
+// The remark for keys of other programs that name data of any kind.
 constexpr std::string_view kOfTexts = "for texts; for conversations, pairs and prompts: data";
 
 // Keys of the Hugging Face Trainer, TorchTitan, MaxText, NeMo, nanoGPT, Axolotl and config.json, sorted by

@@ -138,9 +138,8 @@ bool is_open_list(const Value& value) {
   if (hint.empty() && key.type == KeyType::kBool) hint = "write true or false";
   if (key.name == "sft_dataset_name" && value.is_list()) {
     hint =
-        "name one file, or a folder with train-1.jsonl, train-2.jsonl, ...; 'cat A.jsonl B.jsonl > "
-        "ALL.jsonl' "
-        "joins files";
+        "name one file, or a folder with train-1.jsonl, train-2.jsonl, ...; "
+        "'cat A.jsonl B.jsonl > ALL.jsonl' joins files";
   }
   if (hint.empty()) hint = hint_about(key.name);
   throw error_at(value.origin,

@@ -370,8 +370,7 @@ std::vector<std::string> notes_on_pods(const KubernetesSettings& settings, bool 
   if (has_ranks && settings.volumes.empty()) {
     notes.emplace_back(
         "the pods have no volume: the experiment and the data must be in the image, and checkpoints are lost "
-        "with "
-        "the pod, so a restarted pod begins at step 0; --volume pvc/CLAIM:/PATH keeps them");
+        "with the pod, so a restarted pod begins at step 0; --volume pvc/CLAIM:/PATH keeps them");
   }
   const std::string &memory = settings.memory, &shared = settings.shared_memory;
   if (forms::is_quantity(memory) && forms::is_quantity(shared) &&

@@ -42,7 +42,7 @@ struct Philox {
   }
 };
 
-// What the numbers are used for. Different purposes have independent draws, even with the same seed and
+// The purpose of random numbers. Different purposes have independent draws, even with the same seed and
 // position.
 enum class RandomPurpose : std::uint32_t {
   kInit = 1,      // weight initialization: layer and sample are the halves of random_stream_id(name)

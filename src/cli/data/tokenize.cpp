@@ -312,7 +312,7 @@ class DataTrainTokenizer final : public Command {
       progress.finish(steady_seconds());
       return content;
     } catch (...) {
-      std::error_code ignored;  // a folder that other files are in stays
+      std::error_code ignored;  // remove() keeps a folder that contains files
       if (is_new) std::filesystem::remove(output_, ignored);
       throw;
     }

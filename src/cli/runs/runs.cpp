@@ -212,8 +212,7 @@ extern const CommandEntry kRuns{
     "from most of the listed runs. LOSS is the loss of the last step, and VALID is the newest validation "
     "loss; both are per token. BITS/B is the validation loss in bits per byte of text, which is comparable "
     "between runs with different tokenizers. Tokens per second are per device. Age is the time since the run "
-    "last wrote "
-    "metrics.",
+    "last wrote metrics.",
     "primus runs\n"
     "primus runs output/team --state running\n"
     "primus runs output --sort loss --json",

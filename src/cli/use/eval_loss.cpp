@@ -208,8 +208,7 @@ extern const CommandEntry kEvalLoss{
     "Measures how well a model predicts a text, or the answers of conversations",
     "Prints the mean loss per token, perplexity, and bits per byte, which is comparable between models with "
     "different tokenizers. The text is read in consecutive windows of --seq-length tokens; each token is "
-    "predicted "
-    "once.\n\n"
+    "predicted once.\n\n"
     "With --conversations each conversation is a separate window, and the loss covers the tokens that "
     "fine-tuning learns. This loss equals the validation loss of 'train posttrain' on these "
     "conversations.\n\n"

@@ -33,8 +33,7 @@ inline constexpr std::string_view kSystem = "system", kUser = "user", kAssistant
 // The error for a prompt whose last message is an answer: the text would have two answers in a row.
 inline constexpr std::string_view kTwoAnswers =
     "the prompt ends with an answer, and another answer follows; end the prompt with a question, or write "
-    "both "
-    "answers as one";
+    "both answers as one";
 
 struct Message {
   std::string role;     // kSystem, kUser or kAssistant; a record with `messages` may also have tool,

@@ -68,8 +68,7 @@ std::string remark_on_json_in_text(const std::vector<InputFile>& files) {
   if (first == nullptr) return {};
   return fmt::format(
       "'{}'{} of JSON lines, but read as plain text, with the JSON syntax, because of the file name: names "
-      "of "
-      "JSON lines end in .jsonl",
+      "of JSON lines end in .jsonl",
       first->path.string(), count > 1 ? fmt::format(" and {} more are files", count - 1) : " is a file");
 }
 

@@ -140,8 +140,8 @@ class Evaluation {
     const std::span<const std::int32_t> added = add(ids_);
     bytes_ += added.size() == ids_.size() ? text.size() : bytes_of(added);
   }
-  // Returns the number of bytes of text that `ids` stand for. Includes special tokens that the text spells
-  // out.
+  // Returns the number of bytes of the text of `ids`. Special tokens count with their names, because the text
+  // contains these names.
   std::size_t bytes_of(std::span<const std::int32_t> ids) const {
     return tokenizer_->decode(ids, /*skip_special=*/false).size();
   }

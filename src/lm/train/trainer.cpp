@@ -13,9 +13,10 @@ namespace primus {
 
 namespace {
 
-// Compares the stage first: the data, the sequence length and the model of another stage usually differ, too,
-// but are not the cause.
-config::Experiment checked(const config::Experiment& experiment, std::vector<std::string>& notes) {
+// Compares the stage with that of the run before anything else is read. In a run of another stage, data,
+// length and model usually differ, too, and an error about these would hide the cause.
+config::Experiment with_tokenizer_of_run(const config::Experiment& experiment,
+                                         std::vector<std::string>& notes) {
   refuse_another_stage(experiment);
   return with_loaded_tokenizer(experiment, notes);
 }
@@ -24,7 +25,10 @@ config::Experiment checked(const config::Experiment& experiment, std::vector<std
 
 Trainer::Trainer(const config::Experiment& experiment, const FamilyRegistry& families, Logger& log,
                  const TrainerOptions& options)
-    : experiment_(checked(experiment, notes_)), families_(families), log_(log), options_(options) {}
+    : experiment_(with_tokenizer_of_run(experiment, notes_)),
+      families_(families),
+      log_(log),
+      options_(options) {}
 
 Trainer::~Trainer() = default;
 

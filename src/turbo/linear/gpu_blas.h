@@ -29,8 +29,8 @@ struct CodeProduct {
   Tensor workspace;
 };
 
-// The same functions for fp8 products, which only a library computes. They throw Error if the GPU or the
-// library does not support fp8.
+// Both functions also exist for fp8 products, which only a library computes. They throw Error if the GPU or
+// the library does not support fp8.
 std::int64_t library_workspace(gpu::PRIMUS_GPU::Context& context, const CodeProduct& call);
 void multiply_by_library(gpu::PRIMUS_GPU::Context& context, const CodeProduct& call);
 

@@ -17,7 +17,8 @@ constexpr double kFactor = 10;
 constexpr double kMin = 1e-3;  // smaller norms mean that the model has hardly anything to learn, so they are
                                // ignored
 // After data have been memorized, norms are tiny, and an ordinary batch exceeds them a thousandfold. A spike
-// must also be kAboveLargest times the largest median of the run so far. A median needs kEarly steps.
+// must also be kAboveLargest times the largest median of the run so far. Medians are computed after kEarly
+// steps.
 constexpr double kAboveLargest = 2;
 constexpr std::size_t kEarly = 5;
 

@@ -190,7 +190,7 @@ class Rollouts final : public RolloutRule {
     if (kept_) kept_->keep(std::move(own), filled_);
   }
 
-  // What the table contains about the answers of the step on all data ranks.
+  // Rewards of the step's answers on all data ranks, as the table contains them.
   struct Results {
     std::vector<std::optional<double>> rewards;  // [answers, functions]
     std::vector<std::int64_t> without;  // for each function, the number of answers without its reward

@@ -205,8 +205,9 @@ std::string program_manual() {
 
 std::string commands_markdown() {
   std::string out =
-      "# The commands\n\nWritten by `primus man --markdown`. Completion for bash, zsh and fish: `primus "
-      "completion --help`; manual pages:\n`primus man --help`.\n\n```\n" +
+      "# The commands\n\nThis page is for users, and contains the help of every command. It is written by "
+      "`primus man --markdown`.\nCompletion for bash, zsh and fish: `primus completion --help`; manual "
+      "pages: `primus man --help`.\n\n```\n" +
       overview_text("primus", kDocumentWidth) + "```\n";
   for (const CommandEntry& entry : commands()) {
     const std::unique_ptr<Command> command = entry.make();
@@ -221,7 +222,10 @@ std::string commands_markdown() {
     out += fmt::format("\n## {}\n\n```\n{}```\n", mode.about.name,
                        help_text(mode.about, arguments, "primus", kDocumentWidth));
   }
-  return out;
+  return out +
+         "\n## Limits\n\nThis page does not describe the keys of experiments ([config.md](config.md)), and "
+         "no "
+         "programs of other\nframeworks. [status.md](status.md) lists the features that do not exist.\n";
 }
 
 }  // namespace primus::cli

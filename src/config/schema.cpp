@@ -297,6 +297,11 @@ constexpr std::string_view kDifferences = R"(
 | Presets hold the published models' values | Llama 3.1 and later lack rope scaling, 3.2 is untied, 405B has 8192 positions |
 
 The tables above show defaults that differ ("Primus: ..."), and `config show --origin` marks them.
+
+## Limits
+
+Keys that other programs have and this page does not list are errors, with the nearest key as a suggestion.
+Commands check more than types and ranges: `primus config validate` reports keys that exclude each other.
 )";
 
 }  // namespace
@@ -341,10 +346,10 @@ std::string json_schema() {
 std::string markdown_reference() {
   std::string text =
       "# Configuration reference\n\n"
-      "Generated from `src/config/keys.def` and `src/config/other_keys.def`; a test keeps it current (run\n"
-      "`PRIMUS_UPDATE_DOCS=1 build/tests/config_test` to rewrite it). "
-      "[formats/experiment.md](formats/experiment.md) "
-      "says how\nfiles are written and merged.\n\n"
+      "This page is for users who write experiments, and lists every key.\n"
+      "[formats/experiment.md](formats/experiment.md) says how files are written and merged. The page is\n"
+      "generated from `src/config/keys.def` and `src/config/other_keys.def`; a test keeps it current (run\n"
+      "`PRIMUS_UPDATE_DOCS=1 build/tests/config_test` to rewrite it).\n\n"
       "## Experiment\n\n";
   text += experiment_table(kExperimentKeys);
   text += "\n## Module (`modules.pre_trainer`)\n\n";

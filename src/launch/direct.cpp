@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "comm/rendezvous/socket.h"
 #include "launch/assignment.h"
+#include "launch/direct_checks.h"
 #include "launch/hardware.h"
 #include "launch/numa.h"
 #include "launch/place_options.h"
@@ -20,8 +21,6 @@
 
 namespace primus::launch {
 namespace {
-
-using Variables = std::map<std::string, std::string>;
 
 // Returns the variables from --env and from files of variables. Later variables override earlier variables,
 // and --env overrides files.
@@ -117,7 +116,7 @@ std::vector<std::string> command_line(const DirectSettings& settings, const Dire
     }
     if (binds) words.insert(words.end(), {program, std::string(kNumaWord)});
     if (shape.python && (binds || !shape.ranks)) words.emplace_back("python3");
-    words.push_back(*settings.script);
+    words.push_back(shape.python ? *settings.script : startable(*settings.script));
   } else {
     words = {program};
     if (command.debug) words.emplace_back("--debug");
@@ -191,18 +190,6 @@ void check_job(const DirectSettings& settings, const DirectCommand& command, int
     command.check_job(nodes, ranks, given);
 }
 
-// Refuses a command whose own option starts several ranks if the launcher must start a single process.
-void refuse_ranks_of_single(const DirectCommand& command, const Shape& shape, bool single) {
-  if (!single || shape.script || !command.has_ranks) return;
-  const auto ranks = place_option(command.words, "--nproc");
-  if (!ranks || *ranks == "1") return;
-  throw invalid(
-      fmt::format("the launcher starts a single process (--single, run_mode or RUN_MODE), but --nproc "
-                  "is {}",
-                  *ranks),
-      "remove one of them");
-}
-
 // Checks a command of Primus on the node that runs it.
 void check_on_node(const DirectSettings& settings, const DirectCommand& command, bool has_ranks,
                    const NodePlace& place, const Variables& given) {
@@ -224,16 +211,6 @@ void note_absent_inputs(const DirectSettings& settings, const DirectCommand& com
                                       input.key, input.path.string(), input.origin)
                         : not_looked_for(input.key, input.path));
   }
-}
-
-// Ranks of the native engine on several nodes need a shared secret.
-void require_token(const NodePlace& place, const Surroundings& surroundings) {
-  if (surroundings.setting("PRIMUS_JOB_TOKEN") || surroundings.setting("PRIMUS_JOB_TOKEN_FILE")) return;
-  const std::string& address = place.master_address;
-  if (address == "localhost" || address == "::1" || address.starts_with("127.")) return;
-  throw invalid("a job on several nodes needs a secret that its ranks share, but PRIMUS_JOB_TOKEN is not set",
-                "export PRIMUS_JOB_TOKEN with the same random text on all nodes, or PRIMUS_JOB_TOKEN_FILE "
-                "with the name of a file that holds it; 'primus slurm' does this automatically");
 }
 
 }  // namespace
@@ -324,25 +301,6 @@ LocalLaunch local_launch(const NodePlace& place, const PlaceWords& words, std::v
   return launch;
 }
 
-void note_gpus(const Accelerators& gpus, std::vector<std::string>& notes) {
-  if (gpus.assumed) {
-    notes.push_back(
-        fmt::format("planned for {} {} {} GPUs, because PRIMUS_GPU_MODEL is set and this node has no GPUs",
-                    gpus.count, vendor_name(gpus.vendor), gpus.model));
-  } else if (gpus.any()) {
-    notes.push_back(fmt::format("{} {} {} GPU{} on this node", gpus.count, vendor_name(gpus.vendor),
-                                gpus.model, gpus.count == 1 ? "" : "s"));
-  }
-}
-
-// Notes a number of ranks in the command that overrides another one in the environment.
-void note_overridden_ranks(const DirectCommand& command, const Surroundings& surroundings,
-                           std::vector<std::string>& notes) {
-  const auto nproc = place_option(command.words, "--nproc");
-  if (const auto usual = surroundings.setting("GPUS_PER_NODE"); usual && nproc && *usual != *nproc)
-    notes.push_back(fmt::format("--nproc {} overrides GPUS_PER_NODE={}", *nproc, *usual));
-}
-
 // Checks that the step's program exists: Python, or torchrun, which starts Python on each rank.
 void require_python(const Surroundings& surroundings, const Step& step, std::vector<std::string>& notes) {
   require_program(
@@ -379,11 +337,33 @@ std::set<Path> note_files_elsewhere(const DirectSettings& settings, const Elsewh
     notes.push_back(not_looked_for(what, file));
     only_there.insert(file);
   };
-  if (settings.script && !settings.script->empty()) look_for(*settings.script, "--script");
+  if (settings.script && !settings.script->empty()) {
+    look_for(*settings.script, "--script");
+    const bool is_here = nodes.same_folder && is_looked_for_here(*settings.script, true, false);
+    if (is_here && !is_python(*settings.script)) require_executable(*settings.script);
+  }
   for (const Path& file : settings.patches) look_for(file, "--patch");
   for (const Path& folder : settings.hooks) look_for(folder, "--hooks");
   for (const Path& file : settings.environment_files) look_for(file, "--env");
   return only_there;
+}
+
+// Checks a command of Primus on the job's nodes. An error names the file of this folder that was read instead
+// of the job's file.
+void check_job_elsewhere(const DirectSettings& settings, const DirectCommand& command,
+                         const ElsewhereNodes& nodes, bool has_ranks, const std::optional<int>& ranks,
+                         const Variables& given) {
+  const bool tasks_are_ranks = has_ranks && nodes.all_tasks;
+  try {
+    check_job(settings, command, tasks_are_ranks ? 1 : nodes.nodes,
+              tasks_are_ranks ? *nodes.all_tasks
+              : has_ranks     ? ranks.value_or(nodes.gpus.value_or(0))
+                              : 1,
+              given);
+  } catch (Error& error) {
+    for (const std::string& note : command.notes) error.add_hint(note);
+    throw;
+  }
 }
 
 // Notes sizes of the job in the settings that the job's own sizes override. `ranks`: the job's ranks per
@@ -412,20 +392,20 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
   const Surroundings surroundings = with(outside, given);
   const Accelerators gpus = find_accelerators(surroundings);
   DirectSettings settings = asked;
-  // As in AMD Primus's scripts, ENABLE_NUMA_BINDING=1 has the effect of --numa.
-  if (settings.numa == Numa::kAuto && gpus.any() && surroundings.setting("ENABLE_NUMA_BINDING") == "1")
-    settings.numa = Numa::kOn;
   const bool single = is_single(settings, command, surroundings);
   const Shape shape = shape_of(settings, command, single);
-  refuse_ranks_of_single(command, shape, single);
+  refuse_ranks_of_single(command, shape.script, single, given);
+  // As in AMD Primus's scripts, ENABLE_NUMA_BINDING=1 has the effect of --numa.
+  const bool numa_by_variable =
+      settings.numa == Numa::kAuto && surroundings.setting("ENABLE_NUMA_BINDING") == "1";
+  if (numa_by_variable && (gpus.any() || shape.ranks)) settings.numa = Numa::kOn;
   NodePlace place = find_node(surroundings, node_defaults(settings, given), gpus);
   const bool own_ranks = shape.ranks && !shape.script;
   const bool reported = own_ranks && asks_for_ranks(command.words);
   const bool several = place.nodes > 1 || place.ranks > 1 || reported;
-  if (settings.numa == Numa::kOn && !gpus.any()) {
-    throw invalid("--numa binds each rank to the memory next to its GPU, but this node has no GPU",
-                  "remove --numa");
-  }
+  if (settings.numa == Numa::kOn) require_gpus_for_numa(gpus, numa_by_variable);
+  const RanksHere here{command, place, shape.script, shape.python, shape.ranks};
+  check_ranks_here(here, given, gpus, surroundings);
   if (!shape.script) check_on_node(settings, command, shape.ranks, place, given);
   const bool on_network = own_ranks && (place.nodes > 1 || place.task);
   if (on_network && (!command.needs_token || command.needs_token())) require_token(place, surroundings);
@@ -434,6 +414,7 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
   result.hooks = hook_files(settings.hooks, command.hooks);
   result.patches = settings.patches;
   result.log_file = log_file_of(settings);
+  if (result.log_file && surroundings.dry_run) require_log_folder(*result.log_file);
   for (const Path& patch : settings.patches) {
     require_file(patch, "patch", "--patch and 'patch' in the launcher's settings name scripts");
   }
@@ -446,6 +427,7 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
   set_job_variables(command, shape, place, words, given, outside, step);
 
   if (shape.script) require_file(*settings.script, "script", "--script names a Python script or a program");
+  if (shape.script && !shape.python) require_executable(*settings.script);
   if (place.task && shape.ranks) {  // Slurm has started the ranks
     const NodePlace::Task& task = *place.task;
     set_rank_variables(task, place.node, step.environment);
@@ -468,8 +450,7 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
     step.notes.push_back(fmt::format("output to {}{}", result.log_file->string(),
                                      settings.silent ? ", and nowhere else" : ""));
   }
-  note_gpus(gpus, result.notes);
-  if (own_ranks) note_overridden_ranks(command, surroundings, result.notes);
+  note_ranks_here(here, settings, given, gpus, surroundings, result.notes);
   result.notes.insert(result.notes.end(), place.notes.begin(), place.notes.end());
   // A real run shows the notes before the command starts; a dry run shows them in the step.
   if (surroundings.dry_run) {
@@ -495,9 +476,10 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
   std::optional<int> ranks = nodes.ranks ? nodes.ranks : settings.ranks_per_node;
   if (const auto count = given.find("GPUS_PER_NODE"); count != given.end()) {
     ranks = parse_ranks("GPUS_PER_NODE", count->second);
+    note_overridden_setting(settings, count->second, notes);
   }
   const bool has_ranks = shape.ranks;
-  refuse_ranks_of_single(command, shape, is_single(settings, command, reported));
+  refuse_ranks_of_single(command, shape.script, is_single(settings, command, reported), given);
   note_unused_settings(settings, nodes, ranks, notes);
   if (nodes.tasks && has_ranks) {
     if (given.contains("GPUS_PER_NODE") && ranks != nodes.tasks) {
@@ -508,6 +490,7 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
     ranks = nodes.tasks;
     shape.ranks = false;
   }
+  if (nodes.all_tasks && has_ranks) shape.ranks = false;
   JobShape job = shape_of_job(nodes, ranks);
   if (given.contains("GPUS_PER_NODE") && !nodes.tasks) job.given_ranks = ranks;
   check_job_variables(given, job);
@@ -516,6 +499,9 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
     check_place_options(options, job);
     check_rank_variables(given, options, job);
     if (auto note = idle_gpus(options, job)) notes.push_back(std::move(*note));
+    if (nodes.gpus && device_of(options) == "cpu")
+      notes.push_back(fmt::format("device is cpu, so the {} that the job requests per node stay idle",
+                                  counted(*nodes.gpus, "GPU")));
   } else if (command.has_ranks && !shape.script) {
     job.ranks = 1;
     if (auto note = idle_gpus({}, job)) notes.push_back(std::move(*note));
@@ -525,7 +511,7 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
     }
   }
   if (!shape.script) {
-    check_job(settings, command, nodes.nodes, has_ranks ? ranks.value_or(nodes.gpus.value_or(0)) : 1, given);
+    check_job_elsewhere(settings, command, nodes, has_ranks, ranks, given);
     note_absent_inputs(settings, command, given, nodes.same_folder, notes);
   }
   if (!ranks && has_ranks) ranks = nodes.gpus;  // one rank per GPU

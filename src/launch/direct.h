@@ -70,6 +70,11 @@ struct ElsewhereNodes {
   // Runs in this folder instead of the current one. plan_direct_elsewhere() then does not check files with
   // relative names; callers that can read the folder make it the current one.
   std::optional<std::string> folder = {};
+  // What a task of the job gets on a node; nullopt: unknown.
+  std::optional<int> cores = {};
+  std::optional<double> memory = {};  // bytes
+  // Number of tasks of the job, each with one GPU, if the number of nodes is unknown; nullopt: unknown.
+  std::optional<int> all_tasks = {};
 };
 // Plans `primus direct` on these nodes. Throws Error(kInvalid) also for options and variables that contradict
 // the job, such as --nnodes 4 in a job of 2 nodes.

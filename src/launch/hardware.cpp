@@ -309,7 +309,8 @@ Accelerators assumed_gpus(const Surroundings& surroundings) {
     gpus.count = static_cast<int>(hardware.gpus_per_host);
     gpus.numa_nodes.assign(static_cast<std::size_t>(gpus.count), -1);
     gpus.assumed = true;
-  } catch (const Error&) {  // the model is unknown: no GPUs are assumed
+  } catch (const Error& error) {
+    throw Error(error.kind(), fmt::format("PRIMUS_GPU_MODEL: {}", error.what()), error.hint());
   }
   return gpus;
 }

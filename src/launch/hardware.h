@@ -26,7 +26,7 @@ struct Accelerators {
 
 // Searches below surroundings.root; PRIMUS_GPU_MODEL overrides the model. On a machine without GPUs, a dry
 // run assumes the GPUs of a host with that model (presets/hardware). A real run only sets the vendor and
-// leaves the count 0.
+// leaves the count 0. Throws Error(kInvalid) if a dry run needs a model that is unknown.
 Accelerators find_accelerators(const Surroundings& surroundings);
 
 // Returns the default environment variables for a node with these GPUs. AMD GPUs get AMD Primus's defaults,

@@ -111,6 +111,28 @@ std::optional<std::string> place_option(const std::vector<std::string>& words, s
   return value;
 }
 
+std::optional<std::string> device_of(const std::vector<std::string>& words) {
+  constexpr std::string_view kKey = "device=";
+  std::optional<std::string> device = place_option(words, "--device");
+  for (const std::string& word : words)
+    if (word.starts_with(kKey)) device = word.substr(kKey.size());
+  return device;
+}
+
+void check_device(const std::vector<std::string>& words, std::string_view gpus, std::string_view origin) {
+  const std::string device = device_of(words).value_or("");
+  const bool is_nvidia = device.starts_with("cuda"), is_amd = device.starts_with("hip");
+  if (!is_nvidia && !is_amd) return;
+  if (gpus != "none" && gpus != "amd" && gpus != "nvidia") return;
+  if (gpus == (is_amd ? "amd" : "nvidia")) return;
+  throw invalid(fmt::format("device is {}, but the command gets {} ({})", device,
+                            gpus == "none"  ? "no GPUs"
+                            : gpus == "amd" ? "AMD GPUs"
+                                            : "NVIDIA GPUs",
+                            origin),
+                "change one of them");
+}
+
 void check_place_options(const std::vector<std::string>& words, const JobShape& job) {
   const auto ranks = number_of(words, "--nproc");
   if (ranks && job.given_ranks && *ranks != *job.given_ranks) {

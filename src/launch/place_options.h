@@ -30,6 +30,14 @@ std::string counted(std::int64_t count, std::string_view what);
 // also finds --nproc_per_node, and "--node_rank" also finds --node-rank. nullopt: not given.
 std::optional<std::string> place_option(const std::vector<std::string>& words, std::string_view option);
 
+// Returns the device that a command's words name, by the key device=NAME or the option --device; nullopt:
+// none.
+std::optional<std::string> device_of(const std::vector<std::string>& words);
+
+// Throws Error(kInvalid) if the command's words name a device that the command does not get. `gpus`: "amd",
+// "nvidia", "none"; other text is not checked. `origin`: the option that gives the GPUs.
+void check_device(const std::vector<std::string>& words, std::string_view gpus, std::string_view origin);
+
 // Throws Error(kInvalid) for options that contradict the job. Each node would refuse or misunderstand such
 // options. A command on a single known node may name other nodes, on which the user starts it separately.
 void check_place_options(const std::vector<std::string>& words, const JobShape& job);

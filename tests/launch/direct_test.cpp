@@ -109,6 +109,7 @@ TEST(DirectPlan, ScriptsAreStartedByTorchrunOrDirectly) {
   test::Machine machine;
   machine.file("job.py");
   machine.file("job");
+  std::filesystem::permissions(machine.folder.path() / "job", std::filesystem::perms::owner_all);
   for (const char* tool : {"torchrun", "python3"}) {
     machine.file(std::string("bin/") + tool);
     std::filesystem::permissions(machine.folder.path() / "bin" / tool, std::filesystem::perms::owner_all);
@@ -158,6 +159,137 @@ TEST(DirectPlan, RefusesPlansThatWouldFail) {
   EXPECT_THAT(error({}, without_token), HasSubstr("PRIMUS_JOB_TOKEN is not set"));
   without_token["MASTER_ADDR"] = "127.0.0.1";
   EXPECT_EQ(error({}, without_token), "no error") << "one machine needs no token";
+}
+
+// These variables differ between ranks. Without this check, all ranks would get the same value.
+TEST(DirectPlan, RefusesVariablesOfARank) {
+  const auto error = [](const std::vector<std::string>& environment) {
+    return error_of([&] { line_of({.environment = environment}, training(), {{"GPUS_PER_NODE", "2"}}); });
+  };
+  EXPECT_THAT(error({"RANK=1"}), HasSubstr("--env RANK is 1 in all ranks of the job"));
+  EXPECT_THAT(error({"LOCAL_RANK=1"}), HasSubstr("--env LOCAL_RANK is 1 in all ranks"));
+  EXPECT_THAT(error({"WORLD_SIZE=8"}), HasSubstr("--env WORLD_SIZE is 8, but the job has 2"));
+  EXPECT_EQ(error({"WORLD_SIZE=2"}), "no error");
+  // A single process may be a rank of a job that the user starts.
+  const DirectSettings single{.single = true, .environment = {"RANK=0", "WORLD_SIZE=1"}};
+  EXPECT_EQ(error_of([&] { line_of(single, training(), {}); }), "no error");
+  EXPECT_THAT(error_of([] { line_of({.single = true, .environment = {"RANK=0"}}, training(), {}); }),
+              HasSubstr("RANK is set, but WORLD_SIZE is not"));
+}
+
+TEST(DirectPlan, ASingleProcessHasNoNumberOfRanks) {
+  const auto error = [](const DirectCommand& command, const char* count) {
+    const DirectSettings settings{.single = true, .environment = {std::string("GPUS_PER_NODE=") + count}};
+    return error_of([&] { line_of(settings, command, {}); });
+  };
+  EXPECT_THAT(error(training(), "4"),
+              HasSubstr("starts a single process (--single, run_mode or RUN_MODE), but "
+                        "--env GPUS_PER_NODE is 4"));
+  EXPECT_EQ(error(training(), "1"), "no error");
+  EXPECT_EQ(error({.words = {"version"}, .one_process = true}, "4"), "no error");
+}
+
+TEST(DirectPlan, ChecksSettingsOfTheRanksCommunication) {
+  const auto error = [](const char* name, const char* value, const char* ranks = "2") {
+    return error_of([&] { line_of({}, training(), {{name, value}, {"GPUS_PER_NODE", ranks}}); });
+  };
+  EXPECT_THAT(error("PRIMUS_TRANSPORT", "foo"), HasSubstr("PRIMUS_TRANSPORT 'foo' is not a known transport"));
+  EXPECT_THAT(error("PRIMUS_COPY_ENGINES", "maybe"), HasSubstr("PRIMUS_COPY_ENGINES='maybe'"));
+  EXPECT_THAT(error("PRIMUS_JOB_TOKEN_FILE", "/nope"), HasSubstr("'/nope'"));
+  EXPECT_EQ(error("PRIMUS_JOB_TOKEN_FILE", "/nope", "1"), "no error") << "one rank has no connections";
+}
+
+TEST(DirectPlan, ANodeWithoutGpusBindsNoRanks) {
+  const std::map<std::string, std::string> variables{{"ENABLE_NUMA_BINDING", "1"}};
+  EXPECT_THAT(
+      error_of([&] { line_of({}, training(), variables); }),
+      HasSubstr("ENABLE_NUMA_BINDING=1 binds each rank to the memory next to its GPU, but this node has "
+                "no GPU"));
+  EXPECT_EQ(error_of([&] { line_of({.numa = Numa::kOff}, training(), variables); }), "no error");
+  EXPECT_EQ(error_of([&] { line_of({}, {.words = {"version"}, .one_process = true}, variables); }),
+            "no error");
+}
+
+TEST(DirectPlan, ComparesRanksWithTheGpusOfAPlan) {
+  test::Machine machine;
+  machine.variables = {{"PRIMUS_GPU_MODEL", "MI355X"}, {"GPUS_PER_NODE", "16"}};
+  Surroundings here = machine.surroundings();
+  here.dry_run = true;
+  const auto notes = [&](const DirectCommand& command) {
+    return plan_direct({}, command, here).plan.steps.at(0).notes;
+  };
+  const auto with = [](const std::vector<std::string>& more) {
+    DirectCommand command = training();
+    command.words.insert(command.words.end(), more.begin(), more.end());
+    return command;
+  };
+  EXPECT_THAT(error_of([&] { notes(training()); }),
+              HasSubstr("the node starts 16 ranks, but the plan is for a host with 8 MI355X GPUs"));
+  EXPECT_EQ(error_of([&] { notes(with({"device=cpu"})); }), "no error");
+  EXPECT_THAT(notes(with({"--nproc", "4"})),
+              testing::Contains("this node starts 4 ranks, so 4 of its 8 GPUs stay idle"));
+  machine.variables["GPUS_PER_NODE"] = "8";
+  EXPECT_THAT(notes(training()), Not(testing::Contains(HasSubstr("stay idle"))));
+  machine.variables["PRIMUS_GPU_MODEL"] = "H900";
+  EXPECT_THAT(error_of([&] { notes(training()); }),
+              HasSubstr("PRIMUS_GPU_MODEL: no hardware is called 'H900'"));
+}
+
+TEST(DirectPlan, NotesValuesWithoutEffect) {
+  test::Machine machine;
+  const auto notes = [&](const DirectSettings& settings) {
+    return plan_direct(settings, training(), machine.surroundings()).notes;
+  };
+  EXPECT_THAT(notes({.environment = {"MASTER_ADDR=h", "MASTER_PORT=5000"}}),
+              ElementsAre("--env MASTER_ADDR has no effect: all ranks of the job are on this node",
+                          "--env MASTER_PORT has no effect: all ranks of the job are on this node"));
+  EXPECT_THAT(
+      notes({.environment = {"GPUS_PER_NODE=3"}, .ranks_per_node = 2}),
+      ElementsAre(HasSubstr("GPUS_PER_NODE=3 of the environment or of --env overrides gpus_per_node: 2")));
+  EXPECT_THAT(notes({.environment = {"GPUS_PER_NODE=2"}, .ranks_per_node = 2}), ElementsAre());
+  const ElsewhereNodes nodes{.nodes = 1, .address = "a", .port = "1", .node = "0"};
+  EXPECT_THAT(plan_direct_elsewhere({.environment = {"GPUS_PER_NODE=3"}, .ranks_per_node = 2}, training(),
+                                    nodes, "primus")
+                  .steps.at(0)
+                  .notes,
+              testing::Contains(HasSubstr("overrides gpus_per_node: 2")));
+}
+
+TEST(DirectPlan, ADryRunChecksTheLogFolderAndTheScript) {
+  test::Machine machine;
+  machine.file("job");
+  Surroundings here = machine.surroundings();
+  here.dry_run = true;
+  const auto error = [&](const DirectSettings& settings) {
+    return error_of([&] { plan_direct(settings, training(), here); });
+  };
+  EXPECT_THAT(error({.log_file = "/proc/nope/x"}),
+              HasSubstr("files cannot be created in the folder '/proc/nope'"));
+  EXPECT_THAT(error({.log_file = machine.folder.path() / "job/x"}), HasSubstr("files cannot be created"));
+  EXPECT_EQ(error({.log_file = machine.folder.path() / "new/folder/x"}), "no error");
+  EXPECT_FALSE(std::filesystem::exists(machine.folder.path() / "new"));
+  const std::string job = machine.folder.path() / "job";
+  EXPECT_THAT(error({.script = job}), HasSubstr("the file is not executable"));
+  std::filesystem::permissions(job, std::filesystem::perms::owner_all);
+  EXPECT_EQ(error({.script = job}), "no error");
+  // A name without '/' is a file of the current folder, and not a program of PATH.
+  const Path before = std::filesystem::current_path();
+  std::filesystem::current_path(machine.folder.path());
+  EXPECT_EQ(plan_direct({.script = "job"}, training(), here).plan.steps.at(0).argv.at(0), "./job");
+  std::filesystem::current_path(before);
+}
+
+TEST(DirectPlan, AnErrorNamesTheFilesThatThePlanReads) {
+  DirectCommand command = training();
+  command.notes = {looked_for_in_this_folder("the experiment", "exp.yaml")};
+  command.check_job = [](int, int, const auto&) { throw invalid("the batch does not fit"); };
+  const ElsewhereNodes nodes{.nodes = 2, .ranks = 4, .address = "a", .port = "1", .node = "<n>", .gpus = 8};
+  EXPECT_THAT(error_of([&] { plan_direct_elsewhere({}, command, nodes, "primus"); }),
+              HasSubstr("the plan reads the experiment 'exp.yaml' of this folder"));
+  command.check_job = {};
+  command.words.emplace_back("device=cpu");
+  EXPECT_THAT(plan_direct_elsewhere({}, command, nodes, "primus").steps.at(0).notes,
+              testing::Contains("device is cpu, so the 8 GPUs that the job requests per node stay idle"));
 }
 
 TEST(DirectPlan, ReadsFilesOfVariables) {

@@ -289,7 +289,7 @@ TEST(Hardware, APlanMayAssumeTheGpusThatAVariableNames) {
   machine.variables["PRIMUS_GPU_MODEL"] = "H100";
   EXPECT_EQ(find_accelerators(here).vendor, Vendor::kNvidia);
   machine.variables["PRIMUS_GPU_MODEL"] = "XYZ";
-  EXPECT_FALSE(find_accelerators(here).any());
+  EXPECT_THROW(find_accelerators(here), Error);
   machine.variables.erase("PRIMUS_GPU_MODEL");
   EXPECT_FALSE(find_accelerators(here).any());
   machine.amd_gpus(2);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <string>
 
 namespace primus::launch::forms {
 
@@ -16,6 +18,15 @@ bool is_bytes(View text) {
   if (letters.empty() || letters == "b") return true;
   return View("kmgtp").find(letters[0]) != View::npos &&
          is_one_of(View(letters).substr(1), {"", "b", "i", "ib"});
+}
+
+double value_of_bytes(View text) {
+  const std::size_t number = decimal(text);
+  const double value = std::stod(std::string(text.substr(0, number)));
+  View unit = text.substr(number);
+  if (unit.starts_with(' ')) unit.remove_prefix(1);
+  const std::size_t power = unit.empty() ? View::npos : View("kmgtp").find(lower(unit[0]));
+  return power == View::npos ? value : std::ldexp(value, 10 * static_cast<int>(power + 1));
 }
 
 bool is_cpus(View text) {

@@ -7,6 +7,8 @@
 namespace primus::launch::forms {
 
 bool is_bytes(View text);
+// Returns the bytes of a text that is_bytes() accepts. Units are powers of 1024, as in docker.
+double value_of_bytes(View text);
 bool is_cpus(View text);
 bool is_duration(View text);
 bool is_range(View text);

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/files/sha256.h"
 #include "launch/node.h"
+#include "launch/place_options.h"
 #include "launch/slurm_contradictions.h"
 #include "launch/slurm_gpus.h"
 #include "launch/slurm_time.h"
@@ -225,6 +226,13 @@ void note_values(const SlurmSettings& settings, const SlurmRequest& request,
                     "their number)",
                     *shell, nodes, nodes == 1 ? "" : "s"));
   }
+  const auto model = surroundings.setting("PRIMUS_GPU_MODEL");
+  if (request.has_ranks && surroundings.dry_run && model &&
+      !is_given(options, {"gpus-per-node", "gres", "gpus", "gpus-per-task"})) {
+    notes.push_back(fmt::format(
+        "PRIMUS_GPU_MODEL={} does not set the number of GPUs of a Slurm job: --gpus-per-node requests them",
+        *model));
+  }
   if (request.has_ranks && settings.ranks_per_node &&
       !is_given(options,
                 {"gpus-per-node", "gres", "gpus", "gpus-per-task", "gpus-per-socket", "tres-per-task"})) {
@@ -264,9 +272,14 @@ void add_default_options(const SlurmRequest& request, bool tasks_are_given, cons
 }
 
 // Notes tasks whose place on the nodes the plan does not show.
-void note_tasks(const std::vector<GivenOption>& options, bool tasks_are_known, int tasks,
-                std::vector<std::string>& notes) {
-  if (!tasks_are_known) {
+void note_tasks(const std::vector<GivenOption>& options, const std::optional<int>& all_tasks,
+                bool tasks_are_known, int tasks, std::vector<std::string>& notes) {
+  if (all_tasks) {
+    notes.push_back(
+        fmt::format("{} without a number of nodes: only Slurm decides how many ranks each node starts; the "
+                    "plan checks the {} of the job",
+                    written(*find_given(options, "ntasks")), counted(*all_tasks, "rank")));
+  } else if (!tasks_are_known) {
     notes.push_back(fmt::format(
         "{} without a number of nodes: only Slurm decides how many ranks each node starts, so the "
         "plan does not check them; -N sets the number of nodes",
@@ -304,7 +317,7 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
   }
   std::vector<GivenOption> options = merged(slurm_options(), settings.options, request.given);
   refuse_other_commands(options);
-  settle_contradictions(request.given, options);
+  settle_contradictions(request.given, request.batch, options);
 
   SlurmPlan plan;
   std::vector<GivenOption> step_options;
@@ -329,7 +342,8 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
   const auto per_gpu = number_of(options, "ntasks-per-gpu");
   if (per_gpu && plan.nodes.gpus && !is_given(options, {"ntasks", "ntasks-per-node"}))
     tasks = *per_gpu * *plan.nodes.gpus;
-  if (request.has_ranks) note_tasks(options, tasks_are_known, tasks, notes);
+  if (!tasks_are_known && gpus_of_task(options) == 1) plan.nodes.all_tasks = number_of(options, "ntasks");
+  if (request.has_ranks) note_tasks(options, plan.nodes.all_tasks, tasks_are_known, tasks, notes);
   if (tasks > 1) {
     plan.nodes.tasks = tasks;
   } else {
@@ -348,10 +362,12 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
         fmt::format("'{}' is not installed here: the plan is for a machine of the cluster", tool));
   }
   note_export(options, surroundings, plan.step.notes);
-  if (request.batch && request.has_ranks) {
+  if (request.has_ranks) {
     for (std::string& note : check_warning(options)) plan.step.notes.push_back(std::move(note));
   }
   note_values(settings, request, options, plan.nodes.nodes, surroundings, plan.step.notes);
+  note_no_gpus(options, plan.step.notes);
+  set_limits(options, plan.nodes);
   if (request.has_ranks) note_few_cores(options, plan.nodes, plan.step.notes);
   note_array(options, request.has_ranks, plan.step.notes);
   if (request.batch) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "launch/container_values.h"
 #include "launch/node.h"
 #include "launch/place_options.h"
 #include "launch/value_words.h"
@@ -17,7 +18,7 @@ namespace {
 // Options of which Slurm uses only one.
 constexpr std::pair<std::string_view, std::string_view> kExclusive[] = {
     {"requeue", "no-requeue"}, {"exclusive", "oversubscribe"}, {"mem", "mem-per-cpu"},
-    {"mem", "mem-per-gpu"},    {"mem-per-cpu", "mem-per-gpu"},
+    {"mem", "mem-per-gpu"},    {"mem-per-cpu", "mem-per-gpu"}, {"exclusive", "overlap"},
 };
 
 // Refuses nodes that are both required and excluded. Lists in files are not read.
@@ -36,10 +37,35 @@ void refuse_excluded_nodes(const std::vector<GivenOption>& options) {
   }
 }
 
+// Refuses a list with more nodes than the job has.
+void refuse_more_nodes(const std::vector<GivenOption>& options) {
+  const GivenOption* const number = find_given(options, "nodes");
+  const GivenOption* const list = find_given(options, "nodelist");
+  if (!number || !number->value || !list || !list->value || list->value->find('/') != std::string::npos)
+    return;
+  const auto nodes = forms::counted(*number->value);
+  const auto named = static_cast<std::int64_t>(expand_nodes(*list->value).size());
+  if (!nodes || named <= *nodes) return;
+  throw invalid(fmt::format("{} names {}, but {} requests {}", written(*list), counted(named, "node"),
+                            written(*number), *nodes),
+                "name fewer nodes, or request more");
+}
+
+// Refuses an array of which Slurm may start no element.
+void refuse_idle_array(const std::vector<GivenOption>& options) {
+  const GivenOption* const array = find_given(options, "array");
+  if (!array || !array->value || !array->value->ends_with("%0")) return;
+  throw invalid(fmt::format("{}: 0 is not a limit of elements that run at the same time", written(*array)),
+                "write 1 or more after '%', or remove it");
+}
+
 }  // namespace
 
-void settle_contradictions(const std::vector<GivenOption>& given, std::vector<GivenOption>& options) {
+void settle_contradictions(const std::vector<GivenOption>& given, bool batch,
+                           std::vector<GivenOption>& options) {
   for (const auto& [one, other] : kExclusive) {
+    // In a batch job, --exclusive is an option of the job, and --overlap of its step.
+    if (batch && other == "overlap") continue;
     const GivenOption *const a = find_given(options, one), *const b = find_given(options, other);
     if (!a || !b) continue;
     const bool gives_one = find_given(given, one), gives_other = find_given(given, other);
@@ -51,6 +77,38 @@ void settle_contradictions(const std::vector<GivenOption>& given, std::vector<Gi
     std::erase_if(options, [&](const GivenOption& option) { return option.name == unused; });
   }
   refuse_excluded_nodes(options);
+  refuse_more_nodes(options);
+  refuse_idle_array(options);
+}
+
+void set_limits(const std::vector<GivenOption>& options, ElsewhereNodes& nodes) {
+  const auto text_of = [&](std::string_view name) {
+    const GivenOption* const given = find_given(options, name);
+    return given ? given->value.value_or("") : std::string();
+  };
+  const auto per_task = forms::whole(text_of("cpus-per-task")),
+             per_gpu = forms::whole(text_of("cpus-per-gpu"));
+  if (per_task && !nodes.tasks) {
+    nodes.cores = static_cast<int>(*per_task);
+  } else if (per_gpu && nodes.gpus) {
+    nodes.cores = static_cast<int>(*per_gpu) * *nodes.gpus;
+  }
+  std::string memory = text_of("mem");
+  if (memory.empty() || !forms::is_bytes(memory)) return;
+  if (forms::all_digits(memory)) memory += "m";  // Slurm's usual unit
+  const double bytes = forms::value_of_bytes(memory);
+  if (bytes > 0) nodes.memory = bytes;  // 0 is all memory of the node
+}
+
+void note_no_gpus(const std::vector<GivenOption>& options, std::vector<std::string>& notes) {
+  for (const char* name : {"gpus", "gpus-per-node", "gpus-per-task", "gres"}) {
+    const GivenOption* const given = find_given(options, name);
+    if (!given || !given->value) continue;
+    const std::string& text = *given->value;
+    if (text != "0" && text != "gpu:0" && text != "gres:gpu:0") continue;
+    notes.push_back(fmt::format(
+        "{} requests no GPU: each node starts one rank, unless GPUS_PER_NODE sets more", written(*given)));
+  }
 }
 
 void note_few_cores(const std::vector<GivenOption>& options, const ElsewhereNodes& nodes,

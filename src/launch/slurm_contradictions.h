@@ -11,7 +11,15 @@ namespace primus::launch {
 
 // Removes options of the settings that contradict options of the command line (`given`) from `options`, which
 // contains both. Throws Error(kInvalid) for other options that contradict each other.
-void settle_contradictions(const std::vector<GivenOption>& given, std::vector<GivenOption>& options);
+// `batch`: the options are those of sbatch.
+void settle_contradictions(const std::vector<GivenOption>& given, bool batch,
+                           std::vector<GivenOption>& options);
+
+// Sets the cores and the memory that the launcher of a node gets.
+void set_limits(const std::vector<GivenOption>& options, ElsewhereNodes& nodes);
+
+// Notes options that request no GPU at all.
+void note_no_gpus(const std::vector<GivenOption>& options, std::vector<std::string>& notes);
 
 // Notes a launcher that gets fewer cores than it starts ranks.
 void note_few_cores(const std::vector<GivenOption>& options, const ElsewhereNodes& nodes,

@@ -83,7 +83,7 @@ NodeGpus gpus_of_node(const std::vector<GivenOption>& options, int nodes, int ta
   }
   NodeGpus gpus;
   if (!requests.empty()) gpus.count = requests[0].count;
-  const std::optional<int> per_task = gpus_in(options, "gpus-per-task");
+  const std::optional<int> per_task = gpus_of_task(options);
   if (!per_task) return gpus;
   const int needed = *per_task * tasks;
   const std::string option = written(*find_given(options, "gpus-per-task"));
@@ -101,6 +101,10 @@ NodeGpus gpus_of_node(const std::vector<GivenOption>& options, int nodes, int ta
   }
   gpus.count = needed;
   return gpus;
+}
+
+std::optional<int> gpus_of_task(const std::vector<GivenOption>& options) {
+  return gpus_in(options, "gpus-per-task");
 }
 
 }  // namespace primus::launch

@@ -19,4 +19,7 @@ struct NodeGpus {
 // that request different numbers of GPUs, and for a total that the nodes cannot share equally.
 NodeGpus gpus_of_node(const std::vector<GivenOption>& options, int nodes, int tasks);
 
+// Returns the number of GPUs of --gpus-per-task; nullopt: not given or not stated.
+std::optional<int> gpus_of_task(const std::vector<GivenOption>& options);
+
 }  // namespace primus::launch

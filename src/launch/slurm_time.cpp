@@ -6,11 +6,13 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "launch/place_options.h"
 
 namespace primus::launch {
 namespace {
 
 constexpr std::int64_t kUsualWarning = 120;  // seconds
+constexpr std::int64_t kEarliness = 60;      // seconds by which Slurm may send a signal early (man sbatch)
 
 std::int64_t number(std::string_view text, std::int64_t missing) {
   std::int64_t value = 0;
@@ -104,11 +106,24 @@ std::vector<std::string> check_warning(const std::vector<GivenOption>& options) 
   const std::optional<std::int64_t> limit = limit_of(options);
   if (limit && *limit > 0 && *limit <= warning.seconds) {
     throw invalid(
-        fmt::format("{} is not longer than the warning before it ({}, {} seconds): the ranks would stop as "
+        fmt::format("{} is not longer than the warning before it ({}, {}): the ranks would stop as "
                     "soon as they start{}",
-                    written(*find_given(options, "time")), option, warning.seconds,
+                    written(*find_given(options, "time")), option, counted(warning.seconds, "second"),
                     requeued ? ", and --requeue would start them again without end" : ""),
         "set a longer --time, or a shorter warning: --signal=B:USR1@SECONDS");
+  }
+  if (limit && *limit > 0 && *limit <= warning.seconds + kEarliness) {
+    notes.push_back(fmt::format(
+        "Slurm may send the warning {} up to {} seconds early: with {}, the ranks may stop as soon as they "
+        "start{}; set a longer --time",
+        option, kEarliness, written(*find_given(options, "time")),
+        requeued ? ", and --requeue would start them again without end" : ""));
+  }
+  constexpr std::string_view kSaving[] = {"USR1", "USR2", "TERM", "INT", "HUP", "QUIT",
+                                          "10",   "12",   "15",   "2",   "1",   "3"};
+  if (!warning.of_script && std::ranges::find(kSaving, warning.signal) == std::end(kSaving)) {
+    notes.push_back(fmt::format("{}: the ranks do not save on the signal {}; USR1@SECONDS makes them save",
+                                option, warning.signal));
   }
   return notes;
 }

@@ -247,6 +247,81 @@ TEST(SlurmPlan, NotesValuesWithoutTheExpectedEffect) {
     EXPECT_EQ(notes_with({{"signal", signal}}, true, "1"), "") << signal;
 }
 
+TEST(SlurmPlan, NotesWarningsThatMayComeAtOnce) {
+  const auto notes_with = [](const std::vector<GivenOption>& given) {
+    return plan_with(given, true).step.notes;
+  };
+  ASSERT_EQ(notes_with({{"time", "1:00"}, {"requeue"}}).size(), 1U);
+  EXPECT_EQ(
+      notes_with({{"time", "1:00"}, {"requeue"}})[0],
+      "Slurm may send the warning --signal=B:USR1@30 up to 60 seconds early: with --time=1:00, the ranks "
+      "may stop as soon as they start, and --requeue would start them again without end; set a longer "
+      "--time");
+  EXPECT_TRUE(notes_with({{"time", "5:00"}, {"requeue"}}).empty());
+  EXPECT_EQ(plan_with({{"signal", "KILL@90"}}).step.notes,
+            std::vector<std::string>{"--signal=KILL@90: the ranks do not save on the signal KILL; "
+                                     "USR1@SECONDS makes them save"});
+  EXPECT_TRUE(plan_with({{"signal", "TERM@90"}}).step.notes.empty());
+}
+
+TEST(SlurmPlan, KnowsTheRanksOfTasksWithOneGpu) {
+  const SlurmPlan plan = plan_with({{"ntasks", "16"}, {"gpus-per-task", "1"}});
+  EXPECT_EQ(plan.nodes.all_tasks, 16);
+  ASSERT_EQ(plan.step.notes.size(), 1U);
+  EXPECT_NE(plan.step.notes[0].find("the plan checks the 16 ranks of the job"), std::string::npos);
+  EXPECT_EQ(plan_with({{"ntasks", "16"}, {"gpus-per-task", "2"}}).nodes.all_tasks, std::nullopt);
+  EXPECT_EQ(plan_with({{"nodes", "2"}, {"ntasks", "16"}, {"gpus-per-task", "1"}}).nodes.all_tasks,
+            std::nullopt);
+  int ranks = 0;
+  const DirectCommand command{.words = {"train", "pretrain"},
+                              .has_ranks = true,
+                              .check_job = [&](int nodes, int count, const auto&) { ranks = nodes * count; }};
+  const Plan direct = plan_direct_elsewhere({}, command, plan.nodes, "primus");
+  EXPECT_EQ(ranks, 16);
+  EXPECT_EQ(shell_line(direct.steps.at(0).argv), "primus train pretrain") << "each task is a rank";
+}
+
+TEST(SlurmPlan, RefusesNodesAndArraysThatDoNotFit) {
+  expect_refusal({{"nodes", "1"}, {"nodelist", "n1,n2"}}, "--nodelist=n1,n2 names 2 nodes, but --nodes=1");
+  EXPECT_EQ(nodes_with({{"nodes", "3"}, {"nodelist", "n1,n2"}}), 3);
+  expect_refusal({{"array", "0-3%0"}}, "--array=0-3%0: 0 is not a limit");
+  EXPECT_THROW(plan_with({{"overlap"}, {"exclusive"}}), Error);
+  EXPECT_NO_THROW(plan_with({{"overlap"}, {"exclusive"}}, true)) << "of the step and of the job";
+}
+
+TEST(SlurmPlan, NotesJobsWithoutGpus) {
+  for (const GivenOption& option : {GivenOption{"gres", "gpu:0"}, GivenOption{"gpus-per-node", "0"}})
+    EXPECT_EQ(
+        plan_with({option}).step.notes,
+        std::vector<std::string>{written(option) + " requests no GPU: each node starts one rank, unless "
+                                                   "GPUS_PER_NODE sets more"});
+}
+
+TEST(SlurmPlan, NotesAModelThatRequestsNoGpus) {
+  test::Machine machine;
+  machine.variables["PRIMUS_GPU_MODEL"] = "MI300X";
+  Surroundings here = machine.surroundings();
+  here.dry_run = true;
+  const auto is_noted = [&](const std::vector<GivenOption>& given) {
+    const SlurmRequest request{.given = given, .inner = {"direct", "--", "train"}, .has_ranks = true};
+    const std::vector<std::string> notes = plan_slurm({}, request, here).step.notes;
+    return std::ranges::any_of(notes, [](const std::string& note) {
+      return note.starts_with("PRIMUS_GPU_MODEL=MI300X does not set");
+    });
+  };
+  EXPECT_TRUE(is_noted({{"nodes", "2"}}));
+  EXPECT_FALSE(is_noted({{"nodes", "2"}, {"gpus-per-node", "8"}}));
+}
+
+TEST(SlurmPlan, ReadsTheCoresAndTheMemoryOfANode) {
+  const ElsewhereNodes nodes = plan_with({{"cpus-per-task", "4"}, {"mem", "4G"}}).nodes;
+  EXPECT_EQ(nodes.cores, 4);
+  EXPECT_EQ(nodes.memory, 4.0 * (1LL << 30));
+  EXPECT_EQ(plan_with({{"mem", "512"}}).nodes.memory, 512.0 * (1 << 20));
+  EXPECT_EQ(plan_with({{"mem", "0"}}).nodes.memory, std::nullopt) << "all memory of the node";
+  EXPECT_EQ(plan_with({{"cpus-per-gpu", "4"}, {"gpus-per-node", "8"}}).nodes.cores, 32);
+}
+
 TEST(SlurmPlan, NotesRanksThatShareCores) {
   const auto notes_with = [](const std::vector<GivenOption>& given, bool has_ranks = true) {
     return plan_with(given, false, {}, has_ranks).step.notes;

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/terminal/terminal.h"
 #include "launch/assignment.h"
+#include "launch/container_checks.h"
 #include "launch/container_runtime.h"
 #include "launch/container_step.h"
 #include "launch/hardware.h"
@@ -57,6 +58,8 @@ std::optional<int> gpu_limit(const ContainerRequest& request) {
 }
 
 void check_accelerator(const ContainerRequest& request) {
+  check_device(request.inner, request.settings.accelerator,
+               fmt::format("--accelerator {}", request.settings.accelerator));
   const std::vector<GivenOption> options =
       merged(container_options(), request.settings.options, request.given);
   const GivenOption* const gpus = find_given(options, "gpus");
@@ -201,7 +204,9 @@ ContainerPlan plan_container_elsewhere(const ContainerRequest& request, const El
   if (const auto ranks = given.find("GPUS_PER_NODE"); ranks != given.end())
     nodes.ranks = nodes.given_ranks = parse_ranks("GPUS_PER_NODE", ranks->second);
   nodes.outer_variables = given;
-  std::vector<std::string> notes;
+  const std::vector<GivenOption> options =
+      merged(container_options(), request.settings.options, request.given);
+  std::vector<std::string> notes = notes_on_resources(request, options, job);
   if (const auto limit = gpu_limit(request)) {
     if (nodes.gpus && *limit < *nodes.gpus) {
       notes.push_back(fmt::format(

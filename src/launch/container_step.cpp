@@ -17,6 +17,7 @@
 #include "base/text/secrets.h"
 #include "config/inherit.h"
 #include "launch/assignment.h"
+#include "launch/container_checks.h"
 #include "launch/container_runtime.h"
 #include "launch/dependency_folder.h"
 #include "launch/node.h"
@@ -77,11 +78,7 @@ class Builder {
         several_nodes_(place.several_nodes),
         here_(place.here),
         gpus_(std::move(place.gpus)) {
-    if (given("detach")) {
-      throw invalid(
-          "--detach does not wait for the container, so the launcher's exit code would mean nothing",
-          "remove it: the launcher waits and returns the command's exit code");
-    }
+    check_container_options(request_, options_);
   }
 
   Step build() {
@@ -100,6 +97,8 @@ class Builder {
     others();
     step_.argv.push_back(image());
     inner();
+    for (std::string& note : notes_on_container(request_, options_, several_nodes_, surroundings_))
+      step_.notes.push_back(std::move(note));
     return std::move(step_);
   }
 
@@ -313,7 +312,19 @@ class Builder {
                                  // ranks
   }
 
-  void volume(const Volume& volume) { add(apptainer_ ? "--bind" : "--volume", text_of(volume)); }
+  // Mounts a volume. Docker and podman refuse two volumes with one path inside. A repeated volume is mounted
+  // once. A volume of the user (`is_given`) replaces a usual volume of Primus; other volumes with one path
+  // are an error.
+  void volume(const Volume& volume, bool is_given = false) {
+    const auto [earlier, is_new] = mounted_.emplace(volume.inside, text_of(volume));
+    if (!is_new) {
+      if (!is_given || earlier->second == text_of(volume)) return;
+      throw invalid(fmt::format("--volume {} and --volume {} have the same path in the container",
+                                earlier->second, text_of(volume)),
+                    "choose another path for one of them");
+    }
+    add(apptainer_ ? "--bind" : "--volume", text_of(volume));
+  }
 
   void volumes() {
     const std::string here = std::filesystem::current_path().string();
@@ -324,7 +335,13 @@ class Builder {
       throw invalid("the container mounts the current folder, which must not be '/'",
                     "change to the folder of the experiment, and run the command there");
     }
-    volume({here, here, {}});
+    std::vector<Volume> given_volumes;
+    for (const GivenOption& option : options_)
+      if (option.name == "volume" && option.value) given_volumes.push_back(parse_volume(*option.value));
+    const auto is_replaced = [&](const std::string& inside) {
+      return std::ranges::any_of(given_volumes, [&](const Volume& v) { return v.inside == inside; });
+    };
+    if (!is_replaced(here)) volume({here, here, {}});
     add(apptainer_ ? "--pwd" : "--workdir", given("workdir") ? given("workdir")->value.value_or(here) : here);
     std::set<std::string> read_only;
     if (settings_.program.empty()) {
@@ -340,17 +357,16 @@ class Builder {
     for (const std::string& file : request_.files)
       read_only.insert(std::filesystem::absolute(file).lexically_normal().string());
     for (const std::string& path : read_only) {
-      if (!is_inside(path)) volume({path, path, "ro"});
+      if (!is_inside(path) && !is_replaced(path)) volume({path, path, "ro"});
     }
-    if (const auto cache = surroundings_.setting("HF_HOME");
-        cache && here_ && cache->starts_with('/') && !is_inside(*cache) && is_there(*cache))
+    if (const auto cache = surroundings_.setting("HF_HOME"); cache && here_ && cache->starts_with('/') &&
+                                                             !is_inside(*cache) && is_there(*cache) &&
+                                                             !is_replaced(*cache))
       volume({*cache, *cache, {}});
     std::vector<std::string> covered{here};
-    for (const GivenOption& option : options_) {
-      if (option.name != "volume" || !option.value) continue;
-      const Volume given = parse_volume(*option.value);
+    for (const Volume& given : given_volumes) {
       covered.push_back(given.inside);
-      volume(given);
+      volume(given, true);
     }
     log_file(covered);
   }
@@ -522,6 +538,7 @@ class Builder {
   const Accelerators gpus_;
   Step step_;
   std::set<std::string> groups_, left_out_, named_;
+  std::map<std::string, std::string> mounted_;  // path in the container -> volume
 };
 
 }  // namespace

@@ -290,7 +290,7 @@ constexpr ForeignOption kContainer[] = {
     {"restart", 0, {F::kChoice, "no"}},
     {"retry", 0, F::kNumber, Takes::kValue, Times::kOnce, "podman"},
     {"retry-delay", 0, F::kDuration, Takes::kValue, Times::kOnce, "podman"},
-    {"rm", 0, {}, Takes::kNothing},
+    {"rm", 0, {}, Takes::kTruth},
     {"rmi", 0, {}, Takes::kNothing, Times::kOnce, "podman"},
     {"rootfs", 0, {}, Takes::kNothing, Times::kOnce, "podman"},
     {"runtime"},

@@ -154,6 +154,115 @@ TEST(ContainerPlan, RefusesGpusWithoutAnAccelerator) {
   EXPECT_NO_THROW(plan_container(request, host.surroundings()));
 }
 
+TEST(ContainerPlan, RefusesOptionsThatContradictEachOther) {
+  const auto error = [](const std::vector<GivenOption>& more) -> std::string {
+    const Host host;
+    ContainerRequest request = host.request();
+    request.given.insert(request.given.end(), more.begin(), more.end());
+    try {
+      plan_container(request, host.surroundings());
+    } catch (const Error& caught) {
+      EXPECT_EQ(caught.exit_code(), 2);
+      return caught.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(error({{"volume", "/tmp:/x"}, {"volume", "/usr:/x"}}),
+            "--volume /tmp:/x and --volume /usr:/x have the same path in the container");
+  EXPECT_EQ(error({{"volume", "/tmp:/x"}, {"volume", "/tmp:/x"}, {"volume", "/tmp:/y"}}), "");
+  EXPECT_THAT(error({{"volume", "/tmp:/x:ro,rw"}}), HasSubstr("ro and rw contradict each other"));
+  EXPECT_EQ(error({{"volume", "/tmp:/x:ro,z"}}), "");
+  EXPECT_EQ(error({{"env", "A=1"}, {"env", "A"}}), "--env sets A twice, to different values");
+  EXPECT_EQ(error({{"env", "A=1"}, {"env", "A=2"}}), "--env sets A twice, to different values");
+  EXPECT_EQ(error({{"env", "A=1"}, {"env", "A=1"}}), "");
+  EXPECT_THAT(error({{"rm", "false"}}), HasSubstr("the launcher removes it"));
+}
+
+// Docker and podman refuse two volumes with one path inside.
+TEST(ContainerPlan, AVolumeOfTheUserReplacesTheUsualVolume) {
+  Host host;
+  const std::string here = std::filesystem::current_path();
+  ContainerRequest request = host.request();
+  request.given.push_back({"volume", "/tmp:" + here});
+  EXPECT_THAT(host.line(request), AllOf(HasSubstr("--volume /tmp:" + here + " "),
+                                        Not(HasSubstr("--volume " + here + ":" + here + " "))));
+}
+
+TEST(ContainerPlan, ANameThatIsAlsoAFolderIsRefused) {
+  const Host host;
+  make_folders(host.folder.path() / "sub");
+  const Path before = std::filesystem::current_path();
+  std::filesystem::current_path(host.folder.path());
+  ContainerRequest request = host.request();
+  request.given.push_back({"volume", "sub:/x"});
+  EXPECT_THROW(plan_container(request, host.surroundings()), Error);
+  request.given.back().value = "./sub:/x";
+  EXPECT_THAT(host.line(request), HasSubstr("/sub:/x "));
+  request.given.back().value = "cache:/x";
+  EXPECT_THAT(host.line(request), HasSubstr("--volume cache:/x "));
+  std::filesystem::current_path(before);
+}
+
+TEST(ContainerPlan, NotesOptionsWithoutTheExpectedEffect) {
+  Host host;
+  const auto notes = [&](const std::vector<GivenOption>& more, bool privileged_set = false) {
+    ContainerRequest request = host.request();
+    request.settings.privileged_set = privileged_set;
+    request.given.insert(request.given.end(), more.begin(), more.end());
+    return plan_container(request, host.surroundings()).step.notes;
+  };
+  using testing::ElementsAre;
+  EXPECT_THAT(notes({}), ElementsAre());
+  EXPECT_THAT(notes({{"ipc", "host"}, {"shm-size", "8g"}}),
+              ElementsAre("--shm-size=8g has no effect: --ipc host gives the container the host's shared "
+                          "memory"));
+  EXPECT_THAT(notes({{"shm-size", "8g"}, {"network", "bridge"}}, true),
+              ElementsAre(HasSubstr("--shm-size=8g has no effect: --privileged-set"),
+                          HasSubstr("--network=bridge replaces the host's network")));
+  EXPECT_THAT(notes({{"env", "NOSUCH"}}), ElementsAre(HasSubstr("--env NOSUCH: NOSUCH is not set here")));
+  EXPECT_THAT(notes({{"memory", "4g"}}), ElementsAre(HasSubstr("the shared memory (16g) may become larger")));
+  EXPECT_THAT(notes({{"memory", "4g"}, {"shm-size", "2048m"}}), ElementsAre());
+  EXPECT_THAT(notes({{"network", "none"}}), ElementsAre());
+  host.several_nodes();
+  EXPECT_THAT(notes({{"network", "none"}}),
+              ElementsAre(HasSubstr("--network none: the ranks of different nodes cannot reach each other")));
+}
+
+TEST(ContainerPlan, ComparesItsResourcesWithTheJob) {
+  const Host host;
+  const ElsewhereNodes job{.nodes = 2, .node = "<node>", .gpus = 8, .cores = 4, .memory = 4.0 * (1LL << 30)};
+  const auto notes = [&](const std::vector<GivenOption>& more, const std::string& accelerator = "auto") {
+    ContainerRequest request = host.request();
+    request.settings.runtime = "docker";
+    request.settings.accelerator = accelerator;
+    request.given.insert(request.given.end(), more.begin(), more.end());
+    return plan_container_elsewhere(request, job, host.surroundings()).step.notes;
+  };
+  using testing::Contains;
+  EXPECT_THAT(notes({{"cpus", "16"}}),
+              Contains("--cpus=16 of the container is more than the 4 cores that the job gets on a node"));
+  EXPECT_THAT(notes({{"memory", "64g"}}),
+              Contains(HasSubstr("more than the memory that the job gets on a node "
+                                 "(4 GiB)")));
+  EXPECT_THAT(notes({{"cpus", "4"}, {"memory", "4g"}, {"shm-size", "1g"}}),
+              testing::Each(Not(HasSubstr("more than"))));
+  EXPECT_THAT(notes({}, "none"),
+              Contains(HasSubstr("the container gets no GPU (--accelerator none), so the 8 "
+                                 "GPUs that the job requests per node stay idle")));
+}
+
+TEST(ContainerPlan, ADeviceNeedsItsGpus) {
+  const Host host;
+  ContainerRequest request = host.request();
+  request.inner = {"direct", "--", "train", "pretrain", "device=cuda"};
+  for (const char* accelerator : {"none", "amd"}) {
+    request.settings.accelerator = accelerator;
+    EXPECT_THROW(plan_container_elsewhere(request, {.nodes = 1}, host.surroundings()), Error) << accelerator;
+  }
+  request.settings.accelerator = "nvidia";
+  EXPECT_NO_THROW(plan_container_elsewhere(request, {.nodes = 1}, host.surroundings()));
+}
+
 TEST(ContainerPlan, AmdGpus) {
   Host host;
   host.amd_gpus(8);

@@ -1,0 +1,28 @@
+// Checks options of a container that contradict each other, or that have no effect. Internal to launch.
+// Thread-safe.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launch/container.h"
+#include "launch/foreign_options.h"
+#include "launch/plan.h"
+
+namespace primus::launch {
+
+// Throws Error(kInvalid) for options with which the launcher or the container cannot work. `options`: the
+// options of the settings and of the command line.
+void check_container_options(const ContainerRequest& request, const std::vector<GivenOption>& options);
+
+// Returns notes on options without the effect that a reader may expect.
+std::vector<std::string> notes_on_container(const ContainerRequest& request,
+                                            const std::vector<GivenOption>& options, bool several_nodes,
+                                            const Surroundings& surroundings);
+
+// Returns notes on a container that gets less or more of a node than the job: GPUs, cores, memory.
+std::vector<std::string> notes_on_resources(const ContainerRequest& request,
+                                            const std::vector<GivenOption>& options,
+                                            const ElsewhereNodes& job);
+
+}  // namespace primus::launch

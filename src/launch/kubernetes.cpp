@@ -166,6 +166,13 @@ class Manifest {
       throw invalid("no image is named",
                     "name an image that contains Primus, by --image or k8s.image in .primus.yaml");
     }
+    const std::string& kind = s_.gpu_resource;
+    check_device(request.command,
+                 kind.empty() || kind == "none"             ? "none"
+                 : kind.find("amd") != std::string::npos    ? "amd"
+                 : kind.find("nvidia") != std::string::npos ? "nvidia"
+                                                            : "",
+                 kind.empty() ? "no --gpu-resource" : "--gpu-resource " + kind);
     const std::string resource = resource_of(s_);
     if (!resource.empty()) require_resource(resource, "--gpu-resource", "amd, nvidia, none, or amd.com/gpu");
     if (!s_.rdma_resource.empty())
@@ -380,6 +387,41 @@ std::vector<std::string> notes_on_pods(const KubernetesSettings& settings, bool 
         "Kubernetes then ends the pod; set --shm-size below --memory",
         shared, memory));
   }
+  return notes;
+}
+
+std::vector<std::string> notes_on_shell(const KubernetesSettings& settings,
+                                        const Surroundings& surroundings) {
+  std::vector<std::string> notes;
+  const auto compare = [&](const char* name, const std::optional<int>& actual, const char* option) {
+    const auto here = surroundings.setting(name);
+    if (!here || (actual && *here == std::to_string(*actual))) return;
+    notes.push_back(fmt::format("{}={} of the environment is not used: the pods get {} from {}", name, *here,
+                                name, option));
+  };
+  compare("NNODES", settings.nodes.value_or(1), "-N");
+  compare("GPUS_PER_NODE", settings.ranks_per_node, "--gpus-per-node");
+  return notes;
+}
+
+std::vector<std::string> notes_on_output(const KubernetesSettings& settings,
+                                         const std::vector<std::string>& options) {
+  std::vector<std::string> notes;
+  const bool is_silent = std::ranges::find(options, "--silent") != options.end();
+  const auto named = place_option(options, "--log_file");
+  if (is_silent) notes.emplace_back("--silent: 'kubectl logs' does not show the output of the command");
+  if (!named && !is_silent) return notes;
+  const std::string file = named.value_or("logs/log_<time>.txt");
+  const bool is_kept = std::ranges::any_of(settings.volumes, [&](const std::string& volume) {
+    std::string inside = volume.substr(volume.find(':') + 1);
+    if (inside.ends_with(":ro")) inside.resize(inside.size() - 3);
+    return file.starts_with(inside.ends_with('/') ? inside : inside + "/");
+  });
+  if (!is_kept)
+    notes.push_back(fmt::format(
+        "the log file '{}' is in no volume, so it is lost with the pod; --log_file names a file in "
+        "the folder of a --volume",
+        file));
   return notes;
 }
 

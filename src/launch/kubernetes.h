@@ -36,6 +36,14 @@ std::optional<int> requested_gpus(const KubernetesSettings& settings);
 // Returns notes on settings that are allowed, but with which a job may fail or lose its checkpoints.
 std::vector<std::string> notes_on_pods(const KubernetesSettings& settings, bool has_ranks);
 
+// Returns notes on variables of this shell that state another size of the job. The pods do not get them.
+std::vector<std::string> notes_on_shell(const KubernetesSettings& settings, const Surroundings& surroundings);
+
+// Returns notes on output that is lost with a pod, or that Kubernetes does not show. `options`: those of
+// `direct` in the pod.
+std::vector<std::string> notes_on_output(const KubernetesSettings& settings,
+                                         const std::vector<std::string>& options);
+
 // Returns a manifest of the Secret for `plan` with a new random token. The caller must not display it.
 std::string token_manifest(const KubernetesPlan& plan);
 

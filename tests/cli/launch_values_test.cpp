@@ -228,6 +228,25 @@ TEST_F(LaunchValues, InvalidValuesOfCommandsAreRefused) {
   EXPECT_EQ(started(), "");
 }
 
+TEST_F(LaunchValues, AVariableOfAPodHasOneValue) {
+  const auto k8s = [](const std::string& inner) {
+    return Words{"--dry-run", "k8s",    "--image", "a/b:1", "--env", "FOO=x",
+                 "--",        "direct", "--env",   inner,   "--"};
+  };
+  expect_refused(k8s("FOO=y") + kTrain, "--env sets FOO for the container and for 'direct'");
+  planned(k8s("FOO=x") + kTrain);
+}
+
+TEST_F(LaunchValues, LostOutputOfPodsIsNoted) {
+  environment_["NNODES"] = "7";
+  const ProgramResult plan = planned(Words{"--dry-run", "k8s", "--image", "a/b:1", "--", "direct",
+                                           "--log_file", "/x/y.log", "--silent", "--"} +
+                                     kTrain);
+  EXPECT_THAT(plan.out, AllOf(HasSubstr("the log file '/x/y.log' is in no volume"),
+                              HasSubstr("'kubectl logs' does not show the output"),
+                              HasSubstr("NNODES=7 of the environment is not used")));
+}
+
 // Each of two processes has its own baseline file with its number in the name. One such file is enough for
 // the check.
 TEST_F(LaunchValues, BaselinesOfSeveralProcessesAreFound) {

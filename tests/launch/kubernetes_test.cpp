@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "launch/kubernetes_values.h"
+#include "surroundings.h"
 
 namespace primus::launch {
 namespace {
@@ -68,6 +69,46 @@ TEST(KubernetesPlan, NotesMissingVolumesAndTooMuchSharedMemory) {
   settings.shared_memory = "65Gi";
   ASSERT_EQ(notes_on_pods(settings, true).size(), 1U);
   EXPECT_NE(notes_on_pods(settings, true)[0].find("the shared memory (65Gi)"), std::string::npos);
+}
+
+TEST(KubernetesPlan, ADeviceNeedsItsGpus) {
+  KubernetesRequest two = pod_request();
+  two.command = {"direct", "--", "train", "pretrain", "device=cuda"};
+  EXPECT_EQ(manifest_error(two), "device is cuda, but the command gets no GPUs (no --gpu-resource)");
+  two.settings.gpu_resource = "none";
+  EXPECT_EQ(manifest_error(two), "device is cuda, but the command gets no GPUs (--gpu-resource none)");
+  two.settings.gpu_resource = "amd";
+  EXPECT_EQ(manifest_error(two), "device is cuda, but the command gets AMD GPUs (--gpu-resource amd)");
+  two.settings.gpu_resource = "nvidia.com/gpu";
+  EXPECT_EQ(manifest_error(two), "");
+  two.command.back() = "device=cpu";
+  EXPECT_EQ(manifest_error(two), "");
+}
+
+TEST(KubernetesPlan, NotesVariablesOfTheShell) {
+  test::Machine machine;
+  machine.variables = {{"NNODES", "7"}, {"GPUS_PER_NODE", "4"}};
+  KubernetesSettings settings;
+  settings.nodes = 2;
+  EXPECT_EQ(notes_on_shell(settings, machine.surroundings()),
+            (std::vector<std::string>{"NNODES=7 of the environment is not used: the pods get NNODES from -N",
+                                      "GPUS_PER_NODE=4 of the environment is not used: the pods get "
+                                      "GPUS_PER_NODE from --gpus-per-node"}));
+  settings.nodes = 7;
+  settings.ranks_per_node = 4;
+  EXPECT_TRUE(notes_on_shell(settings, machine.surroundings()).empty());
+}
+
+TEST(KubernetesPlan, NotesOutputThatIsLost) {
+  KubernetesSettings settings;
+  EXPECT_TRUE(notes_on_output(settings, {"--numa"}).empty());
+  const std::vector<std::string> notes = notes_on_output(settings, {"--log_file", "/x/y.log", "--silent"});
+  ASSERT_EQ(notes.size(), 2U);
+  EXPECT_EQ(notes[0], "--silent: 'kubectl logs' does not show the output of the command");
+  EXPECT_NE(notes[1].find("the log file '/x/y.log' is in no volume"), std::string::npos) << notes[1];
+  settings.volumes = {"pvc/logs:/x"};
+  EXPECT_TRUE(notes_on_output(settings, {"--log-file=/x/y.log"}).empty());
+  EXPECT_EQ(notes_on_output(settings, {"--log-file=/xx/y.log"}).size(), 1U);
 }
 
 TEST(KubernetesPlan, ReadsQuantities) {

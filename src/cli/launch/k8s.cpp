@@ -221,10 +221,13 @@ class Kubernetes final : public Mode {
     launch::use_given_master(given, pods.address, pods.port);
     if (const auto ranks = given.find("GPUS_PER_NODE"); ranks != given.end() && !ranks->second.empty())
       pods.ranks = pods.given_ranks = launch::parse_ranks("GPUS_PER_NODE", ranks->second);
+    pods.outer_variables = std::move(given);
     launch::Plan plan = direct.mode->plan_elsewhere(there, command, pods);
     plan.steps.front().where = nodes == 1 ? "in the pod" : "in each pod";
-    for (std::string& note : launch::notes_on_pods(request.settings, request.has_ranks))
-      plan.steps.front().notes.push_back(std::move(note));
+    for (const auto& notes :
+         {launch::notes_on_pods(request.settings, request.has_ranks),
+          launch::notes_on_shell(request.settings, here), launch::notes_on_output(request.settings, options)})
+      plan.steps.front().notes.insert(plan.steps.front().notes.end(), notes.begin(), notes.end());
     return plan;
   }
 

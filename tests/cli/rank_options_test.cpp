@@ -25,5 +25,21 @@ TEST(RankOptions, NumaPrecedesTheWholeCommand) {
   }
 }
 
+TEST(RankOptions, TheAddressOfASingleMachineIsUnused) {
+  const auto note = [](const std::vector<std::string>& words) {
+    RankOptions ranks;
+    Arguments arguments;
+    ranks.declare(arguments, "number of ranks");
+    EXPECT_TRUE(parse(arguments, words, "primus test"));
+    return ranks.unused_master().value_or("");
+  };
+  EXPECT_EQ(note({"--nproc", "2"}), "");
+  EXPECT_EQ(
+      note({"--nproc", "2", "--master_addr", "h"}),
+      "--master_addr has no effect: all ranks of the job are on this machine; --nnodes sets more machines");
+  EXPECT_TRUE(note({"--master_port", "5001"}).starts_with("--master_port has no effect"));
+  EXPECT_EQ(note({"--nnodes", "2", "--master_addr", "h", "--master_port", "5001"}), "");
+}
+
 }  // namespace
 }  // namespace primus::cli

@@ -62,6 +62,7 @@ int BenchmarkRanks::run(const DeviceOptions& device, const BenchmarkOutput& outp
                         Console& console, const Measure& measure) const {
   const auto place = comm::current_job();
   ranks_.check_place(place);
+  if (const auto note = ranks_.unused_master(); note && !place) console.note("note: " + *note);
   if (place && place->world > 1) return run_rank(*place, device, output, console, measure);
   const DeviceSpec spec = device.spec(console);
   const int ranks = ranks_.here().value_or(spec.kind == "cpu" ? 2 : count_of(spec.kind));

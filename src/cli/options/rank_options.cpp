@@ -43,6 +43,12 @@ void RankOptions::check(bool starts) const {
                   "set it to a free port of machine 0, the same on all machines");
 }
 
+void RankOptions::check(bool starts, const Console& console) const {
+  check(starts);
+  const auto note = unused_master();
+  if (note && !comm::JobEnvironment::read()) console.note("note: " + *note);
+}
+
 void RankOptions::check_world(std::int64_t world) const {
   const bool agrees = nproc_ ? *nproc_ * nodes_ == world : world % nodes_ == 0;
   if (agrees || (!nproc_ && nodes_ == 1)) return;
@@ -65,6 +71,15 @@ void RankOptions::check_place(const std::optional<comm::JobEnvironment>& place) 
           "--nproc is {}, but a launcher has already started {} ranks on this machine (LOCAL_WORLD_SIZE)",
           *nproc_, place->local_world),
       "remove --nproc");
+}
+
+std::optional<std::string> RankOptions::unused_master() const {
+  if (nodes_ > 1 || (master_address_.empty() && master_port_ == 0)) return std::nullopt;
+  return fmt::format(
+      "{} has no effect: all ranks of the job are on this machine; --nnodes sets more machines",
+      master_address_.empty() ? "--master_port"
+      : master_port_ == 0     ? "--master_addr"
+                              : "--master_addr and --master_port");
 }
 
 launch::LocalLaunch RankOptions::start(int ranks) const {

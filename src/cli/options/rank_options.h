@@ -19,10 +19,16 @@ class RankOptions {
   // Throws Error(kInvalid) for invalid numbers and, with `starts`, for a master address that other machines
   // could not reach.
   void check(bool starts = true) const;
+  // Also prints the note of unused_master(), unless a launcher started this process as a rank.
+  void check(bool starts, const Console& console) const;
   // Throws if --nproc and --nnodes make another number of ranks than --world.
   void check_world(std::int64_t world) const;
   // Throws if a launcher started a number of ranks that differs from --nproc.
   void check_place(const std::optional<comm::JobEnvironment>& place) const;
+
+  // Returns a note on --master_addr and --master_port of a job on one machine, whose ranks do not use them;
+  // nullopt: neither is given.
+  std::optional<std::string> unused_master() const;
 
   std::optional<int> here() const { return nproc_ ? std::optional(static_cast<int>(*nproc_)) : std::nullopt; }
   std::int64_t nodes() const { return nodes_; }

@@ -220,6 +220,7 @@ class Preflight final : public Command {
       say({"PRIMUS_PREFLIGHT_MIN_TFLOPS"}, "no product was measured (--quick and --tests gemm do)");
     if (!storage_.empty() && (only_perf() || (selects() && !host_)) && !(measures() && plan.has("storage")))
       say({"--storage-path"}, "neither --host nor the test 'storage' was requested");
+    if (auto note = ranks_.unused_master()) notes.push_back(std::move(*note));
     if (plot_ && no_html_) say({"--plot"}, "--no-html leaves out the page with plots");
     if (plot_ && !no_html_ && !measures()) say({"--plot"}, "no speed was measured");
     return notes;

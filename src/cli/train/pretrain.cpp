@@ -120,7 +120,7 @@ class Train : public Command {
 
   int run(Console& console) override {
     if (backend_) experiment_.choose_framework(*backend_);
-    check_ranks();
+    check_ranks(console);
     const auto place = comm::current_job();
     const std::int64_t world =
         place ? place->world : world_.value_or(ranks_.here().value_or(1) * ranks_.nodes());
@@ -226,8 +226,8 @@ class Train : public Command {
         "choose a framework with --backend megatron, torchtitan or maxtext, or remove --backend_path");
   }
 
-  void check_ranks() const {
-    ranks_.check(!dry_run_);
+  void check_ranks(const Console& console) const {
+    ranks_.check(!dry_run_, console);
     check_words();
   }
 
@@ -246,7 +246,7 @@ class Train : public Command {
     if (!export_ && overwrite_.existing() == Existing::kReplace)
       throw invalid("--overwrite needs --export-config", "add --export-config FILE, or remove --overwrite");
     if (world_ && !dry_run_)
-      throw invalid("--world needs --dry-run", "add --dry-run, or start ranks with --nproc and --nnodes");
+      throw invalid("--world needs --dry-run", "add --dry-run after 'train pretrain', or set --nproc");
     if (world_) ranks_.check_world(*world_);
   }
 

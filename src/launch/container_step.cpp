@@ -316,6 +316,7 @@ class Builder {
   // once. A volume of the user (`is_given`) replaces a usual volume of Primus; other volumes with one path
   // are an error.
   void volume(const Volume& volume, bool is_given = false) {
+    if (!is_given && replaced_.contains(volume.inside)) return;
     const auto [earlier, is_new] = mounted_.emplace(volume.inside, text_of(volume));
     if (!is_new) {
       if (!is_given || earlier->second == text_of(volume)) return;
@@ -338,10 +339,8 @@ class Builder {
     std::vector<Volume> given_volumes;
     for (const GivenOption& option : options_)
       if (option.name == "volume" && option.value) given_volumes.push_back(parse_volume(*option.value));
-    const auto is_replaced = [&](const std::string& inside) {
-      return std::ranges::any_of(given_volumes, [&](const Volume& v) { return v.inside == inside; });
-    };
-    if (!is_replaced(here)) volume({here, here, {}});
+    for (const Volume& given : given_volumes) replaced_.insert(given.inside);
+    volume({here, here, {}});
     add(apptainer_ ? "--pwd" : "--workdir", given("workdir") ? given("workdir")->value.value_or(here) : here);
     std::set<std::string> read_only;
     if (settings_.program.empty()) {
@@ -357,11 +356,10 @@ class Builder {
     for (const std::string& file : request_.files)
       read_only.insert(std::filesystem::absolute(file).lexically_normal().string());
     for (const std::string& path : read_only) {
-      if (!is_inside(path) && !is_replaced(path)) volume({path, path, "ro"});
+      if (!is_inside(path)) volume({path, path, "ro"});
     }
-    if (const auto cache = surroundings_.setting("HF_HOME"); cache && here_ && cache->starts_with('/') &&
-                                                             !is_inside(*cache) && is_there(*cache) &&
-                                                             !is_replaced(*cache))
+    if (const auto cache = surroundings_.setting("HF_HOME");
+        cache && here_ && cache->starts_with('/') && !is_inside(*cache) && is_there(*cache))
       volume({*cache, *cache, {}});
     std::vector<std::string> covered{here};
     for (const Volume& given : given_volumes) {
@@ -538,6 +536,7 @@ class Builder {
   const Accelerators gpus_;
   Step step_;
   std::set<std::string> groups_, left_out_, named_;
+  std::set<std::string> replaced_;              // paths in the container of the user's volumes
   std::map<std::string, std::string> mounted_;  // path in the container -> volume
 };
 

@@ -167,7 +167,7 @@ void require_log_folder(const Path& log_file) {
   const Path wanted = folder;
   while (folder != folder.parent_path() && !Env::posix().status(folder)) folder = folder.parent_path();
   struct statfs system = {};
-  // No permission is missing below /proc and /sys for root, but nobody can create files there.
+  // No permission is missing below /proc and /sys for root, but the kernel creates no files there.
   const bool is_virtual = statfs(folder.c_str(), &system) == 0 &&
                           (system.f_type == PROC_SUPER_MAGIC || system.f_type == SYSFS_MAGIC);
   const auto status = Env::posix().status(folder);

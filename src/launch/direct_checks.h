@@ -23,7 +23,7 @@ struct RanksHere {
   bool script = false, python = false;  // a program of the user instead of Primus
   bool ranks = false;                   // the launcher or Slurm starts ranks; false: a single process
 
-  // Returns whether Primus's own processes are the ranks.
+  // Returns whether processes of this program are the ranks.
   bool own_ranks() const { return ranks && !script; }
   // Returns the number of ranks on this node, which the command's words may choose.
   int count() const;

@@ -310,7 +310,7 @@ TEST_F(Launch, ContainersHaveFewRights) {
   const std::vector<std::string> own = {"--image", "a/b:1", "--accelerator", "none"};
   expect_golden(run(Words{"--dry-run", "container"} + own + Words{"--"} + kTrain), "docker");
   expect_golden(run(Words{"container", "--dry-run"} + own +
-                    Words{"--volume", "data:/data:ro", "--volume", "./data", "-e", "A=b c", "--env",
+                    Words{"--volume", "cache:/data:ro", "--volume", "./data", "-e", "A=b c", "--env",
                           "HF_TOKEN", "--shm-size", "64g", "--ulimit", "stack=67108864", "--network", "none",
                           "--privileged", "--", "direct", "--single", "--"} +
                     kTrain),
@@ -582,6 +582,7 @@ TEST_F(Launch, OptionsOfDirectNeedNoWordDirect) {
       {container + Words{"--", "--version"}, {"-- --version"}},
   };
   write_file(folder_.path() / "here/tool", "#!/bin/sh\n");
+  std::filesystem::permissions(folder_.path() / "here/tool", std::filesystem::perms::owner_all);
   for (const Case& c : cases) {
     const ProgramResult result = run(c.words);
     EXPECT_EQ(result.exit_code, 0) << result.err;

@@ -267,7 +267,7 @@ PromptDataset::PromptDataset(std::shared_ptr<const Prompts> prompts, const Promp
       num_iterations_(options.num_iterations),
       pad_(pad),
       description_(options.dataset + " (train)"),
-      order_(static_cast<std::size_t>(prompts_->size()), options.seed, options.shuffle) {
+      order_(prompt_order(*prompts_, options)) {
   PRIMUS_CHECK("PromptDataset", prompts_->size() > 0 && prompts_->longest() <= seq_length_);
 }
 
@@ -276,7 +276,7 @@ std::int64_t PromptDataset::size() const { return std::numeric_limits<std::int64
 std::int64_t PromptDataset::prompt_of(std::int64_t index) const {
   const std::int64_t step = index / step_samples_, distinct = step / num_iterations_;
   const std::int64_t sample = distinct * step_samples_ + index % step_samples_;
-  return static_cast<std::int64_t>(order_.at(sample / num_generations_));
+  return static_cast<std::int64_t>(order_->at(sample / num_generations_));
 }
 
 void PromptDataset::sample(std::int64_t index, std::span<std::int32_t> tokens,
@@ -307,6 +307,11 @@ void PromptDataset::document_records(std::int64_t index, std::vector<std::int64_
   document_starts(index, starts);
   records.assign(starts.size(), -1);
   records.front() = prompt_of(index);
+}
+
+std::shared_ptr<const EpochOrder> prompt_order(const Prompts& prompts, const PromptOptions& options) {
+  return std::make_shared<const EpochOrder>(static_cast<std::size_t>(prompts.size()), options.seed,
+                                            options.shuffle);
 }
 
 namespace {

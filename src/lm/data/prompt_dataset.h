@@ -107,8 +107,11 @@ class PromptDataset final : public Dataset {
   std::int64_t seq_length_, num_generations_, step_samples_, num_iterations_;
   std::int32_t pad_;
   std::string description_;
-  EpochOrder order_;
+  std::shared_ptr<const EpochOrder> order_;
 };
+
+// Returns the order in which a run reads the prompts: draw i is the index of prompt i.
+std::shared_ptr<const EpochOrder> prompt_order(const Prompts& prompts, const PromptOptions& options);
 
 // Opens the training data; `train` is a PromptDataset. There are no data for validation and test. `tokenizer`
 // must outlive the data set. Errors: those of find_conversations, choose_prompt_style, ConversationWriter and

@@ -25,7 +25,7 @@ namespace {
 
 // Keys that affect the data. Includes train_iters, because the number of samples determines the number of
 // epochs in the sample order.
-constexpr std::array<std::string_view, 22> kDataKeys = {"seed",
+constexpr std::array<std::string_view, 23> kDataKeys = {"seed",
                                                         "seq_length",
                                                         "data_path",
                                                         "train_data_path",
@@ -46,7 +46,8 @@ constexpr std::array<std::string_view, 22> kDataKeys = {"seed",
                                                         "enable_packed_sequences",
                                                         "use_packed_attention",
                                                         "num_generations",
-                                                        "num_iterations"};
+                                                        "num_iterations",
+                                                        "dynamic_sampling"};
 
 // Collects every scalar and list of a document by name: the key alone, or the command-line form in a setting
 // that is a map ("lora.dropout"). `in_settings`: the members of `value` are settings, or parts of a setting

@@ -56,6 +56,21 @@ TEST(Advantages, FunctionsAreNormalizedBeforeTheSum) {
   EXPECT_NEAR(a.values[0], -a.values[1], 1e-12);
 }
 
+TEST(Advantages, NameTheGroupsWithDifferentRewards) {
+  const Rewards rewards = {1, 3, 5, 5, std::nullopt, 2, std::nullopt, std::nullopt};
+  const std::vector<bool> expected = {true, false, false, false};
+  for (const char* scale : {"group", "batch", "none"})
+    EXPECT_EQ(compute_advantages({.num_generations = 2, .scale_rewards = scale}, rewards, 1).varied,
+              expected);
+  EXPECT_EQ(compute_advantages({.num_generations = 2, .leave_one_out = true}, rewards, 1).varied, expected);
+  // The sums of both groups are equal, but the functions of the first group differ.
+  const Rewards two = {1, 0, 0, 1, 1, 0, 1, 0};
+  AdvantageSettings settings{.num_generations = 2};
+  EXPECT_EQ(compute_advantages(settings, two, 2).varied, (std::vector<bool>{false, false}));
+  settings.multi_objective_aggregation = "normalize_then_sum";
+  EXPECT_EQ(compute_advantages(settings, two, 2).varied, (std::vector<bool>{true, false}));
+}
+
 TEST(Advantages, RlooSubtractsTheDivergence) {
   const std::vector<double> kl = {2, 0};
   const AdvantageSettings settings{.num_generations = 2,

@@ -56,6 +56,10 @@ TEST_F(RolloutRuns, GoOnBitForBit) {
   for (const std::vector<std::string>& settings :
        {std::vector<std::string>{"stage=grpo", "beta=0.1", "temperature=0.7"},
         {"stage=rloo"},
+        // The rewards of most groups of two answers are equal, so the first part discards groups.
+        {"stage=grpo", "num_generations=2", "dynamic_sampling=true", "dynamic_sampling_max_batches=100"},
+        {"stage=grpo", "num_generations=2", "dynamic_sampling=true", "dynamic_sampling_max_batches=100",
+         "num_iterations=3"},
         // The runs stop after the second of the three steps that learn from the same answers.
         {"stage=grpo", "num_iterations=3", "beta=0.1"},
         {"stage=rloo", "num_iterations=3", "beta=0.05"}}) {
@@ -73,6 +77,27 @@ TEST_F(RolloutRuns, GoOnBitForBit) {
     for (const char* part : {"model.safetensors", "optimizer.safetensors"})
       EXPECT_EQ(read_file(twice / part), read_file(whole / part)) << part;
   }
+}
+
+TEST_F(RolloutRuns, DynamicSamplingReplacesGroupsWithEqualRewards) {
+  const std::vector<std::string> settings = {"stage=grpo", prompts(), letters_, "num_generations=2"};
+  std::vector<std::string> dynamic = settings;
+  dynamic.insert(dynamic.end(), {"dynamic_sampling=true", "dynamic_sampling_max_batches=100"});
+  run("plain", settings);
+  const Path saved = run("dynamic", dynamic);
+  EXPECT_THAT(values("plain", "frac_reward_zero_std"), testing::Contains(testing::Gt(0)));
+  EXPECT_THAT(values("dynamic", "frac_reward_zero_std"), Each(0));
+  EXPECT_THAT(values("dynamic", "dynamic_sampling/batches"), Each(testing::Ge(1)));
+  EXPECT_THAT(values("dynamic", "dynamic_sampling/discarded"),
+              testing::Contains(AllOf(testing::Gt(0), testing::Lt(1))));
+  EXPECT_THAT(read_file(saved / "optimizer.safetensors"), HasSubstr("rollouts.next_prompt"));
+}
+
+TEST_F(RolloutRuns, DynamicSamplingEndsIfAllRewardsAreEqual) {
+  EXPECT_THAT(refusal("equal", {"stage=grpo", prompts(), "reward=['regex:^']", "dynamic_sampling=true",
+                                "dynamic_sampling_max_batches=3"}),
+              AllOf(HasSubstr("step 1: each of the 6 groups that were generated in 3 attempts"),
+                    HasSubstr("dynamic_sampling: false")));
 }
 
 TEST_F(RolloutRuns, SeveralStepsLearnFromTheSameAnswers) {

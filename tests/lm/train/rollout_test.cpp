@@ -198,8 +198,9 @@ struct Trained {
 };
 
 // `skips`: whether steps skip microbatches without answers.
-Trained train(SessionSettings settings, int ranks, const engine::MeshShape& shape, int steps = 3,
-              bool skips = true, double rate = 3e-3) {
+Trained train(
+    SessionSettings settings, int ranks, const engine::MeshShape& shape, int steps = 3, bool skips = true,
+    double rate = 3e-3, const std::function<RolloutSource()>& source = [] { return source_of(); }) {
   const int data_ranks = shape.data(ranks);
   settings.step.microbatches = kAnswers / (settings.step.micro_batch * data_ranks);
   const bool together = shape.expert > 1 || (settings.sharding == engine::Sharding::kParameters && ranks > 1);
@@ -216,7 +217,7 @@ Trained train(SessionSettings settings, int ranks, const engine::MeshShape& shap
     TrainingSession session(rank, settings, test::all_families());
     session.store().initialize(rank.context(), 7);
     session.parallel().distribute_values();
-    dynamic_cast<RolloutRule&>(*session.rule()).connect(source_of());
+    dynamic_cast<RolloutRule&>(*session.rule()).connect(source());
     session.rule()->load_weights(session);
     for (int s = 0; s < steps; ++s) {
       std::vector<data::Batch> batches = prompts_of(settings.step, s, data_ranks, rank.mesh().data_rank());
@@ -392,6 +393,81 @@ TEST(Rollouts, SeveralStepsLearnFromTheSameAnswersOnEveryMesh) {
     // Without updates, the old log-probabilities are the current ones.
     const Trained resting = train(settings, c.ranks, c.shape, 3, true, 0);
     for (std::size_t s = 0; s < 3; ++s) EXPECT_NEAR(ratio_of(resting, s), 1, 1e-6);
+  }
+}
+
+// Gives each answer to prompts 1 and 2 the reward 0, and scores the others as LowIds does.
+class LowIdsOfSomePrompts final : public RewardFunction {
+ public:
+  std::string_view name() const override { return "some"; }
+  std::vector<Reward> score(std::span<const ScoredAnswer> answers) override {
+    std::vector<Reward> rewards = low_.score(answers);
+    for (std::size_t i = 0; i < answers.size(); ++i) {
+      const std::string& prompt = answers[i].prompt;
+      if (prompt == prompt_text(1) || prompt == prompt_text(2)) rewards[i].value = 0;
+    }
+    return rewards;
+  }
+
+ private:
+  LowIds low_{{}};
+};
+
+TEST(Rollouts, DynamicSamplingGeneratesTheSameAnswersOnEveryMesh) {
+  ModelConfig mixture = test::tiny_mixture();
+  mixture.moe.experts = 4;
+  mixture.moe.training = {};
+  struct Case {
+    const char* name;
+    int ranks;
+    engine::MeshShape shape;
+    ModelConfig model;
+    engine::Sharding sharding = engine::Sharding::kNone;
+  };
+  const std::vector<Case> cases = {{"data", 2, {}, tiny_llama()},
+                                   {"tensor", 2, {.tensor = 2}, tiny_llama()},
+                                   {"pipeline and context", 4, {.context = 2, .pipeline = 2}, tiny_llama()},
+                                   {"shards", 2, {}, tiny_llama(), engine::Sharding::kParameters},
+                                   {"experts", 2, {.expert = 2}, mixture}};
+  const auto source = [] {
+    RolloutSource all = source_of();
+    all.prompt_at = [](std::int64_t number) { return number % std::ssize(kPrompts); };
+    all.rewards.clear();
+    all.rewards.push_back(std::make_unique<LowIdsOfSomePrompts>());
+    return all;
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    SessionSettings settings = rollouts(c.model);
+    const RolloutSettings rule{
+        .max_completion_length = kMaxAnswer,
+        .num_generations = kGroup,
+        .sampling_attempts = 10,
+        .advantages = [](std::span<const std::optional<double>> rewards, std::int64_t functions,
+                         std::span<const double>) {
+          return compute_advantages({.num_generations = kGroup, .scale_rewards = "none"}, rewards, functions);
+        }};
+    settings.loss_rule = rollout_rule(rule, [] { return std::make_unique<Reinforce>(); });
+    const Trained one = train(settings, 1, {}, 3, true, 3e-3, source);
+    settings.sharding = c.sharding;
+    settings.reduce_each_microbatch = c.sharding == engine::Sharding::kParameters;
+    const Trained trained = train(settings, c.ranks, c.shape, 3, true, 3e-3, source);
+    EXPECT_EQ(trained.answers, one.answers);
+    for (std::size_t s = 0; s < one.losses.size(); ++s) {
+      EXPECT_NEAR(trained.losses[s], one.losses[s], 1e-5);
+      EXPECT_NEAR(trained.norms[s], one.norms[s], 1e-4 * one.norms[s]);
+      // The steps keep only groups of prompts 0 and 3, because all rewards of the other prompts are equal.
+      EXPECT_EQ(one.answers[s].size(), static_cast<std::size_t>(kAnswers));
+      for (const std::vector<std::int32_t>& answer : one.answers[s])
+        EXPECT_TRUE(answer.front() == 0 || answer.front() == 3) << answer.front();
+      const std::map<std::string, double> metrics(trained.metrics[s].begin(), trained.metrics[s].end());
+      EXPECT_EQ(metrics.at("frac_reward_zero_std"), 0);
+      EXPECT_GE(metrics.at("dynamic_sampling/batches"), 3);
+      EXPECT_GT(metrics.at("dynamic_sampling/discarded"), 0.3);
+      EXPECT_LT(metrics.at("dynamic_sampling/reward"), metrics.at("reward"));
+    }
+    for (std::size_t r = 0; r < trained.used.size(); ++r)
+      EXPECT_EQ(trained.used[r].persistent, trained.memory[r].persistent);
   }
 }
 

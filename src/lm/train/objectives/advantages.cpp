@@ -36,6 +36,8 @@ RewardStatistics statistics(std::span<const double> values) {
 }
 
 bool is_zero(double deviation) { return std::abs(deviation) <= 1e-8; }
+// Returns whether the rewards of a group with this deviation differ; false for NaN.
+bool differs(double deviation) { return std::abs(deviation) > 1e-8; }
 
 class Groups {
  public:
@@ -100,7 +102,8 @@ void normalize_sums(const AdvantageSettings& settings, const Groups& groups,
   for (std::size_t g = 0; g < groups.count(); ++g) {
     const std::span<const double> group = groups.of(all, g);
     const double mean = statistics(group).mean;
-    const double deviation = batch ? of_batch : groups.deviation(group);
+    const double of_group = groups.deviation(group), deviation = batch ? of_batch : of_group;
+    out.varied.push_back(differs(of_group));
     out.zero_deviation += is_zero(deviation) ? 1 : 0;
     const double divisor = settings.scale_rewards == "none" ? 1 : deviation + kFloor;
     for (double& value : groups.of(std::span<double>(out.values), g)) value = (value - mean) / divisor;
@@ -113,10 +116,12 @@ void normalize_sums(const AdvantageSettings& settings, const Groups& groups,
 void normalize_functions(const AdvantageSettings& settings, const Groups& groups,
                          std::vector<std::vector<double>> columns, const std::vector<double>& sums,
                          Advantages& out) {
+  out.varied.assign(groups.count(), false);
   for (std::vector<double>& values : columns) {
     for (std::size_t g = 0; g < groups.count(); ++g) {
       const std::span<double> group = groups.of(std::span<double>(values), g);
       const double mean = statistics(group).mean, deviation = groups.deviation(group);
+      out.varied[g] = out.varied[g] || differs(deviation);
       for (double& value : group) value = (value - mean) / (deviation + kFloor);
     }
   }
@@ -142,7 +147,9 @@ void leave_one_out(const AdvantageSettings& settings, const Groups& groups, std:
   out.values = rewards;
   for (std::size_t g = 0; g < groups.count(); ++g) {
     const std::span<const double> group = groups.of(std::span<const double>(rewards), g);
-    out.zero_deviation += is_zero(groups.deviation(group)) ? 1 : 0;
+    const double deviation = groups.deviation(group);
+    out.varied.push_back(differs(deviation));
+    out.zero_deviation += is_zero(deviation) ? 1 : 0;
     double sum = 0, count = 0;
     for (const double reward : group) {
       if (std::isnan(reward)) continue;

@@ -45,6 +45,9 @@ struct Advantages {
   std::vector<RewardStatistics> functions;  // [functions], metrics rewards/NAME/mean and rewards/NAME/std
   RewardStatistics reward;                  // of the weighted sums, metrics reward and reward_std
   double zero_deviation = 0;                // share of groups with equal rewards, metric frac_reward_zero_std
+  // [groups] Whether a group has different rewards. With normalize_then_sum, the rewards of one function must
+  // differ. A group with fewer than two rewards has none that differ.
+  std::vector<bool> varied;
 };
 
 // Throws Error(kInvalid) for invalid values, and for settings that have no effect.

@@ -191,6 +191,8 @@ class RolloutLearning final : public Objective {
         .mask_truncated_completions = c.mask_truncated_completions,
         .functions = std::ssize(c.reward),
         .iterations = c.num_iterations,
+        .num_generations = c.num_generations,
+        .sampling_attempts = c.dynamic_sampling ? c.dynamic_sampling_max_batches : 0,
         .divergences = advantages.leave_one_out && advantages.beta != 0,
         .advantages = [advantages](std::span<const std::optional<double>> rewards, std::int64_t functions,
                                    std::span<const double> divergences) {
@@ -221,6 +223,8 @@ class RolloutLearning final : public Objective {
         .prompt = [prompts](std::int64_t record) { return prompts->prompt_ids(record); },
         .prompt_text = [prompts](std::int64_t record) { return prompts->prompt_text(record); },
         .record = [prompts](std::int64_t record) { return prompts->record(record); },
+        .prompt_at = [order = data::prompt_order(*prompts, prompt_options_of(request.experiment.trainer))](
+                         std::int64_t number) { return static_cast<std::int64_t>(order->at(number)); },
         .text = [tokenizer](std::span<const std::int32_t> ids) { return tokenizer->decode(ids); },
         .rewards = rewards_of(request.experiment),
         .stop_ids = prompts->end_ids(),

@@ -4,8 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -14,8 +14,9 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/random/random.h"
-#include "base/system/stop_request.h"
 #include "base/terminal/terminal.h"
+#include "lm/train/objectives/answer_generator.h"
+#include "lm/train/objectives/dynamic_sampling.h"
 #include "lm/train/objectives/kept_answers.h"
 #include "lm/train/objectives/rollouts.h"
 #include "lm/train/objectives/token_log_probs.h"
@@ -32,18 +33,14 @@ std::uint64_t seed_of(std::uint64_t seed, std::int64_t step, std::int64_t answer
   return std::uint64_t{bits[0]} << 32 | bits[1];
 }
 
-// Returns whether every pass of a decoder needs all ranks of the mesh.
-bool generates_together(TrainingSession& session) {
-  return session.decoding()->parallel != nullptr || session.rank().mesh().experts() != nullptr;
-}
-
 class Rollouts final : public RolloutRule {
  public:
   Rollouts(RolloutSettings settings, std::unique_ptr<LossRule> inner)
       : settings_(std::move(settings)), inner_(std::move(inner)) {}
 
   void connect(RolloutSource source) override {
-    PRIMUS_CHECK("RolloutRule::connect", std::ssize(source.rewards) == settings_.functions);
+    PRIMUS_CHECK("RolloutRule::connect", std::ssize(source.rewards) == settings_.functions &&
+                                             (settings_.sampling_attempts == 0 || source.prompt_at));
     source_ = std::move(source);
     names_ = distinct_names(source_.rewards);
   }
@@ -67,7 +64,6 @@ class Rollouts final : public RolloutRule {
   }
 
   void prepare(TrainingSession& session) override {
-    PRIMUS_CHECK("RolloutRule::prepare", session.decoding().has_value());
     engine::Rank& rank = session.rank();
     const StepSettings& step = session.settings().step;
     rows_ = {.micro_batch = step.micro_batch, .sequence = step.sequence, .microbatches = step.microbatches};
@@ -77,13 +73,24 @@ class Rollouts final : public RolloutRule {
     const engine::MeshPlace& place = rank.mesh().place();
     tells_ = place.tensor == 0 && place.context == 0 && place.stage == 0;
     table_ = rank.persistent(DType::kF64, {answers_, columns()});
-    chosen_ = rank.persistent(DType::kI32, {session.decoding()->sequences});
+    generator_.emplace(session);
     inner_->prepare(session);
     if (settings_.iterations > 1) {
       KeptAnswers::Place kept{
           .rows = rows_, .answers = answers_, .columns = columns(), .numbers = {}, .writes = tells_};
       for (std::int64_t i = 0; i < rows_.count(); ++i) kept.numbers.push_back(number_of(i, data_rank_));
       kept_.emplace(session, std::move(kept));
+    }
+    if (settings_.sampling_attempts > 0) {
+      PRIMUS_CHECK("RolloutRule::prepare", answers_ % settings_.num_generations == 0);
+      const bool first = tells_ && data_rank_ == 0;
+      sampling_.emplace(DynamicSampling::Settings{.groups = answers_ / settings_.num_generations,
+                                                  .attempts = settings_.sampling_attempts,
+                                                  .iterations = settings_.iterations,
+                                                  .writes = first,
+                                                  .warn = [this, first](const std::string& text) {
+                                                    if (first && source_.warn) source_.warn(text);
+                                                  }});
     }
     if (!settings_.divergences) return;
     current_.emplace(session, ScoredModel{.model = session.trained()});
@@ -103,6 +110,7 @@ class Rollouts final : public RolloutRule {
 
   std::vector<TensorSource> state(TrainingSession& session, std::int64_t done) override {
     std::vector<TensorSource> sources = inner_->state(session, done);
+    if (sampling_) sources.push_back(sampling_->state(done));
     if (!kept_ || done % settings_.iterations == 0) return sources;
     for (TensorSource& source : kept_->state(host_)) sources.push_back(std::move(source));
     return sources;
@@ -110,6 +118,7 @@ class Rollouts final : public RolloutRule {
 
   std::string restore(TrainingSession& session, const CheckpointReader& checkpoint) override {
     const std::string warning = inner_->restore(session, checkpoint);
+    if (sampling_) sampling_->restore(checkpoint);
     if (!kept_ || checkpoint.iteration() % settings_.iterations == 0) return warning;
     std::vector<double> saved = kept_->restore(checkpoint);
     if (!saved.empty()) {
@@ -159,23 +168,95 @@ class Rollouts final : public RolloutRule {
     return kept_->answers();
   }
 
+  // Rewards of the step's answers on all data ranks, as the table contains them.
+  struct Results {
+    std::vector<std::optional<double>> rewards;  // [answers, functions]
+    std::vector<std::int64_t> without;  // for each function, the number of answers without its reward
+    std::int64_t unrewarded = 0;        // number of answers without any reward
+  };
+
+  // One generation of answers within a step. There is more than one only with dynamic sampling.
+  struct Attempt {
+    std::int64_t number = 0;
+    std::vector<bool> generates;        // [answers] whether the attempt generates this answer
+    std::vector<std::int64_t> records;  // [answers] the records of the prompts
+  };
+
+  // Returns the attempt that generates all answers of the step.
+  Attempt first_attempt(const BeforeStep& step) {
+    Attempt attempt{.generates = std::vector<bool>(static_cast<std::size_t>(answers_), true)};
+    if (!sampling_) {
+      attempt.records = gather_records(step.session, step.batches);
+      return attempt;
+    }
+    host_.assign(static_cast<std::size_t>(answers_ * columns()), 0);
+    attempt.records.resize(static_cast<std::size_t>(answers_));
+    sampling_->begin(step.step);
+    for (std::int64_t g = 0; g < answers_ / settings_.num_generations; ++g) take_prompt(attempt, g);
+    return attempt;
+  }
+
+  // Gives the next prompt to a group.
+  void take_prompt(Attempt& attempt, std::int64_t group) {
+    const std::int64_t record = source_.prompt_at(sampling_->take());
+    for (std::int64_t i = 0; i < settings_.num_generations; ++i) {
+      const auto answer = static_cast<std::size_t>(group * settings_.num_generations + i);
+      attempt.records[answer] = record;
+      attempt.generates[answer] = true;
+    }
+  }
+
+  // Chooses the answers that dynamic sampling generates again. Returns whether there are any.
+  bool attempt_again(Attempt& attempt, const Results& all) {
+    if (!sampling_) return false;
+    std::vector<std::int64_t> groups;
+    std::vector<std::optional<double>> rewards;
+    std::int64_t rewarded = 0;
+    const auto functions = static_cast<std::size_t>(settings_.functions);
+    for (std::size_t a = 0; a < attempt.generates.size(); ++a) {
+      if (!attempt.generates[a]) continue;
+      const auto size = static_cast<std::size_t>(settings_.num_generations);
+      if (a % size == 0) groups.push_back(static_cast<std::int64_t>(a / size));
+      const std::span<const std::optional<double>> one =
+          std::span(all.rewards).subspan(a * functions, functions);
+      rewards.insert(rewards.end(), one.begin(), one.end());
+      if (std::ranges::any_of(one, [](const std::optional<double>& r) { return r.has_value(); })) ++rewarded;
+    }
+    const std::string reason =
+        missing_.problems.empty() ? "" : fmt::format(" ({})", fmt::join(missing_.problems, "; "));
+    const std::vector<std::int64_t> again =
+        sampling_->discard(groups, settings_.advantages(rewards, settings_.functions, {}), rewarded, reason);
+    ++attempt.number;
+    attempt.generates.assign(attempt.generates.size(), false);
+    for (const std::int64_t group : again) take_prompt(attempt, group);
+    return !again.empty();
+  }
+
   // Generates and scores the answers of the step.
   void generate_answers(const BeforeStep& step) {
     TrainingSession& session = step.session;
-    const std::vector<std::int64_t> records = gather_records(session, step.batches);
-    const double began = steady_seconds();
-    std::vector<Rollout> own = generate(step, records);
-    const double generated = steady_seconds();
-    const std::vector<std::vector<Reward>> rewards = score(own);
-    const double scored = steady_seconds();
-    gather_results(session, own, rewards);
-    const Results all = results();
-    warn_of_failures(step.step, all, rewards);
-    if (all.unrewarded == answers_) {
-      handle_no_reward(step.step);
-    } else {
-      missing_.steps = 0;
-    }
+    Attempt attempt = first_attempt(step);
+    std::vector<Rollout> own(static_cast<std::size_t>(rows_.count()));
+    std::vector<std::vector<Reward>> rewards;
+    Results all;
+    work_ = {};
+    do {
+      const double began = steady_seconds();
+      generate(step.step, attempt, own);
+      const double generated = steady_seconds();
+      score(attempt, own, rewards);
+      work_.generating += generated - began;
+      work_.scoring += steady_seconds() - generated;
+      gather_results(session, own, rewards);
+      all = results();
+      warn_of_failures(step.step, all, rewards);
+      if (all.unrewarded < answers_) {
+        missing_.steps = 0;
+      } else if (!sampling_ || step.step == 1) {
+        handle_no_reward(step.step);
+      }
+    } while (attempt_again(attempt, all));
+    if (sampling_) sampling_->finish();
     count_filled();
     if (settings_.divergences) {
       const std::vector<double> zeros(own.size(), 0);
@@ -184,18 +265,12 @@ class Rollouts final : public RolloutRule {
     }
     learn(step, own, all);
     const auto add = [this](const char* name, double value) { metrics_.emplace_back(name, value); };
-    add("rollout/seconds", generated - began);
-    add("rollout/tokens_per_second", written_ / std::max(generated - began, 1e-9));
-    add("rollout/reward_seconds", scored - generated);
+    add("rollout/seconds", work_.generating);
+    add("rollout/tokens_per_second", work_.tokens / std::max(work_.generating, 1e-9));
+    add("rollout/reward_seconds", work_.scoring);
+    if (sampling_) std::ranges::copy(sampling_->metrics(), std::back_inserter(metrics_));
     if (kept_) kept_->keep(std::move(own), filled_);
   }
-
-  // Rewards of the step's answers on all data ranks, as the table contains them.
-  struct Results {
-    std::vector<std::optional<double>> rewards;  // [answers, functions]
-    std::vector<std::int64_t> without;  // for each function, the number of answers without its reward
-    std::int64_t unrewarded = 0;        // number of answers without any reward
-  };
 
   // Writes the answers of this data rank into the microbatches, and computes the metrics of all answers.
   void learn(const BeforeStep& step, std::span<const Rollout> own, const Results& all) {
@@ -250,81 +325,52 @@ class Rollouts final : public RolloutRule {
     return records;
   }
 
-  // Generates the answers of this data rank; returns them in the order of its rows.
-  std::vector<Rollout> generate(const BeforeStep& step, std::span<const std::int64_t> records) {
-    TrainingSession& session = step.session;
-    const bool together = generates_together(session);
-    if (!session.decoding()->parallel) session.parallel().wait_for_all_values();
-    std::vector<std::int64_t> numbers;
-    for (std::int64_t a = 0; together && a < answers_; ++a) numbers.push_back(a);
-    for (std::int64_t i = 0; !together && i < rows_.count(); ++i) numbers.push_back(number_of(i, data_rank_));
-    std::vector<Rollout> all(numbers.size());
-    const std::atomic<bool>* const stop = session.step().stop();
-    {
-      const auto decoder = session.make_decoder(agree(session.rank(), together));
-      for (std::size_t i = 0; i < numbers.size(); ++i) {
-        Rollout& rollout = all[i];
-        rollout.record = records[static_cast<std::size_t>(numbers[i])];
-        const std::span<const std::int32_t> prompt = source_.prompt(rollout.record);
-        rollout.prompt.assign(prompt.begin(), prompt.end());
-        GenerateSettings settings{.sampling = settings_.sampling,
-                                  .max_tokens = settings_.max_completion_length,
-                                  .vocab = source_.vocab,
-                                  .stop_ids = source_.stop_ids,
-                                  .log_probs = true};
-        settings.sampling.seed = seed_of(settings_.sampling.seed, step.step, numbers[i]);
-        decoder->submit({.prompt = rollout.prompt,
-                         .settings = std::move(settings),
-                         .on_token = [&rollout](const DecodedToken& token) {
-                           rollout.answer.push_back(token.id);
-                           rollout.log_probs.push_back(*token.log_prob);
-                           rollout.finished = token.end == StopReason::kStopToken;
-                           return true;
-                         }});
-      }
-      while (decoder->step()) {
-        if (stop && stop->load(std::memory_order_relaxed)) throw StopRequest();
-      }
+  // Generates the answers of an attempt. Writes those of this data rank to `own`, in the order of its rows.
+  void generate(std::int64_t step, const Attempt& attempt, std::span<Rollout> own) {
+    const bool together = generator_->together();
+    std::vector<Rollout> all(static_cast<std::size_t>(answers_));
+    std::vector<AnswerGenerator::Job> jobs;
+    for (std::int64_t i = 0; i < (together ? answers_ : rows_.count()); ++i) {
+      const std::int64_t answer = together ? i : number_of(i, data_rank_);
+      const auto number = static_cast<std::size_t>(answer);
+      if (!attempt.generates[number]) continue;
+      all[number].record = attempt.records[number];
+      const std::span<const std::int32_t> prompt = source_.prompt(all[number].record);
+      all[number].prompt.assign(prompt.begin(), prompt.end());
+      jobs.push_back({.rollout = &all[number],
+                      .seed = seed_of(settings_.sampling.seed, step, answer + attempt.number * answers_)});
     }
-    written_ = 0;
-    for (const Rollout& rollout : all) written_ += static_cast<double>(rollout.answer.size());
-    if (!together) return all;
-    std::vector<Rollout> own;
-    for (std::int64_t i = 0; i < rows_.count(); ++i)
-      own.push_back(std::move(all[static_cast<std::size_t>(number_of(i, data_rank_))]));
-    return own;
+    work_.tokens += generator_->generate({.sampling = settings_.sampling,
+                                          .max_tokens = settings_.max_completion_length,
+                                          .vocab = source_.vocab,
+                                          .stop_ids = source_.stop_ids,
+                                          .log_probs = true},
+                                         jobs);
+    for (std::int64_t i = 0; i < rows_.count(); ++i) {
+      const auto number = static_cast<std::size_t>(number_of(i, data_rank_));
+      if (attempt.generates[number]) own[static_cast<std::size_t>(i)] = std::move(all[number]);
+    }
   }
 
-  // Returns the function that makes ranks that generate together use the same tokens.
-  DecodeScheduler::Agree agree(engine::Rank& rank, bool together) {
-    engine::Mesh& mesh = rank.mesh();
-    std::vector<comm::Communicator*> groups;
-    if (together) {
-      groups = {mesh.world()};
-    } else {
-      // The tokens are first broadcast within each stage, then from the first stage to the other stages.
-      groups = {mesh.sequence(), mesh.pipeline()};
-    }
-    std::erase(groups, nullptr);
-    if (groups.empty()) return {};
-    return [this, &rank, groups](std::span<std::int32_t> chosen) {
-      const Tensor tokens = chosen_.slice(0, std::ssize(chosen));
-      rank.compute().copy_to_device(tokens.data, chosen.data(), tokens.bytes());
-      for (comm::Communicator* group : groups) group->broadcast(rank.compute(), tokens, 0);
-      rank.compute().copy_to_host(chosen.data(), tokens.data, tokens.bytes());
-      rank.compute().synchronize();
-    };
-  }
-
-  // Returns the rewards of the answers for each function; empty on ranks that do not call the functions.
-  std::vector<std::vector<Reward>> score(std::span<const Rollout> rollouts) {
-    std::vector<std::vector<Reward>> rewards;
+  // Scores the answers of an attempt. `rewards`: for each function, the rewards of this data rank's rows;
+  // empty on ranks that do not call the functions.
+  void score(const Attempt& attempt, std::span<const Rollout> own,
+             std::vector<std::vector<Reward>>& rewards) {
     missing_.problems.clear();
-    if (!tells_) return rewards;
+    if (!tells_) return;
+    rewards.resize(source_.rewards.size(), std::vector<Reward>(own.size()));
+    std::vector<std::size_t> rows;
     std::vector<nlohmann::json> records;
-    for (const Rollout& rollout : rollouts) records.push_back(source_.record(rollout.record));
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      const std::int64_t number = number_of(static_cast<std::int64_t>(i), data_rank_);
+      if (!attempt.generates[static_cast<std::size_t>(number)]) continue;
+      rows.push_back(i);
+      records.push_back(source_.record(own[i].record));
+    }
+    if (rows.empty()) return;
     std::vector<ScoredAnswer> answers;
-    for (const Rollout& rollout : rollouts) {
+    for (const std::size_t row : rows) {
+      const Rollout& rollout = own[row];
       std::span<const std::int32_t> text = rollout.answer;
       if (rollout.finished) text = text.first(text.size() - 1);
       answers.push_back({.prompt = source_.prompt_text(rollout.record),
@@ -334,13 +380,13 @@ class Rollouts final : public RolloutRule {
                          .record = &records[answers.size()]});
     }
     for (std::size_t f = 0; f < source_.rewards.size(); ++f) {
-      rewards.push_back(source_.rewards[f]->score(answers));
-      PRIMUS_CHECK("RewardFunction::score", rewards.back().size() == answers.size());
-      const auto failed = std::ranges::find_if(rewards.back(), [](const Reward& r) { return !r.value; });
-      if (failed != rewards.back().end())
+      std::vector<Reward> scored = source_.rewards[f]->score(answers);
+      PRIMUS_CHECK("RewardFunction::score", scored.size() == answers.size());
+      const auto failed = std::ranges::find_if(scored, [](const Reward& r) { return !r.value; });
+      if (failed != scored.end())
         missing_.problems.push_back(fmt::format("{}: {}", names_[f], failed->problem));
+      for (std::size_t i = 0; i < rows.size(); ++i) rewards[f][rows[i]] = std::move(scored[i]);
     }
-    return rewards;
   }
 
   // Collects lengths and rewards of all data ranks in the table.
@@ -507,9 +553,9 @@ class Rollouts final : public RolloutRule {
   bool tells_ = true;         // whether this rank calls the reward functions for its data rank
   Tensor table_;              // [answers, columns()] fp64
   std::optional<TokenLogProbs> current_, reference_;  // used only for divergences
-  Tensor chosen_;                                     // tokens that ranks exchange while they generate
-  std::vector<double> host_;                          // the table on the host
-  std::optional<KeptAnswers> kept_;                   // exists if several steps learn from the same answers
+  std::optional<AnswerGenerator> generator_;
+  std::vector<double> host_;         // the table on the host
+  std::optional<KeptAnswers> kept_;  // exists if several steps learn from the same answers
   std::int64_t filled_ = 1;
   // Missing rewards. Lists have an entry for each function.
   struct Missing {
@@ -517,14 +563,19 @@ class Rollouts final : public RolloutRule {
     std::vector<bool> warned;           // whether the log has a warning
     int steps = 0;                      // number of generations in a row without any reward
   } missing_;
-  double written_ = 0;  // number of tokens that the last decoder generated
+  std::optional<DynamicSampling> sampling_;  // exists only with dynamic sampling
+  // Work of the last generation of answers on this rank: seconds, and number of tokens.
+  struct Work {
+    double generating = 0, scoring = 0, tokens = 0;
+  } work_;
   std::vector<std::pair<std::string, double>> metrics_;
 };
 
 }  // namespace
 
 MakeLossRule rollout_rule(const RolloutSettings& settings, MakeLossRule inner) {
-  PRIMUS_CHECK("rollout_rule", settings.advantages && settings.functions > 0 && inner);
+  PRIMUS_CHECK("rollout_rule", settings.advantages && settings.functions > 0 && inner &&
+                                   (settings.sampling_attempts == 0 || !settings.divergences));
   return [settings, inner = std::move(inner)] { return std::make_unique<Rollouts>(settings, inner()); };
 }
 

@@ -7,8 +7,9 @@
 // step, as a document with the role kPrompt. Answers of one prompt have consecutive numbers and share the
 // cache pages of the prompt. If RolloutSettings::iterations is above 1, only every iterations-th step
 // generates answers, beginning with step 1, and the steps between learn from the same answers again
-// (kept_answers.h). Random numbers depend only on the seed, the step and the number of the answer, so the
-// mesh does not change the answers, except where logits differ by rounding.
+// (kept_answers.h). With dynamic sampling (dynamic_sampling.h), a step generates groups with equal rewards
+// again, for other prompts. Random numbers depend only on the seed, the step, the number of the answer and
+// the attempt, so the mesh does not change the answers, except where logits differ by rounding.
 //
 // Ranks with the same sequences (tensor, context and pipeline ranks) generate together. With expert
 // parallelism or sharded parameters, every rank needs all others in each pass, so all ranks generate all
@@ -46,6 +47,10 @@ struct RolloutSettings {
   bool mask_truncated_completions = false;  // whether answers that were cut off have no loss
   std::int64_t functions = 1;               // number of reward functions
   std::int64_t iterations = 1;              // number of consecutive steps that learn from the same answers
+  std::int64_t num_generations = 1;         // number of answers of a group, used for dynamic sampling
+  // Dynamic sampling (dynamic_sampling.h): max number of times that a step generates groups; 0: off. The rule
+  // then takes prompts from RolloutSource::prompt_at, and not from the batches.
+  std::int64_t sampling_attempts = 0;
   // Whether the advantages need the divergence of each answer from the reference model: the sum of
   // ln p(current) - ln p(reference) over the tokens of the answer. The inner rule must have the reference.
   bool divergences = false;
@@ -59,6 +64,8 @@ struct RolloutSource {
   std::function<std::span<const std::int32_t>(std::int64_t record)> prompt;
   std::function<std::string(std::int64_t record)> prompt_text;
   std::function<nlohmann::json(std::int64_t record)> record;
+  // For dynamic sampling: returns the record of the prompt with this number in the order of the run.
+  std::function<std::int64_t(std::int64_t number)> prompt_at = {};
   // Returns the text of an answer's tokens.
   std::function<std::string(std::span<const std::int32_t>)> text;
   std::vector<std::unique_ptr<RewardFunction>> rewards = {};  // as many as RolloutSettings::functions

@@ -1,0 +1,67 @@
+#include "lm/train/objectives/answer_generator.h"
+
+#include <atomic>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/system/stop_request.h"
+
+namespace primus {
+
+AnswerGenerator::AnswerGenerator(TrainingSession& session) : session_(session) {
+  PRIMUS_CHECK("AnswerGenerator", session.decoding().has_value());
+  chosen_ = session.rank().persistent(DType::kI32, {session.decoding()->sequences});
+}
+
+bool AnswerGenerator::together() const {
+  return session_.decoding()->parallel != nullptr || session_.rank().mesh().experts() != nullptr;
+}
+
+double AnswerGenerator::generate(const GenerateSettings& settings, std::span<const Job> jobs) {
+  if (!session_.decoding()->parallel) session_.parallel().wait_for_all_values();
+  const std::atomic<bool>* const stop = session_.step().stop();
+  const auto decoder = session_.make_decoder(agree());
+  for (const Job& job : jobs) {
+    GenerateSettings own = settings;
+    own.sampling.seed = job.seed;
+    decoder->submit({.prompt = job.rollout->prompt,
+                     .settings = std::move(own),
+                     .on_token = [&rollout = *job.rollout](const DecodedToken& token) {
+                       rollout.answer.push_back(token.id);
+                       rollout.log_probs.push_back(*token.log_prob);
+                       rollout.finished = token.end == StopReason::kStopToken;
+                       return true;
+                     }});
+  }
+  while (decoder->step()) {
+    if (stop && stop->load(std::memory_order_relaxed)) throw StopRequest();
+  }
+  double tokens = 0;
+  for (const Job& job : jobs) tokens += static_cast<double>(job.rollout->answer.size());
+  return tokens;
+}
+
+// Returns the function that makes ranks that generate together use the same tokens.
+DecodeScheduler::Agree AnswerGenerator::agree() {
+  engine::Rank& rank = session_.rank();
+  engine::Mesh& mesh = rank.mesh();
+  std::vector<comm::Communicator*> groups;
+  if (together()) {
+    groups = {mesh.world()};
+  } else {
+    // The tokens are first broadcast within each stage, then from the first stage to the other stages.
+    groups = {mesh.sequence(), mesh.pipeline()};
+  }
+  std::erase(groups, nullptr);
+  if (groups.empty()) return {};
+  return [this, &rank, groups](std::span<std::int32_t> chosen) {
+    const Tensor tokens = chosen_.slice(0, std::ssize(chosen));
+    rank.compute().copy_to_device(tokens.data, chosen.data(), tokens.bytes());
+    for (comm::Communicator* group : groups) group->broadcast(rank.compute(), tokens, 0);
+    rank.compute().copy_to_host(chosen.data(), tokens.data, tokens.bytes());
+    rank.compute().synchronize();
+  };
+}
+
+}  // namespace primus

@@ -1,0 +1,41 @@
+// Generates answers with the current weights of a training session.
+//
+// Ranks with the same sequences (tensor, context and pipeline ranks) generate together. With expert
+// parallelism or sharded parameters, every rank needs all others in each pass, so all ranks generate the same
+// answers. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "lm/decode/scheduler.h"
+#include "lm/train/objectives/rollouts.h"
+#include "lm/train/step/session.h"
+
+namespace primus {
+
+class AnswerGenerator {
+ public:
+  struct Job {
+    Rollout* rollout = nullptr;  // has its prompt; receives the answer
+    std::uint64_t seed = 0;
+  };
+
+  // Allocates persistent memory, so construct it in LossRule::prepare(). The session has a decoder.
+  explicit AnswerGenerator(TrainingSession& session);
+
+  // Returns whether all ranks of the mesh must generate the same answers.
+  bool together() const;
+  // Generates the answers. `settings` are those of all answers, apart from the seed. Ranks that generate
+  // together have the same jobs. Returns the number of generated tokens. Throws StopRequest if the run is
+  // asked to stop.
+  double generate(const GenerateSettings& settings, std::span<const Job> jobs);
+
+ private:
+  DecodeScheduler::Agree agree();
+
+  TrainingSession& session_;
+  Tensor chosen_;  // tokens that ranks exchange while they generate
+};
+
+}  // namespace primus

@@ -85,6 +85,16 @@ TEST(DynamicSampling, TheLastAttemptKeepsGroupsWithEqualRewards) {
   EXPECT_THAT(warnings, ElementsAre(AllOf(HasSubstr("step 1: 1 of 2 groups"), HasSubstr("2 attempts"))));
 }
 
+TEST(DynamicSampling, OneAttemptGeneratesNothingAgain) {
+  std::string warning;
+  DynamicSampling sampling(
+      {.groups = 2, .attempts = 1, .warn = [&warning](const std::string& text) { warning = text; }});
+  const std::vector<std::int64_t> all = {0, 1};
+  sampling.begin(1);
+  EXPECT_THAT(sampling.discard(all, attempt_of({true, false}), 8, ""), IsEmpty());
+  EXPECT_THAT(warning, HasSubstr("after 1 attempt (dynamic_sampling_max_batches)"));
+}
+
 TEST(DynamicSampling, AStepWithoutDifferentRewardsEndsTheRun) {
   DynamicSampling sampling({.groups = 2, .attempts = 2});
   const std::vector<std::int64_t> all = {0, 1};

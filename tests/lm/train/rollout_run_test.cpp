@@ -93,6 +93,11 @@ TEST_F(RolloutRuns, DynamicSamplingReplacesGroupsWithEqualRewards) {
   EXPECT_THAT(read_file(saved / "optimizer.safetensors"), HasSubstr("rollouts.next_prompt"));
 }
 
+TEST_F(RolloutRuns, RlooHasNoDynamicSampling) {
+  run("rloo", {"stage=rloo", prompts(), letters_, "dynamic_sampling=true", "train_iters=1"});
+  EXPECT_FALSE(metrics("rloo").front().contains("dynamic_sampling/batches"));
+}
+
 TEST_F(RolloutRuns, DynamicSamplingEndsIfAllRewardsAreEqual) {
   EXPECT_THAT(refusal("equal", {"stage=grpo", prompts(), "reward=['regex:^']", "dynamic_sampling=true",
                                 "dynamic_sampling_max_batches=3"}),

@@ -42,20 +42,21 @@ std::vector<std::int64_t> DynamicSampling::discard(std::span<const std::int64_t>
     step_.rewarded += static_cast<double>(rewarded);
   }
   if (step_.attempts < settings_.attempts || equal.empty()) return equal;
+  const std::string attempts = fmt::format("{} attempt{}", step_.attempts, step_.attempts == 1 ? "" : "s");
   if (step_.varied == 0) {
     throw invalid(
-        fmt::format("step {}: each of the {} groups that were generated in {} attempts has equal rewards{}, "
+        fmt::format("step {}: each of the {} groups that were generated in {} has equal rewards{}, "
                     "so the step has nothing to learn from",
-                    step_.number, step_.generated, step_.attempts, reason),
+                    step_.number, step_.generated, attempts, reason),
         "use prompts that the model answers correctly sometimes, but not always; increase num_generations or "
         "dynamic_sampling_max_batches; or set dynamic_sampling: false");
   }
   if (!warned_ && settings_.warn) {
     settings_.warn(
-        fmt::format("step {}: {} of {} groups still have equal rewards after {} attempts "
+        fmt::format("step {}: {} of {} groups still have equal rewards after {} "
                     "(dynamic_sampling_max_batches). The step learns nothing from these groups. The metric "
                     "frac_reward_zero_std is the share of such groups in a step",
-                    step_.number, equal.size(), settings_.groups, step_.attempts));
+                    step_.number, equal.size(), settings_.groups, attempts));
   }
   warned_ = true;
   return {};

@@ -192,7 +192,8 @@ class RolloutLearning final : public Objective {
         .functions = std::ssize(c.reward),
         .iterations = c.num_iterations,
         .num_generations = c.num_generations,
-        .sampling_attempts = c.dynamic_sampling ? c.dynamic_sampling_max_batches : 0,
+        .sampling_attempts =
+            method_ == PolicyMethod::kGrpo && c.dynamic_sampling ? c.dynamic_sampling_max_batches : 0,
         .divergences = advantages.leave_one_out && advantages.beta != 0,
         .advantages = [advantages](std::span<const std::optional<double>> rewards, std::int64_t functions,
                                    std::span<const double> divergences) {

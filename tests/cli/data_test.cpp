@@ -417,6 +417,33 @@ TEST_F(DataFiles, TrainsATokenizerWithSpecialTokens) {
   EXPECT_FALSE(std::filesystem::exists(folder_.path() / "u"));  // a failed command leaves no empty folder
 }
 
+TEST_F(DataFiles, ConversationsShowsPairsLabelsAndPromptsAsTrainingReadsThem) {
+  const auto show = [&](const std::string& text, std::vector<std::string> more = {}) {
+    write_file(folder_.path() / "p.jsonl", text);
+    more.insert(more.begin(), {"conversations", "p.jsonl", "--tokenizer-type", "ByteTokenizer"});
+    return run(more);
+  };
+  const std::string pair = R"({"prompt": "Greet", "chosen": "Hello", "rejected": "Go"})";
+  const ProgramResult pairs = show(pair, {"-f", "squad"});
+  EXPECT_EQ(pairs.exit_code, 0) << pairs.err;
+  EXPECT_THAT(pairs.out,
+              AllOf(HasSubstr("shown as 'train dpo' reads the file"), HasSubstr("1, chosen: "),
+                    HasSubstr("1, rejected: "), HasSubstr("\u27E6 Hello"), HasSubstr("1 pairs; ")));
+  const json shown = json::parse(show(pair, {"-f", "squad", "--json"}).out);
+  EXPECT_EQ(shown.at("pairs"), 1);
+  EXPECT_EQ(shown.at("shown")[0].at("rejected").at("parts").back().at("learned"), true);
+  const ProgramResult labelled = show(R"({"prompt": "Greet", "completion": "Go", "label": false})");
+  EXPECT_THAT(labelled.out,
+              AllOf(HasSubstr("'train kto'"), HasSubstr("1, bad: "), HasSubstr("1 labelled bad")));
+  const ProgramResult prompts = show(R"({"prompt": "Count to 3", "answer": "6"})", {"--stage", "grpo"});
+  EXPECT_EQ(prompts.exit_code, 0) << prompts.err;
+  EXPECT_THAT(prompts.out,
+              AllOf(HasSubstr("'train grpo'"), HasSubstr("Count to 3\n"), HasSubstr("1 prompts")));
+  const ProgramResult cut = show(pair, {"--seq-length", "8"});
+  EXPECT_EQ(cut.exit_code, 2);
+  EXPECT_THAT(cut.err, HasSubstr("--seq-length cuts only conversations"));
+}
+
 // A hint names an option that the command itself has.
 TEST_F(DataFiles, AMissingKeyIsReportedWithTheOptionThatNamesIt) {
   write_file(folder_.path() / "other.jsonl", "{\"content\": \"a\"}\n");

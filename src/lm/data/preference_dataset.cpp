@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <iterator>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -13,13 +15,6 @@
 
 namespace primus::data {
 namespace {
-
-// Preference records as tokens. A text is a conversation of `texts`.
-struct TokenizedPreferences {
-  TokenizedConversations texts;
-  std::vector<std::uint8_t> preferred;  // one entry per text: 1 if its answer is chosen or good
-  std::vector<float> margins;           // one entry per text
-};
 
 class PreferenceReader final : public RecordReader {
  public:
@@ -223,6 +218,15 @@ class PairUnits final : public PreferenceUnits {
   std::string_view noun() const override { return "pairs"; }
   std::string_view lack() const override { return "have an answer without tokens within seq_length"; }
   std::string_view lack_at_any_length() const override { return "have two equal answers or an empty answer"; }
+  UnitRemarks remarks() const override {
+    const std::int64_t count = contradicting_pairs(all());
+    if (count == 0) return {};
+    return {
+        .fact = {},
+        .warning = fmt::format("{} of {} pairs contradict each other: the answer that one of them chooses, "
+                               "another one rejects for the same prompt; remove one of the two",
+                               count, size())};
+  }
   std::size_t size() const override { return texts().size() / 2; }
 
  private:
@@ -283,15 +287,63 @@ ReadUnits reader_of(const SftOptions& options, PreferenceKind kind, const Tokeni
   auto writer = std::make_shared<const ConversationWriter>(conversation_writer(options, tokenizer));
   return [writer, kind](const std::vector<InputFile>& files,
                         const ReadOptions& how) -> std::shared_ptr<const TrainingUnits> {
-    TokenizedPreferences all;
-    PreferenceReader reader(*writer, kind, all);
-    all.texts = read_records(files, reader, how);
+    TokenizedPreferences all = read_preferences(files, kind, *writer, how);
     if (kind != PreferenceKind::kLabelled) return std::make_shared<const PairUnits>(std::move(all));
     return std::make_shared<const LabelledUnits>(std::move(all));
   };
 }
 
 }  // namespace
+
+TokenizedPreferences read_preferences(const std::vector<InputFile>& files, PreferenceKind kind,
+                                      const ConversationWriter& writer, const ReadOptions& options) {
+  TokenizedPreferences all;
+  PreferenceReader reader(writer, kind, all);
+  all.texts = read_records(files, reader, options);
+  return all;
+}
+
+std::int64_t contradicting_pairs(const TokenizedPreferences& all) {
+  const auto hash = [&](std::size_t text) {
+    return std::hash<std::string_view>()(
+        {reinterpret_cast<const char*>(all.texts.ids.data() + all.texts.begin(text)),
+         static_cast<std::size_t>(all.texts.tokens(text)) * sizeof(std::int32_t)});
+  };
+  std::set<std::pair<std::size_t, std::size_t>> orders;
+  std::vector<std::pair<std::size_t, std::size_t>> pairs;
+  for (std::size_t text = 0; text + 1 < all.texts.size(); text += 2)
+    orders.insert(pairs.emplace_back(hash(text), hash(text + 1)));
+  return std::ranges::count_if(pairs, [&](const auto& pair) {
+    return pair.first != pair.second && orders.contains({pair.second, pair.first});
+  });
+}
+
+std::optional<PreferenceKind> kind_of_first_record(const std::vector<InputFile>& files) {
+  bool chosen = false, rejected = false, completion = false, label = false;
+  try {
+    TextBlock block;
+    BlockReader blocks(files);
+    while (blocks.next(block) && block.text.find_first_not_of(" \t\r\n") == std::string::npos) {
+    }
+    JsonReader json(block.text, "", {.python = true});
+    if (json.peek() == JsonReader::Kind::kArray) {
+      json.begin_array();
+      if (!json.next_element()) return std::nullopt;
+    }
+    json.begin_object();
+    for (std::string key; json.next_key(key); json.skip()) {
+      chosen = chosen || key == "chosen";
+      rejected = rejected || key == "rejected";
+      completion = completion || key == "completion";
+      label = label || (key == "label" && json.peek() == JsonReader::Kind::kBool);
+    }
+  } catch (const Error&) {
+    return std::nullopt;  // the reader of the records reports the error with its place
+  }
+  if (chosen && rejected) return PreferenceKind::kPairs;
+  if (completion && label) return PreferenceKind::kLabelled;
+  return std::nullopt;
+}
 
 Datasets open_preference_datasets(const SftOptions& options, PreferenceKind kind,
                                   const Tokenizer& tokenizer) {

@@ -20,10 +20,36 @@
 // Dataset::learned_tokens() returns the number of units of a sample, so that the loss is a mean over units.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "lm/data/conversation_files.h"
 #include "lm/data/preference.h"
 #include "lm/data/sft_dataset.h"
 
 namespace primus::data {
+
+// Preference records as tokens. A text is a conversation of `texts`: a prompt with an answer.
+struct TokenizedPreferences {
+  TokenizedConversations texts;
+  std::vector<std::uint8_t> preferred;  // one entry per text: 1 if its answer is chosen or good
+  std::vector<float> margins;           // one entry per text
+};
+
+// Reads the files like read_conversations(). For pairs, text 2i is a chosen answer, and text 2i+1 the
+// rejected answer. Errors: those of read_preference.
+TokenizedPreferences read_preferences(const std::vector<InputFile>& files, PreferenceKind kind,
+                                      const ConversationWriter& writer, const ReadOptions& options);
+
+// Returns the number of pairs whose opposite is also in the data: another pair has the same two texts, but
+// the other one is chosen. `all` must hold pairs.
+std::int64_t contradicting_pairs(const TokenizedPreferences& all);
+
+// Returns the kind of the first record: kPairs if it has the keys chosen and rejected, kLabelled if it has
+// completion and a label that is true or false. Returns nullopt for other records, and if the record cannot
+// be read.
+std::optional<PreferenceKind> kind_of_first_record(const std::vector<InputFile>& files);
 
 // Opens the data sets. `options.pack` and `options.separate` must be set. Errors: as open_sft_datasets, and
 // those of read_preference.

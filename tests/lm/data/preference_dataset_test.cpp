@@ -343,5 +343,28 @@ TEST_F(PreferenceData, HoldsOutWholePairs) {
               AllOf(Contains(HasSubstr("(train): 30 pairs")), Contains(HasSubstr("(validation): 10 pairs"))));
 }
 
+TEST_F(PreferenceData, PairsThatContradictEachOtherGiveAWarning) {
+  const Datasets data =
+      open(options("{\"prompt\": \"q\", \"chosen\": \"a\", \"rejected\": \"b\"}\n"
+                   "{\"prompt\": \"q\", \"chosen\": \"b\", \"rejected\": \"a\"}\n"
+                   "{\"prompt\": \"r\", \"chosen\": \"b\", \"rejected\": \"a\"}\n",
+                   200));
+  EXPECT_THAT(data.notes, Contains(HasSubstr("2 of 3 pairs contradict each other")));
+}
+
+TEST_F(PreferenceData, TheFirstRecordShowsTheKind) {
+  const auto kind = [&](const std::string& name, const std::string& text) {
+    return kind_of_first_record(find_conversations(folder_.write(name, text)).train);
+  };
+  const std::string pair = R"({"prompt": "q", "chosen": "a", "rejected": "b"})";
+  EXPECT_EQ(kind("a.jsonl", "\n" + pair + "\n"), PreferenceKind::kPairs);
+  EXPECT_EQ(kind("b.json", "[\n" + pair + "\n]"), PreferenceKind::kPairs);
+  EXPECT_EQ(kind("c.jsonl", R"({"prompt": "q", "completion": "a", "label": false})"),
+            PreferenceKind::kLabelled);
+  EXPECT_EQ(kind("d.jsonl", R"({"prompt": "q", "completion": "a", "label": "x"})"), std::nullopt);
+  EXPECT_EQ(kind("e.jsonl", R"({"question": "q", "answer": "a"})"), std::nullopt);
+  EXPECT_EQ(kind("f.jsonl", "{\"chosen\": "), std::nullopt);
+}
+
 }  // namespace
 }  // namespace primus::data

@@ -92,6 +92,7 @@ TEST_F(Posttrain, AModelGivesTheAnswersItWasTaught) {
     ASSERT_EQ(said.exit_code, 0) << said.err;
     // The generated text ends after the answer, which shows that the model has learned to end its turn.
     EXPECT_EQ(nlohmann::json::parse(said.out).at("text"), std::string(" ") + one.answer);
+    EXPECT_THAT(said.err, HasSubstr("trained on conversations"));
   }
   // `generate --template auto` and `chat` use the format of the fine-tuning.
   const std::string run = run_folder(folder_.path()).string();

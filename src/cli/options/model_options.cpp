@@ -76,6 +76,11 @@ SamplingSettings SamplingArguments::sampling(const SamplingDefaults& of_model,
   const bool samples = settings.temperature != 0;
   choose("top_k", settings.top_k, top_k_, of_model.top_k, samples);
   choose("top_p", settings.top_p, top_p_, of_model.top_p, samples);
+  if (!samples && (top_k_ || top_p_)) {
+    notes.push_back(
+        "--top-k and --top-p have no effect with temperature 0, which always chooses the most probable "
+        "token");
+  }
   if (!taken.empty())
     notes.push_back(fmt::format("sampling follows generation_config.json: {}", fmt::join(taken, ", ")));
   if (!of_model.unused.empty()) {

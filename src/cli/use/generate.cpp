@@ -88,6 +88,11 @@ class Generate final : public Command {
     const auto tokenizer = model_.tokenizer(folder, config, console);
     GenerateSettings settings = sampling_.settings(folder, config, *tokenizer, console);
     choose_format(folder, *tokenizer, settings);
+    if (!template_.given() && is_fine_tuned(folder)) {
+      console.note(
+          "note: this model was trained on conversations, but the prompt is continued as plain text; "
+          "--template auto writes it as a user's turn in the format of the training");
+    }
     if (prompts_) return run_batch(console, families, folder, config, *tokenizer, settings);
     if (batch_) throw invalid("--batch needs --prompts", "name a file of prompts with --prompts FILE");
     const std::string prompt = prompt_text(console);

@@ -264,6 +264,11 @@ std::unique_ptr<const Tokenizer> load_own_tokenizer(const ModelFolder& folder) {
                 "name one with --tokenizer FILE, or --tokenizer-type ByteTokenizer for a model of bytes");
 }
 
+bool is_fine_tuned(const ModelFolder& folder) {
+  const auto experiment = experiment_of(folder);
+  return experiment && config::stage_of(experiment->trainer).material != config::Material::kText;
+}
+
 std::optional<data::ConversationStyle> load_conversation_style(const ModelFolder& folder,
                                                                const Tokenizer& tokenizer) {
   const auto experiment = experiment_of(folder);
@@ -296,8 +301,9 @@ std::unique_ptr<const Tokenizer> load_named_tokenizer(TokenizerSource source) {
 
 namespace {
 
-// Adds a note if the folder has its own tokenizer and `chosen` encodes texts with other ids.
-void note_other_tokenizer(const ModelFolder& folder, const Tokenizer& chosen,
+// Adds a note if the folder has its own tokenizer and `chosen`, which `name` names, encodes texts with other
+// ids.
+void note_other_tokenizer(const ModelFolder& folder, const Tokenizer& chosen, const std::string& name,
                           std::vector<std::string>& notes) {
   std::unique_ptr<const Tokenizer> trained;
   try {
@@ -308,7 +314,7 @@ void note_other_tokenizer(const ModelFolder& folder, const Tokenizer& chosen,
   if (make_same_ids(trained->fingerprint(), chosen.fingerprint())) return;
   notes.push_back(
       fmt::format("the model in '{}' was trained with its own tokenizer ({}), not with the chosen one ({})",
-                  folder.path.string(), trained->name(), chosen.name()));
+                  folder.path.string(), trained->name(), name.empty() ? chosen.name() : printable(name)));
 }
 
 }  // namespace
@@ -324,7 +330,7 @@ std::unique_ptr<const Tokenizer> load_model_tokenizer(const ModelFolder& folder,
         "they do not belong together: use the model's own tokenizer, or remove tokens that its "
         "tokenizer_config.json adds to tokenizer.json");
   }
-  if (!own && notes) note_other_tokenizer(folder, *tokenizer, *notes);
+  if (!own && notes) note_other_tokenizer(folder, *tokenizer, model, *notes);
   return tokenizer;
 }
 

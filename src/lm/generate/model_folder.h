@@ -57,6 +57,9 @@ ModelConfig load_model_config(const ModelFolder& folder, const FamilyRegistry& f
 // experiment names.
 std::unique_ptr<const Tokenizer> load_own_tokenizer(const ModelFolder& folder);
 
+// Returns whether the checkpoint records that the model was trained on conversations, preferences or prompts.
+bool is_fine_tuned(const ModelFolder& folder);
+
 // Returns the model's conversation format: the format of its fine-tuning, which the checkpoint records, or
 // else its chat template (choose_style in chat_template.h). Returns nullopt if both are missing. Throws
 // Error(kInvalid) at the template's file if the template is broken.

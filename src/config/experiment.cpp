@@ -137,6 +137,7 @@ Experiment load_experiment_text(std::string_view text, const std::string& name,
 
 Experiment load_recorded_experiment(std::string_view text, const std::string& name) {
   LoadOptions options;
+  options.preset_dirs = default_preset_dirs(process_variable);
   options.environment = [](const std::string& variable) -> std::optional<std::string> {
     const char* const value = std::getenv(variable.c_str());
     return value ? value : R"("")";  // quotes, because an empty text would be null

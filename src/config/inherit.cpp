@@ -356,8 +356,14 @@ std::vector<fs::path> default_preset_dirs(const ReadVariable& read) {
     const fs::path normal = dir.lexically_normal();
     if (std::find(dirs.begin(), dirs.end(), normal) == dirs.end()) dirs.push_back(normal);
   };
-  if (const auto chosen = read("PRIMUS_PRESETS"); chosen && !chosen->empty()) add(*chosen);
   std::error_code error;
+  if (const auto chosen = read("PRIMUS_PRESETS"); chosen && !chosen->empty()) {
+    if (!fs::is_directory(*chosen, error)) {
+      throw invalid(fmt::format("PRIMUS_PRESETS names the folder '{}', which does not exist", *chosen),
+                    "correct the path, or unset PRIMUS_PRESETS to use the program's own presets");
+    }
+    add(*chosen);
+  }
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   if (!error) {
     const fs::path prefix = program.parent_path().parent_path();

@@ -43,7 +43,8 @@ class Binding {
         if (framework_ == Framework::kNative && key.name == "lora") read_lora(member.value);
         note_replaced(key, member.value);
       });
-      if (!key.has_meaning_for(framework_)) result_.ignored.emplace_back(key.name);
+      if (!key.has_meaning_for(framework_) && !is_default_of_engine(key, member.value))
+        result_.ignored.emplace_back(key.name);
       Origin origin = member.value.origin.source ? member.value.origin : member.origin;
       const std::string& name = names_[member.key];
       result_.provenance[member.key] = {layers_[member.key], std::move(origin),
@@ -69,6 +70,11 @@ class Binding {
       return !tensor || (tensor->kind == Value::Kind::kInt && tensor->integer == 1);
     }
     return false;
+  }
+
+  // Returns whether the native engine always does what the value requests, so that no note is needed.
+  bool is_default_of_engine(const KeySpec& key, const Value& value) const {
+    return framework_ == Framework::kNative && key.name == "sequence_parallel" && value.boolean;
   }
 
   // Records a note about the replacement that the native engine uses for the requested value. Skips keys from

@@ -197,7 +197,8 @@ Overrides parse_overrides(std::span<const std::string> arguments) {
     } else {
       place(result.trainer, setting, path);
     }
-    repetitions.add(setting, path, result.notes);
+    const bool of_module = path[0] == "modules" && path.size() == 3 && is_module_key(path[2]);
+    repetitions.add(setting, of_module ? path.last(1) : path, result.notes);
   }
   return result;
 }

@@ -48,6 +48,8 @@ class WithoutEffect {
           {"eval_interval"});
     schedule();
     parallel();
+    data_and_checkpoints();
+    variables();
     needs(c.bf16, "with bf16", {"store_param_remainders"});
     needs(c.sample_interval.has_value(), "with sample_interval", {"sample_prompt", "sample_tokens"});
     if (stage_of(c).material == Material::kPrompts) reinforcement();
@@ -159,6 +161,71 @@ class WithoutEffect {
           {"weight_decay_incr_style"});
     needs(c.recompute_granularity == "full" || c.recompute_num_layers.value_or(0) == 0,
           "with recompute_granularity: full", {"recompute_num_layers"});
+  }
+
+  // Variables that the start of the ranks has read before the experiment sets them.
+  void variables() {
+    for (const std::string_view name : {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK",
+                                        "NNODES", "GPUS_PER_NODE", "MASTER_ADDR", "MASTER_PORT"}) {
+      if (!experiment_.env.contains(std::string(name))) continue;
+      warnings_.push_back(fmt::format(
+          "{}: env.{} has no effect: the ranks are started before the experiment sets its variables; export "
+          "{} "
+          "instead, or use the options --nproc, --nnodes, --node_rank, --master_addr and --master_port",
+          experiment_.provenance_of(fmt::format("env.{}", name)).describe(), name, name));
+    }
+    if (experiment_.env.contains("OMP_NUM_THREADS") &&
+        experiment_.provenance_of("num_threads").layer >= Layer::kOverrides && config_.num_threads > 0) {
+      warnings_.push_back(fmt::format("{}: env.OMP_NUM_THREADS has no effect with num_threads",
+                                      experiment_.provenance_of("env.OMP_NUM_THREADS").describe()));
+    }
+  }
+
+  // Settings of the data, the checkpoints and the type of gradients.
+  void data_and_checkpoints() {
+    const TrainerConfig& c = config_;
+    // Experiments with random tokens often contain settings of text, and benchmarks often save nothing, so
+    // only the command line counts.
+    const auto is_argument = [&](std::string_view key) {
+      return experiment_.provenance_of(key).layer == Layer::kCommandLine;
+    };
+    for (const std::string_view key :
+         {"split", "eod_mask_loss", "reset_position_ids", "reset_attention_mask"}) {
+      if (c.mock_data && stage_of(c).material == Material::kText && is_argument(key))
+        needs(false, "with data_path: mock_data has random tokens", {key});
+    }
+    // Experiments of AMD Primus often contain no_load_optim without load, so only the command line counts.
+    if (!c.load && !c.auto_continue_train && is_argument("no_load_optim"))
+      needs(false, "with load or auto_continue_train", {"no_load_optim"});
+    const Provenance reduced = experiment_.provenance_of("grad_reduce_in_bf16");
+    if (c.main_grads_dtype == "bf16" && !c.grad_reduce_in_bf16 && reduced.layer >= Layer::kOverrides) {
+      warnings_.push_back(fmt::format(
+          "{}: grad_reduce_in_bf16: false has no effect with main_grads_dtype: bf16, whose gradients "
+          "are sent in bf16; set main_grads_dtype: fp32 to send them in fp32",
+          reduced.describe()));
+    }
+    if ((is_argument("disable_last_saving") || is_argument("save_interval")) && c.disable_last_saving &&
+        c.save_interval > c.train_iters && !length_is_open(c) && c.train_iters > 0) {
+      warnings_.push_back(fmt::format(
+          "{}: no checkpoint is written: disable_last_saving is true, and save_interval ({}) is above "
+          "train_iters ({})",
+          experiment_.provenance_of("disable_last_saving").describe(), c.save_interval, c.train_iters));
+    }
+    if (c.recompute_granularity == "full" && c.recompute_method == "block" && c.recompute_num_layers == 0) {
+      warnings_.push_back(fmt::format("{}: nothing is recomputed: recompute_num_layers is 0",
+                                      experiment_.provenance_of("recompute_num_layers").describe()));
+    }
+    const std::int64_t ends =
+        c.decoder_first_pipeline_num_layers.value_or(0) + c.decoder_last_pipeline_num_layers.value_or(0);
+    if (c.pipeline_model_parallel_size > 1 && ends == c.num_layers && ends > 0 &&
+        !(c.pipeline_model_parallel_size == 2 && c.decoder_first_pipeline_num_layers &&
+          c.decoder_last_pipeline_num_layers)) {
+      const std::string_view key = c.decoder_first_pipeline_num_layers ? "decoder_first_pipeline_num_layers"
+                                                                       : "decoder_last_pipeline_num_layers";
+      warnings_.push_back(
+          fmt::format("{}: the other pipeline stages have no layer: {} of {} layers are taken",
+                      experiment_.provenance_of(key).describe(), ends, c.num_layers));
+    }
   }
 
   // Settings that have an effect only if ranks share a model.

@@ -307,12 +307,27 @@ TEST_F(Extends, PresetsNextToTheExperimentComeFirst) {
 }
 
 TEST(DefaultPresetDirs, TheFoldersOfTheVariableComeFirst) {
-  const auto dirs = default_preset_dirs([](const std::string& name) -> std::optional<std::string> {
-    return name == "PRIMUS_PRESETS" ? std::optional<std::string>("/mine") : std::nullopt;
+  const TemporaryFolder mine;
+  const auto dirs = default_preset_dirs([&](const std::string& name) -> std::optional<std::string> {
+    return name == "PRIMUS_PRESETS" ? std::optional<std::string>(mine.path().string()) : std::nullopt;
   });
   ASSERT_GE(dirs.size(), 2u);
-  EXPECT_EQ(dirs.front(), "/mine");
+  EXPECT_EQ(dirs.front(), mine.path());
   EXPECT_TRUE(std::filesystem::exists(dirs.back() / "models" / "llama3_8B.yaml"));
+}
+
+TEST(Presets, RefusesAMissingFolderOfPresets) {
+  const auto read = [](const std::string& name) {
+    return name == "PRIMUS_PRESETS" ? std::optional<std::string>("/no/such/folder") : std::nullopt;
+  };
+  try {
+    default_preset_dirs(read);
+    FAIL() << "accepted a missing folder";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("PRIMUS_PRESETS names the folder '/no/such/folder'"),
+              std::string::npos);
+    EXPECT_EQ(error.exit_code(), 2);
+  }
 }
 
 }  // namespace

@@ -206,5 +206,12 @@ TEST(Overrides, TheCaretPointsToTheFaultyPartOfADottedKey) {
             "  hint: did you mean 'lr'?");
 }
 
+TEST(Overrides, AModelThatIsGivenTwiceUnderTwoNamesIsReported) {
+  const std::vector<std::string> arguments = {"modules.pre_trainer.model=a.yaml", "model=b.yaml"};
+  const std::vector<std::string> notes = parse_overrides(arguments).notes;
+  ASSERT_EQ(notes.size(), 1U);
+  EXPECT_EQ(notes[0], "model is given more than once: the value b.yaml is used, not a.yaml");
+}
+
 }  // namespace
 }  // namespace primus::config

@@ -1,0 +1,42 @@
+// Tests the warnings about settings that have no effect or contradict each other.
+#include "config/without_effect.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support.h"
+
+namespace primus::config {
+namespace {
+
+TEST(WithoutEffect, ContradictionsAndLostSettingsGiveAWarning) {
+  const auto warnings = [](const std::vector<std::string>& arguments) {
+    std::string all;
+    for (const std::string& warning : load_text(experiment_text(""), arguments).warnings)
+      all += warning + "\n";
+    return all;
+  };
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"main_grads_dtype=bf16", "grad_reduce_in_bf16=false"}, "grad_reduce_in_bf16: false has no effect"},
+      {{"split=90,10"}, "split has an effect only with data_path"},
+      {{"reset_position_ids=true"}, "reset_position_ids has an effect only with data_path"},
+      {{"no_load_optim=true", "auto_continue_train=false"}, "no_load_optim has an effect only with load"},
+      {{"disable_last_saving=true", "train_iters=4", "save_interval=9"}, "no checkpoint is written"},
+      {{"recompute_granularity=full", "recompute_method=block", "recompute_num_layers=0"},
+       "nothing is recomputed"},
+      {{"pipeline_model_parallel_size=2", "decoder_first_pipeline_num_layers=2"},
+       "the other pipeline stages have no layer: 2 of 2"},
+      {{"env.WORLD_SIZE=8"}, "env.WORLD_SIZE has no effect"},
+      {{"env.OMP_NUM_THREADS=1", "num_threads=2"}, "env.OMP_NUM_THREADS has no effect with num_threads"}};
+  for (const auto& [arguments, warning] : cases)
+    EXPECT_NE(warnings(arguments).find(warning), std::string::npos) << warning << ": " << warnings(arguments);
+  EXPECT_EQ(warnings({"main_grads_dtype=bf16"}), "");
+  EXPECT_EQ(warnings({"no_load_optim=true", "load=x"}).find("no_load_optim"), std::string::npos);
+  EXPECT_EQ(warnings({"disable_last_saving=true", "save_interval=4"}), "");
+  EXPECT_TRUE(load_text(experiment_text(""), {"sequence_parallel=true"}).ignored.empty());
+  EXPECT_FALSE(load_text(experiment_text(""), {"sequence_parallel=false"}).ignored.empty());
+}
+
+}  // namespace
+}  // namespace primus::config

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -176,6 +178,11 @@ class CheckpointBenchmark final : public Benchmark {
     const std::vector<std::int64_t> size = parse_sizes("--size", size_, kMaxBytes),
                                     shard = parse_sizes("--shard-size", shard_, kMaxBytes);
     if (size.size() != 1 || shard.size() != 1) throw invalid("--size and --shard-size take one size each");
+    std::error_code none;
+    if (folder_ != kOutput && !std::filesystem::is_directory(folder_, none)) {
+      throw invalid(fmt::format("--path: folder '{}' does not exist", folder_),
+                    fmt::format("correct the path, or create the folder: mkdir -p '{}'", folder_));
+    }
     options_ = {.folder = folder_,
                 .bytes = static_cast<std::uint64_t>(size.front()),
                 .shard_bytes = static_cast<std::uint64_t>(shard.front()),
@@ -187,7 +194,8 @@ class CheckpointBenchmark final : public Benchmark {
   }
 
   CheckpointBenchmarkOptions options_;
-  std::string folder_ = "output", size_ = "1G", shard_ = "4G";
+  static constexpr std::string_view kOutput = "output";  // the workspace of runs, which the benchmark creates
+  std::string folder_{kOutput}, size_ = "1G", shard_ = "4G";
   std::int64_t repetitions_ = 5;
 };
 

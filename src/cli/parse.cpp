@@ -6,6 +6,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/text/suggest.h"
@@ -81,10 +83,21 @@ void store(const Argument& argument, const std::vector<std::string>& values) {
   std::visit(Assign{values, last, name, argument.range}, argument.target);
 }
 
+// Returns the hint for a word that the command does not accept: the option --data, if the word names a file.
+std::string option_for_file(const std::string& word, const Arguments& arguments, const std::string& command) {
+  std::error_code none;
+  for (const Argument& argument : arguments.all()) {
+    if (std::ranges::find(argument.names, "--data") != argument.names.end() &&
+        std::filesystem::exists(word, none))
+      return fmt::format("did you mean '--data {}'?", word);
+  }
+  return fmt::format("'{} --help' shows what it accepts", command);
+}
+
 Error unexpected(const std::string& word, const Arguments& arguments, const std::string& command) {
   if (!word.starts_with('-')) {
     return invalid(fmt::format("'{}' does not accept '{}'", command, word),
-                   fmt::format("'{} --help' shows what it accepts", command));
+                   option_for_file(word, arguments, command));
   }
   const std::string name = word.substr(0, word.find('='));
   for (const Refusal& refusal : arguments.refusals()) {

@@ -114,6 +114,9 @@ constexpr auto kRows = std::to_array<Row>({
      "a run and a model are folders, which 'rm -r FOLDER' removes ('primus runs' lists the runs); "
      "keep_latest=N limits the checkpoints of a run"},
     // Data.
+    {"data-clean data-cleanup data-filter data-dedup data-deduplicate",
+     "Primus cleans no texts: write the cleaned texts to a file with other software, then data_path=FILE; "
+     "'primus data tokenize --skip-bad' leaves broken records out"},
     {"data-download data-get data-pull data-fetch",
      "Primus downloads no data: 'hf download ORG/DATASET --repo-type dataset --local-dir FOLDER' "
      "(pip install huggingface_hub), then data_path=FILE for text, or data=FILE for conversations"},

@@ -494,6 +494,11 @@ TEST(Benchmarks, DataAndCheckpoint) {
   const auto saved = json_of({"checkpoint", "--path", folder.path(), "--size", "1M", "--repeat", "2"});
   ASSERT_EQ(saved["results"].size(), 3U);
   EXPECT_TRUE(Env::posix().list(folder.path()).empty());
+  const std::string missing = (folder.path() / "missing").string();
+  const ProgramResult refused = run_program({"benchmark", "checkpoint", "--path", missing, "--size", "1M"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("--path: folder '" + missing + "' does not exist"));
+  EXPECT_FALSE(Env::posix().status(missing).has_value());
 }
 
 TEST(Benchmarks, CeilingOfAStep) {

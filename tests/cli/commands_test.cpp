@@ -336,6 +336,24 @@ TEST(Config, ShowsValidatesAndDescribes) {
   EXPECT_THAT(run_program({"config", "reference"}).out, HasSubstr("micro_batch_size"));
 }
 
+TEST(Config, ValidateRefusesNamesOfDataThatTrainingRefuses) {
+  const auto refusal = [](const std::vector<std::string>& settings) {
+    std::vector<std::string> words{"config", "validate", "--config", kExperiment};
+    words.insert(words.end(), settings.begin(), settings.end());
+    const ProgramResult result = run_program(words);
+    EXPECT_EQ(result.exit_code, 2) << settings.front();
+    return result.err;
+  };
+  EXPECT_THAT(refusal({"data_path=[0.5,a,0.5]", "mock_data=false"}),
+              HasSubstr("the path after the weight 0.5 is missing"));
+  EXPECT_THAT(refusal({"train_epochs=2"}), HasSubstr("mock data never ends, so it has no epochs"));
+}
+
+TEST(EvalLoss, AFileWithoutItsOptionGetsAHint) {
+  EXPECT_THAT(run_program({"eval", "loss", "run", kExperiment}).err,
+              HasSubstr(std::string("did you mean '--data ") + kExperiment));
+}
+
 TEST(Report, WritesFilesOfMlflow) {
   const test::TemporaryFolder folder;
   const std::string run = (folder.path() / "run").string(), store = (folder.path() / "mlruns").string();

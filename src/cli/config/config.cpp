@@ -8,9 +8,6 @@
 #include "cli/options/experiment.h"
 #include "cli/problem_json.h"
 #include "cli/train/external.h"
-#include "config/stages.h"
-#include "config/trainer_config.h"
-#include "lm/data/blend_list.h"
 #include "lm/model/family.h"
 #include "lm/train/settings/training_settings.h"
 
@@ -94,25 +91,6 @@ class ConfigValidate final : public Command {
       check_data_paths(experiment);
     }
     return experiment;
-  }
-
-  // Throws errors that training would find in the names of the data: a weight without a path, and epochs of
-  // random tokens.
-  static void check_data_paths(const config::Experiment& experiment) {
-    const config::TrainerConfig& c = experiment.trainer;
-    if (c.mock_data && c.train_epochs && config::stage_of(c).material == config::Material::kText) {
-      throw experiment.error_for("train_epochs", "mock data never ends, so it has no epochs",
-                                 "set train_iters or train_tokens");
-    }
-    for (const auto& [key, paths] :
-         {std::pair("data_path", &c.data_path), std::pair("train_data_path", &c.train_data_path),
-          std::pair("valid_data_path", &c.valid_data_path), std::pair("test_data_path", &c.test_data_path)}) {
-      try {
-        if (!paths->empty()) data::parse_blend(*paths);
-      } catch (const Error& error) {
-        throw experiment.error_for(key, error.what(), error.hint());
-      }
-    }
   }
 
   ExperimentArguments experiment_;

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/files/file.h"
 #include "base/text/json_text.h"
@@ -19,6 +20,7 @@
 #include "config/problems.h"
 #include "config/stages.h"
 #include "config/trainer_config.h"
+#include "lm/data/blend_list.h"
 #include "lm/generate/model_folder.h"
 #include "lm/model/family.h"
 #include "lm/model/model_config.h"
@@ -341,6 +343,23 @@ config::Experiment ExperimentArguments::load_without_file() const {
       [](char x) { return !std::isalnum(static_cast<unsigned char>(x)) && x != '-' && x != '_' && x != '.'; },
       '_');
   return load_as(is_plain_name(name) ? name : "run");
+}
+
+void check_data_paths(const config::Experiment& experiment) {
+  const config::TrainerConfig& c = experiment.trainer;
+  if (c.mock_data && c.train_epochs && config::stage_of(c).material == config::Material::kText) {
+    throw experiment.error_for("train_epochs", "mock data never ends, so it has no epochs",
+                               "set train_iters or train_tokens");
+  }
+  for (const auto& [key, paths] :
+       {std::pair("data_path", &c.data_path), std::pair("train_data_path", &c.train_data_path),
+        std::pair("valid_data_path", &c.valid_data_path), std::pair("test_data_path", &c.test_data_path)}) {
+    try {
+      if (!paths->empty()) data::parse_blend(*paths);
+    } catch (const Error& error) {
+      throw experiment.error_for(key, error.what(), error.hint());
+    }
+  }
 }
 
 void apply_environment(const config::Experiment& experiment) {

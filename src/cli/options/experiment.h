@@ -57,6 +57,10 @@ class ExperimentArguments {
   std::shared_ptr<config::SettingsFiles> files_ = std::make_shared<config::SettingsFiles>();
 };
 
+// Throws errors that training would find in the names of the data of a native experiment: a weight without a
+// path, and epochs of random tokens.
+void check_data_paths(const config::Experiment& experiment);
+
 // Sets the experiment's environment variables in this process. Call before threads are started.
 void apply_environment(const config::Experiment& experiment);
 

@@ -59,6 +59,12 @@ void check_pointers(const GemmArgs& g) {
   check(g.c != nullptr && (g.k == 0 || (g.a != nullptr && g.b != nullptr)), "null operand");
 }
 
+// With `row_invariant`, products of a few rows need the order of sums of the blocked product. The kernel for
+// a few rows has the order of fp32 operands, but not that of the instructions for bf16 operands.
+bool is_skinny(const GemmArgs& g) {
+  return gemm::is_skinny(g) && (!g.row_invariant || kernel_of(g).packed == DType::kF32);
+}
+
 }  // namespace
 
 std::string_view name_of(GemmProvider provider) {
@@ -96,7 +102,7 @@ double gemm_flops(const GemmArgs& g) {
 std::size_t cpu_gemm_workspace_bytes(const GemmArgs& g, int threads) {
   check_shape(g);
   if (g.m == 0 || g.n == 0 || g.k == 0) return 0;
-  if (gemm::is_skinny(g)) return gemm::skinny_workspace_bytes(g);
+  if (is_skinny(g)) return gemm::skinny_workspace_bytes(g);
   return gemm::blocked_workspace_bytes(kernel_of(g), g, threads);
 }
 
@@ -106,7 +112,7 @@ std::size_t cpu_gemm_workspace_bound(const GemmArgs& g, int threads) {
   GemmArgs skinny = g;
   skinny.m = std::min(g.m, gemm::kSkinnyRows);
   const std::size_t blocked = gemm::blocked_workspace_bound(kernel_of(g), g, threads);
-  return gemm::is_skinny(skinny) ? std::max(blocked, gemm::skinny_workspace_bytes(skinny)) : blocked;
+  return is_skinny(skinny) ? std::max(blocked, gemm::skinny_workspace_bytes(skinny)) : blocked;
 }
 
 void cpu_gemm(ThreadPool& pool, const GemmArgs& g) {
@@ -125,7 +131,7 @@ void cpu_gemm(ThreadPool& pool, const GemmArgs& g) {
   const gemm::Kernel& kernel = kernel_of(g);
   check(g.workspace != nullptr && g.workspace_bytes >= cpu_gemm_workspace_bytes(g, pool.size()),
         "workspace is too small");
-  if (gemm::is_skinny(g)) {
+  if (is_skinny(g)) {
     gemm::multiply_skinny(
         pool, g,
         g.provider == GemmProvider::kPortable ? gemm::VectorLevel::kBaseline : gemm::best_vector_level());

@@ -7,10 +7,10 @@
 //   kTN  d_W [O, I] += d_yᵀ · x      m = O, n = I, k = T   (weight gradient)
 //
 // Numerics: every element of C is one sum over k. The order of this sum depends only on m, n, k, types and
-// provider. Therefore results are bit-identical for any number of threads, and from run to run on one kind of
-// CPU. NaN and infinities propagate as in IEEE arithmetic. The bf16 instructions (providers kAmx and
-// kAvx512Bf16) treat subnormal inputs and sums (magnitudes below 1.2e-38) as zero; the other providers do
-// not.
+// provider. With `row_invariant`, it does not depend on m either. Therefore results are bit-identical for any
+// number of threads, and from run to run on one kind of CPU. NaN and infinities propagate as in IEEE
+// arithmetic. The bf16 instructions (providers kAmx and kAvx512Bf16) treat subnormal inputs and sums
+// (magnitudes below 1.2e-38) as zero; the other providers do not.
 //
 // Speed: bf16 products are up to a third faster if the operands and all rows of C begin at cache lines (64
 // bytes). The blocking follows Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication"
@@ -57,6 +57,9 @@ struct GemmArgs {
   DType ab_dtype = DType::kF32;  // type of a and b: kF32 or kBF16
   DType c_dtype = DType::kF32;   // kF32 or kBF16
   bool accumulate = false;  // C += instead of C =; if C is bf16, the sum is computed in fp32 and rounded once
+  // Whether the order of the sums must be the same for any m. If false, products of a few rows use a kernel
+  // with another order.
+  bool row_invariant = false;
   std::int64_t m = 0, n = 0, k = 0;
   // A leading dimension is the distance of consecutive rows in memory, in elements. The leading dimension may
   // be larger than the length of a row.

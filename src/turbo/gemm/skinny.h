@@ -22,7 +22,8 @@ enum class VectorLevel { kBaseline, kAvx2, kAvx512 };
 VectorLevel best_vector_level();
 
 // Requires m, n, k > 0, layout kNT and a workspace that is large enough. The order of a sum depends only on k
-// and `level`.
+// and `level`. With GemmArgs::row_invariant, the order is that of the blocked product with packed fp32
+// operands: a chain of multiply-adds in the order of k.
 void multiply_skinny(ThreadPool& pool, const GemmArgs& args, VectorLevel level);
 
 }  // namespace primus::turbo::gemm

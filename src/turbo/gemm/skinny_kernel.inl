@@ -52,24 +52,96 @@ void columns(const SkinnyCall& call, std::int64_t begin, std::int64_t end) {
   }
 }
 
-template <class T>
+// Computes the products of `count` rows of W, beginning with row n. The lanes of a vector are rows of W, and
+// each sum adds its terms in the order of k, as in the blocked product. kGroups vectors of rows of W keep the
+// multipliers busy.
+template <class T, int kM, int kGroups>
+void products_in_order(const SkinnyCall& call, std::int64_t n, int count) {
+  constexpr int kLanes = Vector::kLanes, kN = kGroups * kLanes;
+  const T* rows[kN];  // the last row stands for the rows after the last one
+  for (int i = 0; i < kN; ++i)
+    rows[i] = static_cast<const T*>(call.w) + (n + std::min(i, count - 1)) * call.w_ld;
+  float out[kM * kN] = {};
+  if (call.accumulate) call.load(call, n, count, out);
+  Vector::Type sums[kM][kGroups];
+  for (int m = 0; m < kM; ++m) {
+    for (int g = 0; g < kGroups; ++g) {
+      float start[kLanes];
+      for (int i = 0; i < kLanes; ++i)
+        start[i] = g * kLanes + i < count ? out[m * count + g * kLanes + i] : 0.0F;
+      sums[m][g] = Vector::load(start);
+    }
+  }
+  for (std::int64_t k = 0; k < call.k; k += kLanes) {
+    const std::int64_t width = std::min<std::int64_t>(kLanes, call.k - k);
+    Vector::Type weights[kGroups][kLanes];
+    for (int g = 0; g < kGroups; ++g) {
+      for (int i = 0; i < kLanes; ++i) {
+        const T* w = rows[g * kLanes + i] + k;
+        T padded[kLanes] = {};
+        if (width < kLanes) {
+          std::copy(w, w + width, padded);
+          w = padded;
+        }
+        weights[g][i] = Vector::load(w);
+      }
+      Vector::transpose(weights[g]);
+    }
+    for (int i = 0; i < kLanes; ++i) {
+      for (int m = 0; m < kM; ++m) {
+        const auto value = Vector::broadcast(call.x[m * call.x_ld + k + i]);
+        for (int g = 0; g < kGroups; ++g) sums[m][g] = Vector::add_product(value, weights[g][i], sums[m][g]);
+      }
+    }
+  }
+  for (int m = 0; m < kM; ++m) {
+    for (int g = 0; g < kGroups; ++g) {
+      float end[kLanes];
+      Vector::store(end, sums[m][g]);
+      for (int i = 0; i < std::min(kLanes, count - g * kLanes); ++i)
+        out[m * count + g * kLanes + i] = end[i];
+    }
+  }
+  SkinnyCall assigned = call;
+  assigned.accumulate = false;  // because the sums begin with the values of y
+  call.store(assigned, n, count, out);
+}
+
+template <class T, int kM>
+void columns_in_order(const SkinnyCall& call, std::int64_t begin, std::int64_t end) {
+  constexpr int kGroups = kM <= 2 ? 2 : 1, kN = kGroups * Vector::kLanes;
+  for (std::int64_t n = begin; n < end; n += kN)
+    products_in_order<T, kM, kGroups>(call, n, static_cast<int>(std::min<std::int64_t>(kN, end - n)));
+}
+
+template <class T, bool kInOrder, int kM>
+void columns_of_rows(const SkinnyCall& call, std::int64_t begin, std::int64_t end) {
+  if constexpr (kInOrder) {
+    columns_in_order<T, kM>(call, begin, end);
+  } else {
+    columns<T, kM>(call, begin, end);
+  }
+}
+
+// kInOrder: whether sums have the order of the blocked product.
+template <class T, bool kInOrder>
 void columns_of(const SkinnyCall& call, std::int64_t begin, std::int64_t end) {
   switch (call.m) {
     case 1:
-      return columns<T, 1>(call, begin, end);
+      return columns_of_rows<T, kInOrder, 1>(call, begin, end);
     case 2:
-      return columns<T, 2>(call, begin, end);
+      return columns_of_rows<T, kInOrder, 2>(call, begin, end);
     case 3:
-      return columns<T, 3>(call, begin, end);
+      return columns_of_rows<T, kInOrder, 3>(call, begin, end);
     case 4:
-      return columns<T, 4>(call, begin, end);
+      return columns_of_rows<T, kInOrder, 4>(call, begin, end);
     case 5:
-      return columns<T, 5>(call, begin, end);
+      return columns_of_rows<T, kInOrder, 5>(call, begin, end);
     case 6:
-      return columns<T, 6>(call, begin, end);
+      return columns_of_rows<T, kInOrder, 6>(call, begin, end);
     case 7:
-      return columns<T, 7>(call, begin, end);
+      return columns_of_rows<T, kInOrder, 7>(call, begin, end);
     default:
-      return columns<T, 8>(call, begin, end);
+      return columns_of_rows<T, kInOrder, 8>(call, begin, end);
   }
 }

@@ -310,6 +310,39 @@ TEST(Gemm, BitIdenticalWhenSliced) {
   });
 }
 
+// A row of the result has the same bits in a product of one row, of a few rows and of many rows.
+TEST(Gemm, WithRowInvariantTheBitsOfARowDoNotDependOnTheNumberOfRows) {
+  ThreadPool pool(2);
+  for_each_kernel([&](GemmProvider provider, DType ab) {
+    for (const std::int64_t k : {7, 96, 1100, 4500}) {
+      for (const DType c : kTypes) {
+        const Problem p{provider, GemmLayout::kNT, ab, c, 100, 75, k, k % 4 == 0, 3};
+        Operands all(p, 5);
+        const auto product = [&](Operands& x, std::int64_t row, std::int64_t rows) {
+          GemmArgs g = arguments(p, x);
+          g.row_invariant = true;
+          g.m = rows;
+          g.a = static_cast<char*>(x.a.data()) + row * x.a.ld() * size_of(ab);
+          g.c = static_cast<char*>(x.c.data()) + row * x.c.ld() * size_of(c);
+          std::vector<char> workspace(cpu_gemm_workspace_bytes(g, pool.size()));
+          g.workspace = workspace.data(), g.workspace_bytes = workspace.size();
+          cpu_gemm(pool, g);
+        };
+        product(all, 0, p.m);
+        for (const std::int64_t rows : {1, 2, 3, 8, 9, 16, 17, 31, 64, 65}) {
+          Operands part(p, 5);
+          const std::int64_t first = (rows * 7) % (p.m - rows);
+          product(part, first, rows);
+          for (std::int64_t i = first; i < first + rows; ++i) {
+            for (std::int64_t j = 0; j < p.n; ++j)
+              ASSERT_EQ(part.c.at(i, j), all.c.at(i, j)) << p.name() << " " << rows << " rows, row " << i;
+          }
+        }
+      }
+    }
+  });
+}
+
 // Rows are picked from a larger matrix by index, some rows twice. The results have the bits of a product with
 // a copy of these rows in order.
 TEST(Gemm, BitIdenticalWhenRowsArePicked) {

@@ -25,6 +25,10 @@ struct DeviceSpec {
   int threads = 0;            // number of threads for CPU kernels; 0: one per core that the process may use
   // If false, kernels may use faster algorithms, whose results may differ in the last bits between runs.
   bool deterministic = true;
+  // If true, the result of a token in a forward pass has the same bits whatever other tokens are computed
+  // with it: kernels use one order of additions for any number of rows, and the same kernels for training
+  // and for decoding. Only the CPU supports it; turbo::open_device() throws for other kinds.
+  bool batch_invariant = false;
   // If false, attention uses our own kernels instead of the vendor's library. Matrix products still use the
   // vendor's library.
   bool attention_library = true;

@@ -59,8 +59,10 @@ DeviceProperties read_properties() {
 
 }  // namespace
 
-CpuDevice::CpuDevice(int threads, const KernelTable& kernels)
-    : pool_(threads == 0 ? available_cores() : threads), kernels_(kernels), context_(pool_, 0) {}
+CpuDevice::CpuDevice(int threads, const KernelTable& kernels, bool batch_invariant)
+    : pool_(threads == 0 ? available_cores() : threads),
+      kernels_(kernels),
+      context_(pool_, 0, batch_invariant) {}
 
 CpuDevice::~CpuDevice() {
   for (const auto& [address, bytes] : blocks_) unmap(address, bytes);

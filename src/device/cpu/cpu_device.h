@@ -18,14 +18,16 @@ namespace primus::cpu {
 // from the addresses at which the memory is mapped, as on the guard device of the tests.
 class CpuContext final : public KernelContext {
  public:
-  CpuContext(ThreadPool& pool, std::ptrdiff_t address_offset)
-      : pool_(&pool), threads_(pool.size()), offset_(address_offset) {}
+  CpuContext(ThreadPool& pool, std::ptrdiff_t address_offset, bool batch_invariant = false)
+      : pool_(&pool), threads_(pool.size()), offset_(address_offset), batch_invariant_(batch_invariant) {}
   // For measuring: reports workspace sizes for `threads` threads, but starts no threads.
-  explicit CpuContext(int threads) : threads_(threads) {}
+  explicit CpuContext(int threads, bool batch_invariant = false)
+      : threads_(threads), batch_invariant_(batch_invariant) {}
 
   // Must not be called while measuring.
   ThreadPool& pool() const { return *pool_; }
   int threads() const { return threads_; }
+  bool batch_invariant() const { return batch_invariant_; }  // as in DeviceSpec
   template <class T>
   T* data(const Tensor& tensor) const {
     return tensor.data ? reinterpret_cast<T*>(static_cast<char*>(tensor.data) + offset_) : nullptr;
@@ -35,13 +37,14 @@ class CpuContext final : public KernelContext {
   ThreadPool* pool_ = nullptr;
   int threads_;
   std::ptrdiff_t offset_ = 0;
+  bool batch_invariant_;
 };
 
 class CpuDevice final : public Device {
  public:
   // `threads`: number of threads of this rank's pool, including the calling thread; 0: one thread per core
-  // that the process may use. `kernels` must outlive the device.
-  CpuDevice(int threads, const KernelTable& kernels);
+  // that the process may use. `kernels` must outlive the device. `batch_invariant` is as in DeviceSpec.
+  CpuDevice(int threads, const KernelTable& kernels, bool batch_invariant = false);
   ~CpuDevice() override;
 
   std::string description() const override;

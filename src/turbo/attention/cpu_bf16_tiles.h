@@ -27,6 +27,7 @@ class Bf16Tiles {
   explicit Bf16Tiles(const Bf16Unit& unit) : unit_(unit) {}
 
   static constexpr std::int64_t kLaneBlock = kBf16Block, kKeyBlock = kBf16Block;
+  static std::int64_t lane_block(std::int64_t /*queries*/) { return kLaneBlock; }
   void begin() const { unit_.begin(); }
   void end() const { unit_.end(); }
 

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "turbo/attention/cpu_attention.h"
 #include "turbo/attention/cpu_plan.h"
@@ -18,7 +19,8 @@ struct ForwardOperands {
   Operand<const T> q;
   Keys<const T> k, v;
   Operand<T> out;
-  float* lse;                     // [heads, batch * seq_q] or null
+  float* lse;  // [heads, lse_rows] or null
+  std::int64_t lse_rows;
   const std::int32_t* first_key;  // [batch * seq_q] or null
   const T* sinks;                 // [heads] or null
 };
@@ -84,7 +86,7 @@ class Forward {
     std::fill_n(sum_, kTile, x.sinks ? 1.0F : 0.0F);
     std::fill_n(max_, kTile, x.sinks ? to_float(x.sinks[head]) * kLog2E : -1e30F);
     for (std::int64_t key_tile = queries.first_key_tile(); key_tile < queries.end_key_tile(); ++key_tile) {
-      for_each_strip(visibility, queries, key_tile, Tiles::kLaneBlock, Tiles::kKeyBlock,
+      for_each_strip(visibility, queries, key_tile, Tiles::lane_block(queries.size()), Tiles::kKeyBlock,
                      [&](const Strip& strip) {
                        tiles_.score(strip, s.head_dim, keys.keys(key_tile), queries_, scores_);
                        cap_scores(s, strip, scores_);
@@ -175,7 +177,7 @@ class Forward {
     store_rows(out_rows_, s.value_dim, queries.size(), s.value_dim, x.out.at(sequence, head, queries.begin),
                x.out.stride);
     if (!x.lse) return;
-    float* lse = x.lse + (head * s.batch + sequence) * s.seq_q + queries.begin;
+    float* lse = x.lse + head * x.lse_rows + sequence * s.seq_q + queries.begin;
     PRIMUS_SIMD()
     for (std::int64_t i = 0; i < queries.size(); ++i) lse[i] = log_sum_exp2(max_[i], sum_[i]);
   }
@@ -227,6 +229,81 @@ void run_forward(ThreadPool& pool, const Tiles& engine, const AttentionShape& s,
                 });
 }
 
+// Returns the bytes that a thread needs in run_sequences() for sequences up to shape `s`.
+template <class Tiles>
+std::int64_t sequence_bytes(const Tiles& engine, const AttentionShape& s) {
+  Carver carver(nullptr);
+  Forward<Tiles>(carver, engine, s);
+  ForwardKeys<Tiles>(carver, engine, s);
+  return carver.used();
+}
+
+// Processes many sequences concurrently: a work item is a (sequence, key/value head). sequence(b) returns the
+// shape of sequence b, whose batch is 1, and its operands. `bytes` is the result of sequence_bytes().
+template <class Tiles, class Sequence>
+void run_sequences(ThreadPool& pool, const Tiles& engine, std::int64_t batch, std::int64_t kv_heads,
+                   Sequence sequence, std::byte* workspace, std::int64_t bytes) {
+  pool.parallel_for(batch * kv_heads, 1, [&](std::int64_t item, std::int64_t, int thread) {
+    const auto [s, x] = sequence(item / kv_heads);
+    if (s.seq_q == 0) return;
+    const std::int64_t kv_head = item % kv_heads, group = s.heads / s.kv_heads, query_tiles = tiles(s.seq_q);
+    Carver carver(workspace + thread * bytes);
+    const Forward<Tiles> worker(carver, engine, s);
+    const ForwardKeys<Tiles> keys(carver, engine, s);
+    const Visibility visibility(s, nullptr, 0);
+    engine.begin();
+    const std::int64_t end_key_tile = visibility.tile(query_tiles - 1).end_key_tile();
+    for (std::int64_t t = visibility.tile(0).first_key_tile(); t < end_key_tile; ++t)
+      keys.pack(x, 0, kv_head, t);
+    for (std::int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+      for (std::int64_t t = 0; t < query_tiles; ++t) worker.run(x, keys, 0, head, t);
+    }
+    engine.end();
+  });
+}
+
+// Returns whether a batch-invariant pass processes its sequences concurrently. The choice does not affect the
+// result.
+bool are_concurrent(const CpuContext& context, const PagedAttention& call) {
+  return call.sequences.batch() * call.kv_heads >= 2 * static_cast<std::int64_t>(context.threads());
+}
+
+// Returns whether the call uses the kernel for decoding, which adds in another order than the tile loop.
+bool uses_decode(const CpuContext& context, const AttentionForward& call) {
+  return is_decode(call.shape) && call.q.dtype != DType::kF16 && !context.batch_invariant();
+}
+
+// Calls body(shape, operands) for consecutive queries with the same first key: the documents of packed
+// sequences. The keys of each call begin at that first key, so that tiles of keys begin at the first token of
+// a document, as they do if the document is a sequence of its own.
+template <class Operands, class Body>
+void for_each_document(const AttentionShape& s, const Operands& x, Body body) {
+  for (std::int64_t sequence = 0; sequence < s.batch; ++sequence) {
+    const std::int32_t* const first = x.first_key + sequence * s.seq_q;
+    std::int64_t end = 0;
+    for (std::int64_t begin = 0; begin < s.seq_q; begin = end) {
+      end = begin + 1;
+      while (end < s.seq_q && first[end] == first[begin]) ++end;
+      const std::int64_t key = std::clamp<std::int64_t>(first[begin] - s.k_first, 0, s.seq_k);
+      AttentionShape document = s;
+      document.batch = 1;
+      document.seq_q = end - begin;
+      document.seq_k = std::clamp<std::int64_t>(s.q_first + end - s.k_first, key, s.seq_k) - key;
+      document.capacity_k = document.seq_k;
+      document.q_first = s.q_first + begin;
+      document.k_first = s.k_first + key;
+      Operands part = x;
+      part.q.data = x.q.at(sequence, 0, begin);
+      part.k.data = x.k.at(sequence, 0, key);
+      part.v.data = x.v.at(sequence, 0, key);
+      part.out.data = x.out.at(sequence, 0, begin);
+      if (x.lse) part.lse = x.lse + sequence * s.seq_q + begin;
+      part.first_key = nullptr;
+      body(document, part);
+    }
+  }
+}
+
 std::int64_t tiled_forward_workspace(CpuContext& context, DType dtype, const AttentionShape& s) {
   return with_tiles(dtype, [&](const auto& engine) {
     return ForwardPlan<std::decay_t<decltype(engine)>>(engine, s, context.threads(), nullptr).bytes();
@@ -238,7 +315,7 @@ std::int64_t tiled_forward_workspace(CpuContext& context, DType dtype, const Att
 void attention_forward(CpuContext& context, const AttentionForward& call) {
   const AttentionShape& s = call.shape;
   if (s.batch * s.seq_q == 0) return;
-  if (is_decode(s) && call.q.dtype != DType::kF16) return attention_decode(context, call);
+  if (uses_decode(context, call)) return attention_decode(context, call);
   with_tiles(call.q.dtype, [&](const auto& engine) {
     using Tiles = std::decay_t<decltype(engine)>;
     using T = typename Tiles::Source;
@@ -248,54 +325,89 @@ void attention_forward(CpuContext& context, const AttentionForward& call) {
         {context.data<const T>(call.v), call.v_stride, s.value_dim, s.capacity_k},
         {context.data<T>(call.out), s.heads * s.value_dim, s.value_dim, s.seq_q},
         call.lse.absent() ? nullptr : context.data<float>(call.lse),
+        s.batch * s.seq_q,
         call.first_key.absent() ? nullptr : context.data<const std::int32_t>(call.first_key),
         call.sinks.absent() ? nullptr : context.data<const T>(call.sinks)};
-    run_forward(context.pool(), engine, s, operands, context.data<std::byte>(call.workspace));
+    auto* const workspace = context.data<std::byte>(call.workspace);
+    if (context.batch_invariant() && operands.first_key) {
+      for_each_document(s, operands, [&](const AttentionShape& document, const auto& of_document) {
+        run_forward(context.pool(), engine, document, of_document, workspace);
+      });
+    } else {
+      run_forward(context.pool(), engine, s, operands, workspace);
+    }
   });
 }
 
 std::int64_t attention_forward_workspace(CpuContext& context, const AttentionForward& call) {
-  if (is_decode(call.shape) && call.q.dtype != DType::kF16) return attention_decode_workspace(call.shape);
+  if (uses_decode(context, call)) return attention_decode_workspace(call.shape);
+  if (context.batch_invariant() && !call.first_key.absent()) {
+    AttentionShape longest = call.shape;
+    longest.batch = 1;
+    return tiled_forward_workspace(context, call.q.dtype, longest);
+  }
   return tiled_forward_workspace(context, call.q.dtype, call.shape);
 }
 
 // Processes sequences with many new tokens one after another, and all sequences with few new tokens
-// together.
+// together. If results must not depend on the number of new tokens, all sequences use the tile loop, because
+// the kernel for few tokens adds in another order.
 void paged_attention(CpuContext& context, const PagedAttention& call) {
   const PagedSequences& sequences = call.sequences;
   const auto* starts = context.data<const std::int32_t>(sequences.query_starts);
   const auto* lengths = context.data<const std::int32_t>(sequences.key_lengths);
   const auto* table = context.data<const std::int32_t>(sequences.block_table);
-  paged_decode(context, call);
+  const bool invariant = context.batch_invariant();
+  if (!invariant) paged_decode(context, call);
   with_tiles(call.q.dtype, [&](const auto& engine) {
     using Tiles = std::decay_t<decltype(engine)>;
     using T = typename Tiles::Source;
     const int page_bits = std::countr_zero(static_cast<std::uint64_t>(sequences.page_size));
     const std::int64_t out_stride = call.heads * call.value_dim;
     T* out = context.data<T>(call.out);
-    for (std::int64_t b = 0; b < sequences.batch(); ++b) {
+    using Operands = ForwardOperands<Tiles, PagedOperand>;
+    const auto sequence = [&](std::int64_t b) -> std::pair<AttentionShape, Operands> {
       const std::int64_t first = starts[b], count = starts[b + 1] - first;
-      if (count == 0 || is_paged_decode(count)) continue;
       const AttentionShape s = paged_shape(call, count, lengths[b]);
       const std::int32_t* pages = table + b * sequences.blocks();
-      const ForwardOperands<Tiles, PagedOperand> operands{
-          {context.data<const T>(call.q) + first * call.q_stride, call.q_stride, s.head_dim, count},
-          {context.data<const T>(call.k), call.k_stride, s.head_dim, pages, sequences.blocks(), page_bits},
-          {context.data<const T>(call.v), call.v_stride, s.value_dim, pages, sequences.blocks(), page_bits},
-          {out + first * out_stride, out_stride, s.value_dim, count},
-          nullptr,
-          nullptr,
-          call.sinks.absent() ? nullptr : context.data<const T>(call.sinks)};
-      run_forward(context.pool(), engine, s, operands, context.data<std::byte>(call.workspace));
+      return {
+          s,
+          {{context.data<const T>(call.q) + first * call.q_stride, call.q_stride, s.head_dim, count},
+           {context.data<const T>(call.k), call.k_stride, s.head_dim, pages, sequences.blocks(), page_bits},
+           {context.data<const T>(call.v), call.v_stride, s.value_dim, pages, sequences.blocks(), page_bits},
+           {out + first * out_stride, out_stride, s.value_dim, count},
+           nullptr,
+           0,
+           nullptr,
+           call.sinks.absent() ? nullptr : context.data<const T>(call.sinks)}};
+    };
+    auto* const workspace = context.data<std::byte>(call.workspace);
+    if (invariant && are_concurrent(context, call)) {
+      const AttentionShape longest = paged_shape(call, call.tokens, sequences.capacity());
+      run_sequences(context.pool(), engine, sequences.batch(), call.kv_heads, sequence, workspace,
+                    sequence_bytes(engine, longest));
+    } else {
+      for (std::int64_t b = 0; b < sequences.batch(); ++b) {
+        const std::int64_t count = starts[b + 1] - starts[b];
+        if (count == 0 || (!invariant && is_paged_decode(count))) continue;
+        const auto [s, operands] = sequence(b);
+        run_forward(context.pool(), engine, s, operands, workspace);
+      }
     }
     std::fill(out + starts[sequences.batch()] * out_stride, out + call.tokens * out_stride, T{});
   });
 }
 
 std::int64_t paged_attention_workspace(CpuContext& context, const PagedAttention& call) {
+  const AttentionShape longest = paged_shape(call, call.tokens, call.sequences.capacity());
+  if (context.batch_invariant() && are_concurrent(context, call)) {
+    return with_tiles(call.q.dtype, [&](const auto& engine) {
+      return context.threads() * sequence_bytes(engine, longest);
+    });
+  }
+  if (context.batch_invariant()) return tiled_forward_workspace(context, call.q.dtype, longest);
   const std::int64_t decode = paged_decode_workspace(call);
   if (is_paged_decode(call.tokens)) return decode;
-  const AttentionShape longest = paged_shape(call, call.tokens, call.sequences.capacity());
   return std::max(decode, tiled_forward_workspace(context, call.q.dtype, longest));
 }
 

@@ -25,6 +25,10 @@ class Fp32Tiles {
   using Element = float;  // type of packed operands
 
   static constexpr std::int64_t kLaneBlock = 32, kKeyBlock = 2;  // granularity of strips
+  // Returns the number of lanes per strip for this number of queries. The sums of a lane do not depend on it.
+  static std::int64_t lane_block(std::int64_t queries) {
+    return queries <= kGroup ? std::int64_t{kGroup} : kLaneBlock;
+  }
   void begin() const {}  // call before and after the products of a work item
   void end() const {}
 

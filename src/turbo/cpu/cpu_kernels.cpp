@@ -119,18 +119,18 @@ const DevicePlugin& cpu_plugin() {
       .kind = "cpu",
       .count = [](std::string&) { return 1; },
       .properties = [](int) { return cpu::cpu_properties(); },
-      .open = [](const DeviceSpec& spec) { return make_cpu_device(spec.threads); },
+      .open = [](const DeviceSpec& spec) { return make_cpu_device(spec.threads, spec.batch_invariant); },
       .measuring = [](const DeviceSpec& spec) -> std::unique_ptr<Device> {
         const int threads = spec.threads == 0 ? cpu::available_cores() : spec.threads;
-        return std::make_unique<MeasuringDevice>(cpu::cpu_properties(), cpu::describe_cpu(threads),
-                                                 cpu_kernel_table(),
-                                                 std::make_unique<cpu::CpuContext>(threads));
+        return std::make_unique<MeasuringDevice>(
+            cpu::cpu_properties(), cpu::describe_cpu(threads), cpu_kernel_table(),
+            std::make_unique<cpu::CpuContext>(threads, spec.batch_invariant));
       }};
   return plugin;
 }
 
-std::unique_ptr<Device> make_cpu_device(int threads) {
-  return std::make_unique<cpu::CpuDevice>(threads, cpu_kernel_table());
+std::unique_ptr<Device> make_cpu_device(int threads, bool batch_invariant) {
+  return std::make_unique<cpu::CpuDevice>(threads, cpu_kernel_table(), batch_invariant);
 }
 
 }  // namespace primus::turbo

@@ -36,7 +36,7 @@ inline const KernelTable& cpu_kernel_table() { return cpu_kernel_table(best_isa_
 const DevicePlugin& cpu_plugin();
 
 // Creates a CPU device with the best kernels. `threads` is as in cpu::CpuDevice; with 0, the device uses
-// every core that the process may use.
-std::unique_ptr<Device> make_cpu_device(int threads);
+// every core that the process may use. `batch_invariant` is as in DeviceSpec.
+std::unique_ptr<Device> make_cpu_device(int threads, bool batch_invariant = false);
 
 }  // namespace primus::turbo

@@ -82,8 +82,18 @@ DeviceSpec choose_device(DeviceSpec spec, std::vector<std::string>* notes) {
   return spec;
 }
 
+// The order of additions is proved to be independent of the batch only for the CPU's kernels.
+void check_batch_invariant(const DeviceSpec& spec) {
+  if (!spec.batch_invariant || spec.kind == kCpu) return;
+  throw unsupported(
+      "batch_invariant is not supported on " + spec.kind +
+          ": kernels and libraries of GPUs choose the order of additions by the number of tokens",
+      "choose the device cpu, or remove batch_invariant");
+}
+
 std::unique_ptr<Device> open_device(const DeviceSpec& asked) {
   const DeviceSpec spec = choose_device(asked);
+  check_batch_invariant(spec);
   const DevicePlugin& plugin = plugin_of(spec.kind);
   std::string problem;
   const int count = plugin.count(problem);
@@ -100,12 +110,15 @@ std::unique_ptr<Device> open_device(const DeviceSpec& asked) {
 
 std::unique_ptr<Device> measuring_device(const DeviceSpec& asked) {
   const DeviceSpec spec = choose_device(asked);
+  check_batch_invariant(spec);
   return plugin_of(spec.kind).measuring(spec);
 }
 
 PlannedDevice planned_device(const DeviceProperties& properties, DeviceSpec spec) {
   const std::vector<std::string> installed = installed_plugins();
   PlannedDevice planned;
+  spec.kind = properties.kind;
+  check_batch_invariant(spec);
   planned.by_cpu_kernels = properties.kind != kCpu &&
                            std::find(installed.begin(), installed.end(), properties.kind) == installed.end();
   spec.kind = planned.by_cpu_kernels ? kCpu : properties.kind;

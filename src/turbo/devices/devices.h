@@ -25,6 +25,10 @@ std::string name_of(const DeviceSpec& spec);
 // plug-in cannot be used for another reason, appends the reason to `notes`.
 DeviceSpec choose_device(DeviceSpec spec, std::vector<std::string>* notes = nullptr);
 
+// Throws Error(kUnsupported) if the spec requires DeviceSpec::batch_invariant of a chosen device that is not
+// a CPU. The functions below that make devices do so, too.
+void check_batch_invariant(const DeviceSpec& spec);
+
 // Opens a device. Throws Error: kDependency if the kind's plug-in is missing or has another version, kInvalid
 // if the device does not exist.
 std::unique_ptr<Device> open_device(const DeviceSpec& spec);

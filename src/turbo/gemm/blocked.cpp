@@ -127,7 +127,7 @@ Source source_a(const Kernel& kernel, const GemmArgs& g) {
   const bool contiguous = g.layout != GemmLayout::kTN;
   return {.pack = contiguous ? kernel.pack.a.k_contiguous : kernel.pack.a.k_strided,
           .data = static_cast<const char*>(g.a),
-          .rows = g.a_rows,
+          .rows = g.rows.a,
           .ld = g.lda,
           .element = size_of(g.ab_dtype),
           .k_contiguous = contiguous,
@@ -141,7 +141,7 @@ Source source_b(const Kernel& kernel, const GemmArgs& g) {
   const bool contiguous = g.layout == GemmLayout::kNT;
   return {.pack = contiguous ? kernel.pack.b.k_contiguous : kernel.pack.b.k_strided,
           .data = static_cast<const char*>(g.b),
-          .rows = g.b_rows,
+          .rows = g.rows.b,
           .ld = g.ldb,
           .element = size_of(g.ab_dtype),
           .k_contiguous = contiguous,

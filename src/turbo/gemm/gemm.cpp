@@ -59,10 +59,17 @@ void check_pointers(const GemmArgs& g) {
   check(g.c != nullptr && (g.k == 0 || (g.a != nullptr && g.b != nullptr)), "null operand");
 }
 
-// With `row_invariant`, products of a few rows need the order of sums of the blocked product. The kernel for
-// a few rows has the order of fp32 operands, but not that of the instructions for bf16 operands.
-bool is_skinny(const GemmArgs& g) {
-  return gemm::is_skinny(g) && (!g.row_invariant || kernel_of(g).packed == DType::kF32);
+// With `row_invariant`, products of a few rows need the order of sums of the blocked product.
+enum class FewRows { kNo, kVectors, kAmx };
+
+FewRows few_rows(const GemmArgs& g) {
+  if (!gemm::is_skinny(g)) return FewRows::kNo;
+  if (!g.row_invariant || kernel_of(g).packed == DType::kF32) return FewRows::kVectors;
+  return &kernel_of(g) == gemm::amx_kernel() ? FewRows::kAmx : FewRows::kNo;
+}
+
+std::size_t few_rows_workspace_bytes(const GemmArgs& g) {
+  return few_rows(g) == FewRows::kAmx ? gemm::skinny_amx_workspace_bytes(g) : gemm::skinny_workspace_bytes(g);
 }
 
 }  // namespace
@@ -102,7 +109,7 @@ double gemm_flops(const GemmArgs& g) {
 std::size_t cpu_gemm_workspace_bytes(const GemmArgs& g, int threads) {
   check_shape(g);
   if (g.m == 0 || g.n == 0 || g.k == 0) return 0;
-  if (is_skinny(g)) return gemm::skinny_workspace_bytes(g);
+  if (few_rows(g) != FewRows::kNo) return few_rows_workspace_bytes(g);
   return gemm::blocked_workspace_bytes(kernel_of(g), g, threads);
 }
 
@@ -112,7 +119,7 @@ std::size_t cpu_gemm_workspace_bound(const GemmArgs& g, int threads) {
   GemmArgs skinny = g;
   skinny.m = std::min(g.m, gemm::kSkinnyRows);
   const std::size_t blocked = gemm::blocked_workspace_bound(kernel_of(g), g, threads);
-  return is_skinny(skinny) ? std::max(blocked, gemm::skinny_workspace_bytes(skinny)) : blocked;
+  return few_rows(skinny) == FewRows::kNo ? blocked : std::max(blocked, few_rows_workspace_bytes(skinny));
 }
 
 void cpu_gemm(ThreadPool& pool, const GemmArgs& g) {
@@ -131,12 +138,15 @@ void cpu_gemm(ThreadPool& pool, const GemmArgs& g) {
   const gemm::Kernel& kernel = kernel_of(g);
   check(g.workspace != nullptr && g.workspace_bytes >= cpu_gemm_workspace_bytes(g, pool.size()),
         "workspace is too small");
-  if (is_skinny(g)) {
-    gemm::multiply_skinny(
-        pool, g,
-        g.provider == GemmProvider::kPortable ? gemm::VectorLevel::kBaseline : gemm::best_vector_level());
-  } else {
-    gemm::multiply_blocked(pool, kernel, g);
+  switch (few_rows(g)) {
+    case FewRows::kNo:
+      return gemm::multiply_blocked(pool, kernel, g);
+    case FewRows::kAmx:
+      return gemm::multiply_skinny_amx(pool, g);
+    case FewRows::kVectors:
+      return gemm::multiply_skinny(
+          pool, g,
+          g.provider == GemmProvider::kPortable ? gemm::VectorLevel::kBaseline : gemm::best_vector_level());
   }
 }
 

@@ -52,6 +52,13 @@ struct GemmReadAhead {
 // A tensor with more bytes than this is assumed to leave the caches before it is read again.
 inline constexpr std::int64_t kGemmPastCaches = std::int64_t{16} << 20;
 
+// Optional: row i of a (as stored in memory) is row a[i] of a larger matrix that begins at address
+// GemmArgs::a. `b` does the same for GemmArgs::b.
+struct GemmPickedRows {
+  const std::int32_t* a = nullptr;
+  const std::int32_t* b = nullptr;
+};
+
 struct GemmArgs {
   GemmLayout layout = GemmLayout::kNT;
   DType ab_dtype = DType::kF32;  // type of a and b: kF32 or kBF16
@@ -67,10 +74,7 @@ struct GemmArgs {
   std::int64_t lda = 0;
   const void* b = nullptr;  // kNT: [n, k] with ldb >= k;  kNN, kTN: [k, n] with ldb >= n
   std::int64_t ldb = 0;
-  // Optional: row i of a (as stored in memory) is row a_rows[i] of a larger matrix that begins at address a.
-  // b_rows does the same for b.
-  const std::int32_t* a_rows = nullptr;
-  const std::int32_t* b_rows = nullptr;
+  GemmPickedRows rows;
   void* c = nullptr;  // [m, n] with ldc >= n; overlaps neither a nor b
   std::int64_t ldc = 0;
   // Uses non-temporal stores, which do not read C first. For an fp32 C that is not read soon

@@ -185,7 +185,7 @@ Columns columns_function(VectorLevel level, DType dtype) {
 template <class T>
 void widen_a(const GemmArgs& g, float* to, std::int64_t to_ld) {
   for (std::int64_t m = 0; m < g.m; ++m) {
-    const T* row = static_cast<const T*>(g.a) + (g.a_rows ? g.a_rows[m] : m) * g.lda;
+    const T* row = static_cast<const T*>(g.a) + (g.rows.a ? g.rows.a[m] : m) * g.lda;
     for (std::int64_t i = 0; i < g.k; ++i) to[m * to_ld + i] = static_cast<float>(row[i]);
     std::fill(to + m * to_ld + g.k, to + (m + 1) * to_ld, 0.0F);
   }

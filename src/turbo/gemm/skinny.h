@@ -12,7 +12,7 @@ namespace primus::turbo::gemm {
 constexpr std::int64_t kSkinnyRows = 8;
 
 inline bool is_skinny(const GemmArgs& args) {
-  return args.layout == GemmLayout::kNT && args.m <= kSkinnyRows && !args.b_rows;
+  return args.layout == GemmLayout::kNT && args.m <= kSkinnyRows && !args.rows.b;
 }
 
 std::size_t skinny_workspace_bytes(const GemmArgs& args);
@@ -25,5 +25,10 @@ VectorLevel best_vector_level();
 // and `level`. With GemmArgs::row_invariant, the order is that of the blocked product with packed fp32
 // operands: a chain of multiply-adds in the order of k.
 void multiply_skinny(ThreadPool& pool, const GemmArgs& args, VectorLevel level);
+
+// Computes the product of bf16 operands with AMX, in the order of the blocked product of amx_kernel(), which
+// must not be null.
+std::size_t skinny_amx_workspace_bytes(const GemmArgs& args);
+void multiply_skinny_amx(ThreadPool& pool, const GemmArgs& args);
 
 }  // namespace primus::turbo::gemm

@@ -26,8 +26,9 @@ std::int64_t max_parallel_rows(std::int64_t rows, int threads) {
 }
 
 // Returns the arguments of the product of an expert with `rows` rows; m or k is the number of rows.
-GemmArgs shape_of(const GroupedGemm& call, std::int64_t rows) {
+GemmArgs shape_of(const CpuContext& context, const GroupedGemm& call, std::int64_t rows) {
   GemmArgs args;
+  args.row_invariant = context.batch_invariant();
   args.ab_dtype = call.a.dtype;
   args.c_dtype = call.c.dtype;
   args.accumulate = call.accumulate;
@@ -50,7 +51,8 @@ GemmArgs shape_of(const GroupedGemm& call, std::int64_t rows) {
 class Experts {
  public:
   Experts(const CpuContext& context, const GroupedGemm& call)
-      : call_(call),
+      : context_(context),
+        call_(call),
         a_(context.data<char>(call.a)),
         b_(context.data<char>(call.b)),
         c_(context.data<char>(call.c)),
@@ -64,13 +66,13 @@ class Experts {
   // `next` is the expert whose product this thread will probably compute next, or -1.
   void multiply(ThreadPool& pool, std::int64_t expert, std::int64_t next, std::int64_t workspace_at,
                 std::int64_t workspace_bytes) const {
-    GemmArgs args = shape_of(call_, rows(expert));
+    GemmArgs args = shape_of(context_, call_, rows(expert));
     const std::int64_t first = offsets_[expert];
     const bool weights = call_.role == GemmRole::kWeightGradient;
     args.a = a_rows_ ? a_ : rows_of(call_.a, a_, expert).data;
-    args.a_rows = a_rows_ ? a_rows_ + first : nullptr;
+    args.rows.a = a_rows_ ? a_rows_ + first : nullptr;
     args.b = b_rows_ ? b_ : operand_b(expert).data;
-    args.b_rows = b_rows_ ? b_rows_ + first : nullptr;
+    args.rows.b = b_rows_ ? b_rows_ + first : nullptr;
     args.c_past_caches = weights && call_.c.bytes() > kGemmPastCaches;
     if (next >= 0) args.ahead = read_ahead(next);
     args.c = c_ + (weights ? expert * matrix(call_.c) : first * args.ldc) * size_of(call_.c.dtype);
@@ -105,6 +107,7 @@ class Experts {
     return ahead;
   }
 
+  const CpuContext& context_;
   const GroupedGemm& call_;
   const char *a_, *b_;
   char *c_, *workspace_;
@@ -114,8 +117,9 @@ class Experts {
 constexpr std::int64_t kLine = 64;
 std::int64_t whole_lines(std::int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
-std::int64_t workspace_for(const GroupedGemm& call, std::int64_t rows, int threads) {
-  const GemmArgs args = shape_of(call, std::max<std::int64_t>(rows, 1));
+std::int64_t workspace_for(const CpuContext& context, const GroupedGemm& call, std::int64_t rows,
+                           int threads) {
+  const GemmArgs args = shape_of(context, call, std::max<std::int64_t>(rows, 1));
   return whole_lines(static_cast<std::int64_t>(cpu_gemm_workspace_bound(args, threads)));
 }
 
@@ -126,8 +130,9 @@ std::int64_t workspace(CpuContext& context, const GroupedGemm& call) {
   if (!call.chosen.absent()) return GroupedGemm::kNotTaken;  // fusing does not make a CPU faster
   const std::int64_t rows = call.rows();
   const int threads = context.threads();
-  return order_bytes(call) + std::max(workspace_for(call, rows, threads),
-                                      threads * workspace_for(call, max_parallel_rows(rows, threads), 1));
+  return order_bytes(call) +
+         std::max(workspace_for(context, call, rows, threads),
+                  threads * workspace_for(context, call, max_parallel_rows(rows, threads), 1));
 }
 
 void grouped_gemm(CpuContext& context, const GroupedGemm& call) {
@@ -148,7 +153,7 @@ void grouped_gemm(CpuContext& context, const GroupedGemm& call) {
     experts.multiply(pool, order[large], expert_at(large + 1), products_at,
                      call.workspace.bytes() - products_at);
   }
-  const std::int64_t each = workspace_for(call, maximum, 1);
+  const std::int64_t each = workspace_for(context, call, maximum, 1);
   pool.parallel_for(count - large, 1, [&](std::int64_t i, std::int64_t, int thread) {
     ThreadPool single(1);
     experts.multiply(single, order[large + i], expert_at(large + i + pool.size()),

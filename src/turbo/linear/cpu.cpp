@@ -16,6 +16,7 @@ GemmArgs gemm_args(const CpuContext& context, const Gemm& call) {
   args.ab_dtype = call.a.dtype == call.b.dtype && !fp16 ? call.a.dtype : DType::kF32;
   args.c_dtype = fp16 ? DType::kF32 : call.c.dtype;
   args.accumulate = call.accumulate;
+  args.row_invariant = context.batch_invariant();
   args.m = call.c.rows();
   args.n = call.c.cols();
   switch (call.role) {
@@ -37,6 +38,12 @@ GemmArgs gemm_args(const CpuContext& context, const Gemm& call) {
   args.ldb = call.b.cols();
   args.ldc = call.c.cols();
   return args;
+}
+
+// Returns whether the product is computed by SplitGemm. The choice depends on the number of rows, so a
+// batch-invariant forward pass never makes it.
+bool is_split(const CpuContext& context, const Gemm& call) {
+  return SplitGemm::suits(call) && !(context.batch_invariant() && call.role == GemmRole::kForward);
 }
 
 // Returns the bf16 operand of a product whose other operand is fp32, or null if there is none.
@@ -103,7 +110,7 @@ void gemm(CpuContext& context, const Gemm& call) {
   PRIMUS_CHECK(Gemm::kId, call.around.absent());  // because is_taken() returns false for such calls
   GemmArgs args = gemm_args(context, call);
   if (is_fp16(call)) return gemm_fp16(context, call, args);
-  if (SplitGemm::suits(call)) return SplitGemm(context, call, args).run();
+  if (is_split(context, call)) return SplitGemm(context, call, args).run();
   const Tensor* narrow = narrow_operand(call);
   args.workspace = context.data<std::byte>(call.workspace) + widened_bytes(narrow);
   args.workspace_bytes = static_cast<std::size_t>(call.workspace.bytes() - widened_bytes(narrow));
@@ -122,7 +129,7 @@ std::int64_t gemm_workspace(CpuContext& context, const Gemm& call) {
     return WideCopies(call).bytes() +
            static_cast<std::int64_t>(cpu_gemm_workspace_bytes(args, context.threads()));
   }
-  if (SplitGemm::suits(call)) return SplitGemm(context, call, args).workspace_bytes();
+  if (is_split(context, call)) return SplitGemm(context, call, args).workspace_bytes();
   return widened_bytes(narrow_operand(call)) +
          static_cast<std::int64_t>(cpu_gemm_workspace_bytes(args, context.threads()));
 }

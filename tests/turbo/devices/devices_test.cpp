@@ -58,6 +58,22 @@ TEST(Devices, NamesAreParsed) {
   }
 }
 
+TEST(Devices, OnlyTheCpuIsBatchInvariant) {
+  const PluginPath none("/nonexistent");
+  DeviceSpec spec{.kind = "cpu", .threads = 1, .batch_invariant = true};
+  EXPECT_EQ(open_device(spec)->properties().kind, "cpu");
+  EXPECT_EQ(measuring_device(spec)->properties().kind, "cpu");
+  for (const char* const kind : {"cuda", "hip"}) {
+    spec.kind = kind;
+    for (const Error& error :
+         {error_of([&] { open_device(spec); }), error_of([&] { measuring_device(spec); }),
+          error_of([&] { planned_device({.kind = kind, .name = "GPU"}, spec); })}) {
+      EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
+      EXPECT_TRUE(says(error, std::string("batch_invariant is not supported on ") + kind)) << error.what();
+    }
+  }
+}
+
 TEST(Devices, TheCpuIsAlwaysListed) {
   const PluginPath none("/nonexistent");
   const auto device = open_device(parse_device("auto", 1));

@@ -365,7 +365,7 @@ TEST(Gemm, BitIdenticalWhenRowsArePicked) {
           }
           multiply(pool, p, in_order);
           GemmArgs g = arguments(p, picked);
-          (of_a ? g.a_rows : g.b_rows) = indices.data();
+          (of_a ? g.rows.a : g.rows.b) = indices.data();
           std::vector<char> workspace(cpu_gemm_workspace_bytes(g, pool.size()));
           g.workspace = workspace.data(), g.workspace_bytes = workspace.size();
           cpu_gemm(pool, g);

@@ -12,6 +12,7 @@
 #include "lm/decode/scheduler.h"
 #include "lm/generate/model_folder.h"
 #include "lm/generate/preset_model.h"
+#include "lm/model/batch_invariance.h"
 #include "lm/model/language_model.h"
 #include "lm/model/layer_kind.h"
 #include "turbo/devices/devices.h"
@@ -229,7 +230,10 @@ class DecodeBenchmark final : public Benchmark {
              .value = "N",
              .help = "untimed tokens before the timed tokens",
              .target = &options_.warmup,
-             .range = kFromNone}};
+             .range = kFromNone},
+            {.names = "--batch-invariant",
+             .help = "use the kernels of batch_invariant, to measure their cost (only on a CPU)",
+             .target = &batch_invariant_}};
   }
 
   void check() override {
@@ -255,7 +259,10 @@ class DecodeBenchmark final : public Benchmark {
   BenchmarkReport measure(const BenchmarkRun& run) override {
     options_.dtype = run.dtype;
     options_.progress = run.progress;
-    BenchmarkReport report = benchmark_decoding(turbo::open_device(run.device), config_, families_, options_);
+    DeviceSpec device = run.device;
+    device.batch_invariant = batch_invariant_;
+    if (batch_invariant_) check_batch_invariant(config_);
+    BenchmarkReport report = benchmark_decoding(turbo::open_device(device), config_, families_, options_);
     report.device += " | " + model_;
     if (!shortened_.empty()) report.notes.insert(report.notes.begin(), shortened_);
     return report;
@@ -274,6 +281,7 @@ class DecodeBenchmark final : public Benchmark {
   const FamilyRegistry families_ = builtin_families();
   std::string model_ = "llama3.1_8B", batches_ = "1,64", shortened_;
   std::optional<std::int64_t> vocabulary_, context_;
+  bool batch_invariant_ = false;
   DecodeBenchmarkOptions options_;
   ModelConfig config_;
 };

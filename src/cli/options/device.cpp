@@ -49,6 +49,13 @@ void DeviceOptions::declare_without_type(Arguments& arguments) {
       .between(0, ThreadPool::kMaxThreads);
 }
 
+void DeviceOptions::declare_batch_invariant(Arguments& arguments) {
+  arguments.flag(
+      "--batch-invariant", batch_invariant_,
+      "give each token the same bits whatever is computed with it, as training with batch_invariant "
+      "does (slower; only on a CPU)");
+}
+
 std::unique_ptr<Device> DeviceOptions::make(const Console& console) const {
   return turbo::open_device(spec(console));
 }
@@ -67,6 +74,7 @@ DeviceSpec DeviceOptions::spec(const Console& console, int rank, int ranks) cons
   std::vector<std::string> notes;
   DeviceSpec spec = turbo::choose_device(turbo::parse_device(device_, static_cast<int>(threads)), &notes);
   for (const std::string& note : notes) console.note("warning: " + note);
+  spec.batch_invariant = batch_invariant_;
   const bool named = device_.find(':') != std::string::npos;
   if (spec.kind == "cpu" && spec.threads == 0 && ranks > 1)
     spec.threads = std::max(cpu::available_cores() / ranks, 1);

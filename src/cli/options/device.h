@@ -21,6 +21,9 @@ class DeviceOptions {
   void declare(Arguments& arguments, const char* dtype = "fp32", MeasuredTypes types = {});
   // Declares these options without --dtype, for commands that do not compute.
   void declare_without_type(Arguments& arguments);
+  // Declares --batch-invariant, for commands that compute a model.
+  void declare_batch_invariant(Arguments& arguments);
+  bool batch_invariant() const { return batch_invariant_; }
   // Checks the values without looking at devices. Throws Error(kInvalid).
   void check_words() const;
   // Opens the device. Without --threads, OMP_NUM_THREADS applies, as in training; an invalid value is
@@ -40,6 +43,7 @@ class DeviceOptions {
  private:
   std::string device_ = "auto", dtype_ = "fp32";
   std::int64_t threads_ = 0;
+  bool batch_invariant_ = false;
 };
 
 }  // namespace primus::cli

@@ -12,6 +12,7 @@
 #include "lm/data/corpus.h"
 #include "lm/data/indexed_dataset.h"
 #include "lm/generate/evaluate.h"
+#include "lm/model/batch_invariance.h"
 
 namespace primus::cli {
 namespace {
@@ -59,6 +60,7 @@ class EvalLoss final : public Command {
                 "most the longest of --conversations)");
     args.option("--batch", "N", &batch_, "sequences at a time").between(1, 65536);
     device_.declare(args);
+    device_.declare_batch_invariant(args);
     args.flag("--json", json_, "print the result as JSON");
   }
 
@@ -70,6 +72,7 @@ class EvalLoss final : public Command {
     const FamilyRegistry families = builtin_families();
     const ModelFolder folder = model_.folder();
     const ModelConfig config = ModelArguments::config(folder, families, console);
+    if (device_.batch_invariant()) check_batch_invariant(config);
     const auto tokenizer = model_.tokenizer(folder, config, console);
     if (options_.max_tokens < 0)
       throw invalid(fmt::format("--max-tokens must be 0 or more, not {}", options_.max_tokens));

@@ -20,6 +20,7 @@
 #include "lm/data/text_check.h"
 #include "lm/decode/decoder.h"
 #include "lm/generate/batch_generate.h"
+#include "lm/model/batch_invariance.h"
 
 namespace primus::cli {
 namespace {
@@ -78,6 +79,7 @@ class Generate final : public Command {
     template_.declare_system(args);
     sampling_.declare(args, 128);
     device_.declare(args);
+    device_.declare_batch_invariant(args);
     args.flag("--json", json_, "print text, tokens and times as JSON at the end");
   }
 
@@ -85,6 +87,7 @@ class Generate final : public Command {
     const FamilyRegistry families = builtin_families();
     const ModelFolder folder = model_.folder();
     const ModelConfig config = ModelArguments::config(folder, families, console);
+    if (device_.batch_invariant()) check_batch_invariant(config);
     const auto tokenizer = model_.tokenizer(folder, config, console);
     GenerateSettings settings = sampling_.settings(folder, config, *tokenizer, console);
     choose_format(folder, *tokenizer, settings);

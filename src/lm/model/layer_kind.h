@@ -59,6 +59,8 @@ struct LayerKind {
   enum class Branch : std::uint8_t { kAttention, kFeedForward } branch;
   Keeps keeps = Keeps::kNothing;  // what the branch caches; an attention branch never has kNothing
   bool routes = false;            // whether each token is routed to some of many experts
+  // Whether the kernels of the layer support batch-invariant forward passes (lm/model/batch_invariance.h).
+  bool batch_invariant = false;
   // Returns the matrix products of the layer. `layer`, here and below, may be beyond the last layer, and then
   // means a multi-token prediction module. Routers and small gates are not listed, because the model's FLOPs
   // do not include them (Megatron-LM's convention).

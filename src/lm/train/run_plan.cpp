@@ -8,6 +8,7 @@
 
 #include "config/stages.h"
 #include "config/trainer_config.h"
+#include "lm/train/objectives/conversation_objective.h"
 #include "lm/train/settings/loaded_tokenizer.h"
 #include "turbo/devices/devices.h"
 
@@ -79,6 +80,7 @@ DeviceSpec RunPlan::choose_device(std::vector<std::string>* notes) const {
   DeviceSpec spec = turbo::choose_device(device_spec_of(e, ranks.on_host()), notes);
   const bool named = c.device.find(':') != std::string::npos;
   if (spec.kind != "cpu" && !named) spec.ordinal = ranks.number_on_host();
+  at_key(e, "batch_invariant", [&] { turbo::check_batch_invariant(spec); });
   return spec;
 }
 

@@ -118,6 +118,41 @@ TEST_F(RolloutRuns, SeveralStepsLearnFromTheSameAnswers) {
   EXPECT_GT(std::accumulate(rewards.end() - 6, rewards.end(), 0.0) / 6, rewards.front() + 0.2);
 }
 
+// The difference between the log-probabilities of the sampler and of the training pass is exactly 0 in every
+// step, although rows pack several answers, and prompts are read in passes of their own.
+TEST_F(RolloutRuns, WithBatchInvariantTheSamplerHasTheBitsOfTheTrainer) {
+  for (const char* type : {"bf16=false", "bf16=true"}) {
+    for (const char* kind : {"batch_invariant=true", "batch_invariant=false"}) {
+      const std::string name = fmt::format("{}-{}", type, kind);
+      run(name,
+          {"stage=grpo", prompts(), letters_, type, kind, "device=cpu", "temperature=0.7",
+           "sampler_correction=token_truncate", "model_type=mixtral", "num_experts=4", "moe_router_topk=2"});
+      const std::vector<double> differences = values(name, "sampling/sampling_logp_difference/mean");
+      EXPECT_EQ(differences.size(), 4U);
+      if (std::string_view(kind) == "batch_invariant=true") {
+        EXPECT_THAT(differences, Each(0.0));
+        EXPECT_THAT(values(name, "sampling/importance_sampling_ratio/mean"), Each(1.0));
+        EXPECT_THAT(values(name, "ratio/mean"), Each(1.0));
+      } else {
+        EXPECT_GT(differences[0], 0);
+      }
+    }
+  }
+}
+
+TEST_F(RolloutRuns, BatchInvariantRefusesWhatItCannotKeep) {
+  const std::vector<std::string> base = {"stage=grpo", prompts(), letters_, "batch_invariant=true"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), base.begin(), base.end());
+    return more;
+  };
+  EXPECT_THAT(refusal("capacity", with({"device=cpu", "model_type=mixtral", "num_experts=4",
+                                        "moe_router_topk=2", "moe_expert_capacity_factor=1"})),
+              HasSubstr("experts with a limited capacity drop tokens"));
+  EXPECT_THAT(refusal("fp8", with({"device=cpu", "bf16=true", "fp8=hybrid", "fp8_recipe=tensorwise"})),
+              HasSubstr("fp8 and fp4 products scale"));
+}
+
 // A checkpoint without optimizer states has no answers, so the next step generates new ones.
 TEST_F(RolloutRuns, WithoutSavedAnswersTheNextStepGeneratesNewOnes) {
   const std::vector<std::string> settings = {"stage=grpo", prompts(), letters_, "num_iterations=4"};

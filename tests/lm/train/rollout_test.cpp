@@ -38,7 +38,7 @@ const std::vector<std::vector<std::int32_t>> kPrompts = {{11, 12, 13}, {14, 15, 
 
 // The loss -sum(advantage * ln p) / (answers * kMaxAnswer) over the tokens of all answers. This code works
 // only on the CPU.
-class Reinforce final : public LossRule {
+class Reinforce : public LossRule {
  public:
   void prepare(TrainingSession& session) override {
     const engine::Mesh& mesh = session.rank().mesh();
@@ -83,6 +83,32 @@ class Reinforce final : public LossRule {
   double answers_ = 1;
   std::vector<std::size_t> held_;
   std::vector<std::vector<float>> factors_;
+};
+
+// Also counts the tokens of answers, and those whose log-probability in the training pass has other bits than
+// the log-probability that the sampler returned.
+class CountDifferences final : public Reinforce {
+ public:
+  void before_step(const BeforeStep& step) override {
+    Reinforce::before_step(step);
+    batches_.assign(step.batches.begin(), step.batches.end());
+  }
+  std::vector<std::string> metrics() const override { return {"loss", "answer_tokens", "differing_tokens"}; }
+  void weigh(const TokenLosses& tokens) override {
+    Reinforce::weigh(tokens);
+    if (tokens.rank.measuring()) return;
+    const data::Batch& batch = batches_[static_cast<std::size_t>(tokens.microbatch)];
+    const auto* const losses = static_cast<const float*>(tokens.losses.data);
+    auto* const sums = static_cast<float*>(tokens.metrics.data);
+    for (std::size_t t = 0; t < batch.loss_mask.size(); ++t) {
+      if (batch.loss_mask[t] == 0) continue;
+      sums[1] += 1;
+      sums[2] += -losses[t] != batch.sampled_log_probs[t] ? 1.0F : 0.0F;
+    }
+  }
+
+ private:
+  std::vector<data::Batch> batches_;
 };
 
 // Returns each answer's reward minus the mean of its group; 0 without a reward.
@@ -200,7 +226,8 @@ struct Trained {
 // `skips`: whether steps skip microbatches without answers.
 Trained train(
     SessionSettings settings, int ranks, const engine::MeshShape& shape, int steps = 3, bool skips = true,
-    double rate = 3e-3, const std::function<RolloutSource()>& source = [] { return source_of(); }) {
+    double rate = 3e-3, bool batch_invariant = false,
+    const std::function<RolloutSource()>& source = [] { return source_of(); }) {
   const int data_ranks = shape.data(ranks);
   settings.step.microbatches = kAnswers / (settings.step.micro_batch * data_ranks);
   const bool together = shape.expert > 1 || (settings.sharding == engine::Sharding::kParameters && ranks > 1);
@@ -210,7 +237,7 @@ Trained train(
   out.memory.resize(static_cast<std::size_t>(ranks));
   out.used.resize(static_cast<std::size_t>(ranks));
   std::mutex mutex;
-  on_ranks(ranks, shape, [&](engine::Rank& rank) {
+  const auto body = [&](engine::Rank& rank) {
     const auto r = static_cast<std::size_t>(rank.mesh().rank());
     out.memory[r] = measure_session(rank, settings, test::all_families()).memory;
     rank.reserve(out.memory[r]);
@@ -257,7 +284,9 @@ Trained train(
     outcome.weights = std::move(out.weights);
     test::collect(rank, session.store(), outcome);
     out.weights = std::move(outcome.weights);
-  });
+  };
+  on_ranks(ranks, shape, body, false,
+           [batch_invariant] { return turbo::make_cpu_device(1, batch_invariant); });
   return out;
 }
 
@@ -448,10 +477,10 @@ TEST(Rollouts, DynamicSamplingGeneratesTheSameAnswersOnEveryMesh) {
           return compute_advantages({.num_generations = kGroup, .scale_rewards = "none"}, rewards, functions);
         }};
     settings.loss_rule = rollout_rule(rule, [] { return std::make_unique<Reinforce>(); });
-    const Trained one = train(settings, 1, {}, 3, true, 3e-3, source);
+    const Trained one = train(settings, 1, {}, 3, true, 3e-3, false, source);
     settings.sharding = c.sharding;
     settings.reduce_each_microbatch = c.sharding == engine::Sharding::kParameters;
-    const Trained trained = train(settings, c.ranks, c.shape, 3, true, 3e-3, source);
+    const Trained trained = train(settings, c.ranks, c.shape, 3, true, 3e-3, false, source);
     EXPECT_EQ(trained.answers, one.answers);
     for (std::size_t s = 0; s < one.losses.size(); ++s) {
       EXPECT_NEAR(trained.losses[s], one.losses[s], 1e-5);
@@ -598,6 +627,47 @@ TEST(Rollouts, GenerationStopsWhenTheRunIsAskedToStop) {
   std::vector<data::Batch> batches;
   const std::atomic<bool> stop = true;
   EXPECT_EQ(step_with_failures({}, batches, &stop), "stopped");
+}
+
+// The log-probabilities of sampler and trainer have the same bits on each mesh, although the sampler reads
+// prompts in passes with other numbers of rows, and generates one token of each answer at a time.
+TEST(Rollouts, BatchInvariantSamplersAndTrainersAgreeBitForBitOnEveryMesh) {
+  ModelConfig mixture = test::tiny_mixture();
+  mixture.moe.experts = 6;
+  mixture.moe.training = {.balance_loss = 0.02, .z_loss = 0.01};
+  struct Case {
+    int ranks;
+    engine::MeshShape shape;
+    engine::Sharding sharding = engine::Sharding::kNone;
+  };
+  const std::vector<Case> dense = {{1, {}},
+                                   {2, {}},
+                                   {2, {}, engine::Sharding::kParameters},
+                                   {2, {.tensor = 2}},
+                                   {2, {.pipeline = 2}},
+                                   {4, {.tensor = 2, .pipeline = 2}}};
+  const std::vector<Case> routed = {{1, {}}, {2, {.expert = 2}}, {2, {.tensor = 2, .expert = 2}}};
+  for (const bool routes : {false, true}) {
+    for (const DType compute : {DType::kF32, DType::kBF16}) {
+      for (const Case& c : routes ? routed : dense) {
+        SCOPED_TRACE(testing::Message() << (routes ? "mixture, " : "dense, ") << name_of(compute) << ", "
+                                        << c.ranks << " ranks, tensor " << c.shape.tensor << ", pipeline "
+                                        << c.shape.pipeline << ", expert " << c.shape.expert);
+        SessionSettings settings = rollouts(routes ? mixture : tiny_llama());
+        settings.compute = compute;
+        settings.sharding = c.sharding;
+        settings.loss_rule =
+            rollout_rule({.max_completion_length = kMaxAnswer, .advantages = group_advantages},
+                         [] { return std::make_unique<CountDifferences>(); });
+        const Trained trained = train(settings, c.ranks, c.shape, 2, true, 3e-3, true);
+        for (const auto& metrics : trained.metrics) {
+          const std::map<std::string, double> values(metrics.begin(), metrics.end());
+          EXPECT_GT(values.at("answer_tokens"), 40);
+          EXPECT_EQ(values.at("differing_tokens"), 0);
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

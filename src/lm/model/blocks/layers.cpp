@@ -110,6 +110,7 @@ void DecoderBlock::end_step(turbo::Context& context, const RoutingStep& step) co
 }
 
 extern const LayerKind kDenseFeedForward{.branch = LayerKind::Branch::kFeedForward,
+                                         .batch_invariant = true,
                                          .products = products,
                                          .mixing = nullptr,
                                          .shared_by_tensor_ranks = shared};

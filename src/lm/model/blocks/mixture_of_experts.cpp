@@ -418,6 +418,7 @@ std::unique_ptr<Layer> mixture_of_experts(const ModelConfig& config, const Block
 
 extern const LayerKind kMixture{.branch = LayerKind::Branch::kFeedForward,
                                 .routes = true,
+                                .batch_invariant = true,
                                 .products = products,
                                 .mixing = nullptr,
                                 .shared_by_tensor_ranks = shared};

@@ -247,6 +247,7 @@ std::unique_ptr<Layer> self_attention(const ModelConfig& config, const BlockPara
 
 extern const LayerKind kSelfAttention{.branch = LayerKind::Branch::kAttention,
                                       .keeps = Keeps::kKeys,
+                                      .batch_invariant = true,
                                       .products = products,
                                       .mixing = mixing,
                                       .shared_by_tensor_ranks = shared,

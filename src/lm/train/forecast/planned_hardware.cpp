@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "lm/train/objectives/conversation_objective.h"
 #include "lm/train/settings/training_settings.h"
 
 namespace primus {
@@ -81,14 +82,20 @@ bool has_fp8(const StepMeasurement& stage) {
 
 turbo::PlannedDevice planning_device(const config::Experiment& e, int ranks,
                                      std::vector<std::string>* notes) {
-  const DeviceSpec spec = device_spec_of(e, ranks);
-  if (!e.hardware) return {.device = turbo::measuring_device(turbo::choose_device(spec, notes))};
+  DeviceSpec spec = device_spec_of(e, ranks);
+  if (!e.hardware) {
+    spec = turbo::choose_device(spec, notes);
+    at_key(e, "batch_invariant", [&] { turbo::check_batch_invariant(spec); });
+    return {.device = turbo::measuring_device(spec)};
+  }
   const DeviceProperties properties{.kind = e.hardware->device,
                                     .ordinal = 0,
                                     .name = e.hardware->name,
                                     .memory = e.hardware->memory_bytes(),
                                     .host_memory = false,
                                     .graphs = e.hardware->device != "cpu"};
+  spec.kind = properties.kind;
+  at_key(e, "batch_invariant", [&] { turbo::check_batch_invariant(spec); });
   return turbo::planned_device(properties, spec);
 }
 

@@ -12,6 +12,7 @@
 #include "comm/measuring.h"
 #include "config/stages.h"
 #include "config/trainer_config.h"
+#include "lm/model/batch_invariance.h"
 #include "lm/model/mesh_check.h"
 #include "lm/train/objectives/objective.h"
 #include "lm/train/settings/training_settings.h"
@@ -231,6 +232,19 @@ engine::PrecisionRecipe precision_recipe_of(const config::Experiment& e, const M
                          : engine::DelayedScaling{}};
 }
 
+// Refuses settings with which the training pass of a token differs from its pass in generation.
+void check_batch_invariant_training(const config::Experiment& e, const ModelConfig& model,
+                                    const engine::PrecisionRecipe& precision,
+                                    const engine::MeshShape& shape) {
+  if (!e.trainer->batch_invariant) return;
+  std::optional<std::string> why = batch_variance(model, true);
+  if (precision.fp8 || precision.fp4) why = "fp8 and fp4 products scale the tokens of a batch together";
+  if (shape.context > 1) why = "context ranks divide the keys of a sequence";
+  if (!why) return;
+  throw e.error_for("batch_invariant", "batch_invariant does not support this run: " + *why,
+                    "change that setting, or remove batch_invariant");
+}
+
 OptimizerSettings optimizer_settings_of(const config::Experiment& e,
                                         const engine::PrecisionRecipe& precision) {
   const config::TrainerConfig& c = e.trainer;
@@ -316,6 +330,7 @@ SessionSettings session_settings_of(const config::Experiment& e, const ModelConf
     throw e.error_for(mismatch->key, mismatch->what, mismatch->next);
   const engine::Sharding sharding = sharding_of(c);
   const engine::PrecisionRecipe precision = precision_recipe_of(e, model, shape.context);
+  check_batch_invariant_training(e, model, precision, shape);
   using Policy = engine::WeightGradientQueue::Policy;
   SessionSettings settings{
       .model = model,

@@ -77,6 +77,7 @@ DeviceSpec device_spec_of(const config::Experiment& e, int ranks) {
     DeviceSpec spec = turbo::known_device(e.trainer->device, static_cast<int>(e.trainer->num_threads));
     if (spec.threads == 0 && ranks > 1) spec.threads = std::max(1, cpu::available_cores() / ranks);
     spec.deterministic = e.trainer->deterministic_mode;
+    spec.batch_invariant = e.trainer->batch_invariant;
     const std::string& tune = e.trainer->tune_matmul;
     if (tune == "on" || (tune == "auto" && !spec.deterministic))
       spec.tuning_folder = DevicePeak::default_file().parent_path().string();

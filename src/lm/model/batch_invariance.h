@@ -1,0 +1,21 @@
+// Which models support batch-invariant forward passes (DeviceSpec::batch_invariant): a token's logits have
+// the same bits whether the token is read in training, in a prompt or one at a time, alone or in a batch.
+// Free functions; thread-safe.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "lm/model/model_config.h"
+
+namespace primus {
+
+// Returns why the logits of a token depend on the tokens that are computed with it, or on whether keys come
+// from a cache; nullopt if they do not on a batch-invariant device. `training`: whether settings that act
+// only in training passes count, too.
+std::optional<std::string> batch_variance(const ModelConfig& config, bool training);
+
+// Throws Error(kUnsupported) with the reason of batch_variance(config, false), if there is one.
+void check_batch_invariant(const ModelConfig& config);
+
+}  // namespace primus

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -133,8 +134,9 @@ TEST_F(RolloutRuns, WithBatchInvariantTheSamplerHasTheBitsOfTheTrainer) {
         EXPECT_THAT(differences, Each(0.0));
         EXPECT_THAT(values(name, "sampling/importance_sampling_ratio/mean"), Each(1.0));
         EXPECT_THAT(values(name, "ratio/mean"), Each(1.0));
-      } else {
-        EXPECT_GT(differences[0], 0);
+      } else if (std::string_view(type) == "bf16=false") {
+        // In bf16, rounding may hide the different order of additions in so small a model.
+        EXPECT_GT(*std::ranges::max_element(differences), 0);
       }
     }
   }

@@ -1,5 +1,7 @@
 #include "engine/operators/few_tokens.h"
 
+#include <optional>
+
 #include "tensor/scratch_tensor.h"
 #include "turbo/grouped_linear/grouped_linear.h"
 #include "turbo/rope/rope.h"
@@ -15,9 +17,22 @@ using turbo::launch;
 
 Tensor value_of(const Parameter* bias) { return bias ? bias->value : Tensor(); }
 
+// The intermediate results of the shared expert; both are absent if there is none.
+struct SharedRows {
+  Tensor rows, gates;
+
+  // Returns the shapes for this number of tokens, without memory.
+  static SharedRows shapes(const FewExperts& of, std::int64_t tokens) {
+    SharedRows result;
+    if (of.shared_down) result.rows = Tensor(nullptr, DType::kBF16, {tokens, of.shared_down->shape[1]});
+    if (of.shared_gate) result.gates = Tensor(nullptr, DType::kF32, {tokens});
+    return result;
+  }
+};
+
 // Returns the call that computes gate and up and applies the activation. `weights`: the routing weights.
 GroupedGemm gated(const FewExperts& of, const Tensor& x, const Tensor& experts, const Tensor& weights,
-                  const Tensor& rows) {
+                  const Tensor& rows, const SharedRows& shared) {
   return {.role = turbo::GemmRole::kForward,
           .a = x,
           .b = of.gate_up->value,
@@ -26,6 +41,10 @@ GroupedGemm gated(const FewExperts& of, const Tensor& x, const Tensor& experts, 
                      .end = ChosenExperts::End::kGated,
                      .weights = of.weighs_rows ? weights : Tensor(),
                      .bias = value_of(of.gate_up_bias),
+                     .shared = {.weights = value_of(of.shared_gate_up),
+                                .rows = shared.rows,
+                                .gate = value_of(of.shared_gate),
+                                .gates = shared.gates},
                      .weigh_input = of.weigh_input,
                      .limit = static_cast<float>(of.clamp.limit),
                      .alpha = static_cast<float>(of.clamp.alpha),
@@ -35,16 +54,18 @@ GroupedGemm gated(const FewExperts& of, const Tensor& x, const Tensor& experts, 
 
 // Returns the call of the last product, which sums the results over the experts of a token.
 GroupedGemm summed(const FewExperts& of, const Tensor& rows, const Tensor& experts, const Tensor& weights,
-                   const Tensor& out) {
-  return {.role = turbo::GemmRole::kForward,
-          .a = rows,
-          .b = of.down->value,
-          .c = out,
-          .chosen = {.experts = experts,
-                     .end = ChosenExperts::End::kSummed,
-                     .weights = of.weighs_rows ? Tensor() : weights,
-                     .bias = value_of(of.down_bias)},
-          .workspace = {}};
+                   const Tensor& out, const SharedRows& shared) {
+  return {
+      .role = turbo::GemmRole::kForward,
+      .a = rows,
+      .b = of.down->value,
+      .c = out,
+      .chosen = {.experts = experts,
+                 .end = ChosenExperts::End::kSummed,
+                 .weights = of.weighs_rows ? Tensor() : weights,
+                 .bias = value_of(of.down_bias),
+                 .shared = {.weights = value_of(of.shared_down), .rows = shared.rows, .gates = shared.gates}},
+      .workspace = {}};
 }
 
 struct Experts {
@@ -55,9 +76,14 @@ struct Experts {
 void experts_forward(OperatorCall& op) {
   const auto of = op.attributes<FewExperts>();
   const Tensor experts = op.in(Experts::kExperts), weights = op.in(Experts::kWeights);
-  const ScratchTensor rows(op.context().scratch, DType::kBF16, {experts.elements(), of.down->shape[2]});
-  launch(op.context(), gated(of, op.in(Experts::kX), experts, weights, rows.get()));
-  GroupedGemm sum = summed(of, rows.get(), experts, weights, op.out(Experts::kOut));
+  Arena& scratch = op.context().scratch;
+  const ScratchTensor rows(scratch, DType::kBF16, {experts.elements(), of.down->shape[2]});
+  SharedRows shared = SharedRows::shapes(of, experts.shape[0]);
+  std::optional<ScratchTensor> shared_rows, gates;
+  if (of.shared_down) shared.rows = shared_rows.emplace(scratch, DType::kBF16, shared.rows.shape).get();
+  if (of.shared_gate) shared.gates = gates.emplace(scratch, DType::kF32, shared.gates.shape).get();
+  launch(op.context(), gated(of, op.in(Experts::kX), experts, weights, rows.get(), shared));
+  GroupedGemm sum = summed(of, rows.get(), experts, weights, op.out(Experts::kOut), shared);
   sum.chosen.previous = op.optional_in(Experts::kAddend);
   launch(op.context(), sum);
 }
@@ -108,14 +134,17 @@ constexpr Operator kNormedRope{
 
 bool takes_few_experts(const Value& x, std::int64_t top_k, const FewExperts& experts) {
   Tape& tape = x.tape();
-  if (x.dtype() != DType::kBF16 || tape.adapter_of(*experts.gate_up) || tape.adapter_of(*experts.down))
+  const auto adapted = [&](Parameter* p) { return p && tape.adapter_of(*p); };
+  if (x.dtype() != DType::kBF16 || adapted(experts.gate_up) || adapted(experts.down) ||
+      adapted(experts.shared_gate_up) || adapted(experts.shared_down))
     return false;
   const std::int64_t tokens = x.shape()[0];
   const Tensor chosen(nullptr, DType::kI32, {tokens, top_k});
   const Tensor rows(nullptr, DType::kBF16, {tokens * top_k, experts.down->shape[2]});
+  const SharedRows shared = SharedRows::shapes(experts, tokens);
   Device& device = tape.context().device;
-  return is_taken(device, gated(experts, x.tensor(), chosen, {}, rows)) &&
-         is_taken(device, summed(experts, rows, chosen, {}, x.tensor()));
+  return is_taken(device, gated(experts, x.tensor(), chosen, {}, rows, shared)) &&
+         is_taken(device, summed(experts, rows, chosen, {}, x.tensor(), shared));
 }
 
 Value few_experts(const Value& x, const Routing& routing, const FewExperts& experts, const Value& addend) {

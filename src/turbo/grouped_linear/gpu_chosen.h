@@ -2,6 +2,7 @@
 // these products (ChosenExperts), as in decoding. Reading the weights takes nearly all the time of a product.
 #pragma once
 
+#include "turbo/gate/formula.h"
 #include "turbo/gpu/few_dots.h"
 #include "turbo/grouped_linear/grouped_linear.h"
 #include "turbo/swiglu/formula.h"
@@ -26,8 +27,36 @@ struct ClampedGate {
   PRIMUS_DEVICE float forward(float g, float u, float) const { return of.forward(g, u); }
 };
 
+// The gate and up product of the shared expert, and the products of tokens with its gate. `w` and `gate` may
+// be null.
+struct SharedGated {
+  const BFloat16* w;
+  const float* gate;
+  BFloat16* out;
+  float* gates;
+  std::int64_t ffn;
+  std::uint32_t blocks;  // number of blocks that compute gate and up, in multiples of the tokens
+
+  template <int kThreads>
+  PRIMUS_DEVICE void gate_token(const BFloat16* x, std::int64_t token, std::int64_t in) const {
+    constexpr int kLine = kVector<float>;
+    float sum = 0;
+    for (std::int64_t i = thread() * kLine; i < in; i += kThreads * kLine) {
+      float v[kLine], g[kLine];
+      load<kLine>(x + token * in + i, v);
+      load<kLine>(gate + i, g);
+      PRIMUS_UNROLL
+      for (int k = 0; k < kLine; ++k) sum = multiply_add(v[k], g[k], sum);
+    }
+    sum = block_reduce<kThreads>(sum);
+    if (thread() == 0) gates[token] = sigmoid(sum);
+  }
+};
+
 // A warp computes kPairs columns of one slot: for each column, a row of gates and a row of values. Concurrent
 // blocks compute the same columns of all slots: slots with the same expert read its matrix from the cache.
+// The first blocks compute the shared expert. They fetch their weights into L2 while the previous kernels
+// still choose the experts of the other blocks.
 template <class Gating, int kPairs>
 struct GatedSlots {
   static constexpr int kThreads = 128, kOfBlock = kThreads / kWarp * kPairs, kRows = 2 * kPairs;
@@ -37,23 +66,41 @@ struct GatedSlots {
   const float* weights;  // may be null
   BFloat16* out;
   Gating gating;
+  SharedGated common;
   std::int64_t ffn, in;
   std::uint32_t slots, top_k;
 
   PRIMUS_DEVICE void operator()() const {
-    const auto item = static_cast<std::uint32_t>(block());
-    const std::uint32_t slot = item % slots, token = slot / top_k;
-    const std::int64_t first = static_cast<std::int64_t>(item / slots) * kOfBlock + warp() * kPairs;
+    auto item = static_cast<std::uint32_t>(block());
+    const std::uint32_t tokens = slots / top_k;
+    if (item < common.blocks) return compute<true>(item % tokens, item / tokens);
+    item -= common.blocks;
+    if (common.gate && item < tokens) {
+      let_next_begin();
+      wait_for_previous();
+      return common.template gate_token<kThreads>(x, item, in);
+    }
+    if (common.gate) item -= tokens;
+    compute<false>(item % slots, item / slots);
+  }
+
+ private:
+  // `row`: the slot, or the token if these are columns of the shared expert.
+  template <bool kShared>
+  PRIMUS_DEVICE void compute(std::uint32_t row, std::int64_t columns) const {
+    const std::int64_t width = kShared ? common.ffn : ffn, first = columns * kOfBlock + warp() * kPairs;
     let_next_begin();
+    if (kShared && first < width) prefetch_weights(first);
     wait_for_previous();
-    if (first >= ffn) return;
-    const std::int64_t expert = experts[slot];
-    const float weight = weights ? weights[slot] : 1.0F;
+    if (first >= width) return;
+    const std::int64_t expert = kShared ? 0 : experts[row], token = kShared ? row : row / top_k;
+    const float weight = !kShared && weights ? weights[row] : 1.0F;
+    const BFloat16* const matrix = kShared ? common.w : w + expert * 2 * ffn * in;
     const BFloat16* rows[kRows];
     PRIMUS_UNROLL
     for (int j = 0; j < kPairs; ++j) {
-      rows[2 * j] = w + (expert * 2 * ffn + smaller(first + j, ffn - 1)) * in;
-      rows[2 * j + 1] = rows[2 * j] + ffn * in;
+      rows[2 * j] = matrix + smaller(first + j, width - 1) * in;
+      rows[2 * j + 1] = rows[2 * j] + width * in;
     }
     float sums[kRows] = {};
     add_dots<8 / kRows>(x + token * in, rows, in, sums);
@@ -61,14 +108,41 @@ struct GatedSlots {
     for (int j = 0; j < kPairs; ++j) {
       const std::int64_t column = first + j;
       float gate = rounded(warp_reduce(sums[2 * j])), up = rounded(warp_reduce(sums[2 * j + 1]));
-      if (lane() != 0 || column >= ffn) continue;
+      if (lane() != 0 || column >= width) continue;
+      if (kShared) {
+        common.out[row * width + column] = from_float<BFloat16>(PlainGate{}.forward(gate, up, 1.0F));
+        continue;
+      }
       if (bias) {
         gate = rounded(gate + to_float(bias[expert * 2 * ffn + column]));
         up = rounded(up + to_float(bias[expert * 2 * ffn + ffn + column]));
       }
-      out[slot * ffn + column] = from_float<BFloat16>(gating.forward(gate, up, weight));
+      out[row * ffn + column] = from_float<BFloat16>(gating.forward(gate, up, weight));
     }
   }
+
+  // Fetches this warp's weights of the shared expert into L2.
+  PRIMUS_DEVICE void prefetch_weights(std::int64_t first) const {
+    constexpr std::int64_t kCacheLine = 128 / static_cast<std::int64_t>(sizeof(BFloat16));
+    PRIMUS_UNROLL
+    for (int j = 0; j < kPairs; ++j) {
+      const BFloat16* const gate = common.w + smaller(first + j, common.ffn - 1) * in;
+      for (std::int64_t i = lane() * kCacheLine; i < in; i += kWarp * kCacheLine) {
+        prefetch(gate + i);
+        prefetch(gate + common.ffn * in + i);
+      }
+    }
+  }
+};
+
+// The last product of the shared expert. Warps divide the columns of its matrix into parts of `in` columns,
+// the length of the rows of the other experts.
+struct SharedSummed {
+  static constexpr int kMaxParts = 8;
+  const BFloat16 *x, *w;  // w may be null
+  const float* gates;     // may be null
+  std::int64_t ffn;
+  int parts;
 };
 
 // A block computes kColumns columns of one token's result, which is the sum over the token's slots. A warp
@@ -82,12 +156,13 @@ struct SummedSlots {
   const std::int32_t* experts;
   const float* weights;  // may be null
   BFloat16* out;
+  SharedSummed common;
   std::int64_t cols, in;
   std::uint32_t tokens;
   int top_k;
 
   struct Memory {
-    float of_slot[kMaxSlots][kColumns];
+    float of_slot[kMaxSlots + SharedSummed::kMaxParts][kColumns];
   };
 
   PRIMUS_DEVICE void operator()() const {
@@ -97,26 +172,37 @@ struct SummedSlots {
     const std::int64_t first = static_cast<std::int64_t>(item / tokens) * kColumns;
     let_next_begin();
     wait_for_previous();
-    for (int k = warp(); k < top_k; k += kWarps) {
-      const std::int64_t slot = static_cast<std::int64_t>(token) * top_k + k, expert = experts[slot];
+    for (int k = warp(); k < top_k + common.parts; k += kWarps) {
+      const bool of_shared = k >= top_k;
+      const std::int64_t slot = static_cast<std::int64_t>(token) * top_k + k;
+      const std::int64_t expert = of_shared ? 0 : experts[slot], begin = of_shared ? (k - top_k) * in : 0;
+      const std::int64_t width = of_shared ? common.ffn : in;
+      const BFloat16* const matrix = of_shared ? common.w + begin : w + expert * cols * in;
       const BFloat16* rows[kColumns];
       PRIMUS_UNROLL
-      for (int j = 0; j < kColumns; ++j) rows[j] = w + (expert * cols + smaller(first + j, cols - 1)) * in;
+      for (int j = 0; j < kColumns; ++j) rows[j] = matrix + smaller(first + j, cols - 1) * width;
       float sums[kColumns] = {};
-      add_dots<kSteps>(x + slot * in, rows, in, sums);
+      add_dots<kSteps>(of_shared ? common.x + token * width + begin : x + slot * in, rows,
+                       smaller(width - begin, in), sums);
       PRIMUS_UNROLL
       for (int j = 0; j < kColumns; ++j) {
-        const float sum = rounded(warp_reduce(sums[j]));
-        if (lane() == 0) {
-          const float addend = bias ? to_float(bias[expert * cols + smaller(first + j, cols - 1)]) : 0.0F;
-          m.of_slot[k][j] = bias ? rounded(sum + addend) : sum;
-        }
+        float sum = warp_reduce(sums[j]);
+        if (lane() != 0) continue;
+        if (!of_shared) sum = rounded(sum);
+        if (!of_shared && bias)
+          sum = rounded(sum + to_float(bias[expert * cols + smaller(first + j, cols - 1)]));
+        m.of_slot[k][j] = sum;
       }
     }
     barrier();
     const std::int64_t column = first + thread();
     if (thread() >= kColumns || column >= cols) return;
     float total = previous ? to_float(previous[token * cols + column]) : 0.0F;
+    if (common.w) {
+      for (int p = 0; p < common.parts; ++p) total += m.of_slot[top_k + p][thread()];
+      total = rounded(total);
+      if (common.gates) total = rounded(total * common.gates[token]);
+    }
     for (int k = 0; k < top_k; ++k) {
       const float weight = weights ? weights[static_cast<std::int64_t>(token) * top_k + k] : 1.0F;
       total = multiply_add(weight, m.of_slot[k][thread()], total);
@@ -128,6 +214,14 @@ struct SummedSlots {
 inline bool takes_chosen(const GroupedGemm& g) {
   constexpr std::int64_t kMaxSlots = SummedSlots<1, 1>::kMaxSlots;
   const auto aligned = [](const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0; };
+  if (const ChosenExperts::Shared& s = g.chosen.shared; !s.absent()) {
+    const std::int64_t ffn = s.rows.cols();
+    if (ffn % kVector<BFloat16> != 0 || !aligned(s.weights) || !aligned(s.rows) || !aligned(s.gate))
+      return false;
+    if (g.chosen.end == ChosenExperts::End::kSummed &&
+        (ffn == 0 || blocks_for(ffn, g.b.shape[2]) > SharedSummed::kMaxParts))
+      return false;
+  }
   return g.chosen.experts.elements() <= kMaxSlots && g.chosen.experts.elements() > 0 &&
          g.a.dtype == DType::kBF16 && g.b.dtype == DType::kBF16 && g.b.shape[2] % kVector<BFloat16> == 0 &&
          g.b.shape[2] > 0 && aligned(g.a) && aligned(g.b);
@@ -137,12 +231,18 @@ template <int kPairs, class Gating>
 void gate_slots(Context& context, const GroupedGemm& g, const Gating& gating) {
   using Kernel = GatedSlots<Gating, kPairs>;
   const ChosenExperts& p = g.chosen;
-  const std::int64_t slots = p.experts.elements(), ffn = g.c.cols();
-  launch(context, slots * blocks_for(ffn, Kernel::kOfBlock),
+  const std::int64_t slots = p.experts.elements(), ffn = g.c.cols(), tokens = p.experts.shape[0];
+  const std::int64_t of_shared =
+      p.shared.absent() ? 0 : tokens * blocks_for(p.shared.rows.cols(), Kernel::kOfBlock);
+  const SharedGated shared{
+      optional<BFloat16>(context, p.shared.weights), optional<float>(context, p.shared.gate),
+      optional<BFloat16>(context, p.shared.rows),    optional<float>(context, p.shared.gates),
+      p.shared.absent() ? 0 : p.shared.rows.cols(),  static_cast<std::uint32_t>(of_shared)};
+  launch(context, of_shared + (shared.gate ? tokens : 0) + slots * blocks_for(ffn, Kernel::kOfBlock),
          Kernel{context.data<BFloat16>(g.a), context.data<BFloat16>(g.b), optional<BFloat16>(context, p.bias),
                 context.data<std::int32_t>(p.experts), optional<float>(context, p.weights),
-                context.data<BFloat16>(g.c), gating, ffn, g.b.shape[2], static_cast<std::uint32_t>(slots),
-                static_cast<std::uint32_t>(p.experts.shape[1])});
+                context.data<BFloat16>(g.c), gating, shared, ffn, g.b.shape[2],
+                static_cast<std::uint32_t>(slots), static_cast<std::uint32_t>(p.experts.shape[1])});
 }
 
 template <int kWarps, int kSteps>
@@ -150,21 +250,32 @@ void sum_slots_by(Context& context, const GroupedGemm& g) {
   using Kernel = SummedSlots<kWarps, kSteps>;
   const ChosenExperts& p = g.chosen;
   const std::int64_t tokens = g.c.rows(), cols = g.c.cols();
+  SharedSummed shared{};
+  if (!p.shared.absent()) {
+    const std::int64_t width = p.shared.rows.cols();
+    shared = {context.data<BFloat16>(p.shared.rows), context.data<BFloat16>(p.shared.weights),
+              optional<float>(context, p.shared.gates), width,
+              static_cast<int>(blocks_for(width, g.b.shape[2]))};
+  }
   launch(context, tokens * blocks_for(cols, Kernel::kColumns),
          Kernel{context.data<BFloat16>(g.a), context.data<BFloat16>(g.b), optional<BFloat16>(context, p.bias),
                 optional<BFloat16>(context, p.previous), context.data<std::int32_t>(p.experts),
-                optional<float>(context, p.weights), context.data<BFloat16>(g.c), cols, g.b.shape[2],
+                optional<float>(context, p.weights), context.data<BFloat16>(g.c), shared, cols, g.b.shape[2],
                 static_cast<std::uint32_t>(tokens), static_cast<int>(p.experts.shape[1])});
 }
 
-// Chooses the number of warps of a block by the number of slots of a token.
+// Chooses the number of warps of a block by the number of slots of a token, including those of the shared
+// expert.
 inline void sum_slots(Context& context, const GroupedGemm& g) {
   constexpr std::int64_t kShortRow = 1024;
-  const std::int64_t top_k = g.chosen.experts.shape[1];
+  const std::int64_t parts =
+      g.chosen.shared.absent() ? 0 : blocks_for(g.chosen.shared.rows.cols(), g.b.shape[2]);
+  const std::int64_t of_token = g.chosen.experts.shape[1] + parts;
   const auto with_warps = [&](auto steps) {
-    if (top_k >= 8) return sum_slots_by<8, steps>(context, g);
-    if (top_k >= 6) return sum_slots_by<6, steps>(context, g);
-    if (top_k >= 4) return sum_slots_by<4, steps>(context, g);
+    if (of_token == 9) return sum_slots_by<9, steps>(context, g);
+    if (of_token >= 8) return sum_slots_by<8, steps>(context, g);
+    if (of_token >= 6) return sum_slots_by<6, steps>(context, g);
+    if (of_token >= 4) return sum_slots_by<4, steps>(context, g);
     return sum_slots_by<2, steps>(context, g);
   };
   if (g.b.shape[2] <= kShortRow) {

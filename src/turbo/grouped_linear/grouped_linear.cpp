@@ -9,6 +9,26 @@ bool are_offsets(const Tensor& offsets, std::int64_t experts) {
   return offsets.dtype == DType::kI32 && offsets.elements() == experts + 1;
 }
 
+void check_shared(const GroupedGemm& g) {
+  constexpr KernelId kId = GroupedGemm::kId;
+  const ChosenExperts::Shared& s = g.chosen.shared;
+  const bool gated = g.chosen.end == ChosenExperts::End::kGated;
+  if (s.absent()) {
+    PRIMUS_CHECK(kId, s.rows.absent() && s.gate.absent() && s.gates.absent());
+    return;
+  }
+  const std::int64_t tokens = g.chosen.experts.shape[0];
+  PRIMUS_CHECK(kId,
+               g.chosen.previous.absent() && s.weights.dtype == DType::kBF16 && s.rows.dtype == DType::kBF16);
+  PRIMUS_CHECK(kId, s.weights.shape.rank() == 2 && s.rows.shape.rank() == 2 && s.rows.rows() == tokens);
+  PRIMUS_CHECK(kId, gated ? s.weights.shape == Shape({2 * s.rows.cols(), g.a.cols()})
+                          : s.weights.shape == Shape({g.c.cols(), s.rows.cols()}));
+  PRIMUS_CHECK(kId, s.gates.absent() || (s.gates.dtype == DType::kF32 && s.gates.elements() == tokens));
+  PRIMUS_CHECK(kId, s.gate.absent() ? !gated || s.gates.absent()
+                                    : gated && !s.gates.absent() && s.gate.dtype == DType::kF32 &&
+                                          s.gate.elements() == g.a.cols());
+}
+
 void check_chosen(const GroupedGemm& g) {
   constexpr KernelId kId = GroupedGemm::kId;
   const ChosenExperts& p = g.chosen;
@@ -27,6 +47,7 @@ void check_chosen(const GroupedGemm& g) {
                                         p.bias.rows() == g.b.shape[0] && p.bias.cols() == out));
   PRIMUS_CHECK(kId, p.previous.absent() || (!gated && same(p.previous, g.c)));
   PRIMUS_CHECK(kId, p.limit == 0 || (gated && p.limit > 0 && p.weights.absent()));
+  check_shared(g);
 }
 
 }  // namespace

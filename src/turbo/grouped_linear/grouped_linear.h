@@ -11,8 +11,9 @@ namespace primus::turbo {
 
 // Operations that GroupedGemm fuses for a few tokens, as in decoding. Rows are then not sorted by expert, and
 // no plan is needed: row s of the slots is choice s % top_k of token s / top_k. The result has the same bits
-// as that of the separate operators. If is_taken() returns false, call the separate operators. All tensors
-// but `experts` and `weights` are bf16, and rows of `a` and `b` are aligned to 16 bytes.
+// as that of the separate operators; the part of a shared expert may differ by the order of additions. If
+// is_taken() returns false, call the separate operators. All tensors but `experts`, `weights`, `shared.gate`
+// and `shared.gates` are bf16, and rows of all matrices are aligned to 16 bytes.
 struct ChosenExperts {
   // kGated: a is [tokens, in], b [experts, 2 * ffn, in], c [slots, ffn]. The bias is added to the product,
   // and then SwiGLU is applied: WeightedSwigluForward if `weights` are present, ClampedSwigluForward if
@@ -21,11 +22,25 @@ struct ChosenExperts {
   // token's slots, and the products are summed (CombineRows).
   enum class End : std::uint8_t { kGated, kSummed };
 
+  // An expert that every token uses, of width `shared_ffn`. Its rows are added to the sum of a token, each
+  // multiplied by the sigmoid of the token's product with `gate`, if there is one. The shared expert has no
+  // biases, and uses SwigluForward.
+  struct Shared {
+    Tensor weights =
+        {};             // kGated: [2 * shared_ffn, in]. kSummed: [out, shared_ffn]. Absent: no shared expert
+    Tensor rows = {};   // [tokens, shared_ffn]; output of kGated, input of kSummed
+    Tensor gate = {};   // kGated: [1, in] fp32, or absent
+    Tensor gates = {};  // [tokens] fp32, the sigmoids: output of kGated, input of kSummed; or absent
+
+    bool absent() const { return weights.absent(); }
+  };
+
   Tensor experts = {};  // [tokens, top_k] int32; absent: nothing is fused
   End end = End::kGated;
   Tensor weights = {};   // [tokens, top_k] fp32, or absent
   Tensor bias = {};      // [experts, rows of an expert's matrix], or absent
   Tensor previous = {};  // kSummed: [tokens, out], added to the sum; or absent
+  Shared shared = {};    // must be absent if `previous` is given
   // Used only with kGated. With weights, `weigh_input` has its meaning in WeightedSwigluForward. Without
   // weights, and if `limit` is above 0, `limit`, `alpha` and `shift` have their meanings in
   // ClampedSwigluForward.

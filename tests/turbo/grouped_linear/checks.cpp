@@ -54,6 +54,23 @@ class GroupedLinearChecks final : public OperatorChecks {
     expect_checks<Gg>(summed, {&Gg::a, &Gg::b, &Gg::c}, {},
                       {changed([](ChosenExperts& c) { c.previous = widened(c.previous); }),
                        changed([](ChosenExperts& c) { c.limit = 1; })});
+    gated.chosen.shared = {.weights = bf16({2 * 5, kWidth}),
+                           .rows = bf16({kTokens, 5}),
+                           .gate = f32({1, kWidth}),
+                           .gates = f32({kTokens})};
+    expect_checks<Gg>(gated, {}, {},
+                      {changed([](ChosenExperts& c) { c.shared.weights = widened(c.shared.weights); }),
+                       changed([](ChosenExperts& c) { c.shared.rows = widened(c.shared.rows); }),
+                       changed([](ChosenExperts& c) { c.shared.gate = widened(c.shared.gate); }),
+                       changed([](ChosenExperts& c) { c.shared.gates = {}; }),
+                       changed([](ChosenExperts& c) { c.shared.weights = {}; })});
+    summed.chosen.previous = {};
+    summed.chosen.shared = {
+        .weights = bf16({kWidth, 5}), .rows = bf16({kTokens, 5}), .gates = f32({kTokens})};
+    expect_checks<Gg>(summed, {}, {},
+                      {changed([](ChosenExperts& c) { c.shared.weights = widened(c.shared.weights); }),
+                       changed([](ChosenExperts& c) { c.shared.gates = widened(c.shared.gates); }),
+                       changed([&](ChosenExperts& c) { c.previous = x; })});
     using Gb = GroupedBias;
     expect_checks<Gb>({.x = by_row, .bias = bf16({kExperts, kWidth}), .y = by_row, .offsets = offsets},
                       {&Gb::x, &Gb::bias, &Gb::y, &Gb::offsets});

@@ -1,5 +1,6 @@
 #include "turbo/grouped_linear/grouped_linear.h"
 
+#include "turbo/gate/gate.h"
 #include "turbo/gemm/gemm.h"
 #include "turbo/moe_permute/moe_permute.h"
 #include "turbo/operator_test.h"
@@ -313,9 +314,45 @@ struct ChosenCase {
   std::int64_t tokens, top_k, experts, hidden, ffn;
   bool bias, weighs_rows, weigh_input, addend;
   float limit;
+  std::int64_t shared_ffn = 0;  // 0: no shared expert
+  bool shared_gate = false;
 };
 
-// Expects that the fused products have the same bits as their operators, run one after another.
+// The shared expert of a case.
+struct SharedOfCase {
+  Tensor gate_up, down, gate;
+  Tensor rows, gates;  // intermediate results of the fused products
+
+  SharedOfCase(OperatorBench& bench, const ChosenCase& c) {
+    if (c.shared_ffn == 0) return;
+    const auto random = [&](std::uint64_t seed, Shape shape, DType dtype = DType::kBF16) {
+      return bench.upload(random_values(shape.elements(), seed), dtype, shape);
+    };
+    gate_up = random(11, {2 * c.shared_ffn, c.hidden});
+    down = random(12, {c.hidden, c.shared_ffn});
+    rows = bench.empty(DType::kBF16, {c.tokens, c.shared_ffn});
+    if (!c.shared_gate) return;
+    gate = random(13, {1, c.hidden}, DType::kF32);
+    gates = bench.empty(DType::kF32, {c.tokens});
+  }
+
+  // Returns the output of the shared expert, computed by separate operators.
+  Tensor by_operators(OperatorBench& bench, const Tensor& x) const {
+    const auto product = [&](const Tensor& a, const Tensor& b, DType dtype) {
+      const Tensor c = bench.empty(dtype, {a.rows(), b.rows()});
+      bench.run(Gemm{.role = GemmRole::kForward, .a = a, .b = b, .c = c, .workspace = {}});
+      return c;
+    };
+    const Tensor activated = bench.empty(DType::kBF16, rows.shape);
+    bench.run(SwigluForward{.gate_up = product(x, gate_up, DType::kBF16), .out = activated});
+    const Tensor y = product(activated, down, DType::kBF16);
+    if (!gate.absent()) bench.run(GateForward{.x = y, .gate = product(x, gate, DType::kF32), .y = y});
+    return y;
+  }
+};
+
+// Expects that the fused products have the same bits as their operators, run one after another. With a shared
+// expert, whose products are added in another order, expects equality up to rounding.
 void expect_steps(OperatorBench& bench, const ChosenCase& c) {
   SCOPED_TRACE(std::to_string(c.tokens) + " x " + std::to_string(c.top_k) + " of " +
                std::to_string(c.experts) + ", widths " + std::to_string(c.hidden) + " and " +
@@ -338,6 +375,7 @@ void expect_steps(OperatorBench& bench, const ChosenCase& c) {
   const Tensor addend = c.addend ? random(7, x.shape) : Tensor();
   const auto bf16 = [&](Shape shape) { return bench.empty(DType::kBF16, shape); };
   constexpr float kAlpha = 1.702F, kShift = 1;
+  const SharedOfCase shared(bench, c);
 
   const Tensor rows = bf16({slots, c.ffn}), out = bf16(x.shape);
   const GroupedGemm gated{.role = GemmRole::kForward,
@@ -348,21 +386,27 @@ void expect_steps(OperatorBench& bench, const ChosenCase& c) {
                                      .end = ChosenExperts::End::kGated,
                                      .weights = c.weighs_rows ? weights : Tensor(),
                                      .bias = gate_up_bias,
+                                     .shared = {.weights = shared.gate_up,
+                                                .rows = shared.rows,
+                                                .gate = shared.gate,
+                                                .gates = shared.gates},
                                      .weigh_input = c.weigh_input,
                                      .limit = c.limit,
                                      .alpha = kAlpha,
                                      .shift = kShift},
                           .workspace = {}};
-  const GroupedGemm summed{.role = GemmRole::kForward,
-                           .a = rows,
-                           .b = down,
-                           .c = out,
-                           .chosen = {.experts = experts,
-                                      .end = ChosenExperts::End::kSummed,
-                                      .weights = c.weighs_rows ? Tensor() : weights,
-                                      .bias = down_bias,
-                                      .previous = addend},
-                           .workspace = {}};
+  const GroupedGemm summed{
+      .role = GemmRole::kForward,
+      .a = rows,
+      .b = down,
+      .c = out,
+      .chosen = {.experts = experts,
+                 .end = ChosenExperts::End::kSummed,
+                 .weights = c.weighs_rows ? Tensor() : weights,
+                 .bias = down_bias,
+                 .previous = addend,
+                 .shared = {.weights = shared.down, .rows = shared.rows, .gates = shared.gates}},
+      .workspace = {}};
   ASSERT_TRUE(is_taken(bench.device(), gated) && is_taken(bench.device(), summed));
   bench.run(gated);
   bench.run(summed);
@@ -408,9 +452,14 @@ void expect_steps(OperatorBench& bench, const ChosenCase& c) {
   bench.run(CombineRows{.x = results,
                         .rows = plan.rows,
                         .weights = c.weighs_rows ? Tensor() : weights,
-                        .previous = addend,
+                        .previous = c.shared_ffn > 0 ? shared.by_operators(bench, x) : addend,
                         .out = sum});
-  EXPECT_EQ(bench.download(out), bench.download(sum));
+  if (c.shared_ffn == 0) {
+    EXPECT_EQ(bench.download(out), bench.download(sum));
+  } else {
+    // Other sums can round the activations, the output and its product with the gate to neighbouring numbers.
+    EXPECT_LE(normalised_error(bench.download(out), bench.download(sum)), 4 * rounding_error(DType::kBF16));
+  }
 }
 
 TEST(GroupedLinear, ChosenExpertsHaveTheBitsOfTheirStepsOnAGpu) {
@@ -423,6 +472,20 @@ TEST(GroupedLinear, ChosenExpertsHaveTheBitsOfTheirStepsOnAGpu) {
                                 {2, 4, 8, 520, 72, true, false, false, false, 0.5F},
                                 {3, 5, 16, 72, 1032, true, false, false, true, 0},
                                 {8, 2, 12, 48, 8, false, false, false, false, 0}})
+      expect_steps(bench, c);
+  }
+}
+
+TEST(GroupedLinear, ChosenExpertsIncludeTheSharedExpertOnAGpu) {
+  for (const DeviceUnderTest& spec : devices_under_test()) {
+    if (spec.emulated_warp == 0 && spec.plugin.empty()) continue;
+    SCOPED_TRACE(spec.name());
+    OperatorBench bench(spec);
+    // The shared expert is as wide as an expert, twice as wide, narrower, and not a multiple of an expert.
+    for (const ChosenCase& c : {ChosenCase{1, 8, 16, 264, 24, false, true, false, false, 0, 24, true},
+                                {1, 6, 8, 1304, 40, false, true, false, false, 0, 80, false},
+                                {3, 5, 16, 72, 1032, false, false, false, false, 0, 520, true},
+                                {2, 2, 8, 520, 72, true, true, true, false, 0, 200, false}})
       expect_steps(bench, c);
   }
 }

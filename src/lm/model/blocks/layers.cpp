@@ -68,6 +68,11 @@ Value FeedForward::narrow(const Value& wide, const BlockInputs& in) const {
   return scattered_linear(wide, down_, group_, in.tensor);
 }
 
+std::optional<FeedForward::Matrices> FeedForward::plain_matrices() const {
+  if (group_ || situ_beta_ != 0 || limit_ != 0 || gate_ != turbo::GluGate::kSilu) return {};
+  return Matrices{&gate_up_, &down_};
+}
+
 std::unique_ptr<Layer> feed_forward(const ModelConfig& config, const BlockParameters& parameters,
                                     std::int64_t ffn, const std::string& name, const std::string& published,
                                     const FeedForwardNames& names) {

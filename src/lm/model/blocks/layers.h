@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -121,6 +122,12 @@ class FeedForward final : public Layer {
   // returns [T, this rank's width]. narrow() maps the result of widen() back to [T, hidden].
   engine::Value widen(const engine::Normed& h, const BlockInputs& in) const;
   engine::Value narrow(const engine::Value& wide, const BlockInputs& in) const;
+
+  struct Matrices {
+    engine::Parameter *gate_up, *down;
+  };
+  // Returns the matrices if this is plain SwiGLU whose width is not divided over ranks.
+  std::optional<Matrices> plain_matrices() const;
 
  private:
   comm::Communicator* group_;  // ranks over which the width is divided

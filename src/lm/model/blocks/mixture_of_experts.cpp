@@ -159,7 +159,10 @@ class MixtureOfExperts final : public Layer {
       if (by_quantiles())
         observe_margins(logits, rule, choice_bias_->value, margin_bins(), histograms(in.routing->margins));
     }
-    if (few) return few_experts(h, routing, *few, shared_ ? of_shared_experts(normed, in) : Value());
+    if (few) {
+      const bool apart = shared_ && !few->shared_down;
+      return few_experts(h, routing, *few, apart ? of_shared_experts(normed, in) : Value());
+    }
     const bool single = !tokens_ && !experts_.group;
     if (!latent_.down && single) return through_experts(h, routing, &normed, &in);
     if (single)
@@ -269,6 +272,13 @@ class MixtureOfExperts final : public Layer {
                            .weighs_rows = plain_,
                            .weigh_input = moe_.weigh_input};
     if (moe_.swiglu_limit > 0) few.clamp = clamp();
+    if (const auto shared = shared_ ? shared_->plain_matrices() : std::nullopt) {
+      engine::FewExperts with_shared = few;
+      with_shared.shared_gate_up = shared->gate_up;
+      with_shared.shared_down = shared->down;
+      with_shared.shared_gate = shared_gate_;
+      if (takes_few_experts(h, moe_.router.top_k, with_shared)) return with_shared;
+    }
     if (!takes_few_experts(h, moe_.router.top_k, few)) return {};
     return few;
   }

@@ -215,7 +215,8 @@ void delta_rule(Bench& bench, const std::string& name, std::int64_t key_heads, s
                 .beta = first(beta),
                 .state = state,
                 .recent = recent,
-                .committed = bench.integers(texts, [](std::int64_t) { return 12; }),
+                .committed = bench.integers(texts * value_heads, [](std::int64_t) { return 12; })
+                                 .reshaped({texts, value_heads}),
                 .out = first(out),
                 .workspace = {}},
             static_cast<double>(state.bytes() + recent.bytes() / 2), "GB/s");

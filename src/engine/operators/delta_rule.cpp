@@ -187,6 +187,48 @@ void cached_forward(OperatorCall& op) {
 constexpr Operator kCachedDeltaRule{
     .name = "cached_delta_rule", .operator_class = OperatorClass::kAttention, .forward = cached_forward};
 
+struct NetAttributes {
+  CachedAttributes cached;
+  DeltaNetParameters parameters;
+};
+
+turbo::CachedDeltaRule net_step(const NetAttributes& a, const Tensor& wide, const Tensor& out) {
+  const KvCacheLayer& layer = *a.cached.layer;
+  const DeltaNetParameters& p = a.parameters;
+  return {.sequences = *a.cached.sequences,
+          .shape = a.cached.shape,
+          .spare = kDeltaRuleSpare,
+          .qkv = {},
+          .g = {},
+          .beta = {},
+          .state = layer.state,
+          .recent = layer.recent,
+          .committed = layer.committed,
+          .out = out,
+          .around = {.wide = wide,
+                     .kernel = p.kernel->value,
+                     .ring = layer.ring,
+                     .a_log = p.a_log->value,
+                     .dt_bias = p.dt_bias->value,
+                     .norm = p.norm->value,
+                     .eps = static_cast<float>(p.epsilon)},
+          .workspace = {}};
+}
+
+NetAttributes net_attributes(const Value& wide, const DeltaNetParameters& parameters,
+                             const turbo::DeltaRuleShape& shape, const CachedSequences& cache) {
+  turbo::DeltaRuleShape s = shape;
+  s.batch = 1, s.sequence = wide.shape()[0];
+  return {{s, cache.layer, cache.sequences}, parameters};
+}
+
+void net_forward(OperatorCall& op) {
+  launch(op.context(), net_step(op.attributes<NetAttributes>(), op.in(Unary::kX), op.out(Unary::kY)));
+}
+
+constexpr Operator kDeltaNetStep{
+    .name = "delta_net_step", .operator_class = OperatorClass::kAttention, .forward = net_forward};
+
 }  // namespace
 
 Value delta_rule(const Value& qkv, const Value& g, const Value& beta, const turbo::DeltaRuleShape& shape,
@@ -214,6 +256,19 @@ Value delta_rule(const Value& qkv, const Value& g, const Value& beta, const turb
                       {DeltaRule::kBeta, beta},
                       {DeltaRule::kFirstKey, options.first_key}},
                      nullptr, {out}, Attributes{s, context})[DeltaRule::kOut];
+}
+
+bool takes_delta_net_step(const Value& wide, const DeltaNetParameters& parameters,
+                          const turbo::DeltaRuleShape& shape, const CachedSequences& cache) {
+  return is_taken(wide.tape().context().device,
+                  net_step(net_attributes(wide, parameters, shape, cache), wide.tensor(), {}));
+}
+
+Value delta_net_step(const Value& wide, const DeltaNetParameters& parameters,
+                     const turbo::DeltaRuleShape& shape, const CachedSequences& cache) {
+  return wide.tape().record(kDeltaNetStep, {{Unary::kX, wide}}, nullptr,
+                            {{Unary::kY, wide.dtype(), {wide.shape()[0], shape.out_width()}}},
+                            net_attributes(wide, parameters, shape, cache))[Unary::kY];
 }
 
 }  // namespace primus::engine

@@ -35,4 +35,21 @@ inline bool delta_rule_divides(std::int64_t key_heads, std::int64_t context) {
 Value delta_rule(const Value& qkv, const Value& g, const Value& beta, const turbo::DeltaRuleShape& shape,
                  const DeltaRuleOptions& options = {});
 
+// The parameters of a gated delta network between its projections (turbo::AroundDeltaRule).
+struct DeltaNetParameters {
+  Parameter *kernel, *a_log, *dt_bias, *norm;
+  double epsilon;
+};
+
+// Returns whether the device has a kernel for delta_net_step() with these operands. The layer of `cache` must
+// also have `ring`, and no parameter is gathered.
+bool takes_delta_net_step(const Value& wide, const DeltaNetParameters& parameters,
+                          const turbo::DeltaRuleShape& shape, const CachedSequences& cache);
+
+// Maps the columns of the first projection, [T, turbo::AroundDeltaRule::columns(shape)], to the input of the
+// last projection, [T, shape.out_width()], with the bits of the separate operators. Not recorded for a
+// backward pass.
+Value delta_net_step(const Value& wide, const DeltaNetParameters& parameters,
+                     const turbo::DeltaRuleShape& shape, const CachedSequences& cache);
+
 }  // namespace primus::engine

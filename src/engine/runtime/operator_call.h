@@ -100,7 +100,7 @@ struct Operator {
 
 // One recorded call. It has a fixed size and needs no heap memory.
 struct Entry {
-  static constexpr int kMaxInputs = 5, kMaxOutputs = 3, kMaxAttributeBytes = 320;
+  static constexpr int kMaxInputs = 5, kMaxOutputs = 3, kMaxAttributeBytes = 384;
 
   const Operator* op = nullptr;
   std::array<int, kMaxInputs> inputs{};  // indexed by position; below 0: the call has no such input

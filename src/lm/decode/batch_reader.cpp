@@ -405,6 +405,8 @@ ModelInputs BatchReader::inputs(engine::Tape& tape, const Pass& pass) {
 
 template <class Done>
 void BatchReader::enqueue(const Pass& pass, Done done) {
+  // A pass that returns logits for every row has one token of each sequence (check()).
+  cache_.sequences.single = pass.reported > 0 && !pass.selects;
   engine::Tape tape(rank_.context(), rank_.stash());
   const auto begin = [&](int chunk) {
     tape.begin({.train = false, .chunk = chunk, .parallel = settings_.parallel});

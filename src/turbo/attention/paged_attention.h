@@ -22,6 +22,7 @@ struct PagedSequences {
   Tensor key_lengths;  // [B] int32: number of tokens of each sequence, including its new tokens
   Tensor block_table;  // [B, blocks] int32: the page of tokens [i * page_size, (i + 1) * page_size)
   std::int64_t page_size;
+  bool single = false;  // whether each sequence has at most one new token
 
   std::int64_t batch() const { return key_lengths.elements(); }
   std::int64_t blocks() const { return block_table.cols(); }

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "turbo/check.h"
 #include "turbo/cpu/simd.h"
 #include "turbo/delta_rule/formula.h"
 
@@ -88,7 +89,7 @@ void pass(CpuContext& context, const CachedDeltaRule& a) {
   const auto* const g = context.data<const float>(a.g);
   const auto* const beta = context.data<const float>(a.beta);
   const auto span = [&](std::int64_t b) {
-    return span_of(a, starts[b], starts[b + 1] - starts[b], lengths[b], committed[b]);
+    return span_of(a, starts[b], starts[b + 1] - starts[b], lengths[b], committed[b * heads]);
   };
   context.pool().parallel_for(batch * heads, 1, [&](std::int64_t item, std::int64_t, int thread) {
     const std::int64_t b = item / heads, head = item % heads;
@@ -126,7 +127,7 @@ void pass(CpuContext& context, const CachedDeltaRule& a) {
   });
   for (std::int64_t b = 0; b < batch; ++b) {
     const Span x = span(b);
-    if (x.begin < x.end) committed[b] = static_cast<std::int32_t>(x.next);
+    if (x.begin < x.end) std::fill_n(committed + b * heads, heads, static_cast<std::int32_t>(x.next));
   }
   std::fill(out + starts[batch] * s.out_width(), out + s.rows() * s.out_width(), T{});
 }
@@ -134,10 +135,12 @@ void pass(CpuContext& context, const CachedDeltaRule& a) {
 }  // namespace
 
 std::int64_t cached_delta_rule_workspace(CpuContext& context, const CachedDeltaRule& a) {
+  if (!a.around.absent()) return CachedDeltaRule::kNotTaken;  // fusing does not make a CPU faster
   return context.threads() * a.shape.key_dim * a.shape.value_dim * static_cast<std::int64_t>(sizeof(float));
 }
 
 void cached_delta_rule(CpuContext& context, const CachedDeltaRule& a) {
+  PRIMUS_CHECK(CachedDeltaRule::kId, a.around.absent());  // because is_taken() returns false for such calls
   with_float_type(a.qkv.dtype, [&](auto tag) { pass<decltype(tag)>(context, a); });
 }
 

@@ -23,6 +23,23 @@ bool is_first_key(const DeltaRuleShape& s, const Tensor& first_key) {
   return first_key.absent() || is_vector(first_key, DType::kI32, s.rows());
 }
 
+void check_around(const CachedDeltaRule& a) {
+  constexpr KernelId kId = CachedDeltaRule::kId;
+  const DeltaRuleShape& s = a.shape;
+  const AroundDeltaRule& p = a.around;
+  const auto is_bf16 = [](const Tensor& t, const Shape& shape) {
+    return t.dtype == DType::kBF16 && t.shape == shape;
+  };
+  PRIMUS_CHECK(kId, !s.channel_gates && is_bf16(p.wide, {s.rows(), AroundDeltaRule::columns(s)}));
+  PRIMUS_CHECK(kId, is_out(s, p.wide, a.out) && is_bf16(p.norm, {s.value_dim}) && p.eps > 0);
+  PRIMUS_CHECK(kId, p.kernel.shape.rank() == 2 && is_bf16(p.kernel, {s.width(), p.kernel.cols()}));
+  PRIMUS_CHECK(kId, p.ring.dtype == DType::kF32 && p.ring.shape.rank() == 3 &&
+                        p.ring.shape[0] == a.sequences.batch() && p.ring.shape[1] >= p.kernel.cols() &&
+                        p.ring.shape[2] == s.width());
+  PRIMUS_CHECK(kId, is_vector(p.a_log, DType::kF32, s.value_heads) &&
+                        is_vector(p.dt_bias, DType::kF32, s.value_heads));
+}
+
 // Returns the FLOPs. Each argument counts the matrix products of a value head in which a token takes part:
 // products with the complete state, and products with other tokens of the chunk, whose vectors have key_dim
 // elements (`along_keys`) or value_dim elements (`along_values`). Half of the products between tokens are
@@ -71,12 +88,25 @@ void CachedDeltaRule::check() const {
   sequences.check(kId);
   shape.check(kId);
   const std::int64_t batch = sequences.batch();
-  PRIMUS_CHECK(kId, shape.batch == 1 && are_inputs(shape, {qkv, g, beta}) && is_out(shape, qkv, out));
+  PRIMUS_CHECK(kId, shape.batch == 1);
+  if (around.absent()) {
+    PRIMUS_CHECK(kId, are_inputs(shape, {qkv, g, beta}) && is_out(shape, qkv, out));
+  } else {
+    PRIMUS_CHECK(kId, qkv.absent() && g.absent() && beta.absent() && sequences.single);
+    check_around(*this);
+  }
   PRIMUS_CHECK(kId, state.dtype == DType::kF32 &&
                         state.shape == Shape{batch, shape.value_heads, shape.key_dim, shape.value_dim});
   PRIMUS_CHECK(kId, recent.dtype == DType::kF32 && recent.shape.rank() == 3 && recent.shape[0] == batch &&
                         recent.shape[2] == shape.value_heads * shape.recent_width());
-  PRIMUS_CHECK(kId, is_vector(committed, DType::kI32, batch) && spare >= 0 && spare < recent.shape[1]);
+  PRIMUS_CHECK(kId, committed.dtype == DType::kI32 && committed.shape == Shape{batch, shape.value_heads});
+  PRIMUS_CHECK(kId, spare >= 0 && spare < recent.shape[1]);
+}
+
+bool is_taken(Device& device, const CachedDeltaRule& call) {
+  const KernelTable::Entry& entry = device.kernels()[CachedDeltaRule::kId];
+  return entry.workspace_bytes &&
+         entry.workspace_bytes(device.kernel_context(), &call) != CachedDeltaRule::kNotTaken;
 }
 
 }  // namespace primus::turbo

@@ -77,6 +77,31 @@ struct DeltaRuleBackward {
   double flops() const;
 };
 
+// Operators that CachedDeltaRule fuses around the delta rule, so that one kernel computes the layer of a
+// gated delta network between its two projections:
+//
+//   [q, k, v, z, b, a] = columns of `wide`
+//   qkv = CachedCausalConv([q, k, v]) in the form kSilu, without a bias;  g, beta = DeltaGatesForward([b, a])
+//   out = GatedNormForward(delta rule of qkv, g and beta, gate z) with the activation kSilu
+//
+// The result has the same bits as that of the separate operators. Devices support fusion only if
+// sequences.single is true, and only for some types and shapes (is_taken()). `state`, `recent`, `committed`
+// and `ring` are read before the previous kernel ends. Therefore these tensors must not have changed since
+// the last copy into the tensors of `sequences`.
+struct AroundDeltaRule {
+  Tensor wide = {};    // [T, width() + out_width() + 2 * value_heads] bf16; absent: nothing is fused
+  Tensor kernel = {};  // [width(), number of tokens in the convolution] bf16
+  Tensor ring = {};    // as in CachedCausalConv; read and written
+  Tensor a_log = {}, dt_bias = {};  // [value_heads] fp32
+  Tensor norm = {};                 // [value_dim] bf16
+  float eps = 0;                    // of the norm
+
+  bool absent() const { return wide.absent(); }
+  static std::int64_t columns(const DeltaRuleShape& s) {
+    return s.width() + s.out_width() + 2 * s.value_heads;
+  }
+};
+
 // Processes the new tokens of many sequences, for generation. The call cannot compute an earlier state from a
 // later state. Therefore each sequence has its state before position `committed`, and the inputs of all
 // tokens from this position on. The inputs of token p are in row p % ring of `recent`. A pass first replays
@@ -92,14 +117,22 @@ struct CachedDeltaRule {
   PagedSequences sequences;  // the pages are not used
   DeltaRuleShape shape;      // batch is 1, and sequence is T
   std::int64_t spare;        // spare < ring
-  Tensor qkv, g, beta;       // as in DeltaRuleForward, for T tokens
+  Tensor qkv, g, beta;       // as in DeltaRuleForward, for T tokens; absent if `around` is given
   Tensor state;              // [sequences, value_heads, key_dim, value_dim] fp32; read and written
   Tensor recent;             // [sequences, ring, value_heads * recent_width()] fp32; read and written
-  Tensor committed;          // [sequences] int32; read and written
-  Tensor out;                // output: [T, out_width()]; zero for rows that belong to no sequence
+  // [sequences, value_heads] int32, equal for all heads of a sequence; read and written
+  Tensor committed;
+  Tensor out;  // output: [T, out_width()]; zero for rows that belong to no sequence
+  AroundDeltaRule around = {};
+  // The workspace size that a device reports if it does not support the call's `around`.
+  static constexpr std::int64_t kNotTaken = -1;
   Tensor workspace;
   void check() const;
   double flops() const { return 0; }
 };
+
+// Returns whether the device has a kernel for this call including `around`. Only types, shapes and
+// sequences.single matter.
+bool is_taken(Device& device, const CachedDeltaRule& call);
 
 }  // namespace primus::turbo

@@ -351,7 +351,7 @@ std::int64_t backward_workspace(Context& context, const DeltaRuleBackward& a) {
 void register_delta_rule(KernelTable& table) {
   table.add<DeltaRuleForward, Context, &forward, &forward_workspace>();
   table.add<DeltaRuleBackward, Context, &backward, &backward_workspace>();
-  table.add<CachedDeltaRule, Context, &cached_delta_rule>();
+  table.add<CachedDeltaRule, Context, &cached_delta_rule, &cached_delta_rule_workspace>();
 }
 
 }  // namespace primus::turbo::PRIMUS_GPU

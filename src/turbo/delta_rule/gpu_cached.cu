@@ -1,80 +1,11 @@
 // Processes new tokens one after another, for generation on GPUs. A block keeps some value columns of a
 // head's state in registers.
-#include "turbo/attention/gpu_paged.h"
 #include "turbo/delta_rule/formula.h"
 #include "turbo/delta_rule/gpu_cached.h"
-#include "turbo/gpu/reduce.h"
+#include "turbo/delta_rule/gpu_recent.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
-
-// The inputs of the most recent tokens of each sequence, in a ring: beta, gates, key and value per token and
-// head. The key is normalised.
-struct RecentTokens {
-  float* data;
-  std::int32_t* committed;  // per sequence: number of tokens in its state
-  std::int64_t tokens;      // rows of the ring
-  std::int64_t width;       // floats of a token and head
-  std::int64_t spare;       // as in CachedDeltaRule
-};
-
-template <class T>
-struct CachedItems {
-  Pages pages;
-  const T* qkv;
-  const float *g, *beta;
-  float* state;
-  RecentTokens recent;
-  T* out;
-  std::int64_t rows, heads, group, key_dim, value_dim, width, k_column, v_column, gates;
-  bool normalise;
-  float scale, epsilon;
-
-  CachedItems(Context& context, const CachedDeltaRule& a)
-      : pages(context, a.sequences),
-        qkv(context.data<T>(a.qkv)),
-        g(context.data<float>(a.g)),
-        beta(context.data<float>(a.beta)),
-        state(context.data<float>(a.state)),
-        recent{context.data<float>(a.recent), context.data<std::int32_t>(a.committed), a.recent.shape[1],
-               a.shape.recent_width(), a.spare},
-        out(context.data<T>(a.out)),
-        rows(a.shape.rows()),
-        heads(a.shape.value_heads),
-        group(a.shape.value_heads / a.shape.key_heads),
-        key_dim(a.shape.key_dim),
-        value_dim(a.shape.value_dim),
-        width(a.shape.width()),
-        k_column(a.shape.k_column()),
-        v_column(a.shape.v_column()),
-        gates(a.shape.channel_gates ? a.shape.key_dim : 1),
-        normalise(a.shape.normalise),
-        scale(a.shape.scale),
-        epsilon(a.shape.epsilon) {}
-
-  PRIMUS_DEVICE std::int64_t end(std::int64_t b) const { return pages.lengths[b]; }
-  PRIMUS_DEVICE std::int64_t begin(std::int64_t b) const {
-    return pages.lengths[b] - (pages.starts[b + 1] - pages.starts[b]);
-  }
-  // Returns the row of a new token.
-  PRIMUS_DEVICE std::int64_t row(std::int64_t b, std::int64_t position) const {
-    return pages.starts[b + 1] - (end(b) - position);
-  }
-  PRIMUS_DEVICE std::int64_t from(std::int64_t b) const { return begin(b) == 0 ? 0 : recent.committed[b]; }
-  PRIMUS_DEVICE std::int64_t next(std::int64_t b) const {
-    return end(b) - from(b) > recent.tokens ? end(b) - recent.spare : from(b);
-  }
-  // Returns the address in `recent` of a token's inputs.
-  PRIMUS_DEVICE float* place(std::int64_t b, std::int64_t position, std::int64_t head) const {
-    return recent.data + ((b * recent.tokens + position % recent.tokens) * heads + head) * recent.width;
-  }
-  PRIMUS_DEVICE const T* query(std::int64_t of_row, std::int64_t head) const {
-    return qkv + of_row * width + head / group * key_dim;
-  }
-  PRIMUS_DEVICE const T* value(std::int64_t of_row, std::int64_t head) const {
-    return qkv + of_row * width + v_column + head * value_dim;
-  }
-};
 
 // A block computes some value columns of one head of one sequence. A lane keeps kCount columns of kOwn key
 // channels of the state in registers, so a warp adds up products without a barrier. The block loads the
@@ -116,7 +47,7 @@ struct CachedScan {
     const int first_key = lane() / kLanesAcross * kOwn;
     const std::int64_t v = first_column + own_column;
     const bool there = v < in.value_dim;
-    const std::int64_t from = in.from(b), next = in.next(b);
+    const std::int64_t from = in.from(b, head), next = in.next(b, head);
     float state[kOwn][kCount] = {};
     float* const kept = state_of_head + first_key * in.value_dim + v;
     PRIMUS_UNROLL
@@ -129,21 +60,21 @@ struct CachedScan {
       for (int t = 0; t < count; ++t) {
         const std::int64_t p = start + t;
         float key[kOwn], u[kCount] = {};
-        read(memory.key[t] + first_key, key);
+        read_lines(memory.key[t] + first_key, key);
         fade(memory.fade[t], first_key, state);
         PRIMUS_UNROLL
-        for (int n = 0; n < kOwn; ++n) add(key[n], state[n], u);
-        over_parts(u);
+        for (int n = 0; n < kOwn; ++n) add_scaled(key[n], state[n], u);
+        sum_over_parts<kLanesAcross>(u);
         PRIMUS_UNROLL
         for (int i = 0; i < kCount; ++i) u[i] = memory.beta[t] * (memory.value[t][own_column + i] - u[i]);
         PRIMUS_UNROLL
-        for (int n = 0; n < kOwn; ++n) add(key[n], u, state[n]);
+        for (int n = 0; n < kOwn; ++n) add_scaled(key[n], u, state[n]);
         if (p >= begin) {
           float query[kOwn], sum[kCount] = {};
-          read(memory.query[t] + first_key, query);
+          read_lines(memory.query[t] + first_key, query);
           PRIMUS_UNROLL
-          for (int n = 0; n < kOwn; ++n) add(query[n], state[n], sum);
-          over_parts(sum);
+          for (int n = 0; n < kOwn; ++n) add_scaled(query[n], state[n], sum);
+          sum_over_parts<kLanesAcross>(sum);
           PRIMUS_UNROLL
           for (int i = 0; i < kCount; ++i) sum[i] *= in.scale;
           if (there && first_key == 0)
@@ -254,39 +185,18 @@ struct CachedScan {
     for (int j = 0; j < kLoads; ++j) to[lane() + j * kWarp] = x[j] * factor;
   }
 
-  PRIMUS_DEVICE static void read(const float* from, float (&to)[kOwn]) {
-    constexpr int kLine = 4;
-    PRIMUS_UNROLL
-    for (int n = 0; n < kOwn; n += kLine) {
-      const auto line = *reinterpret_cast<const Pack<float, kLine>*>(from + n);
-      PRIMUS_UNROLL
-      for (int i = 0; i < kLine; ++i) to[n + i] = line.at[i];
-    }
-  }
-  PRIMUS_DEVICE static void add(float factor, const float (&x)[kCount], float (&sums)[kCount]) {
-    PRIMUS_UNROLL
-    for (int i = 0; i < kCount; ++i) sums[i] = multiply_add(factor, x[i], sums[i]);
-  }
   PRIMUS_DEVICE void fade(const float* factors, int first_key, float (&state)[kOwn][kCount]) const {
     float own[kOwn];
     if (in.gates == 1) {
       PRIMUS_UNROLL
       for (int n = 0; n < kOwn; ++n) own[n] = factors[0];
     } else {
-      read(factors + first_key, own);
+      read_lines(factors + first_key, own);
     }
     PRIMUS_UNROLL
     for (int n = 0; n < kOwn; ++n) {
       PRIMUS_UNROLL
       for (int i = 0; i < kCount; ++i) state[n][i] *= own[n];
-    }
-  }
-  // Adds the sums of the lanes that have other key channels of the same columns.
-  PRIMUS_DEVICE static void over_parts(float (&sums)[kCount]) {
-    PRIMUS_UNROLL
-    for (int mask = kLanesAcross; mask < kWarp; mask *= 2) {
-      PRIMUS_UNROLL
-      for (int i = 0; i < kCount; ++i) sums[i] += from_lane_xor(sums[i], mask);
     }
   }
 };
@@ -308,9 +218,10 @@ struct CachedKeep {
     wait_for_previous();
     if (position < begin || begin == in.end(b)) return;
     const std::int64_t head = block() % pieces * kWarps + warp();
-    if (head < in.heads) keep(b, position, head);
-    if (block() % (pieces * in.recent.tokens) == 0 && thread() == 0)
-      in.recent.committed[b] = static_cast<std::int32_t>(in.next(b));
+    if (head >= in.heads) return;
+    keep(b, position, head);
+    if (back == 0 && lane() == 0)
+      in.recent.committed[b * in.heads + head] = static_cast<std::int32_t>(in.next(b, head));
   }
 
   PRIMUS_DEVICE void keep(std::int64_t b, std::int64_t position, std::int64_t head) const {
@@ -341,7 +252,12 @@ void scan(Context& context, const CachedItems<T>& in) {
 
 }  // namespace
 
+std::int64_t cached_delta_rule_workspace(Context& context, const CachedDeltaRule& a) {
+  return a.around.absent() || takes_delta_net_step(context, a) ? 0 : CachedDeltaRule::kNotTaken;
+}
+
 void cached_delta_rule(Context& context, const CachedDeltaRule& a) {
+  if (!a.around.absent()) return delta_net_step(context, a);
   with_float_type(a.qkv.dtype, [&](auto tag) {
     using T = decltype(tag);
     const CachedItems<T> in(context, a);

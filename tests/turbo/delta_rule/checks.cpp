@@ -64,7 +64,7 @@ class DeltaRuleChecks final : public OperatorChecks {
               .beta = beta,
               .state = f32({3, 4, 8, 12}),
               .recent = f32({3, 5, 4 * shape.recent_width()}),
-              .committed = i32({3}),
+              .committed = i32({3, 4}),
               .out = out};
     cached.shape.batch = 1, cached.shape.sequence = kTokens;
     expect_checks<Dc>(cached,
@@ -72,6 +72,31 @@ class DeltaRuleChecks final : public OperatorChecks {
                       shapes.operator()<Dc>({[](Dc& a) { a.spare = 5; }, [](Dc& a) { a.spare = -1; },
                                              [](Dc& a) { a.shape.batch = 2, a.shape.sequence = 3; },
                                              [](Dc& a) { a.sequences.key_lengths = i32({2}); }}));
+    Dc net = cached;
+    net.shape.channel_gates = false;
+    net.sequences.single = true;
+    net.qkv = net.g = net.beta = {};
+    net.recent = f32({3, 5, 4 * net.shape.recent_width()});
+    net.out = bf16({kTokens, net.shape.out_width()});
+    net.around = {.wide = bf16({kTokens, AroundDeltaRule::columns(net.shape)}),
+                  .kernel = bf16({net.shape.width(), 3}),
+                  .ring = f32({3, 4, net.shape.width()}),
+                  .a_log = f32({4}),
+                  .dt_bias = f32({4}),
+                  .norm = bf16({12}),
+                  .eps = 1e-6F};
+    const auto changed = [](auto change) { return [change](Dc& a) { change(a.around); }; };
+    expect_checks<Dc>(
+        net, {}, {},
+        {[](Dc& a) { a.sequences.single = false; }, [&](Dc& a) { a.qkv = qkv; },
+         [](Dc& a) { a.out = widened(a.out); }, changed([](AroundDeltaRule& p) { p.wide = widened(p.wide); }),
+         changed([](AroundDeltaRule& p) { p.kernel = retyped(p.kernel); }), changed([](AroundDeltaRule& p) {
+           p.ring = f32({3, 2, p.ring.shape[2]});
+         }),
+         changed([](AroundDeltaRule& p) { p.a_log = widened(p.a_log); }),
+         changed([](AroundDeltaRule& p) { p.dt_bias = retyped(p.dt_bias); }),
+         changed([](AroundDeltaRule& p) { p.norm = widened(p.norm); }),
+         changed([](AroundDeltaRule& p) { p.eps = 0; })});
   }
 };
 

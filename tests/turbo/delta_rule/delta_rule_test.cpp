@@ -3,6 +3,10 @@
 #include <tuple>
 
 #include "delta_rule_reference.h"
+#include "turbo/causal_conv/causal_conv.h"
+#include "turbo/column_runs/column_runs.h"
+#include "turbo/delta_gates/delta_gates.h"
+#include "turbo/gate/gate.h"
 
 namespace primus::turbo::test {
 namespace {
@@ -176,7 +180,7 @@ struct Reading {
         // The state is not initialised, because its initial value must not affect results.
         state(on.empty(DType::kF32, {c.batch, s.value_heads, s.key_dim, s.value_dim})),
         recent(on.empty(DType::kF32, {c.batch, kRing, s.value_heads * s.recent_width()})),
-        committed(on.empty(DType::kI32, {c.batch})),
+        committed(on.empty(DType::kI32, {c.batch, s.value_heads})),
         lengths(static_cast<std::size_t>(c.batch), 0) {}
 
   // Reads counts[b] more tokens of each sequence b, followed by `unused` rows that belong to no sequence.
@@ -299,6 +303,206 @@ TEST(DeltaRule, FlopsCountChunks) {
   EXPECT_DOUBLE_EQ(forward.flops(), tokens_of_heads * (6 * 128 * 128 + 4 * 64 * 128));
   const DeltaRuleBackward backward{.shape = c.shape()};
   EXPECT_DOUBLE_EQ(backward.flops(), tokens_of_heads * (16 * 128 * 128 + 11 * 64 * 128));
+}
+
+// Gated delta networks between their projections, with the caches of some sequences.
+struct NetCase {
+  std::int64_t batch, key_heads, value_heads, key_dim, value_dim, taps;
+};
+
+struct Net {
+  static constexpr std::int64_t kRing = 8, kSpare = 3, kConvRing = 7;
+
+  Net(OperatorBench& on, const NetCase& c) : bench(on), s(shape_of(c)) {
+    const auto random = [&](std::uint64_t seed, Shape shape, DType dtype = DType::kBF16) {
+      return bench.upload(random_values(shape.elements(), seed), dtype, shape);
+    };
+    kernel = random(1, {s.width(), c.taps});
+    a_log = random(2, {s.value_heads}, DType::kF32);
+    dt_bias = random(3, {s.value_heads}, DType::kF32);
+    norm = random(4, {s.value_dim});
+    // The caches are not initialised, because their initial values must not affect results. Equal bytes make
+    // it possible to compare caches.
+    ring = bench.zeros(DType::kF32, {c.batch, kConvRing, s.width()});
+    state = bench.zeros(DType::kF32, {c.batch, s.value_heads, s.key_dim, s.value_dim});
+    recent = bench.zeros(DType::kF32, {c.batch, kRing, s.value_heads * s.recent_width()});
+    committed = bench.zeros(DType::kI32, {c.batch, s.value_heads});
+    lengths.resize(static_cast<std::size_t>(c.batch));
+  }
+  static DeltaRuleShape shape_of(const NetCase& c) {
+    return {.batch = 1,
+            .sequence = 1,
+            .key_heads = c.key_heads,
+            .value_heads = c.value_heads,
+            .key_dim = c.key_dim,
+            .value_dim = c.value_dim,
+            .channel_gates = false,
+            .normalise = true,
+            .scale = 0.25F};
+  }
+
+  // Reads counts[b] tokens of each sequence b, followed by `unused` rows, and returns the output.
+  Values read(const std::vector<std::int64_t>& counts, std::int64_t unused, bool fused, std::uint64_t seed) {
+    Values starts{0}, ends;
+    std::int64_t rows = 0;
+    for (std::size_t b = 0; b < counts.size(); ++b) {
+      rows += counts[b], lengths[b] += counts[b];
+      starts.push_back(static_cast<double>(rows));
+      ends.push_back(static_cast<double>(lengths[b]));
+    }
+    rows += unused;
+    const auto batch = static_cast<std::int64_t>(counts.size());
+    const PagedSequences sequences{.query_starts = bench.upload(starts, DType::kI32, {batch + 1}),
+                                   .key_lengths = bench.upload(ends, DType::kI32, {batch}),
+                                   .block_table = bench.zeros(DType::kI32, {batch, 1}),
+                                   .page_size = 64,
+                                   .single = fused};
+    const std::int64_t columns = AroundDeltaRule::columns(s);
+    const Tensor wide = bench.upload(random_values(rows * columns, seed), DType::kBF16, {rows, columns});
+    DeltaRuleShape shape = s;
+    shape.sequence = rows;
+    const Tensor out = bench.empty(DType::kBF16, {rows, s.out_width()});
+    CachedDeltaRule call{.sequences = sequences,
+                         .shape = shape,
+                         .spare = kSpare,
+                         .qkv = {},
+                         .g = {},
+                         .beta = {},
+                         .state = state,
+                         .recent = recent,
+                         .committed = committed,
+                         .out = out,
+                         .workspace = {}};
+    if (fused) {
+      call.around = {.wide = wide,
+                     .kernel = kernel,
+                     .ring = ring,
+                     .a_log = a_log,
+                     .dt_bias = dt_bias,
+                     .norm = norm,
+                     .eps = kEpsilon};
+      EXPECT_TRUE(is_taken(bench.device(), call));
+      bench.run(call);
+    } else {
+      run_operators(call, wide, out);
+    }
+    return bench.download(out);
+  }
+  void cut(std::int64_t count) {
+    for (std::int64_t& length : lengths) length -= count;
+  }
+  std::vector<std::vector<unsigned char>> caches() {
+    return {bench.bytes(ring), bench.bytes(state), bench.bytes(recent), bench.bytes(committed)};
+  }
+
+  OperatorBench& bench;
+  DeltaRuleShape s;
+  Tensor kernel, a_log, dt_bias, norm, ring, state, recent, committed;
+  std::vector<std::int64_t> lengths;
+
+ private:
+  static constexpr float kEpsilon = 1e-6F;
+
+  void run_operators(CachedDeltaRule call, const Tensor& wide, const Tensor& out) {
+    const std::int64_t rows = wide.rows();
+    const auto columns = [&](std::int64_t from, std::int64_t count) {
+      const Tensor part = bench.empty(DType::kBF16, {rows, count});
+      CopyColumns copy{.from = wide, .to = part, .runs = {}, .run_count = 1};
+      copy.runs[0] = {.from = static_cast<std::int32_t>(from),
+                      .to = 0,
+                      .groups = 1,
+                      .columns = static_cast<std::int32_t>(count)};
+      bench.run(copy);
+      return part;
+    };
+    const Tensor y = bench.empty(DType::kBF16, {rows, s.width()});
+    bench.run(CachedCausalConv{.sequences = call.sequences,
+                               .width = kernel.cols(),
+                               .form = CausalConvShape::Form::kSilu,
+                               .bcx = columns(0, s.width()),
+                               .weight = kernel,
+                               .bias = {},
+                               .ring = ring,
+                               .y = y});
+    const Tensor g = bench.empty(DType::kF32, {rows, s.value_heads}),
+                 beta = bench.empty(DType::kF32, g.shape);
+    bench.run(DeltaGatesForward{.ba = columns(s.width() + s.out_width(), 2 * s.value_heads),
+                                .a_log = a_log,
+                                .dt_bias = dt_bias,
+                                .g = g,
+                                .beta = beta});
+    call.qkv = y, call.g = g, call.beta = beta;
+    call.out = bench.empty(DType::kBF16, out.shape);
+    bench.run(call);
+    bench.run(GatedNormForward{.activation = GateActivation::kSilu,
+                               .x = call.out,
+                               .gate = columns(s.width(), s.out_width()),
+                               .weight = norm,
+                               .y = out,
+                               .rstd = bench.empty(DType::kF32, {rows, s.value_heads}),
+                               .eps = kEpsilon});
+  }
+};
+
+TEST(DeltaRule, OneTokenOfADeltaNetHasTheBitsOfItsOperatorsOnAGpu) {
+  for (const DeviceUnderTest& spec : devices_under_test()) {
+    if (spec.emulated_warp == 0 && spec.plugin.empty()) continue;
+    SCOPED_TRACE(spec.name());
+    OperatorBench bench(spec);
+    for (const NetCase& c : {NetCase{1, 1, 2, 128, 128, 4}, {3, 2, 4, 24, 12, 3}}) {
+      Net separate(bench, c), fused(bench, c);
+      const auto batch = static_cast<std::size_t>(c.batch);
+      std::uint64_t seed = 10;
+      const auto read = [&](const std::vector<std::int64_t>& counts, std::int64_t unused, bool fuse) {
+        // Values are equal, and not only close. Zeros of unused rows may have different signs.
+        const Values expected = separate.read(counts, unused, false, ++seed);
+        EXPECT_EQ(fused.read(counts, unused, fuse, seed), expected) << "seed " << seed;
+        EXPECT_EQ(fused.caches(), separate.caches()) << "seed " << seed;
+      };
+      const std::vector<std::int64_t> one(batch, 1);
+      for (int i = 0; i < 2; ++i) read(one, 0, true);  // the state is empty
+      read(std::vector<std::int64_t>(batch, 9), 0, false);
+      for (int i = 0; i < 12; ++i) read(one, i % 3, true);  // more tokens than the ring has
+      separate.cut(3), fused.cut(3);
+      for (int i = 0; i < 4; ++i) read(one, 0, true);
+      if (batch < 2) continue;
+      std::vector<std::int64_t> some = one;
+      some[1] = 0;
+      read(some, 2, true);
+    }
+  }
+}
+
+TEST(DeltaRule, DeltaNetsAreTakenWhereItPays) {
+  for (const DeviceUnderTest& spec : devices_under_test()) {
+    SCOPED_TRACE(spec.name());
+    OperatorBench bench(spec);
+    const auto taken = [&](std::int64_t key_dim, std::int64_t taps, bool single, DType dtype) {
+      const DeltaRuleShape s = Net::shape_of({1, 1, 2, key_dim, 128, taps});
+      return is_taken(
+          bench.device(),
+          CachedDeltaRule{.sequences = {.page_size = 64, .single = single},
+                          .shape = s,
+                          .spare = 3,
+                          .qkv = {},
+                          .g = {},
+                          .beta = {},
+                          .state = {},
+                          .recent = {},
+                          .committed = {},
+                          .out = {},
+                          .around = {.wide = Tensor(nullptr, dtype, {1, AroundDeltaRule::columns(s)}),
+                                     .kernel = Tensor(nullptr, DType::kBF16, {s.width(), taps}),
+                                     .norm = Tensor(nullptr, DType::kBF16, {128})},
+                          .workspace = {}});
+    };
+    const bool gpu = spec.emulated_warp > 0 || !spec.plugin.empty();
+    EXPECT_EQ(taken(128, 4, true, DType::kBF16), gpu);
+    EXPECT_FALSE(taken(128, 4, false, DType::kBF16));  // a sequence may have several new tokens
+    EXPECT_FALSE(taken(192, 4, true, DType::kBF16));
+    EXPECT_FALSE(taken(128, 5, true, DType::kBF16));
+    EXPECT_FALSE(taken(128, 4, true, DType::kF32));
+  }
 }
 
 }  // namespace

@@ -35,6 +35,7 @@ class GatedDeltaNet final : public Layer {
         epsilon_(c.norm_epsilon),
         layer_(p.layer()),
         width_(c.linear.conv_width),
+        in_order_(projection != DeltaProjection::kByKeyHead),
         shape_{.batch = 0,
                .sequence = 0,
                .key_heads = p.tensor().size(c.linear.key_heads),
@@ -100,6 +101,12 @@ class GatedDeltaNet final : public Layer {
   Value forward(const Normed& h, const BlockInputs& in) const override {
     const engine::CachedSequences cache = in.cache ? in.cache->layer(layer_) : engine::CachedSequences();
     Value wide = group_ ? gathered_linear(h.value(), *in_, group_, in.tensor) : h.linear(*in_);
+    if (in.cache && in_order_ && !wide.tape().gathers_parameters()) {
+      const engine::DeltaNetParameters parameters{kernel_, a_log_, dt_bias_, norm_, epsilon_};
+      if (takes_delta_net_step(wide, parameters, shape_, cache)) {
+        return scattered_linear(delta_net_step(wide, parameters, shape_, cache), *out_, group_, in.tensor);
+      }
+    }
     auto [qkv, z, ba] = split_columns(std::exchange(wide, {}), parts_);
     const engine::ShortConvolutionShape convolution{.batch = in.batch,
                                                     .sequence = in.sequence,
@@ -143,6 +150,8 @@ class GatedDeltaNet final : public Layer {
   comm::Communicator* group_;  // the ranks over which the heads are divided
   double epsilon_;
   std::int64_t layer_, width_;
+  // Whether the projection's columns are the queries, keys, values, output gates, b and a of all heads.
+  bool in_order_;
   turbo::DeltaRuleShape shape_;    // shape of this rank's heads
   std::vector<ColumnRuns> parts_;  // column ranges of the projection: columns for the convolution, output
                                    // gates, b and a

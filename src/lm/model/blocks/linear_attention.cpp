@@ -63,7 +63,7 @@ void make_linear_cache(const ModelConfig& c, const CacheRequest& request, bool c
   entry.state = phase.tensor(DType::kF32, {request.sequences, heads, l.key_dim, l.value_dim});
   entry.recent =
       phase.tensor(DType::kF32, {request.sequences, engine::kDeltaRuleRing, heads * of_rank.recent_width()});
-  entry.committed = phase.tensor(DType::kI32, {request.sequences});
+  entry.committed = phase.tensor(DType::kI32, {request.sequences, heads});
 }
 
 // Counts fp32 values that decoding reads per token: the inputs of the convolution, and the state. Writes are

@@ -45,17 +45,36 @@ constexpr Operator kLatentQkv{.name = "latent_qkv",
 // --- cached_latent_attention
 
 struct CachedLatentAttributes {
-  turbo::PagedSequences sequences;
+  const turbo::PagedSequences* sequences;  // the call runs immediately, while the object still exists
   LatentShape latent;
   std::int64_t rows;  // rows in the pages of all sequences
   float scale;
   void* cache;
+  LatentRows joined = {};  // used if the input kRopeKey is absent
 };
 
 struct CachedLatentAttention {
-  enum In : InputName { kQ, kLatent, kRopeKey };
+  // Without kRopeKey, kLatent has the columns of both, before their norm and rotation; kPositions then gives
+  // the positions, or is absent if nothing is rotated.
+  enum In : InputName { kQ, kLatent, kRopeKey, kPositions };
   enum Out : OutputName { kOut };
 };
+
+turbo::PagedAppend append_joined(const turbo::PagedSequences& sequences, const Tensor& joined,
+                                 const Tensor& positions, const Tensor& cache, const LatentRows& a) {
+  return {.sequences = sequences,
+          .rows = joined,
+          .pages = cache,
+          .tokens = joined.rows(),
+          .cols = joined.cols(),
+          .stride = joined.cols(),
+          .to_stride = joined.cols(),
+          .around = {.norm = a.norm->value,
+                     .eps = a.epsilon,
+                     .positions = positions,
+                     .table = positions.absent() ? Tensor() : a.table,
+                     .interleaved = a.interleaved}};
+}
 
 // The operator's parameter is the up-projection.
 void cached_latent_attention_forward(OperatorCall& op) {
@@ -65,7 +84,7 @@ void cached_latent_attention_forward(OperatorCall& op) {
   const std::int64_t tokens = q.rows(), width = shape.rank + shape.rope_dim;
   const Tensor cache(a.cache, q.dtype, {a.rows, width});
   const auto append = [&](const Tensor& rows, std::int64_t column) {
-    launch(op.context(), turbo::PagedAppend{.sequences = a.sequences,
+    launch(op.context(), turbo::PagedAppend{.sequences = *a.sequences,
                                             .rows = rows,
                                             .pages = cache.from(column),
                                             .tokens = tokens,
@@ -73,8 +92,15 @@ void cached_latent_attention_forward(OperatorCall& op) {
                                             .stride = rows.cols(),
                                             .to_stride = width});
   };
-  append(op.in(CachedLatentAttention::kLatent), 0);
-  append(op.in(CachedLatentAttention::kRopeKey), shape.rank);
+  const Tensor latent = op.in(CachedLatentAttention::kLatent),
+               rope_key = op.optional_in(CachedLatentAttention::kRopeKey);
+  if (rope_key.absent()) {
+    launch(op.context(), append_joined(*a.sequences, latent,
+                                       op.optional_in(CachedLatentAttention::kPositions), cache, a.joined));
+  } else {
+    append(latent, 0);
+    append(rope_key, shape.rank);
+  }
 
   // The queries of all heads share the same keys, the latents. The first columns of the latents are also the
   // values.
@@ -87,7 +113,7 @@ void cached_latent_attention_forward(OperatorCall& op) {
                                      .up = op.weight(),
                                      .out = queries.get(),
                                      .workspace = {}});
-  launch(op.context(), turbo::PagedAttention{.sequences = a.sequences,
+  launch(op.context(), turbo::PagedAttention{.sequences = *a.sequences,
                                              .tokens = tokens,
                                              .heads = shape.heads,
                                              .kv_heads = 1,
@@ -135,8 +161,30 @@ Value cached_latent_attention(const Value& q, const Value& latent, const Value& 
                           {CachedLatentAttention::kLatent, latent},
                           {CachedLatentAttention::kRopeKey, rope_key}},
                          &up, {{CachedLatentAttention::kOut, q.dtype(), out}},
-                         CachedLatentAttributes{*cache.sequences, shape, cache.layer->k.rows(), scale,
+                         CachedLatentAttributes{cache.sequences, shape, cache.layer->k.rows(), scale,
                                                 cache.layer->k.data})[CachedLatentAttention::kOut];
+}
+
+bool takes_latent_rows(const Value& joined, const LatentRows& rows, const CachedSequences& cache) {
+  const Tensor pages(cache.layer->k.data, joined.dtype(), {cache.layer->k.rows(), joined.shape()[1]});
+  return rows.norm->norm_offset == 0 &&
+         is_taken(joined.tape().context().device,
+                  append_joined(*cache.sequences, joined.tensor(), {}, pages, rows));
+}
+
+Value cached_latent_attention(const Value& q, const Value& joined, const LatentRows& rows,
+                              const Value& positions, Parameter& up, const LatentShape& shape, float scale,
+                              const CachedSequences& cache) {
+  PRIMUS_CHECK("cached_latent_attention", !q.tape().training());
+  const Shape out{q.shape()[0], shape.heads * shape.value_dim};
+  return q.tape().record(kCachedLatentAttention,
+                         {{CachedLatentAttention::kQ, q},
+                          {CachedLatentAttention::kLatent, joined},
+                          {CachedLatentAttention::kRopeKey, Value()},
+                          {CachedLatentAttention::kPositions, positions}},
+                         &up, {{CachedLatentAttention::kOut, q.dtype(), out}},
+                         CachedLatentAttributes{cache.sequences, shape, cache.layer->k.rows(), scale,
+                                                cache.layer->k.data, rows})[CachedLatentAttention::kOut];
 }
 
 }  // namespace primus::engine

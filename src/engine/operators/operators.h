@@ -144,6 +144,20 @@ Value latent_qkv(const Value& q, const Value& kv, const Value& rope_key, const t
 // without the up-projection: [T, heads*value_dim]. `up`: [heads*up_dim, rank].
 Value cached_latent_attention(const Value& q, const Value& latent, const Value& rope_key, Parameter& up,
                               const turbo::LatentShape& shape, float scale, const CachedSequences& cache);
+// How to compute latent and rope_key from `joined` [T, rank + rope_dim]: norm() of the first columns, and
+// rope() of the others.
+struct LatentRows {
+  Parameter* norm = nullptr;
+  float epsilon = 0;
+  Tensor table = {};
+  bool interleaved = false;
+};
+// Returns whether the device has a kernel that norms, rotates and appends these rows.
+bool takes_latent_rows(const Value& joined, const LatentRows& rows, const CachedSequences& cache);
+// Like cached_latent_attention() above, for such rows. If `positions` is empty, nothing is rotated.
+Value cached_latent_attention(const Value& q, const Value& joined, const LatentRows& rows,
+                              const Value& positions, Parameter& up, const turbo::LatentShape& shape,
+                              float scale, const CachedSequences& cache);
 
 // Returns silu(gate) * up, or gelu(gate) * up (turbo/swiglu): [T, 2*ffn] -> [T, ffn].
 Value swiglu(const Value& gate_up, turbo::GluGate gate = turbo::GluGate::kSilu);

@@ -37,6 +37,18 @@ bool valid_documents(const AttentionShape& s, const Tensor& first_key) {
          (first_key.dtype == DType::kI32 && s.causal && first_key.elements() == s.batch * s.seq_q);
 }
 
+void check_around(const PagedAppend& a) {
+  constexpr KernelId kId = PagedAppend::kId;
+  const AroundAppend& p = a.around;
+  PRIMUS_CHECK(kId,
+               p.norm.dtype == a.rows.dtype && p.norm.elements() < a.cols && p.eps > 0 && a.more_cols == 0);
+  PRIMUS_CHECK(kId, p.positions.absent() == p.table.absent());
+  if (p.table.absent()) return;
+  const std::int64_t shared = a.cols - p.norm.elements();
+  PRIMUS_CHECK(kId, is_vector(p.positions, DType::kI32, a.tokens));
+  PRIMUS_CHECK(kId, shared % 2 == 0 && p.table.dtype == DType::kF32 && p.table.cols() == shared);
+}
+
 // Returns the number of (query, key) pairs that are not masked, per head and sequence.
 double visible_pairs(const AttentionShape& s) {
   double pairs = 0;
@@ -110,11 +122,18 @@ void PagedSequences::check(KernelId kernel) const {
                page_size >= kPageMultiple && std::has_single_bit(static_cast<std::uint64_t>(page_size)));
 }
 
+bool is_taken(Device& device, const PagedAppend& call) {
+  const KernelTable::Entry& entry = device.kernels()[PagedAppend::kId];
+  return entry.workspace_bytes &&
+         entry.workspace_bytes(device.kernel_context(), &call) != PagedAppend::kNotTaken;
+}
+
 void PagedAppend::check() const {
   sequences.check(kId);
   PRIMUS_CHECK(kId, rows.dtype == pages.dtype && is_float(rows));
   PRIMUS_CHECK(kId, tokens >= 0 && cols > 0 && stride >= cols && to_stride >= cols);
   PRIMUS_CHECK(kId, more_rows.absent() == (more_cols == 0) && more_pages.absent() == (more_cols == 0));
+  if (!around.absent()) check_around(*this);
   if (more_cols == 0) return;
   PRIMUS_CHECK(kId, more_rows.dtype == rows.dtype && more_pages.dtype == rows.dtype);
   PRIMUS_CHECK(kId, more_cols > 0 && stride >= more_cols && more_to_stride >= more_cols);

@@ -8,6 +8,7 @@
 
 #include "turbo/attention/cpu_attention.h"
 #include "turbo/attention/cpu_plan.h"
+#include "turbo/check.h"
 
 namespace primus::turbo::PRIMUS_CPU_ISA {
 namespace {
@@ -412,6 +413,7 @@ std::int64_t paged_attention_workspace(CpuContext& context, const PagedAttention
 }
 
 void paged_append(CpuContext& context, const PagedAppend& call) {
+  PRIMUS_CHECK(PagedAppend::kId, call.around.absent());  // because is_taken() returns false for such calls
   const PagedSequences& sequences = call.sequences;
   const auto* starts = context.data<const std::int32_t>(sequences.query_starts);
   const auto* lengths = context.data<const std::int32_t>(sequences.key_lengths);

@@ -152,7 +152,7 @@ void register_attention(KernelTable& table) {
   table.add<AttentionBackward, Context, &attention_backward, &attention_backward_workspace>();
   table.add<AttentionBackwardSinks, Context, &attention_backward_sinks>();
   table.add<AttentionMerge, Context, &merge>();
-  table.add<PagedAppend, Context, &paged_append>();
+  table.add<PagedAppend, Context, &paged_append, &paged_append_workspace>();
   table.add<PagedAttention, Context, &paged_attention, &paged_workspace>();
 }
 

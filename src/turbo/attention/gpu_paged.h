@@ -55,6 +55,7 @@ struct Queries {
 };
 
 void paged_append(Context& context, const PagedAppend& call);
+std::int64_t paged_append_workspace(Context& context, const PagedAppend& call);
 
 void paged_attention(Context& context, const PagedAttention& call);
 std::int64_t paged_workspace(Context& context, const PagedAttention& call);

@@ -30,6 +30,23 @@ struct PagedSequences {
   void check(KernelId kernel) const;
 };
 
+// Operators that PagedAppend fuses for a few tokens, as in decoding with latent attention. Each row has a
+// latent of `norm.elements()` columns, and then the part of the key that all heads share:
+//
+//   appended row = [RmsNormForward(latent), Rope(shared part)]
+//
+// The result has the same bits as that of the separate operators.
+struct AroundAppend {
+  Tensor norm = {};  // weights of the norm, rows' type; absent: nothing is fused
+  float eps = 0;
+  // As in Rope, for one head that is rotated completely: `positions` is [T] int32, `table` is [max_positions,
+  // columns of the shared part] fp32. Absent: the shared part is not rotated.
+  Tensor positions = {}, table = {};
+  bool interleaved = false;
+
+  bool absent() const { return norm.absent(); }
+};
+
 // Writes the new tokens' rows into the pages. Rows that belong to no sequence are not read.
 struct PagedAppend {
   static constexpr KernelId kId = KernelId::kPagedAppend;
@@ -42,9 +59,17 @@ struct PagedAppend {
   // values. Absent: there are no further columns.
   Tensor more_rows = {}, more_pages = {};
   std::int64_t more_cols = 0, more_to_stride = 0;
+  AroundAppend around = {};  // if given, there are no further columns
+  // The workspace size that a device reports if it does not support the call's `around`.
+  static constexpr std::int64_t kNotTaken = -1;
+  Tensor workspace = {};
   void check() const;
   double flops() const { return 0; }
 };
+
+// Returns whether the device has a kernel for this call including `around`. Only types, shapes and addresses
+// of rows and pages matter.
+bool is_taken(Device& device, const PagedAppend& call);
 
 struct PagedAttention {
   static constexpr KernelId kId = KernelId::kPagedAttention;

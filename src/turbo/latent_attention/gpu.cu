@@ -174,8 +174,9 @@ struct Sides {
   std::int64_t first_weight;
 };
 
-// For few tokens: multiplies the nope part of each head's query by the head's rows of the up-projection. A
-// block processes one head of one token. A thread sums an eighth of the terms for kLine adjacent columns.
+// For few tokens: multiplies the nope part of each head's query by the head's rows of the up-projection, and
+// copies the rotated part. A block processes one head of one token. A thread sums an eighth of the terms for
+// kLine adjacent columns.
 struct FewQueries {
   static constexpr int kThreads = 512, kGroups = 8, kLines = kThreads / kGroups, kLine = 8, kAhead = 8;
   using StartsEarly = void;
@@ -192,6 +193,8 @@ struct FewQueries {
     wait_for_previous();
     const BFloat16* const own = q + block() * (s.nope_dim + s.rope_dim);
     const BFloat16* const of_head = up + block() % s.heads * (s.nope_dim + s.value_dim) * s.rank;
+    BFloat16* const of_out = out + block() * (s.rank + s.rope_dim);
+    for (std::int64_t i = thread(); i < s.rope_dim; i += kThreads) of_out[s.rank + i] = own[s.nope_dim + i];
     const int line = thread() % kLines, group = thread() / kLines;
     for (std::int64_t begin = 0; begin < s.rank; begin += kLines * kLine) {
       const std::int64_t column = begin + line * kLine;
@@ -217,7 +220,7 @@ struct FewQueries {
         PRIMUS_UNROLL
         for (int other = 1; other < kGroups; ++other) sums[n] += parts.of_group[other][line][n];
       }
-      store<kLine>(out + block() * (s.rank + s.rope_dim) + column, sums);
+      store<kLine>(of_out + column, sums);
     }
   }
 };
@@ -238,7 +241,6 @@ bool project_few(Context& context, const LatentProject& a) {
   }
   if (!rows_of_vectors<BFloat16>(s.rank, up, out) || s.rope_dim % kVector<BFloat16> != 0) return false;
   launch(context, a.x.rows() * s.heads, FewQueries{s, x, up, out});
-  copy_rope_part<BFloat16>(context, s, a.x, a.out, false);
   return true;
 }
 

@@ -116,6 +116,24 @@ class AttentionChecks final : public OperatorChecks {
                        .more_cols = k_width,
                        .more_to_stride = k_width},
                       {}, {&Pp::rows, &Pp::pages, &Pp::more_rows, &Pp::more_pages}, wrong_append);
+    const Pp latents{
+        .sequences = pages,
+        .rows = k,
+        .pages = k,
+        .tokens = kTokens,
+        .cols = k_width,
+        .stride = k_width,
+        .to_stride = k_width,
+        .around = {
+            .norm = bf16({k_width - 4}), .eps = 1e-6F, .positions = i32({kTokens}), .table = f32({9, 4})}};
+    const auto changed = [](auto change) { return [change](Pp& a) { change(a.around); }; };
+    expect_checks<Pp>(
+        latents, {}, {},
+        {changed([](AroundAppend& p) { p.norm = retyped(p.norm); }),
+         changed([&](AroundAppend& p) { p.norm = bf16({k_width}); }),
+         changed([](AroundAppend& p) { p.eps = 0; }), changed([](AroundAppend& p) { p.positions = {}; }),
+         changed([](AroundAppend& p) { p.positions = widened(p.positions); }),
+         changed([](AroundAppend& p) { p.table = widened(p.table); })});
     using Pa = PagedAttention;
     std::vector<std::function<void(Pa&)>> wrong_paged = wrong_pages.operator()<Pa>();
     wrong_paged.insert(wrong_paged.end(), {[](Pa& a) { a.q_stride -= 1; }, [](Pa& a) { a.k_stride -= 1; },

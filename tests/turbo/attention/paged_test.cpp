@@ -7,6 +7,8 @@
 #include "turbo/attention/attention_reference.h"
 #include "turbo/attention/paged_attention.h"
 #include "turbo/operator_test.h"
+#include "turbo/rms_norm/rms_norm.h"
+#include "turbo/rope/rope.h"
 
 namespace primus::turbo::test {
 namespace {
@@ -219,6 +221,112 @@ TEST(PagedAttention, ASequenceDoesNotDependOnTheOthers) {
         EXPECT_EQ(run(bench, c, inputs, dtype, 9, {b}).out[0], together.out[b]) << b;
       }
     }
+  }
+}
+
+// Appends three rows of latents of two sequences; a fourth row belongs to no sequence.
+struct LatentCase {
+  std::int64_t rank, shared;
+  bool rotates, interleaved;
+};
+
+// Returns the bits of the pages.
+std::vector<unsigned char> append_latents(OperatorBench& bench, const LatentCase& c, bool fused) {
+  constexpr std::int64_t kTokens = 4, kPageSize = 64, kPages = 3;
+  constexpr float kEpsilon = 1e-6F;
+  const std::int64_t cols = c.rank + c.shared;
+  const Values joined = random_values(kTokens * cols, 1);
+  const Tensor rows = bench.upload(joined, DType::kBF16, {kTokens, cols});
+  const Tensor norm = bench.upload(random_values(c.rank, 2), DType::kBF16, {c.rank});
+  const Tensor table = bench.upload(random_values(100 * c.shared, 3), DType::kF32, {100, c.shared});
+  const Tensor positions = bench.upload({64, 65, 9, 0}, DType::kI32, {kTokens});
+  const Tensor pages = bench.zeros(DType::kBF16, {kPages * kPageSize, cols});
+  PagedAppend call{.sequences = {.query_starts = bench.upload({0, 2, 3}, DType::kI32, {3}),
+                                 .key_lengths = bench.upload({66, 10}, DType::kI32, {2}),
+                                 .block_table = bench.upload({2, 0, 1, 0}, DType::kI32, {2, 2}),
+                                 .page_size = kPageSize},
+                   .rows = rows,
+                   .pages = pages,
+                   .tokens = kTokens,
+                   .cols = cols,
+                   .stride = cols,
+                   .to_stride = cols};
+  if (fused) {
+    call.around = {.norm = norm, .eps = kEpsilon, .interleaved = c.interleaved};
+    if (c.rotates) call.around.positions = positions, call.around.table = table;
+    EXPECT_TRUE(is_taken(bench.device(), call));
+    bench.run(call);
+    return bench.bytes(pages);
+  }
+  const auto columns = [&](std::int64_t from, std::int64_t count) {
+    Values part;
+    for (std::int64_t row = 0; row < kTokens; ++row) {
+      const auto begin = joined.begin() + row * cols + from;
+      part.insert(part.end(), begin, begin + count);
+    }
+    return bench.upload(part, DType::kBF16, {kTokens, count});
+  };
+  const Tensor normed = bench.empty(DType::kBF16, {kTokens, c.rank});
+  bench.run(RmsNormForward{.x = columns(0, c.rank),
+                           .delta = {},
+                           .weight = norm,
+                           .sum = {},
+                           .y = normed,
+                           .rstd = bench.empty(DType::kF32, {kTokens}),
+                           .eps = kEpsilon});
+  const Tensor shared = columns(c.rank, c.shared);
+  if (c.rotates) {
+    bench.run(Rope{.x = shared,
+                   .y = shared,
+                   .positions = positions,
+                   .table = table,
+                   .heads = 1,
+                   .head_dim = c.shared,
+                   .rotary_dim = c.shared,
+                   .interleaved = c.interleaved,
+                   .inverse = false});
+  }
+  const auto append = [&](const Tensor& part, std::int64_t column) {
+    call.rows = part, call.pages = pages.from(column);
+    call.cols = call.stride = part.cols();
+    bench.run(call);
+  };
+  append(normed, 0);
+  append(shared, c.rank);
+  return bench.bytes(pages);
+}
+
+TEST(PagedAppend, LatentsHaveTheBitsOfTheirOperatorsOnAGpu) {
+  for (const DeviceUnderTest& spec : devices_under_test()) {
+    if (spec.emulated_warp == 0 && spec.plugin.empty()) continue;
+    SCOPED_TRACE(spec.name());
+    OperatorBench bench(spec);
+    for (const LatentCase& c :
+         {LatentCase{512, 64, true, true}, {512, 64, true, false}, {24, 8, false, false}})
+      EXPECT_EQ(append_latents(bench, c, true), append_latents(bench, c, false)) << c.rank;
+  }
+}
+
+TEST(PagedAppend, LatentsAreTakenWhereItPays) {
+  for (const DeviceUnderTest& spec : devices_under_test()) {
+    SCOPED_TRACE(spec.name());
+    OperatorBench bench(spec);
+    const auto taken = [&](std::int64_t tokens, std::int64_t rank, DType dtype) {
+      return is_taken(bench.device(), PagedAppend{.sequences = {.page_size = 64},
+                                                  .rows = Tensor(nullptr, dtype, {tokens, rank + 64}),
+                                                  .pages = Tensor(nullptr, dtype, {64, rank + 64}),
+                                                  .tokens = tokens,
+                                                  .cols = rank + 64,
+                                                  .stride = rank + 64,
+                                                  .to_stride = rank + 64,
+                                                  .around = {.norm = Tensor(nullptr, dtype, {rank})}});
+    };
+    const bool gpu = spec.emulated_warp > 0 || !spec.plugin.empty();
+    EXPECT_EQ(taken(1, 512, DType::kBF16), gpu);
+    EXPECT_FALSE(taken(65, 512, DType::kBF16));  // many rows use separate operators
+    EXPECT_FALSE(taken(1, 500, DType::kBF16));
+    EXPECT_FALSE(taken(1, 4096, DType::kBF16));
+    EXPECT_FALSE(taken(1, 512, DType::kF32));
   }
 }
 

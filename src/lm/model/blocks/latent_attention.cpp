@@ -95,7 +95,18 @@ class LatentAttention final : public Layer {
     const Value& h = normed.value();
     if (group_) return parallel(h, in);
     const Value q_latent = q_down_ ? linear(h, *q_down_) : Value();
-    auto [kv_latent, rope_key] = latents(linear(h, *kv_down_), in);
+    const Value joined = linear(h, *kv_down_);
+    if (in.cache && !indexer_ && !h.tape().gathers_parameters()) {
+      const engine::CachedSequences cache = in.cache->layer(layer_);
+      const engine::LatentRows rows{kv_norm_, static_cast<float>(epsilon_), in.rope_table, interleaved_};
+      if (takes_latent_rows(joined, rows, cache)) {
+        const Value mixed =
+            cached_latent_attention(queries(h, q_latent, in), joined, rows, rotates_ ? in.positions : Value(),
+                                    *kv_up_, shape_, scale_, cache);
+        return linear(times_gate(mixed, h, in), *out_);
+      }
+    }
+    auto [kv_latent, rope_key] = latents(joined, in);
     if (indexer_) return linear(times_gate(sparse(h, q_latent, kv_latent, rope_key, in), h, in), *out_);
     if (in.cache)
       return linear(times_gate(cached(queries(h, q_latent, in), kv_latent, rope_key, in), h, in), *out_);

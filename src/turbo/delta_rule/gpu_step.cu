@@ -183,7 +183,8 @@ struct DeltaNetStep {
   }
 
   // Computes the convolution and the gates of the new token, and writes the convolution's input to the ring.
-  // Of the value heads that share a query and a key, the first writes their inputs. Ends with a barrier.
+  // If several value heads share a query and a key, only the first head writes the inputs of these two. Ends
+  // with a barrier.
   PRIMUS_DEVICE void load_new(Memory& m, std::int64_t b, std::int64_t head, std::int64_t p, const T* row,
                               const Channel& c, std::int64_t channel) const {
     const int t = thread();

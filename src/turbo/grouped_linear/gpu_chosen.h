@@ -55,9 +55,9 @@ struct SharedGated {
 
 // A warp computes kPairs columns of one slot: for each column, a row of gates and a row of values. Concurrent
 // blocks compute the same columns of all slots: slots with the same expert read its matrix from the cache.
-// The first blocks compute the shared expert. They fetch their weights into L2 while the previous kernels
-// still choose the experts of the other blocks.
-template <class Gating, int kPairs>
+// With kWithShared, the first blocks compute the shared expert. They fetch their weights into L2 while the
+// previous kernels still choose the experts of the other blocks.
+template <class Gating, int kPairs, bool kWithShared>
 struct GatedSlots {
   static constexpr int kThreads = 128, kOfBlock = kThreads / kWarp * kPairs, kRows = 2 * kPairs;
   using StartsEarly = void;
@@ -72,15 +72,17 @@ struct GatedSlots {
 
   PRIMUS_DEVICE void operator()() const {
     auto item = static_cast<std::uint32_t>(block());
-    const std::uint32_t tokens = slots / top_k;
-    if (item < common.blocks) return compute<true>(item % tokens, item / tokens);
-    item -= common.blocks;
-    if (common.gate && item < tokens) {
-      let_next_begin();
-      wait_for_previous();
-      return common.template gate_token<kThreads>(x, item, in);
+    if constexpr (kWithShared) {
+      const std::uint32_t tokens = slots / top_k;
+      if (item < common.blocks) return compute<true>(item % tokens, item / tokens);
+      item -= common.blocks;
+      if (common.gate && item < tokens) {
+        let_next_begin();
+        wait_for_previous();
+        return common.template gate_token<kThreads>(x, item, in);
+      }
+      if (common.gate) item -= tokens;
     }
-    if (common.gate) item -= tokens;
     compute<false>(item % slots, item / slots);
   }
 
@@ -148,7 +150,7 @@ struct SharedSummed {
 // A block computes kColumns columns of one token's result, which is the sum over the token's slots. A warp
 // processes one slot at a time, and reads rows of one expert that are adjacent in memory. kSteps steps of
 // kColumns rows are read concurrently.
-template <int kWarps, int kSteps>
+template <int kWarps, int kSteps, bool kWithShared>
 struct SummedSlots {
   static constexpr int kThreads = kWarps * kWarp, kColumns = 4, kMaxSlots = 64;
   using StartsEarly = void;
@@ -172,8 +174,8 @@ struct SummedSlots {
     const std::int64_t first = static_cast<std::int64_t>(item / tokens) * kColumns;
     let_next_begin();
     wait_for_previous();
-    for (int k = warp(); k < top_k + common.parts; k += kWarps) {
-      const bool of_shared = k >= top_k;
+    for (int k = warp(); k < top_k + (kWithShared ? common.parts : 0); k += kWarps) {
+      const bool of_shared = kWithShared && k >= top_k;
       const std::int64_t slot = static_cast<std::int64_t>(token) * top_k + k;
       const std::int64_t expert = of_shared ? 0 : experts[slot], begin = of_shared ? (k - top_k) * in : 0;
       const std::int64_t width = of_shared ? common.ffn : in;
@@ -183,7 +185,7 @@ struct SummedSlots {
       for (int j = 0; j < kColumns; ++j) rows[j] = matrix + smaller(first + j, cols - 1) * width;
       float sums[kColumns] = {};
       add_dots<kSteps>(of_shared ? common.x + token * width + begin : x + slot * in, rows,
-                       smaller(width - begin, in), sums);
+                       of_shared ? smaller(width - begin, in) : in, sums);
       PRIMUS_UNROLL
       for (int j = 0; j < kColumns; ++j) {
         float sum = warp_reduce(sums[j]);
@@ -198,7 +200,7 @@ struct SummedSlots {
     const std::int64_t column = first + thread();
     if (thread() >= kColumns || column >= cols) return;
     float total = previous ? to_float(previous[token * cols + column]) : 0.0F;
-    if (common.w) {
+    if constexpr (kWithShared) {
       for (int p = 0; p < common.parts; ++p) total += m.of_slot[top_k + p][thread()];
       total = rounded(total);
       if (common.gates) total = rounded(total * common.gates[token]);
@@ -212,10 +214,13 @@ struct SummedSlots {
 };
 
 inline bool takes_chosen(const GroupedGemm& g) {
-  constexpr std::int64_t kMaxSlots = SummedSlots<1, 1>::kMaxSlots;
+  constexpr std::int64_t kMaxSlots = SummedSlots<1, 1, false>::kMaxSlots;
   const auto aligned = [](const Tensor& t) { return reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0; };
   if (const ChosenExperts::Shared& s = g.chosen.shared; !s.absent()) {
+    // With more tokens, separate products are faster: they read the shared expert once for all tokens.
+    constexpr std::int64_t kMaxTokens = 2;
     const std::int64_t ffn = s.rows.cols();
+    if (g.chosen.experts.shape[0] > kMaxTokens) return false;
     if (ffn % kVector<BFloat16> != 0 || !aligned(s.weights) || !aligned(s.rows) || !aligned(s.gate))
       return false;
     if (g.chosen.end == ChosenExperts::End::kSummed &&
@@ -227,9 +232,9 @@ inline bool takes_chosen(const GroupedGemm& g) {
          g.b.shape[2] > 0 && aligned(g.a) && aligned(g.b);
 }
 
-template <int kPairs, class Gating>
+template <int kPairs, bool kWithShared, class Gating>
 void gate_slots(Context& context, const GroupedGemm& g, const Gating& gating) {
-  using Kernel = GatedSlots<Gating, kPairs>;
+  using Kernel = GatedSlots<Gating, kPairs, kWithShared>;
   const ChosenExperts& p = g.chosen;
   const std::int64_t slots = p.experts.elements(), ffn = g.c.cols(), tokens = p.experts.shape[0];
   const std::int64_t of_shared =
@@ -245,9 +250,9 @@ void gate_slots(Context& context, const GroupedGemm& g, const Gating& gating) {
                 static_cast<std::uint32_t>(slots), static_cast<std::uint32_t>(p.experts.shape[1])});
 }
 
-template <int kWarps, int kSteps>
+template <int kWarps, int kSteps, bool kWithShared>
 void sum_slots_by(Context& context, const GroupedGemm& g) {
-  using Kernel = SummedSlots<kWarps, kSteps>;
+  using Kernel = SummedSlots<kWarps, kSteps, kWithShared>;
   const ChosenExperts& p = g.chosen;
   const std::int64_t tokens = g.c.rows(), cols = g.c.cols();
   SharedSummed shared{};
@@ -272,11 +277,15 @@ inline void sum_slots(Context& context, const GroupedGemm& g) {
       g.chosen.shared.absent() ? 0 : blocks_for(g.chosen.shared.rows.cols(), g.b.shape[2]);
   const std::int64_t of_token = g.chosen.experts.shape[1] + parts;
   const auto with_warps = [&](auto steps) {
-    if (of_token == 9) return sum_slots_by<9, steps>(context, g);
-    if (of_token >= 8) return sum_slots_by<8, steps>(context, g);
-    if (of_token >= 6) return sum_slots_by<6, steps>(context, g);
-    if (of_token >= 4) return sum_slots_by<4, steps>(context, g);
-    return sum_slots_by<2, steps>(context, g);
+    with_flag(!g.chosen.shared.absent(), [&](auto with_shared) {
+      if constexpr (with_shared) {
+        if (of_token == 9) return sum_slots_by<9, steps, true>(context, g);
+      }
+      if (of_token >= 8) return sum_slots_by<8, steps, with_shared>(context, g);
+      if (of_token >= 6) return sum_slots_by<6, steps, with_shared>(context, g);
+      if (of_token >= 4) return sum_slots_by<4, steps, with_shared>(context, g);
+      return sum_slots_by<2, steps, with_shared>(context, g);
+    });
   };
   if (g.b.shape[2] <= kShortRow) {
     with_warps(std::integral_constant<int, 2>{});
@@ -292,11 +301,10 @@ inline void multiply_chosen(Context& context, const GroupedGemm& g) {
   const auto gate = [&](const auto& gating) {
     // If rows are short, a warp reads more rows at a time, so that enough loads run concurrently.
     constexpr std::int64_t kShortRow = 1024;
-    if (g.b.shape[2] <= kShortRow) {
-      gate_slots<2>(context, g, gating);
-    } else {
-      gate_slots<1>(context, g, gating);
-    }
+    with_flag(!p.shared.absent(), [&](auto with_shared) {
+      if (g.b.shape[2] <= kShortRow) return gate_slots<2, with_shared>(context, g, gating);
+      gate_slots<1, with_shared>(context, g, gating);
+    });
   };
   if (!p.weights.absent()) {
     with_flag(p.weigh_input, [&](auto weigh_input) { gate(WeightedGate<weigh_input>{}); });

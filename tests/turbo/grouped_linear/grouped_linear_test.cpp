@@ -484,7 +484,7 @@ TEST(GroupedLinear, ChosenExpertsIncludeTheSharedExpertOnAGpu) {
     // The shared expert is as wide as an expert, twice as wide, narrower, and not a multiple of an expert.
     for (const ChosenCase& c : {ChosenCase{1, 8, 16, 264, 24, false, true, false, false, 0, 24, true},
                                 {1, 6, 8, 1304, 40, false, true, false, false, 0, 80, false},
-                                {3, 5, 16, 72, 1032, false, false, false, false, 0, 520, true},
+                                {2, 5, 16, 72, 1032, false, false, false, false, 0, 520, true},
                                 {2, 2, 8, 520, 72, true, true, true, false, 0, 200, false}})
       expect_steps(bench, c);
   }
@@ -494,17 +494,25 @@ TEST(GroupedLinear, ChosenExpertsAreTakenWhereItPays) {
   for (const DeviceUnderTest& spec : devices_under_test()) {
     SCOPED_TRACE(spec.name());
     OperatorBench bench(spec);
-    const auto taken = [&](std::int64_t tokens, std::int64_t in, DType dtype) {
-      return is_taken(bench.device(),
-                      GroupedGemm{.role = GemmRole::kForward,
-                                  .a = Tensor(nullptr, dtype, {tokens, in}),
-                                  .b = Tensor(nullptr, dtype, {16, 32, in}),
-                                  .chosen = {.experts = Tensor(nullptr, DType::kI32, {tokens, 8})}});
+    const auto taken = [&](std::int64_t tokens, std::int64_t in, DType dtype, bool shared = false) {
+      return is_taken(
+          bench.device(),
+          GroupedGemm{
+              .role = GemmRole::kForward,
+              .a = Tensor(nullptr, dtype, {tokens, in}),
+              .b = Tensor(nullptr, dtype, {16, 32, in}),
+              .chosen = {.experts = Tensor(nullptr, DType::kI32, {tokens, 8}),
+                         .shared = shared
+                                       ? ChosenExperts::Shared{.weights = Tensor(nullptr, dtype, {32, in}),
+                                                               .rows = Tensor(nullptr, dtype, {tokens, 16})}
+                                       : ChosenExperts::Shared{}}});
     };
     const bool gpu = spec.emulated_warp > 0 || !spec.plugin.empty();
     EXPECT_EQ(taken(1, 64, DType::kBF16), gpu);
     EXPECT_EQ(taken(8, 64, DType::kBF16), gpu);
-    EXPECT_FALSE(taken(9, 64, DType::kBF16));  // many rows are sorted by expert
+    EXPECT_EQ(taken(2, 64, DType::kBF16, true), gpu);
+    EXPECT_FALSE(taken(3, 64, DType::kBF16, true));  // separate products read a shared expert once
+    EXPECT_FALSE(taken(9, 64, DType::kBF16));        // many rows are sorted by expert
     EXPECT_FALSE(taken(1, 60, DType::kBF16));
     EXPECT_FALSE(taken(1, 64, DType::kF32));
   }

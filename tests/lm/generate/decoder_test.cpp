@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/files/file.h"
 #include "device/guard_device.h"
 #include "lm/generate/generate.h"
 #include "lm/model/blocks/layers.h"
@@ -102,6 +103,28 @@ TEST(Decoder, FusedProductsOfAGpuAgreeWithTheCpu) {
     // computations (ComputesInBf16).
     const auto some = std::span(tokens).first(3);
     expect_close(gpu.read(some), cpu->read(some), 5e-2);
+  }
+}
+
+// Tests the kernels of a few tokens that compute several operators of a layer: shared experts, gated delta
+// networks and cached latents. The prompt is read by separate operators. The further tokens are more than the
+// delta rule keeps, so its state is written.
+TEST(Decoder, FusedLayersOfAGpuAgreeWithTheCpu) {
+  for (const char* name : {"qwen3_5_moe", "deepseek_v2", "gated_deltanet"}) {
+    SCOPED_TRACE(name);
+    const Path file = Path(PRIMUS_SOURCE_DIR) / "tests/golden/models" / name / "config.json";
+    ModelConfig config = read_model_config(read_file(file), file.string(), builtin_families());
+    const auto tokens = some_tokens(24, config.vocab);
+    const ReaderSettings settings{.compute = DType::kBF16, .capacity = 32};
+    const auto cpu = random_decoder(test::cpu(), config, kSeed, settings);
+    test::TestDecoder gpu(std::make_unique<test::GuardDevice>(2, turbo::emulated_kernel_table(32)), config,
+                          builtin_families(), settings);
+    copy_weights(*cpu, gpu);
+    for (std::size_t at = 0; at < tokens.size(); at += at == 0 ? 3 : 1) {
+      const auto some = std::span(tokens).subspan(at, at == 0 ? 3 : 1);
+      // The tolerance is that of two bf16 computations (ComputesInBf16).
+      expect_close(gpu.read(some), cpu->read(some), 5e-2);
+    }
   }
 }
 

@@ -89,7 +89,7 @@ void check_container_options(const ContainerRequest& request, const std::vector<
                   "remove it: the launcher waits and returns the command's exit code");
   }
   if (value_of(find_given(options, "rm")) == "false") {
-    throw invalid("--rm=false keeps a container that has ended, but the launcher removes it",
+    throw invalid(fmt::format("--rm=false: {}", kKeptContainer),
                   "remove --rm=false; --log_file keeps the output");
   }
   refuse_repeated_variables(request.given);

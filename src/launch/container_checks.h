@@ -11,6 +11,10 @@
 
 namespace primus::launch {
 
+// The error for rm: false.
+inline constexpr const char* kKeptContainer =
+    "a container cannot be kept after its end, because the launcher removes it";
+
 // Throws Error(kInvalid) for options with which the launcher or the container cannot work. `options`: the
 // options of the settings and of the command line.
 void check_container_options(const ContainerRequest& request, const std::vector<GivenOption>& options);

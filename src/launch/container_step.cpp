@@ -282,6 +282,10 @@ class Builder {
       return names;
     }
     constexpr std::string_view kList = "device=";  // list of numbers or names: "0", "GPU-3a23c669-..."
+    if (which == "0") {
+      throw invalid("--gpus 0: podman has no counterpart",
+                    "write --accelerator none instead, which gives the container no GPU");
+    }
     const bool is_list = which.starts_with(kList) &&
                          std::all_of(which.begin() + kList.size(), which.end(),
                                      [](unsigned char c) { return std::isalnum(c) || c == '-' || c == ','; });
@@ -292,7 +296,7 @@ class Builder {
     }
     if (!names.empty()) return names;
     throw invalid(fmt::format("--gpus {}: podman has no counterpart", text),
-                  "write all, a number, or device=0,2; or name devices: --device nvidia.com/gpu=0");
+                  "write all, a number above 0, or device=0,2; or name devices: --device nvidia.com/gpu=0");
   }
 
   static Path render_node(const Path& root) {

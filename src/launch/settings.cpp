@@ -18,6 +18,7 @@
 #include "config/readers.h"
 #include "config/value.h"
 #include "launch/assignment.h"
+#include "launch/container_checks.h"
 #include "launch/node.h"
 #include "launch/tables.h"
 
@@ -221,6 +222,13 @@ bool read_option(ForeignTable table, std::string_view tool, const Member& member
   return true;
 }
 
+// Refuses "rm: false", which read_option() would omit, because the launcher always removes its containers.
+void refuse_kept_container(const Member& member) {
+  if (member.key != "rm" || !member.value.is_scalar() || truth_of(member.value.text) != false) return;
+  throw config::error_at(member.origin, kKeptContainer, "remove rm; log_file keeps the output",
+                         member.key.size());
+}
+
 Value* find_mutable(Value& map, std::string_view key) {
   for (Member& member : map.members) {
     if (member.key == key) return &member.value;
@@ -336,6 +344,7 @@ LauncherSettings read_settings(const Value& document) {
                 {"program", to(c.program)},
                 {"privileged_set", to(c.privileged_set)},
                 {"options", sub("container.options", {}, [&c](const Member& member) {
+                   refuse_kept_container(member);
                    return read_option(container_options(), "the container's runtime", member, c.options);
                  })}});
   const Handlers k8s = switches("k8s", s.k8s_switches, kubernetes_handlers(s.k8s));

@@ -175,7 +175,7 @@ TEST(ContainerPlan, RefusesOptionsThatContradictEachOther) {
   EXPECT_EQ(error({{"env", "A=1"}, {"env", "A"}}), "--env sets A twice, to different values");
   EXPECT_EQ(error({{"env", "A=1"}, {"env", "A=2"}}), "--env sets A twice, to different values");
   EXPECT_EQ(error({{"env", "A=1"}, {"env", "A=1"}}), "");
-  EXPECT_THAT(error({{"rm", "false"}}), HasSubstr("the launcher removes it"));
+  EXPECT_THAT(error({{"rm", "false"}}), HasSubstr("--rm=false: a container cannot be kept after its end"));
 }
 
 // Docker and podman refuse two volumes with one path inside.

@@ -112,6 +112,8 @@ TEST(Settings, MistakesAreReportedWithTheirLocation) {
   EXPECT_THAT(files.error("direct: {env: {'A B': 1}}\n"), HasSubstr("'A B' is not the name of a variable"));
   EXPECT_THAT(files.error("slurm: {exclusive: {a: b}}\n"), HasSubstr("text or a list"));
   EXPECT_THAT(files.error("container: {options: {privileged: maybe}}\n"), HasSubstr("true or false"));
+  EXPECT_THAT(files.error("container: {options: {rm: false}}\n"),
+              HasSubstr("bad.yaml:1:23: error: a container cannot be kept after its end"));
   EXPECT_THAT(files.error("main: [1]\n"), HasSubstr("a map of settings"));
   EXPECT_THAT(files.error("direct: {silent: perhaps, numa: sometimes}\n"), HasSubstr("2 problems"));
   EXPECT_THAT(files.error("direct: {env: [\"HF_TOKEN=${NOT_SET}\"]}\n"), HasSubstr("NOT_SET"));

@@ -74,6 +74,17 @@ void drop_unread_paths(TrainerConfig& c) {
     paths->clear();
 }
 
+// Warns of variables that the experiment sets and that its files use in ${...}.
+void warn_of_own_variables(const FileLoader& files, const ReadVariable& read, Experiment& experiment) {
+  for (const auto& [name, value] : experiment.env) {
+    if (!files.variables().contains(name) || read(name) == value) continue;
+    experiment.warnings.push_back(fmt::format(
+        "{}: env.{} has no effect on ${{{}}} in this file: such variables are replaced before the "
+        "experiment sets its own; export {} before the command instead",
+        experiment.provenance_of("env." + name).describe(), name, name, name));
+  }
+}
+
 Experiment load(FileLoader& files, Value root, const fs::path& file, std::span<const std::string> arguments,
                 const LoadOptions& options) {
   Loading loading{.files = files,
@@ -102,6 +113,7 @@ Experiment load(FileLoader& files, Value root, const fs::path& file, std::span<c
     drop_unread_paths(loading.result.trainer);
   }
   problems.throw_if_any();
+  warn_of_own_variables(files, loading.read_variable, loading.result);
   if (loading.kept_settings.is_map()) loading.result.settings = std::move(loading.kept_settings);
   return std::move(loading.result);
 }

@@ -217,6 +217,19 @@ void expand_tree(Value& value, const ReadVariable& read, std::size_t& budget) {
   for (Member& member : value.members) expand_tree(member.value, read, budget);
 }
 
+// Adds the names of all variables in ${VAR} and ${VAR:default} to `names`.
+void collect_variables(const Value& value, std::set<std::string>& names) {
+  if (value.kind == Value::Kind::kString) {
+    const std::string_view text = value.text;
+    for (std::size_t i = text.find("${"); i != std::string_view::npos; i = text.find("${", i + 2)) {
+      const bool escaped = i > 0 && text[i - 1] == '$';
+      if (!escaped) names.insert(parse_reference(text.substr(i), value.origin).name);
+    }
+  }
+  for (const Value& item : value.items) collect_variables(item, names);
+  for (const Member& member : value.members) collect_variables(member.value, names);
+}
+
 }  // namespace
 
 void expand_variables(Value& value, const ReadVariable& read) {
@@ -244,6 +257,9 @@ Value FileLoader::load(Value document, const fs::path& path) {
   fs::path canonical = fs::weakly_canonical(path, error);
   chain_.push_back(error ? path : std::move(canonical));
   ++files_;
+  // Skips env, where "NAME: ${NAME:default}" gives a variable a default.
+  for (const Member& member : document.members)
+    if (member.key != "env") collect_variables(member.value, variables_);
   expand_variables(document, read_variable_);
   apply_extends(document, path);
   chain_.pop_back();

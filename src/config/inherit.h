@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,6 +43,8 @@ class FileLoader {
   Value load_preset(const Value& name, std::string_view kind, std::string_view framework,
                     const std::filesystem::path& experiment_dir);
   const std::vector<std::filesystem::path>& preset_dirs() const { return preset_dirs_; }
+  // Returns the names of all variables in ${...} of the loaded files, except in their sections `env`.
+  const std::set<std::string>& variables() const { return variables_; }
 
  private:
   Value load(Value document, const std::filesystem::path& path);
@@ -58,6 +61,7 @@ class FileLoader {
   std::vector<std::filesystem::path> chain_;  // files being loaded, outermost first, to find cycles
   // While a preset is loaded: the folders with presets that the loaded preset may extend by name.
   std::vector<std::filesystem::path> extended_dirs_;
+  std::set<std::string> variables_;
   int files_ = 0;
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <initializer_list>
 #include <span>
 #include <string>
@@ -48,7 +49,9 @@ class WithoutEffect {
           {"eval_interval"});
     schedule();
     parallel();
-    data_and_checkpoints();
+    of_layer(Layer::kCommandLine);
+    gradients_and_stages();
+    adapters();
     variables();
     needs(c.bf16, "with bf16", {"store_param_remainders"});
     needs(c.sample_interval.has_value(), "with sample_interval", {"sample_prompt", "sample_tokens"});
@@ -85,6 +88,29 @@ class WithoutEffect {
           {"beta_fast", "beta_slow", "mscale", "mscale_all_dim", "yarn_correction_range_round_to_int"});
     needs(type == "longrope", "with rope_scaling_type: longrope", {"rope_short_factor", "rope_long_factor"});
     needs(c.mscale_all_dim.value_or(0) != 0 || c.mscale == 1.0, "with mscale_all_dim", {"mscale"});
+  }
+
+  // Settings of the layer `layer` that are without effect for random tokens, for a run without a start, and
+  // for a run that saves nothing.
+  void of_layer(Layer layer) {
+    const TrainerConfig& c = config_;
+    const auto in_layer = [&](std::string_view key) { return experiment_.provenance_of(key).layer == layer; };
+    for (const std::string_view key :
+         {"split", "eod_mask_loss", "reset_position_ids", "reset_attention_mask"}) {
+      if (c.mock_data && stage_of(c).material == Material::kText && in_layer(key))
+        needs(false, "with data_path: mock_data has random tokens", {key});
+    }
+    if (!c.load && !c.auto_continue_train && in_layer("no_load_optim"))
+      needs(false, "with load or auto_continue_train", {"no_load_optim"});
+    const Layer saving = std::max(experiment_.provenance_of("disable_last_saving").layer,
+                                  experiment_.provenance_of("save_interval").layer);
+    if (saving == layer && c.disable_last_saving && c.save_interval > c.train_iters && !length_is_open(c) &&
+        c.train_iters > 0) {
+      warnings_.push_back(fmt::format(
+          "{}: no checkpoint is written: disable_last_saving is true, and save_interval ({}) is above "
+          "train_iters ({})",
+          experiment_.provenance_of("disable_last_saving").describe(), c.save_interval, c.train_iters));
+    }
   }
 
  private:
@@ -181,35 +207,15 @@ class WithoutEffect {
     }
   }
 
-  // Settings of the data, the checkpoints and the type of gradients.
-  void data_and_checkpoints() {
+  // Settings of the checkpoints, the recomputation, the pipeline and the type of gradients.
+  void gradients_and_stages() {
     const TrainerConfig& c = config_;
-    // Experiments with random tokens often contain settings of text, and benchmarks often save nothing, so
-    // only the command line counts.
-    const auto is_argument = [&](std::string_view key) {
-      return experiment_.provenance_of(key).layer == Layer::kCommandLine;
-    };
-    for (const std::string_view key :
-         {"split", "eod_mask_loss", "reset_position_ids", "reset_attention_mask"}) {
-      if (c.mock_data && stage_of(c).material == Material::kText && is_argument(key))
-        needs(false, "with data_path: mock_data has random tokens", {key});
-    }
-    // Experiments of AMD Primus often contain no_load_optim without load, so only the command line counts.
-    if (!c.load && !c.auto_continue_train && is_argument("no_load_optim"))
-      needs(false, "with load or auto_continue_train", {"no_load_optim"});
     const Provenance reduced = experiment_.provenance_of("grad_reduce_in_bf16");
     if (c.main_grads_dtype == "bf16" && !c.grad_reduce_in_bf16 && reduced.layer >= Layer::kOverrides) {
       warnings_.push_back(fmt::format(
           "{}: grad_reduce_in_bf16: false has no effect with main_grads_dtype: bf16, whose gradients "
           "are sent in bf16; set main_grads_dtype: fp32 to send them in fp32",
           reduced.describe()));
-    }
-    if ((is_argument("disable_last_saving") || is_argument("save_interval")) && c.disable_last_saving &&
-        c.save_interval > c.train_iters && !length_is_open(c) && c.train_iters > 0) {
-      warnings_.push_back(fmt::format(
-          "{}: no checkpoint is written: disable_last_saving is true, and save_interval ({}) is above "
-          "train_iters ({})",
-          experiment_.provenance_of("disable_last_saving").describe(), c.save_interval, c.train_iters));
     }
     if (c.recompute_granularity == "full" && c.recompute_method == "block" && c.recompute_num_layers == 0) {
       warnings_.push_back(fmt::format("{}: nothing is recomputed: recompute_num_layers is 0",
@@ -225,6 +231,20 @@ class WithoutEffect {
       warnings_.push_back(
           fmt::format("{}: the other pipeline stages have no layer: {} of {} layers are taken",
                       experiment_.provenance_of(key).describe(), ends, c.num_layers));
+    }
+  }
+
+  // Settings of LoRA if lora.enabled is false.
+  void adapters() {
+    const Value* const lora = experiment_.settings.find("lora");
+    if (!lora || experiment_.provenance_of("lora").layer < Layer::kOverrides) return;
+    const Value* const enabled = lora->find("enabled");
+    if (!enabled || enabled->kind != Value::Kind::kBool || enabled->boolean) return;
+    for (const Member& member : lora->members) {
+      if (member.key == "enabled" || member.value.is_null()) continue;
+      warnings_.push_back(
+          fmt::format("{}: lora.{} has no effect with lora.enabled: false, which trains all weights",
+                      member.origin.describe(), member.key));
     }
   }
 
@@ -261,6 +281,12 @@ void warn_of_model_keys_without_effect(const Experiment& experiment, std::vector
 
 void warn_of_keys_without_effect(const Experiment& experiment, std::vector<std::string>& warnings) {
   WithoutEffect(experiment, warnings).run();
+}
+
+std::vector<std::string> unused_settings_of_file(const Experiment& experiment) {
+  std::vector<std::string> sentences;
+  WithoutEffect(experiment, sentences).of_layer(Layer::kOverrides);
+  return sentences;
 }
 
 void warn_of_keys_of_text(const Experiment& experiment, std::vector<std::string>& warnings) {

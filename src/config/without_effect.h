@@ -13,6 +13,10 @@ namespace primus::config {
 // Keys that depend on a model that `load` names are left out.
 void warn_of_keys_without_effect(const Experiment& experiment, std::vector<std::string>& warnings);
 
+// Returns sentences about settings of the experiment's file that have no effect. A run does not report these
+// settings, because experiments for random tokens and for benchmarks often have them. For the plan of a run.
+std::vector<std::string> unused_settings_of_file(const Experiment& experiment);
+
 // Adds a sentence for each key that only training on text uses. The stage of `experiment` must train on
 // conversations, preferences or prompts.
 void warn_of_keys_of_text(const Experiment& experiment, std::vector<std::string>& warnings);

@@ -1,6 +1,8 @@
 // Tests the warnings about settings that have no effect or contradict each other.
 #include "config/without_effect.h"
 
+#include <gmock/gmock.h>
+
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,6 +11,8 @@
 
 namespace primus::config {
 namespace {
+
+using ::testing::HasSubstr;
 
 TEST(WithoutEffect, ContradictionsAndLostSettingsGiveAWarning) {
   const auto warnings = [](const std::vector<std::string>& arguments) {
@@ -34,8 +38,42 @@ TEST(WithoutEffect, ContradictionsAndLostSettingsGiveAWarning) {
   EXPECT_EQ(warnings({"main_grads_dtype=bf16"}), "");
   EXPECT_EQ(warnings({"no_load_optim=true", "load=x"}).find("no_load_optim"), std::string::npos);
   EXPECT_EQ(warnings({"disable_last_saving=true", "save_interval=4"}), "");
+  EXPECT_THAT(warnings({"stage=sft", "lora.dim=4", "lora.enabled=false"}),
+              HasSubstr("lora.dim has no effect with lora.enabled: false"));
   EXPECT_TRUE(load_text(experiment_text(""), {"sequence_parallel=true"}).ignored.empty());
   EXPECT_FALSE(load_text(experiment_text(""), {"sequence_parallel=false"}).ignored.empty());
+}
+
+TEST(WithoutEffect, SettingsOfTheFileWithoutEffectAreListedForPlansOnly) {
+  const Experiment experiment =
+      load_text(experiment_text("      split: 90,10\n"
+                                "      no_load_optim: true\n"
+                                "      auto_continue_train: false\n"
+                                "      train_iters: 4\n"
+                                "      save_interval: 9\n"
+                                "      disable_last_saving: true\n"));
+  EXPECT_TRUE(experiment.warnings.empty()) << experiment.warnings.front();
+  const std::vector<std::string> unused = unused_settings_of_file(experiment);
+  ASSERT_EQ(unused.size(), 3U);
+  EXPECT_EQ(unused[0], "exp.yaml:14:7: split has an effect only with data_path: mock_data has random tokens");
+  EXPECT_THAT(unused[1], HasSubstr("no_load_optim has an effect only with load"));
+  EXPECT_THAT(unused[2], HasSubstr("no checkpoint is written"));
+  EXPECT_TRUE(unused_settings_of_file(load_text(experiment_text(""))).empty());
+}
+
+TEST(WithoutEffect, VariablesThatTheExperimentSetsDoNotReplaceItsPlaceholders) {
+  const auto warnings = [](const std::string& text, const Variables& variables = {}) {
+    return load_text(text, {}, variables).warnings;
+  };
+  const std::string rate = experiment_text("      lr: ${MY_LR:0.1}\n");
+  const std::vector<std::string> unset = warnings("env: {MY_LR: 0.5}\n" + rate);
+  ASSERT_EQ(unset.size(), 1U);
+  EXPECT_THAT(unset[0], HasSubstr("exp.yaml:1:7: env.MY_LR has no effect on ${MY_LR} in this file"));
+  EXPECT_EQ(warnings("env: {MY_LR: 0.5}\n" + rate, {{"MY_LR", "0.25"}}).size(), 1U);
+  EXPECT_TRUE(warnings("env: {MY_LR: 0.5}\n" + rate, {{"MY_LR", "0.5"}}).empty());
+  // A default of a variable, and escaped text.
+  EXPECT_TRUE(warnings("env: {DEBUG: \"${DEBUG:WARN}\"}\n" + experiment_text("")).empty());
+  EXPECT_TRUE(warnings("env: {MY: 1}\n" + experiment_text("      wandb_project: $${MY}\n")).empty());
 }
 
 }  // namespace

@@ -444,6 +444,17 @@ TEST_F(DataFiles, ConversationsShowsPairsLabelsAndPromptsAsTrainingReadsThem) {
   EXPECT_THAT(cut.err, HasSubstr("--seq-length cuts only conversations"));
 }
 
+TEST_F(DataFiles, ConversationsWarnsOfEmptyQuestions) {
+  write_file(folder_.path() / "p.jsonl", R"({"instruction": "Add", "input": "1 2", "output": "3"})"
+                                         "\n"
+                                         R"({"instruction": "", "output": "a"})"
+                                         "\n");
+  const ProgramResult shown = run({"conversations", "p.jsonl", "--tokenizer-type", "ByteTokenizer"});
+  EXPECT_EQ(shown.exit_code, 0) << shown.err;
+  EXPECT_THAT(shown.err, HasSubstr("p.jsonl: 1 of 2 conversations have an empty question, after which an "
+                                   "answer is learned (the first: p.jsonl:2)"));
+}
+
 // A hint names an option that the command itself has.
 TEST_F(DataFiles, AMissingKeyIsReportedWithTheOptionThatNamesIt) {
   write_file(folder_.path() / "other.jsonl", "{\"content\": \"a\"}\n");

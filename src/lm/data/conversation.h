@@ -18,6 +18,7 @@
 // are kept. All other keys are listed in `unused`.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -76,6 +77,12 @@ struct Conversation {
 
   // Returns whether the last turn is a turn without an answer. Such a turn is not learned.
   bool ends_unanswered() const { return !messages.empty() && messages.back().role != kAssistant; }
+  // Returns whether a turn of the user has neither text nor context.
+  bool has_empty_question() const {
+    return std::any_of(messages.begin(), messages.end(), [](const Message& turn) {
+      return turn.role == kUser && is_blank(turn.text) && is_blank(turn.context) && turn.members.empty();
+    });
+  }
 };
 
 // The members of a record that its format can write.

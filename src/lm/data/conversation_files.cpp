@@ -368,6 +368,11 @@ std::vector<std::string> notes_on_content(const TokenizedConversations& read, st
                     "is not (the first: {})",
                     file, read.unanswered, read.read, read.first_unanswered));
   }
+  if (read.empty_questions > 0) {
+    notes.push_back(fmt::format(
+        "{}: {} of {} conversations have an empty question, after which an answer is learned (the first: {})",
+        file, read.empty_questions, read.read, read.first_empty_question));
+  }
   return notes;
 }
 
@@ -396,6 +401,7 @@ class ConversationReader final : public RecordReader {
     out.unused = conversation.unused;
     out.replaced = conversation.replaced;
     out.unanswered = conversation.ends_unanswered();
+    out.empty_question = conversation.has_empty_question();
     if (!conversation.messages.empty()) return writer_.write(conversation, out.tokens);
     for (const std::int32_t id : conversation.ids) {
       if (id < vocab_size_) continue;
@@ -430,6 +436,7 @@ void add(const Done& one, const Place& place, const std::string& file, const Rea
   for (const std::string& key : record.replaced) ++all.replaced[key];
   if (!record.replaced.empty() && all.first_replaced.empty()) all.first_replaced = here();
   if (record.unanswered && all.unanswered++ == 0) all.first_unanswered = here();
+  if (record.empty_question && all.empty_questions++ == 0) all.first_empty_question = here();
   const auto begin = static_cast<std::int64_t>(all.ids.size());
   all.ids.insert(all.ids.end(), record.tokens.ids.begin(), record.tokens.ids.end());
   all.learned.insert(all.learned.end(), record.tokens.learned.begin(), record.tokens.learned.end());

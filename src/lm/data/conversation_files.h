@@ -52,6 +52,8 @@ struct TokenizedConversations {
   std::string first_replaced;   // location of the first record in which any of these keys was ignored
   std::int64_t unanswered = 0;  // number of conversations whose last turn has no answer
   std::string first_unanswered;
+  std::int64_t empty_questions = 0;  // number of conversations with a question without text
+  std::string first_empty_question;
 
   std::size_t size() const { return ends.size(); }
   std::int64_t begin(std::size_t i) const { return i == 0 ? 0 : ends[i - 1]; }
@@ -62,8 +64,8 @@ struct TokenizedConversations {
 // ignored. Empty if nothing was skipped or ignored.
 std::string note_on_skipped(const TokenizedConversations& read, std::string_view file);
 std::string note_on_unused(const TokenizedConversations& read, std::string_view file);
-// Returns warnings about records that have both `input_ids` and texts, and about conversations that end with
-// a question.
+// Returns warnings about records that have both `input_ids` and texts, about conversations that end with a
+// question, and about empty questions.
 std::vector<std::string> notes_on_content(const TokenizedConversations& read, std::string_view file);
 
 struct ReadOptions {
@@ -84,6 +86,7 @@ struct TokenizedRecord {
   LearnedTokens tokens;                       // the texts of the record, concatenated (LearnedTokens::starts)
   std::vector<std::string> unused, replaced;  // as in Conversation
   bool unanswered = false;                    // whether a conversation ends without an answer
+  bool empty_question = false;                // whether a question has no text
 };
 // How read_records() reads one kind of record. read() may be called from several threads at once, and
 // added() is called from one thread, in the order of the files.

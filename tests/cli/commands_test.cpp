@@ -525,6 +525,9 @@ TEST(Generate, UsesTheModelsSamplingDefaultsUnlessAnOptionIsGiven) {
   EXPECT_EQ(said.first, greedy);
   EXPECT_THAT(said.second, HasSubstr("sampling follows generation_config.json: temperature 0\n"));
   EXPECT_THAT(said.second, HasSubstr("settings that have no effect here: repetition_penalty 1.1"));
+  EXPECT_THAT(write({"--seed", "3", "--top-k", "5"}).second,
+              HasSubstr("--top-k, --seed have no effect with temperature 0"));
+  EXPECT_THAT(said.second, Not(HasSubstr("--seed")));
   const auto chosen = write({"-t", "0.8"});
   EXPECT_EQ(chosen.first, usual);
   EXPECT_THAT(chosen.second, Not(HasSubstr("sampling follows")));

@@ -56,12 +56,13 @@ void SamplingArguments::declare(Arguments& arguments, std::int64_t max_tokens) {
       .option("--top-p", "P", &top_p_, "sample from the most probable tokens whose probabilities sum to P")
       .default_note(otherwise(usual.top_p));
   arguments.option("--seed", "N", &seed_, "the same seed gives the same text")
-      .between(0, std::numeric_limits<std::int64_t>::max());
+      .between(0, std::numeric_limits<std::int64_t>::max())
+      .default_note(std::to_string(kUsualSeed));
 }
 
 SamplingSettings SamplingArguments::sampling(const SamplingDefaults& of_model,
                                              std::vector<std::string>& notes) const {
-  SamplingSettings settings{.seed = static_cast<std::uint64_t>(seed_)};
+  SamplingSettings settings{.seed = static_cast<std::uint64_t>(seed_.value_or(kUsualSeed))};
   std::vector<std::string> taken;
   const auto choose = [&](const char* key, auto& setting, const auto& given, const auto& theirs,
                           bool counts) {
@@ -76,10 +77,14 @@ SamplingSettings SamplingArguments::sampling(const SamplingDefaults& of_model,
   const bool samples = settings.temperature != 0;
   choose("top_k", settings.top_k, top_k_, of_model.top_k, samples);
   choose("top_p", settings.top_p, top_p_, of_model.top_p, samples);
-  if (!samples && (top_k_ || top_p_)) {
+  std::vector<std::string_view> unused;
+  if (top_k_) unused.emplace_back("--top-k");
+  if (top_p_) unused.emplace_back("--top-p");
+  if (seed_) unused.emplace_back("--seed");
+  if (!samples && !unused.empty()) {
     notes.push_back(
-        "--top-k and --top-p have no effect with temperature 0, which always chooses the most probable "
-        "token");
+        fmt::format("{} {} no effect with temperature 0, which always chooses the most probable token",
+                    fmt::join(unused, ", "), unused.size() == 1 ? "has" : "have"));
   }
   if (!taken.empty())
     notes.push_back(fmt::format("sampling follows generation_config.json: {}", fmt::join(taken, ", ")));

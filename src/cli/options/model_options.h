@@ -42,8 +42,9 @@ class SamplingArguments {
  private:
   SamplingSettings sampling(const SamplingDefaults& of_model, std::vector<std::string>& notes) const;
 
-  std::int64_t max_tokens_ = 0, seed_ = 1234;
-  std::optional<std::int64_t> top_k_;
+  static constexpr std::int64_t kUsualSeed = 1234;
+  std::int64_t max_tokens_ = 0;
+  std::optional<std::int64_t> seed_, top_k_;
   std::optional<double> temperature_, top_p_;
 };
 

@@ -95,6 +95,10 @@ TEST_F(RunsAndReports, OnlyReportsReplaceAReport) {
   EXPECT_EQ(written.exit_code, 0) << written.err;
   EXPECT_THAT(written.out, HasSubstr("2 runs"));
   EXPECT_EQ(run_program(words).exit_code, 0);  // a report may replace a report
+  const std::string one = run_folder(folder_.path(), "one").string();
+  const ProgramResult twice = run_program({"report", one, one + "/", "-o", page});
+  EXPECT_THAT(twice.out, HasSubstr("1 run,"));
+  EXPECT_THAT(twice.err, HasSubstr("is named more than once, and appears once"));
   EXPECT_EQ(run_program({"report", folder_.path().string(), "-o", "-"}).out.substr(0, 15), "<!DOCTYPE html>");
   write_file(page, "a letter");
   const ProgramResult refused = run_program(words);

@@ -7,6 +7,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "base/error.h"
 #include "base/text/json_text.h"
@@ -104,9 +105,17 @@ class Report final : public Command {
 
   std::vector<Path> find(Console& console) const {
     std::vector<Path> folders;
+    std::set<Path> seen;
+    const auto add = [&](const Path& folder) {
+      if (seen.insert(std::filesystem::weakly_canonical(folder)).second) {
+        folders.push_back(folder);
+      } else {
+        console.note(fmt::format("note: '{}' is named more than once, and appears once", folder.string()));
+      }
+    };
     for (const std::string& name : folders_) {
       if (is_run_folder(name)) {
-        folders.emplace_back(name);
+        add(name);
         continue;
       }
       const RunSearch found = find_runs(name);
@@ -115,7 +124,7 @@ class Report final : public Command {
         throw invalid(fmt::format("'{}' has no run: there is no metrics.jsonl in it or below it", name),
                       "'primus runs' lists the runs under a folder");
       }
-      folders.insert(folders.end(), found.folders.begin(), found.folders.end());
+      std::ranges::for_each(found.folders, add);
     }
     if (folders.size() > kMaxRuns && !mlflow_ && !json_) {
       throw invalid(

@@ -55,17 +55,19 @@ class CollectivesBenchmark final : public ExchangeBenchmark {
           .target = &ops_,
           .several = true},
          {"--sizes", "LIST", "message sizes: 64K,1M; replaces the next four options", &sizes_},
-         {"--min-bytes", "SIZE", "smallest message size", &min_},
-         {"--max-bytes", "SIZE", "largest message size", &max_},
+         {"--min-bytes", "SIZE", "smallest message size", &min_, kUsualMin},
+         {"--max-bytes", "SIZE", "largest message size", &max_, kUsualMax},
          {.names = "--num-sizes",
           .value = "N",
           .help = "number of sizes between the two",
           .target = &count_,
+          .shown_default = std::to_string(kUsualCount),
           .range = {{1, 1000}}},
          {.names = "--scale",
           .value = "KIND",
           .help = "spacing of these sizes",
           .target = &scale_,
+          .shown_default = kUsualScale,
           .choices = {"log2", "linear"}},
          {.names = "--repeat",
           .value = "N",
@@ -96,6 +98,12 @@ class CollectivesBenchmark final : public ExchangeBenchmark {
       throw invalid("--aggregate-repeat needs several repetitions, but there is one",
                     "set --repeat to 2 or more, or remove --aggregate-repeat");
     if (!sizes_.empty()) {
+      if (!min_.empty() || !max_.empty() || count_ || !scale_.empty()) {
+        throw invalid(
+            "--sizes lists the message sizes, and --min-bytes, --max-bytes, --num-sizes or --scale "
+            "sets them, too",
+            "remove --sizes, or remove the others");
+      }
       plan_.sizes = parse_sizes("--sizes", sizes_, kMaxMessageBytes);
     } else {
       const auto one = [](const char* option, const std::string& text) {
@@ -103,10 +111,12 @@ class CollectivesBenchmark final : public ExchangeBenchmark {
         if (sizes.size() != 1) throw invalid(fmt::format("{} {}: give one size", option, text));
         return static_cast<double>(sizes.front());
       };
-      const double minimum = one("--min-bytes", min_), maximum = one("--max-bytes", max_);
+      const double minimum = one("--min-bytes", min_.empty() ? kUsualMin : min_),
+                   maximum = one("--max-bytes", max_.empty() ? kUsualMax : max_);
+      const std::int64_t count = count_.value_or(kUsualCount);
       if (minimum > maximum) throw invalid("--min-bytes is above --max-bytes");
-      for (std::int64_t i = 0; i < count_; ++i) {
-        const double at = count_ == 1 ? 1 : static_cast<double>(i) / static_cast<double>(count_ - 1);
+      for (std::int64_t i = 0; i < count; ++i) {
+        const double at = count == 1 ? 1 : static_cast<double>(i) / static_cast<double>(count - 1);
         const double size = scale_ == "linear" ? minimum + at * (maximum - minimum)
                                                : minimum * std::pow(maximum / minimum, at);
         plan_.sizes.push_back(static_cast<std::int64_t>(std::llround(size)));
@@ -212,6 +222,18 @@ class CollectivesBenchmark final : public ExchangeBenchmark {
     write_file_atomic(run.own_file(per_rank_file_), text);
   }
 
+  // Returns a note about sizes of --sizes that are not measured as they are; "" if there are none.
+  std::string note_on_rounding(const BenchmarkRun& run) const {
+    std::vector<std::string> rounded;
+    for (const std::int64_t size : plan_.sizes) {
+      const std::int64_t measured = message_bytes(size, run.dtype, run.world->size());
+      if (!sizes_.empty() && measured != size) rounded.push_back(fmt::format("{} to {}", size, measured));
+    }
+    if (rounded.empty()) return {};
+    return fmt::format("message sizes are rounded up to the same number of elements for each rank: {} bytes",
+                       fmt::join(rounded, ", "));
+  }
+
   BenchmarkReport measure(const BenchmarkRun& run) override {
     CollectivePlan plan = plan_;
     plan.dtype = run.dtype;
@@ -226,6 +248,7 @@ class CollectivesBenchmark final : public ExchangeBenchmark {
     BenchmarkReport report{
         .suite = "collectives", .dtype = std::string(name_of(plan.dtype)), .place = cluster_};
     report.results = measure_collectives(*run.world, *run.rank_device, plan);
+    if (std::string note = note_on_rounding(run); !note.empty()) report.notes.push_back(std::move(note));
     if (plan.trace) write_trace(trace, run);
     if (is_first && !per_rank_file_.empty()) write_rank_times(report, run);
     return report;
@@ -233,11 +256,13 @@ class CollectivesBenchmark final : public ExchangeBenchmark {
 
   CollectivePlan plan_;
   std::vector<std::string> ops_ = {"all_reduce", "broadcast", "reduce_scatter", "all_gather", "all_to_all"};
-  std::string sizes_, min_ = "1K", max_ = "128M", scale_ = "log2", per_rank_file_, trace_file_, trace_ops_,
-                      trace_sizes_, cluster_;
+  static constexpr const char *kUsualMin = "1K", *kUsualMax = "128M", *kUsualScale = "log2";
+  static constexpr std::int64_t kUsualCount = 12;
+  std::string sizes_, min_, max_, scale_, per_rank_file_, trace_file_, trace_ops_, trace_sizes_, cluster_;
+  std::optional<std::int64_t> count_;
   std::vector<CollectiveOp> traced_ops_;    // empty: all
   std::vector<std::int64_t> traced_sizes_;  // empty: all
-  std::int64_t count_ = 12, repetitions_ = 1, trace_limit_ = 0;
+  std::int64_t repetitions_ = 1, trace_limit_ = 0;
   bool aggregate_ = false, check_ = false, per_rank_ = false, trace_ = false;
 };
 

@@ -146,6 +146,9 @@ TEST(Benchmarks, CollectivesInFp16) {
                "--device",    "cpu",     "--threads", "1",           "--dtype", "fp16"});
   EXPECT_EQ(report["dtype"], "fp16");
   EXPECT_EQ(report["results"].size(), 7U);
+  const auto rounded = json_of({"collectives", "--nproc", "2", "--op", "all_reduce", "--sizes", "1",
+                                "--iters", "5", "--warmup", "1", "--device", "cpu", "--threads", "1"});
+  EXPECT_THAT(rounded["notes"].dump(), HasSubstr("rounded up to the same number of elements for each rank"));
   const auto strided = json_of({"strided-allgather", "--nproc", "2", "--stride", "1", "--sizes-mb", "1",
                                 "--iters", "2", "--warmup", "1", "--transport", "threads", "--device", "cpu",
                                 "--threads", "1", "--dtype", "fp16"});
@@ -776,6 +779,7 @@ TEST(Benchmarks, OptionsWithoutEffectAreRefused) {
   const std::string experiment = PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";
   const std::pair<std::vector<std::string>, const char*> refused[] = {
       {{"train", "--config", experiment, "--trace-steps", "2"}, "add --trace FILE"},
+      {{"collectives", "--sizes", "1K", "--min-bytes", "4K"}, "remove --sizes, or remove the others"},
       {{"decode", "--model", "/tmp", "--vocab-size", "100"}, "already sets the vocabulary size"},
       {{"decode", "--model", "qwen3_0.6B", "--vocab-size", "100"}, "already sets a vocabulary"}};
   for (const auto& [words, message] : refused) {

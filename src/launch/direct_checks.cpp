@@ -1,14 +1,13 @@
 #include "launch/direct_checks.h"
 
 #include <fmt/format.h>
-#include <linux/magic.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <charconv>
 #include <optional>
 
 #include "base/error.h"
+#include "base/files/creatable.h"
 #include "comm/rendezvous/environment.h"
 #include "launch/place_options.h"
 
@@ -163,19 +162,10 @@ void require_executable(const std::string& script) {
 }
 
 void require_log_folder(const Path& log_file) {
-  Path folder = std::filesystem::absolute(log_file).lexically_normal().parent_path();
-  const Path wanted = folder;
-  while (folder != folder.parent_path() && !Env::posix().status(folder)) folder = folder.parent_path();
-  struct statfs system = {};
-  // No permission is missing below /proc and /sys for root, but the kernel creates no files there.
-  const bool is_virtual = statfs(folder.c_str(), &system) == 0 &&
-                          (system.f_type == PROC_SUPER_MAGIC || system.f_type == SYSFS_MAGIC);
-  const auto status = Env::posix().status(folder);
-  if (status && status->type == FileStatus::Type::kFolder && !is_virtual &&
-      access(folder.c_str(), W_OK | X_OK) == 0)
-    return;
+  const Path folder = std::filesystem::absolute(log_file).lexically_normal().parent_path();
+  if (can_create_files_in(folder)) return;
   throw invalid(fmt::format("--log_file {}: files cannot be created in the folder '{}'", log_file.string(),
-                            wanted.string()),
+                            folder.string()),
                 "name a file in another folder");
 }
 

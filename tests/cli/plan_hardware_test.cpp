@@ -182,5 +182,38 @@ TEST_F(PlanHardware, FitChoosesForIt) {
   EXPECT_TRUE(forecast.at("memory_bytes").at("fits"));
 }
 
+// Eight ranks cannot split a batch of 8 into microbatches of 2. --fit chooses 1.
+TEST_F(PlanHardware, FitReplacesAMicrobatchOfTheCommandLineAndReportsIt) {
+  const std::string experiment = file("x", "      num_layers: 2\n      seq_length: 1024\n");
+  const ProgramResult fitted =
+      plan(experiment, {"--fit", "--hardware", "h200", "--world", "8", "micro_batch_size=2"});
+  EXPECT_EQ(fitted.exit_code, 0) << fitted.err;
+  EXPECT_THAT(fitted.err,
+              AllOf(HasSubstr("fit: micro_batch_size=1 "),
+                    HasSubstr("note: --fit chooses micro_batch_size: 1 replaces the command line's 2\n")));
+  const ProgramResult batch = plan(experiment, {"--fit", "--hardware", "h200", "--world", "8",
+                                                "micro_batch_size=2", "global_batch_size=12"});
+  EXPECT_EQ(batch.exit_code, 2);
+  EXPECT_THAT(batch.err, HasSubstr("global_batch_size (12) is not a multiple of micro_batch_size (1)"));
+}
+
+TEST_F(PlanHardware, FitRefusesMoreMemoryThanTheDeviceHas) {
+  const std::string experiment = file("x", "      num_layers: 2\n      seq_length: 1024\n");
+  const ProgramResult result = plan(experiment, {"--fit-memory", "500GiB", "--hardware", "h100"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("--fit-memory is 500 GiB, but the NVIDIA H100 SXM has"));
+}
+
+TEST_F(PlanHardware, NotesSettingsOfTheFileWithoutEffect) {
+  const std::string experiment =
+      file("x",
+           "      num_layers: 2\n      seq_length: 1024\n      split: 90,10\n      train_iters: 5\n"
+           "      disable_last_saving: true\n      save_interval: 100\n");
+  const ProgramResult result = plan(experiment, {"--hardware", "h200"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("note: "), HasSubstr("split has an effect only with data_path"),
+                                HasSubstr("no checkpoint is written: disable_last_saving is true")));
+}
+
 }  // namespace
 }  // namespace primus

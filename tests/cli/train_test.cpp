@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <thread>
 
 #include "base/files/file.h"
 #include "base/small_disk.h"
@@ -200,6 +201,44 @@ TEST(Train, APlanNamesTheLimitsThatEndARunEarly) {
               HasSubstr("an iteration that is a multiple of 4 (exit_interval); the command can be repeated"));
   EXPECT_THAT(plan({"exit_duration_in_mins=5"}), HasSubstr("5 minutes (exit_duration_in_mins)"));
   EXPECT_EQ(plan({"exit_interval=6"}).find("stops after"), std::string::npos);
+}
+
+TEST(Train, APlanWarnsAsTheRunWould) {
+  const TemporaryFolder folder;
+  const auto plan = [&](const std::vector<std::string>& more) {
+    auto words = train(folder.path(), {"train_iters=2", "--dry-run"});
+    words.insert(words.end(), more.begin(), more.end());
+    const ProgramResult result = run_program(words);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.err;
+  };
+  EXPECT_THAT(plan({}), Not(HasSubstr("warning")));
+  EXPECT_THAT(plan({"profile=true", "profile_ranks=[7]", "profile_step_start=0", "profile_step_end=1"}),
+              HasSubstr("profile_ranks names rank 7, but the job has 1 rank"));
+  EXPECT_THAT(plan({"save=/proc/x"}),
+              HasSubstr("warning: files cannot be created in the folder '/proc/x': training will need it"));
+  const std::string threads = fmt::format("num_threads={}", std::thread::hardware_concurrency() + 1);
+  EXPECT_THAT(plan({threads}), HasSubstr("which slows them down; leave num_threads out"));
+  EXPECT_THAT(run_program(train(folder.path(), {"train_iters=1", threads})).err,
+              HasSubstr("which slows them down; leave num_threads out"));
+}
+
+TEST(Train, APlanGivesTheTimeOfTheStepsThatAreLeft) {
+  const TemporaryFolder folder;
+  const auto plan = [&](const std::vector<std::string>& more) {
+    auto words = train(folder.path(), {"--dry-run"});
+    words.insert(words.end(), more.begin(), more.end());
+    return run_program(words).out;
+  };
+  const auto steps_in_time = [&](const std::string& iterations) {
+    const json forecast = json::parse(plan({"train_iters=" + iterations, "--json"}));
+    return forecast.at("seconds").get<double>() / forecast.at("seconds_per_step").get<double>();
+  };
+  EXPECT_NEAR(steps_in_time("2"), 2, 1e-9);
+  ASSERT_EQ(run_program(train(folder.path(), {"train_iters=2"})).exit_code, 0);
+  EXPECT_NEAR(steps_in_time("5"), 3, 1e-9);
+  EXPECT_NEAR(steps_in_time("2"), 0, 1e-9);
+  EXPECT_THAT(plan({"train_iters=5"}), HasSubstr(" for the steps that are left, "));
 }
 
 TEST(Train, ExportsTheResolvedExperiment) {

@@ -64,6 +64,11 @@ bool steps_are_unknown(const TrainingForecast& f) {
   return f.steps == 0 && f.experiment.trainer->train_epochs.has_value();
 }
 
+// Returns the number of steps that are left of a run that continues from `continued` steps.
+std::int64_t steps_left(const TrainingForecast& f, std::optional<std::int64_t> continued) {
+  return std::max<std::int64_t>(0, f.steps - continued.value_or(0));
+}
+
 // Returns the limits that end a process before its run has made all steps, as text.
 std::vector<std::string> early_stops(const TrainingForecast& f) {
   const config::TrainerConfig& c = f.experiment.trainer;
@@ -267,7 +272,7 @@ std::string time_text(const TrainingForecast& f, bool open) {
 
 }  // namespace
 
-nlohmann::json to_json(const TrainingForecast& f) {
+nlohmann::json to_json(const TrainingForecast& f, std::optional<std::int64_t> continued) {
   const engine::MemoryPlan& memory = f.step().memory;
   const bool unknown = steps_are_unknown(f);
   nlohmann::json json = {
@@ -294,8 +299,9 @@ nlohmann::json to_json(const TrainingForecast& f) {
       {"seconds_per_step", f.seconds_per_step},
       {"timed", f.timed},
       {"with_communication", f.world == 1},
-      {"seconds",
-       unknown ? nlohmann::json() : nlohmann::json(f.seconds_per_step * static_cast<double>(f.steps))}};
+      {"seconds", unknown
+                      ? nlohmann::json()
+                      : nlohmann::json(f.seconds_per_step * static_cast<double>(steps_left(f, continued)))}};
   if (generates_answers(f)) json["answers_per_step"] = f.experiment.trainer->global_batch_size;
   if (f.world > 1) json["mesh"] = mesh_json(f);
   json["memory_changes"] = changes_of(f.memory);
@@ -308,7 +314,8 @@ nlohmann::json to_json(const TrainingForecast& f) {
   return json;
 }
 
-std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
+std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c,
+                    std::optional<std::int64_t> continued) {
   const engine::MemoryPlan& memory = f.step().memory;
   std::string text;
   auto line = [&](std::string_view what, const std::string& value) {
@@ -375,7 +382,9 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c) {
   line("matrix products", fmt::format("{:.1f} GFLOP/s measured here", f.matmul_flops_per_second / 1e9));
   const std::string each = human_duration(f.seconds_per_step) + " a step";
   line("time, about",
-       (open ? each : human_duration(f.seconds_per_step * static_cast<double>(f.steps)) + ", " + each) +
+       (open ? each
+             : human_duration(f.seconds_per_step * static_cast<double>(steps_left(f, continued))) +
+                   (continued ? " for the steps that are left, " : ", ") + each) +
            (f.timed       ? ""
             : f.world > 1 ? " (estimated: computation only, without communication and waiting)"
                           : " (estimated: a part of a step takes too long to measure)"));

@@ -14,8 +14,10 @@ struct TrainerConfig;
 
 namespace primus::cli {
 
-nlohmann::json to_json(const TrainingForecast& forecast);
-std::string to_text(const TrainingForecast& forecast, const config::TrainerConfig& trainer);
+// `continued`: the result of continued_step(). The total time is that of the steps after this step.
+nlohmann::json to_json(const TrainingForecast& forecast, std::optional<std::int64_t> continued);
+std::string to_text(const TrainingForecast& forecast, const config::TrainerConfig& trainer,
+                    std::optional<std::int64_t> continued);
 
 // Returns the iteration from which the run would continue; empty if it would start from scratch, and for
 // plans of other hardware, whose run is on another machine. Throws the error with which the run would refuse

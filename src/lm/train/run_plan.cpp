@@ -78,6 +78,10 @@ std::optional<InputIdentity> RunPlan::data_identity() const {
 
 DeviceSpec RunPlan::choose_device(std::vector<std::string>* notes) const {
   DeviceSpec spec = turbo::choose_device(device_spec_of(e, ranks.on_host()), notes);
+  if (notes && ranks.first()) {
+    if (std::string excess = excess_of_threads(e, spec, ranks.on_host()); !excess.empty())
+      notes->push_back(std::move(excess));
+  }
   const bool named = c.device.find(':') != std::string::npos;
   if (spec.kind != "cpu" && !named) spec.ordinal = ranks.number_on_host();
   at_key(e, "batch_invariant", [&] { turbo::check_batch_invariant(spec); });

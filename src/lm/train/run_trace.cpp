@@ -26,6 +26,17 @@ bool RunTrace::wanted(const config::TrainerConfig& config, int rank) {
   });
 }
 
+std::vector<std::string> RunTrace::absent_ranks(const config::TrainerConfig& config, int world) {
+  std::vector<std::string> warnings;
+  if (!config.profile) return warnings;
+  for (const std::string& named : config.profile_ranks) {
+    if (named == "all" || std::stoll(named) < world) continue;
+    warnings.push_back(fmt::format("profile_ranks names rank {}, but the job has {}", named,
+                                   world == 1 ? "1 rank" : fmt::format("{} ranks", world)));
+  }
+  return warnings;
+}
+
 RunTrace::RunTrace(const config::TrainerConfig& config, Options options, Logger& log)
     : start_(config.profile_step_start),
       end_(config.profile_step_end),

@@ -15,6 +15,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/files/file.h"
 #include "base/log.h"
@@ -38,6 +39,8 @@ class RunTrace {
   };
   // Returns whether the experiment requests a trace of rank `rank`.
   static bool wanted(const config::TrainerConfig& config, int rank);
+  // Returns a warning for each rank of profile_ranks that a job of `world` ranks does not have.
+  static std::vector<std::string> absent_ranks(const config::TrainerConfig& config, int world);
 
   RunTrace(const config::TrainerConfig& config, Options options, Logger& log);
   // Writes what was traced so far.

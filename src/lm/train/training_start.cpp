@@ -249,10 +249,8 @@ void Trainer::Run::open_trace() {
   const std::int64_t origin =
       plan.ranks.from_first(std::chrono::duration_cast<std::chrono::microseconds>(now).count());
   if (plan.ranks.first()) {
-    for (const std::string& named : plan.c.profile_ranks) {
-      if (named != "all" && std::stoll(named) >= plan.ranks.size())
-        plan.log.warning("profile_ranks names rank {}, but the job has {} ranks", named, plan.ranks.size());
-    }
+    for (const std::string& warning : RunTrace::absent_ranks(plan.c, plan.ranks.size()))
+      plan.log.warning("{}", warning);
   }
   if (!RunTrace::wanted(plan.c, plan.ranks.rank())) return;
   const PipelineSettings& pipeline = plan.settings.step.pipeline;

@@ -14,6 +14,7 @@
 #include <chrono>
 
 #include "base/fault_env.h"
+#include "base/files/creatable.h"
 #include "base/small_disk.h"
 #include "base/system/large_memory.h"
 #include "base/temporary_folder.h"
@@ -451,6 +452,17 @@ TEST(FaultEnv, AtomicReplacementSurvivesACrashAnywhere) {
       }
     }
   }
+}
+
+TEST(CreatableFolder, FilesCannotBeCreatedBelowFilesAndInVirtualFolders) {
+  const TemporaryFolder folder;
+  write_file(folder.path() / "file", "x");
+  EXPECT_TRUE(can_create_files_in(folder.path()));
+  EXPECT_TRUE(can_create_files_in(folder.path() / "new" / "newer"));
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "new"));
+  EXPECT_FALSE(can_create_files_in(folder.path() / "file"));
+  EXPECT_FALSE(can_create_files_in(folder.path() / "file" / "new"));
+  EXPECT_FALSE(can_create_files_in("/proc/new"));
 }
 
 }  // namespace

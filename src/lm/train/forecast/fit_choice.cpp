@@ -89,6 +89,9 @@ class Search {
   FitChoice run();
 
  private:
+  // Throws the errors of the experiment's own settings. After this check, at least one microbatch size can be
+  // measured.
+  void check_settings() const;
   // Returns empty if the mesh does not support such microbatches.
   std::optional<Candidate> measure(const TrainerConfig& c) const;
   // Tries larger microbatches with the recomputation of `best`.
@@ -234,10 +237,21 @@ void Search::refuse(const Candidate& light, const Candidate& minimum) const {
                 describe_changes(fit));
 }
 
+void Search::check_settings() const {
+  try {
+    session_settings_of(experiment_, model_, world_);
+  } catch (const Error&) {
+    if (keep_microbatch_ || experiment_.trainer->micro_batch_size == 1) throw;
+    // The experiment's microbatches may be too large for the number of ranks, for which the search chooses
+    // smaller ones.
+    config::Experiment smallest = experiment_;
+    smallest.trainer->micro_batch_size = 1;
+    session_settings_of(smallest, model_, world_);
+  }
+}
+
 FitChoice Search::run() {
-  // Throws the errors of the experiment's own settings. After this check, at least one of the microbatch
-  // sizes below can be measured.
-  session_settings_of(experiment_, model_, world_);
+  check_settings();
   TrainerConfig smallest = experiment_.trainer;
   without_recomputation(smallest);
   std::optional<Candidate> best;

@@ -85,6 +85,8 @@ turbo::PlannedDevice planning_device(const config::Experiment& e, int ranks,
   DeviceSpec spec = device_spec_of(e, ranks);
   if (!e.hardware) {
     spec = turbo::choose_device(spec, notes);
+    if (std::string excess = excess_of_threads(e, spec, ranks); notes && !excess.empty())
+      notes->push_back(std::move(excess));
     at_key(e, "batch_invariant", [&] { turbo::check_batch_invariant(spec); });
     return {.device = turbo::measuring_device(spec)};
   }

@@ -19,8 +19,8 @@
 namespace primus {
 
 // Returns the device on which the kernels of `e` are measured: the device of the planned hardware, or else
-// the device of the experiment. `ranks` ranks share the cores of this host. If a plug-in is ignored, appends
-// the reason to `notes`.
+// the device of the experiment. `ranks` ranks share the cores of this host. Appends
+// to `notes` why a plug-in is ignored, and whether the ranks have more threads than this host has cores.
 turbo::PlannedDevice planning_device(const config::Experiment& e, int ranks = 1,
                                      std::vector<std::string>* notes = nullptr);
 

@@ -5,9 +5,11 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/terminal/terminal.h"
 #include "config/trainer_config.h"
 #include "lm/train/continued_run.h"
 #include "lm/train/run_length.h"
+#include "lm/train/run_trace.h"
 #include "lm/train/step/step_time.h"
 #include "lm/train/training_run.h"
 #include "turbo/devices/devices.h"
@@ -39,6 +41,12 @@ Trainer::Fit Trainer::fit(const FitMemory& memory, int world, int on_host) {
   Fit fit;
   fit.supply = supply_of_plan(e, world, on_host);
   MemorySupply& supply = fit.supply;
+  if (e.hardware && memory.bytes > supply.total) {
+    throw invalid(
+        fmt::format("--fit-memory is {}, but the {} has {}", human_bytes(static_cast<double>(memory.bytes)),
+                    supply.hardware, human_bytes(static_cast<double>(supply.total))),
+        "give at most the memory of the device, for example --fit-memory 90%");
+  }
   supply.host /= on_host;
   if (supply.shared) supply.device /= on_host;
   if (memory.share > 0) {
@@ -172,6 +180,7 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
     }
   }
   for (const std::string& note : notes) log_.warning("{}", note);
+  for (const std::string& warning : RunTrace::absent_ranks(c, world)) log_.warning("{}", warning);
   warn_without_graphs(log_, f.step().why_not_recorded);
   supply.host /= on_host;
   if (supply.shared) {

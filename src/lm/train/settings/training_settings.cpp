@@ -87,6 +87,18 @@ DeviceSpec device_spec_of(const config::Experiment& e, int ranks) {
   }
 }
 
+std::string excess_of_threads(const config::Experiment& e, const DeviceSpec& spec, int ranks) {
+  const std::int64_t each = e.trainer->num_threads, cores = cpu::available_cores();
+  // One thread per rank is the minimum, which no setting lowers.
+  if (spec.kind != "cpu" || each <= 1 || each * ranks <= cores) return {};
+  return fmt::format(
+      "{}: num_threads is {}, so {} on this machine's {} compute with {} threads, which slows them down; "
+      "leave num_threads out to use {} per rank",
+      e.provenance_of("num_threads").describe(), each, ranks == 1 ? "1 rank" : fmt::format("{} ranks", ranks),
+      cores == 1 ? "core" : fmt::format("{} cores", cores), each * ranks,
+      std::max<std::int64_t>(1, cores / ranks) == 1 ? "1 thread" : fmt::format("{} threads", cores / ranks));
+}
+
 std::string lack_of_disk(const config::TrainerConfig& c, const Path& folder, std::int64_t checkpoint_bytes) {
   if (c.disable_last_saving && c.save_interval > c.train_iters) return {};
   Env& env = Env::posix();

@@ -45,6 +45,9 @@ std::optional<std::string> missing_tokenizer(const config::TrainerConfig& traine
 std::optional<Path> kept_tokenizer(const config::Experiment& experiment);
 // Converts the keys `device` and `num_threads` for one of `ranks` ranks that share the cores of this host.
 DeviceSpec device_spec_of(const config::Experiment& experiment, int ranks = 1);
+// Returns a warning if `ranks` ranks of this host compute on the CPU with more threads than the host has
+// cores because of num_threads; otherwise "". `spec`: the device of a rank.
+std::string excess_of_threads(const config::Experiment& experiment, const DeviceSpec& spec, int ranks);
 
 // Loads the experiment's tokenizer, which may be in the folder of a run; if the experiment sets only `load`,
 // loads the tokenizer of the loaded folder. If the files of the tokenizer are missing and a resumed run has a

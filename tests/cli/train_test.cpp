@@ -206,7 +206,7 @@ TEST(Train, APlanNamesTheLimitsThatEndARunEarly) {
 TEST(Train, APlanWarnsAsTheRunWould) {
   const TemporaryFolder folder;
   const auto plan = [&](const std::vector<std::string>& more) {
-    auto words = train(folder.path(), {"train_iters=2", "--dry-run"});
+    auto words = train(folder.path(), {"train_iters=6", "--dry-run"});
     words.insert(words.end(), more.begin(), more.end());
     const ProgramResult result = run_program(words);
     EXPECT_EQ(result.exit_code, 0) << result.err;

@@ -260,6 +260,15 @@ Value LanguageModel::weighed_loss(const Value& hidden, const ModelInputs& in, co
                       entropy_weights);
 }
 
+Value LanguageModel::entropies(const Value& hidden, const ModelInputs& in) const {
+  PRIMUS_CHECK("LanguageModel::entropies", !config_.scores);
+  const Value all = gather_tokens(before_head(hidden), vocabulary_.group);
+  engine::Tape& tape = all.tape();
+  const Value ones = tape.input(DType::kF32, in.loss_weights.shape(), false);
+  turbo::launch(tape.context(), turbo::Fill{.out = ones.tensor(), .value = 1});
+  return engine::token_statistics(all, *head_, in.labels, ones, vocabulary_, config_.logit_cap).entropies;
+}
+
 std::vector<Value> LanguageModel::mtp_losses(const Value& hidden, const ModelInputs& in) const {
   const BlockInputs inputs = block_inputs(in);
   std::optional<engine::DropoutScope> dropout;

@@ -91,6 +91,9 @@ class LanguageModel {
   // the call).
   engine::Value weighed_loss(const engine::Value& hidden, const ModelInputs& inputs, const TokenNeeds& needs,
                              FunctionRef<void(const TokenValues& tokens)> weigh) const;
+  // Returns the entropy -sum p ln p of each token's distribution p over the vocabulary: [T] fp32. Not
+  // differentiable. The model must not have scores.
+  engine::Value entropies(const engine::Value& hidden, const ModelInputs& inputs) const;
   // Returns the loss per token for each depth of multi-token prediction. `hidden` is the result of forward().
   std::vector<engine::Value> mtp_losses(const engine::Value& hidden, const ModelInputs& inputs) const;
   // Returns the logits of a language model in the compute type, [rows of `hidden` on all tensor ranks,

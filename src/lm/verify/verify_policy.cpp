@@ -43,6 +43,8 @@ std::string read_settings(const json& settings, CaseSettings& to) {
       policy.use_bias_correction_kl = value;
     } else if (key == "entropy_coef") {
       policy.entropy.coef = value;
+    } else if (key == "top_entropy_quantile") {
+      policy.entropy.top_quantile = value;
     } else if (key == "delta") {
       policy.delta = value.get<double>();
     } else if (key == "off_policy_mask_threshold") {

@@ -21,6 +21,7 @@ PolicyDocuments documents_of(CpuContext& context, const PolicyTerms& terms, cons
   of.sampled = optional(tokens.sampled);
   of.reference = optional(tokens.reference);
   of.entropies = optional(tokens.entropies);
+  of.chosen = optional(tokens.chosen);
   of.starts = context.data<const std::int32_t>(starts);
   return of;
 }

@@ -38,7 +38,7 @@ struct PolicySlope {
 struct PolicyDocuments {
   PolicyTerms terms;
   const float *losses, *mask;
-  const float *old, *sampled, *reference, *entropies;  // may be null
+  const float *old, *sampled, *reference, *entropies, *chosen;  // may be null
   double microbatches, microbatch_tokens, entropy_coef;
   bool adds_answers;
   const std::int32_t *starts, *roles;
@@ -75,6 +75,9 @@ struct PolicyDocuments {
   PRIMUS_FORMULA double token_correction(std::int64_t t) const {
     return corrects_tokens() ? correction_of(old_of(t) - sampled_of(t)) : 1.0;
   }
+  PRIMUS_FORMULA double chosen_of(std::int64_t t) const {
+    return chosen ? static_cast<double>(chosen[t]) : 1.0;
+  }
   // Returns the KL term of a token, before the multiplication by the ratio.
   PRIMUS_FORMULA double divergence(std::int64_t t) const {
     if (!reference) return 0;
@@ -94,7 +97,7 @@ struct PolicyDocuments {
     to.add(PolicySum::kClamped, clamped);
     to.add(PolicySum::kGap, old_of(t) - sampled_of(t));
     to.add(PolicySum::kDrift, sampled_of(t) - log_prob(t));
-    to.add(PolicySum::kCorrection, correction);
+    to.add(PolicySum::kCorrection, chosen_of(t) * correction);
     to.add(PolicySum::kDivergence, divergence(t));
   }
 
@@ -232,7 +235,7 @@ struct PolicyDocuments {
     }
     // VESPO's phi contains the correction.
     const double factor =
-        (a.kept ? 1.0 : 0.0) * (terms.type == PolicyType::kVespo ? 1.0 : correction * a.correction);
+        (a.kept ? chosen_of(t) : 0.0) * (terms.type == PolicyType::kVespo ? 1.0 : correction * a.correction);
     of.loss *= factor;
     of.slope *= factor;
     if (reference) {

@@ -76,6 +76,7 @@ PolicyDocuments documents_of(Context& context, const PolicyTerms& terms, const P
   of.sampled = optional(tokens.sampled);
   of.reference = optional(tokens.reference);
   of.entropies = optional(tokens.entropies);
+  of.chosen = optional(tokens.chosen);
   of.starts = context.data<std::int32_t>(starts);
   return of;
 }

@@ -9,7 +9,7 @@ bool fit(const PolicyTokens& tokens, std::int64_t count) {
   const auto is = [count](const Tensor& tensor) { return is_vector(tensor, DType::kF32, count); };
   const auto may_be = [&](const Tensor& tensor) { return tensor.absent() || is(tensor); };
   return is(tokens.losses) && is(tokens.mask) && may_be(tokens.old) && may_be(tokens.sampled) &&
-         may_be(tokens.reference) && may_be(tokens.entropies);
+         may_be(tokens.reference) && may_be(tokens.entropies) && may_be(tokens.chosen);
 }
 
 // Returns whether the terms can be computed from these tokens.
@@ -17,7 +17,8 @@ bool fit(const PolicyTerms& terms, const PolicyTokens& tokens) {
   const bool of_answers = terms.average == PolicyAverage::kAnswers;
   return (terms.beta != 0) == !tokens.reference.absent() &&
          of_answers == (terms.ratio == PolicyRatio::kSum) &&
-         (!of_answers || (terms.type == PolicyType::kClipped && terms.beta == 0 && !terms.masks_drift)) &&
+         (!of_answers || (terms.type == PolicyType::kClipped && terms.beta == 0 && !terms.masks_drift &&
+                          tokens.chosen.absent())) &&
          (terms.correction == PolicyCorrection::kNone || (!of_answers && !tokens.sampled.absent()));
 }
 

@@ -90,7 +90,7 @@ enum class PolicySum : std::uint8_t {
   kClamped,     // d clamped to [-20, 20]; vespo also adds the logarithms of the token correction
   kGap,         // old - s
   kDrift,       // s - ln p
-  kCorrection,  // sum of the token correction's ratios; the number of tokens if there is none
+  kCorrection,  // sum of the token correction's ratios (1 if there is none) over chosen tokens
   kDivergence,  // exp(ref - ln p) - (ref - ln p) - 1
   kCount
 };
@@ -104,6 +104,9 @@ struct PolicyTokens {
   Tensor sampled;    // ln p(label) of the sampler, or absent
   Tensor reference;  // -ln p(label) under the reference model; absent without a KL term
   Tensor entropies;  // -sum p ln p of the token's distribution; may be absent without an entropy bonus
+  // 1 for chosen tokens, 0 for others; absent: all tokens are chosen. The loss of a token that is not chosen
+  // has only the KL term and the entropy bonus. Metrics and divisors count all tokens.
+  Tensor chosen;
 };
 
 struct PolicySums {

@@ -7,6 +7,7 @@
 #include "lm/train/objective_training.h"
 #include "lm/train/objectives/policy_rule.h"
 #include "lm/train/objectives/token_log_probs.h"
+#include "lm/train/objectives/top_entropy.h"
 
 namespace primus {
 namespace {
@@ -80,6 +81,8 @@ std::vector<Case> cases() {
             .vllm_importance_sampling_mode = "token_truncate"}},
           {"cispo with an off-policy mask",
            {.loss_type = "cispo", .epsilon_high = 5, .off_policy_mask_threshold = 0.05}},
+          {"grpo with the tokens of the highest entropies",
+           {.loss_type = "grpo", .beta = 0.1, .entropy = {.top_quantile = 0.4}}},
           {"rloo", {.method = PolicyMethod::kRloo}}};
 }
 
@@ -90,6 +93,45 @@ TEST(PolicyGradients, EveryMeshIsOneDevice) {
     ASSERT_EQ(one.losses.size(), 3U);
     EXPECT_GT(one.norms[0], 0) << c.name;
     expect_every_mesh_equals(one, policy(c.settings), batch, c.name);
+  }
+}
+
+// Expected values are those of torch.quantile(values, 1 - top).
+TEST(TopEntropy, TheThresholdIsAQuantileOfAllValues) {
+  const std::vector<float> values = {5, 1, 4, 2, 3};
+  EXPECT_EQ(top_threshold(values, 1), 1);
+  EXPECT_EQ(top_threshold(values, 0), 5);
+  EXPECT_EQ(top_threshold(values, 0.5), 3);
+  EXPECT_FLOAT_EQ(top_threshold(values, 0.4), 3.4F);
+  EXPECT_FLOAT_EQ(top_threshold(values, 0.9), 1.4F);
+  EXPECT_EQ(top_threshold({7}, 0.3), 7);
+  EXPECT_EQ(top_threshold({}, 0.3), INFINITY);
+  EXPECT_EQ(top_threshold({NAN, 2, NAN, 3, 1}, 0.5), 2);
+  // In fp64, 1 - 0.8 is below 0.2, and the result would be below 3.
+  std::vector<float> eleven;
+  for (int i = 1; i <= 11; ++i) eleven.push_back(static_cast<float>(i));
+  EXPECT_EQ(top_threshold(eleven, 0.8), 3);
+}
+
+// On policy, each chosen token has the loss -1 / (number of tokens) if all advantages are 1, so the loss
+// counts the chosen tokens.
+TEST(TopEntropy, TheQuantileCoversAllMicrobatchesOfAStep) {
+  double tokens = 0;
+  const auto batch = [](std::int64_t number) {
+    data::Batch all = answers(number, false);
+    all.document_values.assign(all.document_values.size(), 1);
+    return all;
+  };
+  constexpr std::int64_t kMicrobatches = 4;
+  for (std::int64_t i = 0; i < kMicrobatches; ++i) {
+    for (const float mask : batch(i).loss_mask) tokens += mask;
+  }
+  for (const double top : {0.0, 0.25, 0.6}) {
+    const double chosen = tokens - std::ceil((1 - top) * (tokens - 1));
+    for (const int ranks : {1, 2}) {
+      const Trained trained = train(policy({.entropy = {.top_quantile = top}}), batch, ranks, {});
+      EXPECT_NEAR(trained.losses[0] * tokens, -chosen, 1e-4) << top;
+    }
   }
 }
 
@@ -177,6 +219,9 @@ TEST(PolicyGradients, WrongSettingsAreRefused) {
               HasSubstr("delta has no effect with the loss sapo"));
   EXPECT_THAT(refusal({.method = PolicyMethod::kRloo, .loss_type = "grpo"}),
               HasSubstr("loss_type has no effect with RLOO"));
+  EXPECT_THAT(refusal({.method = PolicyMethod::kRloo, .entropy = {.top_quantile = 0.2}}),
+              HasSubstr("top_entropy_quantile has no effect with RLOO"));
+  EXPECT_THAT(refusal({.entropy = {.top_quantile = 1.5}}), HasSubstr("top_entropy_quantile is 1.5"));
   EXPECT_THAT(refusal({.loss_type = "vespo", .importance_sampling_level = "sequence"}), HasSubstr("vespo"));
   EXPECT_THAT(refusal({.loss_type = "vespo", .vllm_importance_sampling_correction = true}),
               HasSubstr("choose token_truncate or token_mask"));

@@ -13,7 +13,8 @@ class PolicyLossChecks final : public OperatorChecks {
                               .old = f32({kTokens}),
                               .sampled = f32({kTokens}),
                               .reference = f32({kTokens}),
-                              .entropies = f32({kTokens})};
+                              .entropies = f32({kTokens}),
+                              .chosen = f32({kTokens})};
     using Ps = PolicySums;
     expect_checks<Ps>({.terms = terms,
                        .tokens = tokens,
@@ -23,6 +24,7 @@ class PolicyLossChecks final : public OperatorChecks {
                       {[](Ps& a) { a.tokens.losses = widened(a.tokens.losses); },
                        [](Ps& a) { a.tokens.mask = widened(a.tokens.mask); },
                        [](Ps& a) { a.tokens.old = retyped(a.tokens.old); },
+                       [](Ps& a) { a.tokens.chosen = retyped(a.tokens.chosen); },
                        [](Ps& a) { a.tokens.sampled = {}; }, [](Ps& a) { a.tokens.reference = {}; }});
     using Pl = PolicyLoss;
     expect_checks<Pl>(

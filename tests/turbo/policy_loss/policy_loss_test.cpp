@@ -104,7 +104,8 @@ class Bench {
         .old = on_policy ? Tensor() : upload(old, DType::kF32),
         .sampled = terms.correction == PolicyCorrection::kNone ? Tensor() : upload(sampled, DType::kF32),
         .reference = terms.beta != 0 ? upload(reference, DType::kF32) : Tensor(),
-        .entropies = upload(entropies, DType::kF32)};
+        .entropies = upload(entropies, DType::kF32),
+        .chosen = chosen.empty() ? Tensor() : upload(chosen, DType::kF32)};
     const Tensor starts = upload(kStarts, DType::kI32), sums = bench_.empty(DType::kF64, {5, kPolicySums});
     bench_.run(PolicySums{.terms = terms, .tokens = tokens, .starts = starts, .sums = sums});
     double count = 0;
@@ -136,6 +137,7 @@ class Bench {
   }
 
   Values losses, old, sampled, reference, entropies, mask;
+  Values chosen;  // empty: all tokens are chosen
 
  private:
   Tensor upload(const Values& values, DType dtype) {
@@ -145,14 +147,27 @@ class Bench {
   OperatorBench bench_;
 };
 
+// Chooses three of four tokens.
+Values most_tokens() {
+  Values chosen;
+  for (std::size_t t = 0; t < kCount; ++t) chosen.push_back(t % 4 == 1 ? 0 : 1);
+  return chosen;
+}
+
 // Moves log-probabilities of some tokens of every answer. Losses are fp32, so their differences are rounded.
 // At a corner of a clipped loss, the derivative is between the derivatives on both sides, so such tokens are
 // compared with both.
 TEST_P(PolicyLossTest, DerivativesAreThoseOfTheLoss) {
   Bench bench(GetParam());
   constexpr double kStep = 0x1p-7;
+  std::vector<Case> all = cases();
+  // Token 1 is not chosen, but in sequence-level ratios it affects the ratio of its answer.
   for (const Case& c : cases()) {
+    if (c.terms.average != PolicyAverage::kAnswers) all.push_back({c.name + ", chosen tokens", c.terms});
+  }
+  for (const Case& c : all) {
     SCOPED_TRACE(c.name);
+    bench.chosen = c.name.ends_with("chosen tokens") ? most_tokens() : Values();
     const Outcome out = bench.run(c.terms, bench.losses);
     double largest = 0;
     for (const double weight : out.weights) largest = std::max(largest, std::abs(weight));
@@ -208,6 +223,25 @@ TEST_P(PolicyLossTest, LossesOfLogProbabilitiesAreWeightedSums) {
     if (type == PolicyType::kVespo) {
       EXPECT_NEAR(out.metric(PolicyMetric::kPhi), phi + 1.0 / 6, 1e-6);
     }
+  }
+}
+
+// A token that is not chosen has only the KL term. Metrics of tokens count all tokens.
+TEST_P(PolicyLossTest, TokensThatAreNotChosenHaveOnlyTheKlTerm) {
+  Bench bench(GetParam());
+  const PolicyTerms terms{.beta = 0.3};
+  const Outcome all = bench.run(terms, bench.losses);
+  bench.chosen.assign(kCount, 0);
+  const Outcome none = bench.run(terms, bench.losses);
+  bench.chosen = most_tokens();
+  const Outcome most = bench.run(terms, bench.losses);
+  for (std::size_t t = 0; t < kPadding; ++t)
+    EXPECT_EQ(most.weights[t], bench.chosen[t] != 0 ? all.weights[t] : none.weights[t]) << t;
+  EXPECT_NEAR(none.metric(PolicyMetric::kLoss), 0.3 * none.metric(PolicyMetric::kDivergence), 1e-6);
+  for (const PolicyMetric metric :
+       {PolicyMetric::kEntropy, PolicyMetric::kDivergence, PolicyMetric::kRatio, PolicyMetric::kClipped}) {
+    EXPECT_EQ(none.metric(metric), all.metric(metric));
+    EXPECT_EQ(most.metric(metric), all.metric(metric));
   }
 }
 

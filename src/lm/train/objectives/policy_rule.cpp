@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "lm/train/objectives/held_tokens.h"
+#include "lm/train/objectives/top_entropy.h"
 #include "lm/train/step/session.h"
 #include "turbo/policy_loss/policy_loss.h"
 
@@ -137,6 +138,7 @@ std::vector<NamedMetric> metrics_of(const PolicyTerms& terms, const PolicySettin
 // The tables of a microbatch on the host: values of this rank's tokens, and of documents.
 struct HostTables {
   std::vector<float> mask, old, sampled;  // `old` is empty if the current weights generated the answers
+  std::vector<float> chosen;              // empty if all tokens are chosen
   std::vector<float> advantages;
   std::vector<std::int32_t> starts, roles;
   double tokens = 0;  // number of tokens with a mask, on all context ranks
@@ -154,7 +156,8 @@ class PolicyRule final : public LossRule {
       : settings_(settings),
         terms_(terms_of(settings)),
         metrics_(metrics_of(terms_, settings)),
-        reference_(compares_with_reference(settings), std::move(load_reference)) {
+        reference_(compares_with_reference(settings), std::move(load_reference)),
+        top_entropy_(settings.entropy.top_quantile) {
     std::ranges::fill(places_, std::int8_t{-1});
     for (std::size_t i = 0; i < metrics_.size(); ++i)
       places_[static_cast<std::size_t>(metrics_[i].metric)] = static_cast<std::int8_t>(i);
@@ -179,6 +182,10 @@ class PolicyRule final : public LossRule {
       tables_.tokens.reference = table(tokens);
       reference_.prepare(session);
     }
+    if (chooses_tokens()) {
+      tables_.tokens.chosen = table(tokens);
+      top_entropy_.prepare(session);
+    }
     // A document has at least one token, so a microbatch has at most as many documents as tokens.
     tables_.starts = rank.persistent(DType::kI32, {rows, documents + 1});
     tables_.roles = rank.persistent(DType::kI32, {rows, documents});
@@ -200,6 +207,7 @@ class PolicyRule final : public LossRule {
     step.session.parallel().sum_over_data(totals_);
     for (std::size_t i = 0; terms_.beta != 0 && i < step.batches.size(); ++i)
       reference_.score(step.batches[i], tables_of(rank, static_cast<std::int64_t>(i)).tokens.reference);
+    if (chooses_tokens()) choose_tokens(rank, step.batches);
   }
 
   std::vector<std::string> metrics() const override {
@@ -260,10 +268,38 @@ class PolicyRule final : public LossRule {
                        .mask = row(tables_.tokens.mask, tokens),
                        .old = has_old ? row(tables_.tokens.old, tokens) : Tensor(),
                        .sampled = row(tables_.tokens.sampled, tokens),
-                       .reference = row(tables_.tokens.reference, tokens)},
+                       .reference = row(tables_.tokens.reference, tokens),
+                       .chosen = row(tables_.tokens.chosen, tokens)},
             .starts = row(tables_.starts, documents + 1),
             .roles = row(tables_.roles, documents),
             .advantages = row(tables_.advantages, documents)};
+  }
+
+  bool chooses_tokens() const { return settings_.entropy.top_quantile < 1; }
+
+  // Uploads which tokens have a policy loss.
+  void choose_tokens(engine::Rank& rank, std::span<const data::Batch> batches) {
+    std::vector<std::vector<float>> masks;
+    for (const data::Batch& batch : batches) masks.push_back(answer_mask(batch));
+    const std::vector<std::vector<float>> chosen = top_entropy_.choose(batches, masks);
+    if (rank.measuring()) return;
+    copied_->synchronize();  // the previous copies read the host tables
+    for (std::size_t i = 0; i < batches.size(); ++i) {
+      hosts_[i].chosen = held_->select(chosen[i]);
+      const Tensor to = tables_of(rank, static_cast<std::int64_t>(i)).tokens.chosen;
+      rank.compute().copy_to_device(to.data, hosts_[i].chosen.data(), to.bytes());
+    }
+    rank.compute().record(*copied_);
+  }
+
+  // Returns the loss mask of a microbatch, which is 0 outside answers.
+  static std::vector<float> answer_mask(const data::Batch& batch) {
+    std::vector<float> mask = batch.loss_mask;
+    for (std::size_t d = 0; d < batch.document_roles.size(); ++d) {
+      if (batch.document_roles[d] != DocumentRole::kAnswer)
+        std::fill(mask.begin() + batch.document_starts[d], mask.begin() + batch.document_starts[d + 1], 0.0F);
+    }
+    return mask;
   }
 
   // Copies the tables of all microbatches and this rank's part of the totals to the device.
@@ -297,15 +333,11 @@ class PolicyRule final : public LossRule {
     PRIMUS_CHECK(kWhere, batch.document_values.size() == documents);
     PRIMUS_CHECK(kWhere, batch.old_log_probs.empty() || batch.old_log_probs.size() == tokens);
     PRIMUS_CHECK(kWhere, !settings_.has_sampled_log_probs || batch.sampled_log_probs.size() == tokens);
-    std::vector<float> mask = batch.loss_mask;
+    const std::vector<float> mask = answer_mask(batch);
     host.roles.clear();
-    for (std::size_t d = 0; d < documents; ++d) {
-      host.roles.push_back(static_cast<std::int32_t>(batch.document_roles[d]));
-      if (batch.document_roles[d] == DocumentRole::kAnswer) {
-        total_[0] += 1;
-      } else {
-        std::fill(mask.begin() + batch.document_starts[d], mask.begin() + batch.document_starts[d + 1], 0.0F);
-      }
+    for (const DocumentRole role : batch.document_roles) {
+      host.roles.push_back(static_cast<std::int32_t>(role));
+      if (role == DocumentRole::kAnswer) total_[0] += 1;
     }
     host.tokens = static_cast<double>(std::ranges::count_if(mask, [](float m) { return m != 0; }));
     total_[1] += host.tokens;
@@ -320,6 +352,7 @@ class PolicyRule final : public LossRule {
   const PolicyTerms terms_;
   const std::vector<NamedMetric> metrics_;
   ReferenceModel reference_;
+  TopEntropy top_entropy_;
   std::array<std::int8_t, turbo::kPolicyMetrics> places_{};
   std::int64_t all_microbatches_ = 1;
   DeviceTables tables_;  // the tables of all microbatches of the step: a row for each
@@ -348,6 +381,7 @@ void check_rloo(const PolicySettings& s) {
          "RLOO, which always has one ratio per answer");
   refuse(s.delta.has_value(), "delta", "RLOO");
   refuse(s.entropy.coef != 0, "entropy_coef", "RLOO");
+  refuse(s.entropy.top_quantile != 1, "top_entropy_quantile", "RLOO");
   refuse(s.off_policy_mask_threshold.has_value(), "off_policy_mask_threshold", "RLOO");
   refuse(s.vllm_importance_sampling_correction, "vllm_importance_sampling_correction", "RLOO");
 }
@@ -393,6 +427,8 @@ void check_policy(const PolicySettings& s) {
   require(std::isfinite(s.beta) && s.beta >= 0, "beta", s.beta, "0 or a number above 0");
   require(std::isfinite(s.entropy.coef) && s.entropy.coef >= 0, "entropy_coef", s.entropy.coef,
           "0 or a number above 0");
+  require(s.entropy.top_quantile >= 0 && s.entropy.top_quantile <= 1, "top_entropy_quantile",
+          s.entropy.top_quantile, "at least 0 and at most 1");
   require(std::isfinite(s.epsilon) && s.epsilon >= 0, "epsilon", s.epsilon, "0 or a number above 0");
   if (s.epsilon_high)
     require(std::isfinite(*s.epsilon_high) && *s.epsilon_high >= 0, "epsilon_high", *s.epsilon_high,

@@ -28,6 +28,10 @@ struct PolicySettings {
   struct Entropy {
     double coef = 0;        // GRPO: weight of the mean entropy of the step's tokens, subtracted from the loss
     bool reported = false;  // whether the metrics contain the mean entropy: a second pass over the logits
+    // GRPO: only this share of the step's answer tokens, those with the highest entropies, has a policy loss
+    // (TRL's top_entropy_quantile). The other tokens have only the KL term and the entropy bonus. Below 1,
+    // each step has a further forward pass.
+    double top_quantile = 1;
   } entropy = {};
   double epsilon = 0.2;                     // ratios are clipped to [1 - epsilon, 1 + epsilon_high]
   std::optional<double> epsilon_high = {};  // empty: epsilon; for cispo, the largest ratio itself

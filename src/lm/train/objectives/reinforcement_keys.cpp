@@ -43,6 +43,7 @@ PolicySettings policy_settings_of(const config::Experiment& experiment, PolicyMe
   if (method == PolicyMethod::kRloo) return settings;
   settings.loss_type = c.loss_type.at(0);
   settings.entropy.coef = c.entropy_coef;
+  settings.entropy.top_quantile = c.top_entropy_quantile;
   settings.importance_sampling_level = c.importance_sampling_level;
   settings.use_bias_correction_kl = c.use_bias_correction_kl;
   settings.delta = c.delta;

@@ -49,15 +49,11 @@ void check_at_keys(const config::Experiment& experiment, std::span<const std::st
 
 // Checks the settings of losses and advantages. An error has the position of the offending key.
 void check_settings(const config::Experiment& experiment, PolicyMethod method) {
-  constexpr std::array<std::string_view, 9> kPolicyKeys = {"loss_type",
-                                                           "beta",
-                                                           "entropy_coef",
-                                                           "epsilon_high",
-                                                           "epsilon",
-                                                           "delta",
-                                                           "importance_sampling_level",
-                                                           "temperature",
-                                                           "off_policy_mask_threshold"};
+  constexpr std::array<std::string_view, 10> kPolicyKeys = {"loss_type",    "beta",
+                                                            "entropy_coef", "top_entropy_quantile",
+                                                            "epsilon_high", "epsilon",
+                                                            "delta",        "importance_sampling_level",
+                                                            "temperature",  "off_policy_mask_threshold"};
   constexpr std::array<std::string_view, 5> kAdvantageKeys = {"num_generations", "reward_weights",
                                                               "scale_rewards", "multi_objective_aggregation",
                                                               "reward_clip_range"};

@@ -11,6 +11,7 @@ TokenScorer::TokenScorer(engine::Rank& rank, ModelInstance& model, const StepSet
                          const Options& options)
     : rank_(rank),
       model_(model),
+      entropies_(options.entropies),
       inputs_(rank, model.model(), settings),
       runner_(rank, model.parallel(), static_cast<engine::ChunkedModel&>(*this),
               {.schedule = engine::make_schedule(settings.pipeline.schedule, rank.mesh().shape().pipeline,
@@ -44,7 +45,7 @@ engine::ChunkedModel::Outputs TokenScorer::forward(engine::Tape& tape, int chunk
   const LanguageModel& model = model_.model();
   engine::Value hidden = model.forward(chunk, in, std::move(x));
   if (!model.last(chunk)) return {.next = std::move(hidden), .losses = {}};
-  return {.next = {}, .losses = {model.loss(hidden, in)}};
+  return {.next = {}, .losses = {entropies_ ? model.entropies(hidden, in) : model.loss(hidden, in)}};
 }
 
 void TokenScorer::losses_ready(const std::vector<engine::Value>& losses) {

@@ -1,6 +1,6 @@
-// Computes per-token losses of a model on this rank, without gradients: log-probabilities of a reference
-// model, or of the trained model without its adapters. The forward passes run between steps. All ranks of the
-// mesh make the same passes in the same order. Not thread-safe.
+// Computes per-token losses or entropies of a model on this rank, without gradients: log-probabilities of a
+// reference model, or of the trained model without its adapters. The forward passes run between steps. All
+// ranks of the mesh make the same passes in the same order. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,17 @@ namespace primus {
 class TokenScorer : private engine::ChunkedModel {
  public:
   struct Options {
-    bool adapters = true;  // false: LoRA adapters are ignored, so that the base model is evaluated
+    bool adapters = true;    // false: LoRA adapters are ignored, so that the base model is evaluated
+    bool entropies = false;  // true: values are the entropies of distributions; false: losses of labels
   };
 
   // `settings`: the settings of the training step whose batches are scored. All arguments must outlive this
   // object.
   TokenScorer(engine::Rank& rank, ModelInstance& model, const StepSettings& settings, const Options& options);
 
-  // Enqueues out = -ln p(label) for each token of the batch: fp32 [tokens()], written only on ranks with the
-  // last part of the model. Waits for the previous batch, because the host copy of that batch is reused. Does
-  // not read the batch while measuring.
+  // Enqueues out = -ln p(label) for each token of the batch, or the entropy -sum p ln p of the token's
+  // distribution p: fp32 [tokens()], written only on ranks with the last part of the model. Waits for the
+  // previous batch, because the host copy of that batch is reused. Does not read the batch while measuring.
   void score(const data::BatchView& batch, const Tensor& out);
   std::int64_t tokens() const { return inputs_.held_tokens(); }
 
@@ -34,6 +35,7 @@ class TokenScorer : private engine::ChunkedModel {
 
   engine::Rank& rank_;
   ModelInstance& model_;
+  const bool entropies_;
   StepInputs inputs_;
   StepInputs::Staging staging_;
   engine::ScheduleRunner runner_;

@@ -1,5 +1,6 @@
 // primus data score: tries reward functions on answers in a file.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -159,6 +160,11 @@ class DataScore final : public Command {
         }
       }
       all.push_back(summarized(names[f], std::move(rewards)));
+      const std::optional<RewardRetries> retries = functions[f]->take_retries();
+      if (retries && retries->count > 0) {
+        console.note(fmt::format("{}: repeated {} failed request{}, because {}", names[f], retries->count,
+                                 retries->count == 1 ? "" : "s", fmt::join(retries->problems, "; ")));
+      }
     }
     json_ ? print_json(console, all) : print_text(console, file, all);
     const bool complete = std::ranges::all_of(all, [](const FunctionRewards& f) { return f.without == 0; });

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -21,6 +23,7 @@ namespace {
 
 constexpr std::size_t kAnswersPerRequest = 16;
 constexpr int kAttempts = 4;
+constexpr std::size_t kMaxProblems = 8;  // number of different reasons for retries that are reported
 
 class HttpReward final : public RewardFunction {
  public:
@@ -46,8 +49,13 @@ class HttpReward final : public RewardFunction {
     return rewards;
   }
 
+  std::optional<RewardRetries> take_retries() override {
+    const std::scoped_lock lock(mutex_);
+    return std::exchange(retries_, {});
+  }
+
  private:
-  void score_request(std::span<const ScoredAnswer> answers, std::span<Reward> rewards) const {
+  void score_request(std::span<const ScoredAnswer> answers, std::span<Reward> rewards) {
     nlohmann::ordered_json request{{"answers", nlohmann::ordered_json::array()}};
     for (const ScoredAnswer& answer : answers) request["answers"].push_back(answer_json(answer));
     const HttpReply reply = post(json_text(request, -1));
@@ -69,7 +77,7 @@ class HttpReward final : public RewardFunction {
   }
 
   // Repeats the request if the connection breaks or the server is overloaded.
-  HttpReply post(const std::string& body) const {
+  HttpReply post(const std::string& body) {
     std::chrono::milliseconds pause{500};
     for (int attempt = 1;; ++attempt) {
       HttpReply reply = http_post(url_, body, timeout_);
@@ -77,9 +85,17 @@ class HttpReward final : public RewardFunction {
           reply.outcome == HttpReply::Outcome::kReply &&
           (reply.status == 429 || reply.status == 502 || reply.status == 503 || reply.status == 504);
       if (attempt == kAttempts || (reply.outcome != HttpReply::Outcome::kBroken && !busy)) return reply;
+      count_retry(busy ? fmt::format("the server replied with status {}", reply.status) : reply.problem);
       std::this_thread::sleep_for(pause);
       pause *= 2;
     }
+  }
+
+  void count_retry(const std::string& problem) {
+    const std::scoped_lock lock(mutex_);
+    ++retries_.count;
+    if (problems_.size() < kMaxProblems && problems_.insert(problem).second)
+      retries_.problems.push_back(problem);
   }
 
   void read_rewards(const std::string& body, std::span<Reward> rewards) const {
@@ -102,6 +118,9 @@ class HttpReward final : public RewardFunction {
   HttpUrl url_;
   std::chrono::milliseconds timeout_;
   std::size_t workers_;
+  std::mutex mutex_;  // guards the members below
+  RewardRetries retries_;
+  std::set<std::string> problems_;  // all reasons for retries
 };
 
 std::unique_ptr<RewardFunction> make_http(const RewardText& text, const RewardSettings& settings) {

@@ -36,6 +36,12 @@ struct Reward {
   std::string problem = {};
 };
 
+// Attempts of a function that failed and were repeated.
+struct RewardRetries {
+  std::int64_t count = 0;             // since the last call of take_retries()
+  std::vector<std::string> problems;  // reasons that no earlier call has returned
+};
+
 class RewardFunction {
  public:
   virtual ~RewardFunction() = default;
@@ -44,6 +50,9 @@ class RewardFunction {
   // Returns one result for each answer, in order. Throws Error only if no answer can be scored at all: a
   // program that does not exist, a server that cannot be reached.
   virtual std::vector<Reward> score(std::span<const ScoredAnswer> answers) = 0;
+  // Returns the attempts that score() has repeated since the last call; nullopt if the function never repeats
+  // an attempt. Not during a call of score().
+  virtual std::optional<RewardRetries> take_retries() { return {}; }
 };
 
 inline constexpr std::int64_t kMaxRewardWorkers = 1024;

@@ -37,9 +37,14 @@ class Server {
     settings.functions = {"http://127.0.0.1:" + std::to_string(comm::port_of(listener_)) + "/score"};
     settings.timeout_seconds = timeout;
     settings.workers = 2;
-    return make_rewards(settings).front()->score(answers);
+    const std::unique_ptr<RewardFunction> function = std::move(make_rewards(settings).front());
+    std::vector<Reward> rewards = function->score(answers);
+    retries = function->take_retries().value_or(RewardRetries{.count = -1});
+    EXPECT_EQ(function->take_retries().value_or(RewardRetries{.count = -1}).count, 0);
+    return rewards;
   }
   int requests() const { return requests_; }
+  mutable RewardRetries retries;  // of the last score()
 
  private:
   void serve() {
@@ -87,6 +92,7 @@ TEST(HttpReward, RewardsAreAssignedInOrder) {
   const auto rewards = server.score(50);
   for (std::size_t i = 0; i < 50; ++i) EXPECT_EQ(value_of(rewards[i]), static_cast<double>(i) + 1);
   EXPECT_EQ(server.requests(), 4);
+  EXPECT_EQ(server.retries.count, 0);
 }
 
 TEST(HttpReward, NullAndInvalidRewardsAreNoRewards) {
@@ -110,6 +116,20 @@ TEST(HttpReward, BrokenConnectionsAreRepeated) {
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\n{\"rewards\r\n6\r\n\":[3]}\r\n0\r\n\r\n");
   });
   EXPECT_EQ(value_of(server.score(1)[0]), 3);
+  EXPECT_EQ(server.retries.count, 2);
+  EXPECT_THAT(server.retries.problems,
+              testing::ElementsAre("the server closed the connection", "the server replied with status 503"));
+}
+
+TEST(HttpReward, EachReasonForARetryIsReportedOnce) {
+  std::atomic<int> count{0};
+  const Server server([&count](const nlohmann::json& request) {
+    if (++count % 2 == 1) return std::string("HTTP/1.1 503 Busy\r\n\r\n");
+    return ok(nlohmann::json{{"rewards", std::vector<double>(request["answers"].size(), 1)}}.dump());
+  });
+  for (const Reward& reward : server.score(32)) EXPECT_EQ(value_of(reward), 1);
+  EXPECT_EQ(server.retries.count, server.requests() - 2);
+  EXPECT_THAT(server.retries.problems, testing::ElementsAre("the server replied with status 503"));
 }
 
 TEST(HttpReward, LateRepliesAreNoRewards) {

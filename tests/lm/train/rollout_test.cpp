@@ -442,6 +442,49 @@ class LowIdsOfSomePrompts final : public RewardFunction {
   LowIds low_{{}};
 };
 
+// Repeats one attempt per call.
+class LowIdsAtTheSecondAttempt final : public RewardFunction {
+ public:
+  std::string_view name() const override { return "second"; }
+  std::vector<Reward> score(std::span<const ScoredAnswer> answers) override {
+    ++retries_.count;
+    if (!std::exchange(reported_, true)) retries_.problems.emplace_back("the server is busy");
+    return low_.score(answers);
+  }
+  std::optional<RewardRetries> take_retries() override { return std::exchange(retries_, {}); }
+
+ private:
+  LowIds low_{{}};
+  RewardRetries retries_;
+  bool reported_ = false;
+};
+
+TEST(Rollouts, RepeatedAttemptsAreCountedAndEachReasonIsLoggedOnce) {
+  for (const int ranks : {1, 2}) {
+    std::mutex mutex;
+    std::vector<std::string> warnings;
+    const auto source = [&] {
+      RolloutSource all = source_of({}, [&](const std::string& text) {
+        const std::scoped_lock lock(mutex);
+        warnings.push_back(text);
+      });
+      all.rewards.clear();
+      all.rewards.push_back(std::make_unique<LowIdsAtTheSecondAttempt>());
+      return all;
+    };
+    const Trained trained = train(rollouts(), ranks, {}, 2, true, 3e-3, false, source);
+    for (const auto& step : trained.metrics) {
+      const std::map<std::string, double> metrics(step.begin(), step.end());
+      EXPECT_EQ(metrics.at("rewards/second/retries"), ranks);
+    }
+    EXPECT_THAT(warnings, testing::SizeIs(static_cast<std::size_t>(ranks)));
+    EXPECT_THAT(warnings, Each(HasSubstr("second failed and was repeated, because the server is busy")));
+  }
+  const Trained never = train(rollouts(), 1, {}, 1);
+  const std::map<std::string, double> metrics(never.metrics[0].begin(), never.metrics[0].end());
+  EXPECT_FALSE(metrics.contains("rewards/low/retries"));
+}
+
 TEST(Rollouts, DynamicSamplingGeneratesTheSameAnswersOnEveryMesh) {
   ModelConfig mixture = test::tiny_mixture();
   mixture.moe.experts = 4;

@@ -43,6 +43,7 @@ class Rollouts final : public RolloutRule {
                                              (settings_.sampling_attempts == 0 || source.prompt_at));
     source_ = std::move(source);
     names_ = distinct_names(source_.rewards);
+    for (const auto& function : source_.rewards) repeats_.push_back(function->take_retries().has_value());
   }
 
   std::vector<FrozenModel> frozen_models(const ModelConfig& model) const override {
@@ -136,9 +137,14 @@ class Rollouts final : public RolloutRule {
  private:
   // Columns of the table: the prompt's record + 1, the numbers of tokens of the prompt and of the answer,
   // whether the model ended the answer, the divergence; then for each reward function, whether there is a
-  // reward, and the reward.
+  // reward, the reward, and the number of repeated attempts. The repeated attempts of a data rank are in the
+  // row of its first answer.
   enum Column : std::int64_t { kRecord, kPrompt, kLength, kFinished, kDivergence, kRewards };
-  std::int64_t columns() const { return kRewards + 2 * settings_.functions; }
+  enum FunctionColumn : std::int64_t { kHasReward, kReward, kRetries, kFunctionColumns };
+  std::int64_t columns() const { return kRewards + kFunctionColumns * settings_.functions; }
+  double& at(std::int64_t answer, std::int64_t function, FunctionColumn column) {
+    return at(answer, kRewards + kFunctionColumns * function + column);
+  }
   double& at(std::int64_t answer, std::int64_t column) {
     return host_[static_cast<std::size_t>(answer * columns() + column)];
   }
@@ -240,6 +246,7 @@ class Rollouts final : public RolloutRule {
     std::vector<std::vector<Reward>> rewards;
     Results all;
     work_ = {};
+    work_.retries.resize(source_.rewards.size());
     do {
       const double began = steady_seconds();
       generate(step.step, attempt, own);
@@ -268,6 +275,12 @@ class Rollouts final : public RolloutRule {
     add("rollout/seconds", work_.generating);
     add("rollout/tokens_per_second", work_.tokens / std::max(work_.generating, 1e-9));
     add("rollout/reward_seconds", work_.scoring);
+    for (std::size_t f = 0; f < names_.size(); ++f) {
+      if (!repeats_[f]) continue;
+      double retries = 0;
+      for (std::int64_t a = 0; a < answers_; ++a) retries += at(a, static_cast<std::int64_t>(f), kRetries);
+      metrics_.emplace_back(fmt::format("rewards/{}/retries", names_[f]), retries);
+    }
     if (sampling_) std::ranges::copy(sampling_->metrics(), std::back_inserter(metrics_));
     if (kept_) kept_->keep(std::move(own), filled_);
   }
@@ -382,10 +395,25 @@ class Rollouts final : public RolloutRule {
     for (std::size_t f = 0; f < source_.rewards.size(); ++f) {
       std::vector<Reward> scored = source_.rewards[f]->score(answers);
       PRIMUS_CHECK("RewardFunction::score", scored.size() == answers.size());
+      count_retries(f);
       const auto failed = std::ranges::find_if(scored, [](const Reward& r) { return !r.value; });
       if (failed != scored.end())
         missing_.problems.push_back(fmt::format("{}: {}", names_[f], failed->problem));
       for (std::size_t i = 0; i < rows.size(); ++i) rewards[f][rows[i]] = std::move(scored[i]);
+    }
+  }
+
+  // Adds the repeated attempts of a function to the work of the step. Warns once about each reason.
+  void count_retries(std::size_t function) {
+    const std::optional<RewardRetries> retries = source_.rewards[function]->take_retries();
+    if (!retries) return;
+    work_.retries[function] += retries->count;
+    for (const std::string& problem : retries->problems) {
+      if (!source_.warn) continue;
+      source_.warn(fmt::format(
+          "the reward function {} failed and was repeated, because {}. The metric rewards/{}/retries is "
+          "the number of repetitions in a step",
+          names_[function], problem, names_[function]));
     }
   }
 
@@ -402,9 +430,10 @@ class Rollouts final : public RolloutRule {
       at(answer, kFinished) = rollout.finished ? 1 : 0;
       for (std::size_t f = 0; f < rewards.size(); ++f) {
         const std::optional<double>& value = rewards[f][static_cast<std::size_t>(i)].value;
-        const std::int64_t column = kRewards + 2 * static_cast<std::int64_t>(f);
-        at(answer, column) = value ? 1 : 0;
-        at(answer, column + 1) = value.value_or(0);
+        const auto function = static_cast<std::int64_t>(f);
+        at(answer, function, kHasReward) = value ? 1 : 0;
+        at(answer, function, kReward) = value.value_or(0);
+        if (i == 0) at(answer, function, kRetries) = static_cast<double>(work_.retries[f]);
       }
     }
     exchange(session);
@@ -416,8 +445,8 @@ class Rollouts final : public RolloutRule {
     for (std::int64_t a = 0; a < answers_; ++a) {
       bool any = false;
       for (std::int64_t f = 0; f < settings_.functions; ++f) {
-        const bool has = at(a, kRewards + 2 * f) != 0;
-        all.rewards.push_back(has ? std::optional(at(a, kRewards + 2 * f + 1)) : std::nullopt);
+        const bool has = at(a, f, kHasReward) != 0;
+        all.rewards.push_back(has ? std::optional(at(a, f, kReward)) : std::nullopt);
         if (!has) ++all.without[static_cast<std::size_t>(f)];
         any = any || has;
       }
@@ -431,10 +460,9 @@ class Rollouts final : public RolloutRule {
   void warn_of_failures(std::int64_t step, const Results& all, std::span<const std::vector<Reward>> rewards) {
     missing_.warned.resize(names_.size());
     for (std::size_t f = 0; f < names_.size(); ++f) {
-      const std::int64_t column = kRewards + 2 * static_cast<std::int64_t>(f);
       if (all.without[f] == 0 || missing_.warned[f]) continue;
       std::int64_t first = 0;
-      while (at(first, column) != 0) ++first;
+      while (at(first, static_cast<std::int64_t>(f), kHasReward) != 0) ++first;
       missing_.warned[f] = true;
       for (std::int64_t i = 0; tells_ && source_.warn && i < rows_.count(); ++i) {
         if (number_of(i, data_rank_) != first) continue;
@@ -547,6 +575,7 @@ class Rollouts final : public RolloutRule {
   const std::unique_ptr<LossRule> inner_;
   RolloutSource source_;
   std::vector<std::string> names_;  // of the reward functions, for metrics
+  std::vector<bool> repeats_;       // for each reward function, whether it repeats failed attempts
   RolloutRows rows_;
   int data_ranks_ = 1, data_rank_ = 0;
   std::int64_t answers_ = 1;  // number of answers of a step on all data ranks
@@ -567,6 +596,7 @@ class Rollouts final : public RolloutRule {
   // Work of the last generation of answers on this rank: seconds, and number of tokens.
   struct Work {
     double generating = 0, scoring = 0, tokens = 0;
+    std::vector<std::int64_t> retries = {};  // for each reward function, the number of repeated attempts
   } work_;
   std::vector<std::pair<std::string, double>> metrics_;
 };

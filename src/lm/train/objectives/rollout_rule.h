@@ -71,8 +71,9 @@ struct RolloutSource {
   std::vector<std::unique_ptr<RewardFunction>> rewards = {};  // as many as RolloutSettings::functions
   std::vector<std::int32_t> stop_ids = {};                    // tokens that end an answer
   std::int64_t vocab = 0;  // only ids below `vocab` are generated; 0: all ids of the model
-  // Logs a warning about the first answer to which a function gave no reward, or about a step without any
-  // reward. Only one rank logs each warning.
+  // Logs a warning about the first answer to which a function gave no reward, about each reason for which a
+  // function was repeated, or about a step without any reward. Only one rank logs each warning, except that
+  // each rank that calls a function logs the reasons for its own repetitions.
   std::function<void(const std::string& text)> warn = {};
 };
 

@@ -218,9 +218,9 @@ TEST(Train, APlanWarnsAsTheRunWould) {
   EXPECT_THAT(plan({"save=/proc/x"}),
               HasSubstr("warning: files cannot be created in the folder '/proc/x': training will need it"));
   const std::string threads = fmt::format("num_threads={}", std::thread::hardware_concurrency() + 1);
-  EXPECT_THAT(plan({threads}), HasSubstr("which slows them down; leave num_threads out"));
+  EXPECT_THAT(plan({threads}), HasSubstr("and slows them down; leave num_threads out"));
   EXPECT_THAT(run_program(train(folder.path(), {"train_iters=1", threads})).err,
-              HasSubstr("which slows them down; leave num_threads out"));
+              HasSubstr("and slows them down; leave num_threads out"));
 }
 
 TEST(Train, APlanGivesTheTimeOfTheStepsThatAreLeft) {

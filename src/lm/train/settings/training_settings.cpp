@@ -91,12 +91,15 @@ std::string excess_of_threads(const config::Experiment& e, const DeviceSpec& spe
   const std::int64_t each = e.trainer->num_threads, cores = cpu::available_cores();
   // One thread per rank is the minimum, which no setting lowers.
   if (spec.kind != "cpu" || each <= 1 || each * ranks <= cores) return {};
+  const auto counted = [](std::int64_t count, std::string_view what) {
+    return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+  };
   return fmt::format(
-      "{}: num_threads is {}, so {} on this machine's {} compute with {} threads, which slows them down; "
-      "leave num_threads out to use {} per rank",
-      e.provenance_of("num_threads").describe(), each, ranks == 1 ? "1 rank" : fmt::format("{} ranks", ranks),
-      cores == 1 ? "core" : fmt::format("{} cores", cores), each * ranks,
-      std::max<std::int64_t>(1, cores / ranks) == 1 ? "1 thread" : fmt::format("{} threads", cores / ranks));
+      "{}: num_threads is {}, which makes {} for {} on a machine with {} and slows them down; leave "
+      "num_threads out to use {} per rank",
+      e.provenance_of("num_threads").describe(), each, counted(each * ranks, "thread"),
+      counted(ranks, "rank"), counted(cores, "core"),
+      counted(std::max<std::int64_t>(1, cores / ranks), "thread"));
 }
 
 std::string lack_of_disk(const config::TrainerConfig& c, const Path& folder, std::int64_t checkpoint_bytes) {

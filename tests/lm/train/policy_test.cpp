@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "lm/train/objective_training.h"
+#include "lm/train/objectives/held_tokens.h"
 #include "lm/train/objectives/policy_rule.h"
 #include "lm/train/objectives/token_log_probs.h"
 #include "lm/train/objectives/top_entropy.h"
@@ -143,6 +144,17 @@ TEST(PolicyGradients, AdaptersAreTheirOwnReference) {
   ASSERT_EQ(trained.metrics[0].front().first, "kl");
   EXPECT_NEAR(trained.metrics[0].front().second, 0, 1e-9);
   EXPECT_GT(trained.metrics[2].front().second, 0);
+}
+
+TEST(HeldTokens, OneContextRankHoldsAllTokensOfOddSequences) {
+  const HeldTokens held({}, {}, 3);
+  const std::vector<float> all = {1, 2, 3, 4, 5, 6};
+  EXPECT_EQ(held.select(all), all);
+  std::vector<float> scattered(6);
+  held.scatter(all, scattered);
+  EXPECT_EQ(scattered, all);
+  const std::vector<std::int32_t> starts = {0, 2, 3, 5, 6};
+  EXPECT_EQ(held.starts(starts), starts);
 }
 
 // Records the log-probabilities on the host, and trains as policy_rule() does.

@@ -1,6 +1,7 @@
 #include "lm/train/objectives/held_tokens.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/check.h"
 #include "engine/parallel/context_attention.h"
@@ -9,6 +10,11 @@ namespace primus {
 
 HeldTokens::HeldTokens(const engine::MeshShape& shape, const engine::MeshPlace& place, std::int64_t sequence)
     : sequence_(static_cast<std::size_t>(sequence)) {
+  if (shape.context == 1) {  // context_positions() is only for sequences with an even number of tokens
+    positions_.resize(sequence_);
+    std::iota(positions_.begin(), positions_.end(), 0);
+    return;
+  }
   for (const std::int64_t position : engine::context_positions(sequence, shape.context, place.context))
     positions_.push_back(static_cast<std::int32_t>(position));
 }

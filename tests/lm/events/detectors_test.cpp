@@ -199,6 +199,19 @@ TEST(Detectors, AModelWithoutGradientsIsReported) {
   EXPECT_THAT(reported(50, [](std::int64_t i) { return step(i, 0, 0); }), IsEmpty());
 }
 
+TEST(Detectors, RewardsThatAreEqualInManyStepsAreReported) {
+  const auto rewarded = [](double equal) {
+    return [equal](std::int64_t i) {
+      IterationRecord record = step(i, 0, 0);
+      record.other_losses = {{"reward", 0.0}, {"frac_reward_zero_std", i == 7 ? equal : 1.0}};
+      return record;
+    };
+  };
+  EXPECT_THAT(reported(60, rewarded(1)), ElementsAre("equal_rewards@20"));
+  EXPECT_THAT(reported(60, rewarded(0.9)), ElementsAre("equal_rewards@27"));
+  EXPECT_THAT(reported(26, rewarded(0.9)), IsEmpty());
+}
+
 TEST(Detectors, DoubledStepTimesAreReported) {
   EXPECT_THAT(reported(100, [](std::int64_t i) { return step(i, 3, 1, i <= 51 ? 1.0 : 2.1); }),
               ElementsAre("slow_steps@61"));

@@ -150,6 +150,27 @@ TEST_F(FirstFineTune, TheTunedModelAnswersFortyChatsWordForWord) {
 }
 
 // A dry run chooses the same settings as the run.
+TEST_F(FirstFineTune, ARunWithoutStepsEndsAtOnce) {
+  const ProgramResult result = tune("no_steps", {"train_iters=0", "--json"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.signal, 0);
+  EXPECT_THAT(result.err, HasSubstr("the run has no steps"));
+}
+
+// The model reads at most 512 tokens.
+TEST_F(FirstFineTune, AnswersLongerThanTheModelReadsAreRefused) {
+  write("prompts.jsonl", R"({"prompt": "3+4=", "answer": "7"})");
+  for (const char* more : {"--dry-run", "--plain"}) {
+    const ProgramResult result = run_program(
+        {"train", "grpo", "load=" + at("hf"), "data=" + at("prompts.jsonl"), "reward=exact:answer",
+         "max_completion_length=600", "workspace=" + folder_->path().string(), "exp_name=long", more});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, AllOf(HasSubstr("an answer of 600 tokens (max_completion_length)"),
+                                  HasSubstr("512 tokens, the maximum of the loaded model"),
+                                  HasSubstr("decrease max_completion_length below 512")));
+  }
+}
+
 TEST_F(FirstFineTune, AForecastMakesTheSameChoices) {
   const ProgramResult planned = tune("planned", {"--dry-run", "--json"});
   ASSERT_EQ(planned.exit_code, 0) << planned.err;

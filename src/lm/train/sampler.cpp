@@ -11,7 +11,8 @@ namespace primus {
 
 Sampler::Sampler(RunPlan& plan, const RunProgress& progress, TrainingSession& session)
     : plan_(plan), progress_(progress), session_(session) {
-  if (session.decoding()) prompt_ = find_prompt();
+  // A run without steps has no training data, and writes no samples.
+  if (session.decoding() && plan.datasets.train) prompt_ = find_prompt();
 }
 
 bool Sampler::is_due() {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "config/stages.h"
 #include "config/trainer_config.h"
 #include "config/validate.h"
 #include "config/without_effect.h"
@@ -196,6 +197,16 @@ config::Experiment with_loaded_model(config::Experiment e, const FamilyRegistry&
     return e;
   }
   c.seq_length = model->max_positions;
+  if (const std::int64_t prompt = c.max_prompt_length.value_or(1);
+      config::stage_of(c).material == config::Material::kPrompts &&
+      prompt + c.max_completion_length > c.seq_length) {
+    throw e.error_for(
+        "max_completion_length",
+        fmt::format("an answer of {} tokens (max_completion_length) and a prompt of {} do not fit into {} "
+                    "tokens, the maximum of the loaded model",
+                    c.max_completion_length, prompt, c.seq_length),
+        fmt::format("decrease max_completion_length below {}", c.seq_length - prompt + 1));
+  }
   if (notes)
     notes->push_back(fmt::format("seq_length is set to {}, the maximum of the loaded model", c.seq_length));
   return e;

@@ -554,9 +554,8 @@ class Validator {
         warn("mock_data", "mock_data is true, so the run ignores the data paths");
     } else if (config_.data_path.empty() && config_.train_data_path.empty() &&
                (config_.train_iters > 0 || length_is_open(config_))) {
-      refuse(
-          {"train_data_path"}, kNoTrainingData,
-          "set data_path or train_data_path, or mock_data: true for random tokens; --dry-run plans without");
+      refuse({"train_data_path"}, kNoTrainingData,
+             hint_on_missing_data(config_.sft_dataset_name.has_value()));
     }
     if (config_.vocab_file.has_value() != config_.merge_file.has_value()) {
       refuse({config_.vocab_file ? "vocab_file" : "merge_file"},

@@ -462,6 +462,8 @@ TEST(Validate, Data) {
       error({"mock_data=false"}),
       "error: there is no training data\n  hint: set data_path or train_data_path, or mock_data: true for "
       "random tokens; --dry-run plans without");
+  EXPECT_THAT(error({"mock_data=false", "sft_dataset_name=chats.jsonl"}),
+              testing::HasSubstr("hint: stage pretrain does not read sft_dataset_name: set stage: sft"));
   EXPECT_EQ(error({"mock_data=false", "data_path=0.3 a 0.7 b"}), "");
   EXPECT_EQ(error({"mock_data=false", "train_iters=0", "lr_warmup_iters=0", "lr_decay_iters=1"}), "");
   expect_error({"data_path=a", "valid_data_path=b"}, "data_path", "data_path and train_data_path");

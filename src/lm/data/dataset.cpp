@@ -26,6 +26,8 @@ namespace primus::data {
 
 namespace {
 
+constexpr const char* kTokenizedText = "_text_document";  // ending of the names that `data tokenize` writes
+
 constexpr const char* kSeal = "checksums";   // name of the checksum file in a folder of cached tokens
 constexpr std::int64_t kCacheVersion = 1;    // increased when text is converted to tokens differently
 constexpr std::uint64_t kPackedVersion = 1;  // increased when only packed text is cut differently
@@ -383,8 +385,10 @@ class Opener {
               Path(pattern).is_absolute()
                   ? ""
                   : fmt::format("paths are relative to '{}'; ", std::filesystem::current_path().string()),
-              hint_on_missing_path(pattern)));
+              IndexedDataset::exists(pattern + kTokenizedText) ? ", such as " + pattern + kTokenizedText
+                                                               : hint_on_missing_path(pattern)));
     }
+    IndexedDataset::refuse_folder(pattern);
     if (pattern.ends_with(".bin") || pattern.ends_with(".idx")) {
       throw invalid(fmt::format("the data path '{}' names only one of a pair of files", pattern),
                     fmt::format("leave out the extension: {}", pattern.substr(0, pattern.size() - 4)));

@@ -118,6 +118,17 @@ bool IndexedDataset::exists(const Path& prefix, Env& env) {
          env.status(with_extension(prefix, ".bin")).has_value();
 }
 
+void IndexedDataset::refuse_folder(const Path& path) {
+  const auto status = Env::posix().status(path);
+  if (!status || status->type != FileStatus::Type::kFolder) return;
+  for (const std::string& name : Env::posix().list(path)) {
+    if (!name.ends_with(".idx")) continue;
+    throw invalid(fmt::format("the folder '{}' holds tokenized data", path.string()),
+                  fmt::format("set the data path to the common prefix of a .bin and an .idx file: {}",
+                              (path / Path(name).stem()).string()));
+  }
+}
+
 std::shared_ptr<const IndexedDataset> IndexedDataset::open(const Path& prefix, Env& env) {
   for (const char* extension : {".idx", ".bin"}) {
     const auto status = env.status(with_extension(prefix, extension));

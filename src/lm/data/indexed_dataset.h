@@ -50,6 +50,8 @@ class IndexedDataset final : public TokenSource {
   // Opens files that are already mapped; `prefix` names them in messages.
   static std::shared_ptr<const IndexedDataset> open(const Path& prefix, MappedFile index, MappedFile data);
   static bool exists(const Path& prefix, Env& env = Env::posix());
+  // Throws Error(kInvalid) if the path is a folder with such files. The message names the prefix of one pair.
+  static void refuse_folder(const Path& path);
 
   std::int64_t sequences() const override { return sequences_; }
   std::int32_t length(std::int64_t sequence) const override { return load<std::int32_t>(lengths_, sequence); }

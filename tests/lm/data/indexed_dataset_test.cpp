@@ -97,6 +97,22 @@ TEST(IndexedDataset, TheFingerprintOfLargeDataCoversSpreadPieces) {
   EXPECT_EQ(fingerprint(), zeros);
 }
 
+TEST(IndexedDataset, AFolderOfFilesIsRefusedWithThePrefixOfAPair) {
+  const TemporaryFolder folder;
+  IndexedDataset::refuse_folder(folder.path());
+  {
+    IndexedDatasetWriter writer(folder / "books", TokenType::kU16);
+    writer.add_sequence(std::vector<std::int32_t>{1, 2});
+    writer.finish();
+  }
+  EXPECT_THAT(
+      error_of([&] { IndexedDataset::refuse_folder(folder.path()); }),
+      testing::HasSubstr("holds tokenized data\n  hint: set the data path to the common prefix of a .bin "
+                         "and an .idx file: " +
+                         (folder / "books").string()));
+  IndexedDataset::refuse_folder(folder / "books");
+}
+
 TEST(IndexedDataset, WriterRefusesTokensThatDoNotFit) {
   const TemporaryFolder folder;
   {

@@ -41,7 +41,8 @@ class PreferenceReader final : public RecordReader {
     for (const Preference::Text& text : scratch.record.texts) {
       writer_.write(text.conversation, scratch.tokens);
       if (std::ranges::find(scratch.tokens.learned, std::uint8_t{1}) == scratch.tokens.learned.end())
-        throw invalid("an answer of the record has no text", "write an answer, or remove the record");
+        throw invalid("an answer of the record has no text of the assistant",
+                      "write the answer as text or as a message of the role assistant, or remove the record");
       if (scratch.tokens.starts.size() > 1) {
         throw invalid("the model's chat template writes the answer of the record as several texts",
                       "write each turn of the assistant as a record of its own");
@@ -332,10 +333,13 @@ std::optional<PreferenceKind> kind_of_first_record(const std::vector<InputFile>&
     }
     json.begin_object();
     for (std::string key; json.next_key(key); json.skip()) {
+      const JsonReader::Kind kind = json.peek();
+      if (kind == JsonReader::Kind::kNull) continue;
       chosen = chosen || key == "chosen";
       rejected = rejected || key == "rejected";
       completion = completion || key == "completion";
-      label = label || (key == "label" && json.peek() == JsonReader::Kind::kBool);
+      label =
+          label || (key == "label" && (kind == JsonReader::Kind::kBool || kind == JsonReader::Kind::kNumber));
     }
   } catch (const Error&) {
     return std::nullopt;  // the reader of the records reports the error with its place

@@ -280,6 +280,11 @@ class SftOpener {
     if (std::string note = note_on_other_files(files_, options_.dataset); !note.empty())
       result.notes.push_back(std::move(note));
     if (options_.train_samples > 0) result.train = open_train(result);
+    if (files_.has_evaluated() && !options_.can_evaluate) {
+      result.facts.push_back(
+          fmt::format("{}: files for validation and test are not read, because this stage evaluates nothing",
+                      options_.dataset));
+    }
     if (files_.has_evaluated()) {
       if (!options_.shares.empty()) {
         result.notes.push_back(
@@ -415,11 +420,13 @@ class SftOpener {
     const bool evaluated = options_.valid_samples > 0 || options_.test_samples > 0;
     const std::size_t held_out = held_out_valid_.size() + held_out_test_.size();
     if (evaluated || held_out == 0) return;
-    result.notes.push_back(
-        fmt::format("{}: {} {} are held out (split {}), but no evaluation runs (eval_iters is 0): set "
-                    "eval_iters to the batches per evaluation (for example 4), or train on all of them with "
-                    "split=100,0,0",
-                    options_.dataset, held_out, units_->noun(), options_.shares));
+    const char* const next =
+        options_.can_evaluate
+            ? "but no evaluation runs (eval_iters is 0): set eval_iters to the batches per evaluation (for "
+              "example 4), or train on all of them with split=100,0,0"
+            : "but this stage evaluates nothing: train on all of them with split=100,0,0";
+    result.notes.push_back(fmt::format("{}: {} {} are held out (split {}), {}", options_.dataset, held_out,
+                                       units_->noun(), options_.shares, next));
   }
 
   std::unique_ptr<const Dataset> make_evaluated(std::shared_ptr<const TrainingUnits> units,

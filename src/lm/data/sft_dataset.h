@@ -42,7 +42,8 @@ struct SftOptions {
   // Whether the last token of each text is an input of the model, not only a label. Samples then have
   // seq_length tokens instead of seq_length + 1.
   bool last_token_is_input = false;
-  bool shuffle = true;  // true: a different order in each epoch; false: the order of the files
+  bool can_evaluate = true;  // false: the run never evaluates, and remarks on held-out data say so
+  bool shuffle = true;       // true: a different order in each epoch; false: the order of the files
   // Shares of train, validation and test, as "95,5,0", for data without separate files for these splits.
   // Empty: if the run validates and there are at least ten conversations, a hundredth of the conversations is
   // held out for validation. If a share rounds to zero conversations although the run uses the split, the

@@ -343,6 +343,25 @@ TEST_F(PreferenceData, HoldsOutWholePairs) {
               AllOf(Contains(HasSubstr("(train): 30 pairs")), Contains(HasSubstr("(validation): 10 pairs"))));
 }
 
+TEST_F(PreferenceData, UnreadHeldOutPairsAreReported) {
+  std::string lines;
+  for (int i = 0; i < 40; ++i)
+    lines += fmt::format("{{\"prompt\": \"{}\", \"chosen\": \"a\", \"rejected\": \"b\"}}\n", i);
+  SftOptions some = options(lines, 70);
+  some.shares = "75,25";
+  some.can_evaluate = false;
+  EXPECT_THAT(
+      open(some).notes,
+      Contains(AllOf(HasSubstr("10 pairs are held out (split 75,25), but this stage evaluates nothing"),
+                     HasSubstr("split=100,0,0"))));
+  std::filesystem::create_directory(folder_.path() / "both");
+  folder_.write("both/validation.jsonl", lines);
+  folder_.write("both/train.jsonl", lines);
+  some.dataset = (folder_.path() / "both").string();
+  some.shares.clear();
+  EXPECT_THAT(open(some).facts, Contains(HasSubstr("files for validation and test are not read")));
+}
+
 TEST_F(PreferenceData, PairsThatContradictEachOtherGiveAWarning) {
   const Datasets data =
       open(options("{\"prompt\": \"q\", \"chosen\": \"a\", \"rejected\": \"b\"}\n"
@@ -361,7 +380,10 @@ TEST_F(PreferenceData, TheFirstRecordShowsTheKind) {
   EXPECT_EQ(kind("b.json", "[\n" + pair + "\n]"), PreferenceKind::kPairs);
   EXPECT_EQ(kind("c.jsonl", R"({"prompt": "q", "completion": "a", "label": false})"),
             PreferenceKind::kLabelled);
+  EXPECT_EQ(kind("g.jsonl", R"({"prompt": "q", "completion": "a", "label": 0})"), PreferenceKind::kLabelled);
   EXPECT_EQ(kind("d.jsonl", R"({"prompt": "q", "completion": "a", "label": "x"})"), std::nullopt);
+  EXPECT_EQ(kind("h.jsonl", R"({"prompt": "q", "response": "a", "chosen": null, "rejected": null})"),
+            std::nullopt);
   EXPECT_EQ(kind("e.jsonl", R"({"question": "q", "answer": "a"})"), std::nullopt);
   EXPECT_EQ(kind("f.jsonl", "{\"chosen\": "), std::nullopt);
 }

@@ -68,6 +68,7 @@ class PreferenceLearning final : public ConversationLearning {
   // The score of a text is computed from its last token.
   data::SftOptions completed(data::SftOptions options) const {
     options.last_token_is_input = trains_scores();
+    options.can_evaluate = false;
     return options;
   }
   data::PreferenceKind kind() const {

@@ -134,10 +134,12 @@ class Fitting {
         is_open("eval_iters") && !begins_to_evaluate(has_evaluated) && keep("eval_iters", c.eval_iters);
     if (!kept && is_open("eval_iters") && !c.split && !has_evaluated && count < kFew) {
       set("eval_iters", c.eval_iters, 0);
-      plan_.facts.push_back(
-          fmt::format("none of the {} is held out, so overfitting would not show: split=90,10,0 holds out a "
-                      "tenth",
-                      all.noun()));
+      if (!compares(c)) {  // stages that compare texts evaluate nothing
+        plan_.facts.push_back(
+            fmt::format("none of the {} is held out, so overfitting would not show: split=90,10,0 holds out "
+                        "a tenth",
+                        all.noun()));
+      }
     }
     const std::int64_t parameters = std::max<std::int64_t>(1, model_size(model, families_).parameters);
     choose_length(count, parameters);

@@ -56,7 +56,8 @@ TEST(WithoutEffect, SettingsOfTheFileWithoutEffectAreListedForPlansOnly) {
   EXPECT_TRUE(experiment.warnings.empty()) << experiment.warnings.front();
   const std::vector<std::string> unused = unused_settings_of_file(experiment);
   ASSERT_EQ(unused.size(), 3U);
-  EXPECT_EQ(unused[0], "exp.yaml:14:7: split has an effect only with data_path: mock_data has random tokens");
+  EXPECT_EQ(unused[0],
+            "exp.yaml:14:14: split has an effect only with data_path: mock_data has random tokens");
   EXPECT_THAT(unused[1], HasSubstr("no_load_optim has an effect only with load"));
   EXPECT_THAT(unused[2], HasSubstr("no checkpoint is written"));
   EXPECT_TRUE(unused_settings_of_file(load_text(experiment_text(""))).empty());

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "base/files/creatable.h"
 #include "base/files/file.h"
 #include "base/text/json_text.h"
 #include "base/text/sizes.h"
@@ -17,15 +16,14 @@
 #include "cli/options/rank_options.h"
 #include "cli/train/external.h"
 #include "cli/train/forecast.h"
+#include "cli/train/plan_notes.h"
 #include "cli/train/stage_command.h"
 #include "cli/train/stop_signal.h"
 #include "comm/job.h"
 #include "comm/mpi/current_job.h"
-#include "config/keys.h"
 #include "config/missing_data.h"
 #include "config/stages.h"
 #include "config/trainer_config.h"
-#include "config/without_effect.h"
 #include "launch/local_launch.h"
 #include "lm/events/live_view.h"
 #include "lm/events/lost_rank.h"
@@ -141,10 +139,7 @@ class Train : public Command {
     }
     refuse_backend_path();
     if (dry_run_) {
-      if (is_first) {
-        for (const std::string& sentence : config::unused_settings_of_file(experiment))
-          console.note("note: " + sentence);
-      }
+      if (is_first) note_unused_settings(experiment, console);
       hardware_.apply(experiment, experiment_.file(), console);
       if (experiment.hardware && ranks_.nodes() > 1) {
         // --nnodes determines how many ranks share a host.
@@ -303,22 +298,8 @@ class Train : public Command {
     config::Experiment fitted = experiment_.load_with(fit.choice.settings, world);
     fitted.hardware = experiment.hardware;
     fitted.trainer->device = experiment.trainer->device;
-    if (!place || place->rank == 0) note_replaced_by_fit(experiment, fitted, console);
+    if (!place || place->rank == 0) note_replaced_by_fit(fit_settings_, experiment, fitted, console);
     return fitted;
-  }
-
-  // Notes the settings of the command line whose values --fit has replaced by others.
-  void note_replaced_by_fit(const config::Experiment& given, const config::Experiment& fitted,
-                            const Console& console) const {
-    for (const std::string& setting : fit_settings_) {
-      const std::string name = setting.substr(0, setting.find('='));
-      if (given.provenance_of(name).layer != config::Layer::kCommandLine) continue;
-      const config::KeySpec& key = *config::find_key(name);
-      if (config::same_value(key, given.trainer, fitted.trainer)) continue;
-      console.note(fmt::format("note: --fit chooses {}: {} replaces the command line's {}", name,
-                               config::current_value(key, fitted.trainer).show(),
-                               config::current_value(key, given.trainer).show()));
-    }
   }
 
   // Returns a command's words without --fit and without --fit-memory and its value.
@@ -376,12 +357,7 @@ class Train : public Command {
       console.note(fmt::format("warning: {} is '{}' ({}), which does not exist: training will need it",
                                input.key, input.path, experiment.provenance_of(input.key).describe()));
     }
-    const bool elsewhere = world_ || experiment.hardware;
-    if (!elsewhere) note_closed_folders(experiment, console);
-    const std::string lack = elsewhere ? ""
-                                       : lack_of_disk(experiment.trainer, run_folder_of(experiment).root(),
-                                                      forecast.checkpoint_bytes);
-    if (!lack.empty()) console.note(fmt::format("warning: {}: training will need it", lack));
+    if (!world_ && !experiment.hardware) note_storage(experiment, forecast.checkpoint_bytes, console);
     if (json_) {
       nlohmann::json json = to_json(forecast, continued);
       json["output_dir"] = experiment.output_dir().string();
@@ -396,22 +372,6 @@ class Train : public Command {
                     to_text(forecast, forecast.experiment.trainer, continued));
     }
     return forecast.memory.fits ? 0 : 1;
-  }
-
-  // Warns if a run on this machine could not create the folder of its files or of its checkpoints.
-  static void note_closed_folders(const config::Experiment& experiment, const Console& console) {
-    const Path output = run_folder_of(experiment).root(), checkpoints = checkpoint_root_of(experiment);
-    const auto note = [&](std::string_view key, const Path& folder) {
-      console.note(
-          fmt::format("warning: files cannot be created in the folder '{}': training will need it; choose "
-                      "another folder ({})",
-                      folder.string(), key));
-    };
-    if (!can_create_files_in(output)) {
-      note("workspace", output);
-    } else if (!can_create_files_in(checkpoints)) {
-      note("save", checkpoints);
-    }
   }
 
   // Starts this command again, once per rank, and supervises the ranks.

@@ -1,0 +1,49 @@
+#include "cli/train/plan_notes.h"
+
+#include <fmt/format.h>
+
+#include "base/files/creatable.h"
+#include "config/keys.h"
+#include "config/trainer_config.h"
+#include "config/without_effect.h"
+#include "lm/train/settings/training_settings.h"
+
+namespace primus::cli {
+
+void note_unused_settings(const config::Experiment& experiment, const Console& console) {
+  for (const std::string& sentence : config::unused_settings_of_file(experiment))
+    console.note("note: " + sentence);
+}
+
+void note_replaced_by_fit(std::span<const std::string> settings, const config::Experiment& given,
+                          const config::Experiment& fitted, const Console& console) {
+  for (const std::string& setting : settings) {
+    const std::string name = setting.substr(0, setting.find('='));
+    if (given.provenance_of(name).layer != config::Layer::kCommandLine) continue;
+    const config::KeySpec& key = *config::find_key(name);
+    if (config::same_value(key, given.trainer, fitted.trainer)) continue;
+    console.note(fmt::format("note: --fit chooses {}: {} replaces the command line's {}", name,
+                             config::current_value(key, fitted.trainer).show(),
+                             config::current_value(key, given.trainer).show()));
+  }
+}
+
+void note_storage(const config::Experiment& experiment, std::int64_t checkpoint_bytes,
+                  const Console& console) {
+  const Path output = run_folder_of(experiment).root(), checkpoints = checkpoint_root_of(experiment);
+  const auto note = [&](std::string_view key, const Path& folder) {
+    console.note(
+        fmt::format("warning: files cannot be created in the folder '{}': training will need it; choose "
+                    "another folder ({})",
+                    folder.string(), key));
+  };
+  if (!can_create_files_in(output)) {
+    note("workspace", output);
+  } else if (!can_create_files_in(checkpoints)) {
+    note("save", checkpoints);
+  }
+  const std::string lack = lack_of_disk(experiment.trainer, output, checkpoint_bytes);
+  if (!lack.empty()) console.note(fmt::format("warning: {}: training will need it", lack));
+}
+
+}  // namespace primus::cli

@@ -1,0 +1,28 @@
+// Notes on the plan of a run: settings that have no effect, that --fit replaces, and folders that a run could
+// not write.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "cli/command.h"
+#include "config/experiment.h"
+
+namespace primus::cli {
+
+// Notes the settings of the experiment's file that have no effect.
+void note_unused_settings(const config::Experiment& experiment, const Console& console);
+
+// Notes the settings of the command line whose values --fit has replaced by others. `settings`: the settings
+// that
+// --fit chose, as "key=value".
+void note_replaced_by_fit(std::span<const std::string> settings, const config::Experiment& given,
+                          const config::Experiment& fitted, const Console& console);
+
+// Warns if a run on this machine could not create the folder of its files or of its checkpoints, or if the
+// disk is too small for them. `checkpoint_bytes`: size of a checkpoint.
+void note_storage(const config::Experiment& experiment, std::int64_t checkpoint_bytes,
+                  const Console& console);
+
+}  // namespace primus::cli

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/system/stop_request.h"
+#include "lm/train/objectives/answer_generator.h"
 #include "lm/train/objectives/policy_rule.h"
 #include "lm/train/objectives/rollout_rule.h"
 #include "lm/train/objectives/rollouts.h"

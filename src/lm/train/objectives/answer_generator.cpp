@@ -1,10 +1,12 @@
 #include "lm/train/objectives/answer_generator.h"
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
+#include "base/random/random.h"
 #include "base/system/stop_request.h"
 
 namespace primus {
@@ -62,6 +64,24 @@ DecodeScheduler::Agree AnswerGenerator::agree() {
     rank.compute().copy_to_host(chosen.data(), tokens.data, tokens.bytes());
     rank.compute().synchronize();
   };
+}
+
+void reserve_decoder(SessionSettings& settings, std::int64_t prompt_and_answer, int data_ranks,
+                     bool together) {
+  // More answers at a time need more memory for the cache, and make each pass more efficient.
+  constexpr std::int64_t kMaxSequences = 64, kPassTokens = 512;
+  const std::int64_t own = settings.step.micro_batch * settings.step.microbatches;
+  settings.sample_capacity = std::max(settings.sample_capacity, prompt_and_answer);
+  settings.sample_sequences = std::min(kMaxSequences, together ? own * data_ranks : own);
+  settings.sample_pass_tokens = kPassTokens;
+}
+
+std::uint64_t seed_of_answer(std::uint64_t seed, std::int64_t step, std::int64_t answer) {
+  // Draws from layer 1 of the stream, because sample_token() draws from layer 0.
+  const RandomStream stream(seed, RandomPurpose::kSampling, static_cast<std::uint32_t>(step),
+                            static_cast<std::uint32_t>(answer), 1);
+  const Philox::Counter bits = stream.quad(0);
+  return std::uint64_t{bits[0]} << 32 | bits[1];
 }
 
 }  // namespace primus

@@ -38,4 +38,12 @@ class AnswerGenerator {
   Tensor chosen_;  // tokens that ranks exchange while they generate
 };
 
+// Sets the memory of the decoder that the rule needs. `prompt_and_answer`: max number of tokens of a prompt
+// with its answer. `data_ranks`: number of data ranks. `together`: whether all ranks generate all answers.
+void reserve_decoder(SessionSettings& settings, std::int64_t prompt_and_answer, int data_ranks,
+                     bool together);
+
+// Returns the seed of an answer of a step.
+std::uint64_t seed_of_answer(std::uint64_t seed, std::int64_t step, std::int64_t answer);
+
 }  // namespace primus

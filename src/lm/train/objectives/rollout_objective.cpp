@@ -19,6 +19,7 @@
 #include "lm/data/prompt_dataset.h"
 #include "lm/reward/reward.h"
 #include "lm/reward/reward_entry.h"
+#include "lm/train/objectives/answer_generator.h"
 #include "lm/train/objectives/conversation_objective.h"
 #include "lm/train/objectives/policy_rule.h"
 #include "lm/train/objectives/reinforcement_keys.h"

@@ -7,13 +7,11 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
-#include <memory>
 #include <optional>
 #include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
-#include "base/random/random.h"
 #include "base/terminal/terminal.h"
 #include "lm/train/objectives/answer_generator.h"
 #include "lm/train/objectives/dynamic_sampling.h"
@@ -23,15 +21,6 @@
 
 namespace primus {
 namespace {
-
-// Returns the seed of an answer.
-std::uint64_t seed_of(std::uint64_t seed, std::int64_t step, std::int64_t answer) {
-  // Draws from layer 1 of the stream, because sample_token() draws from layer 0.
-  const RandomStream stream(seed, RandomPurpose::kSampling, static_cast<std::uint32_t>(step),
-                            static_cast<std::uint32_t>(answer), 1);
-  const Philox::Counter bits = stream.quad(0);
-  return std::uint64_t{bits[0]} << 32 | bits[1];
-}
 
 class Rollouts final : public RolloutRule {
  public:
@@ -43,7 +32,6 @@ class Rollouts final : public RolloutRule {
                                              (settings_.sampling_attempts == 0 || source.prompt_at));
     source_ = std::move(source);
     names_ = distinct_names(source_.rewards);
-    for (const auto& function : source_.rewards) repeats_.push_back(function->take_retries().has_value());
   }
 
   std::vector<FrozenModel> frozen_models(const ModelConfig& model) const override {
@@ -276,7 +264,7 @@ class Rollouts final : public RolloutRule {
     add("rollout/tokens_per_second", work_.tokens / std::max(work_.generating, 1e-9));
     add("rollout/reward_seconds", work_.scoring);
     for (std::size_t f = 0; f < names_.size(); ++f) {
-      if (!repeats_[f]) continue;
+      if (!source_.rewards[f]->take_retries()) continue;  // a function without repetitions
       double retries = 0;
       for (std::int64_t a = 0; a < answers_; ++a) retries += at(a, static_cast<std::int64_t>(f), kRetries);
       metrics_.emplace_back(fmt::format("rewards/{}/retries", names_[f]), retries);
@@ -350,8 +338,9 @@ class Rollouts final : public RolloutRule {
       all[number].record = attempt.records[number];
       const std::span<const std::int32_t> prompt = source_.prompt(all[number].record);
       all[number].prompt.assign(prompt.begin(), prompt.end());
-      jobs.push_back({.rollout = &all[number],
-                      .seed = seed_of(settings_.sampling.seed, step, answer + attempt.number * answers_)});
+      jobs.push_back(
+          {.rollout = &all[number],
+           .seed = seed_of_answer(settings_.sampling.seed, step, answer + attempt.number * answers_)});
     }
     work_.tokens += generator_->generate({.sampling = settings_.sampling,
                                           .max_tokens = settings_.max_completion_length,
@@ -575,7 +564,6 @@ class Rollouts final : public RolloutRule {
   const std::unique_ptr<LossRule> inner_;
   RolloutSource source_;
   std::vector<std::string> names_;  // of the reward functions, for metrics
-  std::vector<bool> repeats_;       // for each reward function, whether it repeats failed attempts
   RolloutRows rows_;
   int data_ranks_ = 1, data_rank_ = 0;
   std::int64_t answers_ = 1;  // number of answers of a step on all data ranks
@@ -607,16 +595,6 @@ MakeLossRule rollout_rule(const RolloutSettings& settings, MakeLossRule inner) {
   PRIMUS_CHECK("rollout_rule", settings.advantages && settings.functions > 0 && inner &&
                                    (settings.sampling_attempts == 0 || !settings.divergences));
   return [settings, inner = std::move(inner)] { return std::make_unique<Rollouts>(settings, inner()); };
-}
-
-void reserve_decoder(SessionSettings& settings, std::int64_t prompt_and_answer, int data_ranks,
-                     bool together) {
-  // More answers at a time need more memory for the cache, and make each pass more efficient.
-  constexpr std::int64_t kMaxSequences = 64, kPassTokens = 512;
-  const std::int64_t own = settings.step.micro_batch * settings.step.microbatches;
-  settings.sample_capacity = std::max(settings.sample_capacity, prompt_and_answer);
-  settings.sample_sequences = std::min(kMaxSequences, together ? own * data_ranks : own);
-  settings.sample_pass_tokens = kPassTokens;
 }
 
 }  // namespace primus

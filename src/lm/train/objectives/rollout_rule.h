@@ -88,9 +88,4 @@ class RolloutRule : public LossRule {
 // run is asked to stop. All answers of any other step without rewards have the advantage 0.
 MakeLossRule rollout_rule(const RolloutSettings& settings, MakeLossRule inner);
 
-// Sets the memory of the decoder that the rule needs. `prompt_and_answer`: max number of tokens of a prompt
-// with its answer. `data_ranks`: number of data ranks. `together`: whether all ranks generate all answers.
-void reserve_decoder(SessionSettings& settings, std::int64_t prompt_and_answer, int data_ranks,
-                     bool together);
-
 }  // namespace primus

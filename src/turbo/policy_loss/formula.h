@@ -33,7 +33,6 @@ struct PolicyAnswer {
 struct PolicySlope {
   double loss = 0, slope = 0;  // a loss, and its derivative with respect to the ratio or to ln p
 };
-
 // The tokens and documents of a microbatch, as the kernels see them.
 struct PolicyDocuments {
   PolicyTerms terms;
@@ -75,9 +74,7 @@ struct PolicyDocuments {
   PRIMUS_FORMULA double token_correction(std::int64_t t) const {
     return corrects_tokens() ? correction_of(old_of(t) - sampled_of(t)) : 1.0;
   }
-  PRIMUS_FORMULA double chosen_of(std::int64_t t) const {
-    return chosen ? static_cast<double>(chosen[t]) : 1.0;
-  }
+  PRIMUS_FORMULA double chosen_of(std::int64_t t) const { return chosen ? double{chosen[t]} : 1.0; }
   // Returns the KL term of a token, before the multiplication by the ratio.
   PRIMUS_FORMULA double divergence(std::int64_t t) const {
     if (!reference) return 0;

@@ -389,7 +389,10 @@ class Verifier {
     compare_norm(c, "gradient norm", first.gradient_norm, at.at("grad_norm"), options_.tolerance);
     gradients(c, at, session);
     std::size_t step = 0;
+    // A quantile of the entropies chooses tokens. After an update, rounding may choose other tokens.
+    const bool chooses = plan.policy_gradient && plan.policy_gradient->entropy.top_quantile < 1;
     for (const json& point : at.value("trajectory", json::array())) {
+      if (chooses && step == 1) break;
       const StepResult result = step == 0 ? first : session.forward_backward();
       ++step;
       compare_number(c, fmt::format("step {}: loss", step), result.loss, point.at(0),

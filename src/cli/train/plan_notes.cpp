@@ -4,7 +4,6 @@
 
 #include "base/files/creatable.h"
 #include "config/keys.h"
-#include "config/trainer_config.h"
 #include "config/without_effect.h"
 #include "lm/train/settings/training_settings.h"
 

@@ -2,7 +2,7 @@
 # Installs missing Debian packages (through sudo, where you are not root), builds, and tests.
 #
 #   ./test.sh        everything: all tests, models against their references, the cost of a mixture of experts,
-#                    GPU kernels by the installed compilers, formatting, wording, fuzzing for twenty seconds each;
+#                    GPU kernels by the installed compilers, formatting, wording, fuzzing for ten seconds each;
 #                    about 30 minutes on two cores, and as long again for the first build
 #   ./test.sh fast   the fast tests: about two minutes on two cores, after the build
 set -eu
@@ -78,7 +78,7 @@ else
   step "scripts" scripts/check-scripts.sh
   step "formatting" scripts/check-format.sh
   step "wording" scripts/check-words.sh
-  step "fuzzing" scripts/fuzz.sh 20
+  step "fuzzing" scripts/fuzz.sh 10
 fi
 
 echo

@@ -17,7 +17,8 @@ Sampler::Sampler(RunPlan& plan, const RunProgress& progress, TrainingSession& se
 
 bool Sampler::is_due() {
   const std::optional<std::int64_t> interval = plan_.c.sample_interval;
-  if (!interval || (progress_.iteration % *interval != 0 && progress_.iteration < progress_.last_iteration))
+  if (!interval || prompt_.empty() ||
+      (progress_.iteration % *interval != 0 && progress_.iteration < progress_.last_iteration))
     return false;
   return plan_.ranks.from_first(!plan_.monitor->sampled(progress_.iteration) ? 1 : 0) == 1;
 }

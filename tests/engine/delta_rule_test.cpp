@@ -182,7 +182,7 @@ TEST(DeltaRuleOperator, GenerationWithACacheEqualsTraining) {
     const auto make = [&](DType dtype, Shape shape) { return rank.persistent(dtype, shape); };
     layer.state = make(DType::kF32, {kSequences, s.value_heads, s.key_dim, s.value_dim});
     layer.recent = make(DType::kF32, {kSequences, kDeltaRuleRing, s.value_heads * s.recent_width()});
-    layer.committed = make(DType::kI32, {kSequences});
+    layer.committed = make(DType::kI32, {kSequences, s.value_heads});
     sequences.query_starts = make(DType::kI32, {kSequences + 1});
     sequences.key_lengths = make(DType::kI32, {kSequences});
     sequences.block_table = make(DType::kI32, {kSequences, kSequence / 64 + 1});

@@ -151,10 +151,10 @@ TEST_F(FirstFineTune, TheTunedModelAnswersFortyChatsWordForWord) {
 
 // A dry run chooses the same settings as the run.
 TEST_F(FirstFineTune, ARunWithoutStepsEndsAtOnce) {
-  const ProgramResult result = tune("no_steps", {"train_iters=0", "--json"});
+  const ProgramResult result = tune("no_steps", {"train_iters=0"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.signal, 0);
-  EXPECT_THAT(result.err, HasSubstr("the run has no steps"));
+  EXPECT_THAT(result.out + result.err, HasSubstr("the run has no steps"));
 }
 
 // The model reads at most 512 tokens.

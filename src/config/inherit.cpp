@@ -217,7 +217,7 @@ void expand_tree(Value& value, const ReadVariable& read, std::size_t& budget) {
   for (Member& member : value.members) expand_tree(member.value, read, budget);
 }
 
-// Adds the names of all variables in ${VAR} and ${VAR:default} to `names`.
+// Adds each variable that the text uses as ${VAR} or ${VAR:default} to `names`.
 void collect_variables(const Value& value, std::set<std::string>& names) {
   if (value.kind == Value::Kind::kString) {
     const std::string_view text = value.text;

@@ -43,7 +43,7 @@ class FileLoader {
   Value load_preset(const Value& name, std::string_view kind, std::string_view framework,
                     const std::filesystem::path& experiment_dir);
   const std::vector<std::filesystem::path>& preset_dirs() const { return preset_dirs_; }
-  // Returns the names of all variables in ${...} of the loaded files, except in their sections `env`.
+  // Returns the variables that the loaded files use as ${...} outside of sections `env`.
   const std::set<std::string>& variables() const { return variables_; }
 
  private:

@@ -106,8 +106,7 @@ std::vector<std::string> notes_on_container(const ContainerRequest& request,
   if (network && several_nodes && value_of(network) == "none")
     notes.emplace_back(
         "--network none: the ranks of different nodes cannot reach each other; without it, the container "
-        "uses "
-        "the host's network");
+        "uses the host's network");
   if (network && request.settings.privileged_set && value_of(network) != "host")
     notes.push_back(fmt::format("{} replaces the host's network, which --privileged-set uses without it",
                                 written(*network)));

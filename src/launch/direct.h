@@ -70,7 +70,7 @@ struct ElsewhereNodes {
   // Runs in this folder instead of the current one. plan_direct_elsewhere() then does not check files with
   // relative names; callers that can read the folder make it the current one.
   std::optional<std::string> folder = {};
-  // What a task of the job gets on a node; nullopt: unknown.
+  // The cores and the memory that a task of the job gets on a node; nullopt: unknown.
   std::optional<int> cores = {};
   std::optional<double> memory = {};  // bytes
   // Number of tasks of the job, each with one GPU, if the number of nodes is unknown; nullopt: unknown.

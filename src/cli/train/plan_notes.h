@@ -14,9 +14,8 @@ namespace primus::cli {
 // Notes the settings of the experiment's file that have no effect.
 void note_unused_settings(const config::Experiment& experiment, const Console& console);
 
-// Notes the settings of the command line whose values --fit has replaced by others. `settings`: the settings
-// that
-// --fit chose, as "key=value".
+// Notes the settings of the command line whose values --fit has replaced. `settings`: the settings that --fit
+// chose, as "key=value".
 void note_replaced_by_fit(std::span<const std::string> settings, const config::Experiment& given,
                           const config::Experiment& fitted, const Console& console);
 

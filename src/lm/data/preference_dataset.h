@@ -47,8 +47,8 @@ TokenizedPreferences read_preferences(const std::vector<InputFile>& files, Prefe
 std::int64_t contradicting_pairs(const TokenizedPreferences& all);
 
 // Returns the kind of the first record: kPairs if it has the keys chosen and rejected, kLabelled if it has
-// completion and a label that is true or false. Returns nullopt for other records, and if the record cannot
-// be read.
+// completion and a label that is a boolean or a number. Keys whose value is null do not count. Returns
+// nullopt for other records, and if the record cannot be read.
 std::optional<PreferenceKind> kind_of_first_record(const std::vector<InputFile>& files);
 
 // Opens the data sets. `options.pack` and `options.separate` must be set. Errors: as open_sft_datasets, and

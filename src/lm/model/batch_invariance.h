@@ -1,6 +1,6 @@
-// Which models support batch-invariant forward passes (DeviceSpec::batch_invariant): a token's logits have
-// the same bits whether the token is read in training, in a prompt or one at a time, alone or in a batch.
-// Free functions; thread-safe.
+// Checks whether a model supports batch-invariant forward passes (DeviceSpec::batch_invariant). In such
+// passes, a token's logits have the same bits whether the token is read in training, in a prompt or one at a
+// time, alone or in a batch. Free functions; thread-safe.
 #pragma once
 
 #include <optional>

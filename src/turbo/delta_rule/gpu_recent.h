@@ -8,8 +8,8 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// The inputs of the most recent tokens of each sequence, in a ring: beta, gates, key and value per token and
-// head. The key is normalised.
+// A ring for each sequence, which keeps the inputs of the most recent tokens: beta, gates, key and value per
+// token and head. The key is normalised.
 struct RecentTokens {
   float* data;
   std::int32_t* committed;  // per sequence and head: number of tokens in the state

@@ -169,7 +169,7 @@ class Rollouts final : public RolloutRule {
     std::int64_t unrewarded = 0;        // number of answers without any reward
   };
 
-  // One generation of answers within a step. There is more than one only with dynamic sampling.
+  // A step generates its answers in one attempt. Dynamic sampling may need several attempts.
   struct Attempt {
     std::int64_t number = 0;
     std::vector<bool> generates;        // [answers] whether the attempt generates this answer

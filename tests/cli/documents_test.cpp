@@ -22,6 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using test::ProgramResult;
 using test::run_program;
+using test::TemporaryFolder;
 using Words = std::vector<std::string>;
 
 const fs::path kSource(PRIMUS_SOURCE_DIR);

@@ -32,12 +32,17 @@ class ChatOnATerminal : public ::testing::Test {
             "--max-tokens", max_tokens, "--temperature", "0"};
   }
 
+  // Waits for the first prompt. The note before it contains the prompt's text, too.
+  static bool see_first_prompt(TerminalProgram& program) {
+    return program.see("format with --template.") && program.see("User: ");
+  }
+
   inline static test::TemporaryFolder* folder_ = nullptr;
 };
 
 TEST_F(ChatOnATerminal, LinesAreEditedAndRemembered) {
   TerminalProgram program(chat("1"));
-  ASSERT_TRUE(program.see("User: ")) << program.shown();
+  ASSERT_TRUE(see_first_prompt(program)) << program.shown();
   EXPECT_THAT(program.shown(), HasSubstr("\x1b[?2004h"));  // bracketed paste is on
   program.type("orld\x01w\r");
   ASSERT_TRUE(program.see("world")) << program.shown();
@@ -52,7 +57,7 @@ TEST_F(ChatOnATerminal, LinesAreEditedAndRemembered) {
 
 TEST_F(ChatOnATerminal, PastedLinesAreOneTurn) {
   TerminalProgram program(chat("1"));
-  ASSERT_TRUE(program.see("User: "));
+  ASSERT_TRUE(see_first_prompt(program)) << program.shown();
   program.type("\x1b[200~first\rsecond\x1b[201~");
   ASSERT_TRUE(program.see("first")) << program.shown();
   ASSERT_TRUE(program.see("\nsecond"));
@@ -67,7 +72,7 @@ TEST_F(ChatOnATerminal, PastedLinesAreOneTurn) {
 
 TEST_F(ChatOnATerminal, InterruptStopsOnlyTheReply) {
   TerminalProgram program(chat("800000"));
-  ASSERT_TRUE(program.see("User: "));
+  ASSERT_TRUE(see_first_prompt(program)) << program.shown();
   for (const char* line : {"hello\r", "again\r"}) {
     program.type(line);
     ASSERT_TRUE(program.see("Assistant: ")) << program.shown();
@@ -84,7 +89,7 @@ TEST_F(ChatOnATerminal, InterruptStopsOnlyTheReply) {
 TEST_F(ChatOnATerminal, TheTerminalIsRestored) {
   {
     TerminalProgram program(chat("1"));
-    ASSERT_TRUE(program.see("User: "));
+    ASSERT_TRUE(see_first_prompt(program)) << program.shown();
     EXPECT_TRUE(program.passes_every_key());
     program.type("\x04");
     EXPECT_EQ(program.wait(), 0);
@@ -93,7 +98,7 @@ TEST_F(ChatOnATerminal, TheTerminalIsRestored) {
   }
   for (const int signal : {SIGTERM, SIGHUP, SIGINT}) {
     TerminalProgram program(chat("1"));
-    ASSERT_TRUE(program.see("User: "));
+    ASSERT_TRUE(see_first_prompt(program)) << program.shown();
     program.send(signal);
     EXPECT_EQ(program.wait(), -signal);
     EXPECT_FALSE(program.passes_every_key());
@@ -103,7 +108,7 @@ TEST_F(ChatOnATerminal, TheTerminalIsRestored) {
 
 TEST_F(ChatOnATerminal, PlainTerminalsHaveNoEditing) {
   TerminalProgram program(chat("1"), {{"TERM", "dumb"}});
-  ASSERT_TRUE(program.see("User: "));
+  ASSERT_TRUE(see_first_prompt(program)) << program.shown();
   program.type("hello\n");
   ASSERT_TRUE(program.see("Assistant: "));
   ASSERT_TRUE(program.see("User: "));

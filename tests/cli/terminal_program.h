@@ -85,12 +85,16 @@ class TerminalProgram {
   // The complete output, with control characters.
   const std::string& shown() const { return seen_; }
 
-  // Waits for the end. Returns the exit code, or -signal.
+  // Waits for the end. Returns the exit code, or -signal. Throws if the program prints nothing for a minute and
+  // does not end in ten more seconds, so that the destructor kills it.
   int wait() {
     while (read_some(60'000)) {
     }
     int status = 0;
-    waitpid(pid_, &status, 0);
+    for (int tries = 0; waitpid(pid_, &status, WNOHANG) == 0; ++tries) {
+      if (tries == 1000) throw std::runtime_error("the program does not end; it printed: " + seen_);
+      usleep(10'000);
+    }
     pid_ = -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
   }

@@ -85,8 +85,8 @@ class TerminalProgram {
   // The complete output, with control characters.
   const std::string& shown() const { return seen_; }
 
-  // Waits for the end. Returns the exit code, or -signal. Throws if the program prints nothing for a minute and
-  // does not end in ten more seconds, so that the destructor kills it.
+  // Waits for the end. Returns the exit code, or -signal. Throws if the program prints nothing for a minute
+  // and does not end in ten more seconds, so that the destructor kills it.
   int wait() {
     while (read_some(60'000)) {
     }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "config/lora_settings.h"
@@ -39,6 +41,13 @@ nlohmann::ordered_json json_of(const config::Value& value) {
 }
 
 constexpr std::uint64_t kConfigLimit = 16U << 20;
+constexpr const char* kPeftConfig = "adapter_config.json";
+
+// Returns the last part of a path, also of one that ends with a slash.
+std::string last_part(const Path& path) {
+  const Path normal = path.lexically_normal();
+  return (normal.has_filename() ? normal : normal.parent_path()).filename().string();
+}
 
 // Returns the adapters of single matrices. Their settings come from the PEFT folder, or else from the
 // experiment, whose keys are those of adapter_config.json.
@@ -53,7 +62,7 @@ LoraConfig by_matrix(const config::Experiment& experiment, const config::LoraSet
   Entries entries = Entries::kAllMatch;
   if (!lora.adapters.empty()) {
     entries = Entries::kMayMatchNothing;
-    const Path file = Path(lora.adapters) / "adapter_config.json";
+    const Path file = Path(lora.adapters) / kPeftConfig;
     text = read_file(file, kConfigLimit);
     where = file.string();
   }
@@ -138,6 +147,23 @@ std::optional<Path> adapters_to_load(const config::Experiment& experiment) {
   if (!map || !map->is_map()) return std::nullopt;
   const config::LoraSettings lora = config::read_lora(*map);
   return lora.enabled && !lora.adapters.empty() ? std::optional<Path>(lora.adapters) : std::nullopt;
+}
+
+std::string warn_of_another_base(const Path& adapters, const Path& load) {
+  const Path file = adapters / kPeftConfig;
+  const std::string base = read_peft_config(read_file(file, kConfigLimit), file.string()).base;
+  if (base.empty() || last_part(base) == last_part(load)) return {};
+  const Path folder = std::filesystem::weakly_canonical(load);
+  for (const Path& named : {Path(base), adapters / base})
+    if (std::filesystem::weakly_canonical(named) == folder) return {};
+  // The cache of Hugging Face has the folder models--OWNER--NAME/snapshots/HASH for the model OWNER/NAME.
+  std::string cached = "models--" + base;
+  if (const std::size_t slash = cached.find('/'); slash != std::string::npos) cached.replace(slash, 1, "--");
+  if (std::ranges::find(folder, Path(cached)) != folder.end()) return {};
+  return fmt::format(
+      "the adapters of '{}' were trained on '{}' (base_model_name_or_path in {}), but load names '{}': on "
+      "another model they have no use",
+      adapters.string(), base, kPeftConfig, load.string());
 }
 
 std::string adapter_overrides(const LoraConfig& wanted, const LoraConfig& present) {

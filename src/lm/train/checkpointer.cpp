@@ -74,6 +74,15 @@ std::vector<double> weights_of(const config::TrainerConfig& c) {
   return data::parse_blend(c.data_path.empty() ? c.train_data_path : c.data_path).weights;
 }
 
+// Logs which adapters were loaded, and warns if they belong to another base model than `load`.
+void log_adapters(const RunPlan& plan, const Path& adapters, const Path& load) {
+  const MatrixAdapters& loaded = plan.model.lora.by_matrix;
+  plan.log.info("adapters loaded from {}: rank {}, {} matrices", adapters.string(), plan.model.lora.dim,
+                loaded.matrices.size());
+  const std::string warning = warn_of_another_base(adapters, load);
+  if (!warning.empty()) plan.log.warning("{}", warning);
+}
+
 }  // namespace
 
 Checkpointer::Checkpointer(RunPlan& plan, RunProgress& progress, TrainingSession& session, RunTrace* trace)
@@ -145,6 +154,7 @@ void Checkpointer::load_or_initialize() {
     const std::optional<Path> adapters = adapters_to_load(plan_.e);
     load_weights(adapters ? SafetensorsFolder::open_adapted(load, *adapters) : SafetensorsFolder::open(load),
                  session_.store(), rank_, adapters ? Adapters::kRequired : Adapters::kMayBeMissing);
+    if (adapters) log_adapters(plan_, *adapters, load);
   } else {
     const ResumePoint point = resume_point(load);
     if (!point.reader) throw nothing_to_load(plan_.e);

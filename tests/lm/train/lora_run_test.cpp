@@ -157,6 +157,29 @@ TEST_F(LoraRuns, PublishedWeightsAreLoadedAndExportedMerged) {
   }
 }
 
+// Folders move, so another base model is only a warning, and only the last part of its path counts.
+TEST_F(LoraRuns, AdaptersOfAnotherBaseModelAreReported) {
+  const std::string own_tokenizer = "allow_tokenizer_change=true";
+  const Path first = folder_.path() / "first", other = folder_.path() / "other",
+             peft = folder_.path() / "peft";
+  const Path moved = folder_.path() / "moved" / "first";
+  for (const Path& to : {first, other, moved})
+    copy_model(find_model_folder(run("base_of_" + to.filename().string(), {})), to, {}, families_);
+  const Path adapted = run("adapted", {load(first), lora_, own_tokenizer});
+  write_adapters(find_model_folder(adapted), peft, first.string(), families_);
+  const std::string adapters = "lora.adapters=" + peft.string();
+  run("same", {load(first), adapters, own_tokenizer});
+  run("elsewhere", {load(moved), adapters, own_tokenizer});
+  run("another", {load(other), adapters, own_tokenizer});
+  for (const char* name : {"same", "elsewhere", "another"})
+    EXPECT_THAT(log_of(name), HasSubstr("adapters loaded from " + peft.string() + ": rank 4, 14 matrices"));
+  constexpr const char* kWarning = "were trained on";
+  EXPECT_THAT(log_of("same"), Not(HasSubstr(kWarning)));
+  EXPECT_THAT(log_of("elsewhere"), Not(HasSubstr(kWarning)));
+  EXPECT_THAT(log_of("another"), AllOf(HasSubstr(kWarning), HasSubstr("'" + first.string() + "'"),
+                                       HasSubstr("load names '" + other.string() + "'")));
+}
+
 // Dropout masks depend on step and token, so a resumed run draws the masks of an uninterrupted one.
 TEST_F(LoraRuns, WithDropoutResumeBitForBit) {
   const Path base = run("base", {});

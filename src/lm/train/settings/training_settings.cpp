@@ -13,6 +13,7 @@
 #include "device/cpu/cpu_device.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/events/device_peak.h"
+#include "lm/train/continued_run.h"
 #include "lm/train/settings/loaded_model.h"
 #include "lm/train/settings/loaded_tokenizer.h"
 #include "turbo/devices/devices.h"
@@ -114,6 +115,20 @@ std::string lack_of_disk(const config::TrainerConfig& c, const Path& folder, std
                      human_bytes(static_cast<double>(have)));
 }
 
+namespace {
+
+// Returns what a run can do that was saved with a batch which `ranks` data-parallel ranks cannot divide.
+std::string hint_for_saved_batch(std::int64_t batch, int ranks) {
+  std::int64_t fewer = ranks - 1;
+  while (batch % fewer != 0) --fewer;
+  return fmt::format(
+      "this run was saved with global_batch_size {}, which a run keeps: continue it on {} data-parallel "
+      "rank{}, or start another run (exp_name=NEW)",
+      batch, fewer, fewer == 1 ? "" : "s");
+}
+
+}  // namespace
+
 void check_batches(const config::Experiment& e, int world) {
   const config::TrainerConfig& c = e.trainer;
   const engine::MeshShape shape = mesh_shape_of(e, world);
@@ -125,6 +140,8 @@ void check_batches(const config::Experiment& e, int world) {
       std::int64_t micro = std::min(c.micro_batch_size, share);
       while (share % micro != 0) --micro;
       next += fmt::format(", or micro_batch_size to {}, which keeps the global batch", micro);
+    } else if (const auto state = own_state(e); state && state->global_batch_size == c.global_batch_size) {
+      next = hint_for_saved_batch(c.global_batch_size, ranks);
     }
     throw e.error_for(
         "global_batch_size",

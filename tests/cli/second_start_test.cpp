@@ -1,0 +1,74 @@
+// Tests of fine-tuning runs that are started a second time: a dry run makes the checks of training, and a run
+// names the number of ranks on which it can continue.
+#include <filesystem>
+#include <fstream>
+
+#include "base/files/file.h"
+#include "cli/program_names.h"
+#include "cli/runs.h"
+
+namespace primus {
+namespace {
+
+using ::testing::Not;
+
+class SecondStart : public ::testing::Test {
+ protected:
+  SecondStart() {
+    write("chats.jsonl", chats("blue"));
+    write("others.jsonl", chats("red"));
+    for (const char* seed : {"1", "2"}) {
+      const ProgramResult base = run_program(
+          test::train(folder_.path(),
+                      {"train_iters=1", "num_layers=1", "hidden_size=32", "ffn_hidden_size=64",
+                       "num_attention_heads=4", "num_query_groups=4", "max_position_embeddings=256",
+                       "eval_iters=0", std::string("seed=") + seed, std::string("exp_name=base") + seed}));
+      EXPECT_EQ(base.exit_code, 0) << base.err;
+    }
+  }
+
+  static std::string chats(const std::string& colour) {
+    std::string lines;
+    for (int i = 0; i < 12; ++i)
+      lines +=
+          nlohmann::json{{"question", "Colour " + std::to_string(i) + "?"}, {"answer", colour}}.dump() + "\n";
+    return lines;
+  }
+  std::string at(const std::string& name) const { return (folder_.path() / name).string(); }
+  void write(const std::string& name, const std::string& content) const {
+    std::ofstream(folder_.path() / name, std::ios::binary) << content;
+  }
+  std::string run(const std::string& name) const { return test::run_folder(folder_.path(), name).string(); }
+  // Fine-tunes base1 on chats.jsonl. Later words replace earlier ones.
+  ProgramResult tune(const std::vector<std::string>& more) const {
+    std::vector<std::string> words = {"train",
+                                      "posttrain",
+                                      "load=" + run("base1"),
+                                      "data=" + at("chats.jsonl"),
+                                      "sft_conversation_format=squad",
+                                      "workspace=" + folder_.path().string(),
+                                      "work_group=w",
+                                      "user_name=u",
+                                      "exp_name=tuned",
+                                      "num_threads=1",
+                                      "--plain"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_program(words);
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(SecondStart, ARunWithASmallBatchNamesTheRanksOnWhichItContinues) {
+  ASSERT_EQ(tune({"train_iters=2", "global_batch_size=1"}).exit_code, 0);
+  const ProgramResult refused = tune({"train_iters=4", "global_batch_size=1", "--nproc", "2"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("was saved with global_batch_size 1, which a run keeps"),
+                                 HasSubstr("continue it on 1 data-parallel rank, or start another run"),
+                                 Not(HasSubstr("set it to a multiple of"))));
+  const ProgramResult fresh = tune({"exp_name=new", "global_batch_size=1", "--nproc", "2"});
+  EXPECT_THAT(fresh.err, HasSubstr("set it to a multiple of 2"));
+}
+
+}  // namespace
+}  // namespace primus

@@ -59,6 +59,43 @@ class SecondStart : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
+// Returns the lines of an error message, without the log before it.
+std::string error_in(const std::string& text) {
+  const std::size_t begin = text.find("error: ");
+  return begin == std::string::npos ? "no error" : text.substr(begin);
+}
+
+TEST_F(SecondStart, ADryRunRefusesTheRunsThatTrainingRefuses) {
+  ASSERT_EQ(tune({"train_iters=2"}).exit_code, 0);
+  for (const auto& [change, text] :
+       {std::pair("load=" + run("base2"), "was started from the weights of"),
+        std::pair("data=" + at("others.jsonl"), "was trained with another set of conversations"),
+        std::pair(std::string("sft_conversation_format=chatml"), "was trained with sft_conversation_format"),
+        std::pair(std::string("split=70,30,0"), "was trained with split")}) {
+    SCOPED_TRACE(change);
+    const ProgramResult refused = tune({"train_iters=4", change});
+    const ProgramResult planned = tune({"train_iters=4", change, "--dry-run"});
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_EQ(planned.exit_code, 2);
+    EXPECT_THAT(refused.err, HasSubstr(text));
+    EXPECT_EQ(error_in(planned.err), error_in(refused.err));
+  }
+  const ProgramResult permitted =
+      tune({"train_iters=4", "data=" + at("others.jsonl"), "allow_data_change=true", "--dry-run"});
+  EXPECT_EQ(permitted.exit_code, 0);
+  EXPECT_THAT(permitted.err,
+              AllOf(HasSubstr("warning: "), HasSubstr("allow_data_change permits the change")));
+  const ProgramResult same = tune({"train_iters=4", "--dry-run"});
+  EXPECT_EQ(same.exit_code, 0) << same.err;
+  EXPECT_THAT(same.err,
+              AllOf(HasSubstr("note: the run continues from iteration 2: 2 of its 4 steps are left"),
+                    Not(HasSubstr("does not compare"))));
+  // Epochs determine the number of steps only after the data were read.
+  const ProgramResult epochs = tune({"train_epochs=8", "--dry-run"});
+  EXPECT_EQ(epochs.exit_code, 0) << epochs.err;
+  EXPECT_THAT(epochs.err, HasSubstr("note: the run continues from iteration 2"));
+}
+
 TEST_F(SecondStart, ARunWithASmallBatchNamesTheRanksOnWhichItContinues) {
   ASSERT_EQ(tune({"train_iters=2", "global_batch_size=1"}).exit_code, 0);
   const ProgramResult refused = tune({"train_iters=4", "global_batch_size=1", "--nproc", "2"});

@@ -391,18 +391,27 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c,
   return text;
 }
 
-std::optional<std::int64_t> continued_step(const TrainingForecast& f, const FamilyRegistry& families) {
+std::optional<std::int64_t> note_continuation(const TrainingForecast& f, const FamilyRegistry& families,
+                                              const Console& console) {
   if (f.hardware) return std::nullopt;
-  return continued_iteration(f.experiment, f.model, session_settings_of(f.experiment, f.model, f.world),
-                             families);
-}
-
-std::string describe_continuation(const TrainingForecast& f, std::int64_t iteration) {
-  if (steps_are_unknown(f)) return fmt::format("note: the run continues from iteration {}", iteration);
-  if (iteration >= f.steps)
-    return fmt::format("note: nothing is left to do: the run has reached iteration {}", iteration);
-  return fmt::format("note: the run continues from iteration {}: {} of its {} steps are left", iteration,
-                     f.steps - iteration, f.steps);
+  config::Experiment e = f.experiment;
+  if (config::length_is_open(e.trainer) && f.steps > 0) config::set_train_iters(e, f.steps);
+  const std::optional<Continuation> run =
+      plan_continuation(e, f.model, session_settings_of(e, f.model, f.world), families);
+  if (!run) return std::nullopt;
+  for (const std::string& warning : run->warnings) console.note("warning: " + warning);
+  std::string text;
+  if (!steps_are_unknown(f) && run->iteration >= f.steps) {
+    text = fmt::format("note: nothing is left to do: the run has reached iteration {}", run->iteration);
+  } else {
+    text = fmt::format("note: the run continues from iteration {}", run->iteration);
+    if (!steps_are_unknown(f))
+      text += fmt::format(": {} of its {} steps are left", f.steps - run->iteration, f.steps);
+  }
+  if (!run->compared_data && !e.trainer->mock_data)
+    text += "; this dry run does not compare the data with those of the checkpoint";
+  console.note(text);
+  return run->iteration;
 }
 
 }  // namespace primus::cli

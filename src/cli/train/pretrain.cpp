@@ -350,8 +350,7 @@ class Train : public Command {
     const std::int64_t world = world_.value_or(place ? place->world : here * ranks_.nodes());
     const TrainingForecast forecast =
         Trainer(experiment, families, log).forecast(static_cast<int>(world), world_ ? 1 : here);
-    const std::optional<std::int64_t> continued = continued_step(forecast, families);
-    if (continued) console.note(describe_continuation(forecast, *continued));
+    const std::optional<std::int64_t> continued = note_continuation(forecast, families, console);
     const std::vector<MissingInput> missing = missing_inputs(experiment);
     for (const MissingInput& input : missing) {
       console.note(fmt::format("warning: {} is '{}' ({}), which does not exist: training will need it",

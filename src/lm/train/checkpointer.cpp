@@ -18,6 +18,7 @@
 #include "lm/events/metrics_file.h"
 #include "lm/generate/generation_config.h"
 #include "lm/model/stated_adapters.h"
+#include "lm/train/continued_run.h"
 #include "lm/train/settings/base_weights.h"
 #include "lm/train/settings/loaded_tokenizer.h"
 #include "lm/train/step/fp8_state.h"
@@ -215,12 +216,14 @@ void Checkpointer::restore_rule(const CheckpointReader& checkpoint, bool has_sta
 
 void Checkpointer::resume_from(const CheckpointReader& checkpoint) {
   const TrainerState state = read_trainer_state(checkpoint);
-  refuse_another_model(checkpoint, plan_.e, plan_.model, plan_.settings.compute, plan_.families,
-                       Start::kContinued);
-  refuse_another_batch(checkpoint, state, plan_.e);
   const std::optional<InputIdentity> data = plan_.data_identity();
-  for (const std::string& warning :
-       compare_inputs(checkpoint, state, plan_.e, plan_.tokenizer_identity(), data))
+  const ResumedParts run{.experiment = plan_.e,
+                         .model = plan_.model,
+                         .settings = plan_.settings,
+                         .families = plan_.families,
+                         .tokenizer = plan_.tokenizer_identity(),
+                         .data = data};
+  for (const std::string& warning : compare_with_checkpoint(checkpoint, state, run))
     plan_.log.warning("{}", warning);
   if (has_other_data(state, data) && plan_.datasets.valid && plan_.datasets.held_out) {
     plan_.log.warning(
@@ -232,7 +235,6 @@ void Checkpointer::resume_from(const CheckpointReader& checkpoint) {
     plan_.log.warning("{} has no optimizer state (no_save_optim): the moments start at zero",
                       checkpoint.folder().string());
   }
-  if (optimizer) refuse_another_optimizer(checkpoint, state, plan_.e, names_of(session_.optimizer().rules()));
   load_checkpoint(checkpoint, session_.store(), rank_, optimizer);
   load_scales_of_fp8(checkpoint);
   restore_rule(checkpoint, optimizer);

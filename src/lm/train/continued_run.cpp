@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "config/stages.h"
@@ -13,6 +15,7 @@
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/optimizer/update_rule.h"
 #include "lm/train/objectives/objective.h"
+#include "lm/train/settings/base_weights.h"
 #include "lm/train/settings/training_settings.h"
 
 namespace primus {
@@ -78,17 +81,54 @@ void refuse_another_stage(const config::Experiment& e) {
   throw stated ? e.error_for("stage", what, hint) : invalid(what, hint);
 }
 
-std::optional<std::int64_t> continued_iteration(const config::Experiment& e, const ModelConfig& model,
-                                                const SessionSettings& settings,
-                                                const FamilyRegistry& families) {
+std::vector<std::string> compare_with_checkpoint(const CheckpointReader& checkpoint,
+                                                 const TrainerState& state, const ResumedParts& run) {
+  const config::Experiment& e = run.experiment;
+  refuse_another_model(checkpoint, e, run.model, run.settings.compute, run.families, Start::kContinued);
+  refuse_another_batch(checkpoint, state, e);
+  std::vector<std::string> warnings;
+  if (run.tokenizer) warnings = compare_inputs(checkpoint, state, e, *run.tokenizer, run.data);
+  if (!e.trainer->no_load_optim && has_optimizer_state(checkpoint))
+    refuse_another_optimizer(checkpoint, state, e, names_of(run.settings.optimizer.rules));
+  return warnings;
+}
+
+namespace {
+
+// Returns the identity of the training data; empty if data are missing, or if reading them would write files.
+std::optional<InputIdentity> identity_of_data(const config::Experiment& e, const Tokenizer& tokenizer) {
+  const std::unique_ptr<Objective> objective = make_objective(e.trainer);
+  std::vector<MissingInput> missing;
+  objective->find_missing(e, missing);
+  if (!missing.empty() || !objective->opens_at_once()) return std::nullopt;
+  const data::Datasets datasets = objective->open({.experiment = e, .tokenizer = tokenizer});
+  return InputIdentity{.name = objective->data_name(e.trainer), .fingerprint = datasets.train_fingerprint};
+}
+
+}  // namespace
+
+std::optional<Continuation> plan_continuation(const config::Experiment& e, const ModelConfig& model,
+                                              const SessionSettings& settings,
+                                              const FamilyRegistry& families) {
   const std::optional<CheckpointReader> checkpoint = continued_checkpoint(e);
   if (!checkpoint) return std::nullopt;
   const TrainerState state = read_trainer_state(*checkpoint);
-  refuse_another_model(*checkpoint, e, model, settings.compute, families, Start::kContinued);
-  refuse_another_batch(*checkpoint, state, e);
-  if (!e.trainer->no_load_optim && has_optimizer_state(*checkpoint))
-    refuse_another_optimizer(*checkpoint, state, e, names_of(settings.optimizer.rules));
-  return checkpoint->iteration();
+  Continuation found{.iteration = checkpoint->iteration()};
+  const Path own = checkpoint_root_of(e);
+  if (checkpoint->folder().parent_path() == own) {
+    std::string warning = check_base_weights(*checkpoint, state, e, own);
+    if (!warning.empty()) found.warnings.push_back(std::move(warning));
+  }
+  ResumedParts run{.experiment = e, .model = model, .settings = settings, .families = families};
+  if (!missing_tokenizer(e.trainer) || kept_tokenizer(e)) {
+    const std::unique_ptr<const Tokenizer> tokenizer = tokenizer_of(e);
+    run.tokenizer = identity_of(*tokenizer);
+    run.data = identity_of_data(e, *tokenizer);
+  }
+  for (std::string& warning : compare_with_checkpoint(*checkpoint, state, run))
+    found.warnings.push_back(std::move(warning));
+  found.compared_data = run.data && state.data;
+  return found;
 }
 
 std::optional<std::int64_t> recorded_microbatch(const TrainerState& state) {

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "config/experiment.h"
 #include "lm/train/resume.h"
@@ -21,12 +23,31 @@ std::optional<TrainerState> own_state(const config::Experiment& experiment);
 // the optimizer's state does not fit. pretrain and mlperf_pretrain differ only in their logs, so each
 // continues a run of the other. Throws Error(kInvalid) that names the stages.
 void refuse_another_stage(const config::Experiment& experiment);
-// Returns the iteration from which a run of this experiment would continue; empty if the run would start from
-// scratch. `model` and `settings`: those of the experiment. Throws the error with which the run would refuse
-// the checkpoint because of its model, its global_batch_size or its optimizer. Does not compare the data.
-std::optional<std::int64_t> continued_iteration(const config::Experiment& experiment,
-                                                const ModelConfig& model, const SessionSettings& settings,
-                                                const FamilyRegistry& families);
+// What a run has in common with the checkpoint from which it resumes.
+struct ResumedParts {
+  const config::Experiment& experiment;
+  const ModelConfig& model;
+  const SessionSettings& settings;
+  const FamilyRegistry& families;
+  std::optional<InputIdentity> tokenizer, data;  // not compared if empty
+};
+// Throws the error with which a run refuses a checkpoint because of its model, global_batch_size, tokenizer,
+// data or optimizer. Returns a warning about each difference that the experiment permits.
+std::vector<std::string> compare_with_checkpoint(const CheckpointReader& checkpoint,
+                                                 const TrainerState& state, const ResumedParts& run);
+
+// A run that a dry run found to continue.
+struct Continuation {
+  std::int64_t iteration = 0;
+  std::vector<std::string> warnings;  // those that the run itself logs about its checkpoint
+  bool compared_data = false;         // whether the training data were compared with those of the checkpoint
+};
+// Returns how a run of this experiment would continue; empty if the run would start from scratch. `model` and
+// `settings`: those of the experiment. Throws the error with which the run would refuse the checkpoint. Data
+// are compared if they exist and reading them writes no file (Objective::opens_at_once).
+std::optional<Continuation> plan_continuation(const config::Experiment& experiment, const ModelConfig& model,
+                                              const SessionSettings& settings,
+                                              const FamilyRegistry& families);
 // Returns the micro_batch_size with which the state was trained; empty if the state contains no readable
 // value.
 std::optional<std::int64_t> recorded_microbatch(const TrainerState& state);

@@ -180,6 +180,10 @@ std::optional<ClockState> clock_in(const nlohmann::json& state) {
 
 }  // namespace
 
+InputIdentity identity_of(const Tokenizer& tokenizer) {
+  return {.name = std::string(tokenizer.name()), .fingerprint = tokenizer.fingerprint()};
+}
+
 std::string_view key_in_use(const config::Experiment& experiment,
                             std::initializer_list<std::string_view> keys) {
   std::string_view best = *keys.begin();

@@ -14,6 +14,7 @@
 #include "config/experiment.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/model/family.h"
+#include "lm/tokenizer/tokenizer.h"
 #include "lm/train/training_clock.h"
 
 namespace primus {
@@ -23,6 +24,9 @@ struct InputIdentity {
   std::string name;  // name of the input, for messages
   std::uint64_t fingerprint = 0;
 };
+
+// Returns the identity of a tokenizer; its name is the name of its kind.
+InputIdentity identity_of(const Tokenizer& tokenizer);
 
 // The contents of trainer_state.json.
 struct TrainerState {

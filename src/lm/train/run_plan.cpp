@@ -67,9 +67,7 @@ DataRequest RunPlan::data_request() const {
           .cyclic = cyclic_order};
 }
 
-InputIdentity RunPlan::tokenizer_identity() const {
-  return {.name = std::string(tokenizer->name()), .fingerprint = tokenizer->fingerprint()};
-}
+InputIdentity RunPlan::tokenizer_identity() const { return identity_of(*tokenizer); }
 
 std::optional<InputIdentity> RunPlan::data_identity() const {
   if (!datasets.train) return std::nullopt;

@@ -168,6 +168,18 @@ TEST_F(OwnText, ResumingNeedsTheSameTokenizer) {
   EXPECT_EQ(test::losses(run()).size(), 4U);
 }
 
+TEST_F(OwnText, AnotherTokenizerIsNamedByItsFolder) {
+  write("other.txt", text_about("ship"));
+  learn_tokenizer("corpus.txt", "own");
+  learn_tokenizer("other.txt", "other");
+  ASSERT_EQ(train_with("own", {}).exit_code, 0);
+  const ProgramResult refused = train_with("other", {"train_iters=4"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("was trained with another tokenizer: '" + at("own").string() +
+                                           "'; now it is '" + at("other").string() + "'"),
+                                 Not(HasSubstr("content has changed"))));
+}
+
 // A run whose tokenizer was deleted resumes with the copy in its checkpoint. A run's folder can be given as a
 // tokenizer.
 TEST_F(OwnText, ADeletedTokenizerIsReadFromTheCheckpoint) {

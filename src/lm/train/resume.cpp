@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -355,6 +356,32 @@ std::string hint_of_change(const std::string& folder, std::string_view permissio
 
 constexpr std::string_view kAllowData = "allow_data_change";
 
+// Returns the file or folder of a run's tokenizer: the value of `key`, or else of `load`. If both are unset,
+// returns `kind`, the name of the tokenizer's kind.
+std::string place_of_tokenizer(std::string_view yaml, const std::string& key, const std::string& kind) {
+  const auto settings = settings_of(yaml);
+  for (const std::string& name : {key, std::string("load")}) {
+    const auto found = settings.find(name);
+    if (found != settings.end() && !found->second.empty() && found->second != "null") return found->second;
+  }
+  return kind;
+}
+
+// Throws the error that the run of the checkpoint has another tokenizer. Names the folders, if they differ,
+// because tokenizers of different folders may be of one kind.
+[[noreturn]] void refuse_tokenizer(const CheckpointReader& checkpoint, const TrainerState& state,
+                                   const config::Experiment& experiment, const InputIdentity& tokenizer,
+                                   std::string_view permission) {
+  const std::string_view key =
+      key_in_use(experiment, {"tokenizer_model", "tokenizer_type", "vocab_file", "merge_file"});
+  InputIdentity before = *state.tokenizer, now = tokenizer;
+  before.name = place_of_tokenizer(state.experiment, std::string(key), before.name);
+  now.name = place_of_tokenizer(config::to_yaml(experiment), std::string(key), now.name);
+  using std::filesystem::weakly_canonical;
+  if (weakly_canonical(before.name) == weakly_canonical(now.name)) before.name = now.name;
+  refuse_input(experiment, checkpoint.folder().string(), key, "tokenizer", before, now, permission);
+}
+
 }  // namespace
 
 void ChangedData::refuse(std::string_view key, std::string_view what) const {
@@ -395,11 +422,8 @@ std::vector<std::string> compare_inputs(const CheckpointReader& checkpoint, cons
   const bool other_tokenizer = has_other_tokenizer(state, tokenizer);
   if (other_tokenizer) {
     constexpr std::string_view kAllowTokenizer = "allow_tokenizer_change";
-    compare(c.allow_tokenizer_change, kAllowTokenizer, [&] {
-      refuse_input(experiment, checkpoint.folder().string(),
-                   key_in_use(experiment, {"tokenizer_model", "tokenizer_type", "vocab_file", "merge_file"}),
-                   "tokenizer", *state.tokenizer, tokenizer, kAllowTokenizer);
-    });
+    compare(c.allow_tokenizer_change, kAllowTokenizer,
+            [&] { refuse_tokenizer(checkpoint, state, experiment, tokenizer, kAllowTokenizer); });
   }
   if (has_other_data(state, data)) {
     compare(c.allow_data_change, kAllowData, [&] {

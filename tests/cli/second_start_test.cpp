@@ -107,5 +107,35 @@ TEST_F(SecondStart, ARunWithASmallBatchNamesTheRanksOnWhichItContinues) {
   EXPECT_THAT(fresh.err, HasSubstr("set it to a multiple of 2"));
 }
 
+// Answers are packed, so a step fills fewer microbatches than it has.
+TEST_F(SecondStart, APlanOfReinforcementLearningCountsPackedAnswers) {
+  std::string lines;
+  for (int i = 0; i < 12; ++i)
+    lines += nlohmann::json{{"prompt", "Colour " + std::to_string(i) + "?"}, {"answer", "red"}}.dump() + "\n";
+  write("prompts.jsonl", lines);
+  std::vector<std::string> words = {"train",
+                                    "grpo",
+                                    "load=" + run("base1"),
+                                    "data=" + at("prompts.jsonl"),
+                                    "reward=exact:answer",
+                                    "sft_conversation_format=none",
+                                    "workspace=" + folder_.path().string(),
+                                    "num_generations=4",
+                                    "global_batch_size=32",
+                                    "micro_batch_size=2",
+                                    "seq_length=256",
+                                    "max_completion_length=4",
+                                    "num_threads=1",
+                                    "train_iters=10",
+                                    "--dry-run"};
+  const ProgramResult plan = run_program(words);
+  ASSERT_EQ(plan.exit_code, 0) << plan.err;
+  // 32 prompts of 10 tokens with answers of 4 tokens fit into the two rows of one microbatch.
+  EXPECT_THAT(plan.out, AllOf(HasSubstr("1 of 16 microbatches"), HasSubstr("10 of 512 tokens")));
+  words.emplace_back("max_completion_length=200");  // one answer fits into a row
+  const ProgramResult longer = run_program(words);
+  EXPECT_THAT(longer.out, AllOf(HasSubstr("16 of 16 microbatches"), HasSubstr("10 of 8192 tokens")));
+}
+
 }  // namespace
 }  // namespace primus

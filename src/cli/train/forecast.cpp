@@ -368,6 +368,9 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c,
          fmt::format("{}: {} to each of {} prompts, of up to {} tokens; {} on a rank", c.global_batch_size,
                      c.num_generations, c.global_batch_size / c.num_generations, c.max_completion_length,
                      c.global_batch_size / f.mesh.data(f.world)));
+    line("  packed into",
+         fmt::format("{} of {} microbatches, if all answers have that length", f.step().microbatches,
+                     c.global_batch_size / c.micro_batch_size / f.mesh.data(f.world)));
     line("  not in the time", "generating the answers, and scoring them");
   }
   line("model FLOPs per step", fmt::format("{:.3g}", f.model_flops_per_step));

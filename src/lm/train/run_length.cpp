@@ -117,7 +117,10 @@ double RunLength::time_steps() {
   std::unique_ptr<Device> device = turbo::open_device(plan_.choose_device());
   engine::Mesh mesh = plan_.ranks.make_mesh(*device, plan_.shape);
   engine::Rank trial(std::move(device), std::move(mesh));
-  return measure_step_time(trial, plan_.settings, plan_.families,
+  SessionSettings settings = plan_.settings;
+  settings.filled_microbatches = plan_.objective->filled_microbatches(plan_.data_request(), settings.step,
+                                                                      plan_.shape.data(plan_.ranks.size()));
+  return measure_step_time(trial, settings, plan_.families,
                            std::min(kLongest, kShareOfTime * *plan_.c.train_minutes * 60),
                            [this](bool more) { return plan_.ranks.from_first(std::int64_t{more}) != 0; });
 }

@@ -118,7 +118,7 @@ void time_here(TrainingForecast& f, const DeviceSpec& device, const SessionSetti
     maximum = std::max(maximum, stage.kernels.total_flops());
   f.seconds_per_step = maximum / (kUsualShare * f.matmul_flops_per_second) / (1 - f.bubble);
   f.timed = f.world == 1 && f.memory.fits &&
-            f.seconds_per_step / static_cast<double>(settings.step.microbatches) < kLongestPart;
+            f.seconds_per_step / static_cast<double>(f.step().microbatches) < kLongestPart;
   if (!f.timed) return;
   engine::Rank trial(turbo::open_device(device));
   f.seconds_per_step = measure_step_time(trial, settings, families, kSeconds);
@@ -140,6 +140,36 @@ double bubble_of(const PipelineSettings& pipeline, int stages, std::int64_t micr
       .bubble;
 }
 
+// Measures the first rank of each pipeline stage. Returns the memory that the run can use, and adds notes on
+// the device to `notes`.
+MemorySupply measure_stages(TrainingForecast& f, const SessionSettings& settings,
+                            const FamilyRegistry& families, int on_host, std::vector<std::string>& notes) {
+  const config::Experiment& e = f.experiment;
+  MemorySupply supply;
+  if (e.hardware) f.hardware = HardwarePlan{.profile = e.hardware};
+  for (int stage = 0; stage < f.mesh.pipeline; ++stage) {
+    turbo::PlannedDevice planned = planning_device(e, on_host, stage == 0 ? &notes : nullptr);
+    const bool by_cpu_kernels = planned.by_cpu_kernels;
+    engine::Rank rank(std::move(planned.device),
+                      measuring_mesh(e, f.world, stage * f.mesh.stage_ranks(f.world)));
+    f.stages.push_back(measure_session(rank, settings, families));
+    if (f.step().memory.total() < f.stages.back().memory.total()) f.neediest = f.stages.size() - 1;
+    const std::int64_t groups = group_bytes(rank.device(), rank.mesh());
+    f.program_bytes = std::max(f.program_bytes, context_bytes(rank.device()) + groups);
+    if (f.hardware) {
+      const PlannedMemory memory = planned_memory(*e.hardware, rank.device(), rank.mesh(), by_cpu_kernels);
+      // Plans every rank with the memory of the stage that reserves the most memory.
+      if (memory.reserved() >= f.hardware->memory.reserved()) f.hardware->memory = memory;
+      f.hardware->by_cpu_kernels = by_cpu_kernels;
+      supply = supply_of(*e.hardware, f.hardware->memory);
+    } else {
+      supply = supply_of(rank.device());
+      if (!supply.shared) supply.device -= groups;
+    }
+  }
+  return supply;
+}
+
 }  // namespace
 
 TrainingForecast Trainer::forecast(int world, int on_host) {
@@ -155,30 +185,13 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
   const ModelConfig model = model_of(e, families_, tokenizer.get(), &notes);
   for (const std::string& note : notes) log_.warning("{}", note);
   objective->check_samples(e);
-  const SessionSettings settings = session_settings_of(e, model, world);
+  SessionSettings settings = session_settings_of(e, model, world);
   notes.clear();
   TrainingForecast f{.experiment = e, .model = model, .world = world, .mesh = mesh_shape_of(e, world)};
-  MemorySupply supply;
-  if (e.hardware) f.hardware = HardwarePlan{.profile = e.hardware};
-  for (int stage = 0; stage < f.mesh.pipeline; ++stage) {
-    turbo::PlannedDevice planned = planning_device(e, on_host, stage == 0 ? &notes : nullptr);
-    const bool by_cpu_kernels = planned.by_cpu_kernels;
-    engine::Rank rank(std::move(planned.device), measuring_mesh(e, world, stage * f.mesh.stage_ranks(world)));
-    f.stages.push_back(measure_session(rank, settings, families_));
-    if (f.step().memory.total() < f.stages.back().memory.total()) f.neediest = f.stages.size() - 1;
-    const std::int64_t groups = group_bytes(rank.device(), rank.mesh());
-    f.program_bytes = std::max(f.program_bytes, context_bytes(rank.device()) + groups);
-    if (f.hardware) {
-      const PlannedMemory memory = planned_memory(*e.hardware, rank.device(), rank.mesh(), by_cpu_kernels);
-      // Plans every rank with the memory of the stage that reserves the most memory.
-      if (memory.reserved() >= f.hardware->memory.reserved()) f.hardware->memory = memory;
-      f.hardware->by_cpu_kernels = by_cpu_kernels;
-      supply = supply_of(*e.hardware, f.hardware->memory);
-    } else {
-      supply = supply_of(rank.device());
-      if (!supply.shared) supply.device -= groups;
-    }
-  }
+  if (tokenizer)
+    settings.filled_microbatches = objective->filled_microbatches({.experiment = e, .tokenizer = *tokenizer},
+                                                                  settings.step, f.mesh.data(world));
+  MemorySupply supply = measure_stages(f, settings, families_, on_host, notes);
   for (const std::string& note : notes) log_.warning("{}", note);
   for (const std::string& warning : RunTrace::absent_ranks(c, world)) log_.warning("{}", warning);
   warn_without_graphs(log_, f.step().why_not_recorded);
@@ -188,8 +201,9 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
     f.program_bytes = program_bytes(f.mesh, world, on_host);
   }
   f.bubble = bubble_of(settings.step.pipeline, f.mesh.pipeline, settings.step.microbatches);
-  f.model_flops_per_step = training_flops(model, c.global_batch_size, c.seq_length);
-  f.tokens_per_step = c.global_batch_size * c.seq_length;
+  const std::int64_t samples = f.step().microbatches * c.micro_batch_size * f.mesh.data(world);
+  f.model_flops_per_step = training_flops(model, samples, c.seq_length);
+  f.tokens_per_step = samples * c.seq_length;
   f.checkpoint_bytes = checkpoint_bytes(f.step(), settings, !c.no_save_optim);
   f.memory = fit_memory(e, model, families_, f.step(), supply, world,
                         static_cast<int>(f.neediest) * f.mesh.stage_ranks(world));

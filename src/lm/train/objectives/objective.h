@@ -31,6 +31,7 @@
 namespace primus {
 
 struct SessionSettings;
+struct StepSettings;
 
 // Settings that an objective decides before a run starts.
 struct ObjectivePlan {
@@ -63,6 +64,11 @@ class Objective {
   // Returns the number of samples in `epochs` passes over the training data. Empty if the data do not exist,
   // or if counting would write a cache, which only a run may do. Throws for data that a run cannot read.
   virtual std::optional<std::int64_t> planned_samples(const DataRequest& request, double epochs) const;
+  // Returns the number of microbatches with tokens of a step on `data_ranks` data-parallel ranks, for
+  // estimates of time; empty if a step fills all its microbatches, or if the data do not exist. May read the
+  // data. `step`: the shape of the microbatches.
+  virtual std::optional<std::int64_t> filled_microbatches(const DataRequest& request,
+                                                          const StepSettings& step, int data_ranks);
   // Appends the input files of the run that are missing.
   virtual void find_missing(const config::Experiment& experiment,
                             std::vector<MissingInput>& missing) const = 0;

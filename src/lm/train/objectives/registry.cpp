@@ -49,6 +49,10 @@ std::optional<std::int64_t> Objective::planned_samples(const DataRequest&, doubl
   return std::nullopt;
 }
 
+std::optional<std::int64_t> Objective::filled_microbatches(const DataRequest&, const StepSettings&, int) {
+  return std::nullopt;
+}
+
 void Objective::teach(const config::Experiment&, const Tokenizer&, ModelConfig&) const {}
 
 std::optional<double> Objective::bytes_per_token(const data::Datasets&, const DataRequest&) const {

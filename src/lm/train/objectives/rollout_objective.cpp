@@ -24,6 +24,7 @@
 #include "lm/train/objectives/policy_rule.h"
 #include "lm/train/objectives/reinforcement_keys.h"
 #include "lm/train/objectives/rollout_rule.h"
+#include "lm/train/objectives/rollouts.h"
 #include "lm/train/settings/start_weights.h"
 #include "lm/train/settings/training_settings.h"
 
@@ -117,6 +118,30 @@ class RolloutLearning final : public Objective {
     const data::PromptEpochs all = epochs_of(request, epochs);
     check_columns(request.experiment, *all.prompts);
     return all.samples;
+  }
+  // Packs the prompts of the first step with answers of max_completion_length tokens.
+  std::optional<std::int64_t> filled_microbatches(const DataRequest& request, const StepSettings& step,
+                                                  int data_ranks) override {
+    if (!has_conversations(request.experiment)) return std::nullopt;  // a dry run needs no data
+    prompts_ = epochs_of(request, 1).prompts;
+    check_columns(request.experiment, *prompts_);
+    const config::TrainerConfig& c = request.experiment.trainer;
+    const std::shared_ptr<const data::EpochOrder> order = data::prompt_order(*prompts_, prompt_options_of(c));
+    const RolloutRows rows{
+        .micro_batch = step.micro_batch, .sequence = step.sequence, .microbatches = step.microbatches};
+    std::int64_t most = 1;
+    for (int rank = 0; rank < data_ranks; ++rank) {
+      std::vector<std::int64_t> lengths;
+      for (std::int64_t i = 0; i < rows.count(); ++i) {
+        const std::int64_t microbatch = i / rows.micro_batch * data_ranks + rank;
+        const std::int64_t answer = microbatch * rows.micro_batch + i % rows.micro_batch;
+        const auto prompt = static_cast<std::int64_t>(order->at(answer / c.num_generations));
+        const std::int64_t tokens = std::ssize(prompts_->prompt_ids(prompt)) + c.max_completion_length - 1;
+        lengths.push_back(std::min(tokens, rows.sequence));
+      }
+      most = std::max(most, primus::filled_microbatches(lengths, rows));
+    }
+    return most;
   }
   void find_missing(const config::Experiment& experiment, std::vector<MissingInput>& missing) const override {
     find_missing_conversations(experiment, missing);

@@ -103,6 +103,13 @@ comm::Traffic::Line line_of(const comm::Traffic::Line& begin, const comm::Traffi
           .bytes = end.bytes - begin.bytes + static_cast<double>(more) * (second.bytes - first.bytes)};
 }
 
+// Returns the number of microbatches that a step is expected to compute.
+std::int64_t expected_microbatches(TrainingSession& session) {
+  const SessionSettings& settings = session.settings();
+  const std::int64_t all = settings.step.microbatches;
+  return session.step().may_skip() ? std::min(settings.filled_microbatches.value_or(all), all) : all;
+}
+
 }  // namespace
 
 StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& settings,
@@ -118,13 +125,13 @@ StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& setti
   turbo::Meter first, second;  // work after the first and after the second microbatch
   // Traffic before the step, after the first and second microbatch, and after the step.
   std::vector<comm::Traffic> sent[4];
-  const auto whole_step = [&] {
+  const auto whole_step = [&](std::int64_t microbatches) {
     meter.reset();
     sent[0] = traffic_of(rank);
     std::vector<data::Batch> batches(static_cast<std::size_t>(measured.step.microbatches));
     session.before_step(1, batches);
-    step.begin();
-    for (std::int64_t i = 0; i < measured.step.microbatches; ++i) {
+    step.begin(1, microbatches);
+    for (std::int64_t i = 0; i < microbatches; ++i) {
       step.microbatch(i, {});
       if (i == 0) first = meter;
       if (i <= 1) second = meter;
@@ -141,19 +148,20 @@ StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& setti
     step.evaluate({});
     step.evaluation_loss();
   };
-  whole_step();
+  whole_step(measured.step.microbatches);
+  const std::int64_t expected = expected_microbatches(session);
+  if (expected < measured.step.microbatches) whole_step(expected);
+  const std::int64_t more = settings.step.microbatches - measured.step.microbatches;
   turbo::Meter kernels = meter;
-  const auto more = static_cast<double>(settings.step.microbatches - measured.step.microbatches);
   for (std::size_t i = 0; i < kernels.lines.size(); ++i) {
-    kernels.lines[i].calls +=
-        static_cast<std::int64_t>(more) * (second.lines[i].calls - first.lines[i].calls);
-    kernels.lines[i].flops += more * (second.lines[i].flops - first.lines[i].flops);
+    kernels.lines[i].calls += more * (second.lines[i].calls - first.lines[i].calls);
+    kernels.lines[i].flops += static_cast<double>(more) * (second.lines[i].flops - first.lines[i].flops);
   }
   evaluate();
   if (settings.sharding == engine::Sharding::kParameters) {
     // The previous passes recorded the order in which parameters are gathered. Prefetching in this order
     // needs memory, so the step is measured again.
-    whole_step();
+    whole_step(expected);
     evaluate();
   }
   if (session.decoding()) BatchReader(rank, session.model(), *session.decoding()).measure();
@@ -163,9 +171,8 @@ StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& setti
     const std::string& name = groups[g]->name();
     GroupTraffic group{.group = name.substr(0, name.find_last_of('.')), .ranks = groups[g]->size()};
     for (std::size_t kind = 0; kind < group.traffic.lines.size(); ++kind) {
-      group.traffic.lines[kind] =
-          line_of(sent[0][g].lines[kind], sent[3][g].lines[kind], sent[1][g].lines[kind],
-                  sent[2][g].lines[kind], settings.step.microbatches - measured.step.microbatches);
+      group.traffic.lines[kind] = line_of(sent[0][g].lines[kind], sent[3][g].lines[kind],
+                                          sent[1][g].lines[kind], sent[2][g].lines[kind], more);
     }
     if (group.traffic.total_bytes() > 0) communication.push_back(std::move(group));
   }
@@ -179,7 +186,8 @@ StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& setti
           static_cast<double>(session.store().counted_elements()) / static_cast<double>(parameters),
       .communication = std::move(communication),
       .state_bytes = session.store().state_bytes() + (session.scales() ? session.scales()->state_bytes() : 0),
-      .why_not_recorded = settings.step.record_after > 0 ? step.why_not_recorded() : ""};
+      .why_not_recorded = settings.step.record_after > 0 ? step.why_not_recorded() : "",
+      .microbatches = expected + more};
 }
 
 std::unique_ptr<TrainingSession> open_session(engine::Rank& rank, const SessionSettings& settings,

@@ -42,6 +42,9 @@ struct SessionSettings {
   // texts are short.
   std::int64_t sample_pass_tokens = 32;
   MakeLossRule loss_rule = {};  // if null, the loss is the mean of -ln p(label)
+  // Number of microbatches of each data-parallel rank that a step is expected to fill, if the loss rule fills
+  // fewer than all. Only for estimates of work and time.
+  std::optional<std::int64_t> filled_microbatches = {};
 };
 
 class TrainingSession {
@@ -98,7 +101,8 @@ struct GroupTraffic {
   comm::Traffic traffic;
 };
 
-// Memory, work and traffic of a step, as counted while measuring it.
+// Memory, work and traffic of a step, as counted while measuring it. The memory is sufficient for all
+// microbatches; work and traffic are those of `microbatches`.
 struct StepMeasurement {
   engine::MemoryPlan memory;
   turbo::Meter kernels;                 // number of calls and FLOPs of each kernel, including recomputation
@@ -111,6 +115,7 @@ struct StepMeasurement {
   // Why steps are not recorded although StepSettings::record_after requests a recording; empty if steps are
   // recorded.
   std::string why_not_recorded = {};
+  std::int64_t microbatches = 1;  // number of microbatches that a step is expected to compute
 };
 
 // Runs one step on a measuring rank, and an evaluation and passes of the decoder if the settings request

@@ -54,7 +54,8 @@ double measure_step_time(engine::Rank& rank, const SessionSettings& settings, co
     microbatches.erase(microbatches.begin());
     updates.erase(updates.begin());
   }
-  const std::int64_t parts = settings.step.microbatches / part.step.microbatches;
+  std::int64_t parts = settings.step.microbatches / part.step.microbatches;
+  if (step.may_skip()) parts = std::min(settings.filled_microbatches.value_or(parts), parts);
   return static_cast<double>(parts) * median(microbatches) + median(updates);
 }
 

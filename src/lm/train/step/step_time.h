@@ -9,7 +9,8 @@
 
 namespace primus {
 
-// Returns the seconds of one training step with all its microbatches, without evaluation and checkpoints.
+// Returns the seconds of one training step with all its microbatches (or with those that the step is expected
+// to fill, SessionSettings::filled_microbatches), without evaluation, checkpoints and generated answers.
 // Runs microbatches and updates of a separate model for about `seconds`, at least one microbatch and one
 // update. Adds up the median times. With pipeline stages, runs all microbatches of a step, because stages
 // wait for each other.

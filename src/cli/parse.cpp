@@ -83,21 +83,22 @@ void store(const Argument& argument, const std::vector<std::string>& values) {
   std::visit(Assign{values, last, name, argument.range}, argument.target);
 }
 
-// Returns the hint for a word that the command does not accept: the option --data, if the word names a file.
-std::string option_for_file(const std::string& word, const Arguments& arguments, const std::string& command) {
+// Returns the hint for a word that the command does not accept: the option that reads files, if the word
+// names a file, and else --prompt.
+std::string option_for_word(const std::string& word, const Arguments& arguments, const std::string& command) {
   std::error_code none;
-  for (const Argument& argument : arguments.all()) {
-    if (std::ranges::find(argument.names, "--data") != argument.names.end() &&
-        std::filesystem::exists(word, none))
-      return fmt::format("did you mean '--data {}'?", word);
+  const bool is_file = std::filesystem::exists(word, none);
+  for (const char* option : {"--data", "--input", "--config"}) {
+    if (is_file && arguments.find(option)) return fmt::format("did you mean '{} {}'?", option, word);
   }
+  if (!is_file && arguments.find("--prompt")) return fmt::format("did you mean --prompt '{}'?", word);
   return fmt::format("'{} --help' shows what it accepts", command);
 }
 
 Error unexpected(const std::string& word, const Arguments& arguments, const std::string& command) {
   if (!word.starts_with('-')) {
     return invalid(fmt::format("'{}' does not accept '{}'", command, word),
-                   option_for_file(word, arguments, command));
+                   option_for_word(word, arguments, command));
   }
   const std::string name = word.substr(0, word.find('='));
   for (const Refusal& refusal : arguments.refusals()) {
@@ -172,7 +173,9 @@ bool parse(const Arguments& arguments, std::span<const std::string> words, const
       throw invalid(fmt::format("'{}' needs {}", command,
                                 argument->names.empty() ? argument->value
                                                         : argument->names.front() + " " + argument->value),
-                    fmt::format("'{} --help' has examples", command));
+                    extras.size() == 1 && std::filesystem::exists(extras.front())
+                        ? option_for_word(extras.front(), arguments, command)
+                        : fmt::format("'{} --help' has examples", command));
     }
   }
   return true;

@@ -356,7 +356,10 @@ fs::path FileLoader::find_preset(const Value& name, std::string_view kind, std::
   if (hint.empty()) hint = suggest_file(name.text, dirs, first_);
   if (hint.empty()) {
     std::vector<std::string> searched;
-    for (const fs::path& dir : dirs) searched.push_back(dir.empty() ? "." : dir.string());
+    for (const fs::path& dir : dirs) {
+      std::error_code error;
+      if (dir.empty() || fs::is_directory(dir, error)) searched.push_back(dir.empty() ? "." : dir.string());
+    }
     hint = fmt::format("looked in {}", fmt::join(searched, ", "));
   }
   throw error_at(name.origin,

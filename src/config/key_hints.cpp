@@ -50,6 +50,7 @@ constexpr auto kSynonyms = std::to_array<Synonym>({
     {"dataset_path", "data_path", kOfTexts},
     {"decay_steps", "lr_decay_iters"},
     {"dim", "hidden_size"},
+    {"dpo_beta", "beta"},
     {"dropout", "hidden_dropout", "and attention_dropout"},
     {"dtype", "bf16", "true computes in bfloat16, false in float32"},
     {"early_stop_steps", "exit_interval"},
@@ -85,6 +86,7 @@ constexpr auto kSynonyms = std::to_array<Synonym>({
     {"iters", "train_iters"},
     {"keep_checkpoints", "keep_latest"},
     {"keep_last_n", "keep_latest"},
+    {"kl_coef", "beta"},
     {"learning_rate", "lr"},
     {"load_checkpoint", "load"},
     {"local_batch_size", "micro_batch_size"},
@@ -148,6 +150,7 @@ constexpr auto kSynonyms = std::to_array<Synonym>({
     {"output", "workspace"},
     {"output_dir", "workspace"},
     {"output_path", "workspace"},
+    {"packing", "enable_packed_sequences"},
     {"partial_rotary_factor", "rotary_percent"},
     {"peak_lr", "lr"},
     {"per_device_batch_size", "micro_batch_size"},
@@ -210,11 +213,15 @@ constexpr auto kNeedless = std::to_array<std::pair<std::string_view, std::string
     {"compile", "the native engine has nothing to compile: leave it out"},
     {"devices", "device chooses where to compute: cpu, cuda, hip ('primus device list')"},
     {"gpus", "the option --nproc N starts N ranks, each with a GPU of its own"},
+    {"load_in_4bit", "weights are not quantized: lora.dim=16 trains adapters next to frozen bf16 weights"},
+    {"load_in_8bit", "weights are not quantized: lora.dim=16 trains adapters next to frozen bf16 weights"},
     {"num_gpus", "the option --nproc N starts N ranks, each with a GPU of its own"},
     {"num_nodes",
      "'primus slurm srun -N 4 -- train pretrain ...' starts on 4 nodes; without Slurm, --nnodes on each"},
     {"nproc", "'primus train ... --nproc N' starts N ranks; commands without this option have one rank"},
     {"peft", "adapters are set in a map: lora.enabled=true, lora.dim=32 (docs/models.md)"},
+    {"ref_model", "the reference model is the model at the start of the run: leave it out"},
+    {"report_to", "each run writes TensorBoard files; 'primus report RUN --mlflow FOLDER' writes for MLflow"},
     {"torch_compile_mode", "the native engine has nothing to compile: leave it out"},
 });
 
@@ -278,7 +285,9 @@ std::string hint_for_unknown_key(std::string_view name) {
   if (const std::string_view needless = look_up(kNeedless, key); !needless.empty()) {
     return std::string(needless);
   }
-  const std::string near = did_you_mean(name, key_names());
+  std::vector<std::string_view> names(key_names().begin(), key_names().end());
+  for (const ExperimentKey& experiment_key : kExperimentKeys) names.push_back(experiment_key.name);
+  const std::string near = did_you_mean(name, names);
   return near.empty() ? "'primus config reference' lists every key" : near;
 }
 

@@ -144,6 +144,8 @@ LoraSettings read_lora(const Value& lora) {
       std::string near = did_you_mean(member.key, kKeys);
       if (near.empty()) near = did_you_mean(member.key, kPeftKeys);
       if (member.key == "r" || member.key == "rank") near = "did you mean 'dim'?";
+      if (member.key == "lora_alpha" || member.key == "lora_dropout")
+        near = fmt::format("did you mean '{}'?", member.key.substr(5));
       throw error_at(member.origin, fmt::format("unknown key '{}' of lora", member.key.substr(0, 80)),
                      near.empty() ? fmt::format("its keys are {}, {}", fmt::join(kKeys, ", "),
                                                 fmt::join(kPeftKeys, ", "))

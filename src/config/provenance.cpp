@@ -1,5 +1,6 @@
 // Positions at which the settings of an experiment were written, and errors at these positions.
 #include "config/experiment.h"
+#include "config/missing_data.h"
 
 namespace primus::config {
 
@@ -29,8 +30,9 @@ std::string Experiment::name_of(std::string_view key) const {
 
 Error Experiment::error_for(std::string_view key, std::string what, std::string hint) const {
   const Provenance provenance_of_key = provenance_of(key);
-  if (provenance_of_key.layer <= Layer::kDerived) {
-    // The error has no position, because the key was not set.
+  const Source* const source = provenance_of_key.origin.source.get();
+  if (provenance_of_key.layer <= Layer::kDerived || (source && source->name == kNoExperimentFile)) {
+    // The error has no position, because the user did not set the key.
     return invalid(std::move(what), std::move(hint));
   }
   const Value* value = settings.find(key);

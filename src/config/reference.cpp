@@ -71,6 +71,8 @@ std::vector<Entry> entries_about(std::string_view text) {
     if (has(entry, word)) about.push_back(entry);
   }
   if (!called.empty()) return called;
+  if (const std::size_t dot = text.find('.'); about.empty() && dot != std::string_view::npos && dot > 0)
+    return entries_about(text.substr(0, dot));  // lora.dim is a part of the key lora
   if (about.empty())
     throw invalid(fmt::format("no setting matches '{}'", text.substr(0, 80)), hint_for_unknown_key(text));
   return about;

@@ -578,7 +578,9 @@ class Validator {
 }  // namespace
 
 bool is_said(const Experiment& experiment, std::string_view name) {
-  if (experiment.provenance_of(name).layer < Layer::kOverrides) return false;
+  const Provenance said = experiment.provenance_of(name);
+  const bool of_command = said.origin.source && said.origin.source->name == kNoExperimentFile;
+  if (said.layer < Layer::kOverrides || of_command) return false;
   const KeySpec& key = *find_key(name);
   TrainerConfig unsaid = experiment.trainer;
   std::visit(

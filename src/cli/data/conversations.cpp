@@ -42,7 +42,7 @@ class DataConversations final : public Command {
                 "cut conversations at L tokens, as training does; the cut part is not learned");
     args.option("--stage", "STAGE", &stage_,
                 "training that reads the file (auto: dpo for pairs, kto for answers with a label, else sft)")
-        .choices = {"auto", "sft", "dpo", "kto", "grpo"};
+        .choices = {"auto", "sft", "dpo", "kto", "orpo", "cpo", "reward", "grpo", "rloo"};
     args.flag("--skip-bad", skip_bad_, "leave broken records out and count them (sft_skip_bad)");
     args.option("--show", "N", &show_, "number of conversations to show");
     args.flag("--inline-bos", inline_bos_, "prepare data as with the key sft_bridge_compat_inline_bos");
@@ -62,7 +62,7 @@ class DataConversations final : public Command {
     const data::ConversationFiles files = data::find_conversations(name_, split_);
     if (const std::string note = data::note_on_other_files(files, name_); !note.empty())
       console.note("note: " + note);
-    if (stage_ == "grpo") return show_prompts(*tokenizer, console);
+    if (stage_ == "grpo" || stage_ == "rloo") return show_prompts(*tokenizer, console);
     data::ChosenStyle chosen = choose_style(*tokenizer);
     chosen.style.inline_bos = inline_bos_;
     const data::ConversationWriter writer(chosen.style, *tokenizer, "--format ");
@@ -108,7 +108,8 @@ class DataConversations final : public Command {
   // Returns the kind of preference data to show, or nullopt for conversations.
   std::optional<data::PreferenceKind> preference_kind(const data::ConversationFiles& files) const {
     if (stage_ == "auto") return data::kind_of_first_record(files.train);
-    if (stage_ == "dpo") return data::PreferenceKind::kPairs;
+    constexpr auto kOfPairs = std::to_array<std::string_view>({"dpo", "orpo", "cpo", "reward"});
+    if (std::ranges::find(kOfPairs, stage_) != kOfPairs.end()) return data::PreferenceKind::kPairs;
     if (stage_ == "kto") return data::PreferenceKind::kLabelled;
     return std::nullopt;
   }

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.h"
 #include "base/files/file.h"
@@ -148,6 +149,7 @@ class DataScore final : public Command {
         answer.tokens = static_cast<std::int64_t>(tokenizer->encode(answer.completion, false).size());
       }
     }
+    check_columns(file);
     std::vector<FunctionRewards> all;
     const auto functions = make_rewards(settings_);
     const std::vector<std::string> names = distinct_names(functions);
@@ -172,6 +174,21 @@ class DataScore final : public Command {
   }
 
  private:
+  // Refuses functions whose column no record has, or whose column is the answer itself.
+  void check_columns(const AnswerFile& file) const {
+    std::set<std::string> names;
+    for (const nlohmann::json& record : file.records)
+      for (const auto& [name, value] : record.items()) names.insert(name);
+    const std::vector<std::string_view> columns(names.begin(), names.end());
+    for (const std::string& text : settings_.functions) {
+      if (column_of(text) == "completion" && names.contains("completion")) {
+        throw invalid(fmt::format("reward '{}' compares each answer with itself", printable(text)),
+                      "name the column with the right answer");
+      }
+      require_column(text, columns);
+    }
+  }
+
   static void print_json(Console& console, const std::vector<FunctionRewards>& all) {
     std::string text;
     for (std::size_t i = 0; i < all.front().rewards.size(); ++i) {

@@ -477,6 +477,7 @@ class Train : public Command {
           "evaluated: the run had reached iteration {} and was stopped before its evaluation\n", s.last_step);
     } else if (did_nothing) {
       text = fmt::format("nothing left to do: the run had reached iteration {}\n", s.last_step);
+      if (s.unused_changes.empty()) text += fmt::format("{}; to train longer: {}\n", s.length, s.longer);
     } else if (s.last_step == 0) {
       text = fmt::format("stopped before the end of the first step, {}: nothing to save\n",
                          human_duration(s.seconds));

@@ -13,6 +13,7 @@
 #include "cli/use/template_arguments.h"
 #include "lm/decode/decoder.h"
 #include "lm/generate/conversation.h"
+#include "lm/tokenizer/text/unicode.h"
 
 namespace primus::cli {
 namespace {
@@ -119,6 +120,9 @@ class Chat final : public Command {
         command(line, conversation, console);
         continue;
       }
+      std::string repaired;
+      if (unicode::valid_or_repaired(line, repaired) != line)
+        console.note("note: the line has bytes that are not UTF-8");
       const Conversation::Reply reported = reply(conversation, line, person, console);
       const std::size_t forgotten = reported.forgotten_turns;
       if (reported.lost_tokens > 0) {
@@ -138,16 +142,27 @@ class Chat final : public Command {
     return line == "/quit" || line == "/exit" || line == "/bye" || line == "exit" || line == "quit";
   }
 
-  // Returns whether the line is a slash followed by one word of letters.
+  // Returns the first word of a line.
+  static std::string_view word_of(std::string_view line) { return line.substr(0, line.find(' ')); }
+
+  // Returns whether the line begins with a slash and a word of letters.
   static bool is_command(std::string_view line) {
-    return line.starts_with('/') && line.size() > 1 &&
-           std::ranges::all_of(line.substr(1), [](char c) { return (c >= 'a' && c <= 'z') || c == '?'; });
+    const std::string_view word = word_of(line);
+    return word.starts_with('/') && word.size() > 1 &&
+           std::ranges::all_of(word.substr(1), [](char c) { return (c >= 'a' && c <= 'z') || c == '?'; });
   }
 
   static void command(std::string_view line, Conversation& conversation, const Console& console) {
     if (line == "/clear") return conversation.clear();
-    if (line != "/help" && line != "/?") {
-      console.note(fmt::format("there is no command {}; /help lists them", line));
+    const std::string_view word = word_of(line);
+    const bool known = ends(word) || word == "/clear" || word == "/help" || word == "/?";
+    if (!known || word != line) {
+      console.note(fmt::format(
+          "{}; /help lists them; a line that begins with a space goes to the model",
+          known ? fmt::format("the command {} has no words after it", word)
+          : word == "/system"
+              ? std::string("there is no command /system: 'primus chat --system TEXT' sets that message")
+              : fmt::format("there is no command {}", word)));
       return;
     }
     console.note(

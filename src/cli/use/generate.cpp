@@ -81,6 +81,10 @@ class Generate final : public Command {
     device_.declare(args);
     device_.declare_batch_invariant(args);
     args.flag("--json", json_, "print text, tokens and times as JSON at the end");
+    args.refuse("--num-samples,--num-return-sequences", "a prompt has one answer",
+                "repeat the prompt in a file for --prompts, each line with its own \"seed\"");
+    args.refuse("--stop", "a text ends at the model's end tokens, or after -n tokens",
+                "end tokens are in generation_config.json (eos_token_id)");
   }
 
   int run(Console& console) override {

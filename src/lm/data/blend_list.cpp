@@ -49,6 +49,17 @@ Error uneven_blend(const std::vector<std::string>& list) {
 
 }  // namespace
 
+std::vector<std::string> notes_on_repeated_paths(const BlendList& blend) {
+  std::vector<std::string> notes, seen;
+  for (const std::string& path : blend.paths) {
+    if (std::ranges::find(seen, path) != seen.end() || std::ranges::count(blend.paths, path) < 2) continue;
+    seen.push_back(path);
+    notes.push_back(fmt::format("the data path names '{}' {} times, so an epoch reads it that often", path,
+                                std::ranges::count(blend.paths, path)));
+  }
+  return notes;
+}
+
 std::vector<double> normalized(const std::vector<double>& weights) {
   const double sum = pairwise_sum(weights);
   std::vector<double> result;

@@ -16,6 +16,9 @@ struct BlendList {
 // weights that are negative or add up to zero.
 BlendList parse_blend(const std::vector<std::string>& list);
 
+// Returns a note on each path that a list names more than once.
+std::vector<std::string> notes_on_repeated_paths(const BlendList& blend);
+
 // Returns the weights divided by their sum.
 std::vector<double> normalized(const std::vector<double>& weights);
 

@@ -80,6 +80,7 @@ class Opener {
           "set data_path, or train_data_path and the like, or mock_data: true");
     }
     Splits result;
+    notes_ = notes_on_repeated_paths(parse_blend(training_paths()));
     if (options_.mock_data) {
       result = open_mock();
     } else if (!separate) {

@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
+#include <system_error>
 
 namespace primus {
 namespace {
@@ -41,6 +43,19 @@ Path RunFolder::rank_logs(std::string_view module, int rank) const {
 }
 
 void RunFolder::create(Env& env) const { make_folders(root_, env); }
+
+std::string hint_for_run_name(const Path& given) {
+  namespace fs = std::filesystem;
+  if (!is_plain_name(given.string())) return {};
+  std::error_code none;
+  for (const auto& group : fs::directory_iterator("output", none)) {
+    for (const auto& user : fs::directory_iterator(group.path(), none)) {
+      const Path run = user.path() / given;
+      if (fs::is_directory(run, none)) return fmt::format("did you mean '{}'?", run.string());
+    }
+  }
+  return {};
+}
 
 RunLock::RunLock(const Path& folder, const char* hint) {
   const Path path = folder / ".lock";

@@ -62,6 +62,10 @@ class RunFolder {
   Path root_;
 };
 
+// If `given` is the name of a run in ./output, returns the question "did you mean 'output/primus/root/s1'?";
+// otherwise "".
+std::string hint_for_run_name(const Path& given);
+
 // Locks a folder for this process, because two runs in one folder would overwrite each other's checkpoints.
 // The lock is released when the process ends, even if it is killed. Not thread-safe.
 class RunLock {

@@ -141,7 +141,9 @@ bool may_be_of_the_hub(const Path& given) {
 }
 
 Error nothing_at(const Path& given) {
-  std::string hint = "give a model folder, a checkpoint, or the folder of a run";
+  std::string hint = hint_for_run_name(given);
+  if (!hint.empty()) return invalid(fmt::format("'{}' does not exist", given.string()), hint);
+  hint = "give a model folder, a checkpoint, or the folder of a run";
   if (may_be_of_the_hub(given)) {
     hint += fmt::format("; Primus does not download models: 'hf download {} --local-dir FOLDER' does",
                         given.string());

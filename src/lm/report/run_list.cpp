@@ -369,9 +369,10 @@ RunSearch find_runs(const Path& folder) {
   std::error_code none;
   if (!std::filesystem::is_directory(folder, none)) {
     const bool exists = std::filesystem::exists(folder, none);
+    const std::string run = exists ? "" : hint_for_run_name(folder);
     throw invalid(fmt::format("{} '{}' {}", exists ? "file" : "folder", folder.string(),
                               exists ? "is not a folder" : "does not exist"),
-                  "name the workspace of the runs, e.g. output");
+                  run.empty() ? "name the workspace of the runs, e.g. output" : run);
   }
   RunSearch found;
   search(folder, kMaxDepth, found);

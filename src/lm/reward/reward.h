@@ -72,6 +72,12 @@ struct RewardSettings {
 // weights other than the number of functions.
 std::vector<std::unique_ptr<RewardFunction>> make_rewards(const RewardSettings& settings);
 
+// Returns the column that a reward function compares with answers: "answer" for "exact:answer"; empty if the
+// function reads no column.
+std::optional<std::string> column_of(const std::string& text);
+// Throws Error(kInvalid) if the function reads a column that is not in `columns`, the columns of all records.
+void require_column(const std::string& text, std::span<const std::string_view> columns);
+
 // Returns a distinct name for each function. Functions with equal names get numbers: "regex-1", "regex-2".
 std::vector<std::string> distinct_names(std::span<const std::unique_ptr<RewardFunction>> functions);
 

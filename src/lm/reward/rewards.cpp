@@ -1,5 +1,6 @@
 // Makes reward functions from their texts.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -37,12 +38,51 @@ const RewardEntry& entry_of(const std::string& text) {
     throw unsupported(fmt::format("reward '{}': https is not supported", printable(text)),
                       "run the server on this machine or behind a proxy that accepts http");
   }
+  if (kind.ends_with(".py") || kind.ends_with(".sh")) {
+    throw invalid(fmt::format("reward '{}' names a file, but no kind of reward function", printable(text)),
+                  fmt::format("write reward='program:{} {}' (docs/rewards.md)",
+                              kind.ends_with(".py") ? "python3" : "sh", printable(text)));
+  }
   const std::string meant = did_you_mean(kind, kinds);
   throw invalid(fmt::format("reward '{}' names no kind of reward function", printable(text)),
                 (meant.empty() ? std::string() : meant + " ") + "the kinds are " + all_forms());
 }
 
+// Refuses two functions in one text, such as "exact:answer,number:answer".
+void refuse_joined(const std::string& text) {
+  if (!column_of(text)) return;
+  for (const RewardEntry& other : reward_kinds()) {
+    const std::size_t comma = text.find(fmt::format(",{}:", other.kind));
+    if (comma == std::string::npos) continue;
+    throw invalid(fmt::format("reward '{}' has two functions in one text", printable(text)),
+                  fmt::format("write a list: reward='[{}, {}]'; for 'data score', --reward {} {}",
+                              printable(text.substr(0, comma)), printable(text.substr(comma + 1)),
+                              printable(text.substr(0, comma)), printable(text.substr(comma + 1))));
+  }
+}
+
 }  // namespace
+
+std::optional<std::string> column_of(const std::string& text) {
+  const std::size_t colon = text.find(':');
+  if (colon == std::string::npos) return std::nullopt;
+  const std::string kind = text.substr(0, colon), column = text.substr(colon + 1);
+  const bool reads = std::ranges::any_of(reward_kinds(), [&](const RewardEntry& entry) {
+    return entry.kind == kind && entry.form.starts_with(kind + ":COLUMN");
+  });
+  return reads && !column.ends_with(".json") ? std::optional(column) : std::nullopt;
+}
+
+void require_column(const std::string& text, std::span<const std::string_view> columns) {
+  const std::optional<std::string> column = column_of(text);
+  if (!column || std::ranges::find(columns, *column) != columns.end()) return;
+  const std::string near = did_you_mean(*column, columns);
+  throw invalid(
+      fmt::format("reward '{}': no record has the column '{}'", printable(text), printable(*column)),
+      !near.empty()     ? near
+      : columns.empty() ? "the records have only prompts: add the column to the data"
+                        : fmt::format("the columns are {}", fmt::join(columns, ", ")));
+}
 
 std::span<const RewardEntry> reward_kinds() {
   static const auto all = [] {
@@ -75,6 +115,7 @@ std::vector<std::unique_ptr<RewardFunction>> make_rewards(const RewardSettings& 
   std::vector<std::unique_ptr<RewardFunction>> functions;
   for (const std::string& text : settings.functions) {
     const RewardEntry& entry = entry_of(text);
+    refuse_joined(text);
     const std::size_t colon = text.find(':');
     const std::string argument = colon == std::string::npos ? std::string() : text.substr(colon + 1);
     if (argument.empty()) {

@@ -186,6 +186,8 @@ void check_advantages(const AdvantageSettings& s) {
   for (const double weight : s.reward_weights) {
     if (!std::isfinite(weight)) throw invalid(fmt::format("a reward weight is {}", weight));
   }
+  if (!s.reward_weights.empty() && std::ranges::all_of(s.reward_weights, [](double w) { return w == 0; }))
+    throw invalid("reward_weights has only zeros, so no reward would count", "set a weight other than 0");
   if (!std::isfinite(s.beta)) throw invalid(fmt::format("beta is {}, but must be a number", s.beta));
   const auto refuse = [](bool used, std::string_view setting, std::string_view method) {
     if (used)

@@ -464,6 +464,10 @@ void check_preferences(const PreferenceSettings& s) {
                   "give one weight for each loss type");
   }
   find_name(std::span<const DivergenceName>(kDivergences), s.f_divergence_type, "f_divergence_type");
+  if (s.beta == 0) {
+    throw invalid("beta is 0, but must be a number above 0",
+                  "a small beta, for example 0.01, lets the model move far from the reference model");
+  }
   require(std::isfinite(s.beta) && s.beta > 0, "beta", s.beta, "a number above 0");
   require(s.label_smoothing >= 0 && s.label_smoothing < 1, "label_smoothing", s.label_smoothing, "in [0, 1)");
   if (s.method == PreferenceMethod::kDpo && has(PreferenceType::kRobust))

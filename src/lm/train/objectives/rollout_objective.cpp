@@ -1,7 +1,6 @@
 #include "lm/train/objectives/rollout_objective.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -13,12 +12,10 @@
 
 #include "base/error.h"
 #include "base/terminal/terminal.h"
-#include "base/text/suggest.h"
 #include "config/trainer_config.h"
 #include "lm/data/chat_template.h"
 #include "lm/data/prompt_dataset.h"
 #include "lm/reward/reward.h"
-#include "lm/reward/reward_entry.h"
 #include "lm/train/objectives/answer_generator.h"
 #include "lm/train/objectives/conversation_objective.h"
 #include "lm/train/objectives/policy_rule.h"
@@ -83,22 +80,12 @@ bool has_column(const data::Prompts& prompts, const std::string& column) {
 
 // Refuses reward functions that read a column that no record has.
 void check_columns(const config::Experiment& experiment, const data::Prompts& prompts) {
+  std::vector<std::string_view> names;
+  for (const auto& [name, count] : prompts.columns()) names.push_back(name);
   for (const std::string& text : experiment.trainer->reward) {
-    const std::size_t colon = std::min(text.find(':'), text.size() - 1);
-    const std::string kind = text.substr(0, colon), column = text.substr(colon + 1);
-    const bool reads = std::ranges::any_of(reward_kinds(), [&](const RewardEntry& entry) {
-      return entry.kind == kind && entry.form.starts_with(kind + ":COLUMN");
-    });
-    if (!reads || column.ends_with(".json") || has_column(prompts, column)) continue;
-    std::vector<std::string_view> names;
-    for (const auto& [name, count] : prompts.columns()) names.push_back(name);
-    const std::string near = did_you_mean(column, names);
-    throw experiment.error_for(
-        "reward",
-        fmt::format("reward '{}': no record has the column '{}'", printable(text), printable(column)),
-        !near.empty()   ? near
-        : names.empty() ? "the records have only prompts: add the column to the data"
-                        : fmt::format("the columns are {}", fmt::join(names, ", ")));
+    const std::optional<std::string> column = column_of(text);
+    if (column && has_column(prompts, *column)) continue;
+    at_key(experiment, "reward", [&] { require_column(text, names); });
   }
 }
 

@@ -547,11 +547,16 @@ TEST_F(FirstFineTune, TruncatedTextIsNotShownAsTrained) {
 }
 
 TEST_F(FirstFineTune, ChatHasCommands) {
-  const std::string input = "/help\n/nonsense\n/quit\nnever\n";
+  const std::string input = "/help\n/nonsense\n/other words\n/clear now\n/system Be brief.\n/quit\nnever\n";
   const ProgramResult chat = run_program({"chat", at("hf"), "-t", "0", "-n", "2"}, {.input = input});
   EXPECT_EQ(chat.exit_code, 0) << chat.err;
   EXPECT_EQ(chat.out, "");
-  EXPECT_THAT(chat.err, AllOf(HasSubstr("/clear"), HasSubstr("there is no command /nonsense")));
+  EXPECT_THAT(chat.err, AllOf(HasSubstr("/clear"), HasSubstr("there is no command /nonsense"),
+                              HasSubstr("there is no command /other;"),
+                              HasSubstr("the command /clear has no words after it"),
+                              HasSubstr("'primus chat --system TEXT'")));
+  const ProgramResult bytes = run_program({"chat", at("hf"), "-n", "2"}, {.input = "\xff\nexit\n"});
+  EXPECT_THAT(bytes.err, HasSubstr("the line has bytes that are not UTF-8"));
   for (const char* end : {"exit", "quit", "/exit", "/bye"}) {
     EXPECT_EQ(run_program({"chat", at("hf")}, {.input = std::string(end) + "\nnever\n"}).out, "") << end;
   }

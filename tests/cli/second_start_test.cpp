@@ -107,6 +107,34 @@ TEST_F(SecondStart, ARunWithASmallBatchNamesTheRanksOnWhichItContinues) {
   EXPECT_THAT(fresh.err, HasSubstr("set it to a multiple of 2"));
 }
 
+TEST_F(SecondStart, AFinishedRunNamesItsLengthAndHowToTrainLonger) {
+  ASSERT_EQ(tune({"train_iters=2"}).exit_code, 0);
+  EXPECT_THAT(tune({"train_iters=2"}).out,
+              AllOf(HasSubstr("nothing left to do: the run had reached iteration 2"),
+                    HasSubstr("train_iters is 2"), HasSubstr("to train longer: train_iters=..., above 2")));
+}
+
+// Without an experiment file, the command sets some keys itself.
+TEST_F(SecondStart, ErrorsAndWarningsNameNoPlaceThatTheUserDidNotWrite) {
+  write("pairs.jsonl", R"({"prompt": "2+2?", "chosen": "4", "rejected": "5"})"
+                       "\n");
+  const ProgramResult other = tune({"stage=dpo", "data=" + at("pairs.jsonl"), "exp_name=pairs", "--dry-run"});
+  EXPECT_EQ(other.exit_code, 0) << other.err;
+  EXPECT_THAT(other.err, Not(HasSubstr("no experiment file")));
+  const ProgramResult small = tune({"stage=dpo", "data=" + at("pairs.jsonl"), "beta=0"});
+  EXPECT_EQ(small.exit_code, 2);
+  EXPECT_THAT(small.err, HasSubstr("a small beta, for example 0.01"));
+}
+
+TEST_F(SecondStart, ATextThatIsNamedTwiceIsReported) {
+  write("text.txt", chats("green"));
+  const ProgramResult twice = run_program(test::train(
+      folder_.path(), {"exp_name=twice", "mock_data=false", "split=100,0,0", "train_iters=1", "eval_iters=0",
+                       "seq_length=32", "data_path=[" + at("text.txt") + ", " + at("text.txt") + "]"}));
+  EXPECT_EQ(twice.exit_code, 0) << twice.err;
+  EXPECT_THAT(twice.err, HasSubstr("names '" + at("text.txt") + "' 2 times"));
+}
+
 // Answers are packed, so a step fills fewer microbatches than it has.
 TEST_F(SecondStart, APlanOfReinforcementLearningCountsPackedAnswers) {
   std::string lines;

@@ -537,11 +537,7 @@ class Reader {
     out_.messages.insert(out_.messages.begin(), {std::string(kSystem), *std::move(system_), {}});
   }
 
-  // Returns whether the record has a key under which texts for pre-training are stored.
-  bool has_text() const {
-    const std::span<const std::string> keys = keys_.first();
-    return std::ranges::find(keys, "text") != keys.end();
-  }
+  bool has_key(std::string_view key) const { return std::ranges::count(keys_.first(), key) > 0; }
 
   [[noreturn]] void refuse_no_question() const {
     refuse_missing_key(
@@ -549,13 +545,17 @@ class Reader {
         fmt::format("the conversation has no question, which is the value of messages, conversations, {}, {} "
                     "or input_ids{}",
                     fmt::join(kQuestions, ", "), fmt::join(kContexts, ", "), null_keys(keys_, kQuestions)),
-        keys_, kQuestions, has_text() ? "to train on plain text, use 'primus train pretrain'" : "");
+        keys_, kQuestions, has_key("text") ? "to train on plain text, use 'primus train pretrain'" : "");
   }
   [[noreturn]] void refuse_no_answer() const {
     refuse_missing_key(json_,
                        fmt::format("the conversation has no answer, which is the value of {} or answers{}",
                                    fmt::join(kAnswers, ", "), null_keys(keys_, kAnswers)),
-                       keys_, kAnswers);
+                       keys_, kAnswers,
+                       has_key("prompt")
+                           ? "for prompts whose answers the model writes, use 'primus train grpo' "
+                             "('primus data conversations --stage grpo' shows them)"
+                           : "");
   }
 
   void finish_turn() {

@@ -424,7 +424,9 @@ void add(const Done& one, const Place& place, const std::string& file, const Rea
          TokenizedConversations& all) {
   if (one.error && !options.skip_bad)
     throw Error(*one.error)
-        .add_hint("'--skip-bad' (in training: sft_skip_bad=true) skips such records and counts them");
+        .add_hint(
+            "if other records are good, '--skip-bad' (in training: sft_skip_bad=true) skips such records and "
+            "counts them");
   if (one.error) {
     if (all.skipped++ == 0)
       all.first_skipped = fmt::format("{}: {}", one.error->location(), one.error->what());

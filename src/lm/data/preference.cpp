@@ -223,7 +223,7 @@ class Reader {
     const std::span<const std::string> keys = keys_.first();
     const auto has = [keys](std::string_view key) { return std::ranges::find(keys, key) != keys.end(); };
     if (has("messages") || has("conversations") || std::ranges::any_of(kSingle, has))
-      return "to train on conversations with one answer, use 'primus train posttrain'";
+      return "to train on conversations with one answer, use 'primus train posttrain' (stage: sft)";
     if (has("text")) return "to train on plain text, use 'primus train pretrain'";
     return std::string(kHowToRename);
   }

@@ -20,7 +20,8 @@ LossEvaluator::LossEvaluator(std::unique_ptr<Device> device, const ModelConfig& 
     : config_(config), settings_(settings), rank_(std::move(device)) {
   if (settings.sequence < 1 || settings.sequence > config.max_positions) {
     throw invalid(fmt::format("windows of {} tokens are not from 1 to the model's {}", settings.sequence,
-                              config.max_positions));
+                              config.max_positions),
+                  fmt::format("set the length (--seq-length) to at most {}", config.max_positions));
   }
   if (settings.batch < 1) throw invalid(fmt::format("a batch of {} sequences", settings.batch));
   if (config_.scores) {

@@ -84,6 +84,7 @@ TEST(Advantages, WrongSettingsAreRefused) {
   const Rewards rewards = {1, 2};
   EXPECT_THROW(compute_advantages({.num_generations = 2, .scale_rewards = "all"}, rewards, 1), Error);
   EXPECT_THROW(compute_advantages({.num_generations = 2, .reward_weights = {1, 1}}, rewards, 1), Error);
+  EXPECT_THROW(compute_advantages({.num_generations = 2, .reward_weights = {0}}, rewards, 1), Error);
   EXPECT_THROW(compute_advantages({.num_generations = 4}, rewards, 1), Error);
   EXPECT_THROW(check_advantages({.num_generations = 1, .leave_one_out = true}), Error);
   EXPECT_THROW(check_advantages({.beta = 0.1}), Error);

@@ -71,7 +71,7 @@ TEST_F(SecondStart, ADryRunRefusesTheRunsThatTrainingRefuses) {
        {std::pair("load=" + run("base2"), "was started from the weights of"),
         std::pair("data=" + at("others.jsonl"), "was trained with another set of conversations"),
         std::pair(std::string("sft_conversation_format=alpaca"), "was trained with sft_conversation_format"),
-        std::pair(std::string("split=70,30,0"), "was trained with split")}) {
+        std::pair(std::string("split=70,30,0"), "split: unset")}) {
     SCOPED_TRACE(change);
     const ProgramResult refused = tune({"train_iters=4", change});
     const ProgramResult planned = tune({"train_iters=4", change, "--dry-run"});

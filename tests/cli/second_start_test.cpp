@@ -70,7 +70,7 @@ TEST_F(SecondStart, ADryRunRefusesTheRunsThatTrainingRefuses) {
   for (const auto& [change, text] :
        {std::pair("load=" + run("base2"), "was started from the weights of"),
         std::pair("data=" + at("others.jsonl"), "was trained with another set of conversations"),
-        std::pair(std::string("sft_conversation_format=alpaca"), "was trained with sft_conversation_format"),
+        std::pair(std::string("sft_conversation_format=zephyr"), "was trained with sft_conversation_format"),
         std::pair(std::string("split=70,30,0"), "split: unset")}) {
     SCOPED_TRACE(change);
     const ProgramResult refused = tune({"train_iters=4", change});
@@ -127,7 +127,9 @@ TEST_F(SecondStart, ErrorsAndWarningsNameNoPlaceThatTheUserDidNotWrite) {
 }
 
 TEST_F(SecondStart, ATextThatIsNamedTwiceIsReported) {
-  write("text.txt", chats("green"));
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += "The sea is green.\n\n";
+  write("text.txt", text);
   const ProgramResult twice = run_program(test::train(
       folder_.path(), {"exp_name=twice", "mock_data=false", "split=100,0,0", "train_iters=1", "eval_iters=0",
                        "seq_length=32", "data_path=[" + at("text.txt") + ", " + at("text.txt") + "]"}));

@@ -79,7 +79,7 @@ TEST(Hints, StagesThatReadTheSameFileShowIt) {
                  "\n");
   const auto show = [](const Path& file, const std::string& stage) {
     return run_program({"data", "conversations", file.string(), "--tokenizer-type", "ByteTokenizer",
-                        "--format", "chatml", "--stage", stage});
+                        "--format", "squad", "--stage", stage});
   };
   for (const char* stage : {"orpo", "cpo", "reward"}) {
     const ProgramResult shown = show(pairs, stage);

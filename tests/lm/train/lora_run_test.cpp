@@ -163,8 +163,8 @@ TEST_F(LoraRuns, AdaptersOfAnotherBaseModelAreReported) {
   const Path first = folder_.path() / "first", other = folder_.path() / "other",
              peft = folder_.path() / "peft";
   const Path moved = folder_.path() / "moved" / "first";
-  for (const Path& to : {first, other, moved})
-    copy_model(find_model_folder(run("base_of_" + to.filename().string(), {})), to, {}, families_);
+  const Path base = run("base", {});
+  for (const Path& to : {first, other, moved}) copy_model(find_model_folder(base), to, {}, families_);
   const Path adapted = run("adapted", {load(first), lora_, own_tokenizer});
   write_adapters(find_model_folder(adapted), peft, first.string(), families_);
   const std::string adapters = "lora.adapters=" + peft.string();

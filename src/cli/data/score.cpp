@@ -149,9 +149,9 @@ class DataScore final : public Command {
         answer.tokens = static_cast<std::int64_t>(tokenizer->encode(answer.completion, false).size());
       }
     }
-    check_columns(file);
     std::vector<FunctionRewards> all;
     const auto functions = make_rewards(settings_);
+    check_columns(file);
     const std::vector<std::string> names = distinct_names(functions);
     for (std::size_t f = 0; f < functions.size(); ++f) {
       std::vector<Reward> rewards;

@@ -65,12 +65,17 @@ struct EvaluationRecord {
   std::optional<double> bits_per_byte = {};
 };
 
-// A text that the model generated during training.
+// A text that the model generated during training: a sample text (sample_interval), or an answer from which
+// reinforcement learning learns.
 struct SampleRecord {
   std::int64_t iteration = 0;
   std::string prompt, text;  // prompt, and text generated after the prompt
   std::int64_t tokens = 0;   // number of generated tokens
   double seconds = 0.0;
+  // Only for an answer: its rewards by function (empty: the function gave none), and whether the model ended
+  // the answer.
+  std::vector<std::pair<std::string, std::optional<double>>> rewards = {};
+  std::optional<bool> finished = {};
 };
 
 // The finding of a detector: one line of warnings.jsonl (docs/formats/metrics.md).

@@ -226,6 +226,8 @@ std::string to_json(const SampleRecord& record) {
   json["text"] = record.text;
   json["tokens"] = record.tokens;
   json["seconds"] = number(record.seconds);
+  for (const auto& [name, reward] : record.rewards) json["rewards"][name] = reward ? number(*reward) : Json();
+  if (record.finished) json["finished"] = *record.finished;
   // A generated text may end in the middle of a character.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }

@@ -48,9 +48,10 @@ class RunFolder {
   // there, its value is an absolute path.
   Path experiment_file() const { return root_ / kExperimentFile; }
   static constexpr const char* kExperimentFile = "experiment.yaml";
+  static constexpr const char* kSamplesFile = "samples.jsonl";
   Path metrics_file() const { return root_ / "metrics.jsonl"; }
   Path evaluations_file() const { return root_ / "evaluations.jsonl"; }
-  Path samples_file() const { return root_ / "samples.jsonl"; }
+  Path samples_file() const { return root_ / kSamplesFile; }
   Path warnings_file() const { return root_ / kWarningsFile; }
   static constexpr const char* kWarningsFile = "warnings.jsonl";
   Path mlperf_log() const { return root_ / "mlperf.log"; }

@@ -144,7 +144,7 @@ bool TrainingMonitor::reached_target(std::int64_t iteration) const {
 }
 
 void TrainingMonitor::sample(const SampleRecord& record) {
-  last_sample_ = record.iteration;
+  if (record.rewards.empty()) last_sample_ = record.iteration;
   publish(record.iteration, record);
 }
 

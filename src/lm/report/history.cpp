@@ -9,6 +9,7 @@
 #include "lm/report/metrics_line.h"
 #include "lm/report/report.h"
 #include "lm/report/run_records.h"
+#include "lm/report/written_texts.h"
 
 namespace primus {
 namespace {
@@ -150,6 +151,9 @@ RunHistory read_history(const Path& folder, std::size_t buckets) {
         folder, [&](std::string_view line) { steps.add(line); },
         [&](std::string_view line) { evaluations.add(line); },
         [&](std::string_view name, std::int64_t lines) { run.notes.push_back(damaged(name, lines)); });
+    std::int64_t bad_texts = 0;
+    run.texts = newest_texts(folder / RunFolder::kSamplesFile, bad_texts);
+    if (bad_texts > 0) run.notes.push_back(damaged(RunFolder::kSamplesFile, bad_texts));
   } catch (const Error& error) {
     run.notes.emplace_back(error.what());
   }

@@ -394,6 +394,37 @@
     }
   }
 
+  // The texts that a run wrote, the newest first. Answers to one prompt in one step are in one group.
+  function textGroups(run) {
+    const groups = [];
+    for (const text of run.texts) {
+      const last = groups[groups.length - 1];
+      if (last && last.step === text.step && last.prompt === text.prompt) last.texts.push(text);
+      else groups.push({step: text.step, prompt: text.prompt, texts: [text]});
+    }
+    return groups.reverse();
+  }
+
+  function drawTexts() {
+    const section = document.getElementById('texts');
+    for (const run of data.runs) {
+      if (!run.texts.length) continue;
+      const groups = textGroups(run);
+      const list = element('div', {class: 'texts'});
+      for (const group of groups) {
+        list.append(element('h3', {}, 'step ' + number(group.step)), element('pre', {class: 'prompt'}, group.prompt));
+        for (const text of group.texts) {
+          const rewards = Object.entries(text.rewards || {})
+                              .map(([name, value]) => name + ' ' + (value === null ? 'none' : Number(value.toPrecision(4))));
+          const facts = [...rewards, number(text.tokens) + ' tokens', ...(text.finished === false ? ['cut off'] : [])];
+          list.append(element('div', {class: 'answer'}, element('p', {class: 'hint'}, facts.join(' · ')),
+                              element('pre', {}, text.text)));
+        }
+      }
+      section.append(element('details', {}, element('summary', {}, 'Texts that ' + run.name + ' wrote'), list));
+    }
+  }
+
   function settingsTable(names, rows) {
     const head = element('tr', {}, element('th', {}, 'setting'));
     names.forEach((name, i) => head.append(element('th', {}, swatch(name), data.runs[name].name)));
@@ -424,6 +455,7 @@
   }
 
   drawRuns();
+  drawTexts();
   drawSettings();
   const count = data.runs.length;
   document.getElementById('subtitle').textContent =

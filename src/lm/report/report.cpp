@@ -99,6 +99,13 @@ Json curves_json(const Curves& curves) {
 
 Json optional_number(const std::optional<double>& value) { return value ? rounded(*value) : Json(); }
 
+Json text_json(const SampleRecord& text) {
+  Json json{{"step", text.iteration}, {"prompt", text.prompt}, {"text", text.text}, {"tokens", text.tokens}};
+  if (text.finished) json["finished"] = *text.finished;
+  for (const auto& [name, reward] : text.rewards) json["rewards"][name] = optional_number(reward);
+  return json;
+}
+
 Json run_json(const RunHistory& run) {
   const RunStatus& status = run.status;
   Json json{{"name", run.name},
@@ -124,6 +131,8 @@ Json run_json(const RunHistory& run) {
     json["warnings"].push_back(
         {{"step", warning.iteration}, {"text", warning.text}, {"advice", warning.advice}});
   }
+  json["texts"] = Json::array();
+  for (const SampleRecord& text : run.texts) json["texts"].push_back(text_json(text));
   json.update(curves_json(run.metrics));
   json["evaluations"] = curves_json(run.evaluations);
   json["settings"] = Json::object();

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "lm/events/iteration.h"
 #include "lm/report/curves.h"
 #include "lm/report/run_list.h"
 
@@ -25,6 +26,7 @@ struct RunHistory {
   // Step and loss of the evaluation with the lowest loss.
   std::optional<std::pair<std::int64_t, double>> best_validation = {};
   std::map<std::string, std::string> settings = {};  // settings of experiment.yaml: "lr" -> "0.0003"
+  std::vector<SampleRecord> texts = {};              // the newest texts that the model wrote
   std::vector<std::string> notes = {};               // one sentence for each damaged file
 };
 

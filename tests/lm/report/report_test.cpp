@@ -24,6 +24,7 @@
 #include "lm/events/run_folder.h"
 #include "lm/events/training_monitor.h"
 #include "lm/report/metrics_line.h"
+#include "lm/report/written_texts.h"
 
 namespace primus {
 namespace {
@@ -386,6 +387,38 @@ TEST_F(Reports, ThePageContainsNoMarkupFromFiles) {
   EXPECT_EQ(data.at("runs")[0].at("settings").at("exp_name"), evil);
   EXPECT_EQ(data.at("runs")[0].at("settings").at("workspace"), "{{data}}{{program}}");
   EXPECT_TRUE(data.at("runs")[0].at("curves").contains(evil));
+}
+
+TEST_F(Reports, ShowsTheNewestTextsOfARun) {
+  const Path folder = make_run("run", 2, 2);
+  {
+    MetricsFile samples(folder / "samples.jsonl", 0);
+    for (std::int64_t i = 1; i <= 70; ++i)
+      samples.write(SampleRecord{.iteration = i, .prompt = "2+2=", .text = std::to_string(i), .tokens = 2});
+    samples.write(SampleRecord{.iteration = 71,
+                               .prompt = std::string(kReportTextBytes - 1, 'a') + "\u00e9",
+                               .text = "</script><img src=x>",
+                               .tokens = 5,
+                               .rewards = {{"exact", 0.5}, {"format", std::nullopt}},
+                               .finished = false});
+  }
+  std::string lines = read_file(folder / "samples.jsonl");
+  write_file(folder / "samples.jsonl", lines + "rubbish\n{\"text\":\"no iteration\"}\n");
+  std::vector<RunHistory> runs;
+  runs.push_back(read_history(folder));
+  EXPECT_THAT(runs[0].notes, ElementsAre("2 lines of samples.jsonl are damaged and were skipped"));
+  const nlohmann::ordered_json report = report_json(runs, "", "");
+  const auto& texts = report.at("runs")[0].at("texts");
+  ASSERT_EQ(texts.size(), kReportTexts);
+  EXPECT_EQ(texts.front().at("step"), 71 - static_cast<int>(kReportTexts) + 1);
+  EXPECT_FALSE(texts.front().contains("rewards"));
+  EXPECT_EQ(texts.back().at("text"), "</script><img src=x>");
+  EXPECT_EQ(texts.back().at("finished"), false);
+  EXPECT_EQ(texts.back().at("rewards").at("exact"), 0.5);
+  EXPECT_TRUE(texts.back().at("rewards").at("format").is_null());
+  // A long text is cut before a character that would not fit.
+  EXPECT_EQ(texts.back().at("prompt"), std::string(kReportTextBytes - 1, 'a') + " [...]");
+  EXPECT_THAT(report_page(report), Not(HasSubstr("<img")));
 }
 
 TEST_F(Reports, DamagedLinesAreCountedAndSkipped) {

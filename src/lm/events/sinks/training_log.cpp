@@ -17,7 +17,8 @@ class TrainingLog final : public RunListener {
       if (interval_ > 0 && event.step % interval_ == 0) log_.info("{}", format_iteration(*step));
     } else if (const auto* evaluation = event.as<EvaluationRecord>()) {
       log_.info("{}", format_evaluation(*evaluation));
-    } else if (const auto* sample = event.as<SampleRecord>()) {
+    } else if (const auto* sample = event.as<SampleRecord>(); sample && sample->rewards.empty()) {
+      // Answers of reinforcement learning are too many for the log.
       log_.info("sample at iteration {}: {}{}", sample->iteration, sample->prompt, sample->text);
     } else if (const auto* warning = event.as<RunWarning>()) {
       log_.warning("iteration {}: {} ({})", warning->iteration, warning->text, warning->advice);

@@ -49,7 +49,7 @@ Experiment with_absolute_paths(Experiment experiment) {
     if (*path) *path = absolute(**path);
   }
   for (auto* path : {&c.load, &c.pretrained_checkpoint, &c.hf_path, &c.tokenizer_model, &c.vocab_file,
-                     &c.merge_file, &c.sft_dataset_name})
+                     &c.merge_file, &c.sft_dataset_name, &c.teacher_model_name_or_path})
     make_absolute_if_there(*path);
   for (auto* paths : {&c.data_path, &c.train_data_path, &c.valid_data_path, &c.test_data_path})
     make_absolute(*paths);

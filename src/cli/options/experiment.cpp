@@ -274,6 +274,7 @@ void ExperimentArguments::refuse_unknown_options(const std::string& start) const
 config::Experiment ExperimentArguments::load_without_file() const {
   const bool tunes = fine_tunes();
   const bool learns_answers = tunes && stage_ == "sft";
+  const bool packs = learns_answers || (tunes && stage_ == "distill");
   const auto with_rewards = config::stages_with_rewards();
   const bool generates = tunes && std::ranges::find(with_rewards, stage_) != with_rewards.end();
   const std::string module = tunes ? "post_trainer" : module_;
@@ -303,7 +304,7 @@ config::Experiment ExperimentArguments::load_without_file() const {
                     generates ? "      sft_dataset_name: null\n"
                     : tunes   ? "      sft_dataset_name: null\n      sft_fit_to_data: true\n"
                               : "",
-                    learns_answers && !whole_sequences ? "      enable_packed_sequences: true\n" : ""),
+                    packs && !whole_sequences ? "      enable_packed_sequences: true\n" : ""),
         config::kNoExperimentFile, given);
   };
   if (!names_a_model()) {
@@ -311,6 +312,7 @@ config::Experiment ExperimentArguments::load_without_file() const {
         fmt::format("name an experiment with --config FILE, or start from a model: load=FOLDER {}",
                     learns_answers ? "sft_dataset_name=FILE"
                     : generates    ? "data=FILE reward=exact:answer"
+                    : packs        ? "teacher=FOLDER data=FILE"
                     : tunes        ? "data=FILE"
                                    : "data_path=FILE");
     refuse_unknown_options(start);

@@ -13,8 +13,11 @@
 // If the vocabulary is divided over ranks, each rank computes the logits of its rows of the head. A slice is
 // reduced to three numbers per token (turbo::CrossEntropyPart), which all ranks gather. Entropies need five
 // numbers per token, on a single rank, too.
+//
+// A distilled model has the same slices. A slice of the teacher's logits exists next to a slice of its own.
 #include <algorithm>
 
+#include "base/check.h"
 #include "engine/parallel/parallel_operators.h"
 #include "tensor/scratch_tensor.h"
 #include "turbo/cross_entropy/cross_entropy.h"
@@ -30,7 +33,8 @@ using turbo::launch;
 
 struct LossAttributes {
   SharedVocabulary vocabulary;
-  float cap;  // soft cap of the logits; 0: no cap
+  float cap;                         // soft cap of the logits; 0: no cap
+  const Teacher* teacher = nullptr;  // null: the loss is the cross-entropy
 };
 
 struct Slice {
@@ -43,9 +47,70 @@ struct LmHead {
   enum Out : OutputName { kLoss, kEntropies, kCollisions };
 };
 
+// Memory for results that every rank computes for its part of the vocabulary.
+struct PartialResults {
+  PartialResults(OperatorCall& op, const SharedVocabulary& shared, std::int64_t tokens, std::int64_t values)
+      : call(op),
+        vocabulary(shared),
+        memory(op.context().scratch, DType::kF32, {shared.group ? shared.group->size() : 1, tokens, values}),
+        own(memory.get()
+                .slice(shared.group ? shared.group->rank() : 0, (shared.group ? shared.group->rank() : 0) + 1)
+                .reshaped({tokens, values})) {}
+  // Returns the results of all ranks, after this rank has computed `own`.
+  Tensor gathered() const {
+    if (vocabulary.group) vocabulary.group->all_gather(call.context().stream, own, memory.get());
+    return memory.get();
+  }
+
+  OperatorCall& call;
+  const SharedVocabulary& vocabulary;
+  ScratchTensor memory;
+  Tensor own;
+};
+
+// Computes the loss of a slice of a distilled model, and d_logits if needed.
+void distillation(OperatorCall& op, const Slice& slice, const Tensor& logits, const Tensor& d_logits) {
+  const auto [shared, cap, teacher] = op.attributes<LossAttributes>();
+  const Tensor labels = slice.rows(op.in(LmHead::kLabels)), weights = slice.rows(op.in(LmHead::kWeights));
+  const std::int64_t tokens = slice.end - slice.begin, first = shared.group ? shared.own().begin : 0;
+  const ScratchTensor of_teacher(op.context().scratch, DType::kF32, logits.shape);
+  launch(op.context(), Gemm{.role = GemmRole::kForward,
+                            .a = slice.rows(teacher->hidden),
+                            .b = teacher->weight,
+                            .c = of_teacher.get(),
+                            .accumulate = false,
+                            .workspace = {}});
+  const PartialResults parts(op, shared, tokens, turbo::kDistillationValues);
+  launch(op.context(), turbo::DistillationPart{.student = logits,
+                                               .teacher = of_teacher.get(),
+                                               .labels = labels,
+                                               .part = parts.own,
+                                               .first = first,
+                                               .form = teacher->form});
+  const Tensor all_parts = parts.gathered();
+  const PartialResults sums(op, shared, tokens, turbo::kDistillationSumValues);
+  launch(op.context(), turbo::DistillationSums{.parts = all_parts,
+                                               .student = logits,
+                                               .teacher = of_teacher.get(),
+                                               .weights = weights,
+                                               .sums = sums.own,
+                                               .form = teacher->form});
+  launch(op.context(), turbo::DistillationLoss{.parts = all_parts,
+                                               .sums = sums.gathered(),
+                                               .student = logits,
+                                               .teacher = of_teacher.get(),
+                                               .labels = labels,
+                                               .weights = weights,
+                                               .loss = slice.rows(op.out(LmHead::kLoss)),
+                                               .d_logits = d_logits,
+                                               .first = first,
+                                               .vocabulary = shared.group ? shared.size : logits.cols(),
+                                               .form = teacher->form});
+}
+
 // Computes the cross-entropy of a slice: the loss, and d_logits if needed.
 void cross_entropy(OperatorCall& op, const Slice& slice, const Tensor& logits, const Tensor& d_logits) {
-  const auto [shared, cap] = op.attributes<LossAttributes>();
+  const auto [shared, cap, teacher] = op.attributes<LossAttributes>();
   const Tensor labels = slice.rows(op.in(LmHead::kLabels)), weights = slice.rows(op.in(LmHead::kWeights)),
                loss = slice.rows(op.out(LmHead::kLoss));
   const bool statistics = op.output_count() > LmHead::kEntropies;
@@ -59,16 +124,13 @@ void cross_entropy(OperatorCall& op, const Slice& slice, const Tensor& logits, c
                                              .cap = cap});
     return;
   }
-  const std::int64_t tokens = slice.end - slice.begin, ranks = shared.group ? shared.group->size() : 1,
-                     rank = shared.group ? shared.group->rank() : 0,
-                     values = entropies ? turbo::kEntropyValues : turbo::kCrossEntropyValues;
-  const ScratchTensor parts(op.context().scratch, DType::kF32, {ranks, tokens, values});
-  const Tensor part = parts.get().slice(rank, rank + 1).reshaped({tokens, values});
+  const PartialResults parts(op, shared, slice.end - slice.begin,
+                             entropies ? turbo::kEntropyValues : turbo::kCrossEntropyValues);
   const std::int64_t first = shared.group ? shared.own().begin : 0;
-  launch(op.context(), turbo::CrossEntropyPart{
-                           .logits = logits, .labels = labels, .part = part, .first = first, .cap = cap});
-  if (shared.group) shared.group->all_gather(op.context().stream, part, parts.get());
-  turbo::CrossEntropyOfParts whole{.parts = parts.get(),
+  launch(op.context(),
+         turbo::CrossEntropyPart{
+             .logits = logits, .labels = labels, .part = parts.own, .first = first, .cap = cap});
+  turbo::CrossEntropyOfParts whole{.parts = parts.gathered(),
                                    .logits = logits,
                                    .labels = labels,
                                    .weights = weights,
@@ -131,7 +193,8 @@ void for_each_slice(OperatorCall& op, bool gradient, Consume&& consume) {
                                 .c = part_logits,
                                 .accumulate = false,
                                 .workspace = {}});
-      cross_entropy(op, part, part_logits, d_logits);
+      const bool distilled = op.attributes<LossAttributes>().teacher != nullptr;
+      (distilled ? distillation : cross_entropy)(op, part, part_logits, d_logits);
     }
     if (gradient) consume(slice, (narrow ? narrow_logits : logits).get().slice(0, slice.end - begin));
   }
@@ -191,6 +254,11 @@ constexpr Operator kTraining{.name = "lm_head_loss",
                              .for_weight = kAll,
                              .is_loss = true,
                              .weight_reads_parameter = true};
+constexpr Operator kDistillation = [] {
+  Operator distillation = kTraining;
+  distillation.name = "distilled_loss";
+  return distillation;
+}();
 constexpr Operator kInference{
     .name = "lm_head_loss", .operator_class = OperatorClass::kLoss, .forward = inference_forward};
 
@@ -226,6 +294,17 @@ Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, 
                       {LmHead::kEntropyWeights, entropy_weights}},
                      &weight, {{LmHead::kLoss, DType::kF32, Shape{hidden.shape()[0]}, false}},
                      LossAttributes{vocabulary, static_cast<float>(cap)})[LmHead::kLoss];
+}
+
+Value distilled_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights,
+                     const SharedVocabulary& vocabulary, const Teacher& teacher) {
+  PRIMUS_CHECK("distilled_loss", hidden.tape().training());
+  PRIMUS_CHECK("distilled_loss", teacher.hidden.rows() == hidden.shape()[0]);
+  PRIMUS_CHECK("distilled_loss", teacher.weight.shape[0] == weight.shape[0]);
+  return hidden.tape().record(
+      kDistillation, {{LmHead::kHidden, hidden}, {LmHead::kLabels, labels}, {LmHead::kWeights, weights}},
+      &weight, {{LmHead::kLoss, DType::kF32, Shape{hidden.shape()[0]}, false}},
+      LossAttributes{vocabulary, teacher.form.cap, &teacher})[LmHead::kLoss];
 }
 
 Value token_losses(const Value& hidden, Parameter& weight, const Value& labels, const Value& ones,

@@ -16,6 +16,7 @@
 #include "comm/communicator.h"
 #include "engine/operators/moe_operators.h"
 #include "engine/operators/operators.h"
+#include "turbo/distillation_loss/distillation_loss.h"
 
 namespace primus::engine {
 
@@ -66,6 +67,17 @@ struct TokenStatistics {
 };
 TokenStatistics token_statistics(const Value& hidden, Parameter& weight, const Value& labels,
                                  const Value& ones, const SharedVocabulary& vocabulary, double cap = 0);
+// The operands of the LM head of a teacher, whose distribution a model learns. No gradients are computed for
+// them.
+struct Teacher {
+  Tensor hidden;  // [T, teacher's width], the inputs of the teacher's head for all T tokens
+  Tensor weight;  // [rows of this rank's part of the student's head, teacher's width]
+  turbo::DistillationForm form;
+};
+// Like lm_head_loss(), with the loss of turbo/distillation_loss. The complete logits of the teacher never
+// exist either. `teacher` and its tensors must stay in place until the backward pass has run.
+Value distilled_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights,
+                     const SharedVocabulary& vocabulary, const Teacher& teacher);
 // Gathers the logits of the entire vocabulary on every rank: [T, own] -> [T, size]. Not differentiable:
 // training uses lm_head_loss(), which works on parts of the vocabulary.
 Value gather_logits(const Value& own, const SharedVocabulary& vocabulary);

@@ -260,6 +260,17 @@ Value LanguageModel::weighed_loss(const Value& hidden, const ModelInputs& in, co
                       entropy_weights);
 }
 
+Value LanguageModel::distilled_loss(const Value& hidden, const ModelInputs& in,
+                                    const engine::Teacher& teacher) const {
+  PRIMUS_CHECK("LanguageModel::distilled_loss", !config_.scores);
+  const Value all = gather_tokens(before_head(hidden), vocabulary_.group, engine::Gathered::kKept);
+  return engine::distilled_loss(all, *head_, in.labels, in.loss_weights, vocabulary_, teacher);
+}
+
+Value LanguageModel::head_inputs(const Value& hidden) const {
+  return gather_tokens(before_head(hidden), vocabulary_.group);
+}
+
 Value LanguageModel::entropies(const Value& hidden, const ModelInputs& in) const {
   PRIMUS_CHECK("LanguageModel::entropies", !config_.scores);
   const Value all = gather_tokens(before_head(hidden), vocabulary_.group);

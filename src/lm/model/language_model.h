@@ -91,6 +91,14 @@ class LanguageModel {
   // the call).
   engine::Value weighed_loss(const engine::Value& hidden, const ModelInputs& inputs, const TokenNeeds& needs,
                              FunctionRef<void(const TokenValues& tokens)> weigh) const;
+  // Like loss(), but the model learns the distribution of a teacher with the same vocabulary
+  // (engine::distilled_loss). The teacher's operands are its head_inputs() and head(). Only for training.
+  engine::Value distilled_loss(const engine::Value& hidden, const ModelInputs& inputs,
+                               const engine::Teacher& teacher) const;
+  // Returns the inputs of the head for the tokens of all tensor ranks, [T, hidden]. Not differentiable.
+  engine::Value head_inputs(const engine::Value& hidden) const;
+  // Returns this rank's part of the head; null on ranks without the last part of the model.
+  const engine::Parameter* head() const { return head_; }
   // Returns the entropy -sum p ln p of each token's distribution p over the vocabulary: [T] fp32. Not
   // differentiable. The model must not have scores.
   engine::Value entropies(const engine::Value& hidden, const ModelInputs& inputs) const;

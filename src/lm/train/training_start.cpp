@@ -139,12 +139,16 @@ StepMeasurement Trainer::Run::measure() {
 
 namespace {
 
-// If the loss needs a reference model, logs which model this is. Warns if the reference model is not the
-// model at the start of the run.
+// If the loss needs a reference model or a teacher, logs which model this is. Warns if the reference model is
+// not the model at the start of the run.
 void log_reference(const RunPlan& plan, const LossRule& rule) {
   ModelConfig whole = plan.model;
   whole.lora = {};
-  if (!plan.ranks.first() || rule.frozen_models(whole).empty()) return;
+  if (!plan.ranks.first()) return;
+  const std::vector<FrozenModel> frozen = rule.frozen_models(whole);
+  if (frozen.empty()) return;
+  if (!frozen.front().folder.empty())
+    return plan.log.info("{}: {}", frozen.front().name, frozen.front().folder.string());
   const std::optional<StartWeights> start = start_weights_of(plan.e);
   if (!plan.model.lora) {
     return plan.log.info("reference model: the model at the start of the run ({})",

@@ -80,6 +80,7 @@ class FineTuning final : public Objective {
 
   data::Datasets open(const DataRequest& request) override {
     const data::SftOptions options = options_of(request);
+    learning_->check_tokenizer(request.experiment, request.tokenizer);
     data::Datasets datasets;
     at_key(request.experiment, "sft_conversation_format",
            [&] { data::conversation_writer(options, request.tokenizer); });

@@ -18,6 +18,9 @@ class ConversationLearning {
   // Checks the objective's own settings, and changes those that follow from others. Throws Error(kInvalid) at
   // the key.
   virtual void prepare(config::Experiment& /*experiment*/) const {}
+  // Checks the tokenizer with which the data are read. Throws Error(kInvalid) at a key.
+  virtual void check_tokenizer(const config::Experiment& /*experiment*/,
+                               const Tokenizer& /*tokenizer*/) const {}
   // Reads the data. By default, each conversation is a unit.
   virtual data::Datasets open(const data::SftOptions& options, const Tokenizer& tokenizer) const {
     return data::open_sft_datasets(options, tokenizer);

@@ -8,14 +8,15 @@
 // preference or policy-gradient loss, the weight of each token of sequence i is -dL/ds_i. A bonus for entropy
 // is a negative weight of the entropy. Further statistics of the distributions (LossRule::needs) may
 // determine weights, but have no gradient. For models with a score per token in place of logits (reward and
-// value models), a rule fits every loss of the scores. Losses of other values of the logits, such as
-// distillation, are not supported.
+// value models), a rule fits every loss of the scores. A rule with a teacher (LossRule::teacher) learns the
+// teacher's distributions instead. Losses of other values of the logits are not supported.
 //
 // A rule belongs to one session. A measuring rank makes the same calls but runs no kernels, so a rule must
 // not read device memory there. Not thread-safe.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -38,8 +39,9 @@ class TrainingSession;
 // A model that is only read, in addition to the trained model. Both models are sharded over the mesh in the
 // same way.
 struct FrozenModel {
-  std::string name;  // name of the model: "reference"
+  std::string name;  // name of the model: "reference" or "teacher"
   ModelConfig model;
+  std::filesystem::path folder = {};  // of the weights; empty: the weights at the start of the run
 };
 
 // The arguments of LossRule::before_step.
@@ -95,6 +97,10 @@ class LossRule {
   virtual std::vector<std::string> metrics() const { return {}; }
   // Returns what weigh() needs besides the losses. Statistics cost a second pass over the logits.
   virtual TokenNeeds needs() const { return {}; }
+  // Returns the teacher's operands for a microbatch, on ranks with the last part of the model. The loss is
+  // then LanguageModel::distilled_loss(), and weigh() is not called. The result stays in place until the end
+  // of the step. Null: the rule has no teacher.
+  virtual const engine::Teacher* teacher(std::int64_t /*microbatch*/) const { return nullptr; }
   // Enqueues kernels that write `weights`, and perhaps `entropy_weights`.
   virtual void weigh(const TokenLosses& tokens) = 0;
 

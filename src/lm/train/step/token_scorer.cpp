@@ -11,7 +11,7 @@ TokenScorer::TokenScorer(engine::Rank& rank, ModelInstance& model, const StepSet
                          const Options& options)
     : rank_(rank),
       model_(model),
-      entropies_(options.entropies),
+      values_(options.values),
       inputs_(rank, model.model(), settings),
       runner_(rank, model.parallel(), static_cast<engine::ChunkedModel&>(*this),
               {.schedule = engine::make_schedule(settings.pipeline.schedule, rank.mesh().shape().pipeline,
@@ -25,7 +25,7 @@ TokenScorer::TokenScorer(engine::Rank& rank, ModelInstance& model, const StepSet
       tape_(rank.context(), rank.stash()) {}
 
 void TokenScorer::score(const data::BatchView& batch, const Tensor& out) {
-  PRIMUS_CHECK("TokenScorer::score", out.elements() == tokens());
+  PRIMUS_CHECK("TokenScorer::score", out.shape[0] == tokens());
   if (!rank_.measuring()) rank_.compute().synchronize();  // waits for the copies of the previous batch
   inputs_.stage(staging_, batch, 0, 1.0, false);
   // The weights are 1, so that every token has its unweighted loss.
@@ -45,7 +45,16 @@ engine::ChunkedModel::Outputs TokenScorer::forward(engine::Tape& tape, int chunk
   const LanguageModel& model = model_.model();
   engine::Value hidden = model.forward(chunk, in, std::move(x));
   if (!model.last(chunk)) return {.next = std::move(hidden), .losses = {}};
-  return {.next = {}, .losses = {entropies_ ? model.entropies(hidden, in) : model.loss(hidden, in)}};
+  switch (values_) {
+    case Values::kLosses:
+      return {.next = {}, .losses = {model.loss(hidden, in)}};
+    case Values::kEntropies:
+      return {.next = {}, .losses = {model.entropies(hidden, in)}};
+    case Values::kHeadInputs:
+      return {.next = {}, .losses = {model.head_inputs(hidden)}};
+  }
+  PRIMUS_CHECK("TokenScorer::forward", false);
+  return {};
 }
 
 void TokenScorer::losses_ready(const std::vector<engine::Value>& losses) {

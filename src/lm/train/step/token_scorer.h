@@ -1,6 +1,7 @@
-// Computes per-token losses or entropies of a model on this rank, without gradients: log-probabilities of a
-// reference model, or of the trained model without its adapters. The forward passes run between steps. All
-// ranks of the mesh make the same passes in the same order. Not thread-safe.
+// Computes values of each token by a model on this rank, without gradients: log-probabilities of a reference
+// model or of the trained model without its adapters, entropies, or the hidden states of a teacher. The
+// forward passes run between steps. All ranks of the mesh make the same passes in the same order. Not
+// thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +15,23 @@ namespace primus {
 
 class TokenScorer : private engine::ChunkedModel {
  public:
+  // The values of a token.
+  enum class Values : std::uint8_t {
+    kLosses,      // -ln p(label)
+    kEntropies,   // -sum p ln p of the token's distribution p
+    kHeadInputs,  // LanguageModel::head_inputs(), a row of the model's width in the compute type
+  };
   struct Options {
-    bool adapters = true;    // false: LoRA adapters are ignored, so that the base model is evaluated
-    bool entropies = false;  // true: values are the entropies of distributions; false: losses of labels
+    bool adapters = true;  // false: LoRA adapters are ignored, so that the base model is evaluated
+    Values values = Values::kLosses;
   };
 
   // `settings`: the settings of the training step whose batches are scored. All arguments must outlive this
   // object.
   TokenScorer(engine::Rank& rank, ModelInstance& model, const StepSettings& settings, const Options& options);
 
-  // Enqueues out = -ln p(label) for each token of the batch, or the entropy -sum p ln p of the token's
-  // distribution p: fp32 [tokens()], written only on ranks with the last part of the model. Waits for the
+  // Enqueues out = the values of each token of the batch: fp32 [tokens()], or for kHeadInputs
+  // [tokens(), width], written only on ranks with the last part of the model. Waits for the
   // previous batch, because the host copy of that batch is reused. Does not read the batch while measuring.
   void score(const data::BatchView& batch, const Tensor& out);
   std::int64_t tokens() const { return inputs_.held_tokens(); }
@@ -35,7 +42,7 @@ class TokenScorer : private engine::ChunkedModel {
 
   engine::Rank& rank_;
   ModelInstance& model_;
-  const bool entropies_;
+  const Values values_;
   StepInputs inputs_;
   StepInputs::Staging staging_;
   engine::ScheduleRunner runner_;

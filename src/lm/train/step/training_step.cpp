@@ -201,7 +201,10 @@ engine::ChunkedModel::Outputs TrainingStep::forward(Tape& tape, int chunk, std::
   Value hidden = model_.forward(chunk, in, std::move(x));
   if (!model_.last(chunk)) return {.next = std::move(hidden), .losses = {}};
   Outputs outputs;
-  if (rule_ && tape.training()) {
+  const engine::Teacher* const teacher = rule_ && tape.training() ? rule_->teacher(microbatch) : nullptr;
+  if (teacher) {
+    outputs.losses.push_back(model_.distilled_loss(hidden, in, *teacher));
+  } else if (rule_ && tape.training()) {
     outputs.losses.push_back(model_.weighed_loss(hidden, in, rule_->needs(), [&](const TokenValues& tokens) {
       rule_->weigh({.rank = rank_,
                     .microbatch = microbatch,

@@ -325,6 +325,8 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c,
   line("parameters", human_count(static_cast<double>(f.step().parameters)));
   if (f.step().trained_parameters < f.step().parameters)
     line("  trained", human_count(static_cast<double>(f.step().trained_parameters)));
+  if (f.step().second_parameters > 0)
+    line("  of the value model", human_count(static_cast<double>(f.step().second_parameters)));
   if (f.world > 1) text += mesh_text(f);
   const MemoryNeed& need = f.memory.need;
   const bool shared = f.memory.supply.shared;

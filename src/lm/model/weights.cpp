@@ -457,10 +457,33 @@ void refuse_other_tensors(const CheckpointReader& checkpoint, const ParameterSto
   }
 }
 
-}  // namespace
+// The tensors of one model in a checkpoint. The tensors of a second model are among the optimizer's tensors,
+// and its name precedes their names.
+class SavedModel {
+ public:
+  SavedModel(const CheckpointReader& checkpoint, std::string_view second)
+      : checkpoint_(checkpoint), prefix_(second.empty() ? "" : fmt::format("{}.", second)) {}
 
-void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, engine::Rank& rank,
-                     bool optimizer, Adapters adapters) {
+  std::optional<TensorView> find(TensorPart where, const std::string& name) const {
+    return checkpoint_.find(in(where), prefix_ + name);
+  }
+  void read_runs(TensorPart where, const std::string& name, DType dtype, const Parameter& p,
+                 const CheckpointPart& part, std::span<std::byte> to) const {
+    checkpoint_.read_runs(in(where), prefix_ + name, dtype, published_shape(p, part), axis_order(part),
+                          runs_of(stored_of(p, part), p, part), to);
+  }
+
+ private:
+  TensorPart in(TensorPart where) const { return prefix_.empty() ? where : TensorPart::kOptimizer; }
+
+  const CheckpointReader& checkpoint_;
+  const std::string prefix_;
+};
+
+// Loads the trained model, or the second model with this name, and returns the names of its tensors.
+TensorNames load_saved(const CheckpointReader& checkpoint, ParameterStore& store, engine::Rank& rank,
+                       bool optimizer, Adapters adapters, std::string_view second = {}) {
+  const SavedModel saved_model(checkpoint, second);
   const bool without = adapters == Adapters::kMayBeMissing &&
                        std::ranges::none_of(checkpoint.manifest().tensors, [](const TensorRecord& record) {
                          return record.part == TensorPart::kModel && names_adapter(record.name);
@@ -471,14 +494,13 @@ void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, 
                         const CheckpointPart& part) {
     const engine::FlatRange range = stored_of(p, part);
     staging.resize(static_cast<std::size_t>(range.size() * size_of(dtype)));
-    checkpoint.read_runs(where, name, dtype, published_shape(p, part), axis_order(part),
-                         runs_of(range, p, part), staging);
+    saved_model.read_runs(where, name, dtype, p, part, staging);
   };
   // Like `read`, but reads a state, in its saved type.
   const auto read_state = [&](const engine::UnitState& state, const Parameter& p,
                               const CheckpointPart& part) {
     const std::string name = optimizer_tensor_name(state.spec.name, part.name);
-    const std::optional<TensorView> saved = checkpoint.find(TensorPart::kOptimizer, name);
+    const std::optional<TensorView> saved = saved_model.find(TensorPart::kOptimizer, name);
     if (saved) require_float(*saved);
     const DType dtype = saved ? saved->dtype : state.spec.saved_dtype();
     read(TensorPart::kOptimizer, name, dtype, p, part);
@@ -489,20 +511,20 @@ void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, 
     used.insert(part.name);
     used.insert(part.copies.begin(), part.copies.end());
     if (stored_of(p, part).empty()) return;
-    if (keeps_initial_value(p, adapters, checkpoint.find(TensorPart::kModel, part.name).has_value())) return;
+    if (keeps_initial_value(p, adapters, saved_model.find(TensorPart::kModel, part.name).has_value())) return;
     if (without && p.is_low_rank) {
-      const auto matrix = checkpoint.find(TensorPart::kModel, matrix_of_magnitudes(part.name));
+      const auto matrix = saved_model.find(TensorPart::kModel, matrix_of_magnitudes(part.name));
       if (names_magnitudes(part.name) && matrix) upload_norms(rank, p, part, *matrix);
       return;
     }
     const engine::ParameterUnit& unit = *p.unit;
     const std::string master_name = optimizer_tensor_name("fp32_param", part.name);
-    const bool has_master = checkpoint.find(TensorPart::kOptimizer, master_name).has_value();
+    const bool has_master = saved_model.find(TensorPart::kOptimizer, master_name).has_value();
     if (optimizer && has_master && unit.trained) {
       read(TensorPart::kOptimizer, master_name, DType::kF32, p, part);
       upload(rank, masters_of(p), p, part, DType::kF32, staging);
     } else {
-      const std::optional<TensorView> tensor = checkpoint.find(TensorPart::kModel, part.name);
+      const std::optional<TensorView> tensor = saved_model.find(TensorPart::kModel, part.name);
       const DType dtype = tensor ? tensor->dtype : DType::kF32;
       if (tensor) require_elements(p, *tensor);
       read(TensorPart::kModel, part.name, dtype, p, part);
@@ -517,7 +539,20 @@ void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, 
     }
   });
   if (optimizer) load_scaled_states(store, rank, staging, read_state);
-  refuse_other_tensors(checkpoint, store, used);
+  return used;
+}
+
+}  // namespace
+
+void load_checkpoint(const CheckpointReader& checkpoint, ParameterStore& store, engine::Rank& rank,
+                     bool optimizer, Adapters adapters) {
+  refuse_other_tensors(checkpoint, store, load_saved(checkpoint, store, rank, optimizer, adapters));
+  store.refresh_values(rank.context());
+}
+
+void load_second_model(const CheckpointReader& checkpoint, ParameterStore& store, engine::Rank& rank,
+                       std::string_view name) {
+  load_saved(checkpoint, store, rank, true, Adapters::kRequired, name);
   store.refresh_values(rank.context());
 }
 

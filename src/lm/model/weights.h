@@ -4,6 +4,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/runtime/parameters.h"
@@ -53,5 +54,9 @@ std::vector<TensorSource> optimizer_sources(const engine::ParameterStore& store,
 // only the weights.
 void load_checkpoint(const CheckpointReader& checkpoint, engine::ParameterStore& store, engine::Rank& rank,
                      bool optimizer, Adapters adapters = Adapters::kRequired);
+// Loads a second model with its optimizer states, bit for bit. The checkpoint has the tensors of
+// model_sources() and optimizer_sources() among its optimizer's tensors, named "<name>.<tensor>".
+void load_second_model(const CheckpointReader& checkpoint, engine::ParameterStore& store, engine::Rank& rank,
+                       std::string_view name);
 
 }  // namespace primus

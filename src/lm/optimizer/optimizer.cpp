@@ -18,16 +18,26 @@ Optimizer::Optimizer(const OptimizerSettings& settings, engine::ParameterStore& 
     snapped_ = rank.persistent(DType::kI32, {static_cast<std::int64_t>(store.units().size())});
 }
 
+void Optimizer::join(Optimizer& other) {
+  joined_ = &other.store_;
+  other.norm_ = norm_;
+  other.scale_ = scale_;
+}
+
 void Optimizer::measure_gradients() {
   bool first = true;
-  for (const engine::ParameterUnit& unit : store_.units()) {
-    if (!unit.trained) continue;
-    // Each element is counted by exactly one rank.
-    const Tensor counted =
-        unit.reduced.slice(unit.slice.begin - unit.shard.begin, unit.slice.end - unit.shard.begin);
-    turbo::launch(rank_.context(),
-                  turbo::SumOfSquares{.x = counted, .out = sum_of_squares_, .accumulate = !first});
-    first = false;
+  for (const engine::ParameterStore* const store :
+       {static_cast<const engine::ParameterStore*>(&store_), joined_}) {
+    if (!store) continue;
+    for (const engine::ParameterUnit& unit : store->units()) {
+      if (!unit.trained) continue;
+      // Each element is counted by exactly one rank.
+      const Tensor counted =
+          unit.reduced.slice(unit.slice.begin - unit.shard.begin, unit.slice.end - unit.shard.begin);
+      turbo::launch(rank_.context(),
+                    turbo::SumOfSquares{.x = counted, .out = sum_of_squares_, .accumulate = !first});
+      first = false;
+    }
   }
   // The sum is 0 on a pipeline stage that has nothing to train.
   if (first && !rank_.measuring()) rank_.compute().fill_zero(sum_of_squares_.data, sum_of_squares_.bytes());

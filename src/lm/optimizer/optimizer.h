@@ -20,6 +20,9 @@ class Optimizer {
   Optimizer(const OptimizerSettings& settings, engine::ParameterStore& store, engine::DataParallel& parallel,
             engine::Rank& rank);
 
+  // Makes this optimizer measure and clip the gradients of both optimizers by one common norm. Call it before
+  // the first step. `other` must outlive this object; its measure_gradients() must not be called.
+  void join(Optimizer& other);
   // Enqueues the norm of the reduced gradients over all ranks, and the clip coefficient.
   void measure_gradients();
   // Enqueues the clipped update and the distribution of the new values to all ranks. Nothing is changed if
@@ -46,6 +49,7 @@ class Optimizer {
   engine::ParameterStore& store_;
   engine::DataParallel& parallel_;
   engine::Rank& rank_;
+  const engine::ParameterStore* joined_ = nullptr;  // the parameters of the optimizer of join()
   Tensor sum_of_squares_, norm_, scale_;
   Tensor snapped_;  // [units] int32: number of weights set to an fp4 value; allocated if weights are checked
                     // for oscillation

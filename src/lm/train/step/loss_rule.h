@@ -73,12 +73,25 @@ struct TokenLosses {
                    // are the step's metrics
 };
 
+class LossRule;
+
+// A second model that is trained in the same steps as the trained model, with its own optimizer states. The
+// gradient norm, and therefore clipping, covers both models. Both models are sharded in the same way.
+struct SecondModel {
+  std::string name;  // name of the model: "value_model"
+  ModelConfig model;
+  LossRule* rule = nullptr;  // computes the weights of the model's losses
+};
+
 class LossRule {
  public:
   virtual ~LossRule() = default;
 
   // Returns the frozen models that the rule needs.
   virtual std::vector<FrozenModel> frozen_models(const ModelConfig&) const { return {}; }
+  // Returns the second model that the run trains. The metrics of its rule follow those of this rule, and the
+  // step's loss is the sum of both rules' losses. The second rule's before_step() is not called.
+  virtual std::optional<SecondModel> second_model(const ModelConfig&) { return {}; }
   // Allocates persistent memory. Called when the session is complete, before its first step.
   virtual void prepare(TrainingSession&) {}
   // Loads the weights of frozen models. Called after the trained weights were loaded or initialized.

@@ -38,6 +38,13 @@ ModelInstance::Settings TrainingSession::instance_settings(const ModelConfig& mo
           .positions = std::max(settings_.step.sequence, settings_.sample_capacity)};
 }
 
+TrainingSession::Second::Second(engine::Rank& rank, ModelInstance::Settings model,
+                                const FamilyRegistry& families, const OptimizerSettings& settings,
+                                const StepSettings& step_settings, LossRule* rule)
+    : instance(rank, std::move(model), families),
+      optimizer(settings, instance.store(), instance.parallel(), rank),
+      step(rank, instance.parallel(), instance.model(), optimizer, nullptr, step_settings, rule) {}
+
 TrainingSession::TrainingSession(engine::Rank& rank, const SessionSettings& settings,
                                  const FamilyRegistry& families)
     : rank_(rank),
@@ -56,6 +63,11 @@ TrainingSession::TrainingSession(engine::Rank& rank, const SessionSettings& sett
     }
   }
   step_ = std::make_unique<TrainingStep>(rank, parallel(), model(), *optimizer_, scales(), step, rule_.get());
+  if (const std::optional<SecondModel> second = rule_ ? rule_->second_model(settings.model) : std::nullopt) {
+    second_ = std::make_unique<Second>(rank, instance_settings(second->model, ModelInstance::Role::kTrained),
+                                       families, settings_.optimizer, step, second->rule);
+    step_->join(second_->step);
+  }
   if (settings.sample_capacity > 0) {
     const bool gathers = rank.mesh().size() > 1 && settings.sharding == engine::Sharding::kParameters;
     decoding_ = {.compute = settings.compute,
@@ -75,6 +87,11 @@ ModelInstance& TrainingSession::frozen(std::string_view name) {
   return *found->second;
 }
 
+ModelInstance& TrainingSession::second() {
+  PRIMUS_CHECK("TrainingSession::second", second_ != nullptr);
+  return second_->instance;
+}
+
 std::int64_t TrainingSession::before_step(std::int64_t step, std::span<data::Batch> batches) {
   const std::int64_t all = settings_.step.microbatches;
   if (!rule_) return all;
@@ -87,6 +104,15 @@ std::unique_ptr<DecodeScheduler> TrainingSession::make_decoder(DecodeScheduler::
 }
 
 namespace {
+
+// Returns the bytes of the second model in a checkpoint, with its optimizer states and master weights.
+std::int64_t second_bytes(TrainingSession& session) {
+  if (!session.has_second()) return 0;
+  const engine::ParameterStore& store = session.second().store();
+  const DType compute = session.settings().compute;
+  const std::int64_t masters = compute == DType::kF32 ? 0 : store.trained_elements() * size_of(DType::kF32);
+  return store.elements() * size_of(compute) + store.state_bytes() + masters;
+}
 
 // Returns the traffic sent so far by each of the rank's communicators.
 std::vector<comm::Traffic> traffic_of(engine::Rank& rank) {
@@ -177,17 +203,18 @@ StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& setti
     if (group.traffic.total_bytes() > 0) communication.push_back(std::move(group));
   }
   const std::int64_t parameters = session.store().elements();
-  return {
-      .memory = rank.high_water(),
-      .kernels = kernels,
-      .parameters = parameters,
-      .trained_parameters = session.store().trained_elements(),
-      .saved_share =
-          static_cast<double>(session.store().counted_elements()) / static_cast<double>(parameters),
-      .communication = std::move(communication),
-      .state_bytes = session.store().state_bytes() + (session.scales() ? session.scales()->state_bytes() : 0),
-      .why_not_recorded = settings.step.record_after > 0 ? step.why_not_recorded() : "",
-      .microbatches = expected + more};
+  return {.memory = rank.high_water(),
+          .kernels = kernels,
+          .parameters = parameters,
+          .trained_parameters = session.store().trained_elements(),
+          .second_parameters = session.has_second() ? session.second().store().elements() : 0,
+          .saved_share =
+              static_cast<double>(session.store().counted_elements()) / static_cast<double>(parameters),
+          .communication = std::move(communication),
+          .state_bytes = session.store().state_bytes() +
+                         (session.scales() ? session.scales()->state_bytes() : 0) + second_bytes(session),
+          .why_not_recorded = settings.step.record_after > 0 ? step.why_not_recorded() : "",
+          .microbatches = expected + more};
 }
 
 std::unique_ptr<TrainingSession> open_session(engine::Rank& rank, const SessionSettings& settings,

@@ -60,6 +60,9 @@ class TrainingSession {
   const LanguageModel& model() const { return trained_.model(); }
   // Returns the frozen model with this name (FrozenModel::name). The caller loads its weights.
   ModelInstance& frozen(std::string_view name);
+  // Returns the second model of the loss rule (LossRule::second_model), which must exist.
+  ModelInstance& second();
+  bool has_second() const { return second_ != nullptr; }
   const SessionSettings& settings() const { return settings_; }
   Optimizer& optimizer() { return *optimizer_; }
   TrainingStep& step() { return *step_; }
@@ -80,6 +83,16 @@ class TrainingSession {
   std::unique_ptr<DecodeScheduler> make_decoder(DecodeScheduler::Agree agree = {});
 
  private:
+  // The second model of the loss rule, and what trains it.
+  struct Second {
+    Second(engine::Rank& rank, ModelInstance::Settings model, const FamilyRegistry& families,
+           const OptimizerSettings& optimizer, const StepSettings& step, LossRule* rule);
+
+    ModelInstance instance;
+    Optimizer optimizer;
+    TrainingStep step;
+  };
+
   // Returns the settings of the trained model or of a frozen one.
   ModelInstance::Settings instance_settings(const ModelConfig& model, ModelInstance::Role role) const;
 
@@ -91,6 +104,7 @@ class TrainingSession {
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<engine::DelayedScales> scales_;
   std::unique_ptr<TrainingStep> step_;
+  std::unique_ptr<Second> second_;
   std::optional<ReaderSettings> decoding_;
 };
 
@@ -108,9 +122,11 @@ struct StepMeasurement {
   turbo::Meter kernels;                 // number of calls and FLOPs of each kernel, including recomputation
   std::int64_t parameters = 0;          // number of parameters of the complete model
   std::int64_t trained_parameters = 0;  // number of trained parameters; the others are frozen
+  std::int64_t second_parameters = 0;   // number of parameters of the second model (LossRule::second_model)
   double saved_share = 1;               // fraction of `parameters` that this rank writes into a checkpoint
   std::vector<GroupTraffic> communication = {};  // traffic of each group that has traffic
-  // Bytes of optimizer states on all ranks together (ParameterStore::state_bytes), and of delayed FP8 scales.
+  // Bytes of optimizer states on all ranks together (ParameterStore::state_bytes), of delayed FP8 scales, and
+  // of the second model with its states.
   std::int64_t state_bytes = 0;
   // Why steps are not recorded although StepSettings::record_after requests a recording; empty if steps are
   // recorded.

@@ -76,6 +76,12 @@ TrainingStep::TrainingStep(engine::Rank& rank, engine::DataParallel& parallel, c
   for (HostSide& host : host_) host.scalars = PinnedBuffer(rank.device(), 2 * scalars_.bytes());
 }
 
+void TrainingStep::join(TrainingStep& other) {
+  second_ = &other;
+  other.joined_ = true;
+  optimizer_.join(other.optimizer_);
+}
+
 engine::ScheduleRunner::Settings TrainingStep::runner_settings() const {
   engine::Mesh& mesh = rank_.mesh();
   const PipelineSettings& pipeline = settings_.pipeline;
@@ -137,12 +143,14 @@ void TrainingStep::upload_scalars(ScalarsOf of, std::int64_t step, double learni
 }
 
 bool TrainingStep::may_skip() const {
-  return runner_->in_turn() && !scales_ && for_blocks_.routing.load.absent();
+  return runner_->in_turn() && !scales_ && for_blocks_.routing.load.absent() &&
+         (!second_ || second_->may_skip());
 }
 
 void TrainingStep::begin(std::int64_t step, std::int64_t microbatches) {
   if (microbatches < 0) microbatches = settings_.microbatches;
   PRIMUS_CHECK("TrainingStep::begin", microbatches == settings_.microbatches || may_skip());
+  if (second_) second_->begin(step, microbatches);
   results_.begin_clock();
   graphs_.begin_step(for_blocks_.trace != nullptr);
   if (!graphs_.replaying()) {
@@ -176,9 +184,11 @@ void TrainingStep::microbatch(std::int64_t index, const data::BatchView& batch) 
     graphs_.run(
         kParts[kind], [&] { runner_->run(index + 1); },
         [&] { inputs_.copy(recorded_inputs_[kind], 0, true, true, host); });
+    if (second_) second_->microbatch(index, batch);
   } catch (const StopRequest&) {
     rank_.compute().synchronize();  // waits, because pending copies read the batch in host memory
     runner_->abandon();
+    if (second_) second_->runner_->abandon();
     throw;
   } catch (...) {
     inputs_.abandon();
@@ -238,6 +248,7 @@ Tensor TrainingStep::own_losses(const Value& losses) const {
 
 void TrainingStep::finish_gradients() {
   PRIMUS_CHECK("TrainingStep::finish_gradients", runner_->finished());
+  if (second_) second_->finish_gradients();
   turbo::launch(rank_.context(), turbo::Fill{.out = sums_.stop_votes, .value = votes_to_stop_ ? 1.0F : 0.0F});
   // Tensor-parallel ranks have the same tokens and metrics, so only the first rank contributes metrics.
   const comm::Communicator* const tensor = rank_.mesh().tensor();
@@ -251,7 +262,7 @@ void TrainingStep::finish_gradients() {
       if (!total.absent()) parallel_.sum(total);
     }
     if (scales_) scales_->reduce(parallel_);
-    optimizer_.measure_gradients();
+    if (!joined_) optimizer_.measure_gradients();
   });
   if (rank_.measuring()) return;
   results_.enqueue();
@@ -292,6 +303,11 @@ void TrainingStep::list_results() {
 StepResult TrainingStep::result() {
   if (rank_.measuring()) return {};
   StepResult result = results_.result();
+  if (second_) {
+    StepResult second = second_->result();
+    result.loss += second.loss;
+    for (auto& metric : second.metrics) result.metrics.push_back(std::move(metric));
+  }
   if (!rule_) return result;
   for (auto& metric : rule_->host_metrics()) result.metrics.push_back(std::move(metric));
   return result;
@@ -336,6 +352,7 @@ void TrainingStep::update(std::int64_t step, double learning_rate, double weight
     if (!for_blocks_.routing.load.absent()) model_.end_step(rank_.context(), for_blocks_.routing);
     if (scales_) scales_->update(rank_.context(), optimizer_.gradient_norm());
   });
+  if (second_) second_->update(step, learning_rate, weight_decay);
 }
 
 void TrainingStep::begin_evaluation() {
@@ -408,6 +425,10 @@ std::string TrainingStep::find_non_finite() {
     evaluate(copy, true);
   }
   evaluation_.tape.set_observer({});
+  if (second_) {
+    const std::string of_second = second_->find_non_finite();
+    if (first.empty() && !of_second.empty()) first = "second model: " + of_second;
+  }
   set_stop(stop);
   return first;
 }

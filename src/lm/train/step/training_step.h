@@ -41,6 +41,11 @@ class TrainingStep : private engine::ChunkedModel {
                Optimizer& optimizer, engine::DelayedScales* scales, const StepSettings& settings,
                LossRule* rule = nullptr);
 
+  // Makes every step also train the model of `other`, on the same microbatches; `other` must not be called by
+  // anyone else, and must outlive this object. Results are those of both: the sum of the losses, the common
+  // gradient norm, and all metrics. Call this function before the first step.
+  void join(TrainingStep& other);
+
   // Begins a step. `step` is 1 for the first step and determines the random numbers. The previous step may
   // still be running. Waits for the step before the previous one, unless result() has already waited for it.
   // `microbatches`: the step consists of this number of microbatches; -1: all microbatches of the settings.
@@ -60,6 +65,7 @@ class TrainingStep : private engine::ChunkedModel {
   void set_stop(const std::atomic<bool>* stop) {
     stop_ = stop;
     runner_->set_stop(stop);
+    if (second_) second_->set_stop(stop);
   }
   // Sets this rank's vote on whether the run stops after this step. Call this function for each step, before
   // finish_gradients().
@@ -134,6 +140,8 @@ class TrainingStep : private engine::ChunkedModel {
   engine::DelayedScales* scales_;
   StepSettings settings_;
   LossRule* rule_;
+  TrainingStep* second_ = nullptr;  // the step of join()
+  bool joined_ = false;             // whether this step is the second step of another one
   StepInputs inputs_;
   std::unique_ptr<engine::ScheduleRunner> runner_;
   StepGraphs graphs_;

@@ -42,6 +42,9 @@ struct BatchView {
   // the decoder's values from the time when the answers were generated. `old_log_probs` are the training
   // pass's values under the weights that generated the answers; empty: these are the current weights.
   std::span<const float> sampled_log_probs = {}, old_log_probs = {};
+  // For PPO: [B, S] the value, the advantage and the return of each token (lm/train/objectives/ppo_rule.h);
+  // empty for other objectives.
+  std::span<const float> values = {}, token_advantages = {}, returns = {};
   // Divisor of the sum of masked losses; 0: the number of labels with loss_mask 1 in this microbatch. To make
   // a step's loss the mean over all learned labels of the step, set the divisor to the step's mean number of
   // learned labels per microbatch.
@@ -56,6 +59,7 @@ struct Batch {
   std::vector<float> document_values;
   std::vector<std::int64_t> document_records;
   std::vector<float> sampled_log_probs, old_log_probs;
+  std::vector<float> values, token_advantages, returns;
   double loss_divisor = 0;
 
   operator BatchView() const {
@@ -69,6 +73,9 @@ struct Batch {
             .document_records = document_records,
             .sampled_log_probs = sampled_log_probs,
             .old_log_probs = old_log_probs,
+            .values = values,
+            .token_advantages = token_advantages,
+            .returns = returns,
             .loss_divisor = loss_divisor};
   }
 
@@ -84,6 +91,9 @@ struct Batch {
     document_records.assign(from.document_records.begin(), from.document_records.end());
     sampled_log_probs.assign(from.sampled_log_probs.begin(), from.sampled_log_probs.end());
     old_log_probs.assign(from.old_log_probs.begin(), from.old_log_probs.end());
+    values.assign(from.values.begin(), from.values.end());
+    token_advantages.assign(from.token_advantages.begin(), from.token_advantages.end());
+    returns.assign(from.returns.begin(), from.returns.end());
     loss_divisor = from.loss_divisor;
   }
 };

@@ -127,8 +127,9 @@ void VerifiedSession::update(std::int64_t step, double learning_rate, double wei
 }
 
 void VerifiedSession::for_each_gradient(
+    engine::ParameterStore& store,
     const std::function<void(const std::string& name, const std::vector<float>& values)>& use) {
-  for (const engine::Parameter& p : session_->store().parameters()) {
+  for (const engine::Parameter& p : store.parameters()) {
     if (!p.trainable) continue;
     for (const engine::CheckpointPart& part : p.parts) {
       std::vector<float> values = download(rank_, part_of(p.gradient, p, part));

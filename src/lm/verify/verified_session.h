@@ -44,6 +44,12 @@ class VerifiedSession {
   // Calls `use` for each trained weight, with its gradient, its published name, and its element order in
   // published checkpoints. Requires forward_backward().
   void for_each_gradient(
+      const std::function<void(const std::string& name, const std::vector<float>& values)>& use) {
+    for_each_gradient(session_->store(), use);
+  }
+  // Like the function above, for the weights of another trained model of the session.
+  void for_each_gradient(
+      engine::ParameterStore& store,
       const std::function<void(const std::string& name, const std::vector<float>& values)>& use);
 
   // Sets the experts that all following passes use. If empty, the routers choose.

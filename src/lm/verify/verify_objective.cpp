@@ -17,10 +17,12 @@
 #include "lm/model/weights.h"
 #include "lm/train/objectives/dft_rule.h"
 #include "lm/train/objectives/policy_rule.h"
+#include "lm/train/objectives/ppo_rule.h"
 #include "lm/train/objectives/preference_rule.h"
 #include "lm/verify/objective_cases.h"
 #include "lm/verify/verified_session.h"
 #include "lm/verify/verify_policy.h"
+#include "lm/verify/verify_ppo.h"
 
 namespace primus {
 namespace {
@@ -242,6 +244,7 @@ class Verifier {
   void run(ObjectiveCase& c) {
     read(c.file, [&] {
       if (c.name == kLogProbs) return c.objective == "grpo" ? answer_log_probs(c) : log_probs(c);
+      if (c.objective == "ppo") return ppo(c);
       const json& at = files_.at(c.file).at("cases").at(c.name);
       const std::optional<Plan> plan = plan_of(c, at);
       if (plan) train(c, at, *plan);
@@ -489,6 +492,85 @@ class Verifier {
         }
       }
     }
+  }
+
+  // Compares the scores of the answers, the estimates of their tokens, and the steps that learn from them.
+  void ppo(ObjectiveCase& c) {
+    const json& file = files_.at(c.file);
+    const SafetensorsFile reference = tensors("ppo_tensors");
+    PpoCase ppo = read_ppo_case(c, file, tensors("ppo_batch"));
+    if (!c.why_not_built.empty()) return;
+    const ModelConfig policy = with_temperature(model_config("policy"), ppo.temperature);
+    score_answers(c, ppo, reference);
+    SessionSettings settings = settings_of(policy, batch_of(ppo.texts, policy.vocab, reference.name()));
+    config::TrainerConfig adam;
+    adam.adam_beta1 = 0.9;
+    adam.adam_beta2 = 0.999;
+    adam.adam_eps = 1e-8;
+    settings.optimizer = {.rules = update_rules_of(adam), .clip_norm = 0, .decay_all_parameters = false};
+    settings.loss_rule = ppo_rule(
+        ppo.settings,
+        [&](TrainingSession& session, ModelInstance& model) {
+          load_weights(SafetensorsFolder::open(model_folder("reference")), model.store(), session.rank());
+        },
+        {.config = [&](const ModelConfig&) { return model_config("value"); },
+         .load =
+             [&](TrainingSession& session, ModelInstance& model) {
+               load_weights(SafetensorsFolder::open(model_folder("value")), model.store(), session.rank());
+             }});
+    VerifiedSession session(make_device_(), settings, families_,
+                            SafetensorsFolder::open(model_folder("policy")),
+                            batch_of(ppo.texts, policy.vocab, reference.name()));
+    std::int64_t step = 0;
+    for (const json& point : file.at("cases").at(c.name).at("steps")) {
+      const StepResult result = session.forward_backward();
+      const double limit = step == 0 ? options_.tolerance : options_.trajectory_tolerance;
+      if (step++ == 0) {
+        compare_estimates(c, file, dynamic_cast<PpoRule&>(*session.session().rule()).answers(), reference,
+                          options_.tolerance);
+        ppo_gradients(c, session, reference);
+      }
+      const auto compare = [&](const char* name, double value, const char* key) {
+        compare_number(c, fmt::format("step {}: {}", step, name), value, point.at(key), limit);
+      };
+      compare("loss", result.loss, "loss");
+      for (const auto& [name, value] : result.metrics) {
+        if (name == "policy_loss" || name == "value_loss") compare(name.c_str(), value, name.c_str());
+        if (name == "value_clip_ratio") compare("value_clip_ratio", value, "value_clip_fraction");
+      }
+      compare_norm(c, fmt::format("step {}: gradient norm", step), result.gradient_norm,
+                   point.at("grad_norm"), limit);
+      session.update(step, ppo.learning_rate, 0);
+    }
+  }
+
+  // Scores the answers with the reward model, compares the scores, and stores them as values of the texts.
+  void score_answers(ObjectiveCase& c, PpoCase& ppo, const SafetensorsFile& reference) {
+    const ModelConfig reward = model_config("ppo_reward");
+    const data::Batch batch = batch_of(ppo.texts, reward.vocab, reference.name());
+    const std::vector<float> all = losses_of("ppo_reward", reward, batch);
+    constexpr std::int32_t kEnd = 2;  // the token that ends an answer
+    std::vector<float> scores;
+    for (std::size_t a = 0; a < ppo.texts.size(); ++a) {
+      Text& text = ppo.texts[a];
+      text.value = all[static_cast<std::size_t>(batch.document_starts[a + 1]) - 1];
+      if (text.ids.back() != kEnd) text.value -= static_cast<float>(ppo.missing_eos_penalty);
+      scores.push_back(text.value);
+    }
+    compare_tensor(c, "scores", scores, reference, c.name + "/scores", options_.tolerance);
+  }
+
+  void ppo_gradients(ObjectiveCase& c, VerifiedSession& session, const SafetensorsFile& reference) {
+    const auto compare = [&](engine::ParameterStore& store, const std::string& model) {
+      session.for_each_gradient(store, [&](const std::string& name, const std::vector<float>& values) {
+        const std::string key = fmt::format("{}/{}.{}", c.name, model, name);
+        if (reference.find(key))
+          compare_tensor(c, fmt::format("gradient of {}.{}", model, name), values, reference, key,
+                         options_.tolerance);
+      });
+    };
+    compare(session.session().store(), "policy");
+    compare(session.session().second().store(), "value_model");
   }
 
   std::vector<float> losses_of(const std::string& model, const ModelConfig& config,

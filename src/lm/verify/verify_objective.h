@@ -1,7 +1,7 @@
 // Compares the losses of post-training with their references: loss, metrics, log-probabilities, gradients and
 // AdamW steps, in fp32. The references are in a folder that another implementation wrote:
 //
-//   model/NAME/           models: policy, reference
+//   model/NAME/           models: policy, reference; for PPO also value and ppo_reward
 //   pref.json             cases of DPO, KTO, ORPO and CPO: settings, loss, metrics, grad_norm, grad_norms,
 //                         trajectory; and log-probabilities of each answer
 //   pref_grads            CASE/WEIGHT: gradients of some weights; policy_per_token_logps and
@@ -11,7 +11,9 @@
 //   grpo.json, rloo.json  cases of policy gradients: rewards, advantages, and the values of the others
 //   grpo_tensors          CASE/WEIGHT: gradients of some weights; log-probabilities of answer tokens
 //   rloo_grads, rl_batch  gradients; token ids and masks of prompts and answers
-//   reward.json, ppo.json cases of objectives that are not built
+//   reward.json           cases of reward models: settings, loss, scores, margins
+//   ppo.json              cases of PPO with a value model: answers, settings, and the losses of each step
+//   ppo_tensors, ppo_batch    values of answer tokens, and gradients of the first step; token ids
 //
 // Names without an extension are safetensors files. Files that do not exist have no cases.
 #pragma once

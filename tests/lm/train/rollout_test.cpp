@@ -17,6 +17,7 @@
 #include "base/system/stop_request.h"
 #include "lm/train/objectives/answer_generator.h"
 #include "lm/train/objectives/policy_rule.h"
+#include "lm/train/objectives/ppo_rule.h"
 #include "lm/train/objectives/rollout_rule.h"
 #include "lm/train/objectives/rollouts.h"
 #include "lm/train/rank_training.h"
@@ -423,6 +424,64 @@ TEST(Rollouts, SeveralStepsLearnFromTheSameAnswersOnEveryMesh) {
     // Without updates, the old log-probabilities are the current ones.
     const Trained resting = train(settings, c.ranks, c.shape, 3, true, 0);
     for (std::size_t s = 0; s < 3; ++s) EXPECT_NEAR(ratio_of(resting, s), 1, 1e-6);
+  }
+}
+
+// Two epochs of two mini-batches learn from the answers of a step. No function scores the answers to prompt
+// 2, which are then no part of the losses.
+TEST(Rollouts, AValueModelTrainsTheSameOnDataRanks) {
+  SessionSettings settings = rollouts();
+  const RolloutSettings rule{
+      .max_completion_length = kMaxAnswer,
+      .iterations = 2,
+      .advantages =
+          [](std::span<const std::optional<double>> rewards, std::int64_t functions,
+             std::span<const double>) {
+            return compute_advantages({.num_generations = 1, .sums = true}, rewards, functions);
+          },
+      .estimate =
+          [](LossRule& inner, TrainingSession& session, std::span<data::Batch> batches) {
+            dynamic_cast<PpoRule&>(inner).estimate(session, batches);
+          },
+      .missing_eos_penalty = 0.25,
+      .parts = 2};
+  const auto initialize = [](std::uint64_t seed) {
+    return [seed](TrainingSession& session, ModelInstance& model) {
+      model.store().initialize(session.rank().context(), seed);
+      model.parallel().distribute_values();
+    };
+  };
+  settings.loss_rule =
+      rollout_rule(rule, ppo_rule({.whiten_rewards = true, .max_completion_length = kMaxAnswer},
+                                  initialize(8), {.config = value_model_of, .load = initialize(9)}));
+  const auto source = [] {
+    return source_of([](const ScoredAnswer& answer) { return answer.prompt == prompt_text(2); });
+  };
+  const Trained one = train(settings, 1, {}, 5, true, 3e-3, false, source);
+  ASSERT_EQ(one.losses.size(), 5U);
+  EXPECT_NE(one.answers[1], one.answers[0]);  // the other half of the answers
+  EXPECT_EQ(one.answers[2], one.answers[0]);
+  EXPECT_EQ(one.answers[3], one.answers[1]);
+  EXPECT_NE(one.answers[4], one.answers[0]);
+  for (const engine::Sharding sharding : {engine::Sharding::kNone, engine::Sharding::kStates}) {
+    settings.sharding = sharding;
+    const Trained trained = train(settings, 2, {}, 5, true, 3e-3, false, source);
+    EXPECT_EQ(trained.answers, one.answers);
+    for (std::size_t s = 0; s < one.losses.size(); ++s) {
+      EXPECT_NEAR(trained.losses[s], one.losses[s], 1e-5);
+      EXPECT_NEAR(trained.norms[s], one.norms[s], 1e-4 * one.norms[s]);
+      for (const auto& [name, value] : one.metrics[s]) {
+        if (name.starts_with("rollout/")) continue;
+        const auto same = std::ranges::find(trained.metrics[s], name, [](const auto& m) { return m.first; });
+        ASSERT_NE(same, trained.metrics[s].end()) << name;
+        EXPECT_NEAR(same->second, value, 1e-4 * std::max(1.0, std::abs(value))) << name;
+      }
+    }
+    for (std::size_t r = 0; r < trained.used.size(); ++r) {
+      EXPECT_EQ(trained.used[r].persistent, trained.memory[r].persistent);
+      EXPECT_LE(trained.used[r].stash, trained.memory[r].stash);
+      EXPECT_LE(trained.used[r].scratch, trained.memory[r].scratch);
+    }
   }
 }
 

@@ -44,6 +44,15 @@ TEST(ObjectiveGolden, PolicyGradientsEqualTrl) {
   EXPECT_TRUE(report.passed());
 }
 
+// tests/golden/ppo: a Llama, with a value model and a reward model of the same layers.
+TEST(ObjectiveGolden, PpoWithAValueModelEqualsTrl) {
+  const ObjectiveReport report =
+      verified({.folder = std::filesystem::path(PRIMUS_SOURCE_DIR) / "tests/golden/ppo"});
+  EXPECT_EQ(report.cases.size(), 6U);
+  expect_verified(report);
+  EXPECT_TRUE(report.passed());
+}
+
 // The goldens are in tests/golden/posttrain_llama, for a Llama with an untied head and for the same model
 // with a head for scores. The cases are weighted pairs, fine-tuning, and reward models.
 TEST(ObjectiveGolden, WeightedPairsFineTuningAndRewardModelsEqualTrl) {

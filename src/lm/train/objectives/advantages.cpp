@@ -233,6 +233,10 @@ Advantages compute_advantages(const AdvantageSettings& settings,
   }
   const std::vector<double> sums = weighted_sum(settings, columns);
   out.reward = statistics(sums);
+  if (settings.sums) {
+    out.values = sums;
+    return out;
+  }
   if (settings.leave_one_out) {
     leave_one_out(settings, groups, sums, divergences, out);
   } else if (settings.multi_objective_aggregation == "normalize_then_sum") {

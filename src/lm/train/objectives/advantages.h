@@ -20,6 +20,9 @@ struct AdvantageSettings {
   std::int64_t num_generations = 8;         // answers per prompt
   std::vector<double> reward_weights = {};  // one for each function; empty: 1
   bool leave_one_out = false;               // RLOO; else GRPO
+  // PPO: the values are the weighted sums of the rewards, NaN for answers without any. The settings below
+  // must have their defaults.
+  bool sums = false;
 
   // GRPO. The reward minus the mean of its group is divided by the (unbiased) standard deviation of the
   // "group" or of the "batch", plus 1e-4, or not divided ("none").

@@ -18,7 +18,8 @@ namespace {
 
 // Names of the tensors in a checkpoint.
 constexpr const char *kResults = "rollouts.results", *kTexts = "rollouts.texts",
-                     *kSampled = "rollouts.sampled_log_probs", *kOld = "rollouts.old_log_probs";
+                     *kSampled = "rollouts.sampled_log_probs", *kOld = "rollouts.old_log_probs",
+                     *kEstimates = "rollouts.estimates";
 
 // The first columns of the texts: the index of the prompt's record, the number of tokens of the prompt, the
 // number of tokens of the answer, and whether the model ended the answer. The tokens of both follow.
@@ -84,7 +85,7 @@ KeptAnswers::KeptAnswers(TrainingSession& session, Place place)
 void KeptAnswers::keep(std::vector<Rollout> answers, std::int64_t filled) {
   answers_ = std::move(answers);
   filled_ = filled;
-  records_ = true;
+  records_ = answers_.empty() || answers_.front().old_log_probs.empty();
 }
 
 void KeptAnswers::record(const TokenLosses& tokens) {
@@ -130,6 +131,8 @@ std::vector<TensorSource> KeptAnswers::state(std::span<const double> results) {
   Table<double> values(place_.writes ? rows : 0, place_.columns);
   Table<std::int32_t> texts(place_.writes ? rows : 0, kTokens + length());
   Table<float> sampled(place_.writes ? rows : 0, sequence), old(place_.writes ? rows : 0, sequence);
+  // The values, advantages and returns of PPO, one after the other.
+  Table<float> estimates(place_.writes && place_.estimates ? rows : 0, 3 * length());
   const auto runs_of = [&](std::int64_t columns) {
     HeldRuns runs;
     for (const std::int64_t number : place_.numbers)
@@ -150,6 +153,12 @@ std::vector<TensorSource> KeptAnswers::state(std::span<const double> results) {
     std::ranges::copy(answer.answer, std::ranges::copy(answer.prompt, text.begin() + kTokens).out);
     std::ranges::copy(answer.log_probs, sampled.row(i).begin());
     std::ranges::copy(answer.old_log_probs, old.row(i).begin());
+    if (!place_.estimates) continue;
+    auto to = estimates.row(i).begin();
+    for (const std::vector<float>* const one : {&answer.values, &answer.advantages, &answer.returns}) {
+      std::ranges::copy(*one, to);
+      to += length();
+    }
   }
   std::vector<TensorSource> sources;
   const std::int64_t all = place_.answers, columns = place_.columns, width = texts.width;
@@ -157,6 +166,10 @@ std::vector<TensorSource> KeptAnswers::state(std::span<const double> results) {
   sources.push_back(source_of(kTexts, DType::kI32, all, std::move(texts), runs_of(width)));
   sources.push_back(source_of(kSampled, DType::kF32, all, std::move(sampled), runs_of(sequence)));
   sources.push_back(source_of(kOld, DType::kF32, all, std::move(old), runs_of(sequence)));
+  if (place_.estimates) {
+    const std::int64_t wide = estimates.width;
+    sources.push_back(source_of(kEstimates, DType::kF32, all, std::move(estimates), runs_of(wide)));
+  }
   return sources;
 }
 
@@ -166,7 +179,9 @@ std::vector<double> KeptAnswers::restore(const CheckpointReader& checkpoint) {
   auto texts = read_table<std::int32_t>(checkpoint, kTexts, DType::kI32, all, kTokens + length());
   auto sampled = read_table<float>(checkpoint, kSampled, DType::kF32, all, sequence);
   auto old = read_table<float>(checkpoint, kOld, DType::kF32, all, sequence);
-  if (!results || !texts || !sampled || !old) return {};
+  std::optional<Table<float>> estimates;
+  if (place_.estimates) estimates = read_table<float>(checkpoint, kEstimates, DType::kF32, all, 3 * length());
+  if (!results || !texts || !sampled || !old || estimates.has_value() != place_.estimates) return {};
   std::vector<Rollout> answers;
   for (const std::int64_t number : place_.numbers) {
     const std::span<const std::int32_t> row = texts->row(number), tokens = row.subspan(kTokens);
@@ -190,6 +205,14 @@ std::vector<double> KeptAnswers::restore(const CheckpointReader& checkpoint) {
     };
     answers.back().log_probs = values(*sampled);
     answers.back().old_log_probs = values(*old);
+    if (!estimates) continue;
+    answers.back().last_is_input = true;
+    auto from = estimates->row(number).begin();
+    for (std::vector<float>* const one :
+         {&answers.back().values, &answers.back().advantages, &answers.back().returns}) {
+      one->assign(from, from + answer + 1);
+      from += length();
+    }
   }
   answers_ = std::move(answers);
   records_ = false;

@@ -29,14 +29,15 @@ class KeptAnswers {
     std::int64_t columns = 1;  // number of results of an answer: results() below
     // For each row of this data rank, the number of its answer within the step, ascending.
     std::vector<std::int64_t> numbers;
-    bool writes = true;  // whether this rank writes the answers of its data rank into checkpoints
+    bool writes = true;      // whether this rank writes the answers of its data rank into checkpoints
+    bool estimates = false;  // whether answers have PPO's estimates (Rollout::values)
   };
 
   // Allocates persistent memory, so construct it in LossRule::prepare().
   KeptAnswers(TrainingSession& session, Place place);
 
-  // Keeps new answers, in the order of the rows, without old log-probabilities. `filled`: the number of
-  // microbatches that contain answers.
+  // Keeps new answers, in the order of the rows. `filled`: the number of microbatches that contain answers.
+  // If the answers have no old log-probabilities, record() and answers() add them.
   void keep(std::vector<Rollout> answers, std::int64_t filled);
   // In LossRule::weigh() of every step: keeps the losses of the first step after keep().
   void record(const TokenLosses& tokens);

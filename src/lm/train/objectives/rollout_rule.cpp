@@ -37,6 +37,9 @@ class Rollouts final : public RolloutRule {
   std::vector<FrozenModel> frozen_models(const ModelConfig& model) const override {
     return inner_->frozen_models(model);
   }
+  std::optional<SecondModel> second_model(const ModelConfig& model) override {
+    return inner_->second_model(model);
+  }
   void load_weights(TrainingSession& session) override { inner_->load_weights(session); }
   std::vector<std::string> metrics() const override { return inner_->metrics(); }
   TokenNeeds needs() const override { return inner_->needs(); }
@@ -64,9 +67,13 @@ class Rollouts final : public RolloutRule {
     table_ = rank.persistent(DType::kF64, {answers_, columns()});
     generator_.emplace(session);
     inner_->prepare(session);
-    if (settings_.iterations > 1) {
-      KeptAnswers::Place kept{
-          .rows = rows_, .answers = answers_, .columns = columns(), .numbers = {}, .writes = tells_};
+    if (period() > 1) {
+      KeptAnswers::Place kept{.rows = rows_,
+                              .answers = answers_,
+                              .columns = columns(),
+                              .numbers = {},
+                              .writes = tells_,
+                              .estimates = has_estimates()};
       for (std::int64_t i = 0; i < rows_.count(); ++i) kept.numbers.push_back(number_of(i, data_rank_));
       kept_.emplace(session, std::move(kept));
     }
@@ -100,7 +107,7 @@ class Rollouts final : public RolloutRule {
   std::vector<TensorSource> state(TrainingSession& session, std::int64_t done) override {
     std::vector<TensorSource> sources = inner_->state(session, done);
     if (sampling_) sources.push_back(sampling_->state(done));
-    if (!kept_ || done % settings_.iterations == 0) return sources;
+    if (!kept_ || done % period() == 0) return sources;
     for (TensorSource& source : kept_->state(host_)) sources.push_back(std::move(source));
     return sources;
   }
@@ -108,12 +115,11 @@ class Rollouts final : public RolloutRule {
   std::string restore(TrainingSession& session, const CheckpointReader& checkpoint) override {
     const std::string warning = inner_->restore(session, checkpoint);
     if (sampling_) sampling_->restore(checkpoint);
-    if (!kept_ || checkpoint.iteration() % settings_.iterations == 0) return warning;
+    if (!kept_ || checkpoint.iteration() % period() == 0) return warning;
     std::vector<double> saved = kept_->restore(checkpoint);
     if (!saved.empty()) {
       host_ = std::move(saved);
       check_lengths(checkpoint);
-      count_filled();
       return warning;
     }
     return fmt::format(
@@ -123,6 +129,19 @@ class Rollouts final : public RolloutRule {
   }
 
  private:
+  bool has_estimates() const { return static_cast<bool>(settings_.estimate); }
+  // Returns the number of consecutive steps that learn from the same answers.
+  std::int64_t period() const { return settings_.iterations * settings_.parts; }
+  // The rows of a data rank from whose answers a step learns.
+  struct RowRange {
+    std::int64_t begin = 0, end = 0;
+  };
+  RowRange all_rows() const { return {0, rows_.count()}; }
+  RowRange rows_of(std::int64_t step) const {
+    const std::int64_t part = (step - 1) % settings_.parts, rows = rows_.count() / settings_.parts;
+    return {part * rows, (part + 1) * rows};
+  }
+
   // Columns of the table: the prompt's record + 1, the numbers of tokens of the prompt and of the answer,
   // whether the model ended the answer, the divergence; then for each reward function, whether there is a
   // reward, the reward, and the number of repeated attempts. The repeated attempts of a data rank are in the
@@ -151,14 +170,15 @@ class Rollouts final : public RolloutRule {
   void check_lengths(const CheckpointReader& checkpoint) {
     for (std::int64_t a = 0; a < answers_; ++a) {
       const double prompt = at(a, kPrompt), answer = at(a, kLength);
-      if (prompt >= 1 && answer >= 1 && prompt + answer - 1 <= static_cast<double>(rows_.sequence)) continue;
+      const double inputs = prompt + answer - (has_estimates() ? 0 : 1);
+      if (prompt >= 1 && answer >= 1 && inputs <= static_cast<double>(rows_.sequence)) continue;
       throw impossible_answer(checkpoint, a);
     }
   }
 
   // Returns the answers of an earlier step, if `step` learns from them again.
   std::span<const Rollout> answers_of_earlier_step(std::int64_t step) {
-    if (!kept_ || (step - 1) % settings_.iterations == 0) return {};
+    if (!kept_ || (step - 1) % period() == 0) return {};
     return kept_->answers();
   }
 
@@ -252,7 +272,8 @@ class Rollouts final : public RolloutRule {
       }
     } while (attempt_again(attempt, all));
     if (sampling_) sampling_->finish();
-    count_filled();
+    count_filled(all_rows());
+    if (has_estimates()) add_estimates(step, own, all);
     if (settings_.divergences) {
       const std::vector<double> zeros(own.size(), 0);
       pack_rollouts(own, zeros, rows_, settings_.mask_truncated_completions, step.batches);
@@ -275,15 +296,57 @@ class Rollouts final : public RolloutRule {
 
   // Writes the answers of this data rank into the microbatches, and computes the metrics of all answers.
   void learn(const BeforeStep& step, std::span<const Rollout> own, const Results& all) {
-    std::vector<double> divergences, values;
-    for (std::int64_t a = 0; settings_.divergences && a < answers_; ++a)
-      divergences.push_back(at(a, kDivergence));
-    const Advantages advantages = settings_.advantages(all.rewards, settings_.functions, divergences);
-    for (std::int64_t i = 0; i < rows_.count(); ++i)
-      values.push_back(advantages.values[static_cast<std::size_t>(number_of(i, data_rank_))]);
-    pack_rollouts(own, values, rows_, settings_.mask_truncated_completions, step.batches);
+    const Advantages advantages = advantages_of(all);
+    const RowRange rows = rows_of(step.step);
+    count_filled(rows);
+    pack(step, own, advantages, rows);
     metrics_.clear();
     add_metrics(advantages, all);
+  }
+
+  Advantages advantages_of(const Results& all) {
+    std::vector<double> divergences;
+    for (std::int64_t a = 0; settings_.divergences && a < answers_; ++a)
+      divergences.push_back(at(a, kDivergence));
+    Advantages advantages = settings_.advantages(all.rewards, settings_.functions, divergences);
+    for (std::int64_t a = 0; has_estimates() && a < answers_; ++a) {
+      if (at(a, kFinished) == 0)
+        advantages.values[static_cast<std::size_t>(a)] -= settings_.missing_eos_penalty;
+    }
+    return advantages;
+  }
+
+  // Writes the answers of these rows into the microbatches.
+  void pack(const BeforeStep& step, std::span<const Rollout> own, const Advantages& advantages,
+            RowRange rows) {
+    std::vector<double> values;
+    for (std::int64_t i = rows.begin; i < rows.end; ++i)
+      values.push_back(advantages.values[static_cast<std::size_t>(number_of(i, data_rank_))]);
+    pack_rollouts(own.subspan(static_cast<std::size_t>(rows.begin), values.size()), values, rows_,
+                  settings_.mask_truncated_completions, step.batches);
+  }
+
+  // Adds the estimates of PPO to the answers of this data rank.
+  void add_estimates(const BeforeStep& step, std::span<Rollout> own, const Results& all) {
+    pack(step, own, advantages_of(all), all_rows());
+    const std::span<data::Batch> batches = step.batches.first(static_cast<std::size_t>(filled_));
+    settings_.estimate(*inner_, step.session, batches);
+    std::vector<std::int64_t> lengths;
+    for (const Rollout& rollout : own) lengths.push_back(rollout.inputs());
+    const std::vector<std::int64_t> begins = first_fit(lengths, rows_.sequence);
+    const std::int64_t tokens = rows_.micro_batch * rows_.sequence;
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      const data::Batch& batch = batches[static_cast<std::size_t>(begins[i] / tokens)];
+      const std::int64_t first = begins[i] % tokens + std::ssize(own[i].prompt) - 1;
+      const auto part = [&](const std::vector<float>& from, std::int64_t count) {
+        return std::vector<float>(from.begin() + first, from.begin() + first + count);
+      };
+      const std::int64_t count = std::ssize(own[i].answer);
+      own[i].old_log_probs = part(batch.old_log_probs, count);
+      own[i].values = part(batch.values, count + 1);
+      own[i].advantages = part(batch.token_advantages, count + 1);
+      own[i].returns = part(batch.returns, count + 1);
+    }
   }
 
   // Returns which of the step's answers is in row `row` of a data rank.
@@ -336,6 +399,7 @@ class Rollouts final : public RolloutRule {
       const auto number = static_cast<std::size_t>(answer);
       if (!attempt.generates[number]) continue;
       all[number].record = attempt.records[number];
+      all[number].last_is_input = has_estimates();
       const std::span<const std::int32_t> prompt = source_.prompt(all[number].record);
       all[number].prompt.assign(prompt.begin(), prompt.end());
       jobs.push_back(
@@ -517,14 +581,15 @@ class Rollouts final : public RolloutRule {
     host_ = std::move(table);
   }
 
-  // Sets filled_ to the largest number of microbatches that any data rank fills.
-  void count_filled() {
+  // Sets filled_ to the largest number of microbatches that the answers of these rows fill on any data rank.
+  void count_filled(RowRange rows) {
     filled_ = 1;
     for (int r = 0; r < data_ranks_; ++r) {
       std::vector<std::int64_t> lengths;
-      for (std::int64_t i = 0; i < rows_.count(); ++i) {
+      for (std::int64_t i = rows.begin; i < rows.end; ++i) {
         const std::int64_t answer = number_of(i, r);
-        lengths.push_back(static_cast<std::int64_t>(at(answer, kPrompt) + at(answer, kLength)) - 1);
+        lengths.push_back(static_cast<std::int64_t>(at(answer, kPrompt) + at(answer, kLength)) -
+                          (has_estimates() ? 0 : 1));
       }
       filled_ = std::max(filled_, primus::filled_microbatches(lengths, rows_));
     }
@@ -593,7 +658,8 @@ class Rollouts final : public RolloutRule {
 
 MakeLossRule rollout_rule(const RolloutSettings& settings, MakeLossRule inner) {
   PRIMUS_CHECK("rollout_rule", settings.advantages && settings.functions > 0 && inner &&
-                                   (settings.sampling_attempts == 0 || !settings.divergences));
+                                   (settings.sampling_attempts == 0 || !settings.divergences) &&
+                                   settings.parts > 0 && (settings.parts == 1 || settings.estimate));
   return [settings, inner = std::move(inner)] { return std::make_unique<Rollouts>(settings, inner()); };
 }
 

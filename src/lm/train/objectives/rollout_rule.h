@@ -55,6 +55,17 @@ struct RolloutSettings {
   // ln p(current) - ln p(reference) over the tokens of the answer. The inner rule must have the reference.
   bool divergences = false;
   AdvantagesOf advantages;
+  // PPO with a value model. After answers were generated and scored, computes the values of their tokens with
+  // the current weights, and writes them into `batches` (PpoRule::estimate of the inner rule). The answers
+  // then have estimates (Rollout::values), and their last tokens are also inputs. The advantages above are
+  // the scores of answers, NaN for answers without a score. Empty: there are no estimates.
+  std::function<void(LossRule& inner, TrainingSession& session, std::span<data::Batch> batches)> estimate =
+      {};
+  // Subtracted from the score of an answer that was cut off; only with `estimate`.
+  double missing_eos_penalty = 0;
+  // Number of parts into which the answers of a step are divided: each step learns from one part, so that
+  // `iterations` * `parts` steps learn from the same answers. More than one part requires `estimate`.
+  std::int64_t parts = 1;
 };
 
 // The parts of a run that the rule uses.

@@ -1,6 +1,7 @@
 #include "lm/train/objectives/rollouts.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "base/check.h"
@@ -39,6 +40,7 @@ void pack_rollouts(std::span<const Rollout> rollouts, std::span<const double> ad
   const std::vector<std::int64_t> begins = first_fit(lengths, rows.sequence);
   const auto tokens = static_cast<std::size_t>(rows.micro_batch * rows.sequence);
   const bool has_old = !rollouts.empty() && !rollouts.front().old_log_probs.empty();
+  const bool has_estimates = !rollouts.empty() && !rollouts.front().returns.empty();
   for (std::int64_t i = 0; i < rows.microbatches; ++i) {
     data::Batch& batch = batches[static_cast<std::size_t>(i)];
     batch = {};
@@ -48,6 +50,10 @@ void pack_rollouts(std::span<const Rollout> rollouts, std::span<const double> ad
     batch.positions.resize(tokens);
     batch.sampled_log_probs.resize(tokens);
     if (has_old) batch.old_log_probs.resize(tokens);
+    if (has_estimates) {
+      for (std::vector<float>* const table : {&batch.values, &batch.token_advantages, &batch.returns})
+        table->resize(tokens);
+    }
     const auto add = [&](std::int64_t begin, std::int64_t end, data::DocumentRole role, double value,
                          std::int64_t record) {
       batch.document_starts.push_back(static_cast<std::int32_t>(begin));
@@ -62,17 +68,23 @@ void pack_rollouts(std::span<const Rollout> rollouts, std::span<const double> ad
       for (std::size_t r = 0; r < rollouts.size(); ++r) {
         if (begins[r] / rows.sequence != i * rows.micro_batch + m) continue;
         const Rollout& rollout = rollouts[r];
-        add(at, at + lengths[r], data::DocumentRole::kAnswer, advantages[r], rollout.record);
+        const bool counts = std::isfinite(advantages[r]);
+        add(at, at + lengths[r], data::DocumentRole::kAnswer, counts ? advantages[r] : 0, rollout.record);
         std::vector<std::int32_t> text = rollout.prompt;
         text.insert(text.end(), rollout.answer.begin(), rollout.answer.end());
-        std::copy(text.begin(), text.end() - 1, batch.tokens.begin() + at);
+        std::copy(text.begin(), text.begin() + lengths[r], batch.tokens.begin() + at);
         std::copy(text.begin() + 1, text.end(), batch.labels.begin() + at);
         const std::int64_t first = at + std::ssize(rollout.prompt) - 1;
         std::ranges::copy(rollout.log_probs, batch.sampled_log_probs.begin() + first);
         if (has_old) std::ranges::copy(rollout.old_log_probs, batch.old_log_probs.begin() + first);
+        if (has_estimates) {
+          std::ranges::copy(rollout.values, batch.values.begin() + first);
+          std::ranges::copy(rollout.advantages, batch.token_advantages.begin() + first);
+          std::ranges::copy(rollout.returns, batch.returns.begin() + first);
+        }
         at += lengths[r];
-        const float learned = rollout.finished || !mask_truncated ? 1.0F : 0.0F;
-        std::fill(batch.loss_mask.begin() + first, batch.loss_mask.begin() + at, learned);
+        const float learned = counts && (rollout.finished || !mask_truncated) ? 1.0F : 0.0F;
+        std::fill_n(batch.loss_mask.begin() + first, rollout.answer.size(), learned);
         if (learned != 0) continue;
         // Batches have log-probabilities only where labels are learned.
         for (std::vector<float>* const values : {&batch.sampled_log_probs, &batch.old_log_probs})

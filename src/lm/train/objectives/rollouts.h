@@ -20,9 +20,14 @@ struct Rollout {
   // are the current weights.
   std::vector<float> old_log_probs = {};
   bool finished = false;  // whether the model ended the answer; false: the answer was cut off
+  // For PPO: whether the last token of the answer is also an input, so that a value follows the answer; and
+  // the estimates of ppo_rule.h, [answer + 1] each. Empty: there are none yet.
+  bool last_is_input = false;
+  std::vector<float> values = {}, advantages = {}, returns = {};
 
-  // Returns the number of input tokens in a microbatch. The last token of the answer is only a label.
-  std::int64_t inputs() const { return std::ssize(prompt) + std::ssize(answer) - 1; }
+  // Returns the number of input tokens in a microbatch. The last token of the answer is only a label, unless
+  // last_is_input is set.
+  std::int64_t inputs() const { return std::ssize(prompt) + std::ssize(answer) - (last_is_input ? 0 : 1); }
 };
 
 // The rows of the microbatches of one data rank.
@@ -45,8 +50,9 @@ std::int64_t filled_microbatches(std::span<const std::int64_t> lengths, const Ro
 
 // Writes the answers into the microbatches, as documents with the role kAnswer at the places of first_fit().
 // Labels are learned where they are tokens of the answer. If `mask_truncated` is set, no label of an answer
-// that was cut off is learned. The rest of each row is padding. `advantages`: one value for each answer.
-// Either all answers have old log-probabilities, or none has.
+// that was cut off is learned. The rest of each row is padding. `advantages`: one value for each answer; no
+// label of an answer with the value NaN is learned, and the document's value is then 0.
+// Either all answers have old log-probabilities, or none has. The same holds for PPO's estimates.
 void pack_rollouts(std::span<const Rollout> rollouts, std::span<const double> advantages,
                    const RolloutRows& rows, bool mask_truncated, std::span<data::Batch> batches);
 

@@ -1,0 +1,29 @@
+// The cases of PPO with a value model of verify_objective.h.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <span>
+#include <vector>
+
+#include "lm/train/objectives/ppo_estimates.h"
+#include "lm/verify/objective_cases.h"
+
+namespace primus {
+
+// What to train: prompts with their answers, whose values are not set yet.
+struct PpoCase {
+  PpoSettings settings;
+  std::vector<Text> texts;
+  double learning_rate = 0, temperature = 1;
+  double missing_eos_penalty = 0;
+};
+
+// Reads case c of ppo.json. If the case needs something that is not built, sets why_not_built.
+PpoCase read_ppo_case(ObjectiveCase& c, const nlohmann::json& file, const SafetensorsFile& batch);
+
+// Compares what was computed from the answers before the first step: log-probabilities, values, rewards,
+// advantages and returns. `tensors`: the file ppo_tensors.
+void compare_estimates(ObjectiveCase& c, const nlohmann::json& file, std::span<const PpoAnswer> answers,
+                       const SafetensorsFile& tensors, double tolerance);
+
+}  // namespace primus

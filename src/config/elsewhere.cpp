@@ -31,10 +31,9 @@ constexpr auto kRows = std::to_array<Row>({
      "reinforcement learning from reward functions is 'primus train grpo load=MODEL data=prompts.jsonl "
      "reward=exact:answer', and also 'train rloo' (docs/posttrain.md)"},
     {"ppo rlhf reward-model value-model critic",
-     "Primus has no PPO, which needs a value model: 'primus train grpo load=MODEL data=prompts.jsonl "
-     "reward=exact:answer' compares answers within a group instead, and 'primus train dpo' learns from pairs "
-     "of "
-     "answers (docs/posttrain.md)"},
+     "reinforcement learning with a value model is 'primus train ppo load=MODEL data=prompts.jsonl "
+     "reward=exact:answer'; 'primus train reward' trains a reward model, 'primus train grpo' needs no value "
+     "model, and 'primus train dpo' learns from pairs of answers (docs/posttrain.md)"},
     {"distill distillation kd prune pruning",
      "Primus neither distils nor prunes models: export with 'primus model export RUN FOLDER' and use "
      "NVIDIA's "

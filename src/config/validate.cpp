@@ -443,7 +443,7 @@ class Validator {
              fmt::format("sft_conversation_format is none, but stage {} learns answers, whose beginning a "
                          "format marks",
                          config_.stage),
-             "choose a format, such as auto or chatml; none is for prompts (stage grpo or rloo)");
+             "choose a format, such as auto or chatml; none is for prompts (stage grpo, rloo or ppo)");
     }
     if (generates) rewards();
     // No warning for an explicit hf_path: null, which requests random weights.
@@ -482,6 +482,12 @@ class Validator {
              "for example [-1, 1]");
     }
     const std::int64_t answers = c.global_batch_size, group = c.num_generations;
+    if (group < 2 && c.stage != "ppo") {
+      refuse({"num_generations"},
+             fmt::format("num_generations is {}, but stage {} compares the answers to one prompt", group,
+                         c.stage),
+             "set num_generations to 2 or more; stage ppo compares answers with a value model instead");
+    }
     if (answers % group != 0) {
       refuse({"global_batch_size", "num_generations"},
              fmt::format("global_batch_size ({} answers per step) is not a multiple of num_generations ({} "

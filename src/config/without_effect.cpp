@@ -129,7 +129,8 @@ class WithoutEffect {
     constexpr std::string_view kSteps =
         "with num_iterations above 1: with one step for each answer, the ratio of new to old probability is "
         "1";
-    needs(c.num_iterations > 1, kSteps, {"epsilon", "delta", "off_policy_mask_threshold"});
+    needs(c.num_iterations > 1 || c.num_mini_batches > 1, kSteps, {"epsilon", "cliprange_value"});
+    needs(c.num_iterations > 1, kSteps, {"delta", "off_policy_mask_threshold"});
     // loss_type: cispo requires epsilon_high, even with one step for each answer.
     needs(c.num_iterations > 1 || loss == "cispo", kSteps, {"epsilon_high"});
     if (!chooses_loss) return;

@@ -1,4 +1,4 @@
-// Tests of the commands `primus train grpo` and `primus train rloo` before a run starts.
+// Tests of the commands `primus train grpo`, `train rloo` and `train ppo` before a run starts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 TEST(Reinforcement, ARunWithoutARewardNamesAnExample) {
-  for (const char* stage : {"grpo", "rloo"}) {
+  for (const char* stage : {"grpo", "rloo", "ppo"}) {
     const ProgramResult result = run_program({"train", stage, "load=model", "data=prompts.jsonl"});
     EXPECT_EQ(result.exit_code, 2);
     EXPECT_THAT(result.err, AllOf(HasSubstr("no reward function scores the generated answers"),
@@ -34,7 +34,8 @@ TEST(Reinforcement, ARewardModelNeedsNeitherBetaNorSampleTexts) {
 
 TEST(Reinforcement, WordsOfOtherProgramsNameTheCommand) {
   EXPECT_THAT(run_program({"grpo"}).err, HasSubstr("'primus train grpo load=MODEL"));
-  EXPECT_THAT(run_program({"rlhf"}).err, AllOf(HasSubstr("no PPO"), HasSubstr("'primus train grpo")));
+  EXPECT_THAT(run_program({"rlhf"}).err,
+              AllOf(HasSubstr("'primus train ppo load=MODEL"), HasSubstr("'primus train grpo")));
 }
 
 }  // namespace

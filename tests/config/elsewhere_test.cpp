@@ -47,7 +47,7 @@ std::string error_of(const std::string& settings, const std::vector<std::string>
 }
 
 TEST(Elsewhere, StagesAndFrameworksGetAnAnswer) {
-  EXPECT_THAT(error_of("      stage: ppo\n"), HasSubstr("hint: Primus has no PPO"));
+  EXPECT_THAT(error_of("      stage: rlhf\n"), HasSubstr("'primus train ppo load=MODEL"));
   EXPECT_THAT(error_of("      stage: dapo\n"), HasSubstr("'primus train grpo"));
   EXPECT_THAT(error_of("      stage: finetune\n"), HasSubstr("'primus train posttrain"));
   EXPECT_THAT(error_of("      stage: pretrian\n"), HasSubstr("did you mean 'pretrain'?"));

@@ -275,8 +275,9 @@ TEST(Validate, WarningsNameAllStagesInWhichAKeyHasAnEffect) {
     return load_text(experiment_text(""), arguments).warnings;
   };
   using Warnings = std::vector<std::string>;
-  EXPECT_EQ(warnings({"stage=reward", "beta=0.2"}),
-            Warnings{"command line: beta has an effect only with stage: dpo, kto, orpo, cpo, grpo or rloo"});
+  EXPECT_EQ(
+      warnings({"stage=reward", "beta=0.2"}),
+      Warnings{"command line: beta has an effect only with stage: dpo, kto, orpo, cpo, grpo, rloo or ppo"});
   EXPECT_EQ(warnings({"stage=rloo", "reward=exact:answer", "loss_type=grpo"}),
             Warnings{"command line: loss_type has an effect only with stage: sft, dpo, kto, cpo or grpo"});
 }
@@ -499,6 +500,9 @@ TEST(Validate, GeneratedAnswersNeedARewardAndFitIntoASequence) {
   expect_error(with_answers({"reward_weights=[1, 2]"}), "reward_weights", "reward_weights has 2 numbers");
   expect_error(with_answers({"global_batch_size=12"}), "global_batch_size",
                "global_batch_size (12 answers per step) is not a multiple of num_generations (8");
+  expect_error(with_answers({"num_generations=1"}), "num_generations",
+               "num_generations is 1, but stage grpo compares the answers to one prompt");
+  EXPECT_EQ(error(with_answers({"num_generations=1"}, "ppo")), "");
   expect_error(with_answers({"max_completion_length=1024"}), "max_completion_length",
                "a prompt of one token and an answer of 1024 (max_completion_length) do not fit");
   expect_error(with_answers({"max_prompt_length=800"}), "max_prompt_length", "a prompt of 800 tokens");

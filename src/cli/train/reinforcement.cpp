@@ -1,4 +1,4 @@
-// primus train grpo and train rloo
+// primus train grpo, train rloo and train ppo
 #include "cli/command.h"
 #include "cli/train/stage_command.h"
 
@@ -49,6 +49,26 @@ extern const CommandEntry kTrainRloo{
     "primus train rloo load=path/to/model data=prompts.jsonl reward=program:./reward.py beta=0\n"
     "primus train rloo --config exp.yaml",
     [] { return make_stage_command("rloo"); },
+    {Section::kTrain, 9},
+    true};
+
+extern const CommandEntry kTrainPpo{
+    "train ppo",
+    "Trains by rewards, compared with the expectations of a value model (stage: ppo)",
+    "Proximal policy optimization with a value model. The value model learns to predict, at each token, the "
+    "rewards that follow; an answer's tokens become likelier if the answer scores more than predicted. Both "
+    "models are trained in the same steps, and need memory for weights, gradients and optimizer states. The "
+    "value model has the layers of load, or those of value_load, such as a reward model. kl_coef (0.05) "
+    "subtracts the KL divergence from the model at the start of the run from the reward of each token. "
+    "num_ppo_epochs is the number of steps that learn from the same answers, and num_mini_batches divides "
+    "the answers among steps. Data, rewards and options are those of 'train grpo'; num_generations may be 1.",
+    "primus train ppo load=path/to/model data=prompts.jsonl reward=exact:answer\n"
+    "primus train ppo load=path/to/model data=prompts.jsonl reward=http://127.0.0.1:8000/score "
+    "value_load=path/to/reward-model\n"
+    "primus train ppo load=path/to/model data=prompts.jsonl reward=program:./reward.py num_ppo_epochs=2 "
+    "num_mini_batches=4 kl_coef=0.02\n"
+    "primus train ppo --config exp.yaml",
+    [] { return make_stage_command("ppo"); },
     {Section::kTrain, 9},
     true};
 

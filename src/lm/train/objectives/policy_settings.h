@@ -12,6 +12,7 @@ namespace primus {
 enum class PolicyMethod : std::uint8_t {
   kGrpo,  // GRPO and its variants
   kRloo,  // REINFORCE with leave-one-out baselines: one clipped ratio per answer
+  kPpo,   // PPO with a value model (ppo_rule.h), which the settings below do not describe
 };
 
 struct PolicySettings {

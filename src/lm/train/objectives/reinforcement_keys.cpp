@@ -66,6 +66,10 @@ AdvantageSettings advantage_settings_of(const config::Experiment& experiment, Po
   const config::TrainerConfig& c = experiment.trainer;
   AdvantageSettings settings{.num_generations = c.num_generations,
                              .reward_weights = numbers_of(experiment, "reward_weights", c.reward_weights)};
+  if (method == PolicyMethod::kPpo) {
+    settings.sums = true;
+    return settings;
+  }
   if (method == PolicyMethod::kGrpo) {
     settings.scale_rewards = c.scale_rewards;
     settings.multi_objective_aggregation = c.multi_objective_aggregation;
@@ -105,7 +109,7 @@ data::PromptOptions prompt_options_of(const config::TrainerConfig& c) {
           .seed = c.seed,
           .max_prompt_length = c.max_prompt_length.value_or(c.seq_length - c.max_completion_length),
           .step_samples = c.global_batch_size,
-          .num_iterations = c.num_iterations};
+          .num_iterations = c.num_iterations * c.num_mini_batches};
 }
 
 }  // namespace primus

@@ -1,5 +1,5 @@
-// Reads the keys of reinforcement learning (stages grpo and rloo) into the settings of its parts. Keys that
-// have no effect in the stage are not passed on.
+// Reads the keys of reinforcement learning (stages grpo, rloo and ppo) into the settings of its parts. Keys
+// that have no effect in the stage are not passed on.
 //
 // Errors: Error(kInvalid) at the key.
 #pragma once

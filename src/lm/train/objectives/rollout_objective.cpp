@@ -19,6 +19,7 @@
 #include "lm/train/objectives/answer_generator.h"
 #include "lm/train/objectives/conversation_objective.h"
 #include "lm/train/objectives/policy_rule.h"
+#include "lm/train/objectives/ppo_keys.h"
 #include "lm/train/objectives/reinforcement_keys.h"
 #include "lm/train/objectives/rollout_rule.h"
 #include "lm/train/objectives/rollouts.h"
@@ -29,9 +30,15 @@ namespace primus {
 namespace {
 
 // Keys that affect which prompts are read, and in which order.
-constexpr std::array<std::string_view, 8> kPromptKeys = {
-    "sft_conversation_format", "num_generations", "num_iterations",  "max_prompt_length",
-    "max_completion_length",   "seq_length",      "dataloader_type", "seed"};
+constexpr std::array<std::string_view, 9> kPromptKeys = {"sft_conversation_format",
+                                                         "num_generations",
+                                                         "num_iterations",
+                                                         "num_mini_batches",
+                                                         "max_prompt_length",
+                                                         "max_completion_length",
+                                                         "seq_length",
+                                                         "dataloader_type",
+                                                         "seed"};
 
 // Runs `check`. Adds the position of a key to its error: of the key with which the message begins, or else of
 // the first of `keys`.
@@ -56,8 +63,14 @@ void check_settings(const config::Experiment& experiment, PolicyMethod method) {
   constexpr std::array<std::string_view, 5> kAdvantageKeys = {"num_generations", "reward_weights",
                                                               "scale_rewards", "multi_objective_aggregation",
                                                               "reward_clip_range"};
-  const PolicySettings policy = policy_settings_of(experiment, method);
-  check_at_keys(experiment, kPolicyKeys, [&] { check_policy(policy); });
+  if (method == PolicyMethod::kPpo) {
+    constexpr std::array<std::string_view, 7> kPpoKeys = {
+        "beta", "gamma", "lam", "cliprange_value", "epsilon", "vf_coef", "kl_estimator"};
+    check_at_keys(experiment, kPpoKeys, [&] { check_ppo(ppo_settings_of(experiment)); });
+  } else {
+    const PolicySettings policy = policy_settings_of(experiment, method);
+    check_at_keys(experiment, kPolicyKeys, [&] { check_policy(policy); });
+  }
   const AdvantageSettings advantages = advantage_settings_of(experiment, method);
   check_at_keys(experiment, kAdvantageKeys, [&] { check_advantages(advantages); });
 }
@@ -93,8 +106,9 @@ class RolloutLearning final : public Objective {
  public:
   explicit RolloutLearning(PolicyMethod method) : method_(method) {}
 
-  ObjectivePlan plan(config::Experiment experiment, const FamilyRegistry&, int) override {
+  ObjectivePlan plan(config::Experiment experiment, const FamilyRegistry&, int world) override {
     check_settings(experiment, method_);
+    if (method_ == PolicyMethod::kPpo) check_ppo_run(experiment, world);
     if (!experiment.trainer->reward.empty()) rewards_of(experiment);
     leave_out_evaluation(experiment, "the metrics of training show the rewards");
     return {.experiment = std::move(experiment)};
@@ -194,10 +208,10 @@ class RolloutLearning final : public Objective {
     const AdvantageSettings advantages = advantage_settings_of(experiment, method_);
     SamplingSettings sampling = sampling_settings_of(c);
     sampling.temperature = 1;  // prepare_session() divides the logits by the temperature
-    const RolloutSettings settings{
+    RolloutSettings settings{
         .max_completion_length = c.max_completion_length,
         .sampling = sampling,
-        .mask_truncated_completions = c.mask_truncated_completions,
+        .mask_truncated_completions = method_ != PolicyMethod::kPpo && c.mask_truncated_completions,
         .functions = std::ssize(c.reward),
         .iterations = c.num_iterations,
         .num_generations = c.num_generations,
@@ -208,6 +222,14 @@ class RolloutLearning final : public Objective {
                                    std::span<const double> divergences) {
           return compute_advantages(advantages, rewards, functions, divergences);
         }};
+    if (method_ == PolicyMethod::kPpo) {
+      settings.estimate = [](LossRule& inner, TrainingSession& session, std::span<data::Batch> batches) {
+        dynamic_cast<PpoRule&>(inner).estimate(session, batches);
+      };
+      settings.missing_eos_penalty = c.missing_eos_penalty.value_or(0);
+      settings.parts = c.num_mini_batches;
+      return rollout_rule(settings, ppo_rule_of(experiment));
+    }
     return rollout_rule(settings,
                         policy_rule(policy_settings_of(experiment, method_),
                                     [experiment](TrainingSession& session, ModelInstance& reference) {
@@ -219,6 +241,7 @@ class RolloutLearning final : public Objective {
     const config::TrainerConfig& c = experiment.trainer;
     check_at_keys(experiment, std::array<std::string_view, 1>{"temperature"},
                   [&] { settings.model = with_temperature(settings.model, c.temperature); });
+    if (method_ == PolicyMethod::kPpo) check_ppo_model(experiment, settings.model);
     const engine::MeshShape shape = mesh_shape_of(experiment, world);
     const bool together = world > 1 && (settings.sharding == engine::Sharding::kParameters ||
                                         shape.expert * shape.expert_tensor > 1);

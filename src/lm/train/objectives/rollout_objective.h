@@ -1,6 +1,6 @@
-// The objectives that learn from rewards for the model's own answers: stages grpo and rloo. prompt_dataset.h
-// reads their prompts, rollout_rule.h generates and scores the answers, and policy_rule.h computes the
-// losses.
+// The objectives that learn from rewards for the model's own answers: stages grpo, rloo and ppo.
+// prompt_dataset.h reads their prompts, rollout_rule.h generates and scores the answers, and policy_rule.h
+// computes the losses.
 #pragma once
 
 #include <memory>

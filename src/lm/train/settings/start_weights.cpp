@@ -60,18 +60,22 @@ std::optional<StartWeights> start_weights_of(const config::Experiment& experimen
   return start;
 }
 
+void load_model_weights(const Path& folder, engine::Rank& rank, ModelInstance& model) {
+  if (Env::posix().status(folder / Manifest::kFileName)) {
+    load_checkpoint(CheckpointReader::open(folder, Validation::kStructure), model.store(), rank, false,
+                    Adapters::kMayBeMissing);
+  } else {
+    load_weights(SafetensorsFolder::open(folder), model.store(), rank, Adapters::kMayBeMissing);
+  }
+}
+
 void load_start_weights(const config::Experiment& experiment, engine::Rank& rank, ModelInstance& model) {
   const std::optional<StartWeights> start = start_weights_of(experiment);
   if (!start) {
     model.store().initialize(rank.context(), static_cast<std::uint64_t>(experiment.trainer->seed));
   } else {
     refuse_other_start(experiment, *start);
-    if (Env::posix().status(start->folder / Manifest::kFileName)) {
-      load_checkpoint(CheckpointReader::open(start->folder, Validation::kStructure), model.store(), rank,
-                      false, Adapters::kMayBeMissing);
-    } else {
-      load_weights(SafetensorsFolder::open(start->folder), model.store(), rank, Adapters::kMayBeMissing);
-    }
+    load_model_weights(start->folder, rank, model);
   }
   model.parallel().distribute_values();
 }

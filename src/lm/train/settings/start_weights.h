@@ -29,4 +29,7 @@ std::optional<StartWeights> start_weights_of(const config::Experiment& experimen
 // changed.
 void load_start_weights(const config::Experiment& experiment, engine::Rank& rank, ModelInstance& model);
 
+// Loads the weights of a model folder or a checkpoint; parameters that may be missing keep their values.
+void load_model_weights(const Path& folder, engine::Rank& rank, ModelInstance& model);
+
 }  // namespace primus

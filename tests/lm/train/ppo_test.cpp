@@ -1,0 +1,151 @@
+// Tests what PPO computes from answers, and whole runs with a value model (stage ppo): rewards rise, a run in
+// two parts has the same bits as a run at once, and settings that do not fit are refused. tests/lm/verify
+// compares losses and gradients with TRL; rollout_test.cpp compares data ranks with one device.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "lm/train/objectives/ppo_estimates.h"
+#include "lm/train/whole_runs.h"
+
+namespace primus::test {
+namespace {
+
+using testing::AllOf;
+using testing::DoubleNear;
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST(PpoEstimates, TheScoreIsTheRewardOfTheTokenAfterTheAnswer) {
+  PpoAnswer answer{.log_probs = {-1, -2}, .reference = {-1.5, -1}, .values = {0.5, 0.25, 1}, .score = 2};
+  set_rewards({.kl_coef = 0.1}, answer);
+  EXPECT_THAT(answer.rewards, ElementsAre(DoubleNear(-0.05, 1e-12), DoubleNear(0.1, 1e-12), 2));
+  set_advantages({.gamma = 0.5, .lam = 0.5}, answer);
+  // Errors of the values: -0.05 + 0.125 - 0.5, 0.1 + 0.5 - 0.25, and 2 - 1; each advantage adds a quarter of
+  // the next one.
+  EXPECT_THAT(answer.advantages,
+              ElementsAre(DoubleNear(-0.425 + 0.6 / 4, 1e-12), DoubleNear(0.35 + 0.25, 1e-12), 1));
+  EXPECT_THAT(answer.returns,
+              ElementsAre(DoubleNear(0.225, 1e-12), DoubleNear(0.85, 1e-12), DoubleNear(2, 1e-12)));
+}
+
+TEST(PpoEstimates, AnAnswerOfTheMaxLengthHasItsScoreAtTheLastToken) {
+  PpoAnswer answer{.log_probs = {-1, -2}, .reference = {}, .values = {0, 0}, .score = 2};
+  set_rewards({.kl_coef = 0}, answer);
+  EXPECT_THAT(answer.rewards, ElementsAre(0, 2));
+}
+
+TEST(PpoEstimates, TheSecondEstimatorOfTheDivergenceIsNeverNegative) {
+  const PpoAnswer answer{.log_probs = {-1, -2}, .reference = {-2, -1}};
+  EXPECT_THAT(divergences_of({.kl_estimator = "k3"}, answer),
+              ElementsAre(DoubleNear(std::exp(-1.0), 1e-12), DoubleNear(std::exp(1.0) - 2, 1e-12)));
+  EXPECT_THAT(divergences_of({}, answer), ElementsAre(1, -1));
+}
+
+class PpoRuns : public WholeRuns {
+ protected:
+  PpoRuns()
+      : WholeRuns({"mock_data=false", "bf16=false", "num_query_groups=2", "seq_length=32", "lr=1e-2",
+                   "lr_decay_style=constant", "weight_decay=0", "global_batch_size=16", "micro_batch_size=4",
+                   "num_generations=1", "max_completion_length=6", "train_iters=4", "stage=ppo",
+                   "reward=['regex:^[A-Za-z]']"}) {}
+
+  std::string prompts() const {
+    std::string lines;
+    for (int i = 0; i < 12; ++i) lines += fmt::format("{{\"prompt\": \"{}+\", \"answer\": \"{}\"}}\n", i, i);
+    write_file(folder_.path() / "prompts.jsonl", lines);
+    return "sft_dataset_name=" + (folder_.path() / "prompts.jsonl").string();
+  }
+  std::vector<double> values(const std::string& name, const char* key) const {
+    std::vector<double> all;
+    for (const nlohmann::json& step : metrics(name)) all.push_back(step.at(key));
+    return all;
+  }
+  // Trains a reward model for one step.
+  Path reward_model() {
+    write_file(folder_.path() / "pairs.jsonl",
+               "{\"prompt\": \"1+\", \"chosen\": \"a\", \"rejected\": \"b\"}\n"
+               "{\"prompt\": \"2+\", \"chosen\": \"a\", \"rejected\": \"b\"}\n");
+    return run("scores", {"stage=reward", "sft_dataset_name=" + (folder_.path() / "pairs.jsonl").string(),
+                          "train_iters=1", "global_batch_size=4", "micro_batch_size=2", "reward=[]"});
+  }
+};
+
+TEST_F(PpoRuns, RewardsRise) {
+  run("ppo", {prompts(), "train_iters=120", "save_interval=120", "num_iterations=2"});
+  const std::vector<double> rewards = values("ppo", "reward");
+  EXPECT_LT(rewards.front(), 0.6);
+  EXPECT_GT(std::accumulate(rewards.end() - 10, rewards.end(), 0.0) / 10, 0.8);
+  // Every other step uses answers of the current weights, so each ratio is 1.
+  const std::vector<double> ratios = values("ppo", "ratio/mean");
+  for (std::size_t s = 0; s < ratios.size(); s += 2) EXPECT_NEAR(ratios[s], 1, 1e-5) << s;
+  EXPECT_GT(std::ranges::max(ratios), 1 + 1e-3);
+  const std::vector<double> errors = values("ppo", "value_loss");
+  EXPECT_LT(errors.back(), errors.front());
+  EXPECT_GT(values("ppo", "explained_variance").back(), values("ppo", "explained_variance").front());
+  for (const char* key : {"kl", "rlhf_reward", "returns/mean", "values/mean", "value_clip_ratio", "entropy",
+                          "policy_loss", "approx_kl", "clip_ratio/region_mean"})
+    EXPECT_TRUE(metrics("ppo").front().contains(key)) << key;
+}
+
+TEST_F(PpoRuns, GoOnBitForBit) {
+  const Path base = run("base", {prompts(), "train_iters=2"});
+  const Path scores = reward_model();
+  for (const std::vector<std::string>& settings :
+       {std::vector<std::string>{"temperature=0.7"},
+        // The runs stop after the second of the four steps that learn from the same answers.
+        {"num_iterations=2", "num_mini_batches=2", "missing_eos_penalty=1"},
+        {"num_iterations=3", "lora={enabled: true, dim: 4, alpha: 8}"},
+        {"num_iterations=3", "bf16=true", "kl_coef=0", "value_load=" + scores.string()}}) {
+    const std::string name = fmt::format("run-{}", settings.size() + settings.back().size());
+    SCOPED_TRACE(fmt::format("{}", fmt::join(settings, " ")));
+    std::vector<std::string> all = settings;
+    all.insert(all.end(), {prompts(), load(base), "finetune=true"});
+    const Path whole = run(name, all);
+    all.push_back("exit_interval=2");
+    run(name + "-twice", all);
+    all.pop_back();
+    const Path twice = run(name + "-twice", all);
+    for (const char* key : {"lm_loss", "grad_norm", "reward", "value_loss", "ratio/mean"})
+      EXPECT_EQ(values(name + "-twice", key), values(name, key)) << key;
+    for (const char* part : {"model.safetensors", "optimizer.safetensors"})
+      EXPECT_EQ(read_file(twice / part), read_file(whole / part)) << part;
+    EXPECT_THAT(read_file(whole / "optimizer.safetensors"), HasSubstr("value_model.score.weight"));
+  }
+}
+
+TEST_F(PpoRuns, TheValueModelStartsFromTheModelOfValueLoad) {
+  const Path base = run("base", {prompts(), "train_iters=1"});
+  const std::vector<std::string> settings = {prompts(), load(base), "finetune=true", "train_iters=1"};
+  std::vector<std::string> loaded = settings;
+  loaded.push_back("value_load=" + reward_model().string());
+  run("new", settings);
+  run("loaded", loaded);
+  EXPECT_EQ(values("loaded", "reward"), values("new", "reward"));
+  EXPECT_NE(values("loaded", "values/mean"), values("new", "values/mean"));
+}
+
+TEST_F(PpoRuns, SettingsThatDoNotFitAreRefused) {
+  const auto refused = [&](const std::vector<std::string>& settings) {
+    std::vector<std::string> all = settings;
+    all.push_back(prompts());
+    return refusal("refused", all);
+  };
+  EXPECT_THAT(refused({"num_mini_batches=3"}),
+              AllOf(HasSubstr("cannot be divided into 3 parts"), HasSubstr("a multiple of 12")));
+  EXPECT_THAT(refused({"value_load=" + (folder_.path() / "none").string()}), HasSubstr("has no model"));
+  EXPECT_THAT(refused({"model_type=mixtral", "num_experts=4", "moe_router_topk=2"}),
+              HasSubstr("routed experts"));
+  EXPECT_THAT(refused({"stage=grpo"}), HasSubstr("stage grpo compares the answers to one prompt"));
+  EXPECT_THAT(refused({"reward=[]"}), HasSubstr("no reward function"));
+}
+
+}  // namespace
+}  // namespace primus::test

@@ -74,7 +74,8 @@ class PpoRuns : public WholeRuns {
                "{\"prompt\": \"1+\", \"chosen\": \"a\", \"rejected\": \"b\"}\n"
                "{\"prompt\": \"2+\", \"chosen\": \"a\", \"rejected\": \"b\"}\n");
     return run("scores", {"stage=reward", "sft_dataset_name=" + (folder_.path() / "pairs.jsonl").string(),
-                          "train_iters=1", "global_batch_size=4", "micro_batch_size=2", "reward=[]"});
+                          "train_iters=1", "seq_length=320", "max_position_embeddings=512",
+                          "global_batch_size=4", "micro_batch_size=2", "reward=[]"});
   }
 };
 
@@ -89,9 +90,12 @@ TEST_F(PpoRuns, RewardsRise) {
   EXPECT_GT(std::ranges::max(ratios), 1 + 1e-3);
   const std::vector<double> errors = values("ppo", "value_loss");
   EXPECT_LT(errors.back(), errors.front());
-  EXPECT_GT(values("ppo", "explained_variance").back(), values("ppo", "explained_variance").front());
-  for (const char* key : {"kl", "rlhf_reward", "returns/mean", "values/mean", "value_clip_ratio", "entropy",
-                          "policy_loss", "approx_kl", "clip_ratio/region_mean"})
+  // The values approach the returns, which grow with the rewards.
+  EXPECT_GT(values("ppo", "returns/mean").back(), 0.6);
+  EXPECT_NEAR(values("ppo", "values/mean").back(), values("ppo", "returns/mean").back(), 0.3);
+  for (const char* key :
+       {"kl", "rlhf_reward", "explained_variance", "returns/mean", "values/mean", "value_clip_ratio",
+        "entropy", "policy_loss", "approx_kl", "clip_ratio/region_mean"})
     EXPECT_TRUE(metrics("ppo").front().contains(key)) << key;
 }
 

@@ -38,7 +38,8 @@ struct DecodedToken {
   // Log probability of the token over the entire vocabulary at temperature 1. Set if
   // GenerateSettings::log_probs is set.
   std::optional<float> log_prob = {};
-  // Set if the text ends with this token. If the value is kStopToken, this token is not part of the text.
+  // Set if the text ends with this token, or is held after it (DecodeRequest::holds). If the value is
+  // kStopToken, this token is part of the text only if the text is held.
   std::optional<StopReason> end = {};
   double began = 0;  // time at which reading of the prompt began (clock: steady_seconds)
 };
@@ -50,6 +51,9 @@ struct DecodeRequest {
   // empty. If the callback throws, step() rethrows the error, and the other tokens of that step are not
   // reported.
   std::function<bool(const DecodedToken&)> on_token = {};
+  // Whether the scheduler holds the text after a stop token, instead of ending it. The stop token then
+  // becomes part of the text, and DecodeScheduler::extend() continues the text.
+  bool holds = false;
 };
 
 }  // namespace primus

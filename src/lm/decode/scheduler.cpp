@@ -46,8 +46,30 @@ bool DecodeScheduler::cancel(Id id) {
 
 void DecodeScheduler::erase(Id id) {
   if (running_.contains(id)) stop_running(id);
+  if (held_.contains(id) && text(id).sequence >= 0) reader_.release(text(id).sequence);
   waiting_.erase(id);
+  held_.erase(id);
   texts_.erase(id);
+}
+
+void DecodeScheduler::extend(Id id, std::span<const std::int32_t> tokens) {
+  PRIMUS_CHECK("DecodeScheduler::extend", held_.contains(id));
+  Text& t = text(id);
+  const std::int64_t added = std::ssize(tokens), length = std::ssize(t.tokens);
+  const std::int64_t room = std::min(t.request.settings.max_tokens - t.written, capacity() - length);
+  if (added < 1 || added >= room) {
+    throw invalid(fmt::format("{} tokens are appended to a text; there must be 1 to {}", added, room - 1),
+                  "shorten them, or choose a larger context");
+  }
+  for (const std::int32_t token : tokens) {
+    if (token < 0 || token >= reader_.config().vocab) {
+      throw invalid(fmt::format("token {} is outside the vocabulary of {}", token, reader_.config().vocab));
+    }
+  }
+  t.tokens.insert(t.tokens.end(), tokens.begin(), tokens.end());
+  t.written += added;
+  held_.erase(id);
+  (t.sequence >= 0 ? running_ : waiting_).insert(id);
 }
 
 void DecodeScheduler::stop_running(Id id) {
@@ -75,11 +97,25 @@ bool DecodeScheduler::is_read_elsewhere(const Text& text) const {
   return false;
 }
 
+// Returns the number of sequences of the reader that no text uses.
+std::int64_t DecodeScheduler::free_sequences() const {
+  std::int64_t used = running();
+  for (const Id id : held_) used += texts_.at(id)->sequence >= 0 ? 1 : 0;
+  return reader_.settings().sequences - used;
+}
+
+// Returns the youngest text that has pages. Held texts come first, because they are not read now.
+DecodeScheduler::Id DecodeScheduler::youngest_with_pages() const {
+  for (auto id = held_.rbegin(); id != held_.rend(); ++id)
+    if (texts_.at(*id)->sequence >= 0) return *id;
+  return *running_.rbegin();
+}
+
 // Lets waiting texts run, the oldest first, while there are pages for their tokens. If a text must wait for
 // pages, later texts wait, too. If a text waits until another text has read a shared prefix, later texts need
 // not wait.
 void DecodeScheduler::admit() {
-  for (auto next = waiting_.begin(); next != waiting_.end() && running() < reader_.settings().sequences;) {
+  for (auto next = waiting_.begin(); next != waiting_.end() && free_sequences() > 0;) {
     const Id id = *next++;
     Text& t = text(id);
     if (is_read_elsewhere(t)) continue;
@@ -101,9 +137,9 @@ void DecodeScheduler::admit() {
 // this text is itself the youngest and gives up its pages.
 bool DecodeScheduler::make_room(Id id, std::int64_t length) {
   while (!reader_.reserve(text(id).sequence, length)) {
-    const Id youngest = *running_.rbegin();
+    const Id youngest = youngest_with_pages();
     stop_running(youngest);
-    waiting_.insert(youngest);
+    if (!held_.contains(youngest)) waiting_.insert(youngest);
     ++counts_.preemptions;
     if (youngest == id) return false;
   }
@@ -159,7 +195,7 @@ bool DecodeScheduler::step() {
   admit();
   plan();
   if (inputs_.empty()) {
-    PRIMUS_CHECK("DecodeScheduler::step", texts_.empty());
+    PRIMUS_CHECK("DecodeScheduler::step", texts_.empty() || !held_.empty());
     return false;
   }
   reader_.read(inputs_, wanted());
@@ -226,6 +262,13 @@ DecodeScheduler::Shown DecodeScheduler::write(Id id, std::int32_t chosen) {
     shown.token.end = StopReason::kMaxTokens;
   } else if (std::ranges::find(settings.stop_ids, chosen) != settings.stop_ids.end()) {
     shown.token.end = StopReason::kStopToken;
+    if (t->request.holds) {
+      t->tokens.push_back(chosen);
+      ++t->written;
+      running_.erase(id);
+      held_.insert(id);
+      return shown;
+    }
   } else {
     t->tokens.push_back(chosen);
     ++t->written;

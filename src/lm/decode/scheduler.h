@@ -54,12 +54,19 @@ class DecodeScheduler {
   Id submit(DecodeRequest request);
   // Ends a text; its callback is not called again. Returns false if the text has already ended.
   bool cancel(Id id);
-  // Runs one pass. Returns false if there is no text. Throws Error(kNumerics) if logits are not finite; only
-  // the texts with such logits end.
+  // Appends tokens to a text that is held after a stop token (DecodeRequest::holds), and continues to
+  // generate it. A held text keeps its pages, so only the stop token and the appended tokens are read, unless
+  // other texts needed the pages. GenerateSettings::max_tokens counts generated and appended tokens. Throws
+  // Error(kInvalid) if there are no tokens, if they leave no room for a generated token, or for ids outside
+  // the vocabulary.
+  void extend(Id id, std::span<const std::int32_t> tokens);
+  // Runs one pass. Returns false if there is no text, or if all texts that could run are held. Throws
+  // Error(kNumerics) if logits are not finite; only the texts with such logits end.
   bool step();
 
   std::int64_t running() const { return static_cast<std::int64_t>(running_.size()); }
   std::int64_t waiting() const { return static_cast<std::int64_t>(waiting_.size()); }
+  std::int64_t held() const { return static_cast<std::int64_t>(held_.size()); }
   // Returns the max number of tokens of a text, including the prompt.
   std::int64_t capacity() const { return reader_.settings().capacity; }
   const DecodeCounts& counts() const { return counts_; }
@@ -87,6 +94,8 @@ class DecodeScheduler {
   void plan();
   bool make_room(Id id, std::int64_t length);
   void stop_running(Id id);  // releases the text's sequence in the reader
+  std::int64_t free_sequences() const;
+  Id youngest_with_pages() const;
   WantedLogits wanted() const;
   void choose();
   Shown write(Id id, std::int32_t chosen);
@@ -95,7 +104,7 @@ class DecodeScheduler {
   BatchReader reader_;
   Agree agree_;
   std::map<Id, std::shared_ptr<Text>> texts_;
-  std::set<Id> running_, waiting_;
+  std::set<Id> running_, waiting_, held_;
   Id next_ = 0;
   std::vector<BatchReader::Input> inputs_;  // inputs of the current step
   std::vector<Id> telling_;                 // texts for which this step chooses a token, in the order of the

@@ -152,6 +152,106 @@ TEST(Scheduler, ManyPreemptionsEnd) {
   EXPECT_GT(decoder->counts().preemptions, 6);
 }
 
+// A held text continues after appended tokens as a text whose prompt contains all earlier tokens. Texts that
+// run meanwhile do not change it, and neither does a lack of pages.
+TEST(Scheduler, HeldTextsContinueAfterAppendedTokens) {
+  const ModelConfig config = longer(tiny_config());
+  const std::vector<std::int32_t> appended = some_tokens(40, config.vocab);
+  for (const std::int64_t pages : {0, 4}) {
+    ReaderSettings settings{.capacity = 200, .pass_tokens = 16, .sequences = 3, .pages = pages};
+    const auto decoder = decoder_of(config, settings);
+    std::vector<std::int32_t> stops;
+    for (std::int32_t id = 0; id < config.vocab; id += 8) stops.push_back(id);
+    const GenerateSettings generation{.sampling = {.temperature = 1, .seed = 5}, .max_tokens = 150};
+    struct Turn {
+      std::vector<std::int32_t> prompt, generated;
+    };
+    struct Episode {
+      DecodeScheduler::Id id = 0;
+      std::vector<Turn> turns;
+      int steps = 0;  // number of steps until the appended tokens arrive
+      bool held = false;
+    };
+    std::vector<Episode> episodes(5);
+    for (std::size_t i = 0; i < episodes.size(); ++i) {
+      Episode& episode = episodes[i];
+      episode.turns.push_back({some_tokens(20 + 3 * i, config.vocab), {}});
+      DecodeRequest request{.prompt = episode.turns[0].prompt, .settings = generation, .holds = true};
+      request.settings.stop_ids = stops;
+      request.on_token = [&episode, i](const DecodedToken& token) {
+        episode.turns.back().generated.push_back(token.id);
+        episode.held = token.end == StopReason::kStopToken;
+        episode.steps = static_cast<int>(3 * i);
+        return true;
+      };
+      episode.id = decoder->submit(std::move(request));
+    }
+    std::int64_t held = 0;
+    bool any = true;
+    while (any) {
+      any = decoder->step();
+      held = std::max(held, decoder->held());
+      for (Episode& episode : episodes) {
+        if (!episode.held || episode.steps-- > 0) continue;
+        episode.held = false;
+        any = true;
+        if (episode.turns.size() == 3) {
+          EXPECT_TRUE(decoder->cancel(episode.id));
+          continue;
+        }
+        Turn next{episode.turns.back().prompt, {}};
+        const std::vector<std::int32_t>& last = episode.turns.back().generated;
+        next.prompt.insert(next.prompt.end(), last.begin(), last.end());
+        next.prompt.insert(next.prompt.end(), appended.begin(), appended.begin() + 15);
+        episode.turns.push_back(std::move(next));
+        decoder->extend(episode.id, std::span(appended).first(15));
+      }
+      any = any || decoder->held() > 0;
+    }
+    EXPECT_GT(held, 0);
+    EXPECT_EQ(decoder->reader().free_pages(), settings.all_pages());
+    EXPECT_EQ(decoder->counts().preemptions > 0, pages != 0);
+    for (const Episode& episode : episodes) {
+      for (const Turn& turn : episode.turns) {
+        const auto alone = decoder_of(config, {.capacity = settings.capacity});
+        GenerateSettings rest = generation;
+        rest.stop_ids = stops;
+        const Generation single = generate(*alone, turn.prompt, rest);
+        const std::size_t same = std::min(single.ids.size(), turn.generated.size());
+        EXPECT_TRUE(std::equal(turn.generated.begin(), turn.generated.begin() + static_cast<long>(same),
+                               single.ids.begin()));
+        EXPECT_GT(turn.generated.size(), 0U);
+      }
+    }
+  }
+}
+
+TEST(Scheduler, AppendedTokensMustFit) {
+  const ModelConfig config = longer(tiny_config());
+  const auto decoder = decoder_of(config, {.capacity = 100});
+  std::vector<std::int32_t> all(static_cast<std::size_t>(config.vocab));
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::int32_t>(i);
+  const auto id =
+      decoder->submit({.prompt = {1, 2, 3}, .settings = {.max_tokens = 10, .stop_ids = all}, .holds = true});
+  while (decoder->step()) continue;
+  EXPECT_EQ(decoder->held(), 1);
+  const auto refused = [&](const std::vector<std::int32_t>& tokens) {
+    try {
+      decoder->extend(id, tokens);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(refused({}), "0 tokens are appended to a text; there must be 1 to 8");
+  EXPECT_EQ(refused(std::vector<std::int32_t>(9, 1)),
+            "9 tokens are appended to a text; there must be 1 to 8");
+  EXPECT_NE(refused({static_cast<std::int32_t>(config.vocab)}), "accepted");
+  EXPECT_EQ(decoder->held(), 1);
+  EXPECT_TRUE(decoder->cancel(id));
+  EXPECT_FALSE(decoder->step());
+}
+
 double log_softmax(const std::vector<float>& row, std::int32_t id) {
   double largest = row[0], sum = 0;
   for (const float x : row) largest = std::max(largest, static_cast<double>(x));

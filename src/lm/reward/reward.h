@@ -19,6 +19,13 @@
 
 namespace primus {
 
+// The result for one answer. A function that cannot score an answer (its program failed, a sandbox could not
+// start, a column is null) returns no value and the reason. Such an answer must not count as a reward of 0.
+struct Reward {
+  std::optional<double> value;
+  std::string problem = {};
+};
+
 // A generated answer and its record in the data.
 struct ScoredAnswer {
   std::string prompt;        // the prompt as text, after the chat template
@@ -27,13 +34,9 @@ struct ScoredAnswer {
   std::int64_t tokens = -1;  // number of tokens of the answer, for "length"; -1: unknown
   // The whole record, with all its columns. Must outlive the call.
   const nlohmann::json* record = nullptr;
-};
-
-// The result for one answer. A function that cannot score an answer (its program failed, a sandbox could not
-// start, a column is null) returns no value and the reason. Such an answer must not count as a reward of 0.
-struct Reward {
-  std::optional<double> value;
-  std::string problem = {};
+  // The reward that an environment (environment.h) gave to the conversation that ends with the answer; null
+  // without an environment. Must outlive the call.
+  const Reward* episode = nullptr;
 };
 
 // Attempts of a function that failed and were repeated.

@@ -168,7 +168,9 @@ bool WorkerProgram::read_errors() {
   return count > 0;
 }
 
-WorkerProgram::Reply WorkerProgram::exchange(std::string_view line, std::chrono::milliseconds timeout) {
+WorkerProgram::Reply WorkerProgram::exchange(std::string_view line, std::chrono::milliseconds timeout,
+                                             const std::atomic<bool>* stop) {
+  constexpr std::int64_t kMaxPoll = 60'000, kStopPoll = 50;  // ms
   if (pid_ < 0) start();
   const auto end = WorkerClock::now() + timeout;
   const std::string request = std::string(line) + "\n";
@@ -194,14 +196,16 @@ WorkerProgram::Reply WorkerProgram::exchange(std::string_view line, std::chrono:
                     fmt::format("the program wrote a line of more than {} bytes", kMaxLineBytes));
     }
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - WorkerClock::now()).count();
+    if (stop && stop->load(std::memory_order_relaxed))
+      return failed(Outcome::kTimeout, "the request was cancelled");
     if (left <= 0) {
       return failed(Outcome::kTimeout, fmt::format("the program did not reply within {} s",
                                                    std::chrono::duration<double>(timeout).count()));
     }
     std::array<pollfd, 3> waiting{pollfd{output_, POLLIN, 0}, pollfd{errors_, POLLIN, 0},
                                   pollfd{rest.empty() ? -1 : input_, POLLOUT, 0}};
-    const int ready =
-        ::poll(waiting.data(), waiting.size(), static_cast<int>(std::min<decltype(left)>(left, 60'000)));
+    const auto wait = std::min<std::int64_t>(left, stop ? kStopPoll : kMaxPoll);
+    const int ready = ::poll(waiting.data(), waiting.size(), static_cast<int>(wait));
     if (ready <= 0) continue;
     if (waiting[1].revents != 0 && !read_errors()) close_end(errors_);
     const bool writes = waiting[2].revents == 0 || write_some(rest);

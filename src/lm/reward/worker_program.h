@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <string>
 #include <string_view>
@@ -34,7 +35,9 @@ class WorkerProgram {
 
   // Sends `line` and waits for one line. After an outcome other than kLine, the program is ended with its
   // process group, and the next call starts it again. Throws Error(kIo) if the system cannot start a process.
-  Reply exchange(std::string_view line, std::chrono::milliseconds timeout);
+  // `stop`, if not null, ends the wait with kTimeout soon after another thread has set it.
+  Reply exchange(std::string_view line, std::chrono::milliseconds timeout,
+                 const std::atomic<bool>* stop = nullptr);
 
   // Returns the end of the text that the program wrote to its standard error, at most 4 KiB.
   const std::string& error_text() const { return error_text_; }

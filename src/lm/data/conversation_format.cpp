@@ -450,6 +450,31 @@ std::vector<std::int32_t> ConversationWriter::training_prompt(const Conversation
   return tokenizer_.encode(style_.own->training_prompt(conversation), false);
 }
 
+std::vector<std::int32_t> ConversationWriter::continuation(const Conversation& conversation,
+                                                           std::size_t answer) const {
+  std::string text;
+  const std::string end = tokenizer_.token_text(end_);
+  if (style_.own) {
+    text = style_.own->continuation(conversation, answer);
+    const std::size_t at = text.find(end);
+    if (at != std::string::npos && is_blank(std::string_view(text).substr(0, at))) {
+      text.erase(0, at + end.size());
+    } else if (ends_answers_) {
+      throw invalid(
+          fmt::format("the model's chat template does not write {} after an answer that messages follow",
+                      end),
+          "choose a format by name (sft_conversation_format)");
+    }
+  } else {
+    const std::vector<Piece> all = pieces(conversation.messages, true);
+    const auto last = std::ranges::find_if(all.rbegin(), all.rend(), &Piece::ends);
+    for (auto piece = last.base(); piece != all.end(); ++piece) text += piece->text;
+  }
+  std::vector<std::int32_t> ids;
+  encode_behind(style_.own && ends_answers_ ? std::string_view(end) : std::string_view(end_text_), text, ids);
+  return ids;
+}
+
 void ConversationWriter::offer_tools(std::string tools) {
   if (!style_.own) {
     throw invalid(fmt::format("the format {} does not support tools", name_of(style_.format)),

@@ -139,6 +139,11 @@ class ConversationWriter {
   // members of the conversation if members() is Members::kAll, and with the day of training
   // (model_template.h).
   std::vector<std::int32_t> training_prompt(const Conversation& conversation) const;
+  // Returns the tokens that follow the answer messages[answer], which the model has generated with the token
+  // that ends it: the later messages, of which none is an answer, and the start of the next answer. Generated
+  // tokens are not encoded again. Tools and further members are used as in training_prompt(). Throws
+  // Error(kInvalid) if the format cannot write the messages after an answer.
+  std::vector<std::int32_t> continuation(const Conversation& conversation, std::size_t answer) const;
   // Sets the tools that prompts offer to the model: a JSON list of descriptions. Throws Error(kInvalid) if
   // the format cannot write tools.
   void offer_tools(std::string tools);

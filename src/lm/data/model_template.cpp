@@ -231,6 +231,27 @@ std::vector<LearnedText> ModelTemplate::texts(const Conversation& conversation) 
   return is_one_text ? texts : separate;
 }
 
+std::string ModelTemplate::continuation(const Conversation& conversation, std::size_t answer) const {
+  Conversation marked = conversation;
+  Message& generated = marked.messages.at(answer);
+  generated = {.role = generated.role, .text = {}, .context = {}};
+  // A text that none of the messages contains takes the place of the generated text. Templates that change
+  // the answers of earlier turns, for example by leaving out their reasoning, leave this text as it is.
+  const std::string all = Rendering(*this, marked, training_day()).render(marked.messages.size(), true).text;
+  for (int i = 0; generated.text.empty() || all.find(generated.text) != std::string::npos; ++i)
+    generated.text = fmt::format("answer{}", i);
+  std::string text = Rendering(*this, marked, training_day()).render(marked.messages.size(), true).text;
+  const std::size_t at = text.find(generated.text);
+  if (at == std::string::npos || text.find(generated.text, at + 1) != std::string::npos) {
+    throw invalid(
+        "the model's chat template does not write an answer exactly once if messages follow it, so the "
+        "tokens "
+        "that follow a generated answer are unknown",
+        "use a template that writes earlier answers, or choose a format by name (sft_conversation_format)");
+  }
+  return text.substr(at + generated.text.size());
+}
+
 std::optional<ModelTemplate::AroundAnswer> ModelTemplate::around_answer() const {
   constexpr std::string_view kAnswer = "Yes, indeed.";
   const Conversation one{.messages = {{std::string(kUser), "Is this a question?", {}},

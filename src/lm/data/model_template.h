@@ -57,6 +57,12 @@ class ModelTemplate {
   // Like prompt(), but for training data: a template that reads the clock gets kTrainingDay.
   std::string training_prompt(const Conversation& conversation) const;
 
+  // Returns the text that follows the answer messages[answer], which has been generated, up to the beginning
+  // of the next answer. The text begins with the end of the answer's turn, and contains the later messages,
+  // of which none is an answer. It does not depend on the generated text. Throws Error(kInvalid) if the
+  // template does not write the answer's text exactly once.
+  std::string continuation(const Conversation& conversation, std::size_t answer) const;
+
   // The texts around the answer of a conversation of one turn: between the prompt and the answer, and after
   // the answer. Returns nullopt if the template refuses such a conversation or changes the answer.
   struct AroundAnswer {

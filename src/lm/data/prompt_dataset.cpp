@@ -25,7 +25,7 @@ class PromptWriter {
  public:
   PromptWriter(const std::string& format, const Tokenizer& tokenizer) : tokenizer_(tokenizer) {
     const auto chosen = choose_prompt_style(format, tokenizer);
-    if (chosen) writer_.emplace(chosen->style, tokenizer);
+    if (chosen) writer_ = std::make_shared<const ConversationWriter>(chosen->style, tokenizer);
     fact_ =
         fmt::format("prompts are written as {} ({})", chosen ? name_of(chosen->style.format) : kPlainPrompts,
                     chosen                    ? chosen->why
@@ -35,6 +35,7 @@ class PromptWriter {
 
   Members members() const { return writer_ ? writer_->members() : Members::kText; }
   const std::string& fact() const { return fact_; }
+  const std::shared_ptr<const ConversationWriter>& writer() const { return writer_; }
 
   std::vector<std::int32_t> ids(const Conversation& conversation) const {
     if (writer_) return writer_->training_prompt(conversation);
@@ -61,14 +62,14 @@ class PromptWriter {
 
  private:
   const Tokenizer& tokenizer_;
-  std::optional<ConversationWriter> writer_;
+  std::shared_ptr<const ConversationWriter> writer_;
   std::string fact_;
 };
 
 // Tokenizes the prompts of records, and keeps the records.
 class PromptReader final : public RecordReader {
  public:
-  explicit PromptReader(const PromptWriter& writer) : writer_(writer) {}
+  PromptReader(const PromptWriter& writer, const std::string& tools) : writer_(writer), tools_(tools) {}
 
   void prepare(std::size_t slots, int threads) override {
     scratch_.resize(static_cast<std::size_t>(threads));
@@ -88,6 +89,7 @@ class PromptReader final : public RecordReader {
                     "write null, or remove the record");
     }
     done.columns = prompt.columns;
+    if (prompt.conversation.tools.empty()) prompt.conversation.tools = tools_;
     out = {.unused = prompt.conversation.unused};
     out.tokens.ids = writer_.ids(prompt.conversation);
     out.tokens.learned.assign(out.tokens.ids.size(), 0);
@@ -112,6 +114,7 @@ class PromptReader final : public RecordReader {
   };
 
   const PromptWriter& writer_;
+  const std::string& tools_;
   std::vector<Prompt> scratch_;  // one for each thread
   std::vector<Done> done_;       // one for each record that is read together with others
   std::string records_;
@@ -142,6 +145,24 @@ nlohmann::json Prompts::record(std::int64_t index) const {
   return nlohmann::json::parse(std::string_view(records_).substr(begin, record_ends_[at] - begin));
 }
 
+Conversation Prompts::conversation(std::int64_t index) const {
+  const auto at = static_cast<std::size_t>(index);
+  const std::size_t begin = at == 0 ? 0 : record_ends_[at - 1];
+  JsonReader json(std::string_view(records_).substr(begin, record_ends_[at] - begin), "record");
+  Prompt prompt;
+  read_prompt(json, prompt, writer_ ? writer_->members() : Members::kText);
+  if (prompt.conversation.tools.empty()) prompt.conversation.tools = tools_;
+  return std::move(prompt.conversation);
+}
+
+std::vector<std::int32_t> Prompts::continuation(const Conversation& conversation, std::size_t answer) const {
+  if (writer_) return writer_->continuation(conversation, answer);
+  std::string text;
+  for (std::size_t i = answer + 1; i < conversation.messages.size(); ++i)
+    text += conversation.messages[i].text;
+  return tokenizer_->encode(text, false);
+}
+
 std::uint64_t Prompts::fingerprint() const {
   XXH3_state_t state;
   XXH3_64bits_reset(&state);
@@ -160,7 +181,11 @@ class PromptFiles {
   std::shared_ptr<const Prompts> read() {
     const ConversationFiles files = find_conversations(options_.dataset, options_.train_split);
     const PromptWriter writer(options_.format, tokenizer_);
-    PromptReader reader(writer);
+    if (!options_.tools.empty() && writer.members() != Members::kAll) {
+      throw invalid("the format of the prompts cannot write tools",
+                    "use a model whose chat template writes tools, with sft_conversation_format: auto");
+    }
+    PromptReader reader(writer, options_.tools);
     const TokenizedConversations all = read_records(
         files.train, reader,
         {.workers = options_.workers, .skip_bad = options_.skip_bad, .progress = options_.progress});
@@ -172,6 +197,8 @@ class PromptFiles {
     keep(all, reader);
     Prompts& p = *prompts_;
     p.tokenizer_ = &tokenizer_;
+    p.writer_ = writer.writer();
+    p.tools_ = options_.tools;
     p.end_ids_ = writer.end_ids();
     p.columns_ = reader.columns();
     p.facts_.push_back(writer.fact());

@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "lm/data/conversation_format.h"
 #include "lm/data/dataset.h"
 #include "lm/data/epoch_order.h"
 
@@ -36,6 +37,11 @@ class Prompts {
   std::string prompt_text(std::int64_t index) const;
   // Returns the whole record, with all its columns.
   nlohmann::json record(std::int64_t index) const;
+  // Returns the messages of the prompt, with its tools.
+  Conversation conversation(std::int64_t index) const;
+  // Returns the tokens that follow a generated answer: see ConversationWriter::continuation(). For prompts
+  // that are plain texts, the tokens are those of the texts of the messages.
+  std::vector<std::int32_t> continuation(const Conversation& conversation, std::size_t answer) const;
 
   // Returns, for each key that is not part of the prompt, the number of records that have this key.
   const std::map<std::string, std::int64_t>& columns() const { return columns_; }
@@ -52,6 +58,8 @@ class Prompts {
  private:
   friend class PromptFiles;
   const Tokenizer* tokenizer_ = nullptr;
+  std::shared_ptr<const ConversationWriter> writer_;  // null: plain texts
+  std::string tools_;                                 // PromptOptions::tools
   std::vector<std::int32_t> ids_, end_ids_;
   std::string records_;
   std::vector<std::size_t> id_ends_, record_ends_;  // indices in ids_ and records_ after each prompt
@@ -64,6 +72,7 @@ struct PromptOptions {
   std::string dataset;                // file, glob or folder: see conversation_files.h
   std::string train_split = "train";  // name prefix of the training files in a folder
   std::string format = "auto";        // see choose_prompt_style in chat_template.h
+  std::string tools;                  // JSON list of the tools of records without tools; empty: none
   bool skip_bad = false;              // whether broken records are skipped and counted
   bool shuffle = true;                // true: a different order in each epoch; false: the order of the files
   std::int64_t seq_length = 0, num_generations = 1, seed = 1234;

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -204,6 +205,86 @@ TEST_F(ModelTemplates, TheDayOfTrainingIsFixed) {
   const auto tokenizer = with_template("{{ strftime_now('%Y') }}");
   const ConversationWriter writer(choose_style("auto", *tokenizer).style, *tokenizer);
   EXPECT_NE(tokenizer->decode(writer.prompt({{"user", "Q", {}}})), "2024");
+}
+
+// The continuation of a generated answer is the text by which the rendering with the new messages extends the
+// answer, for templates that do not change earlier answers.
+TEST_F(ModelTemplates, ContinuationsExtendTheRenderedConversation) {
+  const auto golden =
+      nlohmann::json::parse(read_all(PRIMUS_SOURCE_DIR "/tests/golden/templates/templates.json"))
+          .at("templates");
+  const std::string tool = "tool", user(kUser);
+  for (const auto& [name, role] :
+       std::map<std::string, std::string>{{"Qwen-Qwen3-0.6B", tool},
+                                          {"NousResearch-Hermes-3-Llama-3.1-8B-tool_use", tool},
+                                          {"LFM2-8B-A1B", tool},
+                                          {"trl_llama3_training", user},
+                                          {"mistral_v1", user},
+                                          {"google-gemma-2-2b-it", user}}) {
+    SCOPED_TRACE(name);
+    const nlohmann::json& one = golden.at(name);
+    ChatTemplates templates{.all = {{"default", one.at("template")}}, .file = {}, .tokens = {}};
+    for (const char* key : {"bos_token", "eos_token"})
+      if (one.at(key).is_string()) templates.set_token(key, one.at(key));
+    const ModelTemplate own(templates);
+    Conversation conversation{.messages = {{user, "What is 6 * 7?", {}}}};
+    if (role == tool)
+      conversation.tools =
+          R"([{"type": "function", "function": {"name": "f", "description": "d", "parameters": )"
+          R"({"type": "object", "properties": {}}, "return": {"description": "r"}}}])";
+    std::string text = own.training_prompt(conversation);
+    for (int turn = 0; turn < 2; ++turn) {
+      const std::string answer = turn == 0 ? "Let me see." : "answer0";
+      conversation.messages.push_back({std::string(kAssistant), answer, {}});
+      const std::size_t index = conversation.messages.size() - 1;
+      conversation.messages.push_back({role, "answer1 is 42", {}});
+      if (role == tool) conversation.messages.push_back({role, "43", {}});
+      const std::string continuation = own.continuation(conversation, index);
+      text += answer + continuation;
+      EXPECT_EQ(text, own.training_prompt(conversation));
+      EXPECT_THAT(continuation, HasSubstr("answer1 is 42"));
+      // The generated text has no effect.
+      conversation.messages[index].text = "<think>a</think>b";
+      EXPECT_EQ(own.continuation(conversation, index), continuation);
+      conversation.messages[index].text = answer;
+    }
+  }
+}
+
+TEST_F(ModelTemplates, ContinuationsAreTokensBehindTheEndOfTheAnswer) {
+  const auto tokenizer = with_template(kTurns);
+  const ConversationWriter writer(choose_style("auto", *tokenizer).style, *tokenizer);
+  const Conversation conversation{
+      .messages = {{std::string(kUser), "Q", {}}, {std::string(kAssistant), "A", {}}, {"tool", "T", {}}}};
+  std::vector<std::int32_t> ids = writer.training_prompt({.messages = {conversation.messages[0]}});
+  tokenizer->encode("A<|im_end|>", false, ids);
+  const std::vector<std::int32_t> behind = writer.continuation(conversation, 1);
+  EXPECT_EQ(tokenizer->decode(behind, false), "\n<|im_start|>tool\nT<|im_end|>\n<|im_start|>assistant\n");
+  ids.insert(ids.end(), behind.begin(), behind.end());
+  EXPECT_EQ(ids, writer.training_prompt(conversation));
+  // A named format writes the same tokens.
+  EXPECT_EQ(ConversationWriter(ConversationFormat::kChatMl, *tokenizer).continuation(conversation, 1),
+            behind);
+}
+
+TEST_F(ModelTemplates, TemplatesThatDropOrRepeatAnswersHaveNoContinuation) {
+  const auto problem = [&](const std::string& jinja) {
+    const auto tokenizer = with_template(jinja);
+    const ConversationWriter writer(choose_style("auto", *tokenizer).style, *tokenizer);
+    const Conversation conversation{
+        .messages = {{std::string(kUser), "Q", {}}, {std::string(kAssistant), "A", {}}, {"tool", "T", {}}}};
+    try {
+      return tokenizer->decode(writer.continuation(conversation, 1), false);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+  };
+  const std::string last = "{% if messages[-1].role == 'assistant' %}" + std::string(kTurns) + "{% else %}";
+  EXPECT_THAT(problem(last + "{{ messages[0].content }}{% endif %}"), HasSubstr("an answer exactly once"));
+  EXPECT_THAT(problem(last + "{{ messages[1].content + messages[1].content }}{% endif %}"),
+              HasSubstr("an answer exactly once"));
+  EXPECT_THAT(problem(last + "{{ messages[1].content }}{% endif %}"), HasSubstr("does not write <|im_end|>"));
+  EXPECT_EQ(problem(last + "{{ messages[1].content + '<|im_end|>' + messages[2].content }}{% endif %}"), "T");
 }
 
 // If a tokenizer changes letters, its tokens do not spell the text, so the parts are encoded separately.

@@ -458,11 +458,11 @@ class Validator {
   void rewards() {
     const TrainerConfig& c = config_;
     const std::string_view key = name_of_key(&TrainerConfig::reward);
-    if (c.reward.empty()) {
+    if (c.reward.empty() && !c.environment) {
       refuse({"stage", key},
              fmt::format("stage is {}, but no reward function scores the generated answers", c.stage),
              "set reward, for example reward=exact:answer, which compares each answer with the column "
-             "'answer' of its record; or reward=program:./reward.py (docs/rewards.md)");
+             "'answer' of its record; or reward=program:./reward.py (docs/rewards.md); or set environment");
     }
     if (!c.reward_weights.empty() && c.reward_weights.size() != c.reward.size()) {
       refuse({"reward_weights", key},

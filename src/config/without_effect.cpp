@@ -133,6 +133,7 @@ class WithoutEffect {
     needs(c.num_iterations > 1, kSteps, {"delta", "off_policy_mask_threshold"});
     // loss_type: cispo requires epsilon_high, even with one step for each answer.
     needs(c.num_iterations > 1 || loss == "cispo", kSteps, {"epsilon_high"});
+    needs(c.environment.has_value(), "with environment", {"environment_weight", "max_turns"});
     if (!chooses_loss) return;
     // The gradient of the corrected KL divergence contains the gradient of the ratio, which depends on the
     // level even where the ratio is 1.
@@ -144,7 +145,8 @@ class WithoutEffect {
           {"vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"});
     needs(loss != "sapo" && loss != "vespo" && loss != "cispo", "with a loss_type that clips the ratio",
           {"delta"});
-    needs(c.reward.size() > 1, "with several entries of reward", {"multi_objective_aggregation"});
+    needs(c.reward.size() + (c.environment ? 1 : 0) > 1, "with several rewards",
+          {"multi_objective_aggregation"});
   }
 
   // Settings of the router that have an effect only together.

@@ -14,6 +14,8 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/files/file.h"
+#include "base/files/scratch_folder.h"
 #include "base/system/stop_request.h"
 #include "lm/train/objectives/answer_generator.h"
 #include "lm/train/objectives/policy_rule.h"
@@ -300,6 +302,29 @@ TEST(Rollouts, TextsGoIntoTheFirstRowWithRoom) {
   EXPECT_EQ(filled_microbatches(std::vector<std::int64_t>{5, 6, 3, 4}, rows), 1);
 }
 
+// Tokens that the model has not generated are read, but not learned.
+TEST(Rollouts, AppendedTokensAreMasked) {
+  const std::vector<Rollout> texts = {{.record = 7,
+                                       .prompt = {1, 2},
+                                       .answer = {3, 4, 8, 9, 5},
+                                       .log_probs = {-1, -2, 0, 0, -5},
+                                       .generated = {1, 1, 0, 0, 1},
+                                       .old_log_probs = {-6, -7, -8, -9, -10},
+                                       .finished = true}};
+  EXPECT_EQ(texts[0].generated_tokens(), 3);
+  EXPECT_THAT(texts[0].last_turn(), ElementsAre(5));
+  std::vector<data::Batch> batches(1);
+  pack_rollouts(texts, std::vector<double>{0.5}, {.micro_batch = 1, .sequence = 8, .microbatches = 1}, false,
+                batches);
+  const data::Batch& batch = batches.front();
+  EXPECT_THAT(batch.tokens, ElementsAre(1, 2, 3, 4, 8, 9, 0, 0));
+  EXPECT_THAT(batch.labels, ElementsAre(2, 3, 4, 8, 9, 5, 0, 0));
+  EXPECT_THAT(batch.loss_mask, ElementsAre(0, 1, 1, 0, 0, 1, 0, 0));
+  EXPECT_THAT(batch.sampled_log_probs, ElementsAre(0, -1, -2, 0, 0, -5, 0, 0));
+  EXPECT_THAT(batch.old_log_probs, ElementsAre(0, -6, -7, 0, 0, -10, 0, 0));
+  EXPECT_THAT(batch.document_starts, ElementsAre(0, 6, 8));
+}
+
 TEST(Rollouts, AnswersAreDocumentsOfTheMicrobatches) {
   const std::vector<Rollout> texts = {
       {.record = 7, .prompt = {1, 2}, .answer = {3, 4}, .log_probs = {-1, -2}, .finished = true},
@@ -482,6 +507,86 @@ TEST(Rollouts, AValueModelTrainsTheSameOnDataRanks) {
       EXPECT_LE(trained.used[r].stash, trained.memory[r].stash);
       EXPECT_LE(trained.used[r].scratch, trained.memory[r].scratch);
     }
+  }
+}
+
+// The environment appends the tokens 30 and 31 after each turn, and gives a reward after the third turn.
+TEST(Rollouts, EpisodesHaveTheSameTokensOnEveryMesh) {
+  const ScratchFolder folder("episodes");
+  write_file(folder.path() / "env.sh", R"sh(while read -r line; do
+  number=${line#*episode\":}
+  number=${number%%,*}
+  if [[ $line == *'"turn":3,'* || $line == *'"last":true'* ]]; then
+    echo "{\"done\": true, \"reward\": 0.${number: -1}}"
+  else
+    echo '{"messages": [{"role": "user", "content": "30 31"}]}'
+  fi
+done
+)sh");
+  const auto source = [&] {
+    RolloutSource all = source_of();
+    all.rewards.clear();
+    all.rewards.push_back(make_episode_reward("environment"));
+    all.stop_ids.clear();
+    for (std::int32_t id = 0; id < 12; ++id) all.stop_ids.push_back(id);
+    all.episodes = {.environment = std::make_shared<Environment>(EnvironmentSettings{
+                        .command = "bash env.sh", .workers = 2, .folder = folder.path().string()}),
+                    .conversation = [](std::int64_t record) -> data::Conversation {
+                      return {.messages = {{std::string(data::kUser), prompt_text(record), {}}}};
+                    },
+                    .record = all.record,
+                    .continuation =
+                        [](const data::Conversation& conversation, std::size_t answer) {
+                          EXPECT_EQ(conversation.messages.at(answer).role, data::kAssistant);
+                          std::istringstream text(conversation.messages.back().text);
+                          std::vector<std::int32_t> ids;
+                          for (std::int32_t id = 0; text >> id;) ids.push_back(id);
+                          return ids;
+                        },
+                    .text = all.text};
+    return all;
+  };
+  ModelConfig mixture = test::tiny_mixture();
+  mixture.moe.experts = 4;
+  mixture.moe.training = {};
+  struct Case {
+    const char* name;
+    int ranks;
+    engine::MeshShape shape;
+    ModelConfig model;
+    engine::Sharding sharding = engine::Sharding::kNone;
+  };
+  const std::vector<Case> cases = {{"data", 2, {}, tiny_llama()},
+                                   {"tensor", 2, {.tensor = 2}, tiny_llama()},
+                                   {"pipeline and context", 4, {.context = 2, .pipeline = 2}, tiny_llama()},
+                                   {"shards", 2, {}, tiny_llama(), engine::Sharding::kParameters},
+                                   {"experts", 2, {.expert = 2}, mixture}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    SessionSettings settings = rollouts(c.model);
+    settings.loss_rule = rollout_rule(
+        {.max_completion_length = 12, .iterations = 2, .max_turns = 5, .advantages = group_advantages},
+        policy_rule({.entropy = {.reported = true}, .max_completion_length = 12}));
+    const Trained one = train(settings, 1, {}, 3, true, 3e-3, false, source);
+    settings.sharding = c.sharding;
+    settings.reduce_each_microbatch = c.sharding == engine::Sharding::kParameters;
+    const Trained trained = train(settings, c.ranks, c.shape, 3, true, 3e-3, false, source);
+    EXPECT_EQ(trained.answers, one.answers);
+    EXPECT_EQ(one.answers[1], one.answers[0]);
+    EXPECT_NE(one.answers[2], one.answers[0]);
+    for (std::size_t s = 0; s < one.losses.size(); ++s) {
+      EXPECT_NEAR(trained.losses[s], one.losses[s], 1e-5);
+      EXPECT_NEAR(trained.norms[s], one.norms[s], 1e-4 * one.norms[s]);
+      const std::map<std::string, double> metrics(trained.metrics[s].begin(), trained.metrics[s].end());
+      const std::map<std::string, double> metrics_of_one(one.metrics[s].begin(), one.metrics[s].end());
+      for (const char* name :
+           {"reward", "episodes/turns", "completions/mean_length", "ratio/mean", "entropy"})
+        EXPECT_NEAR(metrics.at(name), metrics_of_one.at(name), 1e-5) << name;
+      EXPECT_GT(metrics.at("episodes/turns"), 1);
+      EXPECT_EQ(metrics.at("episodes/failed"), 0);
+    }
+    for (std::size_t r = 0; r < trained.used.size(); ++r)
+      EXPECT_EQ(trained.used[r].persistent, trained.memory[r].persistent);
   }
 }
 

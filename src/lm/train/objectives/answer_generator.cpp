@@ -21,9 +21,8 @@ bool AnswerGenerator::together() const {
 }
 
 double AnswerGenerator::generate(const GenerateSettings& settings, std::span<const Job> jobs) {
-  if (!session_.decoding()->parallel) session_.parallel().wait_for_all_values();
   const std::atomic<bool>* const stop = session_.step().stop();
-  const auto decoder = session_.make_decoder(agree());
+  const auto decoder = make_decoder();
   for (const Job& job : jobs) {
     GenerateSettings own = settings;
     own.sampling.seed = job.seed;
@@ -44,10 +43,20 @@ double AnswerGenerator::generate(const GenerateSettings& settings, std::span<con
   return tokens;
 }
 
-// Returns the function that makes ranks that generate together use the same tokens.
-DecodeScheduler::Agree AnswerGenerator::agree() {
-  engine::Rank& rank = session_.rank();
-  engine::Mesh& mesh = rank.mesh();
+std::unique_ptr<DecodeScheduler> AnswerGenerator::make_decoder() {
+  if (!session_.decoding()->parallel) session_.parallel().wait_for_all_values();
+  return session_.make_decoder(agree());
+}
+
+bool AnswerGenerator::leads() const {
+  const engine::Mesh& mesh = session_.rank().mesh();
+  if (together()) return mesh.rank() == 0;
+  const engine::MeshPlace& place = mesh.place();
+  return place.tensor == 0 && place.context == 0 && place.stage == 0;
+}
+
+std::vector<comm::Communicator*> AnswerGenerator::groups() const {
+  engine::Mesh& mesh = session_.rank().mesh();
   std::vector<comm::Communicator*> groups;
   if (together()) {
     groups = {mesh.world()};
@@ -56,6 +65,13 @@ DecodeScheduler::Agree AnswerGenerator::agree() {
     groups = {mesh.sequence(), mesh.pipeline()};
   }
   std::erase(groups, nullptr);
+  return groups;
+}
+
+// Returns the function that makes ranks that generate together use the same tokens.
+DecodeScheduler::Agree AnswerGenerator::agree() {
+  engine::Rank& rank = session_.rank();
+  const std::vector<comm::Communicator*> groups = this->groups();
   if (groups.empty()) return {};
   return [this, &rank, groups](std::span<std::int32_t> chosen) {
     const Tensor tokens = chosen_.slice(0, std::ssize(chosen));

@@ -6,7 +6,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <vector>
 
 #include "lm/decode/scheduler.h"
 #include "lm/train/objectives/rollouts.h"
@@ -30,6 +32,14 @@ class AnswerGenerator {
   // together have the same jobs. Returns the number of generated tokens. Throws StopRequest if the run is
   // asked to stop.
   double generate(const GenerateSettings& settings, std::span<const Job> jobs);
+
+  // Returns a scheduler that generates with the current weights. No step may run while it exists.
+  std::unique_ptr<DecodeScheduler> make_decoder();
+  // Returns the groups of ranks that generate the same answers. A broadcast from rank 0 of each group, in
+  // this order, reaches all these ranks from the rank that leads them.
+  std::vector<comm::Communicator*> groups() const;
+  // Returns whether this rank leads the ranks that generate the same answers.
+  bool leads() const;
 
  private:
   DecodeScheduler::Agree agree();

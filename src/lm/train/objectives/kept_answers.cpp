@@ -150,7 +150,11 @@ std::vector<TensorSource> KeptAnswers::state(std::span<const double> results) {
     text[kPrompt] = static_cast<std::int32_t>(answer.prompt.size());
     text[kAnswer] = static_cast<std::int32_t>(answer.answer.size());
     text[kFinished] = answer.finished ? 1 : 0;
-    std::ranges::copy(answer.answer, std::ranges::copy(answer.prompt, text.begin() + kTokens).out);
+    const auto begin = std::ranges::copy(answer.prompt, text.begin() + kTokens).out;
+    std::ranges::copy(answer.answer, begin);
+    // An appended token is stored as the complement of its id, which is negative.
+    for (std::size_t t = 0; t < answer.generated.size(); ++t)
+      if (answer.generated[t] == 0) begin[static_cast<std::ptrdiff_t>(t)] = ~answer.answer[t];
     std::ranges::copy(answer.log_probs, sampled.row(i).begin());
     std::ranges::copy(answer.old_log_probs, old.row(i).begin());
     if (!place_.estimates) continue;
@@ -190,7 +194,9 @@ std::vector<double> KeptAnswers::restore(const CheckpointReader& checkpoint) {
     const bool fits = prompt > 0 && answer > 0 && prompt <= sequence && answer <= sequence &&
                       prompt + answer <= length() &&
                       std::ranges::all_of(tokens.first(static_cast<std::size_t>(prompt + answer)),
-                                          [vocab](std::int32_t id) { return id >= 0 && id < vocab; });
+                                          [vocab](std::int32_t id) { return std::max(id, ~id) < vocab; }) &&
+                      std::ranges::none_of(tokens.first(static_cast<std::size_t>(prompt)),
+                                           [](std::int32_t id) { return id < 0; });
     if (!fits) throw impossible_answer(checkpoint, number);
     const auto middle = tokens.begin() + prompt;
     answers.push_back({.record = row[kRecord],
@@ -203,6 +209,13 @@ std::vector<double> KeptAnswers::restore(const CheckpointReader& checkpoint) {
       const std::span<const float> from = table.row(number).first(static_cast<std::size_t>(answer));
       return std::vector<float>(from.begin(), from.end());
     };
+    std::vector<std::int32_t>& ids = answers.back().answer;
+    if (std::ranges::any_of(ids, [](std::int32_t id) { return id < 0; })) {
+      for (std::int32_t& id : ids) {
+        answers.back().generated.push_back(id >= 0 ? 1 : 0);
+        id = std::max(id, ~id);
+      }
+    }
     answers.back().log_probs = values(*sampled);
     answers.back().old_log_probs = values(*old);
     if (!estimates) continue;

@@ -2,14 +2,18 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/error.h"
+#include "base/files/file.h"
 #include "config/trainer_config.h"
+#include "lm/reward/reward_json.h"
 
 namespace primus {
 namespace {
@@ -70,6 +74,11 @@ AdvantageSettings advantage_settings_of(const config::Experiment& experiment, Po
     settings.sums = true;
     return settings;
   }
+  if (c.environment) {
+    // The environment's reward follows those of the reward functions.
+    if (settings.reward_weights.empty()) settings.reward_weights.resize(c.reward.size(), 1);
+    settings.reward_weights.push_back(c.environment_weight);
+  }
   if (method == PolicyMethod::kGrpo) {
     settings.scale_rewards = c.scale_rewards;
     settings.multi_objective_aggregation = c.multi_objective_aggregation;
@@ -96,6 +105,30 @@ RewardSettings reward_settings_of(const config::Experiment& experiment) {
           .weights = numbers_of(experiment, "reward_weights", c.reward_weights),
           .workers = c.reward_workers,
           .timeout_seconds = c.reward_timeout};
+}
+
+EnvironmentSettings environment_settings_of(const config::TrainerConfig& c) {
+  return {.command = c.environment.value(), .workers = c.reward_workers, .timeout_seconds = c.reward_timeout};
+}
+
+std::string tools_of(const config::Experiment& experiment) {
+  const std::optional<std::string>& file = experiment.trainer->tools;
+  if (!file) return "";
+  std::string text;
+  try {
+    text = read_file(*file);
+  } catch (const Error& error) {
+    throw experiment.error_for("tools", error.what(), "paths are relative to the current folder");
+  }
+  bool is_json = false;
+  const nlohmann::json tools = bounded_json(text, is_json);
+  const auto is_object = [](const nlohmann::json& tool) { return tool.is_object(); };
+  if (!is_json || !tools.is_array() || tools.empty() || !std::ranges::all_of(tools, is_object)) {
+    throw experiment.error_for("tools", fmt::format("'{}' is no JSON list of tools", *file),
+                               R"(write [{"type": "function", "function": {"name": ..., "description": ..., )"
+                               R"("parameters": {JSON schema}}}])");
+  }
+  return text;
 }
 
 data::PromptOptions prompt_options_of(const config::TrainerConfig& c) {

@@ -30,15 +30,11 @@ namespace primus {
 namespace {
 
 // Keys that affect which prompts are read, and in which order.
-constexpr std::array<std::string_view, 9> kPromptKeys = {"sft_conversation_format",
-                                                         "num_generations",
-                                                         "num_iterations",
-                                                         "num_mini_batches",
-                                                         "max_prompt_length",
-                                                         "max_completion_length",
-                                                         "seq_length",
-                                                         "dataloader_type",
-                                                         "seed"};
+constexpr std::array<std::string_view, 10> kPromptKeys = {"sft_conversation_format", "tools",
+                                                          "num_generations",         "num_iterations",
+                                                          "num_mini_batches",        "max_prompt_length",
+                                                          "max_completion_length",   "seq_length",
+                                                          "dataloader_type",         "seed"};
 
 // Runs `check`. Adds the position of a key to its error: of the key with which the message begins, or else of
 // the first of `keys`.
@@ -78,9 +74,20 @@ void check_settings(const config::Experiment& experiment, PolicyMethod method) {
 // Creates the reward functions. An error has the position of the key `reward`.
 std::vector<std::unique_ptr<RewardFunction>> rewards_of(const config::Experiment& experiment) {
   std::vector<std::unique_ptr<RewardFunction>> rewards;
+  if (experiment.trainer->reward.empty()) return rewards;  // the environment gives the reward
   check_at_keys(experiment, std::array<std::string_view, 1>{"reward"},
                 [&] { rewards = make_rewards(reward_settings_of(experiment)); });
   return rewards;
+}
+
+// Returns the environment; null without one. An error has the position of the key `environment`.
+std::shared_ptr<Environment> environment_of(const config::Experiment& experiment) {
+  std::shared_ptr<Environment> environment;
+  if (!experiment.trainer->environment) return environment;
+  check_at_keys(experiment, std::array<std::string_view, 1>{"environment"}, [&] {
+    environment = std::make_shared<Environment>(environment_settings_of(experiment.trainer));
+  });
+  return environment;
 }
 
 bool has_column(const data::Prompts& prompts, const std::string& column) {
@@ -110,6 +117,8 @@ class RolloutLearning final : public Objective {
     check_settings(experiment, method_);
     if (method_ == PolicyMethod::kPpo) check_ppo_run(experiment, world);
     if (!experiment.trainer->reward.empty()) rewards_of(experiment);
+    environment_of(experiment);
+    tools_of(experiment);
     leave_out_evaluation(experiment, "the metrics of training show the rewards");
     return {.experiment = std::move(experiment)};
   }
@@ -212,12 +221,13 @@ class RolloutLearning final : public Objective {
         .max_completion_length = c.max_completion_length,
         .sampling = sampling,
         .mask_truncated_completions = method_ != PolicyMethod::kPpo && c.mask_truncated_completions,
-        .functions = std::ssize(c.reward),
+        .functions = std::ssize(c.reward) + (c.environment ? 1 : 0),
         .iterations = c.num_iterations,
         .num_generations = c.num_generations,
         .sampling_attempts =
             method_ == PolicyMethod::kGrpo && c.dynamic_sampling ? c.dynamic_sampling_max_batches : 0,
         .divergences = advantages.leave_one_out && advantages.beta != 0,
+        .max_turns = c.environment ? c.max_turns : 0,
         .advantages = [advantages](std::span<const std::optional<double>> rewards, std::int64_t functions,
                                    std::span<const double> divergences) {
           return compute_advantages(advantages, rewards, functions, divergences);
@@ -263,6 +273,17 @@ class RolloutLearning final : public Objective {
         .stop_ids = prompts->end_ids(),
         .vocab = tokenizer->vocab_size(),
         .warn = request.warn};
+    if (const std::shared_ptr<Environment> environment = environment_of(request.experiment)) {
+      source.rewards.push_back(make_episode_reward("environment"));
+      source.episodes = {
+          .environment = environment,
+          .conversation = [prompts](std::int64_t record) { return prompts->conversation(record); },
+          .record = source.record,
+          .continuation = [prompts](
+                              const data::Conversation& conversation,
+                              std::size_t answer) { return prompts->continuation(conversation, answer); },
+          .text = [tokenizer](std::span<const std::int32_t> ids) { return tokenizer->decode(ids, false); }};
+    }
     dynamic_cast<RolloutRule&>(rule).connect(std::move(source));
   }
 
@@ -281,6 +302,7 @@ class RolloutLearning final : public Objective {
     data::PromptOptions options = prompt_options_of(request.experiment.trainer);
     options.progress = request.progress;
     options.prompts = prompts_;
+    options.tools = tools_of(request.experiment);
     at_key(request.experiment, "sft_conversation_format",
            [&] { data::choose_prompt_style(options.format, request.tokenizer); });
     at_key(request.experiment, "sft_dataset_name", [&] { work(options); });

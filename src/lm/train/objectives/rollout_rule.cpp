@@ -1,9 +1,9 @@
 #include "lm/train/objectives/rollout_rule.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
 #include <limits>
@@ -11,11 +11,12 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/error.h"
 #include "base/terminal/terminal.h"
 #include "lm/train/objectives/answer_generator.h"
 #include "lm/train/objectives/dynamic_sampling.h"
+#include "lm/train/objectives/episode_generator.h"
 #include "lm/train/objectives/kept_answers.h"
+#include "lm/train/objectives/missing_rewards.h"
 #include "lm/train/objectives/rollouts.h"
 #include "lm/train/objectives/token_log_probs.h"
 
@@ -29,7 +30,8 @@ class Rollouts final : public RolloutRule {
 
   void connect(RolloutSource source) override {
     PRIMUS_CHECK("RolloutRule::connect", std::ssize(source.rewards) == settings_.functions &&
-                                             (settings_.sampling_attempts == 0 || source.prompt_at));
+                                             (settings_.sampling_attempts == 0 || source.prompt_at) &&
+                                             (settings_.max_turns == 0 || source.episodes.environment));
     source_ = std::move(source);
     names_ = distinct_names(source_.rewards);
   }
@@ -64,8 +66,9 @@ class Rollouts final : public RolloutRule {
     answers_ = rows_.count() * data_ranks_;
     const engine::MeshPlace& place = rank.mesh().place();
     tells_ = place.tensor == 0 && place.context == 0 && place.stage == 0;
-    table_ = rank.persistent(DType::kF64, {answers_, columns()});
     generator_.emplace(session);
+    if (settings_.max_turns > 0) episodes_.emplace(session, *generator_);
+    table_ = rank.persistent(DType::kF64, {answers_, columns()});
     inner_->prepare(session);
     if (period() > 1) {
       KeptAnswers::Place kept{.rows = rows_,
@@ -89,8 +92,8 @@ class Rollouts final : public RolloutRule {
                                                   }});
     }
     if (!settings_.divergences) return;
-    current_.emplace(session, ScoredModel{.model = session.trained()});
-    reference_.emplace(session, reference_of(session));
+    models_.current.emplace(session, ScoredModel{.model = session.trained()});
+    models_.reference.emplace(session, reference_of(session));
   }
 
   void before_step(const BeforeStep& step) override {
@@ -145,10 +148,16 @@ class Rollouts final : public RolloutRule {
   // Columns of the table: the prompt's record + 1, the numbers of tokens of the prompt and of the answer,
   // whether the model ended the answer, the divergence; then for each reward function, whether there is a
   // reward, the reward, and the number of repeated attempts. The repeated attempts of a data rank are in the
-  // row of its first answer.
+  // row of its first answer. With an environment, EpisodeColumn follows.
   enum Column : std::int64_t { kRecord, kPrompt, kLength, kFinished, kDivergence, kRewards };
   enum FunctionColumn : std::int64_t { kHasReward, kReward, kRetries, kFunctionColumns };
-  std::int64_t columns() const { return kRewards + kFunctionColumns * settings_.functions; }
+  std::int64_t columns() const {
+    return kRewards + kFunctionColumns * settings_.functions +
+           (episodes_ ? std::int64_t{kEpisodeColumns} : 0);
+  }
+  double& at(std::int64_t answer, EpisodeColumn column) {
+    return at(answer, kRewards + kFunctionColumns * settings_.functions + column);
+  }
   double& at(std::int64_t answer, std::int64_t function, FunctionColumn column) {
     return at(answer, kRewards + kFunctionColumns * function + column);
   }
@@ -160,8 +169,8 @@ class Rollouts final : public RolloutRule {
   void measure(TrainingSession& session) {
     for (int i = 0; i < (settings_.divergences ? 3 : 2); ++i) exchange(session);
     for (std::int64_t i = 0; settings_.divergences && i < rows_.microbatches; ++i) {
-      current_->compute({});
-      reference_->compute({});
+      models_.current->compute({});
+      models_.reference->compute({});
     }
     if (kept_) kept_->answers();
   }
@@ -236,10 +245,8 @@ class Rollouts final : public RolloutRule {
       rewards.insert(rewards.end(), one.begin(), one.end());
       if (std::ranges::any_of(one, [](const std::optional<double>& r) { return r.has_value(); })) ++rewarded;
     }
-    const std::string reason =
-        missing_.problems.empty() ? "" : fmt::format(" ({})", fmt::join(missing_.problems, "; "));
-    const std::vector<std::int64_t> again =
-        sampling_->discard(groups, settings_.advantages(rewards, settings_.functions, {}), rewarded, reason);
+    const std::vector<std::int64_t> again = sampling_->discard(
+        groups, settings_.advantages(rewards, settings_.functions, {}), rewarded, missing_.why());
     ++attempt.number;
     attempt.generates.assign(attempt.generates.size(), false);
     for (const std::int64_t group : again) take_prompt(attempt, group);
@@ -266,9 +273,9 @@ class Rollouts final : public RolloutRule {
       all = results();
       warn_of_failures(step.step, all, rewards);
       if (all.unrewarded < answers_) {
-        missing_.steps = 0;
+        missing_.found();
       } else if (!sampling_ || step.step == 1) {
-        handle_no_reward(step.step);
+        missing_.none(step.step, answers_, tells_ && data_rank_ == 0 ? source_.warn : nullptr);
       }
     } while (attempt_again(attempt, all));
     if (sampling_) sampling_->finish();
@@ -284,6 +291,7 @@ class Rollouts final : public RolloutRule {
     add("rollout/seconds", work_.generating);
     add("rollout/tokens_per_second", work_.tokens / std::max(work_.generating, 1e-9));
     add("rollout/reward_seconds", work_.scoring);
+    if (episodes_) add("rollout/environment_seconds", work_.waiting);
     for (std::size_t f = 0; f < names_.size(); ++f) {
       if (!source_.rewards[f]->take_retries()) continue;  // a function without repetitions
       double retries = 0;
@@ -406,12 +414,16 @@ class Rollouts final : public RolloutRule {
           {.rollout = &all[number],
            .seed = seed_of_answer(settings_.sampling.seed, step, answer + attempt.number * answers_)});
     }
-    work_.tokens += generator_->generate({.sampling = settings_.sampling,
-                                          .max_tokens = settings_.max_completion_length,
-                                          .vocab = source_.vocab,
-                                          .stop_ids = source_.stop_ids,
-                                          .log_probs = true},
-                                         jobs);
+    const GenerateSettings generation{.sampling = settings_.sampling,
+                                      .max_tokens = settings_.max_completion_length,
+                                      .vocab = source_.vocab,
+                                      .stop_ids = source_.stop_ids,
+                                      .log_probs = true};
+    const EpisodeGenerator::Work work =
+        episodes_ ? episodes_->generate(generation, jobs, source_.episodes, settings_.max_turns)
+                  : EpisodeGenerator::Work{.tokens = generator_->generate(generation, jobs)};
+    work_.tokens += work.tokens;
+    work_.waiting += work.waiting;
     for (std::int64_t i = 0; i < rows_.count(); ++i) {
       const auto number = static_cast<std::size_t>(number_of(i, data_rank_));
       if (attempt.generates[number]) own[static_cast<std::size_t>(i)] = std::move(all[number]);
@@ -422,7 +434,7 @@ class Rollouts final : public RolloutRule {
   // empty on ranks that do not call the functions.
   void score(const Attempt& attempt, std::span<const Rollout> own,
              std::vector<std::vector<Reward>>& rewards) {
-    missing_.problems.clear();
+    missing_.begin();
     if (!tells_) return;
     rewards.resize(source_.rewards.size(), std::vector<Reward>(own.size()));
     std::vector<std::size_t> rows;
@@ -430,28 +442,29 @@ class Rollouts final : public RolloutRule {
     for (std::size_t i = 0; i < own.size(); ++i) {
       const std::int64_t number = number_of(static_cast<std::int64_t>(i), data_rank_);
       if (!attempt.generates[static_cast<std::size_t>(number)]) continue;
+      if (own[i].episode && own[i].episode->failed) {
+        // Functions would score a conversation that the environment has broken off.
+        const std::string& problem = own[i].episode->reward.problem;
+        for (std::vector<Reward>& of_function : rewards) of_function[i] = {.value = {}, .problem = problem};
+        if (!missing_.has_problem()) missing_.add(problem);
+        continue;
+      }
       rows.push_back(i);
       records.push_back(source_.record(own[i].record));
     }
     if (rows.empty()) return;
     std::vector<ScoredAnswer> answers;
     for (const std::size_t row : rows) {
-      const Rollout& rollout = own[row];
-      std::span<const std::int32_t> text = rollout.answer;
-      if (rollout.finished) text = text.first(text.size() - 1);
-      answers.push_back({.prompt = source_.prompt_text(rollout.record),
-                         .completion = source_.text(text),
-                         .finished = rollout.finished,
-                         .tokens = std::ssize(text),
-                         .record = &records[answers.size()]});
+      answers.push_back(scored_answer(own[row], source_.stop_ids, source_.text));
+      answers.back().prompt = source_.prompt_text(own[row].record);
+      answers.back().record = &records[answers.size() - 1];
     }
     for (std::size_t f = 0; f < source_.rewards.size(); ++f) {
       std::vector<Reward> scored = source_.rewards[f]->score(answers);
       PRIMUS_CHECK("RewardFunction::score", scored.size() == answers.size());
       count_retries(f);
       const auto failed = std::ranges::find_if(scored, [](const Reward& r) { return !r.value; });
-      if (failed != scored.end())
-        missing_.problems.push_back(fmt::format("{}: {}", names_[f], failed->problem));
+      if (failed != scored.end()) missing_.add(fmt::format("{}: {}", names_[f], failed->problem));
       for (std::size_t i = 0; i < rows.size(); ++i) rewards[f][rows[i]] = std::move(scored[i]);
     }
   }
@@ -481,6 +494,7 @@ class Rollouts final : public RolloutRule {
       at(answer, kPrompt) = static_cast<double>(rollout.prompt.size());
       at(answer, kLength) = static_cast<double>(rollout.answer.size());
       at(answer, kFinished) = rollout.finished ? 1 : 0;
+      if (rollout.episode) std::ranges::copy(episode_values(rollout), &at(answer, kGenerated));
       for (std::size_t f = 0; f < rewards.size(); ++f) {
         const std::optional<double>& value = rewards[f][static_cast<std::size_t>(i)].value;
         const auto function = static_cast<std::int64_t>(f);
@@ -511,12 +525,10 @@ class Rollouts final : public RolloutRule {
   // Warns once per function, in the first step in which it could not score an answer. The rank of the first
   // such answer writes the warning, because only this rank has the reason.
   void warn_of_failures(std::int64_t step, const Results& all, std::span<const std::vector<Reward>> rewards) {
-    missing_.warned.resize(names_.size());
     for (std::size_t f = 0; f < names_.size(); ++f) {
-      if (all.without[f] == 0 || missing_.warned[f]) continue;
+      if (all.without[f] == 0 || !missing_.is_first(f)) continue;
       std::int64_t first = 0;
       while (at(first, static_cast<std::int64_t>(f), kHasReward) != 0) ++first;
-      missing_.warned[f] = true;
       for (std::int64_t i = 0; tells_ && source_.warn && i < rows_.count(); ++i) {
         if (number_of(i, data_rank_) != first) continue;
         source_.warn(fmt::format(
@@ -529,28 +541,6 @@ class Rollouts final : public RolloutRule {
     }
   }
 
-  // Handles a step without any reward. A single such step does not end the run: it happens, for example, if
-  // only some records have the column that a function reads.
-  void handle_no_reward(std::int64_t step) {
-    constexpr int kMaxSteps = 3;
-    ++missing_.steps;
-    const std::string why =
-        missing_.problems.empty() ? "" : fmt::format(" ({})", fmt::join(missing_.problems, "; "));
-    if (step == 1 || missing_.steps == kMaxSteps) {
-      throw invalid(
-          step == 1 ? fmt::format("none of the {} answers of the first step has a reward{}", answers_, why)
-                    : fmt::format("no answer of the last {} steps has a reward{}", kMaxSteps, why),
-          "correct the reward function or the data: 'primus data score' calls a reward function "
-          "for the records of a file");
-    }
-    if (tells_ && data_rank_ == 0 && source_.warn) {
-      source_.warn(
-          fmt::format("step {}: none of the {} answers has a reward{}. All advantages are 0. After "
-                      "{} such steps in a row, the run ends",
-                      step, answers_, why, kMaxSteps));
-    }
-  }
-
   // Computes the divergences of all answers of the step from the reference model, and writes them into the
   // table. `batches` contain the answers of this rank.
   void gather_divergences(TrainingSession& session, std::span<const Rollout> own,
@@ -558,7 +548,8 @@ class Rollouts final : public RolloutRule {
     std::vector<double> sums;  // for each token of the filled microbatches: the sum up to this token
     double sum = 0;
     for (const data::Batch& batch : batches.first(static_cast<std::size_t>(filled_))) {
-      const std::vector<float> current = current_->compute(batch), reference = reference_->compute(batch);
+      const std::vector<float> current = models_.current->compute(batch),
+                               reference = models_.reference->compute(batch);
       for (std::size_t t = 0; t < current.size(); ++t) {
         sums.push_back(sum);
         sum += static_cast<double>(current[t]) - static_cast<double>(reference[t]);
@@ -611,7 +602,7 @@ class Rollouts final : public RolloutRule {
     add("frac_reward_zero_std", advantages.zero_deviation);
     double sum = 0, least = std::numeric_limits<double>::infinity(), most = 0, cut = 0;
     for (std::int64_t a = 0; a < answers_; ++a) {
-      const double length = at(a, kLength);
+      const double length = episodes_ ? at(a, kGenerated) : at(a, kLength);
       sum += length;
       least = std::min(least, length);
       most = std::max(most, length);
@@ -623,6 +614,17 @@ class Rollouts final : public RolloutRule {
     add("completions/max_length", most);
     add("completions/clipped_ratio", cut / answers);
     add("completions/without_reward", static_cast<double>(all.unrewarded) / answers);
+    if (!episodes_) return;
+    constexpr std::array<std::pair<const char*, EpisodeColumn>, 4> kMeans = {
+        {{"turns", kTurns},
+         {"tool_calls", kCalls},
+         {"invalid_tool_calls", kInvalidCalls},
+         {"failed", kFailed}}};
+    for (const auto& [name, column] : kMeans) {
+      double total = 0;
+      for (std::int64_t a = 0; a < answers_; ++a) total += at(a, column);
+      add(fmt::format("episodes/{}", name), total / answers);
+    }
   }
 
   const RolloutSettings settings_;
@@ -634,21 +636,19 @@ class Rollouts final : public RolloutRule {
   std::int64_t answers_ = 1;  // number of answers of a step on all data ranks
   bool tells_ = true;         // whether this rank calls the reward functions for its data rank
   Tensor table_;              // [answers, columns()] fp64
-  std::optional<TokenLogProbs> current_, reference_;  // used only for divergences
+  struct Models {
+    std::optional<TokenLogProbs> current, reference;  // used only for divergences
+  } models_;
   std::optional<AnswerGenerator> generator_;
-  std::vector<double> host_;         // the table on the host
-  std::optional<KeptAnswers> kept_;  // exists if several steps learn from the same answers
+  std::optional<EpisodeGenerator> episodes_;  // exists if settings_.max_turns is above 0
+  std::vector<double> host_;                  // the table on the host
+  std::optional<KeptAnswers> kept_;           // exists if several steps learn from the same answers
   std::int64_t filled_ = 1;
-  // Missing rewards. Lists have an entry for each function.
-  struct Missing {
-    std::vector<std::string> problems;  // a reason for missing rewards on this rank
-    std::vector<bool> warned;           // whether the log has a warning
-    int steps = 0;                      // number of generations in a row without any reward
-  } missing_;
+  MissingRewards missing_;
   std::optional<DynamicSampling> sampling_;  // exists only with dynamic sampling
-  // Work of the last generation of answers on this rank: seconds, and number of tokens.
+  // Work of the last generation of answers on this rank: seconds, and number of generated tokens.
   struct Work {
-    double generating = 0, scoring = 0, tokens = 0;
+    double generating = 0, scoring = 0, tokens = 0, waiting = 0;
     std::vector<std::int64_t> retries = {};  // for each reward function, the number of repeated attempts
   } work_;
   std::vector<std::pair<std::string, double>> metrics_;

@@ -29,6 +29,7 @@
 #include "lm/decode/sampler.h"
 #include "lm/reward/reward.h"
 #include "lm/train/objectives/advantages.h"
+#include "lm/train/objectives/episodes.h"
 #include "lm/train/step/loss_rule.h"
 #include "lm/train/step/session.h"
 
@@ -54,6 +55,10 @@ struct RolloutSettings {
   // Whether the advantages need the divergence of each answer from the reference model: the sum of
   // ln p(current) - ln p(reference) over the tokens of the answer. The inner rule must have the reference.
   bool divergences = false;
+  // Max number of turns of the model in a conversation with an environment; 0: answers have one turn. The
+  // rule then needs RolloutSource::episodes, and max_completion_length also counts the tokens of appended
+  // messages.
+  std::int64_t max_turns = 0;
   AdvantagesOf advantages;
   // PPO with a value model. After answers were generated and scored, computes the values of their tokens with
   // the current weights, and writes them into `batches` (PpoRule::estimate of the inner rule). The answers
@@ -80,6 +85,7 @@ struct RolloutSource {
   // Returns the text of an answer's tokens.
   std::function<std::string(std::span<const std::int32_t>)> text;
   std::vector<std::unique_ptr<RewardFunction>> rewards = {};  // as many as RolloutSettings::functions
+  EpisodeSource episodes = {};                                // used if RolloutSettings::max_turns is above 0
   std::vector<std::int32_t> stop_ids = {};                    // tokens that end an answer
   std::int64_t vocab = 0;  // only ids below `vocab` are generated; 0: all ids of the model
   // Logs a warning about the first answer to which a function gave no reward, about each reason for which a

@@ -30,6 +30,30 @@ std::int64_t filled_microbatches(std::span<const std::int64_t> lengths, const Ro
   return begins.empty() ? 0 : std::ranges::max(begins) / (rows.micro_batch * rows.sequence) + 1;
 }
 
+std::span<const std::int32_t> Rollout::last_turn() const {
+  const auto appended = std::ranges::find(generated.rbegin(), generated.rend(), std::uint8_t{0});
+  const std::span<const std::int32_t> all = answer;
+  return all.last(generated.empty() ? all.size() : static_cast<std::size_t>(appended - generated.rbegin()));
+}
+
+std::array<double, kEpisodeColumns> episode_values(const Rollout& rollout) {
+  const EpisodeOutcome& end = *rollout.episode;
+  return {static_cast<double>(rollout.generated_tokens()), static_cast<double>(end.turns),
+          static_cast<double>(end.calls), static_cast<double>(end.invalid_calls), end.failed ? 1.0 : 0.0};
+}
+
+ScoredAnswer scored_answer(const Rollout& rollout, std::span<const std::int32_t> stop_ids,
+                           const std::function<std::string(std::span<const std::int32_t>)>& text) {
+  std::span<const std::int32_t> turn = rollout.last_turn();
+  const bool ends = std::ranges::find(stop_ids, turn.back()) != stop_ids.end();
+  if (ends) turn = turn.first(turn.size() - 1);
+  return {.prompt = {},
+          .completion = text(turn),
+          .finished = rollout.finished,
+          .tokens = rollout.generated_tokens() - (ends ? 1 : 0),
+          .episode = rollout.episode ? &rollout.episode->reward : nullptr};
+}
+
 void pack_rollouts(std::span<const Rollout> rollouts, std::span<const double> advantages,
                    const RolloutRows& rows, bool mask_truncated, std::span<data::Batch> batches) {
   PRIMUS_CHECK("pack_rollouts", rollouts.size() == advantages.size() &&
@@ -85,10 +109,15 @@ void pack_rollouts(std::span<const Rollout> rollouts, std::span<const double> ad
         at += lengths[r];
         const float learned = counts && (rollout.finished || !mask_truncated) ? 1.0F : 0.0F;
         std::fill_n(batch.loss_mask.begin() + first, rollout.answer.size(), learned);
-        if (learned != 0) continue;
+        for (std::int64_t t = 0; t < std::ssize(rollout.generated); ++t)
+          if (rollout.generated[static_cast<std::size_t>(t)] == 0)
+            batch.loss_mask[static_cast<std::size_t>(first + t)] = 0;
         // Batches have log-probabilities only where labels are learned.
-        for (std::vector<float>* const values : {&batch.sampled_log_probs, &batch.old_log_probs})
-          if (!values->empty()) std::fill(values->begin() + first, values->begin() + at, 0.0F);
+        for (auto t = static_cast<std::size_t>(first); t < static_cast<std::size_t>(at); ++t) {
+          if (batch.loss_mask[t] != 0) continue;
+          batch.sampled_log_probs[t] = 0;
+          if (has_old) batch.old_log_probs[t] = 0;
+        }
       }
       if (at < end) add(at, end, data::DocumentRole::kNone, 0, -1);
     }

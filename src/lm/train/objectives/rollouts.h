@@ -2,13 +2,27 @@
 // functions whose results depend only on their arguments. Thread-safe.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "lm/data/batch.h"
+#include "lm/reward/reward.h"
 
 namespace primus {
+
+// The end of a conversation with an environment (episodes.h).
+struct EpisodeOutcome {
+  Reward reward;
+  bool failed = false;  // whether the environment failed, so that the answer must have no reward at all
+  std::int64_t turns = 0, calls = 0,
+               invalid_calls = 0;  // numbers of turns of the model and of its tool calls
+};
 
 // A generated answer and its prompt.
 struct Rollout {
@@ -16,6 +30,10 @@ struct Rollout {
   std::vector<std::int32_t> prompt;
   std::vector<std::int32_t> answer;  // includes the token that ends the answer, if the model wrote it
   std::vector<float> log_probs;      // [answer] ln p of each token at the temperature of sampling
+  // [answer] With an environment: 1 for tokens that the model has generated, 0 for appended tokens, which are
+  // only read, and whose log-probabilities are 0. Empty: the model has generated all tokens.
+  std::vector<std::uint8_t> generated = {};
+  std::optional<EpisodeOutcome> episode = {};  // set with an environment
   // [answer] ln p of each token in the training pass of the weights that generated the answer; empty if these
   // are the current weights.
   std::vector<float> old_log_probs = {};
@@ -28,7 +46,25 @@ struct Rollout {
   // Returns the number of input tokens in a microbatch. The last token of the answer is only a label, unless
   // last_is_input is set.
   std::int64_t inputs() const { return std::ssize(prompt) + std::ssize(answer) - (last_is_input ? 0 : 1); }
+  // Returns the number of tokens of the answer that the model has generated.
+  std::int64_t generated_tokens() const {
+    return std::ssize(answer) - std::ranges::count(generated, std::uint8_t{0});
+  }
+  // Returns the tokens of the model's last turn, which ends the answer.
+  std::span<const std::int32_t> last_turn() const;
 };
+
+// Numbers of a conversation: generated tokens, turns, tool calls, invalid tool calls, and 1 if the
+// environment failed.
+enum EpisodeColumn : std::int64_t { kGenerated, kTurns, kCalls, kInvalidCalls, kFailed, kEpisodeColumns };
+// Returns the numbers of a rollout with an episode.
+std::array<double, kEpisodeColumns> episode_values(const Rollout& rollout);
+
+// Returns the answer as reward functions read it, without prompt and record: its text is the last turn of the
+// model, without the token that ends it. `text` returns the text of tokens. The rollout must outlive the
+// result.
+ScoredAnswer scored_answer(const Rollout& rollout, std::span<const std::int32_t> stop_ids,
+                           const std::function<std::string(std::span<const std::int32_t>)>& text);
 
 // The rows of the microbatches of one data rank.
 struct RolloutRows {
@@ -49,9 +85,9 @@ std::vector<std::int64_t> first_fit(std::span<const std::int64_t> lengths, std::
 std::int64_t filled_microbatches(std::span<const std::int64_t> lengths, const RolloutRows& rows);
 
 // Writes the answers into the microbatches, as documents with the role kAnswer at the places of first_fit().
-// Labels are learned where they are tokens of the answer. If `mask_truncated` is set, no label of an answer
-// that was cut off is learned. The rest of each row is padding. `advantages`: one value for each answer; no
-// label of an answer with the value NaN is learned, and the document's value is then 0.
+// Labels are learned where they are generated tokens of the answer. If `mask_truncated` is set, no label of
+// an answer that was cut off is learned. The rest of each row is padding. `advantages`: one value for each
+// answer; no label of an answer with the value NaN is learned, and the document's value is then 0.
 // Either all answers have old log-probabilities, or none has. The same holds for PPO's estimates.
 void pack_rollouts(std::span<const Rollout> rollouts, std::span<const double> advantages,
                    const RolloutRows& rows, bool mask_truncated, std::span<data::Batch> batches);

@@ -81,8 +81,8 @@ class EpisodeRuns : public WholeRuns {
     return all;
   }
 
-  // The reward is 0.4 for a call of the tool, and 1 if the next turn is the secret that the tool has
-  // returned.
+  // The reward is 0.1 for a call of the tool, 0.4 if the turn of the call ends in time, 0.7 if the next turn
+  // begins with the secret that the tool has returned, and 1 if it has no more tokens.
   const std::string secret_ = R"sh(while read -r line; do
   secret=${line##*\"secret\":\"}
   secret=${secret:0:1}
@@ -92,6 +92,8 @@ class EpisodeRuns : public WholeRuns {
     echo '{"done": true, "reward": 0}'
   elif [[ $line == *"\"role\":\"assistant\",\"content\":\"$secret\"}],\"finished\":true"* ]]; then
     echo '{"done": true, "reward": 1}'
+  elif [[ $line == *'"turn":1,'* ]]; then
+    echo '{"done": true, "reward": 0.1}'
   elif [[ $line == *"\"role\":\"assistant\",\"content\":\"$secret"* ]]; then
     echo '{"done": true, "reward": 0.7}'
   else

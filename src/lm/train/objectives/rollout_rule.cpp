@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/terminal/terminal.h"
 #include "lm/train/objectives/answer_generator.h"
+#include "lm/train/objectives/answer_table.h"
 #include "lm/train/objectives/dynamic_sampling.h"
 #include "lm/train/objectives/episode_generator.h"
 #include "lm/train/objectives/kept_answers.h"
@@ -24,6 +25,8 @@ namespace primus {
 namespace {
 
 class Rollouts final : public RolloutRule {
+  using Results = AnswerTable::Results;
+
  public:
   Rollouts(RolloutSettings settings, std::unique_ptr<LossRule> inner)
       : settings_(std::move(settings)), inner_(std::move(inner)) {}
@@ -68,12 +71,15 @@ class Rollouts final : public RolloutRule {
     tells_ = place.tensor == 0 && place.context == 0 && place.stage == 0;
     generator_.emplace(session);
     if (settings_.max_turns > 0) episodes_.emplace(session, *generator_);
-    table_ = rank.persistent(DType::kF64, {answers_, columns()});
+    table_.emplace(rank, AnswerTable::Settings{.answers = answers_,
+                                               .functions = settings_.functions,
+                                               .episodes = episodes_.has_value(),
+                                               .writes = tells_});
     inner_->prepare(session);
     if (period() > 1) {
       KeptAnswers::Place kept{.rows = rows_,
                               .answers = answers_,
-                              .columns = columns(),
+                              .columns = table_->columns(),
                               .numbers = {},
                               .writes = tells_,
                               .estimates = has_estimates()};
@@ -100,7 +106,7 @@ class Rollouts final : public RolloutRule {
     if (step.session.rank().measuring()) {
       measure(step.session);
     } else if (const std::span<const Rollout> old = answers_of_earlier_step(step.step); !old.empty()) {
-      learn(step, old, results());
+      learn(step, old, table_->results());
     } else {
       generate_answers(step);
     }
@@ -111,7 +117,7 @@ class Rollouts final : public RolloutRule {
     std::vector<TensorSource> sources = inner_->state(session, done);
     if (sampling_) sources.push_back(sampling_->state(done));
     if (!kept_ || done % period() == 0) return sources;
-    for (TensorSource& source : kept_->state(host_)) sources.push_back(std::move(source));
+    for (TensorSource& source : kept_->state(table_->values())) sources.push_back(std::move(source));
     return sources;
   }
 
@@ -121,7 +127,7 @@ class Rollouts final : public RolloutRule {
     if (!kept_ || checkpoint.iteration() % period() == 0) return warning;
     std::vector<double> saved = kept_->restore(checkpoint);
     if (!saved.empty()) {
-      host_ = std::move(saved);
+      table_->values() = std::move(saved);
       check_lengths(checkpoint);
       return warning;
     }
@@ -145,29 +151,9 @@ class Rollouts final : public RolloutRule {
     return {part * rows, (part + 1) * rows};
   }
 
-  // Columns of the table: the prompt's record + 1, the numbers of tokens of the prompt and of the answer,
-  // whether the model ended the answer, the divergence; then for each reward function, whether there is a
-  // reward, the reward, and the number of repeated attempts. The repeated attempts of a data rank are in the
-  // row of its first answer. With an environment, EpisodeColumn follows.
-  enum Column : std::int64_t { kRecord, kPrompt, kLength, kFinished, kDivergence, kRewards };
-  enum FunctionColumn : std::int64_t { kHasReward, kReward, kRetries, kFunctionColumns };
-  std::int64_t columns() const {
-    return kRewards + kFunctionColumns * settings_.functions +
-           (episodes_ ? std::int64_t{kEpisodeColumns} : 0);
-  }
-  double& at(std::int64_t answer, EpisodeColumn column) {
-    return at(answer, kRewards + kFunctionColumns * settings_.functions + column);
-  }
-  double& at(std::int64_t answer, std::int64_t function, FunctionColumn column) {
-    return at(answer, kRewards + kFunctionColumns * function + column);
-  }
-  double& at(std::int64_t answer, std::int64_t column) {
-    return host_[static_cast<std::size_t>(answer * columns() + column)];
-  }
-
   // Makes the calls of a step on a rank that measures memory.
   void measure(TrainingSession& session) {
-    for (int i = 0; i < (settings_.divergences ? 3 : 2); ++i) exchange(session);
+    for (int i = 0; i < (settings_.divergences ? 3 : 2); ++i) table_->exchange(session);
     for (std::int64_t i = 0; settings_.divergences && i < rows_.microbatches; ++i) {
       models_.current->compute({});
       models_.reference->compute({});
@@ -178,7 +164,7 @@ class Rollouts final : public RolloutRule {
   // Throws if a table of a checkpoint has lengths that do not fit into a row.
   void check_lengths(const CheckpointReader& checkpoint) {
     for (std::int64_t a = 0; a < answers_; ++a) {
-      const double prompt = at(a, kPrompt), answer = at(a, kLength);
+      const double prompt = table_->at(a, AnswerTable::kPrompt), answer = table_->at(a, AnswerTable::kLength);
       const double inputs = prompt + answer - (has_estimates() ? 0 : 1);
       if (prompt >= 1 && answer >= 1 && inputs <= static_cast<double>(rows_.sequence)) continue;
       throw impossible_answer(checkpoint, a);
@@ -190,13 +176,6 @@ class Rollouts final : public RolloutRule {
     if (!kept_ || (step - 1) % period() == 0) return {};
     return kept_->answers();
   }
-
-  // Rewards of the step's answers on all data ranks, as the table contains them.
-  struct Results {
-    std::vector<std::optional<double>> rewards;  // [answers, functions]
-    std::vector<std::int64_t> without;  // for each function, the number of answers without its reward
-    std::int64_t unrewarded = 0;        // number of answers without any reward
-  };
 
   // A step generates its answers in one attempt. Dynamic sampling may need several attempts.
   struct Attempt {
@@ -212,7 +191,7 @@ class Rollouts final : public RolloutRule {
       attempt.records = gather_records(step.session, step.batches);
       return attempt;
     }
-    host_.assign(static_cast<std::size_t>(answers_ * columns()), 0);
+    table_->clear();
     attempt.records.resize(static_cast<std::size_t>(answers_));
     sampling_->begin(step.step);
     for (std::int64_t g = 0; g < answers_ / settings_.num_generations; ++g) take_prompt(attempt, g);
@@ -270,7 +249,7 @@ class Rollouts final : public RolloutRule {
       work_.generating += generated - began;
       work_.scoring += steady_seconds() - generated;
       gather_results(session, own, rewards);
-      all = results();
+      all = table_->results();
       warn_of_failures(step.step, all, rewards);
       if (all.unrewarded < answers_) {
         missing_.found();
@@ -295,7 +274,8 @@ class Rollouts final : public RolloutRule {
     for (std::size_t f = 0; f < names_.size(); ++f) {
       if (!source_.rewards[f]->take_retries()) continue;  // a function without repetitions
       double retries = 0;
-      for (std::int64_t a = 0; a < answers_; ++a) retries += at(a, static_cast<std::int64_t>(f), kRetries);
+      for (std::int64_t a = 0; a < answers_; ++a)
+        retries += table_->at(a, static_cast<std::int64_t>(f), AnswerTable::kRetries);
       metrics_.emplace_back(fmt::format("rewards/{}/retries", names_[f]), retries);
     }
     if (sampling_) std::ranges::copy(sampling_->metrics(), std::back_inserter(metrics_));
@@ -308,17 +288,16 @@ class Rollouts final : public RolloutRule {
     const RowRange rows = rows_of(step.step);
     count_filled(rows);
     pack(step, own, advantages, rows);
-    metrics_.clear();
-    add_metrics(advantages, all);
+    metrics_ = table_->metrics(advantages, all, names_);
   }
 
   Advantages advantages_of(const Results& all) {
     std::vector<double> divergences;
     for (std::int64_t a = 0; settings_.divergences && a < answers_; ++a)
-      divergences.push_back(at(a, kDivergence));
+      divergences.push_back(table_->at(a, AnswerTable::kDivergence));
     Advantages advantages = settings_.advantages(all.rewards, settings_.functions, divergences);
     for (std::int64_t a = 0; has_estimates() && a < answers_; ++a) {
-      if (at(a, kFinished) == 0)
+      if (table_->at(a, AnswerTable::kFinished) == 0)
         advantages.values[static_cast<std::size_t>(a)] -= settings_.missing_eos_penalty;
     }
     return advantages;
@@ -363,23 +342,9 @@ class Rollouts final : public RolloutRule {
     return (microbatch * data_ranks_ + data_rank) * rows_.micro_batch + m;
   }
 
-  // Adds up the tables of all ranks. Exactly one rank writes each row.
-  void exchange(TrainingSession& session) {
-    engine::Rank& rank = session.rank();
-    if (rank.mesh().size() == 1) return;
-    if (!rank.measuring()) {
-      if (!tells_) std::ranges::fill(host_, 0.0);
-      rank.compute().copy_to_device(table_.data, host_.data(), table_.bytes());
-    }
-    session.parallel().sum(table_);
-    if (rank.measuring()) return;
-    rank.compute().copy_to_host(host_.data(), table_.data, table_.bytes());
-    rank.compute().synchronize();
-  }
-
   // Returns the record of the prompt of each answer of the step, on all data ranks.
   std::vector<std::int64_t> gather_records(TrainingSession& session, std::span<const data::Batch> batches) {
-    host_.assign(static_cast<std::size_t>(answers_ * columns()), 0);
+    table_->clear();
     for (std::int64_t i = 0; i < rows_.count(); ++i) {
       const data::Batch& batch = batches[static_cast<std::size_t>(i / rows_.micro_batch)];
       const auto begin = static_cast<std::int32_t>(i % rows_.micro_batch * rows_.sequence);
@@ -387,13 +352,13 @@ class Rollouts final : public RolloutRule {
       PRIMUS_CHECK("RolloutRule::before_step",
                    d < std::ssize(batch.document_roles) && d < std::ssize(batch.document_records) &&
                        batch.document_roles[static_cast<std::size_t>(d)] == data::DocumentRole::kPrompt);
-      at(number_of(i, data_rank_), kRecord) =
+      table_->at(number_of(i, data_rank_), AnswerTable::kRecord) =
           static_cast<double>(batch.document_records[static_cast<std::size_t>(d)] + 1);
     }
-    exchange(session);
+    table_->exchange(session);
     std::vector<std::int64_t> records;
     for (std::int64_t a = 0; a < answers_; ++a)
-      records.push_back(static_cast<std::int64_t>(at(a, kRecord)) - 1);
+      records.push_back(static_cast<std::int64_t>(table_->at(a, AnswerTable::kRecord)) - 1);
     return records;
   }
 
@@ -486,40 +451,25 @@ class Rollouts final : public RolloutRule {
   // Collects lengths and rewards of all data ranks in the table.
   void gather_results(TrainingSession& session, std::span<const Rollout> own,
                       std::span<const std::vector<Reward>> rewards) {
-    std::ranges::fill(host_, 0.0);
+    table_->clear();
     for (std::int64_t i = 0; i < rows_.count(); ++i) {
       const Rollout& rollout = own[static_cast<std::size_t>(i)];
       const std::int64_t answer = number_of(i, data_rank_);
-      at(answer, kRecord) = static_cast<double>(rollout.record + 1);
-      at(answer, kPrompt) = static_cast<double>(rollout.prompt.size());
-      at(answer, kLength) = static_cast<double>(rollout.answer.size());
-      at(answer, kFinished) = rollout.finished ? 1 : 0;
-      if (rollout.episode) std::ranges::copy(episode_values(rollout), &at(answer, kGenerated));
+      table_->at(answer, AnswerTable::kRecord) = static_cast<double>(rollout.record + 1);
+      table_->at(answer, AnswerTable::kPrompt) = static_cast<double>(rollout.prompt.size());
+      table_->at(answer, AnswerTable::kLength) = static_cast<double>(rollout.answer.size());
+      table_->at(answer, AnswerTable::kFinished) = rollout.finished ? 1 : 0;
+      if (rollout.episode) std::ranges::copy(episode_values(rollout), &table_->at(answer, kGenerated));
       for (std::size_t f = 0; f < rewards.size(); ++f) {
         const std::optional<double>& value = rewards[f][static_cast<std::size_t>(i)].value;
         const auto function = static_cast<std::int64_t>(f);
-        at(answer, function, kHasReward) = value ? 1 : 0;
-        at(answer, function, kReward) = value.value_or(0);
-        if (i == 0) at(answer, function, kRetries) = static_cast<double>(work_.retries[f]);
+        table_->at(answer, function, AnswerTable::kHasReward) = value ? 1 : 0;
+        table_->at(answer, function, AnswerTable::kReward) = value.value_or(0);
+        if (i == 0)
+          table_->at(answer, function, AnswerTable::kRetries) = static_cast<double>(work_.retries[f]);
       }
     }
-    exchange(session);
-  }
-
-  Results results() {
-    Results all;
-    all.without.resize(static_cast<std::size_t>(settings_.functions));
-    for (std::int64_t a = 0; a < answers_; ++a) {
-      bool any = false;
-      for (std::int64_t f = 0; f < settings_.functions; ++f) {
-        const bool has = at(a, f, kHasReward) != 0;
-        all.rewards.push_back(has ? std::optional(at(a, f, kReward)) : std::nullopt);
-        if (!has) ++all.without[static_cast<std::size_t>(f)];
-        any = any || has;
-      }
-      if (!any) ++all.unrewarded;
-    }
-    return all;
+    table_->exchange(session);
   }
 
   // Warns once per function, in the first step in which it could not score an answer. The rank of the first
@@ -528,7 +478,7 @@ class Rollouts final : public RolloutRule {
     for (std::size_t f = 0; f < names_.size(); ++f) {
       if (all.without[f] == 0 || !missing_.is_first(f)) continue;
       std::int64_t first = 0;
-      while (at(first, static_cast<std::int64_t>(f), kHasReward) != 0) ++first;
+      while (table_->at(first, static_cast<std::int64_t>(f), AnswerTable::kHasReward) != 0) ++first;
       for (std::int64_t i = 0; tells_ && source_.warn && i < rows_.count(); ++i) {
         if (number_of(i, data_rank_) != first) continue;
         source_.warn(fmt::format(
@@ -559,17 +509,19 @@ class Rollouts final : public RolloutRule {
     std::vector<std::int64_t> lengths;
     for (const Rollout& rollout : own) lengths.push_back(rollout.inputs());
     const std::vector<std::int64_t> begins = first_fit(lengths, rows_.sequence);
-    std::vector<double> table = host_;  // the other columns are complete, and must not be added again
-    std::ranges::fill(host_, 0.0);
+    std::vector<double> table =
+        table_->values();  // the other columns are complete, and must not be added again
+    table_->clear();
     for (std::size_t i = 0; i < own.size(); ++i) {
       const auto begin = static_cast<std::size_t>(begins[i]);
-      at(number_of(static_cast<std::int64_t>(i), data_rank_), kDivergence) =
+      table_->at(number_of(static_cast<std::int64_t>(i), data_rank_), AnswerTable::kDivergence) =
           sums[begin + static_cast<std::size_t>(lengths[i])] - sums[begin];
     }
-    exchange(session);
+    table_->exchange(session);
     for (std::int64_t a = 0; a < answers_; ++a)
-      table[static_cast<std::size_t>(a * columns() + kDivergence)] = at(a, kDivergence);
-    host_ = std::move(table);
+      table[static_cast<std::size_t>(a * table_->columns() + AnswerTable::kDivergence)] =
+          table_->at(a, AnswerTable::kDivergence);
+    table_->values() = std::move(table);
   }
 
   // Sets filled_ to the largest number of microbatches that the answers of these rows fill on any data rank.
@@ -579,51 +531,11 @@ class Rollouts final : public RolloutRule {
       std::vector<std::int64_t> lengths;
       for (std::int64_t i = rows.begin; i < rows.end; ++i) {
         const std::int64_t answer = number_of(i, r);
-        lengths.push_back(static_cast<std::int64_t>(at(answer, kPrompt) + at(answer, kLength)) -
+        lengths.push_back(static_cast<std::int64_t>(table_->at(answer, AnswerTable::kPrompt) +
+                                                    table_->at(answer, AnswerTable::kLength)) -
                           (has_estimates() ? 0 : 1));
       }
       filled_ = std::max(filled_, primus::filled_microbatches(lengths, rows_));
-    }
-  }
-
-  void add_metrics(const Advantages& advantages, const Results& all) {
-    // A mean or deviation of too few values is not a number, and is left out.
-    const auto add = [this](std::string name, double value) {
-      if (std::isfinite(value)) metrics_.emplace_back(std::move(name), value);
-    };
-    add("reward", advantages.reward.mean);
-    add("reward_std", advantages.reward.deviation);
-    for (std::size_t f = 0; f < advantages.functions.size(); ++f) {
-      const std::string name = fmt::format("rewards/{}", names_[f]);
-      add(name + "/mean", advantages.functions[f].mean);
-      add(name + "/std", advantages.functions[f].deviation);
-      add(name + "/without", static_cast<double>(all.without[f]) / static_cast<double>(answers_));
-    }
-    add("frac_reward_zero_std", advantages.zero_deviation);
-    double sum = 0, least = std::numeric_limits<double>::infinity(), most = 0, cut = 0;
-    for (std::int64_t a = 0; a < answers_; ++a) {
-      const double length = episodes_ ? at(a, kGenerated) : at(a, kLength);
-      sum += length;
-      least = std::min(least, length);
-      most = std::max(most, length);
-      cut += 1 - at(a, kFinished);
-    }
-    const auto answers = static_cast<double>(answers_);
-    add("completions/mean_length", sum / answers);
-    add("completions/min_length", least);
-    add("completions/max_length", most);
-    add("completions/clipped_ratio", cut / answers);
-    add("completions/without_reward", static_cast<double>(all.unrewarded) / answers);
-    if (!episodes_) return;
-    constexpr std::array<std::pair<const char*, EpisodeColumn>, 4> kMeans = {
-        {{"turns", kTurns},
-         {"tool_calls", kCalls},
-         {"invalid_tool_calls", kInvalidCalls},
-         {"failed", kFailed}}};
-    for (const auto& [name, column] : kMeans) {
-      double total = 0;
-      for (std::int64_t a = 0; a < answers_; ++a) total += at(a, column);
-      add(fmt::format("episodes/{}", name), total / answers);
     }
   }
 
@@ -635,14 +547,13 @@ class Rollouts final : public RolloutRule {
   int data_ranks_ = 1, data_rank_ = 0;
   std::int64_t answers_ = 1;  // number of answers of a step on all data ranks
   bool tells_ = true;         // whether this rank calls the reward functions for its data rank
-  Tensor table_;              // [answers, columns()] fp64
   struct Models {
     std::optional<TokenLogProbs> current, reference;  // used only for divergences
   } models_;
   std::optional<AnswerGenerator> generator_;
   std::optional<EpisodeGenerator> episodes_;  // exists if settings_.max_turns is above 0
-  std::vector<double> host_;                  // the table on the host
-  std::optional<KeptAnswers> kept_;           // exists if several steps learn from the same answers
+  std::optional<AnswerTable> table_;
+  std::optional<KeptAnswers> kept_;  // exists if several steps learn from the same answers
   std::int64_t filled_ = 1;
   MissingRewards missing_;
   std::optional<DynamicSampling> sampling_;  // exists only with dynamic sampling

@@ -1,0 +1,91 @@
+#include "lm/train/objectives/answer_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+namespace primus {
+
+AnswerTable::AnswerTable(engine::Rank& rank, const Settings& settings) : settings_(settings) {
+  on_device_ = rank.persistent(DType::kF64, {settings.answers, columns()});
+  values_.resize(static_cast<std::size_t>(settings.answers * columns()));
+}
+
+void AnswerTable::exchange(TrainingSession& session) {
+  engine::Rank& rank = session.rank();
+  if (rank.mesh().size() == 1) return;
+  if (!rank.measuring()) {
+    if (!settings_.writes) clear();
+    rank.compute().copy_to_device(on_device_.data, values_.data(), on_device_.bytes());
+  }
+  session.parallel().sum(on_device_);
+  if (rank.measuring()) return;
+  rank.compute().copy_to_host(values_.data(), on_device_.data, on_device_.bytes());
+  rank.compute().synchronize();
+}
+
+AnswerTable::Results AnswerTable::results() {
+  Results all;
+  all.without.resize(static_cast<std::size_t>(settings_.functions));
+  for (std::int64_t a = 0; a < settings_.answers; ++a) {
+    bool any = false;
+    for (std::int64_t f = 0; f < settings_.functions; ++f) {
+      const bool has = at(a, f, kHasReward) != 0;
+      all.rewards.push_back(has ? std::optional(at(a, f, kReward)) : std::nullopt);
+      if (!has) ++all.without[static_cast<std::size_t>(f)];
+      any = any || has;
+    }
+    if (!any) ++all.unrewarded;
+  }
+  return all;
+}
+
+std::vector<std::pair<std::string, double>> AnswerTable::metrics(const Advantages& advantages,
+                                                                 const Results& all,
+                                                                 const std::vector<std::string>& names) {
+  std::vector<std::pair<std::string, double>> metrics;
+  // A mean or deviation of too few values is not a number, and is left out.
+  const auto add = [&](std::string name, double value) {
+    if (std::isfinite(value)) metrics.emplace_back(std::move(name), value);
+  };
+  add("reward", advantages.reward.mean);
+  add("reward_std", advantages.reward.deviation);
+  for (std::size_t f = 0; f < advantages.functions.size(); ++f) {
+    const std::string name = fmt::format("rewards/{}", names[f]);
+    add(name + "/mean", advantages.functions[f].mean);
+    add(name + "/std", advantages.functions[f].deviation);
+    add(name + "/without", static_cast<double>(all.without[f]) / static_cast<double>(settings_.answers));
+  }
+  add("frac_reward_zero_std", advantages.zero_deviation);
+  double sum = 0, least = std::numeric_limits<double>::infinity(), most = 0, cut = 0;
+  for (std::int64_t a = 0; a < settings_.answers; ++a) {
+    const double length = settings_.episodes ? at(a, kGenerated) : at(a, kLength);
+    sum += length;
+    least = std::min(least, length);
+    most = std::max(most, length);
+    cut += 1 - at(a, kFinished);
+  }
+  const auto answers = static_cast<double>(settings_.answers);
+  add("completions/mean_length", sum / answers);
+  add("completions/min_length", least);
+  add("completions/max_length", most);
+  add("completions/clipped_ratio", cut / answers);
+  add("completions/without_reward", static_cast<double>(all.unrewarded) / answers);
+  if (!settings_.episodes) return metrics;
+  constexpr std::array<std::pair<const char*, EpisodeColumn>, 4> kMeans = {
+      {{"turns", kTurns},
+       {"tool_calls", kCalls},
+       {"invalid_tool_calls", kInvalidCalls},
+       {"failed", kFailed}}};
+  for (const auto& [name, column] : kMeans) {
+    double total = 0;
+    for (std::int64_t a = 0; a < settings_.answers; ++a) total += at(a, column);
+    add(fmt::format("episodes/{}", name), total / answers);
+  }
+  return metrics;
+}
+
+}  // namespace primus

@@ -1,0 +1,77 @@
+// The numbers of all answers of a step on all data ranks: lengths, rewards, and what an environment counted.
+// Every rank writes the rows of its own answers, and exchange() adds up the tables of all ranks. Not
+// thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lm/train/objectives/advantages.h"
+#include "lm/train/objectives/rollouts.h"
+#include "lm/train/step/session.h"
+#include "tensor/tensor.h"
+
+namespace primus {
+
+class AnswerTable {
+ public:
+  // Columns: the prompt's record + 1, the numbers of tokens of the prompt and of the answer, whether the
+  // model ended the answer, the divergence; then for each reward function, whether there is a reward, the
+  // reward, and the number of repeated attempts. The repeated attempts of a data rank are in the row of its
+  // first answer. With an environment, EpisodeColumn follows.
+  enum Column : std::int64_t { kRecord, kPrompt, kLength, kFinished, kDivergence, kRewards };
+  enum FunctionColumn : std::int64_t { kHasReward, kReward, kRetries, kFunctionColumns };
+
+  struct Settings {
+    std::int64_t answers = 1, functions = 1;
+    bool episodes = false;  // whether the table has the columns of EpisodeColumn
+    bool writes = true;     // whether this rank writes the rows of its data rank
+  };
+  // Allocates persistent memory, so construct it in LossRule::prepare().
+  AnswerTable(engine::Rank& rank, const Settings& settings);
+
+  std::int64_t answers() const { return settings_.answers; }
+  std::int64_t columns() const {
+    return kRewards + kFunctionColumns * settings_.functions +
+           (settings_.episodes ? std::int64_t{kEpisodeColumns} : 0);
+  }
+  double& at(std::int64_t answer, Column column) { return element(answer, column); }
+  double& at(std::int64_t answer, EpisodeColumn column) {
+    return element(answer, kRewards + kFunctionColumns * settings_.functions + column);
+  }
+  double& at(std::int64_t answer, std::int64_t function, FunctionColumn column) {
+    return element(answer, kRewards + kFunctionColumns * function + column);
+  }
+  void clear() { values_.assign(values_.size(), 0); }
+  // All elements, [answers, columns()].
+  std::vector<double>& values() { return values_; }
+
+  // Adds up the tables of all ranks. Exactly one rank writes each row. All ranks call it.
+  void exchange(TrainingSession& session);
+
+  // The rewards of all answers.
+  struct Results {
+    std::vector<std::optional<double>> rewards;  // [answers, functions]
+    std::vector<std::int64_t> without;  // for each function, the number of answers without its reward
+    std::int64_t unrewarded = 0;        // number of answers without any reward
+  };
+  Results results();
+
+  // Returns the metrics of a step. `names`: the names of the reward functions.
+  std::vector<std::pair<std::string, double>> metrics(const Advantages& advantages, const Results& all,
+                                                      const std::vector<std::string>& names);
+
+ private:
+  double& element(std::int64_t answer, std::int64_t column) {
+    return values_[static_cast<std::size_t>(answer * columns() + column)];
+  }
+
+  const Settings settings_;
+  Tensor on_device_;  // [answers, columns()] fp64
+  std::vector<double> values_;
+};
+
+}  // namespace primus

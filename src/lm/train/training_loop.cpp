@@ -229,6 +229,19 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
   return true;
 }
 
+void Trainer::Run::record_answers() {
+  LossRule* const rule = session->rule();
+  if (!rule) return;
+  for (GeneratedAnswer& answer : rule->take_answers()) {
+    plan.monitor->sample({.iteration = answer.step,
+                          .prompt = std::move(answer.prompt),
+                          .text = std::move(answer.text),
+                          .tokens = answer.tokens,
+                          .rewards = std::move(answer.rewards),
+                          .finished = answer.finished});
+  }
+}
+
 void Trainer::Run::log_oscillation() {
   const std::optional<OscillationSettings>& watched = plan.settings.optimizer.oscillation;
   if (!watched || !watched->reports(progress.iteration)) return;
@@ -253,6 +266,8 @@ void Trainer::Run::finish_step() {
   // A rank that does not arrive within the time of RankPatience (three step times or more) counts as lost.
   if (!plan.ranks.single()) rank->mesh().set_timeout(patience.after_step(seconds));
   report->publish(step, seconds, ended);
+  if (plan.ranks.first() && plan.c.log_completions && step.iteration % plan.c.log_interval == 0)
+    record_answers();
 }
 
 bool Trainer::Run::sample_due(const std::atomic<bool>& stop) {

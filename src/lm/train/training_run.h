@@ -93,6 +93,8 @@ struct Trainer::Run {
   TrainingSummary conclude(TrainingSummary summary, double began);
   // If a window of weight_deosc ends with this step, logs one line about oscillating weights.
   void log_oscillation();
+  // Records some answers of the last step for samples.jsonl (log_completions).
+  void record_answers();
   void log_choices();
   // Logs once that a step was recorded.
   void log_graphs();

@@ -231,7 +231,7 @@ MonitorOptions Trainer::Run::monitor_options() {
                       .log_interval = static_cast<int>(plan.c.log_interval),
                       .tensorboard_log_interval = static_cast<int>(plan.c.tensorboard_log_interval),
                       .tensorboard = !plan.c.disable_tensorboard,
-                      .samples = plan.c.sample_interval.has_value(),
+                      .samples = plan.c.sample_interval.has_value() || plan.c.log_completions,
                       .target_eval_loss = plan.c.target_eval_loss,
                       .view = plan.options.view,
                       .rank = plan.ranks.rank()};

@@ -57,6 +57,10 @@ PpoSettings ppo_settings_of(const config::Experiment& experiment) {
 
 void check_ppo_run(const config::Experiment& experiment, int world) {
   const config::TrainerConfig& c = experiment.trainer;
+  if (c.environment) {
+    throw experiment.error_for("environment", "stage ppo does not support environments",
+                               "remove environment, or use stage grpo");
+  }
   const engine::MeshShape shape = mesh_shape_of(experiment, world);
   const std::array ranks = {std::pair("tensor_model_parallel_size", shape.tensor),
                             std::pair("context_parallel_size", shape.context),

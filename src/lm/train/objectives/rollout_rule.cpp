@@ -53,6 +53,7 @@ class Rollouts final : public RolloutRule {
     inner_->weigh(tokens);
   }
   std::optional<std::int64_t> filled_microbatches() const override { return filled_; }
+  std::vector<GeneratedAnswer> take_answers() override { return std::exchange(examples_, {}); }
 
   std::vector<std::pair<std::string, double>> host_metrics() const override {
     std::vector<std::pair<std::string, double>> all = inner_->host_metrics();
@@ -258,6 +259,7 @@ class Rollouts final : public RolloutRule {
       }
     } while (attempt_again(attempt, all));
     if (sampling_) sampling_->finish();
+    if (tells_ && data_rank_ == 0) keep_examples(step.step, own, rewards);
     count_filled(all_rows());
     if (has_estimates()) add_estimates(step, own, all);
     if (settings_.divergences) {
@@ -434,6 +436,26 @@ class Rollouts final : public RolloutRule {
     }
   }
 
+  // Keeps the answers to the first prompt for take_answers().
+  void keep_examples(std::int64_t step, std::span<const Rollout> own,
+                     std::span<const std::vector<Reward>> rewards) {
+    examples_.clear();
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      const Rollout& one = own[i];
+      if (one.record != own[0].record) continue;
+      examples_.push_back({.step = step,
+                           .prompt = source_.prompt_text(one.record),
+                           .text = one.episode
+                                       ? source_.text(one.answer)
+                                       : scored_answer(one, source_.stop_ids, source_.text).completion,
+                           .tokens = one.generated_tokens(),
+                           .finished = one.finished,
+                           .rewards = {}});
+      for (std::size_t f = 0; f < names_.size(); ++f)
+        examples_.back().rewards.emplace_back(names_[f], rewards[f][i].value);
+    }
+  }
+
   // Adds the repeated attempts of a function to the work of the step. Warns once about each reason.
   void count_retries(std::size_t function) {
     const std::optional<RewardRetries> retries = source_.rewards[function]->take_retries();
@@ -563,6 +585,7 @@ class Rollouts final : public RolloutRule {
     std::vector<std::int64_t> retries = {};  // for each reward function, the number of repeated attempts
   } work_;
   std::vector<std::pair<std::string, double>> metrics_;
+  std::vector<GeneratedAnswer> examples_;
 };
 
 }  // namespace

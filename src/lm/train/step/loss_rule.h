@@ -73,6 +73,15 @@ struct TokenLosses {
                    // are the step's metrics
 };
 
+// An answer that a rule has generated, for people who watch the run.
+struct GeneratedAnswer {
+  std::int64_t step = 0;  // the step for which it was generated
+  std::string prompt, text;
+  std::int64_t tokens = 0;                                             // number of generated tokens
+  bool finished = false;                                               // whether the model ended the answer
+  std::vector<std::pair<std::string, std::optional<double>>> rewards;  // by function; empty: no reward
+};
+
 class LossRule;
 
 // A second model that is trained in the same steps as the trained model, with its own optimizer states. The
@@ -105,6 +114,8 @@ class LossRule {
   // Returns metrics that the rule has computed on the host for the step of the last before_step(). In
   // StepResult::metrics, these metrics follow those of weigh().
   virtual std::vector<std::pair<std::string, double>> host_metrics() const { return {}; }
+  // Returns some answers of the newest generation on this rank, and forgets them.
+  virtual std::vector<GeneratedAnswer> take_answers() { return {}; }
   // Returns the names of the sums that weigh() accumulates for the metrics of a step. The sum named "loss" is
   // the loss of the step.
   virtual std::vector<std::string> metrics() const { return {}; }

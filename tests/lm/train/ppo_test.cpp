@@ -149,6 +149,8 @@ TEST_F(PpoRuns, SettingsThatDoNotFitAreRefused) {
               HasSubstr("routed experts"));
   EXPECT_THAT(refused({"stage=grpo"}), HasSubstr("stage grpo compares the answers to one prompt"));
   EXPECT_THAT(refused({"reward=[]"}), HasSubstr("no reward function"));
+  EXPECT_THAT(refusal("environment", {"stage=ppo", prompts(), "environment=./env.py"}),
+              HasSubstr("stage ppo does not support environments"));
 }
 
 }  // namespace

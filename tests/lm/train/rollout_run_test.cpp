@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <numeric>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -78,6 +80,36 @@ TEST_F(RolloutRuns, GoOnBitForBit) {
     for (const char* part : {"model.safetensors", "optimizer.safetensors"})
       EXPECT_EQ(read_file(twice / part), read_file(whole / part)) << part;
   }
+}
+
+TEST_F(RolloutRuns, LogCompletionsRecordsTheAnswersToOnePrompt) {
+  const auto samples = [&](const std::string& name) {
+    std::istringstream lines(read_file(folder_.path() / "w/u" / name / "samples.jsonl"));
+    std::vector<nlohmann::json> all;
+    for (std::string line; std::getline(lines, line);) all.push_back(nlohmann::json::parse(line));
+    return all;
+  };
+  const std::vector<std::string> settings = {"stage=grpo", prompts(), letters_, "log_completions=true",
+                                             "log_interval=2"};
+  run("whole", settings);
+  const std::vector<nlohmann::json> all = samples("whole");
+  ASSERT_EQ(all.size(), 16U);  // 8 answers in step 2, and 8 in step 4
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    EXPECT_EQ(all[i].at("iteration"), i < 8 ? 2 : 4);
+    EXPECT_EQ(all[i].at("prompt"), all[i / 8 * 8].at("prompt"));
+    const std::string text = all[i].at("text");
+    const bool letter = !text.empty() && std::isalpha(static_cast<unsigned char>(text[0])) != 0;
+    EXPECT_EQ(all[i].at("rewards").at("regex"), letter ? 1 : 0) << text;
+    EXPECT_EQ(all[i].at("finished"), all[i].at("tokens") != 6 || all[i].at("finished") == true);
+  }
+  // A run in two parts has the same lines.
+  std::vector<std::string> parts = settings;
+  parts.emplace_back("exit_interval=3");
+  run("parts", parts);
+  run("parts", settings);
+  std::vector<nlohmann::json> again = samples("parts");
+  ASSERT_EQ(again.size(), all.size());
+  for (std::size_t i = 0; i < all.size(); ++i) EXPECT_EQ(again[i].at("text"), all[i].at("text"));
 }
 
 TEST_F(RolloutRuns, DynamicSamplingReplacesGroupsWithEqualRewards) {

@@ -30,7 +30,8 @@ void TopEntropy::prepare(TrainingSession& session) {
   session_ = &session;
   engine::Rank& rank = session.rank();
   const StepSettings& step = session.settings().step;
-  scorer_.emplace(rank, session.trained(), scorer_settings(session), TokenScorer::Options{.values = TokenScorer::Values::kEntropies});
+  scorer_.emplace(rank, session.trained(), scorer_settings(session),
+                  TokenScorer::Options{.values = TokenScorer::Values::kEntropies});
   collector_.emplace(session);
   entropies_ = rank.persistent(DType::kF32, {scorer_->tokens()});
   const int ranks = rank.mesh().data_ranks();

@@ -583,22 +583,6 @@ class Validator {
 
 }  // namespace
 
-bool is_said(const Experiment& experiment, std::string_view name) {
-  const Provenance said = experiment.provenance_of(name);
-  const bool of_command = said.origin.source && said.origin.source->name == kNoExperimentFile;
-  if (said.layer < Layer::kOverrides || of_command) return false;
-  const KeySpec& key = *find_key(name);
-  TrainerConfig unsaid = experiment.trainer;
-  std::visit(
-      [&](auto field) {
-        if constexpr (!std::is_same_v<decltype(field), std::monostate>)
-          unsaid.*field = TrainerConfig().*field;
-      },
-      key.field);
-  derive(unsaid);
-  return !same_value(key, unsaid, experiment.trainer);
-}
-
 void validate_native(const Experiment& experiment, Problems& problems, std::vector<std::string>& warnings) {
   Validator(experiment, problems, warnings).run();
 }

@@ -15,8 +15,4 @@ namespace primus::config {
 // sentence to `warnings` for each legal but unusual setting.
 void validate_native(const Experiment& experiment, Problems& problems, std::vector<std::string>& warnings);
 
-// Returns whether the experiment itself, not a preset, sets the key to something other than its default or
-// derived value.
-bool is_said(const Experiment& experiment, std::string_view key);
-
 }  // namespace primus::config

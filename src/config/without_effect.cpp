@@ -13,7 +13,6 @@
 #include "config/keys.h"
 #include "config/stages.h"
 #include "config/trainer_config.h"
-#include "config/validate.h"
 
 namespace primus::config {
 namespace {
@@ -277,6 +276,22 @@ class WithoutEffect {
 };
 
 }  // namespace
+
+bool is_said(const Experiment& experiment, std::string_view name) {
+  const Provenance said = experiment.provenance_of(name);
+  const bool of_command = said.origin.source && said.origin.source->name == kNoExperimentFile;
+  if (said.layer < Layer::kOverrides || of_command) return false;
+  const KeySpec& key = *find_key(name);
+  TrainerConfig unsaid = experiment.trainer;
+  std::visit(
+      [&](auto field) {
+        if constexpr (!std::is_same_v<decltype(field), std::monostate>)
+          unsaid.*field = TrainerConfig().*field;
+      },
+      key.field);
+  derive(unsaid);
+  return !same_value(key, unsaid, experiment.trainer);
+}
 
 void warn_of_model_keys_without_effect(const Experiment& experiment, std::vector<std::string>& warnings) {
   WithoutEffect(experiment, warnings).of_model();

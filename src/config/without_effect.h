@@ -2,11 +2,16 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "config/experiment.h"
 
 namespace primus::config {
+
+// Returns whether the experiment itself, not a preset, sets the key to something other than its default or
+// derived value.
+bool is_said(const Experiment& experiment, std::string_view key);
 
 // Adds a sentence to `warnings` for each key without effect in a native experiment. Considers only keys that
 // the experiment itself (not a preset) sets to something other than the default.

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "config/validate.h"
+#include "config/without_effect.h"
 #include "lm/model/layer_kind.h"
 
 namespace primus {

@@ -14,7 +14,7 @@
 
 #include "base/error.h"
 #include "config/trainer_config.h"
-#include "config/validate.h"
+#include "config/without_effect.h"
 #include "lm/train/forecast/memory_fit.h"
 #include "lm/train/settings/training_settings.h"
 

@@ -503,11 +503,7 @@ class Verifier {
     const ModelConfig policy = with_temperature(model_config("policy"), ppo.temperature);
     score_answers(c, ppo, reference);
     SessionSettings settings = settings_of(policy, batch_of(ppo.texts, policy.vocab, reference.name()));
-    config::TrainerConfig adam;
-    adam.adam_beta1 = 0.9;
-    adam.adam_beta2 = 0.999;
-    adam.adam_eps = 1e-8;
-    settings.optimizer = {.rules = update_rules_of(adam), .clip_norm = 0, .decay_all_parameters = false};
+    settings.optimizer = optimizer_of_ppo();
     settings.loss_rule = ppo_rule(
         ppo.settings,
         [&](TrainingSession& session, ModelInstance& model) {
@@ -528,7 +524,7 @@ class Verifier {
       if (step++ == 0) {
         compare_estimates(c, file, dynamic_cast<PpoRule&>(*session.session().rule()).answers(), reference,
                           options_.tolerance);
-        ppo_gradients(c, session, reference);
+        compare_gradients(c, session, reference, options_.tolerance);
       }
       const auto compare = [&](const char* name, double value, const char* key) {
         compare_number(c, fmt::format("step {}: {}", step, name), value, point.at(key), limit);
@@ -558,19 +554,6 @@ class Verifier {
       scores.push_back(text.value);
     }
     compare_tensor(c, "scores", scores, reference, c.name + "/scores", options_.tolerance);
-  }
-
-  void ppo_gradients(ObjectiveCase& c, VerifiedSession& session, const SafetensorsFile& reference) {
-    const auto compare = [&](engine::ParameterStore& store, const std::string& model) {
-      session.for_each_gradient(store, [&](const std::string& name, const std::vector<float>& values) {
-        const std::string key = fmt::format("{}/{}.{}", c.name, model, name);
-        if (reference.find(key))
-          compare_tensor(c, fmt::format("gradient of {}.{}", model, name), values, reference, key,
-                         options_.tolerance);
-      });
-    };
-    compare(session.session().store(), "policy");
-    compare(session.session().second().store(), "value_model");
   }
 
   std::vector<float> losses_of(const std::string& model, const ModelConfig& config,

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "config/trainer_config.h"
 
 namespace primus {
 namespace {
@@ -99,6 +100,27 @@ void compare_estimates(ObjectiveCase& c, const json& file, std::span<const PpoAn
     own.resize(a.log_probs.size());
     return own;
   });
+}
+
+void compare_gradients(ObjectiveCase& c, VerifiedSession& session, const SafetensorsFile& tensors,
+                       double tolerance) {
+  const auto compare = [&](engine::ParameterStore& store, const std::string& model) {
+    session.for_each_gradient(store, [&](const std::string& name, const std::vector<float>& values) {
+      const std::string key = fmt::format("{}/{}.{}", c.name, model, name);
+      if (tensors.find(key))
+        compare_tensor(c, fmt::format("gradient of {}.{}", model, name), values, tensors, key, tolerance);
+    });
+  };
+  compare(session.session().store(), "policy");
+  compare(session.session().second().store(), "value_model");
+}
+
+OptimizerSettings optimizer_of_ppo() {
+  config::TrainerConfig adam;
+  adam.adam_beta1 = 0.9;
+  adam.adam_beta2 = 0.999;
+  adam.adam_eps = 1e-8;
+  return {.rules = update_rules_of(adam), .clip_norm = 0, .decay_all_parameters = false};
 }
 
 }  // namespace primus

@@ -7,6 +7,7 @@
 
 #include "lm/train/objectives/ppo_estimates.h"
 #include "lm/verify/objective_cases.h"
+#include "lm/verify/verified_session.h"
 
 namespace primus {
 
@@ -25,5 +26,12 @@ PpoCase read_ppo_case(ObjectiveCase& c, const nlohmann::json& file, const Safete
 // advantages and returns. `tensors`: the file ppo_tensors.
 void compare_estimates(ObjectiveCase& c, const nlohmann::json& file, std::span<const PpoAnswer> answers,
                        const SafetensorsFile& tensors, double tolerance);
+
+// Compares the gradients of both models in the first step.
+void compare_gradients(ObjectiveCase& c, VerifiedSession& session, const SafetensorsFile& tensors,
+                       double tolerance);
+
+// Returns the optimizer of the cases: AdamW without weight decay and without clipping.
+OptimizerSettings optimizer_of_ppo();
 
 }  // namespace primus

@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "config/stages.h"
 #include "config/trainer_config.h"
-#include "config/validate.h"
 #include "config/without_effect.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/generate/model_folder.h"

@@ -61,6 +61,7 @@ class ForeignSettings {
       one.members.push_back(argument);
       merge(target, one);
     }
+    note_repetitions(arguments, own);
     check_settings(*foreign_, settings, problems_);
     problems_.throw_if_any();
     const bool stays = result_.framework == engine_;
@@ -124,6 +125,29 @@ class ForeignSettings {
     return find_key(member.key) && member.value.is_scalar() && !foreign_->find(member.key);
   }
 
+  // Returns whether the framework's setting of a row of keys.yaml means our key on the command line.
+  static bool means(const Member& row, std::string_view key) {
+    return std::ranges::any_of(std::initializer_list<const char*>{"key", "command_line"},
+                               [&](const char* name) {
+                                 const Value* mine = row.value.find(name);
+                                 return mine && mine->text == key;
+                               });
+  }
+
+  // Warns of a setting that the command line gives by our key and by the framework's name.
+  void note_repetitions(const Value& arguments, const Value& own) {
+    for (const Member& row : foreign_->keys("settings").members) {
+      const Value* theirs = find_path(arguments, row.key);
+      if (!theirs) continue;
+      for (const Member& member : own.members) {
+        if (!means(row, member.key) || member.key == row.key || member.value.text == theirs->text) continue;
+        result_.warnings.push_back(
+            fmt::format("{} and {} are one setting: the value {} of {} is used, not {}", member.key, row.key,
+                        member.value.show(), member.key, theirs->show()));
+      }
+    }
+  }
+
   // Translates our keys from the command line to settings of the framework.
   void put_own_keys(const Value& own, Value& settings) {
     for (const Member& member : own.members) {
@@ -131,16 +155,15 @@ class ForeignSettings {
       if (!key) continue;  // add_layer() has reported the unknown key
       const Member* found = nullptr;
       for (const Member& row : foreign_->keys("settings").members) {
-        const Value* mine = row.value.find("key");
-        if (mine && mine->text == key->name) found = &row;
+        if (means(row, key->name)) found = &row;
       }
       if (!found) {
-        problems_.add(
-            error_at(member.origin,
-                     fmt::format("{} has no single counterpart among the settings of {}", key->name,
-                                 foreign_->keys().find("title")->text),
-                     fmt::format("use the settings of {} instead, such as --training.steps 100", engine_),
-                     member.key.size()));
+        problems_.add(error_at(
+            member.origin,
+            fmt::format("{} has no single counterpart among the settings of {}", key->name,
+                        foreign_->keys().find("title")->text),
+            fmt::format("use the settings of {} instead, such as {}=100", engine_, setting_of_steps()),
+            member.key.size()));
         continue;
       }
       Value value = member.value;
@@ -151,6 +174,13 @@ class ForeignSettings {
       }
       set_path(settings, found->key, std::move(value));
     }
+  }
+
+  // Returns the framework's setting for the number of steps, as an example: "training.steps" or "steps".
+  std::string setting_of_steps() const {
+    for (const Member& row : foreign_->keys("settings").members)
+      if (means(row, "train_iters")) return row.key;
+    return "steps";
   }
 
   std::optional<BackendFields> foreign_;  // fields of the engine whose settings the file uses

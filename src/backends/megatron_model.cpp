@@ -44,11 +44,22 @@ void state_space_layers(Megatron& m) {
   m.arguments.erase("num_layers");
 }
 
+// Refuses an experiment that sets no size of the model, such as one with a preset that other presets extend.
+void require_shape(const Megatron& m) {
+  for (const config::KeySpec& key : config::all_keys()) {
+    const config::Value* const value = m.experiment.settings.find(key.name);
+    if (!key.is_required || m.t.load || (value && !value->is_null())) continue;
+    throw m.error_for(key.name, fmt::format("{} is missing", key.name),
+                      fmt::format("choose a model preset with model: NAME.yaml, or set {}", key.name));
+  }
+}
+
 }  // namespace
 
 // Sets Megatron-LM's switches for properties that model_type implies.
 void fill_family(Megatron& m) {
   if (m.t.model_type == "gpt" || m.is_mamba()) return;
+  require_shape(m);
   const FamilyRegistry families = builtin_families();
   const ModelConfig model = model_config_of(m.experiment, m.t.vocab_size.value_or(kMockVocabulary), families);
   const Family& family = families.find(model.family);

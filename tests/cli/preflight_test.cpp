@@ -425,7 +425,8 @@ TEST_F(Preflight, SelectorsAndOptionsWithoutEffectAreReported) {
   };
   const std::string corruption = run({"--tests", "corruption,inter-p2p", "--intra-group-sizes", "1",
                                       "--inter-group-sizes", "2", "--no-split-nodes-subgroup",
-                                      "--ring-p2p-sizes-mb", "1", "--plot", "--storage-path", file("here")});
+                                      "--ring-p2p-sizes-mb", "1", "--plot", "--storage-path",
+                                      folder_.path().string()});
   EXPECT_THAT(
       corruption,
       AllOf(HasSubstr("--intra-group-sizes, --inter-group-sizes, --ring-p2p-sizes-mb: no effect"),

@@ -69,8 +69,9 @@ class Preflight final : public Command {
     args.option("--device", "DEVICE", &device_, "device to measure: auto, cpu, cuda, cuda:1, hip");
     ranks_.declare(args, "ranks to start on this machine, if no launcher did (default: one for each GPU)");
     args.option(
-        "--storage-path", "FOLDER", &storage_,
-        "folder for checkpoints, which is tested (default: the folder of reports, or the experiment's)");
+            "--storage-path", "FOLDER", &storage_,
+            "folder for checkpoints, which is tested (default: the folder of reports, or the experiment's)")
+        .reads = all_of_them;
     args.option("--root", "FOLDER", &root_,
                 "folder with the host's /proc, /sys, /etc and /dev, if a container has them elsewhere")
         .reads = all_of_them;
@@ -257,7 +258,13 @@ class Preflight final : public Command {
   }
 
   Path storage_folder() const {
-    if (!storage_.empty()) return storage_;
+    if (!storage_.empty()) {
+      const auto status = Env::posix().status(storage_);
+      if (!status || status->type != FileStatus::Type::kFolder)
+        throw invalid(fmt::format("--storage-path: there is no folder '{}'", storage_),
+                      "name an existing folder of the disk to measure, or create it");
+      return storage_;
+    }
     return config_.empty() ? Path(node_.dump_path) : load_experiment().output_dir();
   }
 

@@ -8,8 +8,10 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/files/file.h"
 #include "launch/container_values.h"
 #include "launch/place_options.h"
+#include "launch/secret_values.h"
 
 namespace primus::launch {
 namespace {
@@ -54,6 +56,27 @@ void check_volume(const std::string& text) {
       fmt::format("write --volume ./{} to mount it, or rename the volume", text));
 }
 
+// Refuses a file of variables that sets a variable of the launcher. The runtime reads the file, so the
+// launcher would not get its value.
+void check_variables_of_file(const std::string& file) {
+  if (!Env::posix().status(file)) return;
+  constexpr std::string_view kPlace[] = {"NNODES",      "NODE_RANK", "GPUS_PER_NODE",   "MASTER_ADDR",
+                                         "MASTER_PORT", "RANK",      "WORLD_SIZE",      "LOCAL_RANK",
+                                         "GROUP_RANK",  "RUN_MODE",  "LOCAL_WORLD_SIZE"};
+  constexpr std::uint64_t kMaxFile = 1 << 20;
+  const std::string text = read_file(file, kMaxFile);
+  int number = 0;
+  for (const std::string_view line : forms::split(text, "\n")) {
+    ++number;
+    const std::string_view name = line.substr(0, line.find('='));
+    if (std::ranges::find(kPlace, name) == std::end(kPlace)) continue;
+    throw invalid(
+        fmt::format("--env-file sets {}, which the launcher sets in the container", name),
+        fmt::format("remove it from the file; --env {}=VALUE changes it, if the job allows it", name))
+        .at(fmt::format("{}:{}", file, number));
+  }
+}
+
 bool shares_memory_of_host(const ContainerRequest& request, const std::vector<GivenOption>& options) {
   const GivenOption* const ipc = find_given(options, "ipc");
   return ipc ? value_of(ipc) == "host" : request.settings.privileged_set;
@@ -93,8 +116,19 @@ void check_container_options(const ContainerRequest& request, const std::vector<
                   "remove --rm=false; --log_file keeps the output");
   }
   refuse_repeated_variables(request.given);
-  for (const GivenOption& option : options)
+  refuse_secret_values(options, "export {0} first, and pass it on by name: --env {0}");
+  for (const GivenOption& option : options) {
     if (option.name == "volume" && option.value) check_volume(*option.value);
+    if (option.name == "env-file" && option.value) check_variables_of_file(*option.value);
+  }
+}
+
+void refuse_gpus_of_nvidia(Vendor vendor, const ContainerRequest& request,
+                           const std::vector<GivenOption>& options) {
+  const GivenOption* const gpus = find_given(options, "gpus");
+  if (!gpus || (vendor != Vendor::kAmd && request.settings.accelerator != "amd")) return;
+  throw invalid(fmt::format("{} selects NVIDIA GPUs, but the container gets AMD GPUs", written(*gpus)),
+                "remove --gpus; to use only some GPUs: --env HIP_VISIBLE_DEVICES=0,1");
 }
 
 std::vector<std::string> notes_on_container(const ContainerRequest& request,
@@ -103,13 +137,20 @@ std::vector<std::string> notes_on_container(const ContainerRequest& request,
   std::vector<std::string> notes;
   note_memory(request, options, notes);
   const GivenOption* const network = find_given(options, "network");
-  if (network && several_nodes && value_of(network) == "none")
-    notes.emplace_back(
-        "--network none: the ranks of different nodes cannot reach each other; without it, the container "
-        "uses the host's network");
+  const std::string kind = value_of(network).substr(0, value_of(network).find(':'));
+  if (several_nodes &&
+      forms::is_one_of(kind, {"none", "bridge", "default", "private", "slirp4netns", "pasta"}))
+    notes.push_back(
+        fmt::format("--network {}: the ranks of different nodes cannot reach each other; without it, the "
+                    "container uses the host's network",
+                    value_of(network)));
   if (network && request.settings.privileged_set && value_of(network) != "host")
     notes.push_back(fmt::format("{} replaces the host's network, which --privileged-set uses without it",
                                 written(*network)));
+  if (const GivenOption* const user = find_given(request.given, "user"))
+    notes.push_back(fmt::format(
+        "{}: Primus sets no HOME, USER and HF_HOME in the container; --env sets them if the image does not",
+        written(*user)));
   for (const GivenOption& option : request.given) {
     const std::string text = option.value.value_or("");
     if (option.name != "env" || text.empty() || text.find('=') != std::string::npos) continue;

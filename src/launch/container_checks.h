@@ -7,6 +7,7 @@
 
 #include "launch/container.h"
 #include "launch/foreign_options.h"
+#include "launch/hardware.h"
 #include "launch/plan.h"
 
 namespace primus::launch {
@@ -18,6 +19,11 @@ inline constexpr const char* kKeptContainer =
 // Throws Error(kInvalid) for options with which the launcher or the container cannot work. `options`: the
 // options of the settings and of the command line.
 void check_container_options(const ContainerRequest& request, const std::vector<GivenOption>& options);
+
+// Throws Error(kInvalid) for --gpus, which selects NVIDIA GPUs, on a node with AMD GPUs (`vendor`), or with
+// --accelerator amd.
+void refuse_gpus_of_nvidia(Vendor vendor, const ContainerRequest& request,
+                           const std::vector<GivenOption>& options);
 
 // Returns notes on options without the effect that a reader may expect.
 std::vector<std::string> notes_on_container(const ContainerRequest& request,

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 
 #include "base/error.h"
 #include "base/files/sha256.h"
 #include "launch/node.h"
 #include "launch/place_options.h"
+#include "launch/secret_values.h"
 #include "launch/slurm_contradictions.h"
 #include "launch/slurm_gpus.h"
 #include "launch/slurm_time.h"
@@ -44,7 +46,10 @@ std::optional<int> number_of(const std::vector<GivenOption>& options, std::strin
 int nodes_of(const std::vector<GivenOption>& options, const std::optional<std::string>& allocated) {
   if (find_given(options, "nodes")) return number_of(options, "nodes").value_or(0);
   const GivenOption* const list = find_given(options, "nodelist");
-  if (list && list->value) return static_cast<int>(expand_nodes(*list->value).size());
+  if (list && list->value) {
+    const std::vector<std::string> names = expand_nodes(*list->value);
+    return static_cast<int>(std::set<std::string>(names.begin(), names.end()).size());  // as Slurm does
+  }
   const auto tasks = number_of(options, "ntasks"), per_node = number_of(options, "ntasks-per-node");
   if (tasks && per_node) return (*tasks + *per_node - 1) / *per_node;
   if (tasks) return 0;
@@ -226,6 +231,12 @@ void note_values(const SlurmSettings& settings, const SlurmRequest& request,
                     "their number)",
                     *shell, nodes, nodes == 1 ? "" : "s"));
   }
+  for (const char* name : {"MASTER_ADDR", "NODE_RANK"}) {
+    const auto here = exported_value(name, options, surroundings);
+    if (request.has_ranks && here)
+      notes.push_back(fmt::format(
+          "{}={} of the environment is not used: Slurm's variables determine the nodes", name, *here));
+  }
   const auto model = surroundings.setting("PRIMUS_GPU_MODEL");
   if (request.has_ranks && surroundings.dry_run && model &&
       !is_given(options, {"gpus-per-node", "gres", "gpus", "gpus-per-task"})) {
@@ -317,6 +328,8 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
   }
   std::vector<GivenOption> options = merged(slurm_options(), settings.options, request.given);
   refuse_other_commands(options);
+  refuse_secret_values(options,
+                       "export {} in this shell first: Slurm then passes it on (--export=ALL, the default)");
   settle_contradictions(request.given, request.batch, options);
 
   SlurmPlan plan;
@@ -328,7 +341,7 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
   if (folder) plan.nodes.folder = folder->value;
   plan.nodes.node = "<SLURM_NODEID>";
   plan.nodes.address = "<the first node>";
-  plan.nodes.port = "<by the job's number>";
+  plan.nodes.port = exported_value("MASTER_PORT", options, surroundings).value_or("<by the job's number>");
   const bool tasks_are_given = is_given(
       options, {"ntasks", "ntasks-per-node", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-socket"});
   const auto own_ranks = exported_value("GPUS_PER_NODE", options, surroundings);
@@ -368,6 +381,7 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
   note_values(settings, request, options, plan.nodes.nodes, surroundings, plan.step.notes);
   note_no_gpus(options, plan.step.notes);
   set_limits(options, plan.nodes);
+  if (request.has_ranks && tasks == 1) refuse_few_bound_gpus(options, plan.nodes.gpus);
   if (request.has_ranks) note_few_cores(options, plan.nodes, plan.step.notes);
   note_array(options, request.has_ranks, plan.step.notes);
   if (request.batch) {

@@ -103,6 +103,20 @@ NodeGpus gpus_of_node(const std::vector<GivenOption>& options, int nodes, int ta
   return gpus;
 }
 
+void refuse_few_bound_gpus(const std::vector<GivenOption>& options, const std::optional<int>& count) {
+  const GivenOption* const given = find_given(options, "gpu-bind");
+  std::string_view binding = given && given->value ? std::string_view(*given->value) : std::string_view();
+  if (binding.starts_with("verbose,")) binding.remove_prefix(8);
+  std::optional<int> bound;
+  if (binding.starts_with("single:") || binding.starts_with("per_task:")) bound = count_of(binding);
+  if (binding.starts_with("map_gpu:")) bound = 1;
+  if (!bound || !count || *bound >= *count) return;
+  throw invalid(fmt::format("{} gives the launcher of a node {} of the node's {} GPUs, and its ranks get no "
+                            "others",
+                            written(*given), *bound, *count),
+                "remove --gpu-bind: the launcher gives each rank its GPU");
+}
+
 std::optional<int> gpus_of_task(const std::vector<GivenOption>& options) {
   return gpus_in(options, "gpus-per-task");
 }

@@ -19,6 +19,10 @@ struct NodeGpus {
 // that request different numbers of GPUs, and for a total that the nodes cannot share equally.
 NodeGpus gpus_of_node(const std::vector<GivenOption>& options, int nodes, int tasks);
 
+// Throws Error(kInvalid) if --gpu-bind gives the only task of a node fewer GPUs than the node's `count`. This
+// task is the launcher, and its ranks can use only its GPUs.
+void refuse_few_bound_gpus(const std::vector<GivenOption>& options, const std::optional<int>& count);
+
 // Returns the number of GPUs of --gpus-per-task; nullopt: not given or not stated.
 std::optional<int> gpus_of_task(const std::vector<GivenOption>& options);
 

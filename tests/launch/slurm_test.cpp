@@ -48,6 +48,8 @@ void expect_refusal(const std::vector<GivenOption>& given, const std::string& te
   }
 }
 
+TEST(SlurmPlan, CountsARepeatedNodeOnce) { EXPECT_EQ(nodes_with({{"nodelist", "n1,n[1-2]"}}), 2); }
+
 TEST(SlurmPlan, CountsNodesByTasks) {
   EXPECT_EQ(nodes_with({}), 1);
   EXPECT_EQ(nodes_with({{"ntasks", "5"}, {"ntasks-per-node", "2"}}), 3);
@@ -340,6 +342,27 @@ TEST(SlurmPlan, NotesRanksThatShareCores) {
 TEST(SlurmPlan, TasksOfGpusAreRanks) {
   EXPECT_EQ(plan_with({{"nodes", "2"}, {"gpus-per-node", "8"}, {"ntasks-per-gpu", "1"}}).nodes.tasks, 8);
   EXPECT_EQ(plan_with({{"nodes", "2"}, {"gpus", "8"}, {"ntasks-per-gpu", "2"}}).nodes.tasks, 8);
+}
+
+// The launcher is the only task of a node, and its ranks get the launcher's GPUs.
+TEST(SlurmPlan, RefusesBindingTheLauncherToFewerGpus) {
+  for (const char* binding : {"single:1", "verbose,per_task:2", "map_gpu:0"})
+    expect_refusal({{"nodes", "2"}, {"gpus-per-node", "8"}, {"gpu-bind", binding}}, "of the node's 8 GPUs");
+  for (const char* binding : {"single:8", "closest", "none"})
+    EXPECT_EQ(gpus_with({{"nodes", "2"}, {"gpus-per-node", "8"}, {"gpu-bind", binding}}), 8) << binding;
+  EXPECT_EQ(
+      gpus_with({{"nodes", "2"}, {"gpus-per-node", "8"}, {"ntasks-per-node", "8"}, {"gpu-bind", "single:1"}}),
+      8);
+}
+
+TEST(SlurmPlan, UsesThePortOfTheShellAndNotesOtherPlaces) {
+  const SlurmPlan plan = plan_with({{"nodes", "2"}}, false,
+                                   {{"MASTER_PORT", "12345"}, {"MASTER_ADDR", "myhost"}, {"NODE_RANK", "1"}});
+  EXPECT_EQ(plan.nodes.port, "12345");
+  std::string notes;
+  for (const std::string& note : plan.step.notes) notes += note + "\n";
+  EXPECT_NE(notes.find("MASTER_ADDR=myhost of the environment is not used"), std::string::npos) << notes;
+  EXPECT_NE(notes.find("NODE_RANK=1 of the environment is not used"), std::string::npos) << notes;
 }
 
 }  // namespace

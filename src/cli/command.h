@@ -25,6 +25,7 @@
 #include "base/files/file.h"
 #include "base/terminal/terminal.h"
 #include "launch/absent_input.h"
+#include "launch/job_outline.h"
 
 namespace primus::cli {
 
@@ -143,6 +144,12 @@ class Command {
   // check_job throws.
   virtual std::vector<launch::AbsentInput> absent_inputs(
       const std::map<std::string, std::string>& /*variables*/) {
+    return {};
+  }
+  // Returns what a launcher needs to know about the job; sizes and variables as for check_job(). Empty for
+  // commands without an experiment. Throws the errors that check_job() throws.
+  virtual launch::JobOutline outline(int /*nodes*/, int /*ranks_per_node*/,
+                                     const std::map<std::string, std::string>& /*variables*/) {
     return {};
   }
   // Returns whether the ranks connect through the native engine's transport, which needs a secret. Ranks of

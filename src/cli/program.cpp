@@ -346,6 +346,7 @@ launch::DirectCommand check_command(Words words, bool debug, Experiments experim
       const bool is_relative = Path(path).is_relative();
       const bool is_absent = experiments == Experiments::kInAbsentFolder && is_relative;
       if (!is_absent && Env::posix().status(path)) {
+        result.reads.push_back(path);
         if (is_experiment && experiments == Experiments::kElsewhere && is_relative)
           result.notes.push_back(launch::looked_for_in_this_folder("the experiment", path));
         continue;
@@ -366,6 +367,9 @@ launch::DirectCommand check_command(Words words, bool debug, Experiments experim
     };
     result.absent_inputs = [command, declared](const auto& variables) {
       return command->absent_inputs(variables);
+    };
+    result.outline = [command, declared](int nodes, int ranks_per_node, const auto& variables) {
+      return command->outline(nodes, ranks_per_node, variables);
     };
     result.needs_token = [command, declared] { return command->needs_token(); };
   }

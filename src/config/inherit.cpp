@@ -254,6 +254,7 @@ Value FileLoader::load(const std::shared_ptr<const Source>& source) {
 Value FileLoader::load(Value document, const fs::path& path) {
   std::error_code error;
   if (first_.empty()) first_ = path;
+  loaded_.insert(path);
   fs::path canonical = fs::weakly_canonical(path, error);
   chain_.push_back(error ? path : std::move(canonical));
   ++files_;

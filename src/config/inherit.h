@@ -45,6 +45,8 @@ class FileLoader {
   const std::vector<std::filesystem::path>& preset_dirs() const { return preset_dirs_; }
   // Returns the variables that the loaded files use as ${...} outside of sections `env`.
   const std::set<std::string>& variables() const { return variables_; }
+  // Returns the files that have been loaded.
+  const std::set<std::filesystem::path>& loaded() const { return loaded_; }
 
  private:
   Value load(Value document, const std::filesystem::path& path);
@@ -62,6 +64,7 @@ class FileLoader {
   // While a preset is loaded: the folders with presets that the loaded preset may extend by name.
   std::vector<std::filesystem::path> extended_dirs_;
   std::set<std::string> variables_;
+  std::set<std::filesystem::path> loaded_;
   int files_ = 0;
 };
 

@@ -26,6 +26,7 @@ struct ContainerRequest {
   std::vector<GivenOption> given;     // options of `docker run` from the command line
   std::vector<std::string> inner;     // this program's arguments inside: --debug direct ... -- train ...
   std::vector<std::string> files;     // existing files that `inner` names; they are mounted
+  JobOutline outline = {};            // the command inside
   std::optional<std::string> writes;  // log file of the launcher inside the container
   bool clean = false;                 // removes containers that an earlier job left on this node
 };

@@ -19,6 +19,7 @@
 #include "launch/assignment.h"
 #include "launch/container_checks.h"
 #include "launch/container_runtime.h"
+#include "launch/container_values.h"
 #include "launch/dependency_folder.h"
 #include "launch/node.h"
 #include "launch/tables.h"
@@ -43,7 +44,9 @@ bool is_there(const Path& path) { return Env::posix().status(path).has_value(); 
 // Returns the default image. The program comes from the host. An image therefore needs only a shell, the C
 // and C++ libraries of Debian 12 or newer, and the GPU vendor's runtime. The default for AMD GPUs is AMD
 // Primus's image, in the newest version whose contents are in AMD Primus's release notes.
-const char* usual_image(Vendor vendor) {
+// MaxText has images of its own.
+const char* usual_image(Vendor vendor, std::string_view framework = {}) {
+  if (vendor == Vendor::kAmd && framework == "maxtext") return "rocm/jax-training:maxtext-v26.8";
   switch (vendor) {
     case Vendor::kAmd:
       return "rocm/primus:v26.8";
@@ -79,6 +82,7 @@ class Builder {
         here_(place.here),
         gpus_(std::move(place.gpus)) {
     check_container_options(request_, options_);
+    refuse_gpus_of_nvidia(gpus_.vendor, request_, options_);
   }
 
   Step build() {
@@ -139,9 +143,11 @@ class Builder {
     constexpr const char* kChoose =
         "choose another one by --image, DOCKER_IMAGE or container.options.image in .primus.yaml";
     if (!here_ && settings_.accelerator == "auto") {
-      step_.notes.push_back(fmt::format(
-          "no image is named: nodes with AMD GPUs use {}, with NVIDIA GPUs {}, and others {}; {}",
-          usual_image(Vendor::kAmd), usual_image(Vendor::kNvidia), usual_image(Vendor::kNone), kChoose));
+      step_.notes.push_back(
+          fmt::format("no image is named: nodes with AMD GPUs use {}, with NVIDIA GPUs {}, and others {}; {}",
+                      usual_image(Vendor::kAmd, request_.outline.framework), usual_image(Vendor::kNvidia),
+                      usual_image(Vendor::kNone), kChoose));
+      note_image_of_framework(std::nullopt);
       return std::nullopt;
     }
     const Vendor vendor = here_                               ? gpus_.vendor
@@ -150,9 +156,19 @@ class Builder {
                                                               : Vendor::kNone;
     const std::string why =
         vendor == Vendor::kNone ? "for nodes without GPUs" : fmt::format("for {} GPUs", vendor_name(vendor));
-    step_.notes.push_back(
-        fmt::format("no image is named: Primus uses {}, {}; {}", usual_image(vendor), why, kChoose));
-    return usual_image(vendor);
+    step_.notes.push_back(fmt::format("no image is named: Primus uses {}, {}; {}",
+                                      usual_image(vendor, request_.outline.framework), why, kChoose));
+    note_image_of_framework(vendor);
+    return usual_image(vendor, request_.outline.framework);
+  }
+
+  // Notes that the default image lacks what the command's framework needs. Only the images for AMD GPUs have
+  // Python. `vendor`: nullopt: not known yet.
+  void note_image_of_framework(std::optional<Vendor> vendor) {
+    const std::string& framework = request_.outline.framework;
+    if (framework.empty() || framework == "native" || vendor == Vendor::kAmd) return;
+    step_.notes.push_back(fmt::format("{} has no Python, which {} needs: name an image that has both",
+                                      usual_image(vendor.value_or(Vendor::kNvidia)), framework));
   }
 
   void name() {
@@ -359,6 +375,19 @@ class Builder {
     sources();
     for (const std::string& file : request_.files)
       read_only.insert(std::filesystem::absolute(file).lexically_normal().string());
+    const std::set<std::string> folders = read_only;
+    for (const Path& file : request_.outline.reads) {
+      const std::string path = std::filesystem::absolute(file).lexically_normal().string();
+      std::error_code unreadable;
+      const std::string target = std::filesystem::weakly_canonical(file, unreadable).string();
+      const auto contains = [&](const std::string& folder) {
+        return path.starts_with(folder + "/") || target.starts_with(folder + "/");
+      };
+      const bool is_given = std::ranges::any_of(given_volumes, [&](const Volume& given) {
+        return given.host == given.inside && contains(given.inside);
+      });
+      if (!is_given && std::ranges::none_of(folders, contains)) read_only.insert(path);
+    }
     for (const std::string& path : read_only) {
       if (!is_inside(path)) volume({path, path, "ro"});
     }
@@ -366,11 +395,20 @@ class Builder {
         cache && here_ && cache->starts_with('/') && !is_inside(*cache) && is_there(*cache))
       volume({*cache, *cache, {}});
     std::vector<std::string> covered{here};
+    std::vector<KeptFolder> kept{{here}};
     for (const Volume& given : given_volumes) {
       covered.push_back(given.inside);
+      const auto options = forms::split(given.options, ",");
+      kept.push_back({given.inside, std::ranges::find(options, "ro") != options.end()});
       volume(given, true);
     }
     log_file(covered);
+    if (given("mount") || given("volumes-from")) return;
+    const std::string start = given("workdir") ? given("workdir")->value.value_or(here) : here;
+    for (std::string& note :
+         notes_on_lost_folders(request_.outline, kept, start, "container",
+                               "mount one there with --volume, or choose a workspace in a volume"))
+      step_.notes.push_back(std::move(note));
   }
 
   // Mounts the log file's folder if no volume contains it; otherwise the log would be deleted with the
@@ -458,6 +496,9 @@ class Builder {
       const bool handed_on = std::any_of(std::begin(kHandedOnPrefixes), std::end(kHandedOnPrefixes),
                                          [&](const char* prefix) { return name.starts_with(prefix); });
       if (handed_on && is_set(name)) all[name] = std::nullopt;
+    }
+    for (const std::string& name : variables_to_pass(request_.outline)) {
+      if (is_set(name)) all[name] = std::nullopt;
     }
     for (const auto& [name, value] : place_) all[name] = value;
     // Sets a home folder and a user name for the caches of Triton and torch.compile, because the user may not

@@ -201,37 +201,7 @@ void check_on_node(const DirectSettings& settings, const DirectCommand& command,
   check_job(settings, command, place.nodes, place.ranks, given);
 }
 
-// Notes input files that the job will not find. Skipped with hooks or patches, which may still create them.
-void note_absent_inputs(const DirectSettings& settings, const DirectCommand& command, const Variables& given,
-                        bool in_this_folder, std::vector<std::string>& notes) {
-  if (!command.absent_inputs || !settings.hooks.empty() || !settings.patches.empty()) return;
-  for (const AbsentInput& input : command.absent_inputs(given)) {
-    notes.push_back(is_looked_for_here(input.path, in_this_folder, false)
-                        ? fmt::format("{} is '{}' ({}), which does not exist: training will need it",
-                                      input.key, input.path.string(), input.origin)
-                        : not_looked_for(input.key, input.path));
-  }
-}
-
 }  // namespace
-
-bool is_looked_for_here(const Path& file, bool in_this_folder, bool on_this_machine) {
-  if (on_this_machine) return true;
-  const Path here = std::filesystem::current_path();
-  const Path place = (file.is_absolute() ? file : here / file).lexically_normal();
-  const auto [end, unused] = std::mismatch(here.begin(), here.end(), place.begin(), place.end());
-  return in_this_folder && (file.is_relative() || end == here.end());
-}
-
-std::string not_looked_for(const std::string& what, const Path& file) {
-  return fmt::format("{} '{}' is not on this machine; its existence on the nodes was not checked", what,
-                     file.string());
-}
-
-std::string looked_for_in_this_folder(const std::string& what, const Path& file) {
-  return fmt::format("the plan reads {} '{}' of this folder; the job reads that file of its own folder", what,
-                     file.string());
-}
 
 bool asks_for_ranks(const std::vector<std::string>& words) {
   return place_option(words, "--nproc").has_value();
@@ -348,22 +318,24 @@ std::set<Path> note_files_elsewhere(const DirectSettings& settings, const Elsewh
   return only_there;
 }
 
-// Checks a command of Primus on the job's nodes. An error names the file of this folder that was read instead
-// of the job's file.
-void check_job_elsewhere(const DirectSettings& settings, const DirectCommand& command,
+// Checks a command of Primus on the job's nodes, and adds its notes. An error names the file of this folder
+// that was read instead of the job's file. Returns whether each node starts only one process.
+bool check_job_elsewhere(const DirectSettings& settings, const DirectCommand& command,
                          const ElsewhereNodes& nodes, bool has_ranks, const std::optional<int>& ranks,
-                         const Variables& given) {
+                         const Variables& given, std::vector<std::string>& notes) {
   const bool tasks_are_ranks = has_ranks && nodes.all_tasks;
+  const int hosts = tasks_are_ranks ? 1 : nodes.nodes;
+  const int on_host = tasks_are_ranks ? *nodes.all_tasks
+                      : has_ranks     ? ranks.value_or(nodes.gpus.value_or(0))
+                                      : 1;
   try {
-    check_job(settings, command, tasks_are_ranks ? 1 : nodes.nodes,
-              tasks_are_ranks ? *nodes.all_tasks
-              : has_ranks     ? ranks.value_or(nodes.gpus.value_or(0))
-                              : 1,
-              given);
+    check_job(settings, command, hosts, on_host, given);
   } catch (Error& error) {
     for (const std::string& note : command.notes) error.add_hint(note);
     throw;
   }
+  note_absent_inputs(settings, command, given, nodes.same_folder, false, notes);
+  return note_outline(settings, command, hosts, on_host, given, notes);
 }
 
 // Notes sizes of the job in the settings that the job's own sizes override. `ranks`: the job's ranks per
@@ -454,6 +426,8 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
   result.notes.insert(result.notes.end(), place.notes.begin(), place.notes.end());
   // A real run shows the notes before the command starts; a dry run shows them in the step.
   if (surroundings.dry_run) {
+    if (!shape.script && note_job_here(here, settings, given, result.notes) && !result.plan.ranks.empty())
+      result.plan.ranks = {rank_line(place.node, place.nodes, 1)};
     step.notes.insert(step.notes.end(), result.notes.begin(), result.notes.end());
     result.notes.clear();
   }
@@ -505,22 +479,21 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
   } else if (command.has_ranks && !shape.script) {
     job.ranks = 1;
     if (auto note = idle_gpus({}, job)) notes.push_back(std::move(*note));
-    if (nodes.nodes > 1) {
-      notes.push_back(fmt::format("each of the {} nodes runs the command separately, with the same exp_name",
-                                  nodes.nodes));
+    const int tasks = nodes.nodes * nodes.tasks.value_or(1);
+    if (tasks > 1) {
+      notes.push_back(fmt::format("each of the {} {} runs the command separately, with the same exp_name",
+                                  tasks, nodes.tasks ? "tasks" : "nodes"));
     }
   }
-  if (!shape.script) {
-    check_job_elsewhere(settings, command, nodes, has_ranks, ranks, given);
-    note_absent_inputs(settings, command, given, nodes.same_folder, notes);
-  }
+  const bool one_process =
+      !shape.script && check_job_elsewhere(settings, command, nodes, has_ranks, ranks, given, notes);
   if (!ranks && has_ranks) ranks = nodes.gpus;  // one rank per GPU
   const bool several = nodes.nodes != 1 || ranks != 1;
   const PlaceWords words{.nodes = nodes.nodes > 0 ? std::to_string(nodes.nodes) : "<nodes of the job>",
                          .node = nodes.node,
                          .ranks = ranks ? std::to_string(*ranks) : "<its GPUs>",
-                         .address = nodes.address,
-                         .port = nodes.port,
+                         .address = nodes.address.empty() ? "localhost" : nodes.address,
+                         .port = nodes.port == "0" ? std::to_string(kMasterPort) : nodes.port,
                          .several_nodes = nodes.nodes != 1};
   Plan plan;
   Step step{.name = "process",
@@ -536,7 +509,8 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
   plan.steps.push_back(std::move(step));
   const bool chooses_ranks = asks_for_ranks(command.words) && !nodes.tasks;
   if (!has_ranks || !ranks || nodes.nodes == 0 || !several || chooses_ranks) return plan;
-  for (int node = 0; node < nodes.nodes; ++node) plan.ranks.push_back(rank_line(node, nodes.nodes, *ranks));
+  for (int node = 0; node < nodes.nodes; ++node)
+    plan.ranks.push_back(rank_line(node, nodes.nodes, one_process ? 1 : *ranks));
   return plan;
 }
 

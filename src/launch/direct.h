@@ -15,6 +15,7 @@
 
 #include "launch/absent_input.h"
 #include "launch/hooks.h"
+#include "launch/job_outline.h"
 #include "launch/local_launch.h"
 #include "launch/node.h"
 #include "launch/plan.h"
@@ -27,6 +28,7 @@ struct DirectCommand {
   bool has_ranks = false;          // for Primus commands: whether ranks cooperate on the command
   bool one_process = false;        // for Primus commands: always one process per node
   bool debug = false;
+  std::vector<std::string> reads = {};  // files and folders of this machine that the command's options name
   std::vector<std::string> notes = {};  // notes about checks that were not possible here, one sentence each
   HookCommand hooks;
   // For Primus commands with ranks: throws if a job of this size could not start (Command::check_job). Size 0
@@ -36,6 +38,10 @@ struct DirectCommand {
   // For Primus commands with ranks: returns input files that do not exist (Command::absent_inputs).
   std::function<std::vector<AbsentInput>(const std::map<std::string, std::string>& variables)> absent_inputs =
       {};
+  // For Primus commands: describes a job of this size (Command::outline). May be null.
+  std::function<JobOutline(int nodes, int ranks_per_node,
+                           const std::map<std::string, std::string>& variables)>
+      outline = {};
   std::function<bool()> needs_token = {};  // whether ranks on several nodes must share a secret; null: yes
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <optional>
 
@@ -64,6 +65,24 @@ bool is_alone(const RanksHere& here) {
 }
 
 }  // namespace
+
+bool is_looked_for_here(const Path& file, bool in_this_folder, bool on_this_machine) {
+  if (on_this_machine) return true;
+  const Path here = std::filesystem::current_path();
+  const Path place = (file.is_absolute() ? file : here / file).lexically_normal();
+  const auto [end, unused] = std::mismatch(here.begin(), here.end(), place.begin(), place.end());
+  return in_this_folder && (file.is_relative() || end == here.end());
+}
+
+std::string not_looked_for(const std::string& what, const Path& file) {
+  return fmt::format("{} '{}' is not on this machine; its existence on the nodes was not checked", what,
+                     file.string());
+}
+
+std::string looked_for_in_this_folder(const std::string& what, const Path& file) {
+  return fmt::format("the plan reads {} '{}' of this folder; the job reads that file of its own folder", what,
+                     file.string());
+}
 
 int RanksHere::count() const {
   if (!ranks) return 1;
@@ -147,6 +166,36 @@ void note_ranks_here(const RanksHere& here, const DirectSettings& settings, cons
     if (given.contains(name))
       notes.push_back(fmt::format("--env {} has no effect: all ranks of the job are on this node", name));
   }
+}
+
+void note_absent_inputs(const DirectSettings& settings, const DirectCommand& command, const Variables& given,
+                        bool in_this_folder, bool on_this_machine, std::vector<std::string>& notes) {
+  if (!command.absent_inputs || !settings.hooks.empty() || !settings.patches.empty()) return;
+  for (const AbsentInput& input : command.absent_inputs(given)) {
+    notes.push_back(is_looked_for_here(input.path, in_this_folder, on_this_machine)
+                        ? fmt::format("{} is '{}' ({}), which does not exist: training will need it",
+                                      input.key, input.path.string(), input.origin)
+                        : not_looked_for(input.key, input.path));
+  }
+}
+
+bool note_outline(const DirectSettings& settings, const DirectCommand& command, int nodes, int ranks,
+                  const Variables& given, std::vector<std::string>& notes) {
+  if (!command.outline || !settings.hooks.empty() || !settings.patches.empty()) return false;
+  const JobOutline outline = command.outline(nodes, ranks, given);
+  notes.insert(notes.end(), outline.notes.begin(), outline.notes.end());
+  if (outline.process_per_node.empty()) return false;
+  notes.push_back(
+      fmt::format("{} runs one process per node, which uses all GPUs of the node", outline.process_per_node));
+  return true;
+}
+
+bool note_job_here(const RanksHere& here, const DirectSettings& settings, const Variables& given,
+                   std::vector<std::string>& notes) {
+  note_absent_inputs(settings, here.command, given, true, true, notes);
+  const auto& task = here.place.task;
+  return note_outline(settings, here.command, task ? 1 : here.place.nodes, task ? task->world : here.count(),
+                      given, notes);
 }
 
 std::string startable(const std::string& script) {

@@ -53,6 +53,20 @@ void note_ranks_here(const RanksHere& here, const DirectSettings& settings, cons
 void note_overridden_setting(const DirectSettings& settings, const std::string& variable,
                              std::vector<std::string>& notes);
 
+// Notes input files that the job will not find. Skipped with hooks or patches, which may still create them.
+// `in_this_folder` and `on_this_machine`: as for is_looked_for_here().
+void note_absent_inputs(const DirectSettings& settings, const DirectCommand& command, const Variables& given,
+                        bool in_this_folder, bool on_this_machine, std::vector<std::string>& notes);
+
+// Adds the notes of the experiment. Returns whether its framework starts one process per node. Skipped with
+// hooks or patches, which may still change the settings.
+bool note_outline(const DirectSettings& settings, const DirectCommand& command, int nodes, int ranks,
+                  const Variables& given, std::vector<std::string>& notes);
+
+// Does both for a command on this node.
+bool note_job_here(const RanksHere& here, const DirectSettings& settings, const Variables& given,
+                   std::vector<std::string>& notes);
+
 // Returns the name with which a program of the current folder is started: "./job" for "job".
 std::string startable(const std::string& script);
 

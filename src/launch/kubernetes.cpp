@@ -145,6 +145,23 @@ std::string resource_of(const KubernetesSettings& s) {
   return s.gpu_resource == "none" ? "" : s.gpu_resource;
 }
 
+// Refuses sizes that no pod can use. They come from docker's units: in Kubernetes, "64m" is 0.064 bytes.
+void check_sizes(const KubernetesSettings& s) {
+  constexpr double kLeastBytes = 1 << 20, kMostCores = 1 << 16;
+  for (const auto& [option, value] :
+       {std::pair("--memory", s.memory), std::pair("--shm-size", s.shared_memory)}) {
+    if (!forms::is_quantity(value)) continue;
+    const double bytes = forms::value_of_quantity(value);
+    if (bytes <= 0 || bytes >= kLeastBytes) continue;
+    const std::string number = value.substr(0, value.find_first_not_of("0123456789."));
+    throw invalid(fmt::format("{} is {}, which is {:g} bytes in Kubernetes", option, value, bytes),
+                  fmt::format("write a unit of Kubernetes: {0}Mi or {0}Gi", number));
+  }
+  if (forms::is_quantity(s.cpus) && forms::value_of_quantity(s.cpus) > kMostCores)
+    throw invalid(fmt::format("--cpus is {}, which is {:g} cores", s.cpus, forms::value_of_quantity(s.cpus)),
+                  "write a number of cores, such as 8 or 500m");
+}
+
 // Names of resources outside of the Kubernetes core contain a domain. The API server refuses other names.
 void require_resource(const std::string& name, std::string_view option, std::string_view example) {
   const std::size_t slash = name.find('/');
@@ -173,6 +190,7 @@ class Manifest {
                  : kind.find("nvidia") != std::string::npos ? "nvidia"
                                                             : "",
                  kind.empty() ? "no --gpu-resource" : "--gpu-resource " + kind);
+    check_sizes(s_);
     const std::string resource = resource_of(s_);
     if (!resource.empty()) require_resource(resource, "--gpu-resource", "amd, nvidia, none, or amd.com/gpu");
     if (!s_.rdma_resource.empty())
@@ -372,9 +390,36 @@ KubernetesPlan plan_kubernetes(const KubernetesRequest& request) {
   return {manifest.text(), manifest.name(), request.settings.name_space, manifest.token_secret()};
 }
 
-std::vector<std::string> notes_on_pods(const KubernetesSettings& settings, bool has_ranks) {
-  std::vector<std::string> notes;
-  if (has_ranks && settings.volumes.empty()) {
+namespace {
+
+std::vector<std::string> notes_on_volumes(const KubernetesRequest& request) {
+  if (request.settings.volumes.empty()) return {};
+  std::vector<KeptFolder> kept;
+  for (const std::string& volume : request.settings.volumes) {
+    std::string inside = volume.substr(volume.find(':') + 1);
+    const bool read_only = inside.ends_with(":ro");
+    if (read_only) inside.resize(inside.size() - 3);
+    kept.push_back({inside, read_only});
+  }
+  return notes_on_lost_folders(
+      request.outline, kept, "", "pod",
+      "choose a workspace in a volume, such as workspace=" + (Path(kept.front().inside) / "output").string());
+}
+
+}  // namespace
+
+std::vector<std::string> notes_on_pods(const KubernetesRequest& request) {
+  const KubernetesSettings& settings = request.settings;
+  std::vector<std::string> notes = notes_on_volumes(request);
+  if (!request.passed.empty())
+    notes.push_back(fmt::format("the pods get these variables of this shell, which the experiment reads: {}",
+                                fmt::join(request.passed, ", ")));
+  for (const std::string& name : request.withheld)
+    notes.push_back(
+        fmt::format("the experiment reads {0}, which the pods do not get, because it is a secret: --secret "
+                    "{0}=SECRET/KEY",
+                    name));
+  if (request.has_ranks && settings.volumes.empty()) {
     notes.emplace_back(
         "the pods have no volume: the experiment and the data must be in the image, and checkpoints are lost "
         "with the pod, so a restarted pod begins at step 0; --volume pvc/CLAIM:/PATH keeps them");

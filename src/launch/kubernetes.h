@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "launch/job_outline.h"
 #include "launch/plan.h"
 #include "launch/settings.h"
 
@@ -17,6 +18,10 @@ struct KubernetesRequest {
   KubernetesSettings settings;       // settings from files and from the command line
   std::vector<std::string> command;  // arguments of Primus in a pod: direct [options] -- train ...
   bool has_ranks = false;
+  JobOutline outline = {};  // the command in the pods
+  // Variables of this shell that the experiment reads: those added to the settings' variables, and secrets,
+  // which no manifest contains.
+  std::vector<std::string> passed = {}, withheld = {};
 };
 
 struct KubernetesPlan {
@@ -34,7 +39,7 @@ KubernetesPlan plan_kubernetes(const KubernetesRequest& request);
 std::optional<int> requested_gpus(const KubernetesSettings& settings);
 
 // Returns notes on settings that are allowed, but with which a job may fail or lose its checkpoints.
-std::vector<std::string> notes_on_pods(const KubernetesSettings& settings, bool has_ranks);
+std::vector<std::string> notes_on_pods(const KubernetesRequest& request);
 
 // Returns notes on variables of this shell that state another size of the job. The pods do not get them.
 std::vector<std::string> notes_on_shell(const KubernetesSettings& settings, const Surroundings& surroundings);

@@ -379,5 +379,234 @@ TEST_F(LaunchValues, FilesOfTheJobsFolderAreChecked) {
   EXPECT_EQ(started(), "");
 }
 
+// Every user of a machine can read the command line of srun or docker.
+TEST_F(LaunchValues, OptionsOfOtherProgramsContainNoSecret) {
+  const std::string token = "HF_TOKEN=hf_AbCdEfGhIjKlMnOpQrStUvWxYz12345678";
+  for (const char* tool : {"srun", "sbatch"}) {
+    const Words begin = {"--dry-run", "slurm", tool, "-N", "2"}, end = {"--", "direct", "--"};
+    expect_refused(begin + Words{"--export=ALL," + token} + end + kTrain, "--export: HF_TOKEN is a secret");
+    expect_refused(begin + Words{"--export=ALL,WANDB_API_KEY=0123"} + end + kTrain,
+                   "export WANDB_API_KEY in this shell first");
+    expect_refused(begin + Words{"--comment=" + token.substr(9)} + end + kTrain,
+                   "--comment: the value is a secret");
+  }
+  expect_refused({"--dry-run", "container", "--image", "a/b:1", "--label", token, "--", "version"},
+                 "--label: HF_TOKEN is a secret");
+  settings("slurm: {export: 'ALL," + token + "'}\n");
+  expect_refused(Words{"--dry-run"} + kSrun + kTrain, "--export: HF_TOKEN is a secret");
+  EXPECT_EQ(started(), "");
+}
+
+class LaunchedExperiment : public LaunchValues {
+ protected:
+  // Writes a file of the working folder.
+  void file(const std::string& name, const std::string& text) const {
+    const Path path = folder_.path() / "here" / name;
+    make_folders(path.parent_path());
+    write_file(path, text);
+  }
+  Words train(const std::string& config, const Words& overrides = {}) const {
+    return Words{"train", "pretrain", "--config", config, "micro_batch_size=1"} + overrides;
+  }
+  void experiment_with_placeholders() const {
+    file("ph.yaml", "extends: " + kExperiment +
+                        "\nmodules: {pre_trainer: {overrides: {lr: \"${LR:2.0e-3}\", global_batch_size: "
+                        "\"${GBS:16}\"}}}\n");
+  }
+};
+
+TEST_F(LaunchedExperiment, AContainerGetsTheVariablesThatTheExperimentReads) {
+  experiment_with_placeholders();
+  environment_["LR"] = "0.5";
+  const Words words = train("ph.yaml");
+  const auto passes = HasSubstr(" --env LR ");
+  EXPECT_THAT(planned(Words{"--dry-run"} + kDocker + words).out, AllOf(passes, Not(HasSubstr("--env GBS"))));
+  EXPECT_THAT(
+      planned({Words{"--dry-run", "slurm", "srun", "-N", "2", "--", "container", "--image", "a/b:1", "--"} +
+               words})
+          .out,
+      passes);
+  const Words other = {"--dry-run", "container", "--image", "a/b:1", "--env", "LR=0.25", "--"};
+  EXPECT_THAT(planned(other + words).out, AllOf(HasSubstr("--env LR=0.25"), Not(passes)));
+}
+
+TEST_F(LaunchedExperiment, APodGetsTheVariablesThatTheExperimentReads) {
+  experiment_with_placeholders();
+  environment_["LR"] = "0.5";
+  const Words pod = {"--dry-run", "k8s", "--image", "a/b:1", "--gpu-resource", "none", "--"};
+  const ProgramResult plan = planned(pod + train("ph.yaml"));
+  EXPECT_THAT(plan.out, AllOf(HasSubstr("- name: \"LR\""), HasSubstr("value: \"0.5\""),
+                              HasSubstr("the pods get these variables of this shell, which the experiment "
+                                        "reads: LR")));
+  // A manifest contains no secret.
+  environment_["LR"] = "2.0e-3";
+  environment_["MY_TOKEN"] = "word";
+  file("secret.yaml", "extends: ph.yaml\nenv: {MY_TOKEN: \"${MY_TOKEN:}\"}\n");
+  EXPECT_THAT(planned(pod + train("secret.yaml")).out,
+              AllOf(HasSubstr("--secret MY_TOKEN=SECRET/KEY"), Not(HasSubstr("word"))));
+}
+
+TEST_F(LaunchedExperiment, APlanNotesARunFolderThatIsLostWithTheContainer) {
+  const auto plan = [&](const Words& options, const Words& overrides) {
+    return planned(Words{"--dry-run", "container", "--image", "a/b:1"} + options + Words{"--"} + kTrain +
+                   overrides)
+        .out;
+  };
+  const std::string here = std::filesystem::canonical(folder_.path() / "here").string();
+  const auto lost = HasSubstr("is in no volume of the container, so its logs and checkpoints are lost");
+  EXPECT_THAT(plan({}, {}), Not(lost));
+  EXPECT_THAT(plan({}, {"workspace=/scratch/out"}), lost);
+  EXPECT_THAT(plan({}, {"workspace=../out"}), lost);
+  EXPECT_THAT(plan({"--workdir", "/w"}, {}), lost);
+  EXPECT_THAT(plan({"--volume", here + ":/w", "--workdir", "/w"}, {}), Not(lost));
+  EXPECT_THAT(plan({"--volume", here + ":" + here + ":ro"}, {}),
+              HasSubstr("the volume " + here + " is read-only"));
+}
+
+TEST_F(LaunchedExperiment, APlanNotesARunFolderThatIsLostWithThePod) {
+  const auto plan = [&](const std::string& volume, const Words& overrides) {
+    return planned(Words{"--dry-run", "k8s", "--image", "a/b:1", "--gpu-resource", "none", "--volume", volume,
+                         "--"} +
+                   kTrain + overrides)
+        .out;
+  };
+  const auto lost = HasSubstr("is in no volume of the pod, so its logs and checkpoints are lost");
+  EXPECT_THAT(plan("pvc/data:/data", {}), AllOf(lost, HasSubstr("such as workspace=/data/output")));
+  EXPECT_THAT(plan("pvc/data:/data", {"workspace=/data/out"}), Not(lost));
+  EXPECT_THAT(plan("pvc/data:/data:ro", {"workspace=/data/out"}), HasSubstr("the volume /data is read-only"));
+}
+
+TEST_F(LaunchedExperiment, AContainerGetsTheFilesOutsideTheCurrentFolder) {
+  const Path outside = folder_.path() / "outside";
+  make_folders(outside / "hk");
+  for (const char* name : {"p0.sh", "job.py", "v.env"}) write_file(outside / name, "");
+  write_file(outside / "base.yaml", "extends: " + kExperiment + "\n");
+  write_file(outside / "a.yaml", "extends: base.yaml\n");
+  const std::string shown = std::filesystem::canonical(outside).string() + "/";
+  const auto mounts = [&](const std::string& name) { return HasSubstr(shown + name + ":ro"); };
+  const ProgramResult plan = planned(Words{"--dry-run"} + kDocker +
+                                     Words{"direct", "--patch", "../outside/p0.sh", "--hooks",
+                                           "../outside/hk", "--env", "../outside/v.env", "--"} +
+                                     train("../outside/a.yaml"));
+  EXPECT_THAT(plan.out,
+              AllOf(mounts("p0.sh"), mounts("hk"), mounts("v.env"), mounts("a.yaml"), mounts("base.yaml")));
+  EXPECT_THAT(
+      planned(Words{"--dry-run"} + kDocker + Words{"direct", "--script", "../outside/job.py", "--"}).out,
+      AllOf(mounts("job.py"), HasSubstr("--master_addr localhost --master_port 1234")));
+  EXPECT_THAT(planned(Words{"--dry-run"} + kDocker + Words{"generate", "../outside/hk", "--prompt", "x"}).out,
+              mounts("hk"));
+}
+
+TEST_F(LaunchedExperiment, APlanHasTheNotesOfTheExperiment) {
+  const Words saves_nothing = {"disable_last_saving=true", "save_interval=20000"};
+  const auto notes = HasSubstr("no checkpoint is written: disable_last_saving is true");
+  EXPECT_THAT(planned(Words{"--dry-run"} + kSrun + kTrain + saves_nothing).out, notes);
+  EXPECT_THAT(planned(Words{"--dry-run", "direct", "--"} + kTrain + saves_nothing).out, notes);
+  file("megatron.yaml", "extends: " + kExperiment + "\nmodules: {pre_trainer: {framework: megatron}}\n");
+  EXPECT_THAT(
+      planned({Words{"--dry-run", "slurm", "srun", "-N", "2", "--gpus-per-node=8", "--", "direct", "--"} +
+               train("megatron.yaml", {"tensor_model_parallel_size=3"})})
+          .out,
+      HasSubstr("Megatron-LM will refuse this"));
+}
+
+TEST_F(LaunchedExperiment, APlanNotesMissingInputsInEveryMode) {
+  const Words absent = {"load=nomodel"};
+  const auto noted = HasSubstr("load is 'nomodel' (command line), which does not exist");
+  EXPECT_THAT(planned(Words{"--dry-run", "direct", "--"} + kTrain + absent).out, noted);
+  const Words batch = {"--dry-run", "slurm", "sbatch", "-N", "2", "--gpus-per-node=2", "--", "direct", "--"};
+  EXPECT_THAT(planned(batch + Words{"train", "pretrain", "load=nomodel", "data_path=nofile"}).out,
+              AllOf(noted, HasSubstr("'nofile'")));
+  expect_refused(
+      batch + Words{"train", "pretrain", "load=nomodel", "data_path=a.txt", "tensor_model_parallel_size=3"},
+      "tensor_model_parallel_size");
+}
+
+TEST_F(LaunchedExperiment, PosttrainDoesNotPreTrainWithAnotherFramework) {
+  expect_refused({"train", "posttrain", "--config", kExperiment, "--backend", "megatron", "--dry-run"},
+                 "'train posttrain' fine-tunes with framework: native; with megatron it would pre-train");
+}
+
+constexpr const char* kMaxText =
+    "work_group: g\nuser_name: u\nexp_name: x\nworkspace: ./output\nmodules:\n  pre_trainer:\n"
+    "    framework: maxtext\n    config: pre_trainer.yaml\n    model: llama3_8B.yaml\n    overrides: {}\n";
+
+TEST_F(LaunchedExperiment, MaxTextStartsOneProcessPerNode) {
+  file("mx.yaml", kMaxText);
+  environment_["GPUS_PER_NODE"] = "8";
+  const Words words = {"train", "pretrain", "--config", "mx.yaml"};
+  EXPECT_THAT(planned(Words{"--dry-run"} + kSrun + words).out,
+              AllOf(HasSubstr("node 1: RANK=1 WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1"),
+                    HasSubstr("MaxText runs one process per node"), Not(HasSubstr("RANK=0..7"))));
+  EXPECT_THAT(planned({Words{"--dry-run", "slurm", "srun", "-N", "2", "--", "container", "--"} + words}).out,
+              AllOf(HasSubstr("AMD GPUs use rocm/jax-training:maxtext-v26.8"),
+                    HasSubstr("has no Python, which maxtext needs")));
+}
+
+TEST_F(LaunchedExperiment, TheCommandLineOfMaxTextAcceptsTrainIters) {
+  file("mx.yaml", kMaxText);
+  const Words plan = {"train", "pretrain", "--config", "mx.yaml", "--dry-run"};
+  const ProgramResult result = planned(plan + Words{"train_iters=5"});
+  EXPECT_THAT(result.out, HasSubstr("steps"));
+  EXPECT_THAT(result.out, testing::ContainsRegex("steps[=:] ?5"));
+  expect_refused(plan + Words{"lr_warmup_iters=3"}, "use the settings of maxtext instead, such as steps=100");
+  EXPECT_THAT(planned(plan + Words{"steps=9", "train_iters=8"}).err,
+              HasSubstr("train_iters and steps are one setting: the value 8 of train_iters is used, not 9"));
+}
+
+TEST_F(LaunchValues, AContainerWithAmdGpusHasNoOptionForNvidiaGpus) {
+  expect_refused({"--dry-run", "slurm", "srun", "-N", "2", "--", "container", "--accelerator", "amd",
+                  "--image", "a/b:1", "--gpus", "2", "--", "version"},
+                 "--gpus=2 selects NVIDIA GPUs, but the container gets AMD GPUs");
+}
+
+TEST_F(LaunchValues, AFileOfTheRuntimeDoesNotSetVariablesOfTheLauncher) {
+  write_file(folder_.path() / "here/v.env", "A=1\nGPUS_PER_NODE=4\n");
+  expect_refused({"--dry-run", "container", "--image", "a/b:1", "--env-file", "v.env", "--", "version"},
+                 "v.env:2: error: --env-file sets GPUS_PER_NODE");
+}
+
+TEST_F(LaunchValues, KubernetesUnitsAreNotThoseOfDocker) {
+  const auto refused = [&](const Words& options, const std::string& said) {
+    expect_refused(Words{"--dry-run", "k8s", "--image", "a/b:1", "--gpu-resource", "none"} + options +
+                       Words{"--"} + kTrain,
+                   said);
+  };
+  refused({"--shm-size", "64m"}, "--shm-size is 64m, which is 0.064 bytes in Kubernetes");
+  refused({"--memory", "64m"}, "write a unit of Kubernetes: 64Mi or 64Gi");
+  refused({"--memory", "64"}, "--memory is 64, which is 64 bytes in Kubernetes");
+  refused({"--cpus", "1Gi"}, "--cpus is 1Gi");
+}
+
+// A mistyped name of a shared disk would otherwise become a folder of the local disk.
+TEST_F(LaunchValues, PreflightMeasuresOnlyAnExistingFolder) {
+  const std::string absent = (folder_.path() / "nosuch/deeper").string();
+  const Words words = {"preflight", "--tests", "storage", "--device", "cpu", "--storage-path", absent};
+  expect_refused(words, "--storage-path: there is no folder '" + absent + "'");
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() / "nosuch"));
+  expect_refused(Words{"--dry-run", "direct", "--"} + words, "--storage-path: there is no '" + absent + "'");
+}
+
+TEST_F(LaunchValues, APodGetsNoVariableByName) {
+  expect_refused(Words{"--dry-run", "k8s", "--image", "a/b:1", "--env", "HF_TOKEN", "--"} + kTrain,
+                 "--secret HF_TOKEN=SECRET/KEY");
+}
+
+TEST_F(LaunchValues, ANetworkOfOneHostIsNotedForSeveralNodes) {
+  EXPECT_THAT(planned({Words{"--dry-run", "slurm", "srun", "-N", "2", "--", "container", "--image", "a/b:1",
+                             "--network", "bridge", "--"} +
+                       kTrain})
+                  .out,
+              HasSubstr("--network bridge: the ranks of different nodes cannot reach each other"));
+}
+
+TEST_F(LaunchValues, EachTaskOfASingleCommandRunsSeparately) {
+  EXPECT_THAT(planned({Words{"--dry-run", "slurm", "srun", "-N", "2", "--ntasks-per-node=8", "--", "direct",
+                             "--single", "--"} +
+                       kTrain})
+                  .out,
+              HasSubstr("each of the 16 tasks runs the command separately"));
+}
+
 }  // namespace
 }  // namespace primus

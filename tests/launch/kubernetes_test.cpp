@@ -58,17 +58,19 @@ TEST(KubernetesPlan, RefusesPodsWithoutProcessorOrMemory) {
 }
 
 TEST(KubernetesPlan, NotesMissingVolumesAndTooMuchSharedMemory) {
-  KubernetesSettings settings;
-  ASSERT_EQ(notes_on_pods(settings, true).size(), 1U);
-  EXPECT_NE(notes_on_pods(settings, true)[0].find("the pods have no volume"), std::string::npos);
-  EXPECT_TRUE(notes_on_pods(settings, false).empty());
-  settings.volumes = {"pvc/x:/data"};
-  settings.memory = "64Gi";
-  settings.shared_memory = "64000M";
-  EXPECT_TRUE(notes_on_pods(settings, true).empty());
-  settings.shared_memory = "65Gi";
-  ASSERT_EQ(notes_on_pods(settings, true).size(), 1U);
-  EXPECT_NE(notes_on_pods(settings, true)[0].find("the shared memory (65Gi)"), std::string::npos);
+  KubernetesRequest request{.settings = {}, .command = {}, .has_ranks = true};
+  ASSERT_EQ(notes_on_pods(request).size(), 1U);
+  EXPECT_NE(notes_on_pods(request)[0].find("the pods have no volume"), std::string::npos);
+  request.has_ranks = false;
+  EXPECT_TRUE(notes_on_pods(request).empty());
+  request.has_ranks = true;
+  request.settings.volumes = {"pvc/x:/data"};
+  request.settings.memory = "64Gi";
+  request.settings.shared_memory = "64000M";
+  EXPECT_TRUE(notes_on_pods(request).empty());
+  request.settings.shared_memory = "65Gi";
+  ASSERT_EQ(notes_on_pods(request).size(), 1U);
+  EXPECT_NE(notes_on_pods(request)[0].find("the shared memory (65Gi)"), std::string::npos);
 }
 
 TEST(KubernetesPlan, ADeviceNeedsItsGpus) {

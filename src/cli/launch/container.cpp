@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 
 #include "base/error.h"
 #include "base/files/file.h"
@@ -135,6 +136,8 @@ class Container final : public Mode {
     const DirectWords inner = inner_of(words, request);
     add_files(inner.options, request);
     add_files(inner.command, request);
+    add_files_of_settings(context.settings.direct, request);
+    add_outline(context, inner, request);
     request.inner.emplace_back(kDirect.about.name);
     request.inner.insert(request.inner.end(), inner.options.begin(), inner.options.end());
     request.inner.emplace_back("--");
@@ -146,13 +149,48 @@ class Container final : public Mode {
   static void add_files(Words words, launch::ContainerRequest& request) {
     for (std::size_t i = 0; i < words.size(); ++i) {
       const std::size_t equals = words[i].find('=');
-      for (const std::string_view name : {"--config", "--exp", "--backend_path", "--backend-path"}) {
+      for (const std::string_view name : {"--config", "--exp", "--backend_path", "--backend-path", "--patch",
+                                          "--hooks", "--script", "--env"}) {
         if (words[i].substr(0, equals) != name) continue;
         const std::string path = equals != std::string::npos ? words[i].substr(equals + 1)
                                  : i + 1 < words.size()      ? words[i + 1]
                                                              : "";
         if (!path.empty() && Env::posix().status(path)) request.files.push_back(path);
       }
+    }
+  }
+
+  static void add_files_of_settings(const launch::DirectSettings& settings,
+                                    launch::ContainerRequest& request) {
+    std::vector<Path> files = settings.patches;
+    files.insert(files.end(), settings.hooks.begin(), settings.hooks.end());
+    files.insert(files.end(), settings.environment_files.begin(), settings.environment_files.end());
+    if (settings.script) files.emplace_back(*settings.script);
+    for (const Path& file : files) {
+      if (!file.empty() && Env::posix().status(file)) request.files.push_back(file.string());
+    }
+  }
+
+  // Adds what the command inside the container reads and writes. Errors of the command are reported when
+  // its launcher is planned.
+  void add_outline(const ModeContext& context, const DirectWords& inner,
+                   launch::ContainerRequest& request) const {
+    const bool is_script = !context.settings.direct.script.value_or("").empty() ||
+                           std::ranges::any_of(inner.options, [](const std::string& word) {
+                             return word == "--script" || word.starts_with("--script=");
+                           });
+    if (is_script || inner.command.empty()) return;
+    std::map<std::string, std::string> given;
+    for (const launch::GivenOption& option : request.given) {
+      const std::size_t equals = option.value.value_or("").find('=');
+      if (option.name == "env" && option.value && equals != std::string::npos)
+        given[option.value->substr(0, equals)] = option.value->substr(equals + 1);
+    }
+    try {
+      const launch::DirectCommand command = check_command(inner.command, false, Experiments::kElsewhere);
+      request.files.insert(request.files.end(), command.reads.begin(), command.reads.end());
+      if (command.outline) request.outline = command.outline(0, 0, given);
+    } catch (const Error&) {
     }
   }
 

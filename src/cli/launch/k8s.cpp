@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/text/secrets.h"
 #include "cli/launch/mode.h"
 #include "cli/parse.h"
 #include "launch/assignment.h"
@@ -169,6 +170,14 @@ class Kubernetes final : public Mode {
     number(nodes_, "--nodes", 1, launch::kMaxNodes, s.nodes);
     number(ranks_, "--gpus-per-node", 1, launch::kMaxRanksPerNode, s.ranks_per_node);
     number(restarts_, "--max-restarts", 0, 1000, s.max_restarts);
+    for (const std::string& text : environment_) {
+      if (!launch::is_variable_name(text)) continue;
+      throw invalid(
+          fmt::format("--env needs NAME=VALUE, not '{}'", text),
+          fmt::format("a pod gets no variable of this shell by name: write {0}=VALUE, or for a secret "
+                      "--secret {0}=SECRET/KEY",
+                      text));
+    }
     refuse_secrets(environment_, "k8s");
     launch::refuse_repeated(environment_, "--env");
     s.environment.insert(s.environment.end(), environment_.begin(), environment_.end());
@@ -187,8 +196,38 @@ class Kubernetes final : public Mode {
     }
     const std::vector<std::string> command(split + 1, request.command.end());
     const bool is_script = std::find(request.command.begin(), split, "--script") != split;
-    request.has_ranks = !is_script && check_command(command, false, Experiments::kElsewhere).has_ranks;
+    if (is_script) return request;
+    const launch::DirectCommand checked = check_command(command, false, Experiments::kElsewhere);
+    request.has_ranks = checked.has_ranks;
+    add_outline(context, checked, request);
     return request;
+  }
+
+  // Adds what the command in the pods reads and writes, and the variables of this shell that it reads.
+  static void add_outline(const ModeContext& context, const launch::DirectCommand& command,
+                          launch::KubernetesRequest& request) {
+    launch::KubernetesSettings& s = request.settings;
+    std::map<std::string, std::string> given;
+    for (const std::string& text : s.environment) {
+      launch::Assignment variable = launch::parse_assignment(text, "env");
+      given[variable.name] = std::move(variable.value);
+    }
+    try {
+      if (command.outline) request.outline = command.outline(0, 0, given);
+    } catch (const Error&) {  // reported when the launcher in the pod is planned
+    }
+    for (const std::string& name : launch::variables_to_pass(request.outline)) {
+      const auto value = context.surroundings.variable(name);
+      const bool is_secret_of_cluster = std::ranges::any_of(
+          s.secrets, [&](const std::string& secret) { return secret.starts_with(name + "="); });
+      if (!value || given.contains(name) || is_secret_of_cluster) continue;
+      if (is_secret(name, *value)) {
+        request.withheld.push_back(name);
+        continue;
+      }
+      s.environment.push_back(name + "=" + *value);
+      request.passed.push_back(name);
+    }
   }
 
   // Plans what `primus direct` runs in a pod.
@@ -224,9 +263,8 @@ class Kubernetes final : public Mode {
     pods.outer_variables = std::move(given);
     launch::Plan plan = direct.mode->plan_elsewhere(there, command, pods);
     plan.steps.front().where = nodes == 1 ? "in the pod" : "in each pod";
-    for (const auto& notes :
-         {launch::notes_on_pods(request.settings, request.has_ranks),
-          launch::notes_on_shell(request.settings, here), launch::notes_on_output(request.settings, options)})
+    for (const auto& notes : {launch::notes_on_pods(request), launch::notes_on_shell(request.settings, here),
+                              launch::notes_on_output(request.settings, options)})
       plan.steps.front().notes.insert(plan.steps.front().notes.end(), notes.begin(), notes.end());
     return plan;
   }

@@ -14,6 +14,7 @@
 #include "base/text/json_text.h"
 #include "base/text/suggest.h"
 #include "config/experiment_keys.h"
+#include "config/inherit.h"
 #include "config/key_hints.h"
 #include "config/keys.h"
 #include "config/missing_data.h"
@@ -71,16 +72,17 @@ std::vector<Suggestion> suggest_overrides(std::string_view typed) {
   return words;
 }
 
-// If the experiment enables a tracker (disable_wandb: false, wandb_project), prints how to upload its curves.
+// If the experiment enables a tracker (disable_wandb: false, wandb_project), adds a line that says how to
+// upload its curves.
 void note_tracker(const config::Experiment& experiment, const std::string& tracker, const char* name,
-                  const char* instead, const Console& console) {
+                  const char* instead, std::vector<std::string>& lines) {
   const config::Value* const disabled = experiment.settings.find("disable_" + tracker);
   const bool asked = disabled && disabled->kind == config::Value::Kind::kBool && !disabled->boolean;
   const auto key = std::ranges::find_if(
       experiment.ignored, [&](const std::string& ignored) { return ignored.starts_with(tracker + "_"); });
   if (!asked && key == experiment.ignored.end()) return;
-  console.note(fmt::format("note: nothing is sent to {} ({}): {} (docs/watching.md)", name,
-                           asked ? "disable_" + tracker : *key, instead));
+  lines.push_back(fmt::format("note: nothing is sent to {} ({}): {} (docs/watching.md)", name,
+                              asked ? "disable_" + tracker : *key, instead));
 }
 
 // Returns whether the model has pooled latents (DeepSeek-V4). Errors in the folder are reported when the
@@ -143,9 +145,10 @@ config::Experiment ExperimentArguments::read(std::int64_t ranks,
   options.files = files_;
   // Reads the environment of the job that is about to start: `variables`, and then the variables of this
   // process.
-  options.environment = [ranks, &variables](const std::string& name) -> std::optional<std::string> {
+  options.environment = [this, ranks, &variables](const std::string& name) -> std::optional<std::string> {
     if (const auto found = variables.find(name); found != variables.end()) return found->second;
     const char* value = std::getenv(name.c_str());
+    if (value) variables_->insert(name);
     if (value) return value;
     return name == "WORLD_SIZE" && ranks > 1 ? std::optional(std::to_string(ranks)) : std::nullopt;
   };
@@ -174,11 +177,16 @@ config::Experiment ExperimentArguments::load(const Console& console, std::int64_
 }
 
 void ExperimentArguments::announce(const config::Experiment& experiment, const Console& console) {
+  for (const std::string& line : announcements(experiment)) console.note(line);
+}
+
+std::vector<std::string> ExperimentArguments::announcements(const config::Experiment& experiment) {
+  std::vector<std::string> lines;
   if (!experiment.other_modules.empty()) {
-    console.note(fmt::format("note: the experiment has several modules; Primus runs {}, and not {}",
-                             experiment.module_name, fmt::join(experiment.other_modules, ", ")));
+    lines.push_back(fmt::format("note: the experiment has several modules; Primus runs {}, and not {}",
+                                experiment.module_name, fmt::join(experiment.other_modules, ", ")));
   }
-  for (const std::string& warning : experiment.warnings) console.note("warning: " + warning);
+  for (const std::string& warning : experiment.warnings) lines.push_back("warning: " + warning);
   // Only for the native engine: for other frameworks, rendering the experiment reports unsupported settings.
   if (!experiment.ignored.empty() && experiment.framework == "native") {
     // AMD Primus's presets set hundreds of keys that are ignored. The note names the ignored keys that the
@@ -195,18 +203,42 @@ void ExperimentArguments::announce(const config::Experiment& experiment, const C
                           of_presets == 1 ? "a key" : fmt::format("{} keys", of_presets));
     }
     for (const auto& [key, instead] : experiment.replaced)
-      console.note(fmt::format("note: {}: in the native engine, {}", experiment.name_of(key), instead));
+      lines.push_back(fmt::format("note: {}: in the native engine, {}", experiment.name_of(key), instead));
     if (!what.empty()) {
-      console.note(
+      lines.push_back(
           fmt::format("note: framework {} ignores these keys, which affect neither results nor memory: {}",
                       experiment.framework, what));
     }
     note_tracker(experiment, "wandb", "Weights & Biases",
                  "scripts/wandb_offline.py converts a run's folder to an offline run for 'wandb sync'",
-                 console);
+                 lines);
     note_tracker(experiment, "mlflow", "MLflow",
-                 "'primus report RUN --mlflow mlruns' writes a run's folder as MLflow files", console);
+                 "'primus report RUN --mlflow mlruns' writes a run's folder as MLflow files", lines);
   }
+  return lines;
+}
+
+std::vector<std::filesystem::path> ExperimentArguments::files_of(const config::Experiment& experiment) const {
+  std::set<std::filesystem::path> files;
+  for (const auto& [key, provenance] : experiment.provenance) {
+    const auto& source = provenance.origin.source;
+    std::error_code unreadable;
+    if (source && source->is_file && std::filesystem::is_regular_file(source->name, unreadable))
+      files.insert(source->name);
+  }
+  if (!file_.empty()) {  // a file that is extended may set no key that another file does not replace
+    const auto read = [](const std::string& name) -> std::optional<std::string> {
+      const char* const value = std::getenv(name.c_str());
+      return value ? value : "";
+    };
+    try {
+      config::FileLoader loader(read, config::default_preset_dirs(read), files_);
+      loader.load(file_);
+      files.insert(loader.loaded().begin(), loader.loaded().end());
+    } catch (const Error&) {  // a name in extends contains a variable that only the job has
+    }
+  }
+  return {files.begin(), files.end()};
 }
 
 bool ExperimentArguments::names_a_model() const {

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -36,6 +38,12 @@ class ExperimentArguments {
   config::Experiment read(std::int64_t ranks = 1,
                           const std::map<std::string, std::string>& variables = {}) const;
   static void announce(const config::Experiment& experiment, const Console& console);
+  // Returns the lines of announce(), which begin with "note: " or "warning: ".
+  static std::vector<std::string> announcements(const config::Experiment& experiment);
+  // Returns the files of settings from which read() made `experiment`.
+  std::vector<std::filesystem::path> files_of(const config::Experiment& experiment) const;
+  // Returns the variables of this process that read() has read.
+  const std::set<std::string>& variables_read() const { return *variables_; }
   // Throws errors of the experiment if its file exists here. Files that exist only on the job's nodes are
   // checked on the nodes.
   void check_where_it_is(const std::map<std::string, std::string>& variables) const;
@@ -55,6 +63,7 @@ class ExperimentArguments {
   std::vector<std::string> overrides_;
   // Commands load the experiment up to four times, before and after the number of ranks is determined.
   std::shared_ptr<config::SettingsFiles> files_ = std::make_shared<config::SettingsFiles>();
+  std::shared_ptr<std::set<std::string>> variables_ = std::make_shared<std::set<std::string>>();
 };
 
 // Throws errors that training would find in the names of the data of a native experiment: a weight without a

@@ -28,6 +28,26 @@ namespace {
 using backends::ExternalJob;
 using backends::Installation;
 
+// Returns the notes and warnings of a job: lines that begin with "note: " or "warning: ".
+std::vector<std::string> notes_of(const ExternalJob& job) {
+  std::vector<std::string> notes;
+  for (const std::string& warning : job.warnings) notes.push_back("warning: " + warning);
+  for (const std::string& note : job.notes) notes.push_back("note: " + note);
+  for (const auto& [reason, keys] : job.dropped)
+    notes.push_back(
+        fmt::format("note: {} does not get these keys ({}): {}", job.title, reason, fmt::join(keys, ", ")));
+  return notes;
+}
+
+// Returns the job of this size, for sources that are not needed yet.
+ExternalJob job_of_size(const config::Experiment& experiment, std::int64_t nodes,
+                        std::int64_t ranks_per_node) {
+  const launch::Surroundings here = launch::Surroundings::here();
+  const auto fields =
+      config::BackendFields::load(experiment.framework, config::default_preset_dirs(here.variable));
+  return backends::render_job(experiment, fields, {}, {.nodes = nodes, .ranks_per_node = ranks_per_node});
+}
+
 class External {
  public:
   External(const config::Experiment& experiment, const ExternalOptions& options, Console& console)
@@ -63,11 +83,7 @@ class External {
 
  private:
   void notes() const {
-    for (const std::string& warning : job_.warnings) console_.note("warning: " + warning);
-    for (const std::string& note : job_.notes) console_.note("note: " + note);
-    for (const auto& [reason, keys] : job_.dropped)
-      console_.note(fmt::format("note: {} does not get these keys ({}): {}", job_.title, reason,
-                                fmt::join(keys, ", ")));
+    for (const std::string& note : notes_of(job_)) console_.note(note);
     if (installation_.checkout.empty()) {
       const Error error = not_installed(fields_, installation_);
       console_.note(
@@ -200,10 +216,13 @@ class External {
 }  // namespace
 
 void check_external(const config::Experiment& experiment, std::int64_t nodes, std::int64_t ranks_per_node) {
-  const launch::Surroundings here = launch::Surroundings::here();
-  const auto fields =
-      config::BackendFields::load(experiment.framework, config::default_preset_dirs(here.variable));
-  backends::render_job(experiment, fields, {}, {.nodes = nodes, .ranks_per_node = ranks_per_node});
+  job_of_size(experiment, nodes, ranks_per_node);
+}
+
+ExternalNotes notes_on_external(const config::Experiment& experiment, std::int64_t nodes,
+                                std::int64_t ranks_per_node) {
+  const ExternalJob job = job_of_size(experiment, nodes, ranks_per_node);
+  return {.notes = notes_of(job), .process_per_node = job.process_per_node ? job.title : ""};
 }
 
 int run_external(const config::Experiment& experiment, const ExternalOptions& options, Console& console) {

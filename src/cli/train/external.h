@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/command.h"
 #include "cli/options/rank_options.h"
@@ -16,6 +17,16 @@ struct ExternalOptions {
   RankOptions ranks = {};
   bool dry_run = false, json = false, quiet = false;
 };
+
+// Notes and warnings of a job of this size: lines that begin with "note: " or "warning: ". process_per_node:
+// title of a framework that starts one process per node; empty: it starts one per rank. Throws Error as
+// check_external().
+struct ExternalNotes {
+  std::vector<std::string> notes = {};
+  std::string process_per_node = {};
+};
+ExternalNotes notes_on_external(const config::Experiment& experiment, std::int64_t nodes,
+                                std::int64_t ranks_per_node);
 
 // Shows the job, or starts and watches it; returns the exit code. Throws Error if the framework does not
 // support the experiment or is not installed on this machine.

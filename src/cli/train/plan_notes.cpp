@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/files/creatable.h"
+#include "cli/train/external.h"
 #include "config/keys.h"
 #include "config/without_effect.h"
 #include "lm/train/settings/training_settings.h"
@@ -12,6 +13,26 @@ namespace primus::cli {
 void note_unused_settings(const config::Experiment& experiment, const Console& console) {
   for (const std::string& sentence : config::unused_settings_of_file(experiment))
     console.note("note: " + sentence);
+}
+
+launch::JobOutline outline_of(const ExperimentArguments& arguments, const config::Experiment& experiment,
+                              std::int64_t nodes, std::int64_t ranks_per_node) {
+  launch::JobOutline outline{.reads = arguments.files_of(experiment),
+                             .variables = arguments.variables_read()};
+  outline.framework = experiment.framework;
+  outline.writes = {run_folder_of(experiment).root(), checkpoint_root_of(experiment)};
+  std::vector<std::string> notes = ExperimentArguments::announcements(experiment);
+  if (experiment.framework == "native") {
+    for (std::string& sentence : config::unused_settings_of_file(experiment))
+      notes.push_back(std::move(sentence));
+  } else {
+    ExternalNotes external = notes_on_external(experiment, nodes, ranks_per_node);
+    outline.process_per_node = external.process_per_node;
+    notes.insert(notes.end(), external.notes.begin(), external.notes.end());
+  }
+  for (const std::string& note : notes)
+    outline.notes.push_back(note.starts_with("note: ") ? note.substr(6) : note);
+  return outline;
 }
 
 void note_replaced_by_fit(std::span<const std::string> settings, const config::Experiment& given,

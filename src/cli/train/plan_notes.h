@@ -7,12 +7,19 @@
 #include <string>
 
 #include "cli/command.h"
+#include "cli/options/experiment.h"
 #include "config/experiment.h"
+#include "launch/job_outline.h"
 
 namespace primus::cli {
 
 // Notes the settings of the experiment's file that have no effect.
 void note_unused_settings(const config::Experiment& experiment, const Console& console);
+
+// Returns what a launcher needs to know about a job of this size that trains `experiment`, which `arguments`
+// have read. Throws Error for settings that the experiment's framework does not support.
+launch::JobOutline outline_of(const ExperimentArguments& arguments, const config::Experiment& experiment,
+                              std::int64_t nodes, std::int64_t ranks_per_node);
 
 // Notes the settings of the command line whose values --fit has replaced. `settings`: the settings that --fit
 // chose, as "key=value".

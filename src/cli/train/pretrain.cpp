@@ -2,19 +2,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "base/files/file.h"
 #include "base/text/json_text.h"
-#include "base/text/sizes.h"
 #include "cli/command.h"
 #include "cli/options/device.h"
 #include "cli/options/experiment.h"
 #include "cli/options/hardware.h"
 #include "cli/options/rank_options.h"
 #include "cli/train/external.h"
+#include "cli/train/fit_options.h"
 #include "cli/train/forecast.h"
 #include "cli/train/plan_notes.h"
 #include "cli/train/stage_command.h"
@@ -80,13 +79,10 @@ class Train : public Command {
   void check_job(int nodes, int ranks_per_node,
                  const std::map<std::string, std::string>& variables) override {
     check_words();
-    if (!experiment_.names_a_file() && !experiment_.names_a_model())
-      experiment_.read();  // reports missing settings
-    if (!experiment_.names_a_file() || !Env::posix().status(experiment_.file())) return;
-    if (backend_) experiment_.choose_framework(*backend_);
+    if (is_elsewhere()) return;
     const int here = static_cast<int>(ranks_.here().value_or(ranks_per_node));
     const int world = nodes * here;
-    config::Experiment experiment = experiment_.read(std::max(world, 1), variables);
+    config::Experiment experiment = chosen().read(std::max(world, 1), variables);
     check_stage(experiment);
     if (experiment.framework != "native") {
       external_options(experiment);  // refuses options of the native engine
@@ -103,8 +99,8 @@ class Train : public Command {
 
   std::vector<launch::AbsentInput> absent_inputs(
       const std::map<std::string, std::string>& variables) override {
-    if (!experiment_.names_a_file() || !Env::posix().status(experiment_.file())) return {};
-    const config::Experiment experiment = experiment_.read(1, variables);
+    if (is_elsewhere()) return {};
+    const config::Experiment experiment = chosen().read(1, variables);
     std::vector<launch::AbsentInput> absent;
     if (experiment.framework != "native") return absent;
     for (const MissingInput& input : missing_inputs(experiment))
@@ -112,12 +108,19 @@ class Train : public Command {
     return absent;
   }
 
+  launch::JobOutline outline(int nodes, int ranks_per_node,
+                             const std::map<std::string, std::string>& variables) override {
+    if (is_elsewhere()) return {};
+    const ExperimentArguments arguments = chosen();
+    const int here = std::max(1, static_cast<int>(ranks_.here().value_or(ranks_per_node)));
+    return outline_of(arguments, arguments.read(std::max(nodes, 1) * here, variables), std::max(nodes, 1),
+                      here);
+  }
+
   bool needs_token() const override {
     if (dry_run_) return false;
-    if (!experiment_.names_a_file() || !Env::posix().status(experiment_.file())) return true;
-    ExperimentArguments chosen = experiment_;
-    if (backend_) chosen.choose_framework(*backend_);
-    return chosen.read().framework == "native";
+    if (!experiment_.names_a_file() || is_elsewhere()) return true;
+    return chosen().read().framework == "native";
   }
 
   int run(Console& console) override {
@@ -169,6 +172,16 @@ class Train : public Command {
   }
 
  private:
+  // Returns whether the experiment is a file that exists only on the job's machines.
+  bool is_elsewhere() const { return experiment_.names_a_file() && !Env::posix().status(experiment_.file()); }
+
+  // Returns the experiment with the framework of --backend.
+  ExperimentArguments chosen() const {
+    ExperimentArguments chosen = experiment_;
+    if (backend_) chosen.choose_framework(*backend_);
+    return chosen;
+  }
+
   // Uses mock data if the experiment names no data, because a plan does not depend on the data's content.
   config::Experiment experiment_to_plan(std::int64_t world, const Console& console) {
     try {
@@ -216,7 +229,14 @@ class Train : public Command {
                       "fine-tunes",
                       stage_));
     }
-    if (module_ != "post_trainer" || experiment.framework != "native" || stage.fine_tunes) return;
+    if (module_ == "post_trainer" && experiment.framework != "native") {
+      throw experiment.error_for(
+          "framework",
+          fmt::format("'train posttrain' fine-tunes with framework: native; with {} it would pre-train",
+                      experiment.framework),
+          "pre-train with 'train pretrain', or set framework: native and stage: sft");
+    }
+    if (module_ != "post_trainer" || stage.fine_tunes) return;
     throw experiment.error_for(
         "stage", fmt::format("stage is {}, but posttrain needs a stage that fine-tunes", stage.name),
         "set stage: sft (config: sft_trainer.yaml sets it), or start it with 'train pretrain'");
@@ -300,37 +320,6 @@ class Train : public Command {
     fitted.trainer->device = experiment.trainer->device;
     if (!place || place->rank == 0) note_replaced_by_fit(fit_settings_, experiment, fitted, console);
     return fitted;
-  }
-
-  // Returns a command's words without --fit and without --fit-memory and its value.
-  static std::vector<std::string> without_fit(const std::vector<std::string>& words) {
-    std::vector<std::string> kept;
-    for (std::size_t i = 0; i < words.size(); ++i) {
-      const std::string& word = words[i];
-      if (word == "--fit-memory" || word == "--fit_memory") {
-        ++i;
-      } else if (word != "--fit" && !word.starts_with("--fit-memory=") &&
-                 !word.starts_with("--fit_memory=")) {
-        kept.push_back(word);
-      }
-    }
-    return kept;
-  }
-
-  static Trainer::FitMemory parse_fit_memory(const std::string& text) {
-    if (!text.ends_with('%')) {
-      const auto bytes = parse_size(text, std::int64_t{1} << 50);
-      if (!bytes) {
-        throw invalid(fmt::format("--fit-memory {}: not a memory size", text),
-                      "write 80GiB, 512MiB, or a share of the device's memory: 90%");
-      }
-      return {.bytes = *bytes};
-    }
-    double share = 0;
-    const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size() - 1, share);
-    if (error != std::errc() || rest != text.data() + text.size() - 1 || !(share > 0 && share <= 100))
-      throw invalid(fmt::format("--fit-memory {}: not a share of the memory", text), "write 1% to 100%");
-    return {.share = share / 100};
   }
 
   // Writes the experiment with the settings that a run derives from its data and its model, so that training

@@ -1,0 +1,38 @@
+// What a command of Primus reads, writes and reports, as far as this machine can tell before the command
+// starts. Launchers use it to give a container or a pod what the command needs.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/files/file.h"
+
+namespace primus::launch {
+
+struct JobOutline {
+  std::vector<Path> reads = {};          // settings files: the experiment and the files that it extends
+  std::vector<Path> writes = {};         // folders of the run's files and checkpoints
+  std::set<std::string> variables = {};  // variables of this shell that the experiment reads
+  std::vector<std::string> notes = {};   // the experiment's notes and warnings, one sentence each
+  std::string framework = {};            // "native", "megatron" ...; empty: the command trains nothing
+  std::string process_per_node = {};     // framework that starts one process per node; empty: none
+};
+
+// Returns the variables of `outline` that a launcher may set in a container or pod. Leaves out variables of a
+// rank's place, which the launcher sets, and variables of this machine, such as PATH.
+std::set<std::string> variables_to_pass(const JobOutline& outline);
+
+// A folder of a container or a pod that is kept after its end.
+struct KeptFolder {
+  std::string inside;
+  bool read_only = false;
+};
+// Returns notes on folders of `outline.writes` that are lost with the container or the pod, or that are
+// read-only there. `start`: folder in which the command starts; empty: unknown. `place`: "container" or
+// "pod". `remedy`: the next step.
+std::vector<std::string> notes_on_lost_folders(const JobOutline& outline, const std::vector<KeptFolder>& kept,
+                                               const std::string& start, const std::string& place,
+                                               const std::string& remedy);
+
+}  // namespace primus::launch

@@ -44,9 +44,7 @@ bool is_there(const Path& path) { return Env::posix().status(path).has_value(); 
 // Returns the default image. The program comes from the host. An image therefore needs only a shell, the C
 // and C++ libraries of Debian 12 or newer, and the GPU vendor's runtime. The default for AMD GPUs is AMD
 // Primus's image, in the newest version whose contents are in AMD Primus's release notes.
-// MaxText has images of its own.
-const char* usual_image(Vendor vendor, std::string_view framework = {}) {
-  if (vendor == Vendor::kAmd && framework == "maxtext") return "rocm/jax-training:maxtext-v26.8";
+const char* usual_image(Vendor vendor) {
   switch (vendor) {
     case Vendor::kAmd:
       return "rocm/primus:v26.8";
@@ -143,10 +141,9 @@ class Builder {
     constexpr const char* kChoose =
         "choose another one by --image, DOCKER_IMAGE or container.options.image in .primus.yaml";
     if (!here_ && settings_.accelerator == "auto") {
-      step_.notes.push_back(
-          fmt::format("no image is named: nodes with AMD GPUs use {}, with NVIDIA GPUs {}, and others {}; {}",
-                      usual_image(Vendor::kAmd, request_.outline.framework), usual_image(Vendor::kNvidia),
-                      usual_image(Vendor::kNone), kChoose));
+      step_.notes.push_back(fmt::format(
+          "no image is named: nodes with AMD GPUs use {}, with NVIDIA GPUs {}, and others {}; {}",
+          image_for(Vendor::kAmd), usual_image(Vendor::kNvidia), usual_image(Vendor::kNone), kChoose));
       note_image_of_framework(std::nullopt);
       return std::nullopt;
     }
@@ -156,10 +153,16 @@ class Builder {
                                                               : Vendor::kNone;
     const std::string why =
         vendor == Vendor::kNone ? "for nodes without GPUs" : fmt::format("for {} GPUs", vendor_name(vendor));
-    step_.notes.push_back(fmt::format("no image is named: Primus uses {}, {}; {}",
-                                      usual_image(vendor, request_.outline.framework), why, kChoose));
+    step_.notes.push_back(
+        fmt::format("no image is named: Primus uses {}, {}; {}", image_for(vendor), why, kChoose));
     note_image_of_framework(vendor);
-    return usual_image(vendor, request_.outline.framework);
+    return image_for(vendor);
+  }
+
+  // Returns the default image. A framework that is not in AMD Primus's image has its own.
+  std::string image_for(Vendor vendor) const {
+    const std::string& own = request_.outline.amd_image;
+    return vendor == Vendor::kAmd && !own.empty() ? own : usual_image(vendor);
   }
 
   // Notes that the default image lacks what the command's framework needs. Only the images for AMD GPUs have

@@ -16,6 +16,7 @@ struct JobOutline {
   std::set<std::string> variables = {};  // variables of this shell that the experiment reads
   std::vector<std::string> notes = {};   // the experiment's notes and warnings, one sentence each
   std::string framework = {};            // "native", "megatron" ...; empty: the command trains nothing
+  std::string amd_image = {};            // image for AMD GPUs of a framework that the usual image lacks
   std::string process_per_node = {};     // framework that starts one process per node; empty: none
 };
 

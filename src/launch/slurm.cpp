@@ -199,14 +199,16 @@ void note_export(const std::vector<GivenOption>& options, const Surroundings& su
                     option));
 }
 
-// Refuses options of Slurm's tools that would replace the command after '--'.
-void refuse_other_commands(const std::vector<GivenOption>& options) {
+// Refuses options that would replace the command after '--', and options with a secret.
+void refuse_unusable(const std::vector<GivenOption>& options) {
   for (const auto& [name, whose] : {std::pair("wrap", "sbatch"), std::pair("multi-prog", "srun")}) {
     if (find_given(options, name)) {
       throw invalid(fmt::format("--{} gives {} another command", name, whose),
                     "remove it, and write the command after '--'");
     }
   }
+  refuse_secret_values(options,
+                       "export {} in this shell first: Slurm then passes it on (--export=ALL, the default)");
 }
 
 // Refuses values of --export with which Slurm would not pass on the variables of the job's secret and ranks.
@@ -327,9 +329,7 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
                 "run this on a machine of the cluster, or run without Slurm: primus direct -- ...");
   }
   std::vector<GivenOption> options = merged(slurm_options(), settings.options, request.given);
-  refuse_other_commands(options);
-  refuse_secret_values(options,
-                       "export {} in this shell first: Slurm then passes it on (--export=ALL, the default)");
+  refuse_unusable(options);
   settle_contradictions(request.given, request.batch, options);
 
   SlurmPlan plan;

@@ -39,12 +39,14 @@ std::vector<std::string> notes_of(const ExternalJob& job) {
   return notes;
 }
 
-// Returns the job of this size, for sources that are not needed yet.
-ExternalJob job_of_size(const config::Experiment& experiment, std::int64_t nodes,
-                        std::int64_t ranks_per_node) {
+config::BackendFields fields_of(const config::Experiment& experiment) {
   const launch::Surroundings here = launch::Surroundings::here();
-  const auto fields =
-      config::BackendFields::load(experiment.framework, config::default_preset_dirs(here.variable));
+  return config::BackendFields::load(experiment.framework, config::default_preset_dirs(here.variable));
+}
+
+// Returns the job of this size, for sources that are not needed yet.
+ExternalJob job_of_size(const config::Experiment& experiment, const config::BackendFields& fields,
+                        std::int64_t nodes, std::int64_t ranks_per_node) {
   return backends::render_job(experiment, fields, {}, {.nodes = nodes, .ranks_per_node = ranks_per_node});
 }
 
@@ -216,13 +218,17 @@ class External {
 }  // namespace
 
 void check_external(const config::Experiment& experiment, std::int64_t nodes, std::int64_t ranks_per_node) {
-  job_of_size(experiment, nodes, ranks_per_node);
+  job_of_size(experiment, fields_of(experiment), nodes, ranks_per_node);
 }
 
 ExternalNotes notes_on_external(const config::Experiment& experiment, std::int64_t nodes,
                                 std::int64_t ranks_per_node) {
-  const ExternalJob job = job_of_size(experiment, nodes, ranks_per_node);
-  return {.notes = notes_of(job), .process_per_node = job.process_per_node ? job.title : ""};
+  const config::BackendFields fields = fields_of(experiment);
+  const ExternalJob job = job_of_size(experiment, fields, nodes, ranks_per_node);
+  const config::Value* const image = fields.keys().find("amd_image");
+  return {.notes = notes_of(job),
+          .process_per_node = job.process_per_node ? job.title : "",
+          .amd_image = image ? image->text : ""};
 }
 
 int run_external(const config::Experiment& experiment, const ExternalOptions& options, Console& console) {

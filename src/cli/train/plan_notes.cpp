@@ -28,6 +28,7 @@ launch::JobOutline outline_of(const ExperimentArguments& arguments, const config
   } else {
     ExternalNotes external = notes_on_external(experiment, nodes, ranks_per_node);
     outline.process_per_node = external.process_per_node;
+    outline.amd_image = external.amd_image;
     notes.insert(notes.end(), external.notes.begin(), external.notes.end());
   }
   for (const std::string& note : notes)

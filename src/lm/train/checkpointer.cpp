@@ -13,6 +13,7 @@
 #include "base/terminal/terminal.h"
 #include "config/keys.h"
 #include "config/trainer_config.h"
+#include "config/without_effect.h"
 #include "lm/data/blend_list.h"
 #include "lm/events/line_file.h"
 #include "lm/events/metrics_file.h"
@@ -141,6 +142,9 @@ void Checkpointer::load_or_initialize() {
     }
     warn_of_lost_steps();
   }
+  if (plan_.c.no_load_optim && (!plan_.c.load || plan_.c.finetune) &&
+      config::is_said(plan_.e, "no_load_optim"))
+    plan_.log.info("no_load_optim has no effect in this start: it begins with new optimizer states anyway");
   if (!plan_.c.load) {
     session_.store().initialize(rank_.context(), static_cast<std::uint64_t>(plan_.c.seed));
     return;
@@ -188,6 +192,7 @@ void Checkpointer::continue_run(const CheckpointReader& checkpoint) {
   const std::string warning = check_base_weights(checkpoint, state, plan_.e, checkpoint_root_of(plan_.e));
   if (!warning.empty()) plan_.log.warning("{}", warning);
   progress_.base_weights = state.base_weights;
+  resumes_own_ = true;
   resume_from(checkpoint);
 }
 
@@ -298,6 +303,8 @@ void Checkpointer::log_changes(bool over) {
     // refuse_another_model() has already compared both models.
     if (key && key->describes_model() && plan_.c.load && (change.before.empty() || change.after.empty()))
       continue;
+    // A run that starts from another run's checkpoint does what both keys ask for.
+    if (!resumes_own_ && (change.key == "load" || change.key == "finetune")) continue;
     if (key && !matters(*key)) {
       plan_.log.info("{}, which has no effect", values);
       continue;

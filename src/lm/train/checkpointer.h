@@ -74,6 +74,7 @@ class Checkpointer {
   RunTrace* trace_;
   const Path root_;
   std::optional<TrainerState> resumed_;  // the state from which the run was resumed
+  bool resumes_own_ = false;  // whether the state came from a checkpoint of this run, not from `load`
   std::optional<RunLock> lock_;
   std::vector<Snapshot::Blob> model_files_;  // files that every checkpoint contains in addition to the
                                              // weights

@@ -12,6 +12,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 class BaseWeights : public WholeRuns {
  protected:
@@ -50,6 +51,22 @@ TEST_F(BaseWeights, AreComparedByContent) {
   run("tuned", {load(folder), "train_iters=8"});
   EXPECT_THAT(refusal("tuned", {load(folder_.path() / "typo"), "train_iters=10"}),
               AllOf(HasSubstr("typo' does not exist, and"), HasSubstr("load=" + folder.string())));
+}
+
+// A run may start from a checkpoint of another run with its optimizer states.
+TEST_F(BaseWeights, OfAnotherRunAreNotCalledOnesOfTheRunItself) {
+  const Path one = run("one", {});
+  run("next", {load(one), "finetune=false", "train_iters=6"});
+  EXPECT_THAT(log_of("next"), HasSubstr("continuing from " + one.string() + " (iteration 4)"));
+  EXPECT_THAT(log_of("next"), Not(HasSubstr("a resumed run ignores it")));
+  EXPECT_THAT(log_of("next"), Not(HasSubstr("the run's own checkpoint")));
+}
+
+TEST_F(BaseWeights, AStartWithNewStatesNotesNoLoadOptim) {
+  const Path one = run("one", {"no_load_optim=true"});
+  EXPECT_THAT(log_of("one"), HasSubstr("no_load_optim has no effect in this start"));
+  run("next", {load(one), "finetune=false", "no_load_optim=true", "train_iters=6"});
+  EXPECT_THAT(log_of("next"), Not(HasSubstr("no_load_optim has no effect")));
 }
 
 TEST_F(BaseWeights, AreNotLoadedIntoARunThatHasACheckpoint) {

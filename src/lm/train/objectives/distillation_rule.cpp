@@ -33,12 +33,11 @@ class DistillationRule final : public LossRule {
     ModelInstance& teacher = session.frozen("teacher");
     scorer_.emplace(rank, teacher, scorer_settings(session),
                     TokenScorer::Options{.values = TokenScorer::Values::kHeadInputs});
-    const engine::Parameter* const head = teacher.model().head();
-    if (!head) return;  // another stage has the last part of the model
+    if (!teacher.model().last(teacher.model().chunks() - 1)) return;  // another stage has the heads
     turbo::DistillationForm form = settings_.form;
     form.cap = static_cast<float>(session.model().config().logit_cap);
     form.teacher_cap = static_cast<float>(teacher.model().config().logit_cap);
-    const Tensor weight = head->value.slice(0, session.model().head()->value.shape[0]);
+    const Tensor weight = teacher.model().head()->value.slice(0, session.model().head()->value.shape[0]);
     for (std::int64_t i = 0; i < session.settings().step.microbatches; ++i) {
       const Tensor hidden =
           rank.persistent(session.settings().compute, {scorer_->tokens(), teacher.model().config().hidden});

@@ -31,8 +31,9 @@ class TokenScorer : private engine::ChunkedModel {
   TokenScorer(engine::Rank& rank, ModelInstance& model, const StepSettings& settings, const Options& options);
 
   // Enqueues out = the values of each token of the batch: fp32 [tokens()], or for kHeadInputs
-  // [tokens(), width], written only on ranks with the last part of the model. Waits for the
-  // previous batch, because the host copy of that batch is reused. Does not read the batch while measuring.
+  // [tokens(), width]. Written only on ranks with the last part of the model; other ranks may pass an absent
+  // tensor. Waits for the previous batch, because the host copy of that batch is reused. Does not read the
+  // batch while measuring.
   void score(const data::BatchView& batch, const Tensor& out);
   std::int64_t tokens() const { return inputs_.held_tokens(); }
 

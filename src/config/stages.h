@@ -26,9 +26,10 @@ struct Stage {
   std::string_view name;       // a choice of the key `stage`
   std::string_view meaning{};  // follows the name in the key's help text: "which learns ..."; may be empty
   Material material = Material::kText;
-  bool fine_tunes = false;               // training starts from pretrained weights
-  bool mlperf_log = false;               // writes a log in MLPerf's format, and has a target loss
-  bool chooses_policy_loss = false;      // kPrompts: loss_type chooses among several losses
+  bool fine_tunes = false;           // training starts from pretrained weights
+  bool mlperf_log = false;           // writes a log in MLPerf's format, and has a target loss
+  bool chooses_policy_loss = false;  // kPrompts: loss_type chooses among several losses
+  bool trains_values = false;        // kPrompts: a value model is trained, so a prompt may have one answer
   std::optional<double> default_beta{};  // default of the key `beta`; empty: the key stays unset
   std::string_view default_loss_type{};  // default of the key `loss_type`; empty: the key stays empty
 };

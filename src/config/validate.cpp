@@ -482,7 +482,7 @@ class Validator {
              "for example [-1, 1]");
     }
     const std::int64_t answers = c.global_batch_size, group = c.num_generations;
-    if (group < 2 && c.stage != "ppo") {
+    if (group < 2 && !stage_of(c).trains_values) {
       refuse({"num_generations"},
              fmt::format("num_generations is {}, but stage {} compares the answers to one prompt", group,
                          c.stage),

@@ -224,7 +224,8 @@ inline std::vector<Mistake> typical_mistakes() {
   at_value("main_params_dtype: fp16", "supports only fp32", "set main_params_dtype: fp32");
   at_value("moe_router_dtype: fp64", "supports only fp32", "set moe_router_dtype: fp32");
   at_value("stage: rlhf",
-           "it must be one of cpo, dpo, grpo, kto, orpo, ppo, pretrain, mlperf_pretrain, reward, rloo, sft",
+           "it must be one of cpo, distill, dpo, grpo, kto, orpo, ppo, pretrain, mlperf_pretrain, reward, "
+           "rloo, sft",
            "primus train ppo");
   file(with_lines("      lora:\n        enabled: true\n        dropout: 1\n"), "exp.yaml:16:18",
        "it must be at least 0 and below 1", "leave dropout out");

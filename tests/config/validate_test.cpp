@@ -275,9 +275,9 @@ TEST(Validate, WarningsNameAllStagesInWhichAKeyHasAnEffect) {
     return load_text(experiment_text(""), arguments).warnings;
   };
   using Warnings = std::vector<std::string>;
-  EXPECT_EQ(
-      warnings({"stage=reward", "beta=0.2"}),
-      Warnings{"command line: beta has an effect only with stage: dpo, kto, orpo, cpo, grpo, rloo or ppo"});
+  EXPECT_EQ(warnings({"stage=reward", "beta=0.2"}),
+            Warnings{"command line: beta has an effect only with stage: dpo, kto, orpo, cpo, grpo, rloo, ppo "
+                     "or distill"});
   EXPECT_EQ(warnings({"stage=rloo", "reward=exact:answer", "loss_type=grpo"}),
             Warnings{"command line: loss_type has an effect only with stage: sft, dpo, kto, cpo or grpo"});
 }
@@ -554,9 +554,8 @@ TEST(Validate, KeysOfALossWithoutEffectGiveAWarning) {
         << setting << ": " << warnings({setting});
     EXPECT_EQ(warnings({setting, with}), "") << setting;
   }
-  EXPECT_NE(
-      warnings({"multi_objective_aggregation=normalize_then_sum"}).find("with several entries of reward"),
-      std::string::npos);
+  EXPECT_NE(warnings({"multi_objective_aggregation=normalize_then_sum"}).find("with several rewards"),
+            std::string::npos);
   EXPECT_NE(warnings({"epsilon=0.3"}).find("with num_iterations above 1"), std::string::npos);
   EXPECT_NE(warnings({"scale_rewards=none"}, "rloo").find("with stage: grpo"), std::string::npos);
   EXPECT_NE(warnings({"split=90,10"}).find("evaluates nothing"), std::string::npos);

@@ -270,6 +270,17 @@ std::string time_text(const TrainingForecast& f, bool open) {
   return text + "\n" + hosts_text(f);
 }
 
+// Returns the lines about the answers of a step.
+std::string answers_text(const TrainingForecast& f, const config::TrainerConfig& c) {
+  const std::int64_t of_rank = c.global_batch_size / f.mesh.data(f.world);
+  return fmt::format("{:<22}{}: {} to each of {} prompts, of up to {} tokens; {} on a rank\n",
+                     "answers per step", c.global_batch_size, c.num_generations,
+                     c.global_batch_size / c.num_generations, c.max_completion_length, of_rank) +
+         fmt::format("{:<22}{} of {} microbatches, if all answers have that length\n", "  packed into",
+                     f.step().microbatches, of_rank / c.micro_batch_size) +
+         fmt::format("{:<22}generating the answers, and scoring them\n", "  not in the time");
+}
+
 }  // namespace
 
 nlohmann::json to_json(const TrainingForecast& f, std::optional<std::int64_t> continued) {
@@ -365,16 +376,7 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c,
                                            : "about ",
                           f.steps, f.tokens_per_step));
   for (const std::string& stop : early_stops(f)) line("  stops after", stop);
-  if (generates_answers(f)) {
-    line("answers per step",
-         fmt::format("{}: {} to each of {} prompts, of up to {} tokens; {} on a rank", c.global_batch_size,
-                     c.num_generations, c.global_batch_size / c.num_generations, c.max_completion_length,
-                     c.global_batch_size / f.mesh.data(f.world)));
-    line("  packed into",
-         fmt::format("{} of {} microbatches, if all answers have that length", f.step().microbatches,
-                     c.global_batch_size / c.micro_batch_size / f.mesh.data(f.world)));
-    line("  not in the time", "generating the answers, and scoring them");
-  }
+  if (generates_answers(f)) text += answers_text(f, c);
   line("model FLOPs per step", fmt::format("{:.3g}", f.model_flops_per_step));
   line("executed per step", fmt::format("{:.3g}{}", f.executed_flops_per_step(),
                                         f.world == 1         ? ""

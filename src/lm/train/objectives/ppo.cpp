@@ -9,6 +9,7 @@ extern const ObjectiveEntry kStagePpo{
                          "answers, compared with the rewards that a value model expects",
               .material = config::Material::kPrompts,
               .fine_tunes = true,
+              .trains_values = true,
               .default_beta = 0.05},
     .make = [] { return make_rollout_objective(PolicyMethod::kPpo); }};
 

@@ -77,8 +77,8 @@ TrainingStep::TrainingStep(engine::Rank& rank, engine::DataParallel& parallel, c
 }
 
 void TrainingStep::join(TrainingStep& other) {
-  second_ = &other;
-  other.joined_ = true;
+  joint_.second = &other;
+  other.joint_.is_second = true;
   optimizer_.join(other.optimizer_);
 }
 
@@ -144,13 +144,13 @@ void TrainingStep::upload_scalars(ScalarsOf of, std::int64_t step, double learni
 
 bool TrainingStep::may_skip() const {
   return runner_->in_turn() && !scales_ && for_blocks_.routing.load.absent() &&
-         (!second_ || second_->may_skip());
+         (!joint_.second || joint_.second->may_skip());
 }
 
 void TrainingStep::begin(std::int64_t step, std::int64_t microbatches) {
   if (microbatches < 0) microbatches = settings_.microbatches;
   PRIMUS_CHECK("TrainingStep::begin", microbatches == settings_.microbatches || may_skip());
-  if (second_) second_->begin(step, microbatches);
+  if (joint_.second) joint_.second->begin(step, microbatches);
   results_.begin_clock();
   graphs_.begin_step(for_blocks_.trace != nullptr);
   if (!graphs_.replaying()) {
@@ -184,11 +184,11 @@ void TrainingStep::microbatch(std::int64_t index, const data::BatchView& batch) 
     graphs_.run(
         kParts[kind], [&] { runner_->run(index + 1); },
         [&] { inputs_.copy(recorded_inputs_[kind], 0, true, true, host); });
-    if (second_) second_->microbatch(index, batch);
+    if (joint_.second) joint_.second->microbatch(index, batch);
   } catch (const StopRequest&) {
     rank_.compute().synchronize();  // waits, because pending copies read the batch in host memory
     runner_->abandon();
-    if (second_) second_->runner_->abandon();
+    if (joint_.second) joint_.second->runner_->abandon();
     throw;
   } catch (...) {
     inputs_.abandon();
@@ -248,7 +248,7 @@ Tensor TrainingStep::own_losses(const Value& losses) const {
 
 void TrainingStep::finish_gradients() {
   PRIMUS_CHECK("TrainingStep::finish_gradients", runner_->finished());
-  if (second_) second_->finish_gradients();
+  if (joint_.second) joint_.second->finish_gradients();
   turbo::launch(rank_.context(), turbo::Fill{.out = sums_.stop_votes, .value = votes_to_stop_ ? 1.0F : 0.0F});
   // Tensor-parallel ranks have the same tokens and metrics, so only the first rank contributes metrics.
   const comm::Communicator* const tensor = rank_.mesh().tensor();
@@ -262,7 +262,7 @@ void TrainingStep::finish_gradients() {
       if (!total.absent()) parallel_.sum(total);
     }
     if (scales_) scales_->reduce(parallel_);
-    if (!joined_) optimizer_.measure_gradients();
+    if (!joint_.is_second) optimizer_.measure_gradients();
   });
   if (rank_.measuring()) return;
   results_.enqueue();
@@ -303,8 +303,8 @@ void TrainingStep::list_results() {
 StepResult TrainingStep::result() {
   if (rank_.measuring()) return {};
   StepResult result = results_.result();
-  if (second_) {
-    StepResult second = second_->result();
+  if (joint_.second) {
+    StepResult second = joint_.second->result();
     result.loss += second.loss;
     for (auto& metric : second.metrics) result.metrics.push_back(std::move(metric));
   }
@@ -352,7 +352,7 @@ void TrainingStep::update(std::int64_t step, double learning_rate, double weight
     if (!for_blocks_.routing.load.absent()) model_.end_step(rank_.context(), for_blocks_.routing);
     if (scales_) scales_->update(rank_.context(), optimizer_.gradient_norm());
   });
-  if (second_) second_->update(step, learning_rate, weight_decay);
+  if (joint_.second) joint_.second->update(step, learning_rate, weight_decay);
 }
 
 void TrainingStep::begin_evaluation() {
@@ -425,8 +425,8 @@ std::string TrainingStep::find_non_finite() {
     evaluate(copy, true);
   }
   evaluation_.tape.set_observer({});
-  if (second_) {
-    const std::string of_second = second_->find_non_finite();
+  if (joint_.second) {
+    const std::string of_second = joint_.second->find_non_finite();
     if (first.empty() && !of_second.empty()) first = "second model: " + of_second;
   }
   set_stop(stop);

@@ -65,7 +65,7 @@ class TrainingStep : private engine::ChunkedModel {
   void set_stop(const std::atomic<bool>* stop) {
     stop_ = stop;
     runner_->set_stop(stop);
-    if (second_) second_->set_stop(stop);
+    if (joint_.second) joint_.second->set_stop(stop);
   }
   // Sets this rank's vote on whether the run stops after this step. Call this function for each step, before
   // finish_gradients().
@@ -140,8 +140,11 @@ class TrainingStep : private engine::ChunkedModel {
   engine::DelayedScales* scales_;
   StepSettings settings_;
   LossRule* rule_;
-  TrainingStep* second_ = nullptr;  // the step of join()
-  bool joined_ = false;             // whether this step is the second step of another one
+  struct Joint {
+    TrainingStep* second = nullptr;  // the step of join()
+    bool is_second = false;          // whether this step is the second step of another one
+  };
+  Joint joint_;
   StepInputs inputs_;
   std::unique_ptr<engine::ScheduleRunner> runner_;
   StepGraphs graphs_;

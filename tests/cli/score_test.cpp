@@ -23,7 +23,7 @@ TEST_F(DataScore, PrintsRewardsMeansAndProblems) {
       "{\"completion\": \"The answer is 42.\", \"answer\": \"42\"}\n\n"
       "{\"messages\": [{\"role\": \"user\", \"content\": \"?\"}, {\"role\": \"assistant\", \"content\": "
       "\"41\"}], "
-      "\"answer\": \"42\"}\n");
+      "\"answer\": \"42\", \"key\": \"41\"}\n");
   const ProgramResult right = run_program({"data", "score", answers, "--reward", "number:answer"});
   EXPECT_EQ(right.exit_code, 0) << right.err;
   EXPECT_NE(right.out.find("number: mean 0.5"), std::string::npos) << right.out;
@@ -32,6 +32,9 @@ TEST_F(DataScore, PrintsRewardsMeansAndProblems) {
   const json line = json::parse(missing.out.substr(0, missing.out.find('\n')));
   EXPECT_TRUE(line["rewards"][0]["reward"].is_null());
   EXPECT_EQ(line["rewards"][0]["problem"], "the record has no column 'key'");
+  const ProgramResult unknown = run_program({"data", "score", answers, "--reward", "exact:kye"});
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_NE(unknown.err.find("did you mean 'key'"), std::string::npos) << unknown.err;
 }
 
 TEST_F(DataScore, FunctionsWithoutAnyRewardHaveNoMean) {

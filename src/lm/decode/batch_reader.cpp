@@ -29,7 +29,10 @@ BatchReader::BatchReader(engine::Rank& rank, const LanguageModel& model, const R
       pages_(settings.all_pages(), ReaderSettings::kPageTokens),
       replay_(settings.replay) {
   if (config().scores) {
-    throw unsupported("a reward model computes a score and no text", "give the folder of a language model");
+    throw unsupported(
+        "a reward model computes a score and no text",
+        "give the folder of a language model; transformers' ...ForSequenceClassification computes the score "
+        "(docs/posttrain.md, Reward models)");
   }
   if (settings.capacity < 1 || settings.capacity > config().max_positions) {
     throw invalid(fmt::format("a context of {} tokens is not from 1 to the model's {}", settings.capacity,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <utility>
 
@@ -42,6 +43,16 @@ const RewardEntry& entry_of(const std::string& text) {
     throw invalid(fmt::format("reward '{}' names a file, but no kind of reward function", printable(text)),
                   fmt::format("write reward='program:{} {}' (docs/rewards.md)",
                               kind.ends_with(".py") ? "python3" : "sh", printable(text)));
+  }
+  const std::string folder =
+      kind == "model" && kind.size() < text.size() ? text.substr(kind.size() + 1) : text;
+  std::error_code none;
+  if (kind == "model" || std::filesystem::is_directory(folder, none)) {
+    throw unsupported(
+        fmt::format("reward '{}': a reward model is no reward function of its own", printable(text)),
+        "score with it in a program or server of yours: the folder of 'primus model export' is one of "
+        "transformers' ...ForSequenceClassification, and reward=http://127.0.0.1:PORT/PATH calls the "
+        "server (docs/rewards.md). 'primus train ppo value_load=FOLDER' starts its value model from it");
   }
   const std::string meant = did_you_mean(kind, kinds);
   throw invalid(fmt::format("reward '{}' names no kind of reward function", printable(text)),

@@ -147,10 +147,9 @@ void RunLength::describe(TrainingSummary& summary) const {
     // steps.
     const double reached = *plan_.c.train_epochs * static_cast<double>(steps) /
                            static_cast<double>(std::max<std::int64_t>(plan_.c.train_iters, 1));
-    const double epochs = std::ceil(std::max(reached, *plan_.c.train_epochs));
     summary.length = fmt::format("{} epochs of the data are {} steps, and {} steps are trained",
                                  *plan_.c.train_epochs, plan_.c.train_iters, steps);
-    summary.longer = fmt::format("train_epochs=..., above {}", epochs);
+    summary.longer = fmt::format("train_epochs=..., above {:.4g}", std::max(reached, *plan_.c.train_epochs));
   } else if (plan_.c.train_tokens) {
     summary.length = fmt::format("train_tokens is {}", *plan_.c.train_tokens);
     summary.longer =

@@ -423,10 +423,10 @@ TEST_F(Preflight, SelectorsAndOptionsWithoutEffectAreReported) {
     words.insert(words.end(), more.begin(), more.end());
     return run_program(words).out;
   };
-  const std::string corruption = run({"--tests", "corruption,inter-p2p", "--intra-group-sizes", "1",
-                                      "--inter-group-sizes", "2", "--no-split-nodes-subgroup",
-                                      "--ring-p2p-sizes-mb", "1", "--plot", "--storage-path",
-                                      folder_.path().string()});
+  const std::string corruption =
+      run({"--tests", "corruption,inter-p2p", "--intra-group-sizes", "1", "--inter-group-sizes", "2",
+           "--no-split-nodes-subgroup", "--ring-p2p-sizes-mb", "1", "--plot", "--storage-path",
+           folder_.path().string()});
   EXPECT_THAT(
       corruption,
       AllOf(HasSubstr("--intra-group-sizes, --inter-group-sizes, --ring-p2p-sizes-mb: no effect"),

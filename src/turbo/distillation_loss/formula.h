@@ -65,17 +65,12 @@ void with_divergence(float beta, Body&& body) {
 // The exponential of this number is 0 in fp32.
 inline constexpr float kSmallestLog = -104;
 
-// Returns a logit minus the largest logit; also finite for logits of -infinity, whose exponential is 0.
-PRIMUS_FORMULA float bounded_difference(float logit, float largest) {
-  const float difference = logit - largest;
-  return difference < kSmallestLog * 16.0F ? kSmallestLog * 16.0F : difference;
-}
-
 // One distribution of a token: logarithms of its probabilities are (logit - largest) * inverse - log_sum.
+// They are bounded, because a product of 0 and -infinity would be NaN.
 struct TemperedRow {
   float largest, inverse, log_sum;
   PRIMUS_FORMULA float log_probability(float logit) const {
-    const float result = bounded_difference(logit, largest) * inverse - log_sum;
+    const float result = (logit - largest) * inverse - log_sum;
     return result < kSmallestLog ? kSmallestLog : result;
   }
 };
@@ -136,7 +131,7 @@ struct DistillationSlope {
     const float a = row.student.log_probability(student), b = row.teacher.log_probability(teacher);
     float slope = of_logits * divergence.slope(a, b, reverse);
     if (of_label != 0) {
-      const float p = exp(bounded_difference(student, row.student.largest)) * row.label_inverse;
+      const float p = exp(student - row.student.largest) * row.label_inverse;
       slope += of_label * (is_label ? p - 1.0F : p);
     }
     return slope;

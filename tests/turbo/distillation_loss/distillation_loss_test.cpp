@@ -254,6 +254,21 @@ TEST(DistillationLoss, MaskedTokensGiveExactZerosForAnyLogitsAndLabels) {
   }
 }
 
+// A high temperature must not give a probability to a class that a model excludes.
+TEST(DistillationLoss, ExcludedClassesStayExcludedAtHighTemperatures) {
+  for (const DeviceUnderTest& spec : devices_under_test()) {
+    SCOPED_TRACE(spec.name());
+    OperatorBench bench(spec);
+    for (const float beta : {0.3F, 1.0F}) {
+      Problem p(1, 100, {.beta = beta, .temperature = 100});
+      p.weights = {1};
+      for (std::size_t i = 50; i < 100; ++i) p.student[i] = -INFINITY;
+      const Result actual = run(bench, p, {0, 100}, DType::kF32);
+      for (std::size_t i = 50; i < 100; ++i) EXPECT_EQ(actual.d_logits[i], 0) << beta;
+    }
+  }
+}
+
 TEST(DistillationLoss, ExtremeLogitsAreFinite) {
   for (const DeviceUnderTest& spec : devices_under_test()) {
     SCOPED_TRACE(spec.name());

@@ -240,6 +240,11 @@ void Checkpointer::resume_from(const CheckpointReader& checkpoint) {
     plan_.log.warning("{} has no optimizer state (no_save_optim): the moments start at zero",
                       checkpoint.folder().string());
   }
+  if (!optimizer && session_.has_second()) {
+    plan_.log.warning(
+        "the value model is stored with the optimizer states, which are not loaded: it starts from its first "
+        "weights again");
+  }
   load_checkpoint(checkpoint, session_.store(), rank_, optimizer);
   load_scales_of_fp8(checkpoint);
   restore_rule(checkpoint, optimizer);

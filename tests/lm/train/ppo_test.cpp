@@ -22,6 +22,7 @@ using testing::DoubleNear;
 using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 TEST(PpoEstimates, TheScoreIsTheRewardOfTheTokenAfterTheAnswer) {
   PpoAnswer answer{.log_probs = {-1, -2}, .reference = {-1.5, -1}, .values = {0.5, 0.25, 1}, .score = 2};
@@ -123,6 +124,14 @@ TEST_F(PpoRuns, GoOnBitForBit) {
       EXPECT_EQ(read_file(twice / part), read_file(whole / part)) << part;
     EXPECT_THAT(read_file(whole / "optimizer.safetensors"), HasSubstr("value_model.score.weight"));
   }
+}
+
+TEST_F(PpoRuns, ACheckpointWithoutOptimizerStatesHasNoValueModel) {
+  run("run", {prompts(), "train_iters=2", "no_save_optim=true"});
+  EXPECT_THAT(log_of("run"), Not(HasSubstr("starts from its first weights again")));
+  run("run", {prompts(), "train_iters=4", "no_save_optim=true"});
+  EXPECT_THAT(log_of("run"), HasSubstr("the value model is stored with the optimizer states, which are not "
+                                       "loaded: it starts from its first weights again"));
 }
 
 TEST_F(PpoRuns, TheValueModelStartsFromTheModelOfValueLoad) {

@@ -1,5 +1,6 @@
-// What a command of Primus reads, writes and reports, as far as this machine can tell before the command
-// starts. Launchers use it to give a container or a pod what the command needs.
+// Describes a command of Primus before it starts: the files that it reads and writes, and its notes, as far
+// as this machine has the necessary files. Launchers use the description to give a container or a pod what
+// the command needs.
 #pragma once
 
 #include <set>

@@ -10,7 +10,8 @@ namespace primus::launch {
 
 // Throws Error(kInvalid) if the value of an option contains a secret, because every user of a machine can
 // read command lines. The message does not contain the value. Variables of `env` are not checked, because a
-// container gets their secrets by name. `hint`: the next step; "{}" stands for the name of the variable.
+// container gets their secrets by name. `hint`: the next step, in which "{}" is replaced by the variable's
+// name.
 void refuse_secret_values(const std::vector<GivenOption>& options, std::string_view hint);
 
 }  // namespace primus::launch

@@ -97,13 +97,13 @@ TEST(Hints, StagesThatReadTheSameFileShowIt) {
 
 TEST(Hints, TheNameOfARunNamesItsFolder) {
   const TemporaryFolder folder;
-  std::filesystem::create_directories(folder.path() / "output/primus/root/s1");
+  std::filesystem::create_directories(folder.path() / "output/primus/ada/s1");
   for (const std::vector<std::string>& words :
        {std::vector<std::string>{"runs", "s1"}, std::vector<std::string>{"report", "s1"},
         std::vector<std::string>{"generate", "s1", "--prompt", "a"}}) {
     const ProgramResult result = run_program(words, {.folder = folder.path().string()});
     EXPECT_EQ(result.exit_code, 2);
-    EXPECT_THAT(result.err, HasSubstr("did you mean 'output/primus/root/s1'?"));
+    EXPECT_THAT(result.err, HasSubstr("did you mean 'output/primus/ada/s1'?"));
   }
 }
 

@@ -63,8 +63,8 @@ class RunFolder {
   Path root_;
 };
 
-// If `given` is the name of a run in ./output, returns the question "did you mean 'output/primus/root/s1'?";
-// otherwise "".
+// If `given` is the name of a run in ./output, returns a question with the run's folder: "did you mean
+// 'output/TEAM/USER/RUN'?". Otherwise returns "".
 std::string hint_for_run_name(const Path& given);
 
 // Locks a folder for this process, because two runs in one folder would overwrite each other's checkpoints.

@@ -11,8 +11,8 @@
 namespace primus {
 
 inline constexpr std::size_t kReportTexts = 64;  // max number of texts of a run in a report
-inline constexpr std::size_t kReportTextBytes = 1
-                                                << 14;  // max size of a prompt and of a text; the rest is cut
+// Max size of a prompt and of a text; the rest is cut.
+inline constexpr std::size_t kReportTextBytes = 1 << 14;
 
 // Returns the newest texts of a run, in the order of the file; empty without the file. Skips damaged lines
 // and adds their number to `damaged`. Throws FileError.

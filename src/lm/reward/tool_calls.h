@@ -1,10 +1,10 @@
 // Finds calls of tools in the text that a model has generated. Two formats are read:
 //
-//   <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>   Hermes, Qwen: any number of calls in a
-//   text
-//   {"name": "add", "parameters": {"a": 1}}                         Llama 3: the whole text is one call,
-//   perhaps
-//                                                                   after <|python_tag|>
+//   <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>
+//   {"name": "add", "parameters": {"a": 1}}
+//
+// Hermes and Qwen write the first format, any number of times in a text. Llama 3 writes the second one as the
+// whole text, or after <|python_tag|>.
 //
 // "arguments" and "parameters" mean the same in both formats, and may be missing. Thread-safe.
 #pragma once

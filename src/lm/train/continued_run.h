@@ -23,7 +23,7 @@ std::optional<TrainerState> own_state(const config::Experiment& experiment);
 // the optimizer's state does not fit. pretrain and mlperf_pretrain differ only in their logs, so each
 // continues a run of the other. Throws Error(kInvalid) that names the stages.
 void refuse_another_stage(const config::Experiment& experiment);
-// What a run has in common with the checkpoint from which it resumes.
+// The parts of a run that are compared with the checkpoint from which it resumes.
 struct ResumedParts {
   const config::Experiment& experiment;
   const ModelConfig& model;

@@ -11,7 +11,7 @@
 
 namespace primus {
 
-// What to train: prompts with their answers, whose values are not set yet.
+// The inputs of a case: its settings, and prompts with their answers, whose values are not set yet.
 struct PpoCase {
   PpoSettings settings;
   std::vector<Text> texts;

@@ -1,4 +1,4 @@
-// The numbers of all answers of a step on all data ranks: lengths, rewards, and what an environment counted.
+// A table with one row per answer of a step, for all data ranks: lengths, rewards, and counts of episodes.
 // Every rank writes the rows of its own answers, and exchange() adds up the tables of all ranks. Not
 // thread-safe.
 #pragma once

@@ -36,7 +36,8 @@ class EpisodeGenerator {
 
   TrainingSession& session_;
   AnswerGenerator& generator_;
-  Tensor words_;  // int32 [kWords]: a part of a text that ranks exchange; absent if this rank generates alone
+  Tensor words_;  // int32 [kWords]: a part of a text that ranks exchange; absent if no other rank generates
+                  // the same answers
 };
 
 }  // namespace primus

@@ -1,7 +1,7 @@
 // Conversations of several turns between a model and an environment (episodes), for reinforcement learning.
 //
 // The prompt of a record begins the episode. After each turn of the model, the environment
-// (lm/reward/environment.h) replies with messages, which the chat template writes behind the tokens so far,
+// (lm/reward/environment.h) replies with messages, which the chat template writes after the existing tokens,
 // or it ends the episode with a reward. Tokens that the model has generated are never encoded again.
 //
 // The environment runs on the rank that leads: the first of the ranks that generate the same answers. The
@@ -40,7 +40,7 @@ struct EpisodeSource {
   std::function<std::string(std::span<const std::int32_t>)> text;
 };
 
-// What follows a turn of the model.
+// The result of a turn of the model: tokens to append, or the end of the episode.
 struct EpisodeEvent {
   std::size_t episode = 0;           // index of the episode
   std::vector<std::int32_t> tokens;  // tokens to append; empty: the episode ends

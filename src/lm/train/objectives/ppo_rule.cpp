@@ -49,7 +49,7 @@ std::vector<AnswerPlace> places_of(const data::BatchView& batch, std::int64_t ma
   return places;
 }
 
-// What the losses of a microbatch need, on the host.
+// The host tables with which the losses of a microbatch are computed.
 struct HostTables {
   std::vector<AnswerPlace> places;
   std::vector<float> old_log_probs, values, advantages, returns;  // [tokens]
@@ -61,7 +61,7 @@ struct StepTables {
   double tokens = 1, values = 1;  // numbers of answer tokens and of values in the step, on all ranks
 };
 
-// Reads values of tokens from the device, and writes weights and metrics. A measuring rank skips the work.
+// Copies per-token tensors to the host, and writes weights and metrics back. A measuring rank skips the work.
 class HostWork {
  public:
   explicit HostWork(const TokenLosses& tokens) : tokens_(tokens) {}
@@ -290,7 +290,8 @@ class PolicyAndValueRule final : public PpoRule {
     const std::string prefix = fmt::format("{}.", kValueModel);
     const auto is_saved = [&](const TensorRecord& record) { return record.name.starts_with(prefix); };
     if (std::ranges::none_of(checkpoint.manifest().tensors, is_saved)) {
-      return fmt::format("{} has no value model: the value model starts anew", checkpoint.folder().string());
+      return fmt::format("{} has no value model: the value model starts from its first weights again",
+                         checkpoint.folder().string());
     }
     load_second_model(checkpoint, session.second().store(), session.rank(), kValueModel);
     restored_ = true;
@@ -300,7 +301,7 @@ class PolicyAndValueRule final : public PpoRule {
  private:
   static constexpr std::int64_t kSums = 8;
 
-  // Adds up the numbers of all data ranks.
+  // Sums `numbers` over the data ranks, in place.
   void add_up(TrainingSession& session, std::array<double, kSums>& numbers) {
     engine::Rank& rank = session.rank();
     if (rank.mesh().data_ranks() == 1) return;

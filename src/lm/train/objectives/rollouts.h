@@ -88,7 +88,7 @@ std::int64_t filled_microbatches(std::span<const std::int64_t> lengths, const Ro
 // Labels are learned where they are generated tokens of the answer. If `mask_truncated` is set, no label of
 // an answer that was cut off is learned. The rest of each row is padding. `advantages`: one value for each
 // answer; no label of an answer with the value NaN is learned, and the document's value is then 0.
-// Either all answers have old log-probabilities, or none has. The same holds for PPO's estimates.
+// Either all answers have old log-probabilities, or none has. Either all have PPO's estimates, or none has.
 void pack_rollouts(std::span<const Rollout> rollouts, std::span<const double> advantages,
                    const RolloutRows& rows, bool mask_truncated, std::span<data::Batch> batches);
 

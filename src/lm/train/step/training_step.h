@@ -41,8 +41,8 @@ class TrainingStep : private engine::ChunkedModel {
                Optimizer& optimizer, engine::DelayedScales* scales, const StepSettings& settings,
                LossRule* rule = nullptr);
 
-  // Makes every step also train the model of `other`, on the same microbatches; `other` must not be called by
-  // anyone else, and must outlive this object. Results are those of both: the sum of the losses, the common
+  // Makes every step also train the model of `other`, on the same microbatches; no other code may call
+  // `other`, which must outlive this object. Results are those of both: the sum of the losses, the common
   // gradient norm, and all metrics. Call this function before the first step.
   void join(TrainingStep& other);
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "config/keys.h"
+#include "config/missing_data.h"
 #include "config/stages.h"
 #include "config/trainer_config.h"
 

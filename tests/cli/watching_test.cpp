@@ -77,6 +77,15 @@ TEST_F(Watching, WhyRunsEnded) {
   run = status("interval");
   EXPECT_EQ(run.at("state"), "interrupted");
   EXPECT_EQ(run.at("reason"), "exit_interval");
+  // A process that is asked for fewer steps than are trained has nothing to do. It does not finish the run.
+  EXPECT_THAT(trained("interval", {"train_iters=1"}).out, HasSubstr("nothing left to do"));
+  run = status("interval");
+  EXPECT_EQ(run.at("state"), "interrupted");
+  EXPECT_EQ(run.at("reason"), "exit_interval");
+
+  trained("minutes",
+          {"train_iters=1000000", "save_interval=1000000", "exit_duration_in_mins=0.02", "--nproc", "2"});
+  EXPECT_EQ(status("minutes").at("reason"), "exit_duration_in_mins");
 
   {
     Program program(command("killed", {"train_iters=1000000", "save_interval=1000000"}));

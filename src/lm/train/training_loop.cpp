@@ -37,7 +37,7 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
   if (stopping && progress.iteration < progress.last_iteration) {
     plan.log.info("stop requested after iteration {}", progress.iteration);
     plan.phase("stopping: saving a checkpoint");
-    interrupt(summary, stop ? asked() : is_out_of_time(began) ? "exit_duration_in_mins" : "asked to stop");
+    interrupt(summary, asked());
   }
   if (progress.iteration >= progress.last_iteration && !evaluate_due(summary, stop)) {
     plan.log.info("stopped before the last evaluation: the next start runs it");
@@ -69,8 +69,12 @@ bool Trainer::Run::run_steps(TrainingSummary& summary, const std::atomic<bool>& 
   while (progress.iteration < progress.last_iteration && !stopping) {
     turn_trace();
     // A later stop request applies to the next step. All ranks get the votes together with this step's loss.
-    session->step().vote_to_stop(stop || (!plan.ranks.single() && is_out_of_time(began)));
+    // Only the first rank votes because of the time, because it records why the run stopped.
+    const bool timed_out = !stop && !plan.ranks.single() && plan.ranks.first() && is_out_of_time(began);
+    session->step().vote_to_stop(stop || timed_out);
     if (!train_step(stop)) return true;
+    if (timed_out && progress.iteration < progress.last_iteration)
+      interrupt(summary, "exit_duration_in_mins");
     if (trace) {
       const comm::Activity busy = plan.ranks.busy("writing a trace");
       trace->step_done(progress.iteration);
@@ -121,6 +125,12 @@ TrainingSummary Trainer::Run::conclude(TrainingSummary summary, double began) {
 
 void Trainer::Run::record_end(const TrainingSummary& summary) const {
   using State = RunEnding::State;
+  // A process that was asked for fewer steps than are trained does nothing. It does not complete a run that
+  // was stopped or failed.
+  if (earlier && progress.iteration > progress.last_iteration &&
+      (earlier->state == State::kStopped || earlier->state == State::kFailed)) {
+    return plan.monitor->end(*earlier);
+  }
   const std::string reason = summary.interrupted      ? summary.stopped_by
                              : summary.reached_target ? "target_eval_loss"
                                                       : "";

@@ -105,6 +105,7 @@ struct Trainer::Run {
   const std::vector<std::string> facts;
   const std::int64_t init_ms = unix_milliseconds();
   std::optional<RunLock> lock;
+  std::optional<RunEnding> earlier;  // how the folder's previous process ended; set only on the first rank
   std::unique_ptr<engine::Rank> rank;
   std::unique_ptr<RunTrace> trace;  // trace, or null; declared before the device, which it must outlive
   std::unique_ptr<TrainingSession> session;

@@ -30,6 +30,7 @@ void Trainer::Run::lock_folder() {
   if (!plan.ranks.first()) return;
   plan.folder.create();
   lock.emplace(plan.folder.root());
+  earlier = read_ending(plan.folder.root());
 }
 
 // Writes the experiment into the run's folder, so that tools find this run's checkpoints and users can repeat

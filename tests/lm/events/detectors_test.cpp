@@ -212,6 +212,20 @@ TEST(Detectors, RewardsThatAreEqualInManyStepsAreReported) {
   EXPECT_THAT(reported(26, rewarded(0.9)), IsEmpty());
 }
 
+TEST(Detectors, AShortRunWithoutUnequalRewardsIsReportedAtItsEnd) {
+  const auto rewarded = [](std::int64_t unequal_step) {
+    return [unequal_step](std::int64_t i) {
+      IterationRecord record = step(i, 0, 0);
+      record.train_iters = 5;
+      record.other_losses = {{"reward", 0.0}, {"frac_reward_zero_std", i == unequal_step ? 0.5 : 1.0}};
+      return record;
+    };
+  };
+  EXPECT_THAT(reported(5, rewarded(0)), ElementsAre("equal_rewards@5"));
+  EXPECT_THAT(reported(5, rewarded(2)), IsEmpty());
+  EXPECT_THAT(reported(4, rewarded(0)), IsEmpty());
+}
+
 TEST(Detectors, DoubledStepTimesAreReported) {
   EXPECT_THAT(reported(100, [](std::int64_t i) { return step(i, 3, 1, i <= 51 ? 1.0 : 2.1); }),
               ElementsAre("slow_steps@61"));

@@ -18,17 +18,21 @@ class EqualRewards final : public Detector {
   std::optional<RunWarning> iteration(const IterationRecord& record) override {
     const double* const equal = find(record, "frac_reward_zero_std");
     if (!equal) return std::nullopt;
+    ++seen_;
     steps_ = *equal == 1 ? steps_ + 1 : 0;
-    if (steps_ != kInARow) return std::nullopt;
+    const bool never_unequal = record.iteration == record.train_iters && steps_ == seen_ && steps_ < kInARow;
+    if (steps_ != kInARow && !never_unequal) return std::nullopt;
     const double* const reward = find(record, "reward");
     return RunWarning{
         .iteration = record.iteration,
         .value = 1,
         .usual = 0,
         .limit = 1,
-        .text = fmt::format("in {} steps in a row, all answers to a prompt had equal rewards{}, so the model "
-                            "learns nothing from them",
-                            kInARow, reward ? fmt::format(" (mean reward {:.3g})", *reward) : ""),
+        .text = fmt::format(
+            "in {}, all answers to a prompt had equal rewards{}, so the model learns nothing "
+            "from them",
+            never_unequal ? "all steps of this process" : fmt::format("{} steps in a row", steps_),
+            reward ? fmt::format(" (mean reward {:.3g})", *reward) : ""),
         .advice =
             "look at the answers ('primus generate', or sample_interval) and at what the reward expects: "
             "easier prompts, a reward with partial points, more num_generations, or first fine-tuning on "
@@ -42,6 +46,7 @@ class EqualRewards final : public Detector {
     return found == record.other_losses.end() ? nullptr : &found->second;
   }
 
+  int seen_ = 0;   // number of steps of this process
   int steps_ = 0;  // number of consecutive steps with equal rewards
 };
 

@@ -514,7 +514,8 @@ TEST_F(Slurm, ALostNodeCostsOnlyStepsAfterTheLastCheckpoint) {
 // Without it, srun waits for ever for tasks of a node that died and came back before Slurm noticed.
 constexpr int kWait = 8;
 constexpr std::chrono::seconds kKillWait = 5s;  // this cluster's KillWait; srun adds 2 s
-constexpr std::chrono::seconds kNoticed = 20s;  // until ranks of a busy machine detect that peers are lost
+// Until ranks of a busy machine detect that peers are lost. Without --wait, the job would never end.
+constexpr std::chrono::seconds kNoticed = 40s;
 
 TEST_F(Slurm, ANodeThatReturnsSoonDoesNotDelayItsJob) {
   for (const std::string node : {"n2", "n1"}) {  // n1 runs the job's script

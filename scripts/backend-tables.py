@@ -4,13 +4,15 @@
     scripts/backend-tables.py megatron   CHECKOUT [--output FILE]     Megatron-LM: its argument parser
     scripts/backend-tables.py torchtitan CHECKOUT [--output FILE]     TorchTitan: the classes of its job_config.py
     scripts/backend-tables.py maxtext    CHECKOUT [--output FILE]     MaxText: the classes of its types.py
+    scripts/backend-tables.py megatron_bridge CHECKOUT [--output FILE]     Megatron-Bridge: the parameters of its recipes
 
 CHECKOUT is a checkout of the framework at the commit given in presets/backends/pins.yaml. Run it with a
 Python that has the packages imported by the framework's settings: PyTorch for the first two, JAX for the
-third. The mapping of the fields to Primus is written by hand, in keys.yaml next to the result.
+third, and none for the last, whose files are only parsed. The mapping of the fields to Primus is written by hand, in keys.yaml next to the result.
 """
 
 import argparse
+import ast
 import dataclasses
 import enum
 import json
@@ -156,9 +158,37 @@ def maxtext_fields(checkout):
     return fields
 
 
+# The recipes of Megatron-Bridge that keys.yaml has a table for, and those that it refuses by name.
+RECIPES = ["llama/llama2.py", "llama/llama3.py", "qwen/qwen2.py", "qwen/qwen3.py", "qwen/qwen3_moe.py", "mamba/mamba2.py"]
+
+
+def megatron_bridge_fields(checkout):
+    """The parameters of the functions that build a recipe's settings. Their defaults depend on the recipe, and
+    are in keys.yaml."""
+    names = {"bool": "bool", "int": "int", "float": "float", "str": "string", "list[str]": "list", "List[str]": "list"}
+    fields = {}
+    for file in RECIPES:
+        tree = ast.parse((checkout / "src/megatron/bridge/recipes" / file).read_text())
+        for function in tree.body:
+            if not isinstance(function, ast.FunctionDef) or not function.name.endswith("_common"):
+                continue
+            for parameter in function.args.args:
+                kind = ast.unparse(parameter.annotation).removeprefix("Optional[").removesuffix(" | None")
+                if kind not in names:
+                    kind = kind.removesuffix("]")
+                entry = {"type": names.get(kind, "any")}
+                if fields.setdefault(parameter.arg, entry) != entry:
+                    fields[parameter.arg] = {"type": "any"}
+    # Every function that is published as a flavor passes these on, or uses them itself.
+    for name in ("recipe", "flavor", "hf_path"):
+        fields[name] = {"type": "string"}
+    fields.setdefault("peft", {"type": "any"})
+    return fields
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("framework", choices=["megatron", "torchtitan", "maxtext"])
+    parser.add_argument("framework", choices=["megatron", "torchtitan", "maxtext", "megatron_bridge"])
     parser.add_argument("checkout", type=pathlib.Path)
     parser.add_argument("--output")
     args = parser.parse_args()
@@ -167,8 +197,10 @@ def main():
         write(args.output, "The arguments of Megatron-LM", megatron_fields())
     elif args.framework == "torchtitan":
         write(args.output, "The settings of TorchTitan", torchtitan_fields(args.checkout))
-    else:
+    elif args.framework == "maxtext":
         write(args.output, "The settings of MaxText", maxtext_fields(args.checkout))
+    else:
+        write(args.output, "The parameters of Megatron-Bridge's recipes", megatron_bridge_fields(args.checkout))
 
 
 if __name__ == "__main__":

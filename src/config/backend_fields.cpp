@@ -110,6 +110,11 @@ bool BackendFields::is_section(std::string_view prefix) const {
   return next != fields_.end() && next->first.starts_with(begin);
 }
 
+bool BackendFields::accepts_own_keys() const {
+  const Value* own = keys_.find("own_keys");
+  return own && own->boolean;
+}
+
 const Value& BackendFields::keys(std::string_view section) const {
   static const Value nothing = [] {
     Value value;

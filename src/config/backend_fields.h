@@ -42,6 +42,8 @@ class BackendFields {
   const std::map<std::string, BackendField, std::less<>>& all() const { return fields_; }
   // Returns whether `prefix` is the section of a field, as "training" is the section of "training.seq_len".
   bool is_section(std::string_view prefix) const;
+  // Returns whether experiments may mix the framework's settings with our keys.
+  bool accepts_own_keys() const;
   // Returns the content of keys.yaml.
   const Value& keys() const { return keys_; }
   // Returns the member `section` of keys.yaml; an empty map if it is missing.

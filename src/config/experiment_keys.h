@@ -35,7 +35,10 @@ inline constexpr std::array kExperimentKeys = {
 
 inline constexpr std::array kModuleKeys = {
     ExperimentKey{"framework",
-                  "engine that trains: native, megatron, torchtitan or maxtext (default: native)", false},
+                  "engine that trains: native, megatron, torchtitan or maxtext (default: native); the native "
+                  "engine also "
+                  "runs experiments for megatron_bridge",
+                  false},
     ExperimentKey{"config", "module preset", false},
     ExperimentKey{"model", "model preset", false},
     ExperimentKey{"overrides", "trainer keys", false},

@@ -62,7 +62,8 @@ void check_settings(const BackendFields& fields, const Value& settings, Problems
       return;
     }
     if (find_extra(fields, path) || !problems.are_kept()) return;
-    if (member.value.is_null() && fields.is_section(path)) return;
+    if (fields.accepts_own_keys() && find_key(path.substr(0, path.find('.')))) return;
+    if (member.value.is_null() && (fields.is_section(path) || find_extra(fields, path + "."))) return;
     const std::string near = did_you_mean(path, names);
     problems.add(
         error_at(member.origin,

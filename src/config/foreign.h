@@ -46,7 +46,8 @@ bool knows(const BackendFields& fields, std::string_view path);
 void check_settings(const BackendFields& fields, const Value& settings, Problems& problems);
 
 struct Translation {
-  Value settings;            // a map of our trainer keys; each value has the origin of the original setting
+  Value settings;  // a map of our trainer keys; each value has the origin of the original setting
+  Value recipe;    // a map of our trainer keys that the settings' recipe sets, and settings override
   std::string model_preset;  // our preset of the model that the settings name; empty: the settings describe
                              // the model
   Origin model_origin;

@@ -37,4 +37,14 @@ std::span<const std::string_view> framework_names() {
   return names;
 }
 
+std::span<const std::string_view> engine_names() {
+  static const std::vector<std::string_view> names = [] {
+    std::vector<std::string_view> all;
+    for (const FrameworkEntry& entry : frameworks())
+      if (!entry.runs_natively) all.push_back(entry.name);
+    return all;
+  }();
+  return names;
+}
+
 }  // namespace primus::config

@@ -23,6 +23,8 @@ struct FrameworkEntry {
   // settings.
   std::unique_ptr<Translator> (*translator)(const BackendFields& fields, const Value& settings,
                                             std::int64_t ranks, Problems& problems) = nullptr;
+  // Primus reads the framework's experiments, but does not start the framework: the native engine runs them.
+  bool runs_natively = false;
 };
 
 template <class T>
@@ -35,7 +37,9 @@ std::unique_ptr<Translator> make_translator(const BackendFields& fields, const V
 const FrameworkEntry* find_framework(std::string_view name);
 // Returns whether experiments for this framework are written with its own settings instead of our keys.
 bool has_own_settings(std::string_view framework);
-// Returns the names of all frameworks, sorted by FrameworkEntry::place.
+// Returns the values of the key `framework`, sorted by FrameworkEntry::place.
 std::span<const std::string_view> framework_names();
+// Returns the names of the frameworks that Primus can start, and of the native engine, in the same order.
+std::span<const std::string_view> engine_names();
 
 }  // namespace primus::config

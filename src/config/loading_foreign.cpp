@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "config/experiment_keys.h"
 #include "config/foreign.h"
 #include "config/keys.h"
 #include "config/loading.h"
@@ -31,6 +32,7 @@ class ForeignSettings {
   bool is_foreign(const Value& module) {
     if (!has_own_settings(engine_)) return false;
     foreign_.emplace(BackendFields::load(engine_, files_.preset_dirs()));
+    if (foreign_->accepts_own_keys()) return true;
     const Value* overrides = module.find("overrides");
     if (!overrides || !overrides->is_map()) return true;
     const auto theirs = [&](const Member& m) { return knows(*foreign_, m.key); };
@@ -42,6 +44,7 @@ class ForeignSettings {
   void read(const Value& module, const Value& arguments) {
     Value settings, own;
     settings.kind = own.kind = Value::Kind::kMap;
+    settings.origin = loading_.engine_origin;
     if (const Value* name = preset_name(loading_, "model")) merge_preset(*name, "models", settings);
     if (const Value* name = preset_name(loading_, "config")) merge_preset(*name, "modules", settings);
     if (const Value* over = module.find("overrides"); over && over->is_map()) {
@@ -53,13 +56,24 @@ class ForeignSettings {
         merge(settings, one);
       }
     }
+    if (foreign_->accepts_own_keys()) read_top_level_sections(settings);
+    const Value* const rate = settings.find("lr");
+    const double lr_of_file = rate && rate->is_scalar() ? rate->real : 0;
     // The command line may use our keys and the framework's settings; our keys have priority.
     for (const Member& argument : arguments.members) {
-      Value& target = knows(*foreign_, argument.key) && !is_own_scalar(argument) ? settings : own;
       Value one;
       one.kind = Value::Kind::kMap;
       one.members.push_back(argument);
-      merge(target, one);
+      const bool is_own = foreign_->accepts_own_keys()
+                              ? find_key(argument.key) && !foreign_->keys("settings").find(argument.key)
+                              : !knows(*foreign_, argument.key) || is_own_scalar(argument);
+      if (is_own) merge(own, one);
+      // A framework that accepts our keys also sees them, because some of its values depend on them.
+      if (foreign_->accepts_own_keys() && find_extra(*foreign_, argument.key + ".")) {
+        add_section(argument, settings);
+      } else if (!is_own || foreign_->accepts_own_keys()) {
+        merge(settings, one);
+      }
     }
     note_repetitions(arguments, own);
     check_settings(*foreign_, settings, problems_);
@@ -84,6 +98,9 @@ class ForeignSettings {
         add_layer(loading_, files_.load_preset(name, "models", "native", dir_), Layer::kModelPreset);
       });
     }
+    add_layer(loading_, translation.recipe, Layer::kModulePreset);
+    if (const Value* usual = translation.recipe.find("lr"); usual || lr_of_file > 0)
+      loading_.lr_of_file = lr_of_file > 0 ? lr_of_file : usual->real;
     // Adds the translated settings. If they name no tokenizer, the model preset's tokenizer is used.
     add_layer(loading_, translation.settings, Layer::kOverrides);
     for (const auto& [key, name] : translation.names) {
@@ -97,6 +114,26 @@ class ForeignSettings {
   }
 
  private:
+  // Adds the settings of a section under their dotted names, so that they override the section of a weaker
+  // layer, and so that a setting and a section may have the same name (peft).
+  static void add_section(const Member& section, Value& settings) {
+    if (!section.value.is_map()) settings.set(section.key, section.origin, section.value);
+    for (const Member& member : section.value.members)
+      settings.set(section.key + "." + member.key, member.origin, member.value);
+  }
+
+  // Adds sections of the framework that the file has at its top level, where AMD Primus does not read them.
+  void read_top_level_sections(Value& settings) {
+    for (const Member& section : loading_.root.members) {
+      if (is_experiment_key(section.key) || !section.value.is_map()) continue;
+      add_section(section, settings);
+      result_.warnings.push_back(fmt::format(
+          "{}: '{}' is at the top level of the file, where AMD Primus does not read it: Primus reads "
+          "it as a part of overrides",
+          section.origin.describe(), section.key));
+    }
+  }
+
   // Merges the framework's preset `name` into `settings`. If `name` is one of our model presets, adds it as a
   // separate layer.
   void merge_preset(const Value& name, std::string_view kind, Value& settings) {

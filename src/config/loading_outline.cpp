@@ -15,6 +15,7 @@
 #include "base/text/utf8.h"
 #include "config/elsewhere.h"
 #include "config/experiment_keys.h"
+#include "config/framework.h"
 #include "config/key_hints.h"
 #include "config/keys.h"
 #include "config/loading.h"
@@ -49,7 +50,7 @@ class Outline {
         result_(loading.result) {}
 
   void read_top_level() {
-    refuse_unknown(root_, names_of(kExperimentKeys), "at the top level");
+    refuse_unknown(top_level_keys(), names_of(kExperimentKeys), "at the top level");
     read_text("work_group", result_.work_group, "primus");
     read_text("user_name", result_.user_name, user_name());
     read_text("exp_name", result_.exp_name,
@@ -82,11 +83,36 @@ class Outline {
       return;
     }
     framework_ = *parsed;
-    result_.framework = framework->text;
     loading_.note("framework", *module.find_member("framework"));
+    const FrameworkEntry& entry = *find_framework(framework->text);
+    if (!entry.runs_natively) {
+      result_.framework = framework->text;
+    } else if (framework->text == loading_.engine) {
+      result_.written_for = entry.title;
+    } else {
+      problems_.add(error_at(framework->origin,
+                             fmt::format("Primus does not start {}: the native engine runs experiments that "
+                                         "are written for it",
+                                         entry.title),
+                             fmt::format("choose one of {}", fmt::join(engine_names(), ", ")),
+                             framework->width()));
+    }
   }
 
  private:
+  // Returns the file's top-level keys. Leaves out maps of a framework whose sections may be there
+  // (read_foreign() reads them).
+  Value top_level_keys() const {
+    const FrameworkEntry* engine = find_framework(loading_.engine);
+    Value keys = root_;
+    if (engine && engine->runs_natively) {
+      std::erase_if(keys.members, [](const Member& member) {
+        return member.value.is_map() && !is_experiment_key(member.key);
+      });
+    }
+    return keys;
+  }
+
   void refuse_unknown(const Value& map, std::span<const std::string_view> known, std::string_view where) {
     for (const Member& member : map.members) {
       if (std::find(known.begin(), known.end(), member.key) != known.end()) continue;

@@ -12,8 +12,7 @@ using NamedText = std::pair<std::string_view, std::string_view>;
 
 // Engines of AMD Primus that this program lacks.
 constexpr auto kEngines =
-    std::to_array<NamedText>({{"megatron_bridge", "Megatron Bridge"},
-                              {"nemo_automodel", "NeMo AutoModel"},
+    std::to_array<NamedText>({{"nemo_automodel", "NeMo AutoModel"},
                               {"maxdiffusion", "MaxDiffusion"},
                               {"hummingbirdxt", "HummingbirdXT"},
                               {"diffusion", "AMD Primus's diffusion trainer"},

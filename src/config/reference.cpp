@@ -80,7 +80,7 @@ std::vector<Entry> entries_about(std::string_view text) {
 
 std::vector<std::string_view> frameworks_of(const KeySpec& key) {
   std::vector<std::string_view> names;
-  for (std::string_view name : framework_names()) {
+  for (std::string_view name : engine_names()) {
     if (key.has_meaning_for(*parse_framework(name))) names.push_back(name);
   }
   return names;

@@ -158,7 +158,7 @@ std::string type_text(const KeySpec& key) {
 
 std::string frameworks_text(const KeySpec& key) {
   std::string text;
-  for (std::string_view name : framework_names()) {
+  for (std::string_view name : engine_names()) {
     if (key.has_meaning_for(*parse_framework(name))) text += (text.empty() ? "" : ", ") + std::string(name);
   }
   return text;

@@ -45,7 +45,8 @@ Translator::Translator(const BackendFields& fields, const Value& settings, std::
       title_(fields.keys().find("title")->text) {}
 
 Translation Translator::run() {
-  result_.settings.kind = Value::Kind::kMap;
+  result_.settings.kind = result_.recipe.kind = Value::Kind::kMap;
+  if (!accepts()) return std::move(result_);
   for (const Member& row : fields_.keys("settings").members) apply(row);
   for_each_setting(fields_, settings_,
                    [&](const std::string& path, const Member& member) { left_over(path, member); });
@@ -92,6 +93,11 @@ void Translator::put_text(std::string_view key, std::string_view value, std::str
   put(key, text_value(value, get(from).origin), from);
 }
 
+void Translator::recommend(std::string_view key, Value value) {
+  Origin origin = value.origin;
+  result_.recipe.set(std::string(key), std::move(origin), std::move(value));
+}
+
 void Translator::refuse(std::string_view path, const std::string& why, const std::string& hint) {
   const Value value = get(path);
   refuse_at(value, fmt::format("{} is {}: {}", path, value.show(), why), hint);
@@ -128,10 +134,13 @@ void Translator::apply(const Member& row) {
 void Translator::left_over(const std::string& path, const Member& member) {
   const Value* row = fields_.keys("settings").find(path);
   if (row) {
-    if (const Value* none = row->find("none")) result_.dropped[none->text].push_back(path);
+    if (const Value* none = row->find("none"); none && !member.value.is_null())
+      result_.dropped[none->text].push_back(path);
     return;
   }
+  if (fields_.accepts_own_keys() && find_key(path.substr(0, path.find('.')))) return;  // translated by code
   if (const Value* extra = find_extra(fields_, path)) {
+    if (extra->find("rule")) return;
     const Value* key = extra->find("key");
     const Value* because = extra->find("because");
     if (key && !member.value.is_null()) {

@@ -26,6 +26,8 @@ class Translator {
   Translation run();
 
  protected:
+  // Called first. Returns false, after adding a problem, if the settings cannot be translated at all.
+  virtual bool accepts() { return true; }
   // Translates what the table cannot express.
   virtual void translate() = 0;
   // Returns the setting that names the model.
@@ -35,6 +37,8 @@ class Translator {
 
   const BackendFields& fields() const { return fields_; }
   double ranks() const { return static_cast<double>(ranks_); }
+  // The settings as written. Their origin is the value of the key `framework`.
+  const Value& settings() const { return settings_; }
   Translation& result() { return result_; }
 
   // Returns the effective value: as set, or the framework's default.
@@ -50,6 +54,9 @@ class Translator {
   void put(std::string_view key, Value value, std::string_view from);
   void put(std::string_view key, double value, std::string_view from);
   void put_text(std::string_view key, std::string_view value, std::string_view from);
+
+  // Sets our key to a value of the framework's recipe, which the experiment's settings override.
+  void recommend(std::string_view key, Value value);
 
   // Reports a setting that the framework has but the native engine does not support.
   void refuse(std::string_view path, const std::string& why, const std::string& hint);

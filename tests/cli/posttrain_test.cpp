@@ -121,6 +121,36 @@ TEST_F(Posttrain, AModelGivesTheAnswersItWasTaught) {
   EXPECT_THAT(train({}, "pretrain").out, HasSubstr("nothing left to do"));
 }
 
+// An experiment with a recipe of Megatron-Bridge trains adapters of the model that hf_path names.
+TEST_F(Posttrain, ARecipeOfMegatronBridgeTrainsAdapters) {
+  ASSERT_EQ(train({"train_iters=40", "exp_name=base"}).exit_code, 0);
+  const std::string base = (run_folder(folder_.path(), "base") / "checkpoints/iter_0000040").string();
+  write("bridge.yaml",
+        "work_group: w\nuser_name: u\nexp_name: run\nworkspace: " + folder_.path().string() +
+            "\nmodules:\n  post_trainer:\n    framework: megatron_bridge\n    config: "
+            "sft_trainer.yaml\n    model: llama3_8b.yaml\n    overrides: {peft: lora, "
+            "packed_sequence: true, seq_length: 128, global_batch_size: 2, finetune_lr: 5.0e-3, "
+            "lr_warmup_iters: 2, train_iters: 60, eval_iters: 0, precision_config: bf16_mixed}\n");
+  const std::vector<std::string> words = {"train", "posttrain", "--config", at("bridge.yaml"),
+                                          "num_threads=1"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), words.begin(), words.end());
+    return run_program(more);
+  };
+  const ProgramResult tuned =
+      with({"hf_path=" + base, "sft_dataset_name=" + at("taught.jsonl"), "sft_conversation_format=squad"});
+  ASSERT_EQ(tuned.exit_code, 0) << tuned.err;
+  EXPECT_THAT(tuned.err, AllOf(HasSubstr("written for Megatron-Bridge; the native engine runs it"),
+                               HasSubstr("lora: "), HasSubstr("weights loaded from " + base)));
+  const auto steps = losses(run_folder(folder_.path()));
+  EXPECT_LT(steps.at(60).loss, 0.9 * steps.at(1).loss);
+  // The data set that the recipe downloads must be given.
+  const ProgramResult without = with({"hf_path=" + base, "exp_name=other"});
+  EXPECT_EQ(without.exit_code, 2);
+  EXPECT_THAT(without.err, AllOf(HasSubstr("the recipe downloads the data set rajpurkar/squad"),
+                                 HasSubstr("error: file or folder 'rajpurkar/squad'")));
+}
+
 TEST_F(Posttrain, RanksEqualOneDevice) {
   for (const auto& [name, more] : std::vector<std::pair<std::string, std::vector<std::string>>>{
            {"one", {}},

@@ -379,8 +379,8 @@ inline std::vector<Mistake> typical_mistakes() {
        "unknown key 'training.step' of TorchTitan", "did you mean 'training.steps'?");
   file(foreign("maxtext", "      per_device_batch_sise: 4\n      remat_policy: full\n"), "exp.yaml:11:7",
        "unknown key 'per_device_batch_sise' of MaxText", "did you mean 'per_device_batch_size'?");
-  file(foreign("megatron_bridge", "      peft: lora\n"), "exp.yaml:7:16", "written for Megatron Bridge",
-       "Megatron-LM's keys");
+  file(foreign("megatron_bridge", "      peft: lora\n"), "exp.yaml:7:16",
+       "names no recipe of Megatron-Bridge", "model: qwen3_8b.yaml");
   file(foreign("nemo_automodel", "      x: 1\n"), "exp.yaml:7:16", "written for NeMo AutoModel",
        "Megatron-LM's keys");
   const auto preset = [&](const std::string& name) {

@@ -186,6 +186,10 @@ std::vector<std::string> ExperimentArguments::announcements(const config::Experi
     lines.push_back(fmt::format("note: the experiment has several modules; Primus runs {}, and not {}",
                                 experiment.module_name, fmt::join(experiment.other_modules, ", ")));
   }
+  if (!experiment.written_for.empty()) {
+    lines.push_back(fmt::format("note: the experiment is written for {}; the native engine runs it",
+                                experiment.written_for));
+  }
   for (const std::string& warning : experiment.warnings) lines.push_back("warning: " + warning);
   // Only for the native engine: for other frameworks, rendering the experiment reports unsupported settings.
   if (!experiment.ignored.empty() && experiment.framework == "native") {

@@ -12,6 +12,8 @@ experiment is
   rendered   'primus train pretrain --dry-run' printed a command, or refused a feature that the framework lacks
   accepted   Megatron-LM: by its argument parser and its validate_args; TorchTitan: by its ConfigManager; MaxText: by its pyconfig
   native     'primus config validate' with framework=native accepted it
+Experiments for Megatron-Bridge are only read natively, because Primus does not start Megatron-Bridge. In their row,
+"refused by name" counts the refusals of the native engine.
 Exit code: 0 if each refusal is for a known reason and all rendered experiments were accepted.
 """
 
@@ -101,6 +103,10 @@ json.dump(results, sys.__stdout__)
 }
 
 
+# A framework whose experiments the native engine runs.
+NATIVE_ONLY = "megatron_bridge"
+
+
 def call(words, env, **options):
     done = subprocess.run(words, capture_output=True, text=True, env=env, timeout=1800, **options)
     return done.returncode, done.stdout, done.stderr
@@ -128,6 +134,27 @@ def native(primus, path, env):
     return [] if verdict["valid"] else [(p["kind"], p["error"]) for p in verdict["problems"]]
 
 
+def experiments_of(checkout, framework):
+    """The experiments, which have a module with this framework. The folders also contain launcher settings."""
+    return [p for p in sorted((checkout / "examples" / framework / "configs").rglob("*.yaml"))
+            if f"framework: {framework}" in p.read_text()]
+
+
+def read_natively(primus, checkout, framework, env):
+    """Prints the row of a framework that Primus does not start. Returns notes, and whether a refusal has no known
+    reason."""
+    paths = experiments_of(checkout, framework)
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(lambda p: native(primus, p, env), paths))
+    accepted = sum(not problems for problems in results)
+    named = sum(bool(problems) and all(kind == "unsupported" for kind, _ in problems) for problems in results)
+    other = len(paths) - accepted - named
+    print(f"| {framework} | {len(paths)} | - | {named} | {other} | - | {accepted} |")
+    notes = [f"{framework} {path.parent.name}/{path.name}: {kind}: {text}"
+             for path, problems in zip(paths, results) for kind, text in problems]
+    return notes, other > 0
+
+
 def read_by(framework, checkout, python, jobs, folder):
     env = dict(os.environ, JAX_PLATFORMS="cpu")
     done = subprocess.run([python, "-c", DRIVERS[framework], str(checkout.resolve())], input=json.dumps(jobs), text=True,
@@ -145,7 +172,7 @@ def main():
     for framework in DRIVERS:
         parser.add_argument(f"--{framework}", type=pathlib.Path)
     parser.add_argument("--python", default=sys.executable)
-    parser.add_argument("--only", choices=list(DRIVERS), help="only this framework")
+    parser.add_argument("--only", choices=[*DRIVERS, NATIVE_ONLY], help="only this framework")
     parser.add_argument("--primus", default=str(pathlib.Path(__file__).resolve().parent.parent / "build/bin/primus"))
     parser.add_argument("--own-presets", action="store_true", help="with the presets of the checkout")
     parser.add_argument("--list", action="store_true", help="print the refused experiments and the reasons")
@@ -157,10 +184,13 @@ def main():
     print("| framework | experiments | rendered | refused by name | other | accepted there | native |")
     print("|---|---|---|---|---|---|---|")
     notes = []
-    for framework in [args.only] if args.only else DRIVERS:
-        # Selects experiments, which have a module with this framework. The folders also contain launcher settings.
-        paths = [p for p in sorted((args.checkout / "examples" / framework / "configs").rglob("*.yaml"))
-                 if f"framework: {framework}" in p.read_text()]
+    for framework in [args.only] if args.only else [*DRIVERS, NATIVE_ONLY]:
+        if framework == NATIVE_ONLY:
+            more, bad = read_natively(args.primus, args.checkout, framework, env)
+            notes += more
+            failed |= bad
+            continue
+        paths = experiments_of(args.checkout, framework)
         with ThreadPoolExecutor(2) as pool:
             rendered = list(pool.map(lambda p: render(args.primus, p, env), paths))
             natives = list(pool.map(lambda p: native(args.primus, p, env), paths))

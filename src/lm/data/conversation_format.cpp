@@ -450,6 +450,13 @@ std::vector<std::int32_t> ConversationWriter::training_prompt(const Conversation
   return tokenizer_.encode(style_.own->training_prompt(conversation), false);
 }
 
+std::vector<std::int32_t> ConversationWriter::training_text(const Conversation& conversation) const {
+  if (style_.own) return tokenizer_.encode(style_.own->training_text(conversation), false);
+  LearnedTokens tokens;
+  encode(pieces(conversation.messages, false), tokens);
+  return std::move(tokens.ids);
+}
+
 std::vector<std::int32_t> ConversationWriter::continuation(const Conversation& conversation,
                                                            std::size_t answer) const {
   std::string text;

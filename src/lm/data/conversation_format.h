@@ -139,6 +139,9 @@ class ConversationWriter {
   // members of the conversation if members() is Members::kAll, and with the day of training
   // (model_template.h).
   std::vector<std::int32_t> training_prompt(const Conversation& conversation) const;
+  // Returns the tokens of a whole conversation, as transformers encodes it. Unlike write(), does not find out
+  // which tokens are learned, so a chat template may also change answers.
+  std::vector<std::int32_t> training_text(const Conversation& conversation) const;
   // Returns the tokens that follow the answer messages[answer], which the model has generated with the token
   // that ends it: the later messages, of which none is an answer, and the start of the next answer. Generated
   // tokens are not encoded again. Tools and further members are used as in training_prompt(). Throws

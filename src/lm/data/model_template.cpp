@@ -174,6 +174,11 @@ std::string ModelTemplate::training_prompt(const Conversation& conversation) con
   return rendering.render(conversation.messages.size(), true).text;
 }
 
+std::string ModelTemplate::training_text(const Conversation& conversation) const {
+  Rendering rendering(*this, conversation, training_day());
+  return rendering.render(conversation.messages.size(), false).text;
+}
+
 std::vector<LearnedText> ModelTemplate::texts(const Conversation& conversation) const {
   const std::vector<Message>& messages = conversation.messages;
   Rendering rendering(*this, conversation, training_day());

@@ -56,6 +56,8 @@ class ModelTemplate {
   std::string prompt(const Conversation& conversation) const;
   // Like prompt(), but for training data: a template that reads the clock gets kTrainingDay.
   std::string training_prompt(const Conversation& conversation) const;
+  // Returns the text of the whole conversation, for training data.
+  std::string training_text(const Conversation& conversation) const;
 
   // Returns the text that follows the answer messages[answer], which has been generated, up to the beginning
   // of the next answer. The text begins with the end of the answer's turn, and contains the later messages,

@@ -100,6 +100,9 @@ TEST_F(ModelTemplates, TokensAndMasksEqualTransformers) {
     EXPECT_EQ(tokens.ids, ids);
     EXPECT_EQ(tokens.learned, learned);
     EXPECT_EQ(tokens.starts, starts);
+    if (starts.size() == 1) {
+      EXPECT_EQ(writer.training_text(conversation), ids);
+    }
     separate += starts.size() > 1 ? 1 : 0;
     if (!conversation.tools.empty()) writer.offer_tools(conversation.tools);
     conversation.messages.pop_back();
@@ -170,6 +173,10 @@ TEST_F(ModelTemplates, WhatCannotBeLearnedIsRefused) {
       "{% if add_generation_prompt %}{{ 'assistant<think>' }}{% endif %}";
   EXPECT_THAT(refusal(thinking, record), AllOf(HasSubstr("does not write message 2 after the beginning"),
                                                HasSubstr("'A' instead of '<think>'")));
+  // A reward model can still read the conversation.
+  const auto tokenizer = with_template(thinking);
+  const ConversationWriter writer(choose_style("auto", *tokenizer).style, *tokenizer);
+  EXPECT_EQ(tokenizer->decode(writer.training_text(read_record(record))), "userQassistantA");
   EXPECT_THAT(refusal("{{ raise_exception('no questions') }}", record),
               HasSubstr("refuses the conversation: TemplateError: no questions"));
   EXPECT_THAT(refusal("{% for m in messages %}", record),

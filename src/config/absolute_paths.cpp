@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "config/experiment.h"
@@ -49,8 +50,15 @@ Experiment with_absolute_paths(Experiment experiment) {
     if (*path) *path = absolute(**path);
   }
   for (auto* path : {&c.load, &c.pretrained_checkpoint, &c.hf_path, &c.tokenizer_model, &c.vocab_file,
-                     &c.merge_file, &c.sft_dataset_name, &c.teacher_model_name_or_path})
+                     &c.merge_file, &c.sft_dataset_name, &c.teacher_model_name_or_path, &c.value_load})
     make_absolute_if_there(*path);
+  for (std::string& function : c.reward) {
+    constexpr std::string_view kModel = "model:";
+    if (!function.starts_with(kModel)) continue;
+    std::optional<std::string> folder = function.substr(kModel.size());
+    make_absolute_if_there(folder);
+    function = std::string(kModel) + *folder;
+  }
   for (auto* paths : {&c.data_path, &c.train_data_path, &c.valid_data_path, &c.test_data_path})
     make_absolute(*paths);
   return experiment;

@@ -113,6 +113,8 @@ TEST(ToYaml, CanHaveAbsolutePaths) {
                     "      data_path: [0.3, text.jsonl, 0.7, data/b]\n      tokenizer_model: tokenizer.json\n"
                     "      load: meta-llama/Llama-3.1-8B\n      save: out/../ckpt\n"),
                 {"mock_data=false"});
+  std::filesystem::create_directory("scores");
+  experiment.trainer->reward = {"exact:scores", "model:scores", "model:no-such-folder"};
   const Experiment absolute = with_absolute_paths(experiment);
   std::filesystem::current_path(before);
   const std::filesystem::path root = std::filesystem::weakly_canonical(folder.path());
@@ -121,6 +123,9 @@ TEST(ToYaml, CanHaveAbsolutePaths) {
   EXPECT_EQ(absolute.trainer->data_path, (std::vector<std::string>{"0.3", (root / "text.jsonl").string(),
                                                                    "0.7", (root / "data/b").string()}));
   EXPECT_EQ(absolute.trainer->tokenizer_model, (root / "tokenizer.json").string());
+  EXPECT_EQ(absolute.trainer->reward,
+            (std::vector<std::string>{"exact:scores", "model:" + (root / "scores").string(),
+                                      "model:no-such-folder"}));
   EXPECT_EQ(absolute.trainer->load, "meta-llama/Llama-3.1-8B");  // no such folder, so it is a model's name
 }
 

@@ -4,34 +4,34 @@
 
 namespace primus {
 
-TokenCollector::TokenCollector(TrainingSession& session)
-    : session_(session),
-      held_(session.rank().mesh().shape(), session.rank().mesh().place(), session.settings().step.sequence) {
-  const StepSettings& step = session.settings().step;
-  const engine::MeshShape& shape = session.rank().mesh().shape();
-  if (shape.context > 1 || shape.pipeline > 1)
-    all_ = session.rank().persistent(DType::kF32, {step.micro_batch * step.sequence});
+TokenCollector::TokenCollector(engine::Rank& rank, const LanguageModel& model, const StepSettings& step)
+    : rank_(rank),
+      model_(model),
+      tokens_(step.micro_batch * step.sequence),
+      held_(rank.mesh().shape(), rank.mesh().place(), step.sequence) {
+  const engine::MeshShape& shape = rank.mesh().shape();
+  if (shape.context > 1 || shape.pipeline > 1) all_ = rank.persistent(DType::kF32, {tokens_});
 }
 
+TokenCollector::TokenCollector(TrainingSession& session)
+    : TokenCollector(session.rank(), session.model(), session.settings().step) {}
+
 std::vector<float> TokenCollector::collect(const Tensor& held) {
-  engine::Rank& rank = session_.rank();
-  Stream& stream = rank.compute();
+  Stream& stream = rank_.compute();
   std::vector<float> all;
-  if (!rank.measuring()) {
+  if (!rank_.measuring()) {
     // Ranks without the last part of the model have no values, and add zeros.
     std::vector<float> own(static_cast<std::size_t>(held.elements()));
-    if (session_.model().last(session_.model().chunks() - 1))
-      stream.copy_to_host(own.data(), held.data, held.bytes());
+    if (model_.last(model_.chunks() - 1)) stream.copy_to_host(own.data(), held.data, held.bytes());
     stream.synchronize();
-    const StepSettings& step = session_.settings().step;
-    all.resize(static_cast<std::size_t>(step.micro_batch * step.sequence));
+    all.resize(static_cast<std::size_t>(tokens_));
     held_.scatter(own, all);
     if (!all_.absent()) stream.copy_to_device(all_.data, all.data(), all_.bytes());
   }
   if (all_.absent()) return all;
-  for (comm::Communicator* const group : {rank.mesh().context(), rank.mesh().pipeline()})
+  for (comm::Communicator* const group : {rank_.mesh().context(), rank_.mesh().pipeline()})
     if (group) group->all_reduce(stream, all_, all_, comm::Reduction::kSum);
-  if (!rank.measuring()) {
+  if (!rank_.measuring()) {
     stream.copy_to_host(all.data(), all_.data, all_.bytes());
     stream.synchronize();
   }

@@ -15,7 +15,10 @@ namespace primus {
 // of every rank with the same sequences.
 class TokenCollector {
  public:
-  // Allocates persistent memory, so construct it in LossRule::prepare().
+  // `step`: the settings of the batches; `model`: the model that computes the values. By default, those of
+  // the session's steps. All arguments must outlive this object. Allocates persistent memory, so construct it
+  // in LossRule::prepare().
+  TokenCollector(engine::Rank& rank, const LanguageModel& model, const StepSettings& step);
   explicit TokenCollector(TrainingSession& session);
 
   // Returns the values [B, S] of all tokens. `held`: fp32 [tokens of this rank], read only on ranks with the
@@ -23,7 +26,9 @@ class TokenCollector {
   std::vector<float> collect(const Tensor& held);
 
  private:
-  TrainingSession& session_;
+  engine::Rank& rank_;
+  const LanguageModel& model_;
+  const std::int64_t tokens_;  // B * S
   HeldTokens held_;
   Tensor all_;  // [B * S]; absent if this rank has all values
 };

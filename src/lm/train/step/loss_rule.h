@@ -39,9 +39,10 @@ class TrainingSession;
 // A model that is only read, in addition to the trained model. Both models are sharded over the mesh in the
 // same way.
 struct FrozenModel {
-  std::string name;  // name of the model: "reference" or "teacher"
+  std::string name;  // name of the model: "reference", "teacher" or "reward_model"
   ModelConfig model;
   std::filesystem::path folder = {};  // of the weights; empty: the weights at the start of the run
+  std::int64_t positions = 0;         // max number of tokens of a sequence; 0: as for the trained model
 };
 
 // The arguments of LossRule::before_step.

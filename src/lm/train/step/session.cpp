@@ -1,17 +1,20 @@
 #include "lm/train/step/session.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/check.h"
 
 namespace primus {
 namespace {
 
-// Returns the parts of the model that this rank has.
+// Returns the parts of the model that this rank has. The given numbers of blocks are those of the trained
+// model. The blocks of a model of another depth are divided evenly.
 ModelParts parts_of(const engine::Mesh& mesh, const PipelineSettings& pipeline, const ModelConfig& model) {
   const engine::PipelineShape shape = pipeline.shape(mesh);
   ModelParts parts{.blocks = pipeline.blocks, .own = {}};
-  if (parts.blocks.empty()) parts.blocks = split_blocks(model.layers, shape);
+  if (std::reduce(parts.blocks.begin(), parts.blocks.end()) != model.layers)
+    parts.blocks = split_blocks(model.layers, shape);
   for (int chunk = 0; chunk < shape.chunks; ++chunk)
     parts.own.push_back(shape.part(mesh.place().stage, chunk));
   return parts;
@@ -19,23 +22,24 @@ ModelParts parts_of(const engine::Mesh& mesh, const PipelineSettings& pipeline, 
 
 }  // namespace
 
-ModelInstance::Settings TrainingSession::instance_settings(const ModelConfig& model,
-                                                           ModelInstance::Role role) const {
+ModelInstance::Settings TrainingSession::instance_settings(const ModelConfig& model, ModelInstance::Role role,
+                                                           std::int64_t positions) const {
   const UpdateRules& rules = settings_.optimizer.rules;
-  return {.model = model,
-          .role = role,
-          .parts = parts_of(rank_.mesh(), settings_.step.pipeline, model),
-          .layout = {.compute = settings_.compute,
-                     .gradients = settings_.gradients,
-                     .states = states_of(rules),
-                     .rule_of = [&rules](const engine::Parameter& p) { return rule_of(rules, p); },
-                     .sharding = settings_.sharding,
-                     .groups = engine::group_places(rank_.mesh()),
-                     .split_masters = settings_.optimizer.split_masters,
-                     .reduce_each_microbatch = settings_.reduce_each_microbatch,
-                     .decay_head_norms = settings_.decay_head_norms},
-          .parallel = settings_.parallel,
-          .positions = std::max(settings_.step.sequence, settings_.sample_capacity)};
+  return {
+      .model = model,
+      .role = role,
+      .parts = parts_of(rank_.mesh(), settings_.step.pipeline, model),
+      .layout = {.compute = settings_.compute,
+                 .gradients = settings_.gradients,
+                 .states = states_of(rules),
+                 .rule_of = [&rules](const engine::Parameter& p) { return rule_of(rules, p); },
+                 .sharding = settings_.sharding,
+                 .groups = engine::group_places(rank_.mesh()),
+                 .split_masters = settings_.optimizer.split_masters,
+                 .reduce_each_microbatch = settings_.reduce_each_microbatch,
+                 .decay_head_norms = settings_.decay_head_norms},
+      .parallel = settings_.parallel,
+      .positions = positions > 0 ? positions : std::max(settings_.step.sequence, settings_.sample_capacity)};
 }
 
 TrainingSession::Second::Second(engine::Rank& rank, ModelInstance::Settings model,
@@ -58,8 +62,10 @@ TrainingSession::TrainingSession(engine::Rank& rank, const SessionSettings& sett
   if (rule_) {
     for (const FrozenModel& frozen : rule_->frozen_models(settings.model)) {
       frozen_.emplace_back(
-          frozen.name, std::make_unique<ModelInstance>(
-                           rank, instance_settings(frozen.model, ModelInstance::Role::kFrozen), families));
+          frozen.name,
+          std::make_unique<ModelInstance>(
+              rank, instance_settings(frozen.model, ModelInstance::Role::kFrozen, frozen.positions),
+              families));
     }
   }
   step_ = std::make_unique<TrainingStep>(rank, parallel(), model(), *optimizer_, scales(), step, rule_.get());

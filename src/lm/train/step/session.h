@@ -93,8 +93,9 @@ class TrainingSession {
     TrainingStep step;
   };
 
-  // Returns the settings of the trained model or of a frozen one.
-  ModelInstance::Settings instance_settings(const ModelConfig& model, ModelInstance::Role role) const;
+  // Returns the settings of the trained model or of a frozen one. `positions`: FrozenModel::positions.
+  ModelInstance::Settings instance_settings(const ModelConfig& model, ModelInstance::Role role,
+                                            std::int64_t positions = 0) const;
 
   engine::Rank& rank_;
   const SessionSettings settings_;

@@ -224,6 +224,7 @@ constexpr auto kNeedless = std::to_array<std::pair<std::string_view, std::string
     {"peft", "adapters are set in a map: lora.enabled=true, lora.dim=32 (docs/models.md)"},
     {"ref_model", "the reference model is the model at the start of the run: leave it out"},
     {"report_to", "each run writes TensorBoard files; 'primus report RUN --mlflow FOLDER' writes for MLflow"},
+    {"reward_model_path", "reward=model:FOLDER scores answers with a reward model (docs/rewards.md)"},
     {"torch_compile_mode", "the native engine has nothing to compile: leave it out"},
 });
 

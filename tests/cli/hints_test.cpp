@@ -34,6 +34,7 @@ TEST(Hints, AWordNamesTheOptionToWhichItBelongs) {
 TEST(Hints, KeysOfOtherProgramsHaveACounterpart) {
   for (const auto& [key, hint] :
        {std::pair("exp_nme", "did you mean 'exp_name'?"), std::pair("dpo_beta", "did you mean 'beta'?"),
+        std::pair("reward_model_path", "reward=model:FOLDER scores answers"),
         std::pair("packing", "did you mean 'enable_packed_sequences'?"),
         std::pair("load_in_4bit", "weights are not quantized"),
         std::pair("report_to", "'primus report RUN --mlflow FOLDER'"),
@@ -61,7 +62,8 @@ TEST(Hints, RewardsThatCannotScoreAreRefused) {
        {std::pair("exact:answer,number:answer", "reward='[exact:answer, number:answer]'"),
         std::pair("reward.py", "reward='program:python3 reward.py'"),
         std::pair("exact:answr", "did you mean 'answer'?"),
-        std::pair("model:scorer", "transformers' ...ForSequenceClassification"),
+        std::pair("model:scorer", "'primus train grpo reward=model:FOLDER' does"),
+        std::pair("/tmp", "write reward=model:/tmp"),
         std::pair("exact:completion", "compares each answer with itself")}) {
     const ProgramResult result = run_program({"data", "score", file.string(), "--reward", reward});
     EXPECT_EQ(result.exit_code, 2) << reward;

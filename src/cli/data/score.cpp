@@ -181,6 +181,12 @@ class DataScore final : public Command {
       for (const auto& [name, value] : record.items()) names.insert(name);
     const std::vector<std::string_view> columns(names.begin(), names.end());
     for (const std::string& text : settings_.functions) {
+      if (reward_model_of(text)) {
+        throw unsupported(
+            fmt::format("reward '{}': 'data score' does not run reward models", printable(text)),
+            "'primus train grpo reward=model:FOLDER' does; metrics.jsonl has the scores as "
+            "rewards/model/mean (docs/rewards.md)");
+      }
       if (column_of(text) == "completion" && names.contains("completion")) {
         throw invalid(fmt::format("reward '{}' compares each answer with itself", printable(text)),
                       "name the column with the right answer");

@@ -15,7 +15,8 @@ extern const CommandEntry kTrainGrpo{
     "likely.\n\n"
     "reward=exact:answer compares an answer with the column 'answer' of its record; "
     "reward=program:./reward.py "
-    "runs a program. global_batch_size counts answers per step, max_completion_length limits their tokens, "
+    "runs a program; reward=model:FOLDER is the score of a reward model. global_batch_size counts answers "
+    "per step, max_completion_length limits their tokens, "
     "loss_type chooses a variant (dapo, grpo, dr_grpo, cispo, ...), and beta above 0 keeps the model close "
     "to "
     "the model at its start. dynamic_sampling=true replaces groups whose rewards are equal by groups for the "
@@ -63,7 +64,7 @@ extern const CommandEntry kTrainPpo{
     "num_ppo_epochs is the number of steps that learn from the same answers, and num_mini_batches divides "
     "the answers among steps. Data, rewards and options are those of 'train grpo'; num_generations may be 1.",
     "primus train ppo load=path/to/model data=prompts.jsonl reward=exact:answer\n"
-    "primus train ppo load=path/to/model data=prompts.jsonl reward=http://127.0.0.1:8000/score "
+    "primus train ppo load=path/to/model data=prompts.jsonl reward=model:path/to/reward-model "
     "value_load=path/to/reward-model\n"
     "primus train ppo load=path/to/model data=prompts.jsonl reward=program:./reward.py num_ppo_epochs=2 "
     "num_mini_batches=4 kl_coef=0.02\n"

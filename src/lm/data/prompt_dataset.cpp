@@ -20,6 +20,11 @@
 namespace primus::data {
 namespace {
 
+// Returns the text of a question with its context.
+std::string text_of(const Message& question) {
+  return question.context.empty() ? question.text : question.text + "\n\n" + question.context;
+}
+
 // Writes prompts as tokens: in a conversation format, or as plain texts.
 class PromptWriter {
  public:
@@ -46,9 +51,8 @@ class PromptWriter {
           "choose a format by name: sft_conversation_format=chatml (docs/posttrain.md), or write the "
           "prompt as a text");
     }
-    const Message& only = messages.front();
     std::vector<std::int32_t> ids = tokenizer_.frame().before;
-    tokenizer_.encode(only.context.empty() ? only.text : only.text + "\n\n" + only.context, false, ids);
+    tokenizer_.encode(text_of(messages.front()), false, ids);
     return ids;
   }
 
@@ -137,6 +141,10 @@ std::span<const std::int32_t> Prompts::prompt_ids(std::int64_t index) const {
 
 std::string Prompts::prompt_text(std::int64_t index) const {
   return tokenizer_->decode(prompt_ids(index), /*skip_special=*/false);
+}
+
+std::string Prompts::plain_text(std::int64_t index) const {
+  return text_of(conversation(index).messages.front());
 }
 
 nlohmann::json Prompts::record(std::int64_t index) const {

@@ -35,6 +35,10 @@ class Prompts {
   std::span<const std::int32_t> prompt_ids(std::int64_t index) const;
   // Returns the text of the prompt's tokens, with special tokens.
   std::string prompt_text(std::int64_t index) const;
+  // Returns whether prompts are written in a conversation format; otherwise they are plain texts.
+  bool are_conversations() const { return writer_ != nullptr; }
+  // Returns the text of a prompt that is a plain text, without special tokens.
+  std::string plain_text(std::int64_t index) const;
   // Returns the whole record, with all its columns.
   nlohmann::json record(std::int64_t index) const;
   // Returns the messages of the prompt, with its tools.

@@ -1,8 +1,9 @@
 // Rewards of generated answers. A reward function scores answers with numbers; a run may use several.
 //
 // Built-in functions compare an answer with a column of its record: the same text, the same number, a
-// pattern, a JSON schema, or unit tests of code. Other functions are programs that read JSON lines, and HTTP
-// servers. docs/rewards.md describes the functions and their settings.
+// pattern, a JSON schema, or unit tests of code. Other functions are programs that read JSON lines, HTTP
+// servers, and reward models, which training runs. docs/rewards.md describes the functions and their
+// settings.
 //
 // Thread-safety: one thread calls score() of a function at a time. The implementation may use more threads or
 // processes.
@@ -63,7 +64,7 @@ inline constexpr double kMaxRewardSeconds = 86400;
 
 struct RewardSettings {
   // Each entry describes a function: "exact:answer", "number:answer", "regex:^yes", "program:./reward.py",
-  // "http://host:port/path".
+  // "http://host:port/path", "model:FOLDER".
   std::vector<std::string> functions;
   std::vector<double> weights;  // one for each function; empty: 1 for each
   std::int64_t workers = 0;     // number of concurrent processes of a program or sandbox; 0: one per core
@@ -78,6 +79,8 @@ std::vector<std::unique_ptr<RewardFunction>> make_rewards(const RewardSettings& 
 // Returns the column that a reward function compares with answers: "answer" for "exact:answer"; empty if the
 // function reads no column.
 std::optional<std::string> column_of(const std::string& text);
+// Returns the folder of a reward model: "FOLDER" for "model:FOLDER"; empty for other functions.
+std::optional<std::string> reward_model_of(const std::string& text);
 // Throws Error(kInvalid) if the function reads a column that is not in `columns`, the columns of all records.
 void require_column(const std::string& text, std::span<const std::string_view> columns);
 

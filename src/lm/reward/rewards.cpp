@@ -44,15 +44,11 @@ const RewardEntry& entry_of(const std::string& text) {
                   fmt::format("write reward='program:{} {}' (docs/rewards.md)",
                               kind.ends_with(".py") ? "python3" : "sh", printable(text)));
   }
-  const std::string folder =
-      kind == "model" && kind.size() < text.size() ? text.substr(kind.size() + 1) : text;
   std::error_code none;
-  if (kind == "model" || std::filesystem::is_directory(folder, none)) {
-    throw unsupported(
-        fmt::format("reward '{}': a reward model is no reward function of its own", printable(text)),
-        "score with it in a program or server of yours: the folder of 'primus model export' is one of "
-        "transformers' ...ForSequenceClassification, and reward=http://127.0.0.1:PORT/PATH calls the "
-        "server (docs/rewards.md). 'primus train ppo value_load=FOLDER' starts its value model from it");
+  if (std::filesystem::is_directory(text, none)) {
+    throw invalid(fmt::format("reward '{}' names a folder, but no kind of reward function", printable(text)),
+                  fmt::format("if the folder has a reward model, write reward=model:{} (docs/rewards.md)",
+                              printable(text)));
   }
   const std::string meant = did_you_mean(kind, kinds);
   throw invalid(fmt::format("reward '{}' names no kind of reward function", printable(text)),
@@ -82,6 +78,11 @@ std::optional<std::string> column_of(const std::string& text) {
     return entry.kind == kind && entry.form.starts_with(kind + ":COLUMN");
   });
   return reads && !column.ends_with(".json") ? std::optional(column) : std::nullopt;
+}
+
+std::optional<std::string> reward_model_of(const std::string& text) {
+  constexpr std::string_view kPrefix = "model:";
+  return text.starts_with(kPrefix) ? std::optional(text.substr(kPrefix.size())) : std::nullopt;
 }
 
 void require_column(const std::string& text, std::span<const std::string_view> columns) {

@@ -140,16 +140,18 @@ StepMeasurement Trainer::Run::measure() {
 
 namespace {
 
-// If the loss needs a reference model or a teacher, logs which model this is. Warns if the reference model is
-// not the model at the start of the run.
-void log_reference(const RunPlan& plan, const LossRule& rule) {
+// Logs the frozen models of the loss: a reference model, a teacher, or reward models. Warns if the reference
+// model is not the model at the start of the run.
+void log_frozen_models(const RunPlan& plan, const LossRule& rule) {
   ModelConfig whole = plan.model;
   whole.lora = {};
   if (!plan.ranks.first()) return;
-  const std::vector<FrozenModel> frozen = rule.frozen_models(whole);
-  if (frozen.empty()) return;
-  if (!frozen.front().folder.empty())
-    return plan.log.info("{}: {}", frozen.front().name, frozen.front().folder.string());
+  bool has_reference = false;
+  for (const FrozenModel& frozen : rule.frozen_models(whole)) {
+    if (!frozen.folder.empty()) plan.log.info("{}: {}", frozen.name, frozen.folder.string());
+    has_reference = has_reference || frozen.folder.empty();
+  }
+  if (!has_reference) return;
   const std::optional<StartWeights> start = start_weights_of(plan.e);
   if (!plan.model.lora) {
     return plan.log.info("reference model: the model at the start of the run ({})",
@@ -181,7 +183,7 @@ void Trainer::Run::open_session(const StepMeasurement& measured) {
   if (LossRule* const rule = session->rule()) {
     plan.objective->connect(*rule, plan.data_request(), plan.datasets);
     rule->load_weights(*session);
-    log_reference(plan, *rule);
+    log_frozen_models(plan, *rule);
   }
   checkpointer->open();
   progress.first_iteration = progress.iteration;

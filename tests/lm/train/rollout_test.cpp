@@ -402,6 +402,68 @@ TEST(Rollouts, EveryMeshGeneratesTheSameAnswers) {
   }
 }
 
+// The score of a reward model of another size, which reads the tokens of the run, is the only reward.
+TEST(Rollouts, RewardModelsGiveTheSameRewardsOnEveryMesh) {
+  SessionSettings settings = tiny_settings(DType::kF32);
+  settings.evaluation = false;
+  settings.step.sequence = 32;
+  settings.step.packed_documents = true;
+  ModelConfig scores = tiny_llama();
+  scores.layers = 2;
+  scores.hidden = 32;
+  scores.scores = true;
+  RolloutSettings rule{.max_completion_length = kMaxAnswer, .advantages = group_advantages};
+  rule.reward_models.push_back({.name = "reward_model",
+                                .model = scores,
+                                .rows = 2,
+                                .sequence = 16,
+                                .load = [](TrainingSession& session, ModelInstance& model) {
+                                  model.store().initialize(session.rank().context(), 3);
+                                }});
+  settings.loss_rule = rollout_rule(rule, [] { return std::make_unique<Reinforce>(); });
+  const auto source = [] {
+    RolloutSource all = source_of();
+    all.model_tokens.emplace_back([](const Rollout& rollout, const ScoredAnswer&) {
+      RewardTokens tokens{.ids = rollout.prompt};
+      tokens.ids.insert(tokens.ids.end(), rollout.answer.begin(), rollout.answer.end());
+      return tokens;
+    });
+    return all;
+  };
+  const auto train_on = [&](int ranks, const engine::MeshShape& shape) {
+    return train(settings, ranks, shape, 3, true, 3e-3, false, source);
+  };
+  const Trained one = train_on(1, {});
+  EXPECT_NE(one.rewards[0], one.rewards[1]);
+  struct Case {
+    const char* name;
+    int ranks;
+    engine::MeshShape shape = {};
+    engine::Sharding sharding = engine::Sharding::kNone;
+  };
+  for (const Case& c : {Case{"data", 2}, Case{"tensor and data", 4, {.tensor = 2}},
+                        Case{"tensor and pipeline", 4, {.tensor = 2, .pipeline = 2}},
+                        Case{"shards", 2, {}, engine::Sharding::kParameters}}) {
+    SCOPED_TRACE(c.name);
+    settings.sharding = c.sharding;
+    // Blocks of the trained model. The two layers of the reward model are divided evenly.
+    settings.step.pipeline.blocks =
+        c.shape.pipeline > 1 ? std::vector<std::int64_t>{3, 1} : std::vector<std::int64_t>{};
+    settings.reduce_each_microbatch = c.sharding == engine::Sharding::kParameters;
+    const Trained trained = train_on(c.ranks, c.shape);
+    EXPECT_EQ(trained.answers, one.answers);
+    for (std::size_t s = 0; s < one.losses.size(); ++s) {
+      EXPECT_NEAR(trained.losses[s], one.losses[s], 1e-5);
+      EXPECT_NEAR(trained.rewards[s], one.rewards[s], 1e-5);
+    }
+    for (std::size_t r = 0; r < trained.used.size(); ++r) {
+      EXPECT_EQ(trained.used[r].persistent, trained.memory[r].persistent);
+      EXPECT_LE(trained.used[r].stash, trained.memory[r].stash);
+      EXPECT_LE(trained.used[r].scratch, trained.memory[r].scratch);
+    }
+  }
+}
+
 // Steps 1 and 4 generate answers, and each pair of steps after them learns from the same answers.
 TEST(Rollouts, SeveralStepsLearnFromTheSameAnswersOnEveryMesh) {
   ModelConfig mixture = test::tiny_mixture();

@@ -21,6 +21,7 @@
 #include "lm/train/objectives/policy_rule.h"
 #include "lm/train/objectives/ppo_keys.h"
 #include "lm/train/objectives/reinforcement_keys.h"
+#include "lm/train/objectives/reward_model_keys.h"
 #include "lm/train/objectives/rollout_rule.h"
 #include "lm/train/objectives/rollouts.h"
 #include "lm/train/settings/start_weights.h"
@@ -118,6 +119,7 @@ class RolloutLearning final : public Objective {
     if (method_ == PolicyMethod::kPpo) check_ppo_run(experiment, world);
     if (!experiment.trainer->reward.empty()) rewards_of(experiment);
     environment_of(experiment);
+    check_reward_models(experiment);
     tools_of(experiment);
     leave_out_evaluation(experiment, "the metrics of training show the rewards");
     return {.experiment = std::move(experiment)};
@@ -228,10 +230,12 @@ class RolloutLearning final : public Objective {
             method_ == PolicyMethod::kGrpo && c.dynamic_sampling ? c.dynamic_sampling_max_batches : 0,
         .divergences = advantages.leave_one_out && advantages.beta != 0,
         .max_turns = c.environment ? c.max_turns : 0,
-        .advantages = [advantages](std::span<const std::optional<double>> rewards, std::int64_t functions,
-                                   std::span<const double> divergences) {
-          return compute_advantages(advantages, rewards, functions, divergences);
-        }};
+        .advantages =
+            [advantages](std::span<const std::optional<double>> rewards, std::int64_t functions,
+                         std::span<const double> divergences) {
+              return compute_advantages(advantages, rewards, functions, divergences);
+            },
+        .reward_models = reward_models_of(experiment)};
     if (method_ == PolicyMethod::kPpo) {
       settings.estimate = [](LossRule& inner, TrainingSession& session, std::span<data::Batch> batches) {
         dynamic_cast<PpoRule&>(inner).estimate(session, batches);
@@ -252,6 +256,7 @@ class RolloutLearning final : public Objective {
     check_at_keys(experiment, std::array<std::string_view, 1>{"temperature"},
                   [&] { settings.model = with_temperature(settings.model, c.temperature); });
     if (method_ == PolicyMethod::kPpo) check_ppo_model(experiment, settings.model);
+    check_reward_meshes(experiment, world, settings);
     const engine::MeshShape shape = mesh_shape_of(experiment, world);
     const bool together = world > 1 && (settings.sharding == engine::Sharding::kParameters ||
                                         shape.expert * shape.expert_tensor > 1);
@@ -270,6 +275,7 @@ class RolloutLearning final : public Objective {
                          std::int64_t number) { return static_cast<std::int64_t>(order->at(number)); },
         .text = [tokenizer](std::span<const std::int32_t> ids) { return tokenizer->decode(ids); },
         .rewards = rewards_of(request.experiment),
+        .model_tokens = reward_tokens_of(request, prompts),
         .stop_ids = prompts->end_ids(),
         .vocab = tokenizer->vocab_size(),
         .warn = request.warn};

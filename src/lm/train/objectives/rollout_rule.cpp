@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/terminal/terminal.h"
 #include "lm/train/objectives/answer_generator.h"
+#include "lm/train/objectives/answer_scoring.h"
 #include "lm/train/objectives/answer_table.h"
 #include "lm/train/objectives/dynamic_sampling.h"
 #include "lm/train/objectives/episode_generator.h"
@@ -29,23 +30,30 @@ class Rollouts final : public RolloutRule {
 
  public:
   Rollouts(RolloutSettings settings, std::unique_ptr<LossRule> inner)
-      : settings_(std::move(settings)), inner_(std::move(inner)) {}
+      : settings_(std::move(settings)),
+        inner_(std::move(inner)),
+        scoring_(source_, settings_.reward_models) {}
 
   void connect(RolloutSource source) override {
     PRIMUS_CHECK("RolloutRule::connect", std::ssize(source.rewards) == settings_.functions &&
                                              (settings_.sampling_attempts == 0 || source.prompt_at) &&
                                              (settings_.max_turns == 0 || source.episodes.environment));
     source_ = std::move(source);
-    names_ = distinct_names(source_.rewards);
+    scoring_.connect();
   }
 
   std::vector<FrozenModel> frozen_models(const ModelConfig& model) const override {
-    return inner_->frozen_models(model);
+    std::vector<FrozenModel> all = inner_->frozen_models(model);
+    std::ranges::move(scoring_.models().frozen_models(), std::back_inserter(all));
+    return all;
   }
   std::optional<SecondModel> second_model(const ModelConfig& model) override {
     return inner_->second_model(model);
   }
-  void load_weights(TrainingSession& session) override { inner_->load_weights(session); }
+  void load_weights(TrainingSession& session) override {
+    inner_->load_weights(session);
+    scoring_.models().load_weights(session);
+  }
   std::vector<std::string> metrics() const override { return inner_->metrics(); }
   TokenNeeds needs() const override { return inner_->needs(); }
   void weigh(const TokenLosses& tokens) override {
@@ -77,6 +85,7 @@ class Rollouts final : public RolloutRule {
                                                .episodes = episodes_.has_value(),
                                                .writes = tells_});
     inner_->prepare(session);
+    scoring_.models().prepare(session);
     if (period() > 1) {
       KeptAnswers::Place kept{.rows = rows_,
                               .answers = answers_,
@@ -117,13 +126,16 @@ class Rollouts final : public RolloutRule {
   std::vector<TensorSource> state(TrainingSession& session, std::int64_t done) override {
     std::vector<TensorSource> sources = inner_->state(session, done);
     if (sampling_) sources.push_back(sampling_->state(done));
+    scoring_.models().add_state(session, sources);
     if (!kept_ || done % period() == 0) return sources;
     for (TensorSource& source : kept_->state(table_->values())) sources.push_back(std::move(source));
     return sources;
   }
 
   std::string restore(TrainingSession& session, const CheckpointReader& checkpoint) override {
-    const std::string warning = inner_->restore(session, checkpoint);
+    std::string warning = inner_->restore(session, checkpoint);
+    const std::string changed = scoring_.models().restore(checkpoint);
+    if (!changed.empty()) warning += (warning.empty() ? "" : ". ") + changed;
     if (sampling_) sampling_->restore(checkpoint);
     if (!kept_ || checkpoint.iteration() % period() == 0) return warning;
     std::vector<double> saved = kept_->restore(checkpoint);
@@ -154,6 +166,7 @@ class Rollouts final : public RolloutRule {
 
   // Makes the calls of a step on a rank that measures memory.
   void measure(TrainingSession& session) {
+    scoring_.models().measure(session);
     for (int i = 0; i < (settings_.divergences ? 3 : 2); ++i) table_->exchange(session);
     for (std::int64_t i = 0; settings_.divergences && i < rows_.microbatches; ++i) {
       models_.current->compute({});
@@ -241,12 +254,12 @@ class Rollouts final : public RolloutRule {
     std::vector<std::vector<Reward>> rewards;
     Results all;
     work_ = {};
-    work_.retries.resize(source_.rewards.size());
+    scoring_.begin_step();
     do {
       const double began = steady_seconds();
       generate(step.step, attempt, own);
       const double generated = steady_seconds();
-      score(attempt, own, rewards);
+      score(session, attempt, own, rewards);
       work_.generating += generated - began;
       work_.scoring += steady_seconds() - generated;
       gather_results(session, own, rewards);
@@ -259,7 +272,7 @@ class Rollouts final : public RolloutRule {
       }
     } while (attempt_again(attempt, all));
     if (sampling_) sampling_->finish();
-    if (tells_ && data_rank_ == 0) keep_examples(step.step, own, rewards);
+    if (tells_ && data_rank_ == 0) examples_ = scoring_.examples(step.step, own, rewards);
     count_filled(all_rows());
     if (has_estimates()) add_estimates(step, own, all);
     if (settings_.divergences) {
@@ -273,12 +286,12 @@ class Rollouts final : public RolloutRule {
     add("rollout/tokens_per_second", work_.tokens / std::max(work_.generating, 1e-9));
     add("rollout/reward_seconds", work_.scoring);
     if (episodes_) add("rollout/environment_seconds", work_.waiting);
-    for (std::size_t f = 0; f < names_.size(); ++f) {
+    for (std::size_t f = 0; f < source_.rewards.size(); ++f) {
       if (!source_.rewards[f]->take_retries()) continue;  // a function without repetitions
       double retries = 0;
       for (std::int64_t a = 0; a < answers_; ++a)
         retries += table_->at(a, static_cast<std::int64_t>(f), AnswerTable::kRetries);
-      metrics_.emplace_back(fmt::format("rewards/{}/retries", names_[f]), retries);
+      metrics_.emplace_back(fmt::format("rewards/{}/retries", scoring_.names()[f]), retries);
     }
     if (sampling_) std::ranges::copy(sampling_->metrics(), std::back_inserter(metrics_));
     if (kept_) kept_->keep(std::move(own), filled_);
@@ -290,7 +303,7 @@ class Rollouts final : public RolloutRule {
     const RowRange rows = rows_of(step.step);
     count_filled(rows);
     pack(step, own, advantages, rows);
-    metrics_ = table_->metrics(advantages, all, names_);
+    metrics_ = table_->metrics(advantages, all, scoring_.names());
   }
 
   Advantages advantages_of(const Results& all) {
@@ -399,13 +412,11 @@ class Rollouts final : public RolloutRule {
 
   // Scores the answers of an attempt. `rewards`: for each function, the rewards of this data rank's rows;
   // empty on ranks that do not call the functions.
-  void score(const Attempt& attempt, std::span<const Rollout> own,
+  void score(TrainingSession& session, const Attempt& attempt, std::span<const Rollout> own,
              std::vector<std::vector<Reward>>& rewards) {
     missing_.begin();
-    if (!tells_) return;
-    rewards.resize(source_.rewards.size(), std::vector<Reward>(own.size()));
+    if (tells_) rewards.resize(source_.rewards.size(), std::vector<Reward>(own.size()));
     std::vector<std::size_t> rows;
-    std::vector<nlohmann::json> records;
     for (std::size_t i = 0; i < own.size(); ++i) {
       const std::int64_t number = number_of(static_cast<std::int64_t>(i), data_rank_);
       if (!attempt.generates[static_cast<std::size_t>(number)]) continue;
@@ -417,57 +428,8 @@ class Rollouts final : public RolloutRule {
         continue;
       }
       rows.push_back(i);
-      records.push_back(source_.record(own[i].record));
     }
-    if (rows.empty()) return;
-    std::vector<ScoredAnswer> answers;
-    for (const std::size_t row : rows) {
-      answers.push_back(scored_answer(own[row], source_.stop_ids, source_.text));
-      answers.back().prompt = source_.prompt_text(own[row].record);
-      answers.back().record = &records[answers.size() - 1];
-    }
-    for (std::size_t f = 0; f < source_.rewards.size(); ++f) {
-      std::vector<Reward> scored = source_.rewards[f]->score(answers);
-      PRIMUS_CHECK("RewardFunction::score", scored.size() == answers.size());
-      count_retries(f);
-      const auto failed = std::ranges::find_if(scored, [](const Reward& r) { return !r.value; });
-      if (failed != scored.end()) missing_.add(fmt::format("{}: {}", names_[f], failed->problem));
-      for (std::size_t i = 0; i < rows.size(); ++i) rewards[f][rows[i]] = std::move(scored[i]);
-    }
-  }
-
-  // Keeps the answers to the first prompt for take_answers().
-  void keep_examples(std::int64_t step, std::span<const Rollout> own,
-                     std::span<const std::vector<Reward>> rewards) {
-    examples_.clear();
-    for (std::size_t i = 0; i < own.size(); ++i) {
-      const Rollout& one = own[i];
-      if (one.record != own[0].record) continue;
-      examples_.push_back({.step = step,
-                           .prompt = source_.prompt_text(one.record),
-                           .text = one.episode
-                                       ? source_.text(one.answer)
-                                       : scored_answer(one, source_.stop_ids, source_.text).completion,
-                           .tokens = one.generated_tokens(),
-                           .finished = one.finished,
-                           .rewards = {}});
-      for (std::size_t f = 0; f < names_.size(); ++f)
-        examples_.back().rewards.emplace_back(names_[f], rewards[f][i].value);
-    }
-  }
-
-  // Adds the repeated attempts of a function to the work of the step. Warns once about each reason.
-  void count_retries(std::size_t function) {
-    const std::optional<RewardRetries> retries = source_.rewards[function]->take_retries();
-    if (!retries) return;
-    work_.retries[function] += retries->count;
-    for (const std::string& problem : retries->problems) {
-      if (!source_.warn) continue;
-      source_.warn(fmt::format(
-          "the reward function {} failed and was repeated, because {}. The metric rewards/{}/retries is "
-          "the number of repetitions in a step",
-          names_[function], problem, names_[function]));
-    }
+    if (tells_ || scoring_.models().size() > 0) scoring_.score(session, own, rows, tells_, missing_, rewards);
   }
 
   // Collects lengths and rewards of all data ranks in the table.
@@ -488,7 +450,7 @@ class Rollouts final : public RolloutRule {
         table_->at(answer, function, AnswerTable::kHasReward) = value ? 1 : 0;
         table_->at(answer, function, AnswerTable::kReward) = value.value_or(0);
         if (i == 0)
-          table_->at(answer, function, AnswerTable::kRetries) = static_cast<double>(work_.retries[f]);
+          table_->at(answer, function, AnswerTable::kRetries) = static_cast<double>(scoring_.retries(f));
       }
     }
     table_->exchange(session);
@@ -497,7 +459,8 @@ class Rollouts final : public RolloutRule {
   // Warns once per function, in the first step in which it could not score an answer. The rank of the first
   // such answer writes the warning, because only this rank has the reason.
   void warn_of_failures(std::int64_t step, const Results& all, std::span<const std::vector<Reward>> rewards) {
-    for (std::size_t f = 0; f < names_.size(); ++f) {
+    const std::vector<std::string>& names = scoring_.names();
+    for (std::size_t f = 0; f < names.size(); ++f) {
       if (all.without[f] == 0 || !missing_.is_first(f)) continue;
       std::int64_t first = 0;
       while (table_->at(first, static_cast<std::int64_t>(f), AnswerTable::kHasReward) != 0) ++first;
@@ -507,8 +470,8 @@ class Rollouts final : public RolloutRule {
             "step {}: the reward function {} gave no reward to {} of {} answers, for example because {}. The "
             "sums of these answers lack this function. The metric rewards/{}/without is the share of such "
             "answers",
-            step, names_[f], all.without[f], answers_, rewards[f][static_cast<std::size_t>(i)].problem,
-            names_[f]));
+            step, names[f], all.without[f], answers_, rewards[f][static_cast<std::size_t>(i)].problem,
+            names[f]));
       }
     }
   }
@@ -564,7 +527,7 @@ class Rollouts final : public RolloutRule {
   const RolloutSettings settings_;
   const std::unique_ptr<LossRule> inner_;
   RolloutSource source_;
-  std::vector<std::string> names_;  // of the reward functions, for metrics
+  AnswerScoring scoring_;
   RolloutRows rows_;
   int data_ranks_ = 1, data_rank_ = 0;
   std::int64_t answers_ = 1;  // number of answers of a step on all data ranks
@@ -582,7 +545,6 @@ class Rollouts final : public RolloutRule {
   // Work of the last generation of answers on this rank: seconds, and number of generated tokens.
   struct Work {
     double generating = 0, scoring = 0, tokens = 0, waiting = 0;
-    std::vector<std::int64_t> retries = {};  // for each reward function, the number of repeated attempts
   } work_;
   std::vector<std::pair<std::string, double>> metrics_;
   std::vector<GeneratedAnswer> examples_;

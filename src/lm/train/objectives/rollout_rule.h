@@ -14,7 +14,7 @@
 // Ranks with the same sequences (tensor, context and pipeline ranks) generate together. With expert
 // parallelism or sharded parameters, every rank needs all others in each pass, so all ranks generate all
 // answers of the step together. For each data rank, one of its ranks calls the reward functions, and the
-// others receive the results. Not thread-safe.
+// others receive the results. All ranks run the reward models together. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +30,8 @@
 #include "lm/reward/reward.h"
 #include "lm/train/objectives/advantages.h"
 #include "lm/train/objectives/episodes.h"
+#include "lm/train/objectives/reward_models.h"
+#include "lm/train/objectives/rollouts.h"
 #include "lm/train/step/loss_rule.h"
 #include "lm/train/step/session.h"
 
@@ -71,6 +73,7 @@ struct RolloutSettings {
   // Number of parts into which the answers of a step are divided: each step learns from one part, so that
   // `iterations` * `parts` steps learn from the same answers. More than one part requires `estimate`.
   std::int64_t parts = 1;
+  std::vector<RewardModel> reward_models = {};  // of the functions model:FOLDER
 };
 
 // The parts of a run that the rule uses.
@@ -85,9 +88,13 @@ struct RolloutSource {
   // Returns the text of an answer's tokens.
   std::function<std::string(std::span<const std::int32_t>)> text;
   std::vector<std::unique_ptr<RewardFunction>> rewards = {};  // as many as RolloutSettings::functions
-  EpisodeSource episodes = {};                                // used if RolloutSettings::max_turns is above 0
-  std::vector<std::int32_t> stop_ids = {};                    // tokens that end an answer
-  std::int64_t vocab = 0;  // only ids below `vocab` are generated; 0: all ids of the model
+  // For each reward model: returns the tokens that it reads for an answer. `answer` has the text of
+  // `rollout`.
+  std::vector<std::function<RewardTokens(const Rollout& rollout, const ScoredAnswer& answer)>> model_tokens =
+      {};
+  EpisodeSource episodes = {};              // used if RolloutSettings::max_turns is above 0
+  std::vector<std::int32_t> stop_ids = {};  // tokens that end an answer
+  std::int64_t vocab = 0;                   // only ids below `vocab` are generated; 0: all ids of the model
   // Logs a warning about the first answer to which a function gave no reward, about each reason for which a
   // function was repeated, or about a step without any reward. Only one rank logs each warning, except that
   // each rank that calls a function logs the reasons for its own repetitions.

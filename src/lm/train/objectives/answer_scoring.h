@@ -1,0 +1,55 @@
+// Scores generated answers: calls the reward functions of a run on the host, and its reward models on the
+// devices. Not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lm/reward/reward.h"
+#include "lm/train/objectives/missing_rewards.h"
+#include "lm/train/objectives/reward_models.h"
+#include "lm/train/objectives/rollout_rule.h"
+#include "lm/train/objectives/rollouts.h"
+#include "lm/train/step/loss_rule.h"
+#include "lm/train/step/session.h"
+
+namespace primus {
+
+class AnswerScoring {
+ public:
+  // `source` must outlive this object. connect() must follow when the source is complete.
+  AnswerScoring(const RolloutSource& source, std::vector<RewardModel> models)
+      : source_(source), models_(std::move(models)) {}
+
+  void connect();
+  RewardModels& models() { return models_; }
+  const RewardModels& models() const { return models_; }
+  // Returns the distinct names of the functions, for metrics.
+  const std::vector<std::string>& names() const { return names_; }
+
+  void begin_step() { retries_.assign(source_.rewards.size(), 0); }
+  // Scores the answers own[i] for each i in `rows`. If `tells` is set, this rank calls the functions, writes
+  // the results to rewards[function][i], and adds the reasons for missing rewards to `missing`. All ranks
+  // call it together.
+  void score(TrainingSession& session, std::span<const Rollout> own, std::span<const std::size_t> rows,
+             bool tells, MissingRewards& missing, std::vector<std::vector<Reward>>& rewards);
+  // Returns the number of repeated attempts of a function since begin_step().
+  std::int64_t retries(std::size_t function) const { return retries_[function]; }
+  // Returns the answers to the first prompt, for people who watch the run.
+  std::vector<GeneratedAnswer> examples(std::int64_t step, std::span<const Rollout> own,
+                                        std::span<const std::vector<Reward>> rewards) const;
+
+ private:
+  void count_retries(std::size_t function);
+
+  const RolloutSource& source_;
+  RewardModels models_;
+  std::vector<std::string> names_;
+  std::vector<std::int64_t> retries_;
+};
+
+}  // namespace primus

@@ -104,6 +104,10 @@ struct LowRank {
   explicit operator bool() const { return down != nullptr; }
 };
 
+// Whether weight decay applies to a vector. kOfHeadNorm: a QK-norm weight, for which ParameterStore::allocate
+// sets kAlways if Layout::decay_head_norms is set.
+enum class VectorDecay : std::uint8_t { kNever, kOfHeadNorm, kAlways };
+
 struct Parameter {
   std::string name;  // "layers.3.attention.qkv"
   Shape shape;       // [out, in], [n], or [experts, out, in]: this rank's part
@@ -112,9 +116,9 @@ struct Parameter {
   ReduceGroup group = ReduceGroup::kData;
   std::vector<CheckpointPart> parts;
   bool trainable = true;
-  bool decay = true;        // false: no weight decay, even if not a vector (biases of experts)
-  float norm_offset = 0;    // number added to each norm weight before use
-  bool head_norm = false;   // QK-norm weight: decayed only with Layout::decay_head_norms
+  bool decay = true;      // false: no weight decay, even if not a vector (biases of experts)
+  float norm_offset = 0;  // number added to each norm weight before use
+  VectorDecay vector_decay = VectorDecay::kNever;
   bool per_expert = false;  // the first axis counts experts; a token uses only a few experts
   // Operators read this parameter in fp32, even if they read other parameters in bf16. Routers need this. As
   // for other parameters, checkpoints hold the value in the compute type and the fp32 master.
@@ -140,10 +144,9 @@ struct Parameter {
                             // (DataParallel::use)
   Tensor gradient;          // has the unit's gradient_dtype; absent in inference, and while it has no memory
 
-  int index = 0;               // position among all parameters
-  bool decays_vector = false;  // weight decay applies although this parameter is a vector
+  int index = 0;  // position among all parameters
   // As in Megatron, norms and biases do not decay.
-  bool decayed() const { return decay && (shape.rank() > 1 || decays_vector); }
+  bool decayed() const { return decay && (shape.rank() > 1 || vector_decay == VectorDecay::kAlways); }
   std::int64_t row_elements() const { return shape.rank() > 1 ? shape[shape.rank() - 1] : 1; }
   const Shape& whole_shape() const { return placement.is_whole() ? shape : placement.whole; }
 

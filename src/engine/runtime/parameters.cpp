@@ -180,7 +180,8 @@ void ParameterStore::allocate(const Layout& layout, Arena& arena) {
   }
   for (Parameter& p : parameters_) {
     p.rule = layout.rule_of ? layout.rule_of(p) : 0;
-    p.decays_vector = p.head_norm && layout.decay_head_norms;
+    if (p.vector_decay == VectorDecay::kOfHeadNorm && layout.decay_head_norms)
+      p.vector_decay = VectorDecay::kAlways;
   }
   for (std::size_t number = 0; number < groups_.size(); ++number) {
     const Group& group = groups_[number];

@@ -112,7 +112,9 @@ void note_settings_without_effect(const RunPlan& plan, const engine::ParameterSt
     note("as no ranks share experts", {kBetweenExperts});
   }
   if (plan.choose_device().kind == "cpu") note("on a CPU", {kOfGpus});
-  const bool normalizes_heads = std::ranges::any_of(parameters.parameters(), &engine::Parameter::head_norm);
+  const bool normalizes_heads = std::ranges::any_of(parameters.parameters(), [](const engine::Parameter& p) {
+    return p.vector_decay != engine::VectorDecay::kNever;
+  });
   if (plan.shape.pipeline == 1 && plan.c.apply_wd_to_qk_layernorm && !normalizes_heads)
     plan.log.warning(
         "apply_wd_to_qk_layernorm has an effect only with QK norm, which the model does not have");

@@ -71,12 +71,12 @@ class SelfAttention final : public Layer {
     if (options.head_norm == HeadNorm::kBeforeRope) {
       head_norm_ = &p.norm(".attention.head_norm", 2 * head_dim_,
                            {{norm_name("q"), 0, head_dim_}, {norm_name("k"), head_dim_, head_dim_}});
-      head_norm_->head_norm = true;
+      head_norm_->vector_decay = engine::VectorDecay::kOfHeadNorm;
     }
     if (options.head_norm == HeadNorm::kWhole) {
       query_norm_ = &p.norm(".attention.query_norm", q, {{norm_name("q"), 0, q}});
       key_norm_ = &p.norm(".attention.key_norm", kv, {{norm_name("k"), 0, kv}});
-      query_norm_->head_norm = key_norm_->head_norm = true;
+      query_norm_->vector_decay = key_norm_->vector_decay = engine::VectorDecay::kOfHeadNorm;
     }
     if (options.sinks) {
       sinks_ = &p.add(".attention.sinks", p.rows({c.heads}), Initializer::constant(0),

@@ -85,4 +85,12 @@ void from_float(std::span<const float> from, DType dtype, std::span<std::byte> o
   }
 }
 
+std::string_view torch_name(DType dtype) {
+  return dtype == DType::kBF16 ? "bfloat16" : dtype == DType::kF16 ? "float16" : "float32";
+}
+
+DType dtype_of_torch_name(std::string_view name) {
+  return name == "bfloat16" ? DType::kBF16 : name == "float16" ? DType::kF16 : DType::kF32;
+}
+
 }  // namespace primus

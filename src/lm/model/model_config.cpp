@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/terminal/terminal.h"
 #include "base/text/json_text.h"
-#include "config/lora_settings.h"
+#include "lm/checkpoint/elements.h"
 #include "lm/model/config_keys.h"
 #include "lm/model/config_reader.h"
 #include "lm/model/families/families.h"
@@ -19,6 +19,7 @@
 #include "lm/model/layer_kind.h"
 #include "lm/model/rope_config.h"
 #include "lm/model/score_config.h"
+#include "lm/model/stored_lora.h"
 
 namespace primus {
 namespace {
@@ -26,69 +27,6 @@ namespace {
 using nlohmann::json;
 
 constexpr std::int64_t kMaxWidth = ConfigReader::kMaxWidth;
-
-// The key of an object with the LoRA settings. The key occurs only in folders in which Primus stored adapters
-// next to the frozen weights. The key is also the folder's model_type, and the object holds the model_type of
-// the family. transformers therefore refuses such a folder instead of loading the frozen weights as the
-// trained model.
-constexpr const char* kLoraKey = "primus_lora";
-
-// Reads the adapters of single matrices, which write_matrix_adapters() writes.
-MatrixAdapters read_matrix_adapters(const json& lora, const ConfigReader& r) {
-  MatrixAdapters result{.magnitudes = r.flag_or("use_dora", false), .biases = r.flag_or("lora_bias", false)};
-  const json& matrices = lora.at("matrices");
-  if (!matrices.is_object()) throw r.bad("matrices", "must be an object");
-  for (const auto& [name, value] : matrices.items()) {
-    if (!value.is_object()) throw r.bad("matrices", "must have objects");
-    const ConfigReader m(value);
-    result.matrices.push_back({.name = name,
-                               .dim = m.integer("dim", 1, config::kMaxLoraDim),
-                               .scale = m.positive_or("scale", 1),
-                               .out = m.integer("out", 1, kMaxWidth),
-                               .in = m.integer("in", 1, kMaxWidth)});
-  }
-  std::ranges::sort(result.matrices, {}, &MatrixAdapters::Matrix::name);
-  for (const json& name : lora.value("modules_to_save", json::array())) {
-    if (!name.is_string()) throw r.bad("modules_to_save", "must be a list of names");
-    result.saved.push_back(name.get<std::string>());
-  }
-  std::ranges::sort(result.saved);
-  return result;
-}
-
-void write_matrix_adapters(const MatrixAdapters& adapters, json& lora) {
-  json matrices = json::object();
-  for (const MatrixAdapters::Matrix& m : adapters.matrices)
-    matrices[m.name] = {{"dim", m.dim}, {"scale", m.scale}, {"out", m.out}, {"in", m.in}};
-  lora["matrices"] = std::move(matrices);
-  lora["modules_to_save"] = adapters.saved;
-  lora["use_dora"] = adapters.magnitudes;
-  lora["lora_bias"] = adapters.biases;
-}
-
-LoraConfig read_lora(const json& root, const std::string& where) {
-  const auto it = root.find(kLoraKey);
-  if (it == root.end() || it->is_null()) return {};
-  const ConfigReader common(root, where);
-  if (!it->is_object()) throw common.bad(kLoraKey, "must be an object");
-  const ConfigReader r(*it, where);
-  LoraConfig lora{.dim = r.integer("dim", 1, config::kMaxLoraDim), .alpha = r.positive_or("alpha", 0)};
-  if (lora.alpha <= 0) throw r.bad("alpha", "is missing");
-  lora.kaiming = r.text_or("init", "xavier") == "kaiming";
-  if (it->contains("matrices")) {
-    lora.by_matrix = read_matrix_adapters(*it, r);
-    return lora;
-  }
-  const auto modules = it->find("target_modules");
-  const bool list = modules != it->end() && modules->is_array() && !modules->empty();
-  for (const json& module : list ? *modules : json::array()) {
-    if (module.is_string() && std::ranges::count(config::lora_modules(), module.get<std::string>()) > 0)
-      lora.modules.push_back(module.get<std::string>());
-  }
-  if (!list || lora.modules.size() != modules->size())
-    throw r.bad("target_modules", "must be a list of linear_qkv, linear_proj, linear_fc1 and linear_fc2");
-  return lora;
-}
 
 // Quantised weights are stored under other tensor names. `primus model import` reads mxfp4, bitsandbytes' 4
 // bits, and fp8 with a scale per block of 128 x 128. Other methods are refused here, with a clearer error
@@ -446,7 +384,7 @@ ModelConfig read_model_config(std::string_view contents, const std::string& wher
     read_common(r, root, c);
     c.mtp.layers = r.integer_or("num_nextn_predict_layers", 0, 0, MtpConfig::kMaxLayers);
     read_rope(root, where, family, c);
-    c.lora = read_lora(root, where);
+    c.lora = read_stored_lora(root, where);
     if (c.rotary_fraction != 1 && !family.partial_rotary) {
       throw r.not_supported("partial_rotary_factor",
                             fmt::format(": {} is not supported for this model family", c.rotary_fraction),
@@ -511,17 +449,9 @@ std::string write_model_config(const ModelConfig& c, DType dtype, const FamilyRe
   write_token_ids(c, root);
   if (c.mtp.modules() > 0) root["num_nextn_predict_layers"] = c.mtp.modules();
   root["use_cache"] = true;
-  root["torch_dtype"] = dtype == DType::kBF16 ? "bfloat16" : dtype == DType::kF16 ? "float16" : "float32";
+  root["torch_dtype"] = torch_name(dtype);
   write_rope(c, family, root);
-  if (c.lora) {
-    root["model_type"] = kLoraKey;
-    root[kLoraKey] = {{"model_type", family.model_type},
-                      {"dim", c.lora.dim},
-                      {"alpha", c.lora.alpha},
-                      {"init", c.lora.kaiming ? "kaiming" : "xavier"},
-                      {"target_modules", c.lora.modules}};
-    if (c.lora.by_matrix) write_matrix_adapters(c.lora.by_matrix, root[kLoraKey]);
-  }
+  if (c.lora) write_stored_lora(c.lora, family.model_type, root);
   family.write(c, root);
   write_router_losses(c, root);
   return root.dump(2) + "\n";

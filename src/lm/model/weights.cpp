@@ -10,6 +10,7 @@
 #include "lm/checkpoint/elements.h"
 #include "lm/model/language_model.h"
 #include "lm/model/language_tensors.h"
+#include "lm/model/moment_codes.h"
 #include "lm/model/published_layout.h"
 #include "turbo/block_moments.h"
 #include "turbo/master_weights.h"
@@ -104,18 +105,6 @@ void read_split(const UnitBuffer& buffer, std::uint64_t first, DeviceReader& rea
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = turbo::joined_master(values[i], remainders[i]);
 }
 
-// Decodes `codes`, beginning at element `first` of the scaled array; `scales` begins with the scale of that
-// element.
-template <class Codes>
-void decode(std::span<const std::uint8_t> codes, std::span<const BFloat16> scales, std::int64_t first,
-            std::span<float> out) {
-  const std::int64_t block = turbo::kMomentBlock, before = first % block;
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    const auto of_block = static_cast<std::size_t>((before + static_cast<std::int64_t>(i)) / block);
-    out[i] = Codes::decoded(codes[i], static_cast<float>(scales[of_block]));
-  }
-}
-
 // Reads `out.size()` elements of scaled codes, beginning at index `first`.
 void read_codes(const UnitBuffer& buffer, std::uint64_t first, DeviceReader& reader, std::span<float> out) {
   if (out.empty()) return;
@@ -127,11 +116,7 @@ void read_codes(const UnitBuffer& buffer, std::uint64_t first, DeviceReader& rea
   reader.read(buffer.values, first, std::as_writable_bytes(std::span(codes)));
   reader.read(buffer.scales, static_cast<std::uint64_t>(begin / block) * sizeof(BFloat16),
               std::as_writable_bytes(std::span(scales)));
-  if (buffer.values.dtype == DType::kF8E4M3) {
-    decode<turbo::FirstMomentCodes>(codes, scales, begin, out);
-  } else {
-    decode<turbo::SecondMomentCodes>(codes, scales, begin, out);
-  }
+  decode_moments(buffer.values.dtype, codes, scales, begin, out);
 }
 
 // Returns a source that reads a part of a parameter. `dtype`: element type of the source; elements of another
@@ -175,23 +160,13 @@ void upload(engine::Rank& rank, const Tensor& to, const void* host) {
 }
 
 // Uploads codes of complete blocks, beginning at element `first` of the state.
-template <class Codes>
 void upload_codes(engine::Rank& rank, const engine::UnitState& state, std::int64_t first,
                   std::span<const float> values) {
-  const auto block = static_cast<std::size_t>(turbo::kMomentBlock);
-  std::vector<std::uint8_t> codes(values.size());
-  std::vector<BFloat16> scales(values.size() / block);
-  for (std::size_t b = 0; b < scales.size(); ++b) {
-    const std::span<const float> of_block = values.subspan(b * block, block);
-    float largest = 0;
-    for (const float value : of_block) largest = std::max(largest, std::abs(value));
-    const std::uint32_t unit = Codes::unit_field(largest);
-    scales[b] = Codes::scale(unit);
-    for (std::size_t i = 0; i < block; ++i) codes[b * block + i] = Codes::nearest(of_block[i], unit);
-  }
+  const MomentCodes encoded = encode_moments(state.spec.dtype, values);
   const auto count = static_cast<std::int64_t>(values.size()), first_block = first / turbo::kMomentBlock;
-  upload(rank, state.values.slice(first, first + count), codes.data());
-  upload(rank, state.scales.slice(first_block, first_block + count / turbo::kMomentBlock), scales.data());
+  upload(rank, state.values.slice(first, first + count), encoded.codes.data());
+  upload(rank, state.scales.slice(first_block, first_block + count / turbo::kMomentBlock),
+         encoded.scales.data());
 }
 
 // Uploads a part of a parameter. `host`: the elements of the part that this rank stores, in memory order and
@@ -437,11 +412,7 @@ void load_scaled_states(const ParameterStore& store, engine::Rank& rank,
                                          static_cast<std::size_t>(range.size())));
       }
       const std::int64_t first = p.offset + stored.begin - state.elements.begin;
-      if (state.spec.dtype == DType::kF8E4M3) {
-        upload_codes<turbo::FirstMomentCodes>(rank, state, first, wide);
-      } else {
-        upload_codes<turbo::SecondMomentCodes>(rank, state, first, wide);
-      }
+      upload_codes(rank, state, first, wide);
     }
   }
 }

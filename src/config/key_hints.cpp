@@ -212,11 +212,16 @@ constexpr auto kSynonyms = std::to_array<Synonym>({
 // Keys of other programs that need no counterpart here.
 constexpr auto kNeedless = std::to_array<std::pair<std::string_view, std::string_view>>({
     {"accelerator", "device chooses where to compute: cpu, cuda, hip ('primus device list')"},
+    {"bnb_4bit_compute_dtype", "products have the run's compute type: bf16=true or bf16=false"},
+    {"bnb_4bit_quant_type",
+     "lora.base_weights=nf4 (or fp4) stores the frozen weights next to adapters in 4 bits (QLoRA)"},
+    {"bnb_4bit_use_double_quant", "lora.base_double_quant=true or false, with lora.base_weights"},
     {"compile", "the native engine has nothing to compile: leave it out"},
     {"devices", "device chooses where to compute: cpu, cuda, hip ('primus device list')"},
     {"gpus", "the option --nproc N starts N ranks, each with a GPU of its own"},
-    {"load_in_4bit", "weights are not quantized: lora.dim=16 trains adapters next to frozen bf16 weights"},
-    {"load_in_8bit", "weights are not quantized: lora.dim=16 trains adapters next to frozen bf16 weights"},
+    {"load_in_4bit", "lora.base_weights=nf4 stores the frozen weights next to adapters in 4 bits (QLoRA)"},
+    {"load_in_8bit",
+     "8 bits are not supported: lora.base_weights=nf4 stores the frozen weights next to adapters in 4 bits"},
     {"num_gpus", "the option --nproc N starts N ranks, each with a GPU of its own"},
     {"num_nodes",
      "'primus slurm srun -N 4 -- train pretrain ...' starts on 4 nodes; without Slurm, --nnodes on each"},

@@ -17,15 +17,18 @@ namespace {
 
 using Names = std::span<const std::string_view>;
 
-constexpr std::array<std::string_view, 9> kKeys{"enabled",
-                                                "adapters",
-                                                "dim",
-                                                "alpha",
-                                                "dropout",
-                                                "dropout_position",
-                                                "lora_A_init_method",
-                                                "lora_B_init_method",
-                                                "target_modules"};
+constexpr std::array<std::string_view, 12> kKeys{"enabled",
+                                                 "adapters",
+                                                 "dim",
+                                                 "alpha",
+                                                 "dropout",
+                                                 "dropout_position",
+                                                 "lora_A_init_method",
+                                                 "lora_B_init_method",
+                                                 "target_modules",
+                                                 "base_weights",
+                                                 "base_block",
+                                                 "base_double_quant"};
 // Keys of adapter_config.json, for adapters of single matrices.
 constexpr std::array<std::string_view, 9> kPeftKeys{
     "use_rslora",      "use_dora",        "lora_bias",           "rank_pattern",  "alpha_pattern",
@@ -55,6 +58,8 @@ std::string one_of(const Value& value, std::string_view key, Names names) {
 void read(LoraSettings& settings, const std::string& key, const Value& value) {
   constexpr std::array<std::string_view, 2> kPositions{"pre", "post"}, kInit{"xavier", "kaiming"};
   constexpr std::array<std::string_view, 1> kZero{"zero"};
+  constexpr std::array<std::string_view, 3> kBaseWeights{"nf4", "fp4", "none"};
+  constexpr std::array<double, 7> kBlocks{64, 128, 256, 512, 1024, 2048, 4096};
   if (key == "enabled") {
     if (value.kind != Value::Kind::kBool) throw wrong(value, key, "true or false");
     settings.enabled = value.boolean;
@@ -81,6 +86,16 @@ void read(LoraSettings& settings, const std::string& key, const Value& value) {
     settings.a_init = one_of(value, key, kInit);
   } else if (key == "lora_B_init_method") {
     settings.b_init = one_of(value, key, kZero);
+  } else if (key == "base_weights") {
+    settings.base_weights = one_of(value, key, kBaseWeights);
+  } else if (key == "base_block") {
+    const double block = number(value, key, "an integer");
+    if (std::ranges::find(kBlocks, block) == kBlocks.end())
+      throw wrong(value, key, fmt::format("one of {}", fmt::join(kBlocks, ", ")));
+    settings.base_block = static_cast<std::int64_t>(block);
+  } else if (key == "base_double_quant") {
+    if (value.kind != Value::Kind::kBool) throw wrong(value, key, "true or false");
+    settings.base_double_quant = value.boolean;
   } else if (key == "target_modules") {
     if (!value.is_list() || value.items.empty())
       throw wrong(value, key, "a list, such as '[linear_qkv, linear_proj]' or '[q_proj, v_proj]'");
@@ -132,6 +147,27 @@ void read_peft(const Value& lora, LoraSettings& settings) {
   }
 }
 
+// Returns a hint for the names that transformers and bitsandbytes use; empty for other names.
+std::string_view quantisation_hint(std::string_view key) {
+  if (key == "load_in_4bit" || key == "bnb_4bit_quant_type")
+    return "write base_weights: nf4 (or fp4), which stores the frozen weights in 4 bits";
+  if (key == "bnb_4bit_use_double_quant") return "write base_double_quant: true or false";
+  if (key == "bnb_4bit_compute_dtype")
+    return "omit it: products have the run's compute type (bf16: true or false)";
+  return {};
+}
+
+// Refuses keys of 4-bit weights without base_weights.
+void check_base_weights(const Value& lora, const LoraSettings& settings) {
+  if (settings.base_weights != "none") return;
+  for (const char* key : {"base_block", "base_double_quant"}) {
+    const Member* const member = lora.find_member(key);
+    if (!member || member->value.is_null()) continue;
+    throw error_at(member->origin, fmt::format("lora.{} has no effect without lora.base_weights", key),
+                   fmt::format("set base_weights: nf4, or omit {}", key), member->key.size());
+  }
+}
+
 }  // namespace
 
 std::span<const std::string_view> lora_modules() { return kModules; }
@@ -146,6 +182,7 @@ LoraSettings read_lora(const Value& lora) {
       if (member.key == "r" || member.key == "rank") near = "did you mean 'dim'?";
       if (member.key == "lora_alpha" || member.key == "lora_dropout")
         near = fmt::format("did you mean '{}'?", member.key.substr(5));
+      if (const std::string_view hint = quantisation_hint(member.key); !hint.empty()) near = hint;
       throw error_at(member.origin, fmt::format("unknown key '{}' of lora", member.key.substr(0, 80)),
                      near.empty() ? fmt::format("its keys are {}, {}", fmt::join(kKeys, ", "),
                                                 fmt::join(kPeftKeys, ", "))
@@ -156,10 +193,11 @@ LoraSettings read_lora(const Value& lora) {
     if (!member.value.is_null()) read(settings, member.key, member.value);
   }
   read_peft(lora, settings);
+  check_base_weights(lora, settings);
   if (settings.adapters.empty()) return settings;
   for (const Member& member : lora.members) {
     if (member.value.is_null() || member.key == "enabled" || member.key == "adapters" ||
-        member.key == "dropout")
+        member.key == "dropout" || member.key.starts_with("base_"))
       continue;
     throw error_at(
         member.origin,

@@ -34,8 +34,12 @@ struct LoraSettings {
   // layers_pattern. Their values are not checked (lm/model/peft_config.h). Empty for adapters of modules.
   std::vector<Member> peft = {};
   // A PEFT folder with adapters of the model of `load`, which are trained further. The folder contains their
-  // settings, so only `enabled` and `dropout` may be set, too. Empty: new adapters.
+  // settings, so only `enabled`, `dropout` and the keys of base weights may be set, too. Empty: new adapters.
   std::string adapters;
+  // How the frozen matrices are stored: "nf4" or "fp4" (QLoRA), or "none" for the compute type.
+  std::string base_weights = "none";
+  std::int64_t base_block = 64;   // number of weights that share a factor
+  bool base_double_quant = true;  // whether factors are stored in 8 bits
 };
 
 // Throws an Error at the position of an unknown or misspelt key, or of an invalid value. Null or a missing

@@ -36,7 +36,8 @@ TEST(Hints, KeysOfOtherProgramsHaveACounterpart) {
        {std::pair("exp_nme", "did you mean 'exp_name'?"), std::pair("dpo_beta", "did you mean 'beta'?"),
         std::pair("reward_model_path", "reward=model:FOLDER scores answers"),
         std::pair("packing", "did you mean 'enable_packed_sequences'?"),
-        std::pair("load_in_4bit", "weights are not quantized"),
+        std::pair("load_in_4bit", "lora.base_weights=nf4"),
+        std::pair("lora.load_in_4bit", "write base_weights: nf4"),
         std::pair("report_to", "'primus report RUN --mlflow FOLDER'"),
         std::pair("ref_model", "the reference model is the model at the start"),
         std::pair("lora.lora_alpha", "did you mean 'alpha'?")}) {

@@ -134,7 +134,8 @@ constexpr Operator kNormedRope{
 
 bool takes_few_experts(const Value& x, std::int64_t top_k, const FewExperts& experts) {
   Tape& tape = x.tape();
-  const auto adapted = [&](Parameter* p) { return p && tape.adapter_of(*p); };
+  // These kernels read several matrices at once, but only one matrix in 4 bits is expanded at a time.
+  const auto adapted = [&](Parameter* p) { return p && (tape.adapter_of(*p) || p->four_bit); };
   if (x.dtype() != DType::kBF16 || adapted(experts.gate_up) || adapted(experts.down) ||
       adapted(experts.shared_gate_up) || adapted(experts.shared_down))
     return false;

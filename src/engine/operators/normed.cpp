@@ -51,7 +51,7 @@ const Value& Normed::value() const {
 }
 
 bool Normed::fuses(const Parameter& weight, AroundProduct::End end) const {
-  if (value_ || weight.low_rank || !weight.low_rank.parts.empty()) return false;
+  if (value_ || weight.low_rank || !weight.low_rank.parts.empty() || weight.four_bit) return false;
   const Value& x = x_->sum;
   return x.dtype() == DType::kBF16 && x.shape()[0] <= AroundProduct::kMaxRows &&
          x.shape()[1] % AroundProduct::kColumnMultiple == 0 &&

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/parallel/mesh.h"
+#include "engine/runtime/four_bit_storage.h"
 #include "tensor/tensor.h"
 
 namespace primus::engine {
@@ -135,6 +136,9 @@ struct Parameter {
   bool is_low_rank = false;  // belongs to the adapter of another matrix: loaded weights may lack it
   bool vocabulary = false;   // the embedding or the head, which have one row per token of the vocabulary
   bool kernel = false;       // a convolution's weight: one row per channel, not used in matrix products
+  // A format stores the frozen parameter in 4 bits. `value` then exists only while an operator reads it
+  // (ExpandedWeight), and `offset`, the unit's elements and stored_range() count bytes of this storage.
+  FourBitStorage four_bit = {};
 
   // ParameterStore::allocate sets this and all following members. Null if another stage has the parameter.
   ParameterUnit* unit = nullptr;

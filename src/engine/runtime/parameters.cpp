@@ -4,8 +4,11 @@
 #include <array>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
 #include "base/random/random.h"
+#include "engine/runtime/four_bit_storage.h"
+#include "tensor/scratch_tensor.h"
 #include "turbo/channel_gate/channel_gate.h"
 #include "turbo/elementwise/elementwise.h"
 
@@ -38,6 +41,11 @@ void for_each_rows(const Parameter& p, Visit visit) {
     visit(row * columns, run.whole * whole_columns + p.placement.column, run.rows);
     row += run.rows;
   }
+}
+
+// Returns the number of elements that the parameter takes in its unit.
+std::int64_t stored_elements(const Parameter& p) {
+  return p.four_bit ? p.four_bit.bytes : p.shape.elements();
 }
 
 void check_placement(const Parameter& p) {
@@ -119,7 +127,13 @@ std::vector<StridedRun> whole_elements(const Parameter& p, const FlatRange& elem
 
 void ParameterUnit::set_values(const Tensor& whole) {
   values = whole;
-  for (Parameter* p : parameters) p->value = part_of(whole, p->offset, p->shape);
+  for (Parameter* p : parameters) {
+    if (p->four_bit) {
+      p->four_bit.values = part_of(whole, p->offset, {p->four_bit.bytes});
+    } else {
+      p->value = part_of(whole, p->offset, p->shape);
+    }
+  }
 }
 
 void ParameterUnit::set_gradient(const Tensor& whole) {
@@ -128,7 +142,7 @@ void ParameterUnit::set_gradient(const Tensor& whole) {
 }
 
 FlatRange stored_range(const Parameter& p) {
-  const FlatRange whole{0, p.shape.elements()};
+  const FlatRange whole{0, stored_elements(p)};
   return whole.intersect({p.unit->shard.begin - p.offset, p.unit->shard.end - p.offset});
 }
 
@@ -188,12 +202,14 @@ void ParameterStore::allocate(const Layout& layout, Arena& arena) {
     if (!group.here) continue;
     // Parameters of one kind have the same reduce group, are all trained or all frozen, and are read in the
     // same type (the compute type or fp32). Parameters that are not sharded (see add_unit) form a separate
-    // kind.
-    constexpr std::size_t kKinds = 5;
+    // kind, and parameters in 4 bits, too.
+    constexpr std::size_t kKinds = 6;
     std::array<std::vector<Parameter*>, kKinds * kReduceGroups> kinds;
     for (Parameter* p : group.parameters) {
       const bool wide = layout.compute == DType::kF32 || p->full_precision || p->reads_full_precision;
-      const std::size_t kind = !p->trainable && p->full_precision
+      if (p->four_bit) lay_out_four_bit(*p, layout.compute);
+      const std::size_t kind = p->four_bit ? 5
+                               : !p->trainable && p->full_precision
                                    ? 4
                                    : (p->trainable ? 0 : 2) + (wide && layout.compute != DType::kF32 ? 1 : 0);
       kinds[index(layout.groups[index(p->group)].group) * kKinds + kind].push_back(p);
@@ -222,7 +238,9 @@ void ParameterStore::add_unit(std::size_t number, const std::vector<Parameter*>&
   unit.group = place.group;
   unit.ranks = place.ranks;
   unit.trained = first.trainable && layout_.train;
-  unit.dtype = first.full_precision || first.reads_full_precision ? DType::kF32 : layout_.compute;
+  unit.dtype = first.four_bit                                       ? DType::kU8
+               : first.full_precision || first.reads_full_precision ? DType::kF32
+                                                                    : layout_.compute;
   if (unit.dtype != DType::kF32) unit.gradient_dtype = layout_.gradients;
   // With one shard, each rank has the entire unit. The routers' balance biases change in the same way on
   // every rank without an optimizer, so they are not sharded.
@@ -234,7 +252,7 @@ void ParameterStore::add_unit(std::size_t number, const std::vector<Parameter*>&
   for (Parameter* p : unit.parameters) {
     p->unit = &unit;
     p->offset = unit.elements;
-    unit.elements += aligned(p->shape.elements(), grain_);
+    unit.elements += aligned(stored_elements(*p), grain_);
     if (unit.runs.empty() || unit.runs.back().rule != p->rule || unit.runs.back().decayed != p->decayed())
       unit.runs.push_back({{p->offset, p->offset}, p->rule, p->decayed()});
     unit.runs.back().elements.end = unit.elements;
@@ -359,10 +377,34 @@ void fill(turbo::Context& context, const Parameter& p, const FlatRange& range, s
     turbo::launch(context, turbo::ChannelGateBias{.x = out, .low = low, .high = high});
 }
 
+constexpr std::int64_t kFilledAtOnce = 1 << 18;
+
+// Quantises initial values on the host, because this is done only once.
+void initialize_four_bit(Parameter& p, turbo::Context& context, std::uint64_t seed) {
+  const ScratchTensor memory(context.scratch, DType::kF32, {std::min(p.shape.elements(), kFilledAtOnce)});
+  if (context.measuring()) return;
+  for (const FourBitStorage::Run& run : p.four_bit.runs) {
+    std::int64_t first = run.first;
+    for (const int part : run.parts) {
+      std::vector<float> values(static_cast<std::size_t>(run.elements));
+      for (std::int64_t done = 0; done < run.elements; done += kFilledAtOnce) {
+        const std::int64_t count = std::min(kFilledAtOnce, run.elements - done);
+        const Tensor piece = memory.get().slice(0, count);
+        fill(context, p, {first + done, first + done + count}, seed, piece);
+        context.stream.copy_to_host(values.data() + done, piece.data, piece.bytes());
+        context.stream.synchronize();
+      }
+      write_four_bit(p, part, turbo::quantise_four_bit(values, p.four_bit.format), context.stream);
+      first += run.elements;
+    }
+  }
+}
+
 }  // namespace
 
-void ParameterStore::initialize(const Parameter& p, turbo::Context& context, std::uint64_t seed) {
+void ParameterStore::initialize(Parameter& p, turbo::Context& context, std::uint64_t seed) {
   const ParameterUnit& unit = *p.unit;
+  if (p.four_bit) return initialize_four_bit(p, context, seed);
   const FlatRange range = stored_range(p);
   if (range.empty()) return;
   const Tensor values = stored_part(unit.stored.values, p);
@@ -375,9 +417,8 @@ void ParameterStore::initialize(const Parameter& p, turbo::Context& context, std
     return;
   }
   // Units without a permanent fp32 buffer are filled in small pieces.
-  constexpr std::int64_t kAtOnce = 1 << 18;
   const Tensor remainders = unit.split() ? stored_part(unit.stored.remainder, p) : Tensor();
-  const std::int64_t maximum = std::min(range.size(), kAtOnce);
+  const std::int64_t maximum = std::min(range.size(), kFilledAtOnce);
   const Arena::Block block = context.scratch.allocate(maximum * size_of(DType::kF32));
   // Measure mode skips the loop, which would take a second for 10^12 parameters.
   for (std::int64_t begin = 0; begin < range.size() && !context.measuring(); begin += maximum) {
@@ -396,14 +437,14 @@ void ParameterStore::initialize(const Parameter& p, turbo::Context& context, std
 }
 
 void ParameterStore::initialize(turbo::Context& context, std::uint64_t seed) {
-  for (const Parameter& p : parameters_) {
+  for (Parameter& p : parameters_) {
     if (p.unit) initialize(p, context, seed);
   }
   refresh_values(context);
 }
 
 void ParameterStore::initialize_new(turbo::Context& context, std::uint64_t seed) {
-  for (const Parameter& p : parameters_) {
+  for (Parameter& p : parameters_) {
     if (p.unit && (p.is_low_rank || p.initializer.if_missing)) initialize(p, context, seed);
   }
   refresh_values(context);
@@ -433,8 +474,11 @@ std::int64_t ParameterStore::counted_elements() const {
   std::int64_t sum = 0;
   for (const Parameter& p : parameters_) {
     if (!p.unit) continue;
-    const FlatRange whole{0, p.shape.elements()};
-    sum += whole.intersect({p.unit->slice.begin - p.offset, p.unit->slice.end - p.offset}).size();
+    const FlatRange whole{0, stored_elements(p)};
+    const std::int64_t stored =
+        whole.intersect({p.unit->slice.begin - p.offset, p.unit->slice.end - p.offset}).size();
+    // A byte of a parameter in 4 bits counts as a fraction of its elements.
+    sum += p.four_bit ? stored * p.shape.elements() / whole.size() : stored;
   }
   return sum;
 }

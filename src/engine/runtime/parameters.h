@@ -114,7 +114,7 @@ struct ParameterUnit {
   int number = 0;                      // position among all units
   int declared = 0;                    // index of the group that declared its parameters
   std::vector<Parameter*> parameters;  // parameters in buffer order
-  DType dtype = DType::kF32;           // type of `values`
+  DType dtype = DType::kF32;           // type of `values`; kU8: parameters in 4 bits (FourBitStorage)
   DType gradient_dtype = DType::kF32;  // type of `gradient` and `reduced`
   bool trained = true;                 // false: only values are stored
   bool at_both_ends = false;           // Group::at_both_ends
@@ -146,7 +146,7 @@ FlatRange elements_in_rows(const Parameter& parameter, std::int64_t row, std::in
 // Returns the positions of a rank's elements in the complete parameter, in the same order.
 std::vector<StridedRun> whole_elements(const Parameter& parameter, const FlatRange& elements);
 
-// Returns the elements of a parameter that this rank stores.
+// Returns the elements of a parameter that this rank stores. For a parameter in 4 bits: the bytes.
 FlatRange stored_range(const Parameter& parameter);
 // Returns the parameter's elements in a shard buffer of its unit (master, reduced, ...), in the shape
 // [stored_range elements].
@@ -233,7 +233,7 @@ class ParameterStore {
  private:
   void add_unit(std::size_t group, const std::vector<Parameter*>& parameters);
   void allocate(ParameterUnit& unit, Arena& arena);
-  void initialize(const Parameter& parameter, turbo::Context& context, std::uint64_t seed);
+  void initialize(Parameter& parameter, turbo::Context& context, std::uint64_t seed);
 
   Mesh* mesh_;
   std::deque<Group> groups_;

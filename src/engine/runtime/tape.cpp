@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "engine/parallel/data_parallel.h"
+#include "engine/runtime/four_bit_storage.h"
 #include "engine/runtime/weight_gradient_queue.h"
 #include "turbo/elementwise/elementwise.h"
 
@@ -301,6 +302,7 @@ void Tape::run_forward(int entry) {
   OperatorCall call(*this, entry);
   use_parameter(entries_[entry]);
   const Operator& op = *entries_[entry].op;
+  const ExpandedWeight expanded(context_, entries_[entry].parameter);
   const bool observed = observer_ && !op.unsettled;
   if (observed) clear_outputs(op, call);
   op.forward(call);
@@ -311,6 +313,7 @@ void Tape::replay(int entry) {
   if (!entries_[entry].keeps_first) return run_forward(entry);
   OperatorCall call(*this, entry);
   use_parameter(entries_[entry]);
+  const ExpandedWeight expanded(context_, entries_[entry].parameter);
   entries_[entry].op->from_first(call);
   if (observer_) observer_(call);
 }
@@ -438,6 +441,7 @@ void Tape::backward_entry(int index) {
   if (reached && wants_input && op.backward_input) {
     materialize_saves(entry, op.for_input);
     use_parameter(entry);
+    const ExpandedWeight expanded(context_, entry.parameter);
     op.backward_input(call);
   }
   release_saves(entry, op.for_input);

@@ -293,11 +293,11 @@ class Copy {
     find_part_adapters(store);
     add_all(store);
     part_adapters_.clear();  // the adapters are members of `store`, which ends here
-    if (narrowed_ > 0) {
+    if (narrowed_ > 0)
       report_.notes.push_back(fmt::format("{} tensor(s) are fp64: written as fp32", narrowed_));
-    }
     for (std::string& note : tensors_.refuse_foreign(used_, store)) report_.notes.push_back(std::move(note));
     if (config_.lora) report_.notes.push_back("the adapters (lora) are merged into the weights");
+    note_four_bit(used_, report_.notes);
     config_.lora = {};
     report_.config = config_;
   }

@@ -1,13 +1,4 @@
-// Reads weights that bitsandbytes quantised to 4 bits (nf4, fp4; Dettmers et al. 2023, arXiv:2305.14314), as
-// its checkpoints store them:
-//
-//   NAME              uint8 [(elements + 1) / 2, 1]: two codes per byte, the high half first
-//   NAME.quant_map    fp32 [16]: the number of each code
-//   NAME.absmax       fp32: a factor for each block of the flattened tensor
-//   NAME.quant_state.bitsandbytes__nf4 (or ...__fp4)   JSON in uint8: shape, blocksize, dtype
-//
-// With double quantisation, absmax is uint8. A factor is then nested_quant_map[absmax] times the
-// nested_absmax of its block, plus nested_offset. A block may contain elements of several rows.
+// Reads weights that bitsandbytes quantised to 4 bits (lm/model/stored_four_bit.h).
 #pragma once
 
 #include <optional>

@@ -31,4 +31,7 @@ PublishedTensor find_published(const LanguageTensors& tensors, const std::string
                                const std::vector<std::int64_t>& shape, TensorNames& used,
                                bool whole_numbers = false);
 
+// Adds a note if `used` has tensors in 4 bits, whose numbers are written in their type before quantisation.
+void note_four_bit(const TensorNames& used, std::vector<std::string>& notes);
+
 }  // namespace primus

@@ -232,6 +232,7 @@ ModelConfig load_model_config(const ModelFolder& folder, const FamilyRegistry& f
                               std::vector<std::string>* notes) {
   const Path file = folder.path / "config.json";
   ModelConfig config = read_model_config(read_file(file, kConfigLimit), file.string(), families, notes);
+  config.lora.training.base = {};  // base weights that were trained in 4 bits are read in the compute type
   if (!folder.adapters) return config;
   if (config.lora) {
     throw unsupported("the base model of the PEFT folder has adapters, too",

@@ -130,6 +130,10 @@ void LanguageModel::freeze_base(engine::ParameterStore& store) const {
           "name all of them (such as q_proj, k_proj and v_proj, or gate_proj and up_proj), or none");
     }
     p.trainable = p.is_low_rank || saved != 0;
+    // As in bitsandbytes and PEFT, the embedding, the head, routers and norms keep the compute type.
+    const bool linear = (p.linear_of >= 0 || p.low_rank.possible) && !p.vocabulary;
+    if (linear && !p.trainable && !p.reads_full_precision && !p.full_precision)
+      p.four_bit.format = config_.lora.training.base;
   }
 }
 

@@ -18,6 +18,8 @@
 #include <string_view>
 #include <vector>
 
+#include "turbo/four_bit/four_bit_format.h"
+
 namespace primus {
 
 // The adapters of single published matrices.
@@ -55,6 +57,8 @@ struct LoraConfig {
   struct Training {
     double dropout = 0;        // dropout rate on A's input
     bool drops_after = false;  // true: dropout is applied to B's output instead of A's input
+    // How frozen matrices of linear layers are stored; without a type: in the compute type.
+    turbo::FourBitFormat base = {};
     bool operator==(const Training&) const = default;
   } training = {};
 

@@ -49,6 +49,15 @@ std::string last_part(const Path& path) {
   return (normal.has_filename() ? normal : normal.parent_path()).filename().string();
 }
 
+turbo::FourBitFormat base_format(const config::LoraSettings& lora) {
+  using turbo::FourBitType;
+  return {.type = lora.base_weights == "nf4"   ? FourBitType::kNf4
+                  : lora.base_weights == "fp4" ? FourBitType::kFp4
+                                               : FourBitType::kNone,
+          .block = lora.base_block,
+          .nested = lora.base_double_quant};
+}
+
 // Returns the adapters of single matrices. Their settings come from the PEFT folder, or else from the
 // experiment, whose keys are those of adapter_config.json.
 LoraConfig by_matrix(const config::Experiment& experiment, const config::LoraSettings& lora,
@@ -67,7 +76,10 @@ LoraConfig by_matrix(const config::Experiment& experiment, const config::LoraSet
     where = file.string();
   }
   LoraConfig result = adapters_of(read_peft_config(text, where), model, families, where, entries);
-  result.training.dropout = lora.dropout;
+  result.training = {.dropout = lora.dropout, .base = base_format(lora)};
+  if (result.by_matrix.magnitudes && result.training.base)
+    throw experiment.error_for("lora", "lora.use_dora does not support lora.base_weights",
+                               "omit base_weights: the base weights then have 16 bits");
   if (result.by_matrix.magnitudes && lora.dropout > 0)
     throw experiment.error_for("lora", "lora.dropout does not support use_dora",
                                "set dropout of lora to 0.0");
@@ -87,7 +99,12 @@ void set_adapters(const config::Experiment& experiment, ModelConfig& model, cons
   const config::Value* const map = experiment.settings.find("lora");
   if (!map || !map->is_map()) return;
   const config::LoraSettings lora = config::read_lora(*map);
-  if (!lora.enabled) return;
+  if (!lora.enabled) {
+    if (!base_format(lora)) return;
+    throw experiment.error_for(
+        "lora", "lora.base_weights needs adapters: weights in 4 bits are frozen, but lora.enabled is false",
+        "set lora.enabled=true, or train all weights without lora.base_weights");
+  }
   const auto warn_of_random_weights = [&] {
     if (!warnings || experiment.trainer->load) return;
     warnings->push_back(fmt::format("{}: lora without load trains adapters of a model with random weights",
@@ -103,7 +120,9 @@ void set_adapters(const config::Experiment& experiment, ModelConfig& model, cons
                 .alpha = lora.alpha,
                 .kaiming = lora.a_init == "kaiming",
                 .modules = lora.target_modules,
-                .training = {.dropout = lora.dropout, .drops_after = lora.dropout_position == "post"}};
+                .training = {.dropout = lora.dropout,
+                             .drops_after = lora.dropout_position == "post",
+                             .base = base_format(lora)}};
   if (warnings && lora.dropout == 0 && lora.dropout_position != config::LoraSettings().dropout_position) {
     warnings->push_back(fmt::format("{}: lora.dropout_position has an effect only with lora.dropout",
                                     experiment.provenance_of("lora").describe()));
@@ -168,7 +187,8 @@ std::string warn_of_another_base(const Path& adapters, const Path& load) {
 
 std::string adapter_overrides(const LoraConfig& wanted, const LoraConfig& present) {
   if (!wanted) return "lora.enabled=false";
-  if (wanted.by_matrix) return "the lora settings with which the adapters were trained";
+  if (wanted.by_matrix && wanted.training.base == present.training.base)
+    return "the lora settings with which the adapters were trained";
   const config::LoraSettings usual;
   LoraConfig from = present;
   if (!present) {
@@ -184,6 +204,12 @@ std::string adapter_overrides(const LoraConfig& wanted, const LoraConfig& presen
     words.push_back(fmt::format("lora.lora_A_init_method={}", wanted.kaiming ? "kaiming" : "xavier"));
   if (wanted.modules != from.modules)
     words.push_back(fmt::format("lora.target_modules='[{}]'", fmt::join(wanted.modules, ", ")));
+  if (const turbo::FourBitFormat& base = wanted.training.base; base != present.training.base) {
+    words.push_back(fmt::format("lora.base_weights={}", name_of(base.type)));
+    if (base && base.block != usual.base_block)
+      words.push_back(fmt::format("lora.base_block={}", base.block));
+    if (base && !base.nested) words.emplace_back("lora.base_double_quant=false");
+  }
   return fmt::format("{}", fmt::join(words, " "));
 }
 

@@ -45,6 +45,20 @@ void write_matrix_adapters(const MatrixAdapters& adapters, json& lora) {
   lora["lora_bias"] = adapters.biases;
 }
 
+// Reads how the run that saved the folder held the frozen matrices.
+turbo::FourBitFormat read_base_weights(const ConfigReader& r) {
+  constexpr std::int64_t kMaxBlock = 4096;
+  const std::string type = r.text_or("base_weights", "none");
+  turbo::FourBitFormat format{.nested = r.flag_or("base_double_quant", true)};
+  if (type == "none") return format;
+  for (const auto known : {turbo::FourBitType::kNf4, turbo::FourBitType::kFp4}) {
+    if (type == name_of(known)) format.type = known;
+  }
+  if (!format) throw r.bad("base_weights", "must be nf4 or fp4");
+  format.block = r.integer("base_block", 2, kMaxBlock);
+  return format;
+}
+
 }  // namespace
 
 LoraConfig read_stored_lora(const json& root, const std::string& where) {
@@ -56,6 +70,7 @@ LoraConfig read_stored_lora(const json& root, const std::string& where) {
   LoraConfig lora{.dim = r.integer("dim", 1, config::kMaxLoraDim), .alpha = r.positive_or("alpha", 0)};
   if (lora.alpha <= 0) throw r.bad("alpha", "is missing");
   lora.kaiming = r.text_or("init", "xavier") == "kaiming";
+  lora.training.base = read_base_weights(r);
   if (it->contains("matrices")) {
     lora.by_matrix = read_matrix_adapters(*it, r);
     return lora;
@@ -80,6 +95,11 @@ void write_stored_lora(const LoraConfig& lora, std::string_view family, json& ro
          {"init", lora.kaiming ? "kaiming" : "xavier"},
          {"target_modules", lora.modules}};
   if (lora.by_matrix) write_matrix_adapters(lora.by_matrix, out);
+  const turbo::FourBitFormat& base = lora.training.base;
+  if (!base) return;
+  out["base_weights"] = name_of(base.type);
+  out["base_block"] = base.block;
+  out["base_double_quant"] = base.nested;
 }
 
 }  // namespace primus

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "lm/checkpoint/elements.h"
+#include "lm/model/four_bit_weights.h"
 #include "lm/model/language_model.h"
 #include "lm/model/language_tensors.h"
 #include "lm/model/moment_codes.h"
@@ -25,7 +26,7 @@ using engine::ParameterStore;
 template <class Visit>
 void for_each_part(const ParameterStore& store, Visit&& visit) {
   for (const ParameterStore::Group& group : store.groups()) {
-    for (const Parameter* p : group.parameters) {
+    for (Parameter* p : group.parameters) {
       for (const CheckpointPart& part : p->parts) visit(*p, part);
     }
   }
@@ -249,6 +250,13 @@ void upload_norms(engine::Rank& rank, const Parameter& p, const CheckpointPart& 
   upload_weights(rank, p, part, DType::kF32, std::as_bytes(std::span(norms)));
 }
 
+// Reads all elements of a tensor.
+void read_floats(const TensorView& tensor, std::vector<float>& values) {
+  std::vector<std::byte> bytes(values.size() * static_cast<std::size_t>(size_of(tensor.dtype)));
+  copy_elements(tensor, 0, bytes);
+  to_float(tensor.dtype, bytes, values);
+}
+
 // Returns whether a parameter that loaded weights may lack (Initializer::if_missing) keeps its initial value.
 bool keeps_initial_value(const Parameter& p, Adapters adapters, bool saved) {
   return p.initializer.if_missing && !saved && adapters == Adapters::kMayBeMissing;
@@ -281,10 +289,22 @@ TensorView tensor_of(const LanguageTensors& tensors, const Parameter& p, const C
   for (const char* type : {"nf4", "fp4"}) {
     if (!tensors.find(fmt::format("{}.quant_state.bitsandbytes__{}", part.name, type))) continue;
     throw unsupported(fmt::format("tensor '{}' is quantised ({} of bitsandbytes)", part.name, type),
-                      "'primus model import' writes the model without quantisation")
+                      fmt::format("lora.base_weights={} trains adapters next to such weights; 'primus model "
+                                  "import' writes the model without quantisation",
+                                  type))
         .at(tensors.where());
   }
   return tensors.at(part.name, published_shape(p, part));
+}
+
+// Returns the tensor in 4 bits that a part of a parameter in 4 bits is read from; nullopt if the tensor is
+// not quantised.
+std::optional<StoredFourBit> four_bit_of(const LanguageTensors& tensors, const Parameter& p,
+                                         const CheckpointPart& part, TensorNames& used) {
+  if (!p.four_bit) return std::nullopt;
+  const SafetensorsFolder& folder = tensors.folder();
+  return find_stored_four_bit([&](const std::string& name) { return folder.find(name); },
+                              tensors.full_name(part.name), published_shape(p, part), used, tensors.where());
 }
 
 }  // namespace
@@ -296,9 +316,18 @@ void check_weight_shapes(const SafetensorsFolder& folder, const ModelConfig& con
   const LanguageTensors tensors(folder);
   for (const ParameterStore::Group& group : store.groups()) check_group_is_there(tensors, group);
   const bool without = adapters == Adapters::kMayBeMissing && !has_adapters(folder);
+  const bool saved = Env::posix().status(folder.folder() / Manifest::kFileName).has_value();
   for_each_part(store, [&](const Parameter& p, const CheckpointPart& part) {
     if (keeps_initial_value(p, adapters, tensors.find(part.name).has_value())) return;
-    if (!(without && p.is_low_rank)) tensor_of(tensors, p, part);
+    TensorNames used;
+    if (without && p.is_low_rank) return;
+    // load_checkpoint() expands tensors in 4 bits.
+    if (const auto found = tensors.find(part.name); saved && found && found->dtype == DType::kU8) return;
+    if (const auto stored = four_bit_of(tensors, p, part, used)) {
+      stored->require(p.four_bit.format);
+    } else {
+      tensor_of(tensors, p, part);
+    }
   });
 }
 
@@ -309,7 +338,7 @@ void load_weights(const SafetensorsFolder& folder, ParameterStore& store, engine
   std::vector<std::byte> staging, by_rows;
   const bool without = adapters == Adapters::kMayBeMissing && !has_adapters(folder);
   for (const ParameterStore::Group& group : store.groups()) check_group_is_there(tensors, group);
-  for_each_part(store, [&](const Parameter& p, const CheckpointPart& part) {
+  for_each_part(store, [&](Parameter& p, const CheckpointPart& part) {
     if (without && p.is_low_rank) {
       const auto matrix = tensors.find(matrix_of_magnitudes(part.name));
       if (names_magnitudes(part.name) && matrix && !rank.measuring() && !stored_of(p, part).empty())
@@ -317,10 +346,15 @@ void load_weights(const SafetensorsFolder& folder, ParameterStore& store, engine
       return;
     }
     if (keeps_initial_value(p, adapters, tensors.find(part.name).has_value())) return;
-    const TensorView tensor = tensor_of(tensors, p, part);
-    require_elements(p, tensor);
+    const std::optional<StoredFourBit> stored = four_bit_of(tensors, p, part, used);
+    const TensorView tensor = stored ? stored->packed : tensor_of(tensors, p, part);
+    if (!stored) require_elements(p, tensor);
     tensors.check_copies(part, used);
     if (rank.measuring()) return;
+    if (p.four_bit) {
+      return load_four_bit(
+          p, part, stored, [&](std::vector<float>& values) { read_floats(tensor, values); }, rank);
+    }
     const engine::FlatRange range = stored_of(p, part);
     if (range.empty()) return;
     const auto size = static_cast<std::size_t>(size_of(tensor.dtype));
@@ -350,6 +384,7 @@ void DeviceReader::read(const Tensor& from, std::uint64_t offset, std::span<std:
 std::vector<TensorSource> model_sources(const ParameterStore& store, DeviceReader& reader) {
   std::vector<TensorSource> sources;
   for_each_part(store, [&](const Parameter& p, const CheckpointPart& part) {
+    if (p.four_bit) return add_four_bit_sources(p, part, store.layout().compute, reader, sources);
     const DType dtype = p.whole_numbers    ? DType::kI64
                         : p.full_precision ? DType::kF32
                                            : store.layout().compute;
@@ -438,6 +473,21 @@ class SavedModel {
   std::optional<TensorView> find(TensorPart where, const std::string& name) const {
     return checkpoint_.find(in(where), prefix_ + name);
   }
+  std::optional<StoredFourBit> find_four_bit(const Parameter& p, const CheckpointPart& part,
+                                             TensorNames& used) const {
+    return find_stored_four_bit([&](const std::string& name) { return find(TensorPart::kModel, name); },
+                                part.name, published_shape(p, part), used, checkpoint_.folder().string());
+  }
+  // Returns a tensor of the model; throws kInvalid if it is missing or has another shape.
+  TensorView at(const std::string& name, const std::vector<std::int64_t>& shape) const {
+    const std::optional<TensorView> tensor = find(TensorPart::kModel, name);
+    if (tensor && std::ranges::equal(tensor->shape, shape)) return *tensor;
+    throw invalid(fmt::format("tensor '{}' {}, but the model needs {}", name,
+                              tensor ? fmt::format("has shape {}", shape_text(tensor->shape)) : "is missing",
+                              shape_text(shape)),
+                  "the checkpoint belongs to another model")
+        .at(checkpoint_.folder().string());
+  }
   void read_runs(TensorPart where, const std::string& name, DType dtype, const Parameter& p,
                  const CheckpointPart& part, std::span<std::byte> to) const {
     checkpoint_.read_runs(in(where), prefix_ + name, dtype, published_shape(p, part), axis_order(part),
@@ -478,10 +528,30 @@ TensorNames load_saved(const CheckpointReader& checkpoint, ParameterStore& store
     return dtype;
   };
   TensorNames used;
-  for_each_part(store, [&](const Parameter& p, const CheckpointPart& part) {
+  for_each_part(store, [&](Parameter& p, const CheckpointPart& part) {
     used.insert(part.name);
     used.insert(part.copies.begin(), part.copies.end());
+    const std::optional<StoredFourBit> stored = saved_model.find_four_bit(p, part, used);
+    if (p.four_bit) {
+      return load_four_bit(
+          p, part, stored,
+          [&](std::vector<float>& values) {
+            const TensorView tensor = saved_model.at(part.name, published_shape(p, part));
+            require_elements(p, tensor);
+            read_floats(tensor, values);
+          },
+          rank);
+    }
     if (stored_of(p, part).empty()) return;
+    if (stored) {
+      // The run that saved the checkpoint held these weights in 4 bits.
+      const std::vector<float> whole = expanded(*stored);
+      const engine::FlatRange range = stored_of(p, part);
+      staging.resize(static_cast<std::size_t>(range.size()) * sizeof(float));
+      copy_runs(axis_order(part), sizeof(float), std::as_bytes(std::span(whole)), runs_of(range, p, part),
+                staging);
+      return upload_weights(rank, p, part, DType::kF32, staging);
+    }
     if (keeps_initial_value(p, adapters, saved_model.find(TensorPart::kModel, part.name).has_value())) return;
     if (without && p.is_low_rank) {
       const auto matrix = saved_model.find(TensorPart::kModel, matrix_of_magnitudes(part.name));

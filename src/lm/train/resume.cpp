@@ -297,6 +297,8 @@ void refuse_another_model(const CheckpointReader& checkpoint, const config::Expe
   // these modules.
   saved.mtp.enabled = start == Start::kContinued || model.mtp.enabled;
   if (start == Start::kFinetuned && !saved.lora) saved.lora = model.lora;
+  // A new run may store the base weights in another format.
+  if (start == Start::kFinetuned) saved.lora.training = model.lora.training;
   if (start == Start::kFinetuned && !saved.scores) saved.scores = model.scores;  // the head may be new
   saved.moe.training = model.moe.training;  // training settings may change
   // The same code writes both files, so any difference is a difference of the models.

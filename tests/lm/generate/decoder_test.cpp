@@ -160,6 +160,39 @@ TEST(Decoder, RanksThatGatherWeightsDoNotFuseProducts) {
       false, [] { return std::make_unique<test::GuardDevice>(1, turbo::emulated_kernel_table(32)); });
 }
 
+// Frozen matrices in 4 bits, with and without adapters. The emulated kernels agree with the CPU kernels.
+TEST(Decoder, ReadsMatricesInFourBits) {
+  ModelConfig dense = tiny_config();
+  dense.layers = 1, dense.hidden = 1032, dense.ffn = 16, dense.vocab = 40;
+  dense.init_std = 0.05;
+  const Path file = Path(PRIMUS_SOURCE_DIR) / "tests/golden/models/qwen3_5_moe/config.json";
+  const ModelConfig mixture = read_model_config(read_file(file), file.string(), builtin_families());
+  for (ModelConfig config : {dense, mixture}) {
+    SCOPED_TRACE(config.family);
+    config.lora = {.dim = 4, .alpha = 4, .modules = {"linear_proj"}};
+    config.lora.training.base.type = turbo::FourBitType::kNf4;
+    const auto tokens = some_tokens(6, config.vocab);
+    const SessionSettings settings{.model = config,
+                                   .compute = DType::kBF16,
+                                   .step = {.micro_batch = 1, .sequence = 8, .microbatches = 1},
+                                   .optimizer = {},
+                                   .sample_capacity = 16};
+    const auto logits_of = [&](std::unique_ptr<Device> device) {
+      engine::Rank rank(std::move(device));
+      const auto session = open_session(rank, settings, builtin_families());
+      session->store().initialize(rank.context(), kSeed);
+      const auto decoder = session->make_decoder();
+      test::TokenReader reader(decoder->reader());
+      reader.read(std::span(tokens).first(5));
+      const std::span<const float> logits = reader.read(std::span(tokens).last(1));
+      return std::vector<float>(logits.begin(), logits.end());
+    };
+    // The tolerance is that of two bf16 computations (ComputesInBf16).
+    expect_close(logits_of(std::make_unique<test::GuardDevice>(2, turbo::emulated_kernel_table(32))),
+                 logits_of(test::cpu()), 5e-2);
+  }
+}
+
 TEST(Decoder, DropsTruncatedTokens) {
   const ModelConfig config = tiny_config();
   const auto tokens = some_tokens(20, config.vocab);

@@ -99,7 +99,7 @@ inline std::string weights_name(const engine::Parameter& p) {
 // For each master weight, copies this rank's part into `outcome.weights`, which holds complete tensors.
 inline void collect(engine::Rank& rank, const engine::ParameterStore& store, Outcome& outcome) {
   for (const engine::Parameter& p : store.parameters()) {
-    if (!p.unit) continue;
+    if (!p.unit || p.four_bit) continue;  // frozen, and stored in bytes
     std::vector<float>& whole = outcome.weights[weights_name(p)];
     whole.resize(static_cast<std::size_t>(p.shape.elements()));
     const engine::FlatRange range = engine::stored_range(p);

@@ -64,8 +64,8 @@ std::int64_t checkpoint_bytes(const StepMeasurement& measured, const SessionSett
   const std::int64_t copies = 2 * s.model.mtp.modules() * s.model.vocab * s.model.hidden;
   const std::int64_t masters =
       s.compute == DType::kF32 ? 0 : measured.trained_parameters * size_of(DType::kF32);
-  return (measured.parameters + copies) * size_of(s.compute) +
-         (optimizer ? measured.state_bytes + masters : 0);
+  return (measured.parameters - measured.four_bit.elements + copies) * size_of(s.compute) +
+         measured.four_bit.saved_bytes + (optimizer ? measured.state_bytes + masters : 0);
 }
 
 int batches_read_ahead(std::int64_t microbatches) {

@@ -214,6 +214,7 @@ StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& setti
           .parameters = parameters,
           .trained_parameters = session.store().trained_elements(),
           .second_parameters = session.has_second() ? session.second().store().elements() : 0,
+          .four_bit = engine::four_bit_totals(session.store().parameters()),
           .saved_share =
               static_cast<double>(session.store().counted_elements()) / static_cast<double>(parameters),
           .communication = std::move(communication),

@@ -124,6 +124,7 @@ struct StepMeasurement {
   std::int64_t parameters = 0;          // number of parameters of the complete model
   std::int64_t trained_parameters = 0;  // number of trained parameters; the others are frozen
   std::int64_t second_parameters = 0;   // number of parameters of the second model (LossRule::second_model)
+  engine::FourBitTotals four_bit = {};  // the parameters of the trained model in 4 bits
   double saved_share = 1;               // fraction of `parameters` that this rank writes into a checkpoint
   std::vector<GroupTraffic> communication = {};  // traffic of each group that has traffic
   // Bytes of optimizer states on all ranks together (ParameterStore::state_bytes), of delayed FP8 scales, and

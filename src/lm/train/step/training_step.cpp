@@ -437,11 +437,18 @@ std::string TrainingStep::find_damaged_weight(engine::ParameterStore& store) {
   for (const engine::ParameterUnit& unit : store.units()) {
     if (unit.stored.values.absent()) continue;
     for (const engine::Parameter* parameter : unit.parameters) {
-      const Tensor part = engine::stored_part(unit.stored.values, *parameter);
-      if (part.absent()) continue;
-      turbo::launch(rank_.context(),
-                    turbo::CountNonFinite{.x = part, .out = evaluation_.non_finite, .accumulate = false});
-      if (has_non_finite()) return parameter->name;
+      std::vector<Tensor> parts;
+      if (!parameter->four_bit) {
+        parts = {engine::stored_part(unit.stored.values, *parameter)};
+      } else if (!parameter->four_bit.values.absent()) {
+        parts = engine::factors_of(*parameter);  // codes of weights are always finite
+      }
+      for (const Tensor& part : parts) {
+        if (part.absent()) continue;
+        turbo::launch(rank_.context(),
+                      turbo::CountNonFinite{.x = part, .out = evaluation_.non_finite, .accumulate = false});
+        if (has_non_finite()) return parameter->name;
+      }
     }
   }
   return "";

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/files/file.h"
+#include "config/stages.h"
 #include "config/trainer_config.h"
 #include "lm/reward/reward_json.h"
 
@@ -142,7 +143,8 @@ data::PromptOptions prompt_options_of(const config::TrainerConfig& c) {
           .seed = c.seed,
           .max_prompt_length = c.max_prompt_length.value_or(c.seq_length - c.max_completion_length),
           .step_samples = c.global_batch_size,
-          .num_iterations = c.num_iterations * c.num_mini_batches};
+          // Only stages with a value model divide the answers into mini-batches.
+          .num_iterations = c.num_iterations * (config::stage_of(c).trains_values ? c.num_mini_batches : 1)};
 }
 
 }  // namespace primus

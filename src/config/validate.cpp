@@ -290,7 +290,10 @@ class Validator {
   }
 
   void schedule() {
-    if (config_.min_lr > config_.lr) {
+    // With sft_fit_to_data, a rate that the user does not set is chosen later, and is at least min_lr.
+    const bool chosen_later =
+        config_.sft_fit_to_data && experiment_.provenance_of("lr").layer < Layer::kOverrides;
+    if (config_.min_lr > config_.lr && !chosen_later) {
       refuse({"min_lr", "lr"}, fmt::format("min_lr ({}) is above lr ({})", config_.min_lr, config_.lr),
              "lr is the peak, and min_lr is the end of the decay: set min_lr to at most lr");
     }

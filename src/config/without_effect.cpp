@@ -56,6 +56,7 @@ class WithoutEffect {
     needs(c.bf16, "with bf16", {"store_param_remainders"});
     needs(c.sample_interval.has_value(), "with sample_interval", {"sample_prompt", "sample_tokens"});
     if (stage_of(c).material == Material::kPrompts) reinforcement();
+    if (stage_of(c).material == Material::kPreferences) preferences();
     if (c.num_experts) {
       needs(c.moe_router_load_balancing_type != "none", "with a moe_router_load_balancing_type",
             {"moe_aux_loss_coeff"});
@@ -119,6 +120,33 @@ class WithoutEffect {
     const std::span<const std::string_view> all = condition.values;
     if (all.size() == 1) return std::string(all.front());
     return fmt::format("{} or {}", fmt::join(all.first(all.size() - 1), ", "), all.back());
+  }
+
+  bool reads(std::string_view key) const { return has_effect(*find_key(key), config_); }
+
+  // Keys that only some losses of pairs read (turbo/preference_loss). The stage may not read them at all,
+  // which the conditions of keys.def say.
+  void preferences() {
+    const auto chosen = [&](std::initializer_list<std::string_view> losses) {
+      return std::ranges::any_of(config_.loss_type, [&](const std::string& loss) {
+        return std::ranges::find(losses, loss) != losses.end();
+      });
+    };
+    // The losses of CPO, which alone reads cpo_alpha, have the names of other losses of DPO.
+    const bool contrasts = reads("cpo_alpha");
+    if (reads("label_smoothing")) {
+      needs(contrasts ? chosen({"sigmoid", "simpo"}) : chosen({"exo_pair", "robust", "aot", "aot_unpaired"}),
+            contrasts ? "with loss_type: sigmoid or simpo"
+                      : "with loss_type: exo_pair, robust, aot or aot_unpaired",
+            {"label_smoothing"});
+    }
+    if (reads("discopop_tau")) {
+      needs(chosen({"discopop"}), "with loss_type: discopop", {"discopop_tau"});
+      const bool likelihood =
+          std::ranges::all_of(config_.loss_type, [](const std::string& loss) { return loss == "sft"; });
+      needs(!likelihood, "with a loss_type other than sft", {"beta"});
+    }
+    if (contrasts) needs(chosen({"simpo"}), "with loss_type: simpo", {"simpo_gamma"});
   }
 
   // Keys of the loss of generated answers.

@@ -44,6 +44,35 @@ TEST(WithoutEffect, ContradictionsAndLostSettingsGiveAWarning) {
   EXPECT_FALSE(load_text(experiment_text(""), {"sequence_parallel=false"}).ignored.empty());
 }
 
+TEST(WithoutEffect, KeysOfOtherLossesOfPairsGiveAWarning) {
+  const auto warnings = [](const std::string& stage, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"stage=" + stage, "mock_data=false", "sft_dataset_name=p.jsonl",
+                                          "load=model"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    std::string all;
+    for (const std::string& warning : load_text(experiment_text(""), arguments).warnings)
+      all += warning + "\n";
+    return all;
+  };
+  struct Case {
+    std::string stage, setting, without, with;  // `with`: a choice of losses that gives `setting` an effect
+  };
+  const std::vector<Case> cases = {
+      {"dpo", "label_smoothing=0.1", "loss_type=[sigmoid]", "loss_type=[sigmoid, robust]"},
+      {"dpo", "label_smoothing=0.1", "loss_type=[ipo]", "loss_type=[aot]"},
+      {"cpo", "label_smoothing=0.1", "loss_type=[hinge]", "loss_type=[simpo]"},
+      {"cpo", "label_smoothing=0.1", "loss_type=[ipo]", "loss_type=[sigmoid]"},
+      {"dpo", "discopop_tau=0.2", "loss_type=[sigmoid]", "loss_type=[discopop]"},
+      {"cpo", "simpo_gamma=1", "loss_type=[sigmoid]", "loss_type=[simpo]"},
+      {"dpo", "beta=0.9", "loss_type=[sft]", "loss_type=[sft, sigmoid]"}};
+  for (const auto& [stage, setting, without, with] : cases) {
+    SCOPED_TRACE(stage + " " + setting);
+    EXPECT_THAT(warnings(stage, {setting, without}), HasSubstr(" has an effect only with "));
+    EXPECT_EQ(warnings(stage, {setting, with}), "");
+  }
+  EXPECT_EQ(warnings("dpo", {}), "");
+}
+
 TEST(WithoutEffect, SettingsOfTheFileWithoutEffectAreListedForPlansOnly) {
   const Experiment experiment =
       load_text(experiment_text("      split: 90,10\n"

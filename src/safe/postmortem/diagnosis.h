@@ -1,0 +1,40 @@
+// Finds the cause of a run's end in its evidence. Pure functions; thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "safe/postmortem/evidence.h"
+
+namespace primus::postmortem {
+
+enum class Confidence : std::uint8_t {
+  kNone,      // nothing was found
+  kPossible,  // the evidence does not name a cause, or has no time
+  kLikely,    // the evidence names a cause, but another cause could have the same traces
+  kCertain,   // evidence of the time of the end names the cause, and nothing contradicts it
+};
+std::string_view name_of(Confidence confidence);  // "likely"
+
+struct Diagnosis {
+  const Cause* cause = nullptr;  // never null after diagnose()
+  Confidence confidence = Confidence::kNone;
+  int rank = -1;                                // the rank that failed first; -1: unknown, or no single rank
+  std::string node = {};                        // its node; empty: unknown
+  double time = 0;                              // seconds since 1970; 0: unknown
+  std::string summary = {};                     // the decisive text
+  std::vector<Evidence> timeline = {};          // evidence in order of time; without a time at the end
+  std::vector<const Cause*> alternatives = {};  // further causes that the evidence names, the best first
+};
+
+// Returns the diagnosis. The cause is chosen among evidence of the time around the end of the run:
+//   1. by role: a fault of the machine explains a fault of the program, which explains a request or a death
+//      without a reason, which explains the reactions of other ranks;
+//   2. evidence about the rank or the node that stopped first precedes evidence about others;
+//   3. earlier evidence precedes later evidence.
+// A finished or running run has the cause "unknown" and no confidence.
+Diagnosis diagnose(const CaseFile& file);
+
+}  // namespace primus::postmortem

@@ -1,0 +1,45 @@
+// A piece of evidence about the end of a run: one line of a log, or one recorded event. Plain data.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "safe/postmortem/cause.h"
+
+namespace primus::postmortem {
+
+struct Evidence {
+  Source source = Source::kLog;
+  std::string file;       // name of the file
+  std::int64_t line = 0;  // number of the line, from 1; 0: unknown
+  double time = 0;        // seconds since 1970; 0: unknown
+  int rank = -1;          // the rank that the evidence is about; -1: unknown
+  std::string node = {};  // the node that the evidence is about; empty: unknown
+  std::string text = {};  // the text, without control characters and secrets
+  const Cause* cause = nullptr;
+};
+
+// The last process of one rank, by its records.
+struct RankRecord {
+  int rank = 0;
+  std::string node;            // host name; empty: unknown
+  double began = 0;            // time of its begin
+  double last_time = 0;        // time of its newest event
+  std::int64_t last_step = 0;  // newest completed step
+  std::string phase = {};      // work outside of steps at the end: "saving a checkpoint"; empty: none
+  bool ended = false;          // whether it recorded its end
+};
+
+// Everything that was read.
+struct CaseFile {
+  std::string run;                         // folder of the run
+  bool running = false;                    // whether a process still holds the run's lock
+  std::string state = {}, reason = {};     // recorded ending: "failed", "disk full"; empty: none is recorded
+  std::int64_t step = 0, saved_step = -1;  // newest step, step of the newest complete checkpoint (-1: none)
+  std::vector<RankRecord> ranks = {};
+  std::vector<Evidence> evidence = {};
+  std::vector<std::string> notes = {};  // what could not be read, and why
+};
+
+}  // namespace primus::postmortem

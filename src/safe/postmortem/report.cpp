@@ -1,0 +1,140 @@
+#include "safe/postmortem/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <ctime>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "base/text/html_page.h"
+
+namespace primus::postmortem {
+namespace {
+
+using Row = std::pair<std::string, std::string>;
+
+std::string local_time(double seconds, const char* format) {
+  if (!(seconds > 0) || seconds > 1e11) return "-";
+  const auto whole = static_cast<std::time_t>(seconds);
+  std::tm local{};
+  localtime_r(&whole, &local);
+  std::array<char, 64> text{};
+  std::strftime(text.data(), text.size(), format, &local);
+  return text.data();
+}
+
+std::string place(int rank, const std::string& node) {
+  if (rank < 0) return node.empty() ? "unknown" : node;
+  return node.empty() ? fmt::format("rank {}", rank) : fmt::format("rank {} on {}", rank, node);
+}
+
+std::string state_of(const CaseFile& file) {
+  if (file.running) return "running";
+  if (file.state.empty() || file.state == "running") return "ended without a record";
+  return file.reason.empty() ? file.state : fmt::format("{} ({})", file.state, file.reason);
+}
+
+std::string lost_work(const CaseFile& file) {
+  if (file.saved_step < 0) return fmt::format("no checkpoint: all {} steps", file.step);
+  if (file.saved_step >= file.step) return "none";
+  return fmt::format("{} steps, after the checkpoint of step {}", file.step - file.saved_step,
+                     file.saved_step);
+}
+
+// The phases of ranks that did not record their end.
+std::string last_work(const CaseFile& file) {
+  std::string text;
+  constexpr std::size_t kMost = 4;
+  std::size_t shown = 0;
+  for (const RankRecord& rank : file.ranks) {
+    if (rank.ended || rank.phase.empty() || shown++ == kMost) continue;
+    text += fmt::format("{}rank {}: {}", text.empty() ? "" : "; ", rank.rank, rank.phase);
+  }
+  return text;
+}
+
+std::vector<Row> facts(const CaseFile& file, const Diagnosis& d) {
+  std::vector<Row> rows = {{"run", file.run}, {"state", state_of(file)}};
+  if (file.running || file.state == "finished") return rows;
+  rows.emplace_back("cause",
+                    fmt::format("{} ({}, {})", d.cause->title, d.cause->name, name_of(d.confidence)));
+  rows.emplace_back("where", place(d.rank, d.node));
+  rows.emplace_back("when",
+                    fmt::format("{}, after step {}", local_time(d.time, "%Y-%m-%d %H:%M:%S"), file.step));
+  if (!d.summary.empty()) rows.emplace_back("evidence", d.summary);
+  if (const std::string work = last_work(file); !work.empty()) rows.emplace_back("last work", work);
+  rows.emplace_back("lost work", lost_work(file));
+  rows.emplace_back("next step", d.cause->next_step);
+  for (const Cause* other : d.alternatives)
+    rows.emplace_back("or", fmt::format("{} ({})", other->title, other->name));
+  return rows;
+}
+
+std::string origin(const Evidence& one) {
+  return one.line > 0 ? fmt::format("{}:{}", one.file, one.line) : one.file;
+}
+
+}  // namespace
+
+std::string report_text(const CaseFile& file, const Diagnosis& diagnosis, const Terminal& terminal) {
+  std::string text;
+  for (const auto& [name, value] : facts(file, diagnosis))
+    text += paint(terminal, Color::kBold, fmt::format("{:<11}", name)) + value + "\n";
+  if (!diagnosis.timeline.empty()) text += "\n";
+  for (const Evidence& one : diagnosis.timeline) {
+    text += fmt::format("{:<8}  {:<9}  {}\n{:10}{}\n", local_time(one.time, "%H:%M:%S"), name_of(one.source),
+                        paint(terminal, Color::kDim, origin(one)), "", one.text);
+  }
+  for (const std::string& note : file.notes) text += "note: " + note + "\n";
+  return text;
+}
+
+std::string report_page(const CaseFile& file, const Diagnosis& diagnosis, const std::string& generator) {
+  std::vector<std::vector<std::string>> rows, timeline;
+  for (const auto& [name, value] : facts(file, diagnosis)) rows.push_back({name, value});
+  for (const Evidence& one : diagnosis.timeline) {
+    timeline.push_back({local_time(one.time, "%Y-%m-%d %H:%M:%S"), std::string(name_of(one.source)),
+                        place(one.rank, one.node), one.text, origin(one)});
+  }
+  std::string body = html_table({"", ""}, rows);
+  body += "<h2>Evidence</h2>" + html_table({"time", "source", "where", "text", "file"}, timeline);
+  for (const std::string& note : file.notes) body += "<p>" + html_escaped(note) + "</p>";
+  return html_page("Post-mortem of " + file.run, generator, body);
+}
+
+nlohmann::ordered_json report_json(const CaseFile& file, const Diagnosis& d) {
+  using Json = nlohmann::ordered_json;
+  Json json{{"run", file.run},
+            {"state", state_of(file)},
+            {"cause", d.cause->name},
+            {"title", d.cause->title},
+            {"confidence", name_of(d.confidence)},
+            {"rank", d.rank < 0 ? Json() : Json(d.rank)},
+            {"node", d.node.empty() ? Json() : Json(d.node)},
+            {"time", d.time > 0 ? Json(d.time) : Json()},
+            {"step", file.step},
+            {"checkpoint_step", file.saved_step < 0 ? Json() : Json(file.saved_step)},
+            {"text", d.summary},
+            {"next_step", d.cause->next_step},
+            {"alternatives", Json::array()},
+            {"evidence", Json::array()},
+            {"notes", file.notes}};
+  for (const Cause* other : d.alternatives) json["alternatives"].push_back(other->name);
+  for (const Evidence& one : d.timeline) {
+    json["evidence"].push_back({{"time", one.time > 0 ? Json(one.time) : Json()},
+                                {"source", name_of(one.source)},
+                                {"cause", one.cause ? Json(one.cause->name) : Json()},
+                                {"rank", one.rank < 0 ? Json() : Json(one.rank)},
+                                {"node", one.node.empty() ? Json() : Json(one.node)},
+                                {"text", one.text},
+                                {"file", one.file},
+                                {"line", one.line > 0 ? Json(one.line) : Json()}});
+  }
+  return json;
+}
+
+}  // namespace primus::postmortem

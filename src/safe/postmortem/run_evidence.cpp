@@ -1,0 +1,174 @@
+#include "safe/postmortem/run_evidence.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <system_error>
+
+#include "base/error.h"
+#include "base/terminal/terminal.h"
+#include "lm/events/event_log.h"
+#include "lm/events/run_folder.h"
+#include "lm/report/run_list.h"
+#include "safe/postmortem/text_evidence.h"
+
+namespace primus::postmortem {
+namespace {
+
+constexpr std::size_t kMaxRanks = 1 << 20;
+
+std::vector<Path> entries_of(const Path& folder) {
+  std::vector<Path> entries;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+    entries.push_back(at->path());
+  std::ranges::sort(entries);
+  return entries;
+}
+
+// Returns N of "rank-N.jsonl" or "rank-N".
+std::optional<int> rank_in(const Path& path) {
+  const std::string name = path.stem().string();
+  constexpr std::string_view kPrefix = "rank-";
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  int rank = 0;
+  const char* const end = name.data() + name.size();
+  const auto result = std::from_chars(name.data() + kPrefix.size(), end, rank);
+  return result.ec == std::errc() && result.ptr == end && rank >= 0 ? std::optional(rank) : std::nullopt;
+}
+
+std::string text_of(std::string_view facts, const char* key) {
+  const nlohmann::json json = nlohmann::json::parse(facts, nullptr, false);
+  if (!json.is_object()) return {};
+  const auto found = json.find(key);
+  return found != json.end() && found->is_string() ? printable(found->get<std::string>()) : std::string();
+}
+
+// Reads the events of one rank, and keeps the evidence of its last process.
+class RankReader {
+ public:
+  RankReader(const Path& file, int rank) : file_(file.string()) { record_.rank = rank; }
+
+  void take(const EventLine& event) {
+    if (event.event == "begin") {
+      evidence_.clear();
+      record_ = {.rank = record_.rank, .node = text_of(event.facts, "host"), .began = event.time};
+      record_.last_step = event.step;
+      if (event.step > 0) saved_ = event.step;
+    }
+    record_.last_time = std::max(record_.last_time, event.time);
+    if (event.event == "step") record_.last_step = event.step;
+    if (event.event == "phase") record_.phase = text_of(event.facts, "what");
+    if (event.event == "checkpoint" && text_of(event.facts, "state") == "durable") saved_ = event.step;
+    if (event.event == "warning") add(event, "warning " + event.cause + ": " + text_of(event.facts, "text"));
+    if (event.event == "fault") {
+      const std::string where = text_of(event.facts, "operator");
+      add(event, "fault " + event.cause + ": " + text_of(event.facts, "text") +
+                     (where.empty() ? "" : " (first operator: " + where + ")"));
+    }
+    if (event.event == "stop") add(event, "stop " + event.cause);
+    if (event.event == "end") {
+      record_.ended = true;
+      state_ = text_of(event.facts, "state");
+      reason_ = event.cause;
+    }
+  }
+
+  void finish(CaseFile& into) {
+    if (record_.rank == 0) {
+      into.state = state_;
+      into.reason = reason_;
+      into.saved_step = saved_;
+    }
+    into.step = std::max(into.step, record_.last_step);
+    for (Evidence& evidence : evidence_) {
+      if (evidence.rank == record_.rank) evidence.node = record_.node;
+      into.evidence.push_back(std::move(evidence));
+    }
+    into.ranks.push_back(std::move(record_));
+  }
+
+ private:
+  void add(const EventLine& event, std::string text) {
+    // The launcher records the loss of another rank in rank 0's file.
+    const int named = facts_of(text, event.time).rank;
+    const Cause* const cause = match(Source::kEvent, text);
+    evidence_.push_back({.source = Source::kEvent,
+                         .file = file_,
+                         .time = event.time,
+                         .rank = named >= 0 ? named : record_.rank,
+                         .text = std::move(text),
+                         .cause = cause});
+  }
+
+  std::string file_, state_, reason_;
+  std::int64_t saved_ = -1;
+  RankRecord record_;
+  std::vector<Evidence> evidence_;
+};
+
+void read_rank_events(const Path& file, int rank, CaseFile& into) {
+  RankReader reader(file, rank);
+  try {
+    const std::int64_t damaged = read_events(file, [&](const EventLine& event) { reader.take(event); });
+    if (damaged > 0)
+      into.notes.push_back(fmt::format("{}: {} damaged lines were skipped", file.string(), damaged));
+  } catch (const Error& error) {
+    into.notes.push_back(error.what());
+  }
+  reader.finish(into);
+}
+
+// Reads the errors that ranks logged: logs/<module>/rank-N/error.log.
+void read_logs(const Path& logs, double near, CaseFile& into) {
+  for (const Path& module : entries_of(logs)) {
+    for (const Path& folder : entries_of(module)) {
+      const std::optional<int> rank = rank_in(folder);
+      const Path file = folder / "error.log";
+      if (!rank || !Env::posix().status(file)) continue;
+      try {
+        read_text(file, rank, near, into);
+      } catch (const Error& error) {
+        into.notes.push_back(error.what());
+      }
+    }
+  }
+}
+
+}  // namespace
+
+CaseFile read_run(const Path& folder) {
+  if (!is_run_folder(folder))
+    throw invalid(fmt::format("'{}' is not the folder of a run", folder.string()),
+                  "name a folder that 'primus runs' lists");
+  CaseFile file{.run = folder.string(), .running = RunLock::held(folder)};
+  std::vector<std::pair<int, Path>> ranks;
+  for (const Path& path : entries_of(folder / kEventsFolder)) {
+    if (const std::optional<int> rank = rank_in(path); rank && ranks.size() < kMaxRanks)
+      ranks.emplace_back(*rank, path);
+  }
+  std::ranges::sort(ranks);
+  for (const auto& [rank, path] : ranks) read_rank_events(path, rank, file);
+  if (ranks.empty()) {
+    const RunStatus status = run_status(folder);
+    file.step = status.step;
+    file.reason = status.reason;
+    file.state = std::string(name_of(status.state));
+    file.notes.push_back("the run has no events, because an older version wrote it");
+  }
+  // Ranks of an earlier, larger job leave files that the last process did not touch.
+  double began = 0;
+  for (const RankRecord& rank : file.ranks) began = std::max(began, rank.rank == 0 ? rank.began : 0);
+  std::erase_if(file.ranks, [&](const RankRecord& rank) { return rank.last_time < began; });
+  const auto is_old = [&](const Evidence& one) { return one.time > 0 && one.time < began; };
+  std::erase_if(file.evidence, is_old);
+  read_logs(folder / "logs", began, file);
+  std::erase_if(file.evidence, is_old);
+  return file;
+}
+
+}  // namespace primus::postmortem

@@ -1,0 +1,336 @@
+#include "safe/postmortem/text_evidence.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <ctime>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/terminal/terminal.h"
+#include "base/text/secrets.h"
+#include "lm/events/line_file.h"
+
+namespace primus::postmortem {
+namespace {
+
+constexpr std::size_t kMaxText = 400;  // bytes of a line that are shown
+constexpr std::size_t kMaxHead = 160;  // bytes of a line in which a time is searched
+constexpr std::size_t kKept = 8;       // pieces of evidence per file and cause
+constexpr std::uint64_t kMaxJson = std::uint64_t{64} << 20;
+constexpr std::array<std::string_view, 12> kMonths = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
+                                                      "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// Reads `digits` digits at `at`. Returns -1 if there are fewer.
+int digits_at(std::string_view text, std::size_t at, std::size_t digits) {
+  if (at + digits > text.size()) return -1;
+  int value = 0;
+  for (std::size_t i = at; i < at + digits; ++i) {
+    if (!is_digit(text[i])) return -1;
+    value = value * 10 + (text[i] - '0');
+  }
+  return value;
+}
+
+struct Moment {
+  int year = 0, month = 0, day = 0, hour = 0, minute = 0, second = 0;
+  double fraction = 0;
+  std::optional<int> zone_minutes = {};  // east of UTC; empty: local time
+};
+
+// Returns the seconds since 1970; 0 for a moment that does not exist.
+double seconds_of(const Moment& m) {
+  const bool valid = m.year >= 1970 && m.year < 10000 && m.month >= 1 && m.month <= 12 && m.day >= 1 &&
+                     m.day <= 31 && m.hour >= 0 && m.hour <= 24 && m.minute >= 0 && m.minute < 60 &&
+                     m.second >= 0 && m.second <= 60;
+  if (!valid) return 0;
+  std::tm tm{};
+  tm.tm_year = m.year - 1900;
+  tm.tm_mon = m.month - 1;
+  tm.tm_mday = m.day;
+  tm.tm_hour = m.hour;
+  tm.tm_min = m.minute;
+  tm.tm_sec = m.second;
+  tm.tm_isdst = -1;
+  const std::time_t seconds =
+      m.zone_minutes ? timegm(&tm) - std::time_t{60} * *m.zone_minutes : std::mktime(&tm);
+  return static_cast<double>(seconds) + m.fraction;
+}
+
+// Reads "12:34:56" at `at`, and a fraction after '.' or ','. Returns the position after it; npos: there is
+// none.
+std::size_t clock_at(std::string_view text, std::size_t at, Moment& m) {
+  m.hour = digits_at(text, at, 2);
+  m.minute = digits_at(text, at + 3, 2);
+  m.second = digits_at(text, at + 6, 2);
+  if (m.hour < 0 || m.minute < 0 || m.second < 0 || text[at + 2] != ':' || text[at + 5] != ':')
+    return std::string_view::npos;
+  std::size_t end = at + 8;
+  if (end + 1 < text.size() && (text[end] == '.' || text[end] == ',') && is_digit(text[end + 1])) {
+    double unit = 0.1;
+    for (++end; end < text.size() && is_digit(text[end]); ++end, unit /= 10)
+      m.fraction += (text[end] - '0') * unit;
+  }
+  return end;
+}
+
+// Reads "Z", "+01:00" or "+0100" at `at`.
+void zone_at(std::string_view text, std::size_t at, Moment& m) {
+  if (at >= text.size()) return;
+  if (text[at] == 'Z') m.zone_minutes = 0;
+  if (text[at] != '+' && text[at] != '-') return;
+  const int hours = digits_at(text, at + 1, 2);
+  const bool colon = at + 3 < text.size() && text[at + 3] == ':';
+  const int minutes = digits_at(text, at + (colon ? 4 : 3), 2);
+  if (hours < 0 || minutes < 0) return;
+  m.zone_minutes = (text[at] == '-' ? -1 : 1) * (60 * hours + minutes);
+}
+
+// Reads "2026-11-28T05:00:31.25+00:00", also with a space for the T.
+double iso_time(std::string_view text) {
+  for (std::size_t at = 0; at + 19 <= text.size(); ++at) {
+    if (!is_digit(text[at]) || text[at + 4] != '-' || text[at + 7] != '-') continue;
+    if (text[at + 10] != 'T' && text[at + 10] != ' ') continue;
+    Moment m{.year = digits_at(text, at, 4),
+             .month = digits_at(text, at + 5, 2),
+             .day = digits_at(text, at + 8, 2)};
+    const std::size_t end = clock_at(text, at + 11, m);
+    if (end == std::string_view::npos) continue;
+    zone_at(text, end, m);
+    if (const double time = seconds_of(m); time > 0) return time;
+  }
+  return 0;
+}
+
+// Reads "[20260101 12:00:00]", the form of this program's logs, at the start of a line.
+double own_time(std::string_view text) {
+  if (text.size() < 19 || text[0] != '[' || text[9] != ' ') return 0;
+  Moment m{.year = digits_at(text, 1, 4), .month = digits_at(text, 5, 2), .day = digits_at(text, 7, 2)};
+  return clock_at(text, 10, m) == std::string_view::npos ? 0 : seconds_of(m);
+}
+
+// Reads "Nov 28 05:00:31", with a year after it (dmesg -T) or without one (syslog).
+double named_month_time(std::string_view text, double near) {
+  for (std::size_t month = 0; month < kMonths.size(); ++month) {
+    const std::size_t at = text.find(kMonths[month]);
+    if (at == std::string_view::npos || at + 15 > text.size()) continue;
+    Moment m{.month = static_cast<int>(month) + 1};
+    m.day = text[at + 4] == ' ' ? digits_at(text, at + 5, 1) : digits_at(text, at + 4, 2);
+    const std::size_t end = clock_at(text, at + 7, m);
+    if (end == std::string_view::npos) continue;
+    m.year = digits_at(text, end + 1, 4);
+    if (m.year >= 1970) return seconds_of(m);
+    // Chooses the year that brings the time nearest to `near`.
+    const auto seconds = static_cast<std::time_t>(near > 0 ? near : static_cast<double>(std::time(nullptr)));
+    std::tm local{};
+    localtime_r(&seconds, &local);
+    double best = 0;
+    for (int year = local.tm_year + 1899; year <= local.tm_year + 1901; ++year) {
+      m.year = year;
+      const double time = seconds_of(m);
+      if (best == 0 || std::abs(time - near) < std::abs(best - near)) best = time;
+    }
+    return best;
+  }
+  return 0;
+}
+
+// Returns the number after `word` in the line; -1 if there is none.
+int number_after(std::string_view line, std::string_view word) {
+  for (std::size_t at = line.find(word); at != std::string_view::npos; at = line.find(word, at + 1)) {
+    const char* const begin = line.data() + at + word.size();
+    int value = 0;
+    const auto result = std::from_chars(begin, line.data() + line.size(), value);
+    if (result.ec == std::errc() && value >= 0) return value;
+  }
+  return -1;
+}
+
+bool is_name_character(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || is_digit(c) || c == '-' || c == '_' || c == '.';
+}
+
+// Returns the name that begins at `at`; empty if it is followed by none of `ends`.
+std::string name_at(std::string_view line, std::size_t at, std::string_view ends) {
+  std::size_t end = at;
+  while (end < line.size() && is_name_character(line[end])) ++end;
+  const bool ended = end < line.size() && ends.find(line[end]) != std::string_view::npos;
+  return ended && end > at ? std::string(line.substr(at, end - at)) : std::string();
+}
+
+std::string node_of(std::string_view line) {
+  // "srun: error: n2: task 1: Killed"
+  constexpr std::string_view kError = "srun: error: ";
+  if (const std::size_t at = line.find(kError); at != std::string_view::npos) {
+    const std::string node = name_at(line, at + kError.size(), ":");
+    if (line.find(node + ": task") != std::string_view::npos && !node.empty()) return node;
+  }
+  for (const std::string_view before : {" ON ", "failure of node ", "Node failure on ", "error: Nodes "}) {
+    if (const std::size_t at = line.find(before); at != std::string_view::npos)
+      return name_at(line, at + before.size(), " ,;:*");
+  }
+  // "Nov 28 05:00:31 host kernel: ..." and "2026-11-28T05:00:31+00:00 host kernel: ..."
+  if (const std::size_t at = line.find(" kernel:"); at != std::string_view::npos) {
+    std::size_t begin = at;
+    while (begin > 0 && is_name_character(line[begin - 1])) --begin;
+    return std::string(line.substr(begin, at - begin));
+  }
+  return {};
+}
+
+bool contains_any(std::string_view text, std::initializer_list<std::string_view> words) {
+  return std::ranges::any_of(
+      words, [&](std::string_view word) { return text.find(word) != std::string_view::npos; });
+}
+
+// Returns the text for a report: printable, short, without words that are secrets.
+std::string shown(std::string_view line) {
+  std::string text;
+  for (std::size_t at = 0; at < line.size() && text.size() < kMaxText;) {
+    const std::size_t end = std::min(line.find(' ', at), line.size());
+    const std::string_view word = line.substr(at, end - at);
+    if (!text.empty()) text += ' ';
+    text += is_secret_value(word) ? kRedacted : word;
+    at = end + 1;
+  }
+  if (text.size() > kMaxText) text = text.substr(0, kMaxText) + " ...";
+  return printable(text);
+}
+
+// Keeps the first and the newest pieces of evidence of each cause of a file.
+class Collector {
+ public:
+  explicit Collector(CaseFile& into) : into_(into) {}
+  void add(Evidence evidence) {
+    std::vector<Evidence>& kept = kept_[evidence.cause];
+    if (kept.size() == kKept) kept.erase(kept.begin() + kKept / 2);
+    kept.push_back(std::move(evidence));
+  }
+  ~Collector() {
+    for (auto& [cause, kept] : kept_)
+      into_.evidence.insert(into_.evidence.end(), std::make_move_iterator(kept.begin()),
+                            std::make_move_iterator(kept.end()));
+  }
+  Collector(const Collector&) = delete;
+  Collector& operator=(const Collector&) = delete;
+
+ private:
+  CaseFile& into_;
+  std::map<const Cause*, std::vector<Evidence>> kept_;
+};
+
+void take_line(std::string_view line, std::int64_t number, const std::string& file, std::optional<int> rank,
+               double near, Collector& into) {
+  const Source source = source_of(line);
+  const Cause* const cause = match(source, line);
+  if (!cause) return;
+  const LineFacts facts = facts_of(line, near);
+  into.add({.source = source,
+            .file = file,
+            .line = number,
+            .time = facts.time,
+            .rank = facts.rank >= 0 ? facts.rank : rank.value_or(-1),
+            .node = facts.node,
+            .text = shown(line),
+            .cause = cause});
+}
+
+std::string text_in(const nlohmann::json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+// Reads the items of 'kubectl get events -o json' and 'kubectl get pods -o json'.
+void take_kubernetes(const nlohmann::json& list, const std::string& file, Collector& into) {
+  for (const nlohmann::json& item : list.at("items")) {
+    if (!item.is_object()) continue;
+    std::string text = text_in(item, "reason") + ": " + text_in(item, "message");
+    std::string node;
+    double time = 0;
+    for (const char* key : {"lastTimestamp", "eventTime", "firstTimestamp"}) {
+      if (time == 0) time = iso_time(text_in(item, key));
+    }
+    if (const auto source = item.find("source"); source != item.end() && source->is_object())
+      node = text_in(*source, "host");
+    if (const auto object = item.find("involvedObject"); object != item.end() && object->is_object()) {
+      const std::string name = text_in(*object, "name");
+      if (text_in(*object, "kind") == "Node") node = name;
+      text += " (" + name + ")";
+    }
+    const Cause* const cause = match(Source::kScheduler, text);
+    if (!cause) continue;
+    into.add({.source = Source::kScheduler,
+              .file = file,
+              .time = time,
+              .node = node,
+              .text = shown(text),
+              .cause = cause});
+  }
+}
+
+// Returns the file as JSON if it is a list of Kubernetes objects; else null.
+nlohmann::json kubernetes_list(const Path& file) {
+  const auto status = Env::posix().status(file);
+  if (!status || status->size > kMaxJson) return nullptr;
+  const std::string text = read_file(file, kMaxJson);
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string::npos || text[first] != '{' || text.find("\"items\"") == std::string::npos)
+    return nullptr;
+  nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  const bool list = json.is_object() && json.contains("items") && json["items"].is_array();
+  return list ? json : nlohmann::json(nullptr);
+}
+
+}  // namespace
+
+LineFacts facts_of(std::string_view line, double near) {
+  LineFacts facts;
+  const std::string_view head = line.substr(0, kMaxHead);
+  facts.time = own_time(head);
+  if (facts.time == 0) facts.time = iso_time(head);
+  if (facts.time == 0) facts.time = named_month_time(head, near);
+  for (const std::string_view word : {"[rank-", "[rank ", "rank ", "task ", "Rank "}) {
+    if (facts.rank < 0) facts.rank = number_after(line, word);
+  }
+  facts.node = node_of(line);
+  return facts;
+}
+
+Source source_of(std::string_view line) {
+  const std::string_view head = line.substr(0, kMaxHead);
+  if (contains_any(head, {"srun:", "slurmstepd:", "slurmctld", "slurmd", "sbatch:", "requeue job",
+                          "Requeuing JobId", "kubelet", "*** JOB", "*** STEP"}))
+    return Source::kScheduler;
+  const bool dmesg = head.starts_with("[") && head.find("] ") != std::string_view::npos && !own_time(head) &&
+                     head.find("[rank-") == std::string_view::npos;
+  if (contains_any(head, {" kernel:", "NVRM:", "amdgpu ", "mce: ", "EXT4-fs"}) || dmesg)
+    return Source::kKernel;
+  return Source::kLog;
+}
+
+void read_text(const Path& file, std::optional<int> rank, double near, CaseFile& into) {
+  Collector collector(into);
+  const std::string name = file.string();
+  if (const nlohmann::json list = kubernetes_list(file); !list.is_null())
+    return take_kubernetes(list, name, collector);
+  std::int64_t number = 0;
+  read_lines(file, [&](std::string_view line) { take_line(line, ++number, name, rank, near, collector); });
+}
+
+void read_output(std::string_view text, const std::string& name, double near, CaseFile& into) {
+  Collector collector(into);
+  for (std::int64_t number = 1; !text.empty(); ++number) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    take_line(line, number, name, {}, near, collector);
+  }
+}
+
+}  // namespace primus::postmortem

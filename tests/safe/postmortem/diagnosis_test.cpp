@@ -1,0 +1,158 @@
+// Tests which cause is chosen from the evidence of made-up incidents, and that the document lists all causes.
+#include "safe/postmortem/diagnosis.h"
+
+#include <gmock/gmock.h>
+
+#include <filesystem>
+
+#include "base/files/file.h"
+#include "base/files/scratch_folder.h"
+#include "safe/postmortem/report.h"
+#include "safe/postmortem/run_evidence.h"
+
+namespace primus::postmortem {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr double kEnd = 1795842031;
+
+Evidence evidence(Source source, double time, int rank, const std::string& node, const std::string& text) {
+  return {.source = source,
+          .file = "f",
+          .time = time,
+          .rank = rank,
+          .node = node,
+          .text = text,
+          .cause = match(source, text)};
+}
+
+// Four ranks on two nodes; rank 2 on n2 stops without a record, and the others end a second later.
+CaseFile lost_rank() {
+  CaseFile file{.run = "run", .state = "failed", .reason = "a rank was lost", .step = 120, .saved_step = 100};
+  for (int rank = 0; rank < 4; ++rank) {
+    file.ranks.push_back({.rank = rank,
+                          .node = rank < 2 ? "n1" : "n2",
+                          .began = kEnd - 1000,
+                          .last_time = rank == 2 ? kEnd - 1 : kEnd,
+                          .last_step = 120,
+                          .ended = rank != 2});
+  }
+  file.evidence.push_back(
+      evidence(Source::kEvent, kEnd, 2, "", "fault a rank was lost: rank 2 was lost: killed by signal 9"));
+  return file;
+}
+
+TEST(Diagnosis, WithoutOtherEvidenceTheRankWasKilled) {
+  const Diagnosis d = diagnose(lost_rank());
+  EXPECT_EQ(d.cause->name, "killed");
+  EXPECT_EQ(d.confidence, Confidence::kPossible);
+  EXPECT_EQ(d.rank, 2);
+  EXPECT_EQ(d.node, "n2");
+}
+
+TEST(Diagnosis, TheKernelExplainsAKill) {
+  CaseFile file = lost_rank();
+  file.evidence.push_back(
+      evidence(Source::kKernel, kEnd - 1, -1, "n2.cluster", "Out of memory: Killed process 7 (primus)"));
+  const Diagnosis d = diagnose(file);
+  EXPECT_EQ(d.cause->name, "host-out-of-memory");
+  EXPECT_EQ(d.confidence, Confidence::kCertain);
+  EXPECT_EQ(d.rank, 2);
+  EXPECT_EQ(d.node, "n2.cluster");
+}
+
+TEST(Diagnosis, EvidenceOfAnotherTimeOrNodeIsIgnored) {
+  CaseFile file = lost_rank();
+  file.evidence.push_back(
+      evidence(Source::kKernel, kEnd - 5000, -1, "n2", "Out of memory: Killed process 7 (primus)"));
+  file.evidence.push_back(
+      evidence(Source::kKernel, kEnd - 1, -1, "n9", "NVRM: Xid (PCI:1): 79, GPU has fallen off the bus."));
+  EXPECT_EQ(diagnose(file).cause->name, "killed");
+  EXPECT_EQ(diagnose(file).timeline.size(), 1U);
+}
+
+TEST(Diagnosis, TheNodeOfTheLostRankPrecedesOtherNodes) {
+  CaseFile file = lost_rank();
+  file.evidence.push_back(
+      evidence(Source::kKernel, kEnd - 50, -1, "n1", "mlx5_core 0000:17:00.0 ib0: Link down"));
+  file.evidence.push_back(
+      evidence(Source::kKernel, kEnd - 1, -1, "n2", "NVRM: Xid (PCI:1): 79, GPU has fallen off the bus."));
+  const Diagnosis d = diagnose(file);
+  EXPECT_EQ(d.cause->name, "gpu-lost");
+  EXPECT_EQ(d.confidence, Confidence::kLikely);
+  ASSERT_EQ(d.alternatives.size(), 1U);
+  EXPECT_EQ(d.alternatives[0]->name, "network-link");
+}
+
+TEST(Diagnosis, AFaultOfTheProgramPrecedesReactions) {
+  CaseFile file = lost_rank();
+  for (RankRecord& rank : file.ranks) rank.ended = true;
+  file.evidence = {evidence(Source::kLog, kEnd - 2, 3, "n2", "error: Connection reset by peer"),
+                   evidence(Source::kEvent, kEnd, 1, "n1",
+                            "fault NaN: the loss is NaN (first operator: layers.3.attention)")};
+  const Diagnosis d = diagnose(file);
+  EXPECT_EQ(d.cause->name, "nan");
+  EXPECT_EQ(d.rank, 1);
+}
+
+TEST(Diagnosis, ARequestExplainsADeath) {
+  CaseFile file = lost_rank();
+  file.evidence.push_back(evidence(Source::kScheduler, kEnd + 2, -1, "n1",
+                                   "*** JOB 26 ON n1 CANCELLED AT x DUE TO TIME LIMIT ***"));
+  EXPECT_EQ(diagnose(file).cause->name, "time-limit");
+}
+
+TEST(Diagnosis, AFinishedOrRunningRunHasNoCause) {
+  CaseFile file = lost_rank();
+  file.state = "finished";
+  EXPECT_EQ(diagnose(file).confidence, Confidence::kNone);
+  file.state = "failed";
+  file.running = true;
+  EXPECT_EQ(diagnose(file).cause->name, "unknown");
+}
+
+TEST(Diagnosis, ASilentDeathIsSaid) {
+  CaseFile file = lost_rank();
+  file.state.clear();
+  file.evidence.clear();
+  EXPECT_EQ(diagnose(file).cause->name, "died-silently");
+}
+
+TEST(ReadRun, KeepsOnlyTheLastProcess) {
+  const ScratchFolder folder;
+  std::filesystem::create_directories(folder.path() / "events");
+  write_file_atomic(folder.path() / "events" / "rank-00000.jsonl",
+                    R"({"event":"begin","step":0,"rank":0,"time":100,"facts":{"host":"n1"}}
+{"event":"fault","step":3,"rank":0,"time":103,"cause":"disk full","facts":{"text":"No space left on device"}}
+{"event":"begin","step":2,"rank":0,"time":200,"facts":{"host":"n1"}}
+{"event":"checkpoint","step":4,"rank":0,"time":204,"facts":{"state":"durable"}}
+{"event":"step","step":5,"rank":0,"time":205,"facts":{}}
+{"event":"fault","step":5,"rank":0,"time":206,"cause":"NaN","facts":{"text":"the loss is NaN","operator":"layers.1.mlp"}}
+{"event":"end","step":5,"rank":0,"time":207,"cause":"NaN","facts":{"state":"failed"}}
+)");
+  std::filesystem::create_directories(folder.path() / "logs" / "pre_trainer" / "rank-0");
+  write_file_atomic(folder.path() / "logs" / "pre_trainer" / "rank-0" / "error.log",
+                    "old: Permission denied\n");
+  const CaseFile file = read_run(folder.path());
+  const Diagnosis d = diagnose(file);
+  EXPECT_EQ(d.cause->name, "nan");
+  EXPECT_EQ(d.rank, 0);
+  EXPECT_EQ(d.node, "n1");
+  EXPECT_EQ(file.saved_step, 4);
+  EXPECT_THAT(d.summary, HasSubstr("layers.1.mlp"));
+  const std::string text = report_text(file, d, Terminal{});
+  EXPECT_THAT(text, HasSubstr("1 steps, after the checkpoint of step 4"));
+  EXPECT_THAT(report_page(file, d, "test"), HasSubstr("layers.1.mlp"));
+}
+
+// An operator looks up a cause by its name, so docs/postmortem.md must list each one once.
+TEST(Causes, AreAllDocumented) {
+  const std::string document = read_file(Path(PRIMUS_DOCS) / "postmortem.md", 1 << 20);
+  for (const Cause& cause : causes())
+    EXPECT_THAT(document, HasSubstr("| `" + std::string(cause.name) + "` |"));
+  EXPECT_GE(causes().size(), 40U);
+}
+
+}  // namespace
+}  // namespace primus::postmortem

@@ -1,0 +1,137 @@
+// Tests reading of time, rank, node and cause from lines of logs.
+#include "safe/postmortem/text_evidence.h"
+
+#include <gmock/gmock.h>
+
+#include <ctime>
+
+#include "base/files/scratch_folder.h"
+
+namespace primus::postmortem {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::SizeIs;
+
+double local(int year, int month, int day, int hour, int minute, int second) {
+  std::tm tm{};
+  tm.tm_year = year - 1900;
+  tm.tm_mon = month - 1;
+  tm.tm_mday = day;
+  tm.tm_hour = hour;
+  tm.tm_min = minute;
+  tm.tm_sec = second;
+  tm.tm_isdst = -1;
+  return static_cast<double>(std::mktime(&tm));
+}
+
+std::string cause_of(std::string_view line) {
+  const Cause* const cause = match(source_of(line), line);
+  return cause ? std::string(cause->name) : "";
+}
+
+TEST(LineFacts, TimesOfAllForms) {
+  const double expected = local(2026, 11, 28, 5, 0, 31);
+  EXPECT_EQ(facts_of("[20261128 05:00:31][rank-2/4][ERROR] x", 0).time, expected);
+  EXPECT_EQ(facts_of("[Sat Nov 28 05:00:31 2026] mce: x", 0).time, expected);
+  EXPECT_EQ(facts_of("Nov 28 05:00:31 n2 kernel: x", expected).time, expected);
+  EXPECT_EQ(facts_of("[2026-11-28T05:00:31.250] _slurm_rpc", 0).time, expected + 0.25);
+  EXPECT_EQ(facts_of("2026-11-28T05:00:31Z x", 0).time, 1795842031);
+  EXPECT_EQ(facts_of("2026-11-28T06:30:31,5+0130 x", 0).time, 1795842031.5);
+  EXPECT_EQ(facts_of("2026-13-28T05:00:31Z x", 0).time, 0);
+  EXPECT_EQ(facts_of("nothing", 0).time, 0);
+  // A log of December that is read in January is of the previous year.
+  EXPECT_EQ(facts_of("Dec 31 23:59:59 n2 kernel: x", local(2027, 1, 1, 0, 10, 0)).time,
+            local(2026, 12, 31, 23, 59, 59));
+}
+
+TEST(LineFacts, RanksAndNodes) {
+  EXPECT_EQ(facts_of("[20261128 05:00:31][rank-2/4][ERROR] x", 0).rank, 2);
+  const LineFacts srun = facts_of("srun: error: n2: task 3: Killed", 0);
+  EXPECT_EQ(srun.rank, 3);
+  EXPECT_EQ(srun.node, "n2");
+  EXPECT_EQ(facts_of("Nov 28 05:00:31 gpu-17.cluster kernel: mce: x", 0).node, "gpu-17.cluster");
+  EXPECT_EQ(
+      facts_of("slurmstepd: error: *** JOB 26 ON n4 CANCELLED AT 2026-11-28T04:22:11 DUE TO TIME LIMIT ***",
+               0)
+          .node,
+      "n4");
+  EXPECT_EQ(facts_of("requeue job JobId=26 due to failure of node n2", 0).node, "n2");
+}
+
+TEST(Causes, LinesOfKernelsSchedulersAndPrograms) {
+  EXPECT_EQ(cause_of("[Sat Nov 28 05:00:31 2026] Out of memory: Killed process 4711 (primus) total-vm:1kB"),
+            "host-out-of-memory");
+  EXPECT_EQ(
+      cause_of("Nov 28 05:00:31 n2 kernel: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."),
+      "gpu-lost");
+  EXPECT_EQ(cause_of("Nov 28 05:00:31 n2 kernel: NVRM: Xid (PCI:0000:3b:00): 94, Contained ECC error"),
+            "gpu-memory-error");
+  EXPECT_EQ(cause_of("Nov 28 05:00:31 n2 kernel: amdgpu 0000:03:00.0: amdgpu: GPU reset begin!"),
+            "gpu-reset");
+  EXPECT_EQ(cause_of("Nov 28 05:00:31 n2 kernel: mlx5_core 0000:17:00.0 ib0: Link down"), "network-link");
+  EXPECT_EQ(cause_of("Nov 28 05:00:31 n2 kernel: nfs: server fs1 not responding, timed out"),
+            "shared-storage");
+  EXPECT_EQ(cause_of("slurmstepd: error: Detected 1 oom_kill event in StepId=26.0"), "host-out-of-memory");
+  EXPECT_EQ(
+      cause_of("slurmstepd: error: *** JOB 26 ON n4 CANCELLED AT 2026-11-28T04:22:11 DUE TO TIME LIMIT ***"),
+      "time-limit");
+  EXPECT_EQ(
+      cause_of("slurmstepd: error: *** JOB 26 ON n4 CANCELLED AT 2026-11-28T04:22:11 DUE TO PREEMPTION ***"),
+      "preempted");
+  EXPECT_EQ(cause_of("slurmstepd: error: *** JOB 26 ON n4 CANCELLED AT 2026-11-28T04:22:11 ***"),
+            "cancelled");
+  EXPECT_EQ(cause_of("srun: error: n2: task 3: Killed"), "killed");
+  EXPECT_EQ(cause_of("RuntimeError: CUDA error: an illegal memory access was encountered"),
+            "gpu-access-fault");
+  EXPECT_EQ(cause_of("error: cannot write 'x': No space left on device"), "disk-full");
+  EXPECT_EQ(cause_of("[20261128 05:00:31][rank-2/4][INFO] iteration 3"), "");
+}
+
+TEST(ReadText, KeepsFewLinesOfACauseAndHidesSecrets) {
+  const ScratchFolder folder;
+  const Path file = folder.path() / "job.out";
+  std::string text = "error: HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz0123456789 Permission denied \x1b[31m\n";
+  for (int i = 0; i < 1000; ++i) text += "error: Broken pipe " + std::to_string(i) + "\n";
+  write_file_atomic(file, text);
+  CaseFile into;
+  read_text(file, 5, 0, into);
+  EXPECT_THAT(into.evidence, SizeIs(9));
+  for (const Evidence& one : into.evidence) {
+    EXPECT_THAT(one.text, Not(HasSubstr("hf_abc")));
+    EXPECT_THAT(one.text, Not(HasSubstr("\x1b")));
+    EXPECT_EQ(one.rank, 5);
+  }
+}
+
+TEST(ReadText, EventsOfKubernetes) {
+  const ScratchFolder folder;
+  const Path file = folder.path() / "events.json";
+  write_file_atomic(file,
+                    R"({"kind":"List","items":[7,{"reason":"NodeNotReady","message":"Node n7 is not ready",
+    "lastTimestamp":"2026-11-28T05:00:31Z","involvedObject":{"kind":"Node","name":"n7"}},
+    {"reason":"Pulled","message":"fine","lastTimestamp":null}]})");
+  CaseFile into;
+  read_text(file, {}, 0, into);
+  ASSERT_THAT(into.evidence, SizeIs(1));
+  EXPECT_EQ(into.evidence[0].cause->name, "node-lost");
+  EXPECT_EQ(into.evidence[0].node, "n7");
+  EXPECT_EQ(into.evidence[0].time, 1795842031);
+}
+
+TEST(ReadText, DamagedFilesGiveNoEvidence) {
+  const ScratchFolder folder;
+  const Path file = folder.path() / "x";
+  for (const std::string& text : {std::string("{\"items\": [[[["), std::string(100, '\0'),
+                                  std::string("{\"items\":3}"), std::string(1 << 21, 'a')}) {
+    write_file_atomic(file, text);
+    CaseFile into;
+    read_text(file, {}, 0, into);
+    EXPECT_THAT(into.evidence, IsEmpty());
+  }
+}
+
+}  // namespace
+}  // namespace primus::postmortem

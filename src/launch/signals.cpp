@@ -12,7 +12,11 @@ namespace primus::launch {
 Signals::Signals() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) sigaddset(&set, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2}) sigaddset(&set, signal);
+  // nohup(1) ignores SIGHUP, so that a closed terminal does not end the job. Linux delivers a blocked signal
+  // even if it is ignored.
+  struct sigaction hangup = {};
+  if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &set, &before_);
   descriptor_ = comm::Socket(signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));
   if (!descriptor_.valid()) throw io_error("cannot wait for signals", errno);

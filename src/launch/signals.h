@@ -15,8 +15,8 @@ inline bool asks_to_stop(int signal) {
 }
 
 // During the lifetime of this object, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are blocked in
-// this thread. A descriptor provides these signals instead. Children must restore the signal mask that
-// before() returns. Throws Error(kIo).
+// this thread, but not a SIGHUP that is ignored (nohup). A descriptor provides these signals instead.
+// Children must restore the signal mask that before() returns. Throws Error(kIo).
 class Signals {
  public:
   Signals();

@@ -219,6 +219,23 @@ TEST(LocalLaunch, TheWarningBeforeATimeLimitIsNoSecondRequest) {
   EXPECT_EQ(after_two_signals("USR1 TERM", SIGUSR1, 200ms, SIGTERM), -1);
 }
 
+// nohup ignores SIGHUP. A terminal that is closed then neither stops nor kills the ranks.
+TEST(LocalLaunch, AnIgnoredHangupIsNoRequest) {
+  TemporaryFile file;
+  LocalLaunch launch = shell(2, "echo $$ >> " + file.path.string() + "; exec sleep 600");
+  launch.grace_after_signal = 100ms;
+  const auto before = ::signal(SIGHUP, SIG_IGN);
+  const pid_t launcher = launch_in_a_process(launch);
+  ::signal(SIGHUP, before);
+  EXPECT_EQ(pids_in(file.path, 2).size(), 2U);
+  kill(launcher, SIGHUP);
+  std::this_thread::sleep_for(500ms);
+  int status = 0;
+  EXPECT_EQ(waitpid(launcher, &status, WNOHANG), 0) << "the launcher has ended";
+  kill(launcher, SIGKILL);
+  waitpid(launcher, &status, 0);
+}
+
 TEST(LocalLaunch, StartsAProcessThatIsNoRank) {
   TemporaryFile folder;
   LocalLaunch launch = shell(1, "echo ${RANK:-none} ${WORLD_SIZE:-none} $MORE; echo err >&2; exit 3");

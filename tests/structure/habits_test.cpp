@@ -35,6 +35,7 @@ const std::map<std::string, std::string> kNamespaces = {
     {"lm/data", "primus::data"},
     {"plan", "primus"},
     {"safe/preflight", "primus::preflight"},
+    {"safe/supervise", "primus::supervise"},
     {"tensor", "primus"},
     {"turbo", "primus::turbo"},
 };

@@ -1,0 +1,131 @@
+#include "safe/supervise/attempt.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+
+#include "lm/events/lost_rank.h"
+#include "safe/supervise/event_facts.h"
+
+namespace primus::supervise {
+namespace {
+
+constexpr int kSignalBase = 128, kNotExecutable = 126, kNotFound = 127;
+
+bool is_own_fault(int number) {
+  return number == SIGSEGV || number == SIGBUS || number == SIGABRT || number == SIGILL || number == SIGFPE ||
+         number == SIGSYS || number == SIGTRAP;
+}
+
+bool is_request(int number) {
+  return number == SIGINT || number == SIGTERM || number == SIGHUP || number == SIGQUIT || number == SIGUSR1;
+}
+
+EndKind kind_of_reason(std::string_view reason) {
+  if (reason == "NaN") return EndKind::kNan;
+  if (reason == "disk full") return EndKind::kDiskFull;
+  if (reason == "out of memory") return EndKind::kMemory;
+  if (reason == kLostRank) return EndKind::kLostRank;
+  return EndKind::kError;
+}
+
+EndKind kind_of_signal(int number, bool memory_kill) {
+  if (number == SIGKILL && memory_kill) return EndKind::kMemoryKill;
+  if (is_request(number)) return EndKind::kStopped;
+  return is_own_fault(number) ? EndKind::kCrashed : EndKind::kKilled;
+}
+
+// Signals whose number is above 64 do not exist.
+int signal_in(int exit_code) {
+  constexpr int kSignals = 64;
+  return exit_code > kSignalBase && exit_code <= kSignalBase + kSignals ? exit_code - kSignalBase : 0;
+}
+
+}  // namespace
+
+std::optional<int> rank_in(std::string_view text) {
+  constexpr std::string_view kRank = "rank ";
+  for (std::size_t at = text.find(kRank); at != text.npos; at = text.find(kRank, at + 1)) {
+    int rank = 0;
+    const char* const begin = text.data() + at + kRank.size();
+    const auto number = std::from_chars(begin, text.data() + text.size(), rank);
+    if (number.ec != std::errc()) continue;
+    const std::string_view rest = text.substr(static_cast<std::size_t>(number.ptr - text.data()));
+    if (rest.starts_with(" was ") || rest.starts_with(" is missing")) return rank;
+  }
+  return std::nullopt;
+}
+
+void Attempt::add(const EventLine& event, int rank) {
+  if (event.event == "fault") {
+    // The first fault of the attempt is the cause of the others.
+    if (!fault_.empty() && event.rank != 0) return;
+    fault_ = event.cause;
+    fault_text_ = text_in(event.facts);
+    fault_rank_ = event.rank;
+  }
+  if (rank != 0) return;
+  if (event.event == "begin") {
+    began_ = event.step;
+    step_ = event.step;
+    checkpoint_ = std::max(checkpoint_, event.step);
+    ending_.reset();
+  }
+  if (event.event == "step") step_ = event.step;
+  if (event.event == "checkpoint" && event.facts.find("durable") != std::string_view::npos)
+    checkpoint_ = std::max(checkpoint_, event.step);
+  if (event.event == "end") ending_ = ending_from_json(event.facts);
+}
+
+JobEnd Attempt::judge(const ProcessEnd& process, const std::optional<HangFinding>& hang,
+                      std::optional<int> hang_rank) const {
+  using enum EndKind;
+  using State = RunEnding::State;
+  const bool complete = ending_ && (ending_->state == State::kFinished || ending_->state == State::kStopped);
+  JobEnd end{.exit_code = process.exit_code, .began = began_, .step = step_, .checkpoint = checkpoint_};
+  const int number = signal_in(process.exit_code);
+  if (hang) {
+    end.kind = complete ? kDone : process.asked_to_stop ? kStopped : kHang;
+    end.exit_code = complete ? 0 : 3;
+    end.rank = hang_rank;
+    end.text = hang->text;
+    return end;
+  }
+  end.text = ending_ && !ending_->text.empty() ? ending_->text : fault_text_;
+  if (end.text.empty()) end.text = process.last_error;
+  const std::string reason = ending_ && ending_->state == State::kFailed ? ending_->reason : fault_;
+  end.rank = rank_in(end.text);
+  if (!end.rank && !fault_.empty()) end.rank = fault_rank_;
+  const bool file_limit = end.text.find(std::strerror(EFBIG)) != std::string::npos;
+  if (process.asked_to_stop) {
+    end.kind = kStopped;
+  } else if (process.exit_code == 0) {
+    end.kind = began_ && !ending_ ? kEarlyExit : kDone;
+    if (end.kind == kEarlyExit) {
+      end.exit_code = 3;
+      end.text = "the process ended with exit code 0, but the run has recorded no end";
+    }
+  } else if (number != 0) {
+    end.kind = kind_of_signal(number, process.memory_kill);
+    if (end.text.empty()) end.text = fmt::format("killed by signal {} ({})", number, ::strsignal(number));
+  } else if (file_limit) {
+    end.kind = kFileLimit;
+  } else if (reason == "disk full" || end.text.find(std::strerror(ENOSPC)) != std::string::npos) {
+    end.kind = kDiskFull;
+  } else if (process.exit_code <= 2 || process.exit_code == kNotFound ||
+             process.exit_code == kNotExecutable) {
+    end.kind = kRefused;
+  } else {
+    end.kind = process.memory_kill ? kMemoryKill : kind_of_reason(reason);
+    if (end.kind == kError && rank_in(end.text)) end.kind = kLostRank;
+  }
+  if (end.text.empty())
+    end.text = fmt::format("it ended with exit code {}; its message is above", end.exit_code);
+  return end;
+}
+
+}  // namespace primus::supervise

@@ -1,0 +1,97 @@
+// Decides what follows when a supervised job has ended: a restart, after a delay or when the disk has space
+// again, or the end. The class reads no clock, starts no process, and touches no file. A simulation in
+// virtual time can therefore use it.
+//
+// Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace primus::supervise {
+
+// How a job ended.
+enum class EndKind : std::uint8_t {
+  kDone,        // the last step is done, or a limit or a request ended the run
+  kStopped,     // it was asked to stop, and ended
+  kRefused,     // arguments, settings or data are invalid, or a file or library is missing
+  kFileLimit,   // a file exceeds the size limit of the process (ulimit -f)
+  kDiskFull,    // no space on the disk
+  kNan,         // a NaN or infinity in loss or gradients
+  kMemory,      // an allocation failed
+  kMemoryKill,  // the kernel killed a process, because memory was exhausted
+  kKilled,      // killed by a signal from outside
+  kCrashed,     // killed by a signal of its own fault, such as SIGSEGV
+  kLostRank,    // a rank was lost, which another rank or the launcher reports
+  kError,       // another error
+  kHang,        // no step, and the supervisor ended the job
+  kEarlyExit,   // exit code 0, although the run has recorded no end
+};
+std::string_view name_of(EndKind kind);  // Returns the name for users and records: "lost rank".
+
+// The end of one process of the job (an "attempt").
+struct JobEnd {
+  EndKind kind = EndKind::kDone;
+  int exit_code = 0;  // of the job; 128 + N if signal N killed it
+  std::optional<int> rank = {};
+  std::optional<std::int64_t> began =
+      {};                       // step at which the attempt began; empty if it was not ready for a step
+  std::int64_t step = 0;        // last completed step
+  std::int64_t checkpoint = 0;  // newest checkpoint on the disk; 0: none
+  std::string text = {};        // the error in one sentence
+  double time = 0;              // seconds of any clock that does not go backwards
+  // For kDiskFull: free space, and the size of the newest checkpoint (0: unknown), in bytes.
+  std::uint64_t free_bytes = 0, checkpoint_bytes = 0;
+};
+
+struct RecoveryLimits {
+  // Restarts within any `budget_seconds`. The largest published run on 16,384 GPUs (Llama 3) had 7.8
+  // unplanned interruptions a day on all its machines together, so one machine with 20 a day is defective.
+  int max_restarts = 20;
+  double budget_seconds = 24 * 3600.0;
+  // Ends of attempts in a row without a new checkpoint, or with the same error in the same step, that make a
+  // crash loop. A NaN is a result of the arithmetic, which is deterministic, so two are enough.
+  int loop = 3, nan_loop = 2;
+  // Delay of restarts: none after progress (a new checkpoint), then `first_delay`, doubled up to `max_delay`.
+  double first_delay = 1, max_delay = 60;
+};
+
+struct Action {
+  enum class Kind : std::uint8_t {
+    kRestart,
+    kFinish,  // the job ended as it should; its exit code is the supervisor's
+    kGiveUp,  // a restart cannot cure the fault, or did not
+  } kind = Kind::kFinish;
+  double delay = 0;                              // kRestart: seconds
+  std::optional<std::uint64_t> free_bytes = {};  // kRestart: wait until the disk has this much free space
+  std::string reason = {};                       // in a few words: "crash loop"
+  std::string text = {}, hint = {};  // kGiveUp: what happened, and the next step; one sentence each
+};
+
+class RecoveryPolicy {
+ public:
+  explicit RecoveryPolicy(RecoveryLimits limits) : limits_(limits) {}
+
+  // Call this once for each end of an attempt, with times that do not decrease.
+  Action decide(const JobEnd& end);
+
+  // Returns the number of restarts that decide() asked for.
+  std::int64_t restarts() const { return restarts_; }
+
+ private:
+  void count(const JobEnd& end);
+  Action restart(const JobEnd& end);
+
+  RecoveryLimits limits_;
+  std::int64_t restarts_ = 0;
+  std::deque<double> times_;    // restarts within the budget's window
+  std::int64_t newest_ = -1;    // newest checkpoint of all attempts
+  int without_checkpoint_ = 0;  // ends in a row without a new checkpoint
+  std::optional<JobEnd> last_ = {};
+  int same_ = 0;  // ends in a row with the kind, step and text of last_
+};
+
+}  // namespace primus::supervise

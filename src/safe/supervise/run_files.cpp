@@ -1,0 +1,73 @@
+#include "safe/supervise/run_files.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <charconv>
+#include <filesystem>
+#include <system_error>
+
+#include "base/error.h"
+#include "lm/events/line_file.h"
+
+namespace primus::supervise {
+namespace {
+
+namespace fs = std::filesystem;
+
+}  // namespace
+
+std::uint64_t free_bytes(const Path& folder) {
+  std::error_code error;
+  Path place = fs::absolute(folder, error);
+  while (!fs::exists(place, error) && place.has_relative_path()) place = place.parent_path();
+  const fs::space_info space = fs::space(place, error);
+  return error ? 0 : space.available;
+}
+
+NewestCheckpoint newest_checkpoint(const Path& checkpoints) {
+  std::error_code error;
+  NewestCheckpoint newest;
+  try {
+    constexpr std::uint64_t kLimit = 4096;
+    std::string name = read_file(checkpoints / "latest", kLimit);
+    name.erase(name.find_last_not_of(" \r\n") + 1);
+    if (!is_plain_name(name)) return {};
+    const std::size_t digits = name.find_last_not_of("0123456789") + 1;
+    std::from_chars(name.data() + digits, name.data() + name.size(), newest.step);
+    for (fs::recursive_directory_iterator entry(checkpoints / name, error), end; !error && entry != end;
+         entry.increment(error)) {
+      std::error_code gone;
+      if (entry->is_regular_file(gone)) newest.bytes += entry->file_size(gone);
+    }
+    return newest;
+  } catch (const std::exception&) {
+    return {};
+  }
+}
+
+std::string last_error(const Path& logs, int ranks, double since) {
+  std::string text;
+  double newest = since;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Path file = logs / fmt::format("rank-{}", rank) / "error.log";
+    struct stat status {};
+    if (::stat(file.c_str(), &status) != 0) continue;
+    const double changed =
+        static_cast<double>(status.st_mtim.tv_sec) + 1e-9 * static_cast<double>(status.st_mtim.tv_nsec);
+    if (changed < newest) continue;
+    try {
+      const std::string line = last_line(file);
+      // "[time][rank-0/1][ERROR]    [file:line] : message" (docs/formats/run-folder.md)
+      constexpr std::string_view kBefore = "] : ";
+      const std::size_t at = line.find(kBefore);
+      text = at == line.npos ? line : line.substr(at + kBefore.size());
+      newest = changed;
+    } catch (const Error&) {
+      // The file was removed meanwhile.
+    }
+  }
+  return text;
+}
+
+}  // namespace primus::supervise

@@ -1,0 +1,24 @@
+// Looks at the files and the disk of a run. Failures give 0 or an empty text: the supervisor must not fail
+// because of them. Free functions without state.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/files/file.h"
+
+namespace primus::supervise {
+
+// Bytes that this user may still write to the file system of `folder`, or of its nearest parent that exists.
+std::uint64_t free_bytes(const Path& folder);
+// The newest complete checkpoint in the folder: its step and its size. Both are 0 if there is none.
+struct NewestCheckpoint {
+  std::int64_t step = 0;
+  std::uint64_t bytes = 0;
+};
+NewestCheckpoint newest_checkpoint(const Path& checkpoints);
+// Returns the message of the newest line in the ranks' error logs below `logs` that changed after `since`
+// (seconds since 1970); empty if there is none.
+std::string last_error(const Path& logs, int ranks, double since);
+
+}  // namespace primus::supervise

@@ -1,0 +1,38 @@
+// Writes RUN/events/supervisor.jsonl (docs/formats/events.md). Lines wait in memory until the run has made
+// its folder, because a job that is refused makes none. A failure to write never throws.
+//
+// Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/files/append_file.h"
+#include "lm/events/supervision.h"
+
+namespace primus::supervise {
+
+class SupervisionLog {
+ public:
+  explicit SupervisionLog(Path run);
+
+  struct Line {
+    std::string_view kind;  // "supervise_start"
+    std::int64_t step = 0;
+    std::optional<int> rank = {};
+    double time = 0;
+    std::string cause = {};
+  };
+  // `facts` is a JSON object; `times` is added to it.
+  void write(const Line& line, nlohmann::ordered_json facts, const std::optional<RunTimes>& times);
+
+ private:
+  Path run_;
+  AppendFile file_;
+  std::string waiting_;
+};
+
+}  // namespace primus::supervise

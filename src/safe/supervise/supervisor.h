@@ -1,0 +1,41 @@
+// Supervises a training job on this machine: starts it as a child, watches its events and processes, and
+// starts it again from its newest checkpoint after a fault. docs/supervise.md describes what users see.
+//
+// The decisions are in classes without clock and files: RecoveryPolicy (whether and when to restart),
+// HangWatch (whether the job hangs), Attempt (how it ended), TimeAccount (where the time went). This function
+// connects them with the operating system. The job itself does nothing for its supervision.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/files/file.h"
+#include "safe/supervise/hang_watch.h"
+#include "safe/supervise/recovery_policy.h"
+
+namespace primus::supervise {
+
+struct SupervisedJob {
+  std::vector<std::string> command;  // the program and its arguments
+  // Returns the command that continues the run from its newest checkpoint, so many seconds after supervise()
+  // was called. Used once the run has begun.
+  std::function<std::vector<std::string>(double seconds)> restart;
+  Path run;            // folder of the run
+  Path checkpoints;    // folder of its checkpoints
+  std::string module;  // name of the folder in RUN/logs with the ranks' logs
+  int ranks = 1;
+  RecoveryLimits recovery = {};
+  HangLimits hang = {};
+  // Shows a line to the user. Must not throw.
+  std::function<void(const std::string&)> say = {};
+};
+
+// Runs the job to its end. Returns its exit code (128 + N if signal N killed it), or 3 if it hung.
+//
+// SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the job, each once. After a request
+// to stop, the job is not restarted. Throws Error if a process cannot be started. Call it from the program's
+// main thread before other threads exist.
+int supervise(const SupervisedJob& job);
+
+}  // namespace primus::supervise

@@ -1,0 +1,53 @@
+// Accounts for the time of a supervised run (RunTimes) from the events of rank 0 and the marks of the
+// supervisor. The class reads no clock. Its memory does not grow with the run: it keeps the useful time at
+// the newest checkpoints only, because a restart continues from a checkpoint.
+//
+// Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string_view>
+
+#include "lm/events/supervision.h"
+
+namespace primus::supervise {
+
+class TimeAccount {
+ public:
+  // `time`: seconds since 1970, as in all calls below. Times before the latest call count as the latest time.
+  explicit TimeAccount(double time) : start_(time), at_(time) {}
+
+  // Events of rank 0.
+  void begin(std::int64_t step, double time);                 // ready for the step after `step`
+  void step(std::int64_t step, double seconds, double time);  // the step has ended, and took `seconds`
+  void phase(std::string_view what, double time);
+  void saving(std::int64_t step, double time);  // a save of this step begins
+
+  // The supervisor has detected that the job has ended. The time since the latest event counts as
+  // `detection`.
+  void detected(double time);
+
+  // Returns the times up to `time`.
+  RunTimes up_to(double time) const;
+
+ private:
+  enum class State : std::uint8_t { kStarting, kRestarting, kSteps };
+  // Adds the time since the latest event to `part`, without `seconds` at the end. Returns the time that
+  // remains, at most `seconds`.
+  double spend(double RunTimes::*part, double time, double seconds = 0);
+  double RunTimes::*idle() const;
+
+  struct Mark {
+    std::int64_t step;
+    double useful;
+  };
+
+  double start_, at_;
+  State state_ = State::kStarting;
+  bool saving_ = false, in_phase_ = false;
+  RunTimes times_ = {};
+  std::deque<Mark> marks_ = {};  // useful time when these steps were done
+};
+
+}  // namespace primus::supervise

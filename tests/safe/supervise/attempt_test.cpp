@@ -1,0 +1,116 @@
+#include "safe/supervise/attempt.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace primus::supervise {
+namespace {
+
+using ::testing::HasSubstr;
+
+// An attempt with the given lines of rank 0.
+Attempt attempt(const std::vector<std::string>& lines) {
+  Attempt made;
+  EventLine event;
+  for (const std::string& line : lines) {
+    EXPECT_TRUE(read_event(line, event)) << line;
+    made.add(event, 0);
+  }
+  return made;
+}
+
+const std::string kBegin = R"({"event":"begin","step":6,"rank":0,"time":1,"facts":{}})";
+const std::string kStep = R"({"event":"step","step":9,"rank":0,"time":2,"facts":{}})";
+
+std::string fault(int rank, const std::string& cause, const std::string& text) {
+  return R"({"event":"fault","step":9,"rank":)" + std::to_string(rank) + R"(,"time":3,"cause":")" + cause +
+         R"(","facts":{"text":")" + text + R"("}})";
+}
+std::string end(const std::string& state, const std::string& reason, const std::string& text) {
+  return R"({"event":"end","step":9,"rank":0,"time":3,"cause":")" + reason + R"(","facts":{"state":")" +
+         state + R"(","reason":")" + reason + R"(","iteration":9,"text":")" + text + R"("}})";
+}
+
+EndKind kind(const std::vector<std::string>& lines, const ProcessEnd& process) {
+  return attempt(lines).judge(process, {}, {}).kind;
+}
+
+TEST(Attempt, NamesEveryEnd) {
+  using enum EndKind;
+  EXPECT_EQ(kind({kBegin, kStep, end("finished", "", "")}, {.exit_code = 0}), kDone);
+  EXPECT_EQ(kind({kBegin, kStep, end("stopped", "exit_interval", "")}, {.exit_code = 0}), kDone);
+  EXPECT_EQ(kind({kBegin, kStep}, {.exit_code = 0}), kEarlyExit);
+  EXPECT_EQ(kind({}, {.exit_code = 0}), kDone);  // nothing to do
+  EXPECT_EQ(kind({kBegin, kStep}, {.exit_code = 137}), kKilled);
+  EXPECT_EQ(kind({kBegin, kStep}, {.exit_code = 137, .asked_to_stop = true}), kStopped);
+  EXPECT_EQ(kind({kBegin, kStep}, {.exit_code = 137, .memory_kill = true}), kMemoryKill);
+  EXPECT_EQ(kind({kBegin, kStep}, {.exit_code = 139}), kCrashed);
+  EXPECT_EQ(kind({kBegin, kStep}, {.exit_code = 134}), kCrashed);
+  EXPECT_EQ(kind({kBegin}, {.exit_code = 143}), kStopped);  // SIGTERM from another program
+  EXPECT_EQ(kind({}, {.exit_code = 2}), kRefused);
+  EXPECT_EQ(kind({}, {.exit_code = 1}), kRefused);
+  EXPECT_EQ(kind({}, {.exit_code = 127}), kRefused);
+  EXPECT_EQ(kind({}, {.exit_code = 3}), kError);
+  EXPECT_EQ(kind({kBegin, end("failed", "NaN", "loss is NaN")}, {.exit_code = 3}), kNan);
+  EXPECT_EQ(kind({kBegin, end("failed", "out of memory", "out of memory")}, {.exit_code = 3}), kMemory);
+  EXPECT_EQ(kind({kBegin, end("failed", "disk full", "No space left on device")}, {.exit_code = 2}),
+            kDiskFull);
+  EXPECT_EQ(kind({kBegin, end("failed", "error", "cannot write 'x': File too large")}, {.exit_code = 2}),
+            kFileLimit);
+  EXPECT_EQ(kind({kBegin, end("failed", "a rank was lost", "rank 3 was lost")}, {.exit_code = 3}), kLostRank);
+}
+
+TEST(Attempt, AHungPeerIsALostRank) {
+  const JobEnd found =
+      attempt(
+          {kBegin, kStep, end("failed", "error", "rank 0: all_reduce did not complete; rank 1 is missing")})
+          .judge({.exit_code = 3}, {}, {});
+  EXPECT_EQ(found.kind, EndKind::kLostRank);
+  EXPECT_EQ(found.rank, 1);
+}
+
+TEST(Attempt, TellsRankStepCheckpointAndText) {
+  const Attempt lost = attempt({kBegin, kStep,
+                                R"({"event":"checkpoint","step":8,"rank":0,"time":2,"facts":)"
+                                R"({"state":"durable"}})",
+                                fault(1, "a rank was lost", "rank 1 was killed by signal 9 (Killed)"),
+                                end("failed", "a rank was lost", "rank 1 was killed by signal 9 (Killed)")});
+  const JobEnd found = lost.judge({.exit_code = 137}, {}, {});
+  EXPECT_EQ(found.began, 6);
+  EXPECT_EQ(found.step, 9);
+  EXPECT_EQ(found.checkpoint, 8);
+  EXPECT_EQ(found.rank, 1);
+  EXPECT_EQ(found.text, "rank 1 was killed by signal 9 (Killed)");
+}
+
+TEST(Attempt, ASaveInFlightIsNoCheckpoint) {
+  const Attempt saving =
+      attempt({kBegin, R"({"event":"checkpoint","step":8,"rank":0,"time":2,"facts":{"state":"saving"}})"});
+  EXPECT_EQ(saving.checkpoint(), 6);
+}
+
+TEST(Attempt, AHangIsNoErrorIfTheRunWasComplete) {
+  const HangFinding hang{.text = "no process works", .stopped = {}};
+  EXPECT_EQ(attempt({kBegin, kStep}).judge({.exit_code = 137}, hang, 1).kind, EndKind::kHang);
+  EXPECT_EQ(attempt({kBegin, kStep}).judge({.exit_code = 137}, hang, 1).rank, 1);
+  const JobEnd complete = attempt({kBegin, end("finished", "", "")}).judge({.exit_code = 137}, hang, {});
+  EXPECT_EQ(complete.kind, EndKind::kDone);
+  EXPECT_EQ(complete.exit_code, 0);
+}
+
+TEST(Attempt, UsesTheErrorLogBeforeTheFirstEvent) {
+  const JobEnd found = Attempt().judge({.exit_code = 3, .last_error = "cannot open the device"}, {}, {});
+  EXPECT_EQ(found.text, "cannot open the device");
+  EXPECT_FALSE(found.began);
+}
+
+TEST(Attempt, FindsTheRankInAMessage) {
+  EXPECT_EQ(rank_in("rank 0: all-reduce: rank 12 was lost"), 12);
+  EXPECT_EQ(rank_in("rank 3 was killed by signal 9"), 3);
+  EXPECT_EQ(rank_in("rank 0: all_reduce #5110 did not complete within 10.0 s; rank 1 is missing"), 1);
+  EXPECT_EQ(rank_in("the rank was lost"), std::nullopt);
+  EXPECT_EQ(rank_in(""), std::nullopt);
+}
+
+}  // namespace
+}  // namespace primus::supervise

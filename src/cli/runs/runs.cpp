@@ -109,6 +109,11 @@ class Runs final : public Command {
       json["age_seconds"] = run.age_seconds;
       json["reason"] = run.reason;
       if (!run.failure.empty()) json["failure"] = run.failure;
+      if (run.supervision) {
+        json["restarts"] = run.supervision->restarts;
+        json["goodput"] = run.supervision->times.goodput();
+        json["times"] = nlohmann::ordered_json::parse(to_json(run.supervision->times));
+      }
       json["warnings"] = nlohmann::ordered_json::array();
       for (const RunWarning& warning : run.warnings) {
         json["warnings"].push_back({{"iteration", warning.iteration},
@@ -158,15 +163,20 @@ class Runs final : public Command {
     }
   }
 
-  // Returns, for example, "disk full; 2 warnings".
+  // Returns, for example, "disk full; 3 restarts; 2 warnings".
   static std::string notes_of(const RunStatus& run) {
     std::string notes = printable(run.reason);
-    if (run.warnings.empty()) return notes;
-    if (!notes.empty()) notes += "; ";
-    return notes + fmt::format("{} warning{}", run.warnings.size(), run.warnings.size() == 1 ? "" : "s");
+    const auto add = [&](std::int64_t count, const char* what) {
+      if (count == 0) return;
+      notes += fmt::format("{}{} {}{}", notes.empty() ? "" : "; ", count, what, count == 1 ? "" : "s");
+    };
+    add(run.supervision ? run.supervision->restarts : 0, "restart");
+    add(static_cast<std::int64_t>(run.warnings.size()), "warning");
+    return notes;
   }
 
-  // Prints below the run's line: its error, its last warning, and the settings that most runs do not share.
+  // Prints below the run's line: its error, its last warning, where the time went if it was restarted, and
+  // the settings that most runs do not share.
   static void print_details(const RunStatus& run, const std::vector<std::string>& differing,
                             const std::map<std::string, std::string>& usual, Console& console) {
     if (!run.failure.empty()) console.print(Color::kRed, "    " + printable(run.failure) + "\n");
@@ -175,6 +185,8 @@ class Runs final : public Command {
       console.print(Color::kYellow,
                     fmt::format("    iteration {}: {}\n", last.iteration, printable(last.text)));
     }
+    if (run.supervision && run.supervision->restarts > 0)
+      console.print("    " + describe(run.supervision->times) + "\n");
     // Limits of the settings that are shown. 'primus report' shows all settings.
     constexpr std::size_t kMaxSettings = 8, kMaxCharacters = 40;
     std::string settings;
@@ -208,8 +220,12 @@ extern const CommandEntry kRuns{
     "its newest checkpoint has its last step. crashed: the run failed or was killed; the same command "
     "continues from the newest checkpoint. damaged: the files cannot be read.\n\nThe last column shows why a "
     "run ended (SIGTERM, exit_interval, NaN, disk full, out of memory, killed, error) and its number of "
-    "warnings (warnings.jsonl). Below a run are its error, its last warning, and its settings that differ "
-    "from most of the listed runs. LOSS is the loss of the last step, and VALID is the newest validation "
+    "warnings (warnings.jsonl). For a supervised run (train ... --supervise), it also has the number of "
+    "restarts, "
+    "and --json has the goodput and where the time went. Below a run are its error, its last warning, and "
+    "its "
+    "settings that differ from most of the listed runs. LOSS is the loss of the last step, and VALID is the "
+    "newest validation "
     "loss; both are per token. BITS/B is the validation loss in bits per byte of text, which is comparable "
     "between runs with different tokenizers. Tokens per second are per device. Age is the time since the run "
     "last wrote metrics.",

@@ -366,6 +366,11 @@
                                                    number(run.best_validation.step) : '–']],
                      ['tokens/s', (run) => [run.tokens_per_second === null ? '–' : number(run.tokens_per_second)]],
                      ['training time', (run) => [duration(run.seconds)]]];
+    if (data.runs.some((run) => run.restarts !== undefined)) {
+      columns.push(['restarts', (run) => [run.restarts === undefined ? '–' : number(run.restarts)]],
+                   ['goodput', (run) => run.goodput === undefined ? ['–'] :
+                    [element('span', {title: run.times_text}, (100 * run.goodput).toFixed(1) + ' %')]]);
+    }
     const table = document.getElementById('runs');
     const head = element('tr');
     for (const [title] of columns) head.append(element('th', title === 'state' ? {class: 'left'} : {}, title));

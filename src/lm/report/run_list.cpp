@@ -311,6 +311,7 @@ RunStatus run_status(const Path& folder) {
     const bool reached =
         target && run.step > 0 && marks.evaluated == run.step && run.validation_loss <= *target;
     judge(run, reached, marks);
+    run.supervision = read_supervision(folder);
   } catch (const std::exception& error) {
     run.state = RunState::kDamaged;
     run.problem = error.what();

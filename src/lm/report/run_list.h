@@ -14,6 +14,7 @@
 #include "base/files/file.h"
 #include "lm/events/detectors/detector.h"
 #include "lm/events/run_ending.h"
+#include "lm/events/supervision.h"
 
 namespace primus {
 
@@ -46,6 +47,7 @@ struct RunStatus {
   std::string reason = {};
   std::string failure = {};  // error message of a failed run
   std::vector<RunWarning> warnings = {};
+  std::optional<Supervision> supervision = {};       // restarts and times, if the run is or was supervised
   std::map<std::string, std::string> settings = {};  // settings of experiment.yaml, by key
 };
 

@@ -22,6 +22,7 @@
 #include "lm/events/lost_rank.h"
 #include "lm/events/metrics_file.h"
 #include "lm/events/run_folder.h"
+#include "lm/events/supervision.h"
 #include "lm/events/training_monitor.h"
 #include "lm/report/metrics_line.h"
 #include "lm/report/written_texts.h"
@@ -99,6 +100,24 @@ TEST_F(Reports, TheReasonOfARunsEndIsShown) {
   write_ending(early, {.state = State::kStopped, .reason = "SIGINT"});
   EXPECT_EQ(run_status(early).state, RunState::kInterrupted);
   EXPECT_EQ(run_status(early).reason, "SIGINT");
+}
+
+TEST_F(Reports, RestartsAndGoodputOfASupervisedRunAreShown) {
+  const Path folder = make_run("supervised", 5, 5, 5);
+  EXPECT_FALSE(run_status(folder).supervision);
+  EXPECT_FALSE(report_json({read_history(folder)}, "now", "1").at("runs").at(0).contains("goodput"));
+  make_folders(supervision_file(folder).parent_path());
+  const RunTimes times{.wall = 100, .useful = 75, .repeated = 25};
+  write_file(supervision_file(folder), fmt::format(R"({{"event":"supervise_end","step":5,"time":1,)"
+                                                   R"("facts":{{"restarts":3,"times":{}}}}})"
+                                                   "\n",
+                                                   to_json(times)));
+  ASSERT_TRUE(run_status(folder).supervision);
+  EXPECT_EQ(run_status(folder).supervision->restarts, 3);
+  const json run = report_json({read_history(folder)}, "now", "1").at("runs").at(0);
+  EXPECT_EQ(run.at("restarts"), 3);
+  EXPECT_EQ(run.at("goodput"), 0.75);
+  EXPECT_EQ(run.at("times").at("repeated_steps"), 25);
 }
 
 TEST_F(Reports, ADivergedRunIsNotPlainlyFinished) {

@@ -18,6 +18,7 @@
 #include "cli/train/plan_notes.h"
 #include "cli/train/stage_command.h"
 #include "cli/train/stop_signal.h"
+#include "cli/train/supervise_options.h"
 #include "comm/job.h"
 #include "comm/mpi/current_job.h"
 #include "config/missing_data.h"
@@ -63,6 +64,7 @@ class Train : public Command {
     ranks_.declare(args,
                    "train with N ranks on this machine; each is a process with a GPU, or with a part of the "
                    "cores (default: 1)");
+    supervise_.declare(args);
     args.flag("--quiet,-q", quiet_, "show only warnings, errors and, on a terminal, one line of progress");
     args.flag("--plain", plain_, "print log lines also on a terminal, instead of the live view");
     args.flag("--fit", fit_,
@@ -79,6 +81,7 @@ class Train : public Command {
   void check_job(int nodes, int ranks_per_node,
                  const std::map<std::string, std::string>& variables) override {
     check_words();
+    supervise_.check(nodes);
     if (is_elsewhere()) return;
     const int here = static_cast<int>(ranks_.here().value_or(ranks_per_node));
     const int world = nodes * here;
@@ -127,11 +130,12 @@ class Train : public Command {
     if (backend_) experiment_.choose_framework(*backend_);
     check_ranks(console);
     const auto place = comm::current_job();
+    supervise_.check(ranks_.nodes(), place);
     const std::int64_t world =
         place ? place->world : world_.value_or(ranks_.here().value_or(1) * ranks_.nodes());
     config::Experiment experiment = dry_run_ ? experiment_to_plan(world, console) : experiment_.read(world);
     // Prints no warnings if this process starts ranks, because rank 0 loads the experiment again.
-    const bool starts_ranks = !place && !dry_run_ && ranks_.several();
+    const bool starts_ranks = !place && !dry_run_ && (ranks_.several() || supervise_.given());
     const bool is_first = !place || place->rank == 0;  // the warnings are the same on all ranks
     if (is_first && (experiment.framework != "native" || !starts_ranks))
       ExperimentArguments::announce(experiment, console);
@@ -141,6 +145,8 @@ class Train : public Command {
       return run_external(experiment, external_options(experiment), console);
     }
     refuse_backend_path();
+    if (supervise_.given() && !dry_run_)
+      return supervise_.run(experiment, ranks_.here().value_or(1), console);
     if (dry_run_) {
       if (is_first) note_unused_settings(experiment, console);
       hardware_.apply(experiment, experiment_.file(), console);
@@ -208,6 +214,7 @@ class Train : public Command {
     };
     refuse(world_.has_value(), "--world");
     refuse(force_, "--force");
+    refuse(supervise_.given(), "--supervise");
     refuse(fit_ || fit_memory_, "--fit");
     refuse(hardware_.given(), "--hardware");
     return {
@@ -354,10 +361,12 @@ class Train : public Command {
       json["missing"] = nlohmann::json::array();
       for (const MissingInput& input : missing)
         json["missing"].push_back({{"key", input.key}, {"path", input.path}});
+      if (supervise_.given()) json["supervise"] = supervise_.plan_json(experiment, here);
       console.write(json_text(json) + "\n");
     } else {
       console.print(config::show(forecast.experiment, false) + "\n" +
-                    to_text(forecast, forecast.experiment.trainer, continued));
+                    to_text(forecast, forecast.experiment.trainer, continued) +
+                    (supervise_.given() ? supervise_.plan(experiment, here) : ""));
     }
     return forecast.memory.fits ? 0 : 1;
   }
@@ -502,6 +511,7 @@ class Train : public Command {
   RankOptions ranks_;
   std::optional<std::int64_t> world_;
   HardwareOption hardware_;
+  SuperviseOptions supervise_;
   std::optional<std::string> backend_, backend_path_, fit_memory_;
   std::vector<std::string> fit_settings_;
   bool fit_ = false, dry_run_ = false, quiet_ = false, plain_ = false, force_ = false, json_ = false;

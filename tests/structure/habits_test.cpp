@@ -36,6 +36,7 @@ const std::map<std::string, std::string> kNamespaces = {
     {"plan", "primus"},
     {"safe/preflight", "primus::preflight"},
     {"safe/supervise", "primus::supervise"},
+    {"safe/postmortem", "primus::postmortem"},
     {"tensor", "primus"},
     {"turbo", "primus::turbo"},
 };

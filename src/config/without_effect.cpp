@@ -142,9 +142,9 @@ class WithoutEffect {
     }
     if (reads("discopop_tau")) {
       needs(chosen({"discopop"}), "with loss_type: discopop", {"discopop_tau"});
-      const bool likelihood =
-          std::ranges::all_of(config_.loss_type, [](const std::string& loss) { return loss == "sft"; });
-      needs(!likelihood, "with a loss_type other than sft", {"beta"});
+      needs(chosen({"sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard",
+                    "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sigmoid_norm"}),
+            "with a loss_type that compares answers", {"beta"});
     }
     if (contrasts) needs(chosen({"simpo"}), "with loss_type: simpo", {"simpo_gamma"});
   }

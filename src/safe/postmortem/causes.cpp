@@ -15,18 +15,18 @@ using enum Role;
 
 // --- Kernels and hardware
 
-constexpr Pattern kHostMemory[] = {{kKernel, "out of memory: killed process"},
-                                   {kKernel, "memory cgroup out of memory"},
-                                   {kKernel, "oom-kill:"},
-                                   {kScheduler, "oom_kill event"},
-                                   {kScheduler, "oom-kill event"},
-                                   {kScheduler, "oomkilled"},
-                                   {kScheduler, "out_of_memory"},
-                                   {kLog, "out of memory: killed process"},
-                                   {kLog, "out-of-memory killer ended"},
-                                   {kLog, "oom_kill event"},
-                                   {kLog, "oom-kill event"},
-                                   {kKernel, "killed process*total-vm"}};
+constexpr Pattern kHostOutOfMemory[] = {{kKernel, "out of memory: killed process"},
+                                        {kKernel, "memory cgroup out of memory"},
+                                        {kKernel, "oom-kill:"},
+                                        {kScheduler, "oom_kill event"},
+                                        {kScheduler, "oom-kill event"},
+                                        {kScheduler, "oomkilled"},
+                                        {kScheduler, "out_of_memory"},
+                                        {kLog, "out of memory: killed process"},
+                                        {kLog, "out-of-memory killer ended"},
+                                        {kLog, "oom_kill event"},
+                                        {kLog, "oom-kill event"},
+                                        {kKernel, "killed process*total-vm"}};
 constexpr Pattern kGpuLost[] = {
     {kKernel, "xid*: 79,"}, {kKernel, "gpu has fallen off the bus"},  {kLog, "gpu has fallen off the bus"},
     {kLog, "gpu is lost"},  {kKernel, "amdgpu*device lost from bus"}, {kKernel, "pcieport*surprise down"}};
@@ -153,9 +153,9 @@ constexpr Pattern kDiskFull[] = {{kEvent, "fault disk full"},
                                  {kKernel, "no space left on device"}};
 constexpr Pattern kQuota[] = {{kLog, "disk quota exceeded"}, {kEvent, "disk quota exceeded"}};
 constexpr Pattern kFileLimit[] = {{kLog, "file too large"}, {kEvent, "file too large"}};
-constexpr Pattern kDeviceMemory[] = {{kLog, "cuda out of memory"},        {kLog, "cuda_error_out_of_memory"},
-                                     {kLog, "cudaerrormemoryallocation"}, {kLog, "hiperroroutofmemory"},
-                                     {kLog, "hip out of memory"},         {kEvent, "fault out of memory"}};
+constexpr Pattern kDeviceOutOfMemory[] = {
+    {kLog, "cuda out of memory"},  {kLog, "cuda_error_out_of_memory"}, {kLog, "cudaerrormemoryallocation"},
+    {kLog, "hiperroroutofmemory"}, {kLog, "hip out of memory"},        {kEvent, "fault out of memory"}};
 constexpr Pattern kLibrary[] = {{kLog, "error while loading shared libraries"},
                                 {kLog, "version `glibc"},
                                 {kLog, "undefined symbol"},
@@ -246,7 +246,7 @@ constexpr auto kCauses = std::to_array<Cause>({
      "use fewer ranks or data workers per node, or a larger memory limit of the job; 'primus train ... "
      "--dry-run' "
      "prints the memory of the host that a rank needs.",
-     kHostMemory},
+     kHostOutOfMemory},
     {"machine-check", kMachine, "the hardware or the kernel of a machine failed",
      "drain the node, and have its memory, CPUs and boards tested.", kMachineCheck},
     {"read-only-file-system", kMachine, "a file system became read-only",
@@ -294,7 +294,7 @@ constexpr auto kCauses = std::to_array<Cause>({
     {"device-out-of-memory", kFault, "the memory of a device was too small",
      "run the command with --fit, which chooses a mesh and recomputation that fit, or reduce "
      "'micro_batch_size'.",
-     kDeviceMemory},
+     kDeviceOutOfMemory},
     {"library-missing", kFault, "a library or a driver is missing or too old",
      "run 'primus preflight doctor' on the node, which names missing libraries.", kLibrary},
     {"file-descriptors", kFault, "the process has too many open files", "raise 'ulimit -n' on the node.",

@@ -120,7 +120,7 @@ TEST(Diagnosis, ASilentDeathIsSaid) {
 }
 
 TEST(ReadRun, KeepsOnlyTheLastProcess) {
-  const ScratchFolder folder;
+  const ScratchFolder folder("postmortem");
   std::filesystem::create_directories(folder.path() / "events");
   write_file_atomic(folder.path() / "events" / "rank-00000.jsonl",
                     R"({"event":"begin","step":0,"rank":0,"time":100,"facts":{"host":"n1"}}

@@ -91,7 +91,7 @@ TEST(Causes, LinesOfKernelsSchedulersAndPrograms) {
 }
 
 TEST(ReadText, KeepsFewLinesOfACauseAndHidesSecrets) {
-  const ScratchFolder folder;
+  const ScratchFolder folder("postmortem");
   const Path file = folder.path() / "job.out";
   std::string text = "error: HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz0123456789 Permission denied \x1b[31m\n";
   for (int i = 0; i < 1000; ++i) text += "error: Broken pipe " + std::to_string(i) + "\n";
@@ -107,7 +107,7 @@ TEST(ReadText, KeepsFewLinesOfACauseAndHidesSecrets) {
 }
 
 TEST(ReadText, EventsOfKubernetes) {
-  const ScratchFolder folder;
+  const ScratchFolder folder("postmortem");
   const Path file = folder.path() / "events.json";
   write_file_atomic(file,
                     R"({"kind":"List","items":[7,{"reason":"NodeNotReady","message":"Node n7 is not ready",
@@ -122,7 +122,7 @@ TEST(ReadText, EventsOfKubernetes) {
 }
 
 TEST(ReadText, DamagedFilesGiveNoEvidence) {
-  const ScratchFolder folder;
+  const ScratchFolder folder("postmortem");
   const Path file = folder.path() / "x";
   for (const std::string& text : {std::string("{\"items\": [[[["), std::string(100, '\0'),
                                   std::string("{\"items\":3}"), std::string(1 << 21, 'a')}) {

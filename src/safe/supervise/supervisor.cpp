@@ -7,10 +7,12 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "base/error.h"
@@ -32,14 +34,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kTickMs = 200;         // between looks at the events
-constexpr double kSampleEvery = 1;   // seconds between looks at the processes
-constexpr double kSameRequest = 1;   // seconds in which a second signal repeats the first request to stop
-constexpr double kAfterSecond = 2;   // seconds from a second request to SIGKILL
-constexpr double kSpaceEvery = 2;    // seconds between looks at the free space
-constexpr double kSpaceWait = 3600;  // longest wait for free space, in seconds
-constexpr double kPause = 0.05;      // between looks at the run's lock, in seconds
-constexpr double kLockWait = 10;     // longest wait for the run's lock, in seconds
+constexpr int kTickMs = 200;          // between looks at the events
+constexpr double kSampleEvery = 1;    // seconds between looks at the processes
+constexpr double kSameRequest = 1;    // seconds in which a second signal repeats the first request to stop
+constexpr double kAfterSecond = 2;    // seconds from a second request to SIGKILL
+constexpr double kSpaceEvery = 2;     // seconds between looks at the free space
+constexpr double kSpaceWait = 3600;   // longest wait for free space, in seconds
+constexpr double kPause = 0.05;       // between looks at the run's lock, in seconds
+constexpr double kFirstLockWait = 5;  // longest wait for the lock at the start, in seconds
+constexpr double kLockWait = 10;      // longest wait for the run's lock, in seconds
 
 int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
@@ -323,7 +326,11 @@ class Supervisor {
 }  // namespace
 
 int supervise(const SupervisedJob& job) {
-  if (RunLock::held(job.run)) {
+  // Processes of an earlier supervisor that was killed need a moment to end.
+  const double until = steady_seconds() + kFirstLockWait;
+  while (RunLock::held(job.run)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (steady_seconds() < until) continue;
     throw invalid(fmt::format("another process is training in '{}'", job.run.string()),
                   "wait for it or stop it, or give this run another name (exp_name)");
   }

@@ -157,11 +157,11 @@ bool is_name_character(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || is_digit(c) || c == '-' || c == '_' || c == '.';
 }
 
-// Returns the name that begins at `at`; empty if it is followed by none of `ends`.
+// Returns the name that begins at `at`; empty if it ends neither with the line nor at one of `ends`.
 std::string name_at(std::string_view line, std::size_t at, std::string_view ends) {
   std::size_t end = at;
   while (end < line.size() && is_name_character(line[end])) ++end;
-  const bool ended = end < line.size() && ends.find(line[end]) != std::string_view::npos;
+  const bool ended = end == line.size() || ends.find(line[end]) != std::string_view::npos;
   return ended && end > at ? std::string(line.substr(at, end - at)) : std::string();
 }
 

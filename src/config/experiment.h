@@ -74,10 +74,10 @@ struct Provenance {
 
 struct Experiment {
   std::string work_group, user_name, exp_name, workspace;
-  std::map<std::string, std::string> env;   // environment variables for the processes of the run
-  std::string module_name;                  // pre_trainer
-  std::vector<std::string> other_modules;   // other modules of the file, which are not run
-  std::string framework;                    // native, megatron, torchtitan or maxtext
+  std::map<std::string, std::string> env;  // environment variables for the processes of the run
+  std::string module_name;                 // pre_trainer
+  std::vector<std::string> other_modules;  // other modules of the file, which are not run
+  std::string framework;                   // native, megatron, torchtitan or maxtext
   // The title of the framework that the file names, if the native engine runs it in place of that framework.
   std::string written_for;
   std::string module_preset, model_preset;  // names of the presets in the experiment; may be empty

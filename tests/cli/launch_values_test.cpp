@@ -397,6 +397,33 @@ TEST_F(LaunchValues, OptionsOfOtherProgramsContainNoSecret) {
   EXPECT_EQ(started(), "");
 }
 
+// The words of the command appear on the command lines of srun, of docker and of each node, and in manifests.
+TEST_F(LaunchValues, SettingsOfACommandContainNoSecret) {
+  const std::string value = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz12345678";
+  const Words starts[] = {{"direct", "--"},
+                          {"slurm", "srun", "-N", "2", "--", "direct", "--"},
+                          {"slurm", "sbatch", "-N", "2", "--", "direct", "--"},
+                          {"slurm", "srun", "-N", "2", "--", "container", "--image", "a/b:1", "--"},
+                          {"container", "--image", "a/b:1", "--"},
+                          {"k8s", "--image", "a/b:1", "--"},
+                          {"k8s", "--image", "a/b:1", "--", "direct", "--"}};
+  for (const Words& start : starts) {
+    for (const Words& dry_run : {Words{"--dry-run"}, Words{}}) {
+      const std::string refusal = "env.HF_TOKEN: the value is a secret";
+      expect_refused(dry_run + start + kTrain + Words{"env.HF_TOKEN=" + value}, refusal);
+      expect_refused(dry_run + start + kTrain + Words{"--env.HF_TOKEN", "x"}, refusal);
+      expect_refused(dry_run + start + kTrain + Words{"hf_access_token=" + value},
+                     "hf_access_token: the value is a secret");
+      expect_refused(dry_run + start + kTrain + Words{"load=https://me:" + value + "@host/model"},
+                     "load: the value is a secret");
+    }
+  }
+  const ProgramResult result =
+      run(Words{"--dry-run", "direct", "--"} + kTrain + Words{"env.OMP_NUM_THREADS=2"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(started(), "");
+}
+
 class LaunchedExperiment : public LaunchValues {
  protected:
   // Writes a file of the working folder.

@@ -97,6 +97,7 @@ class Direct final : public Mode {
 
   static launch::DirectCommand command(const ModeContext& context, const launch::DirectSettings& settings,
                                        Words words, Experiments experiments) {
+    refuse_secret_settings(words, kDirect.about.name);
     if (!settings.script || settings.script->empty()) return check_command(words, context.debug, experiments);
     launch::DirectCommand command{.words = {words.begin(), words.end()}, .debug = context.debug};
     // The first two words of a script select its hooks, like the first two words of a command.

@@ -179,6 +179,7 @@ class Kubernetes final : public Mode {
                       text));
     }
     refuse_secrets(environment_, "k8s");
+    refuse_secret_settings(words, "k8s");
     launch::refuse_repeated(environment_, "--env");
     s.environment.insert(s.environment.end(), environment_.begin(), environment_.end());
     s.secrets.insert(s.secrets.end(), secrets_.begin(), secrets_.end());

@@ -112,4 +112,54 @@ void refuse_secrets(const std::vector<std::string>& assignments, std::string_vie
   }
 }
 
+namespace {
+
+constexpr std::string_view kVariable = "env.";
+
+// Returns whether the name of a setting shows that its value is a secret. Names of settings follow stricter
+// rules than names of variables, because "token" and "key" also are words of models (fim_pad_token).
+bool is_secret_setting(std::string_view name) {
+  static constexpr std::string_view kEnds[] = {"access_token", "auth_token", "hf_token", "api_key",
+                                               "secret_key",   "password",   "secret"};
+  return std::ranges::any_of(kEnds, [&](std::string_view end) { return name.ends_with(end); });
+}
+
+bool has_secret(std::string_view name, std::string_view value) {
+  if (value.empty() || value.starts_with("${")) return false;  // the name of a variable instead of its value
+  if (name.starts_with(kVariable)) return is_secret(name.substr(kVariable.size()), value);
+  // Text of several words, such as a prompt, may mention the name of a secret.
+  const bool is_one_word =
+      value.find("://") != std::string_view::npos || value.find_first_of(":= ") == std::string_view::npos;
+  return is_secret_setting(name) || (is_one_word && is_secret_value(value));
+}
+
+}  // namespace
+
+void refuse_secret_settings(Words command, std::string_view mode) {
+  for (std::size_t i = 0; i < command.size(); ++i) {
+    const std::string_view word = command[i];
+    const std::size_t equals = word.find('=');
+    std::string_view name = word.substr(0, equals), value;
+    const bool is_option = name.starts_with("--");
+    if (is_option) name.remove_prefix(2);
+    if (equals != std::string_view::npos) {
+      value = word.substr(equals + 1);
+    } else if (is_option && i + 1 < command.size()) {
+      value = command[i + 1];
+    }
+    if (!has_secret(name, value)) continue;
+    const bool is_variable = name.starts_with(kVariable);
+    const std::string variable(is_variable ? name.substr(kVariable.size()) : "NAME");
+    const std::string remedy = mode == "k8s"
+                                   ? fmt::format(
+                                         "store it as a Secret of the cluster, and name the Secret: --secret "
+                                         "{}=SECRET/KEY",
+                                         variable)
+                                   : fmt::format("export {} first", variable);
+    throw invalid(fmt::format("{}: the value is a secret, but other users can read a command line", name),
+                  is_variable ? fmt::format("remove it; {}", remedy)
+                              : fmt::format("write {}: ${{NAME}} into the experiment; {}", name, remedy));
+  }
+}
+
 }  // namespace primus::cli

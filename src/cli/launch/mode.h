@@ -111,5 +111,8 @@ std::optional<std::string> dry_run_of_direct(const ModeContext& context, Words w
 
 // Throws Error(kInvalid) if an assignment "NAME=VALUE" would put a secret on a command line of `mode`.
 void refuse_secrets(const std::vector<std::string>& assignments, std::string_view mode);
+// Throws Error(kInvalid) if a setting in the words of a command has a secret as its value, such as
+// "env.HF_TOKEN=VALUE" and "hf_access_token=VALUE". The message does not contain the value.
+void refuse_secret_settings(Words command, std::string_view mode);
 
 }  // namespace primus::cli

@@ -159,6 +159,24 @@ TEST_F(Launch, SbatchReadsItsScript) {
   EXPECT_EQ(log("sbatch").find("PRIMUS_JOB_TOKEN"), std::string::npos) << "the job makes its own token";
 }
 
+// A job may wait for hours, so the notes of the plan are shown when it is submitted.
+TEST_F(Launch, SlurmShowsItsNotesWhenTheJobIsSubmitted) {
+  tool("srun");
+  tool("sbatch", "cat");
+  const Words options = {"-N", "2", "--gpus-per-node=4", "--", "direct", "--env", "GPUS_PER_NODE=2", "--"};
+  const Words command = {"data_path=data/typo", "mock_data=false"};
+  const auto notes = AllOf(HasSubstr("note: each node starts 2 ranks, so 2 of the 4 GPUs"),
+                           HasSubstr("note: data_path is 'data/typo' (command line), which does not exist"));
+  const ProgramResult interactive = run(Words{"slurm", "srun"} + options + kTrain + command);
+  EXPECT_EQ(interactive.exit_code, 0);
+  EXPECT_THAT(interactive.err, notes);
+  const ProgramResult batch =
+      run(Words{"slurm", "sbatch", "--signal=B:TERM@300"} + options + kTrain + command);
+  EXPECT_EQ(batch.exit_code, 0);
+  EXPECT_THAT(batch.err,
+              AllOf(notes, HasSubstr("note: --signal=B:TERM@300: the batch script does not pass")));
+}
+
 // Runs the batch script with a stand-in for srun, and checks how it handles signals and exit codes.
 TEST_F(Launch, TheBatchScriptWaitsForItsRanks) {
   const std::string script = (folder_.path() / "script").string();

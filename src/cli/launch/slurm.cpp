@@ -10,6 +10,7 @@
 #include "cli/launch/in_folder.h"
 #include "cli/launch/mode.h"
 #include "cli/parse.h"
+#include "launch/process.h"
 #include "launch/tables.h"
 
 namespace primus::cli {
@@ -79,6 +80,14 @@ class Slurm final : public Mode {
     launch::Plan chain = inner.declared.mode->plan_elsewhere(there, inner.command, plan.nodes);
     chain.steps.insert(chain.steps.begin(), std::move(plan.step));
     return chain;
+  }
+
+  // Submits the job. A job may wait in the queue for hours, so its notes are shown now.
+  int run(const ModeContext& context, Words words, Console& console) override {
+    const launch::Plan chain = plan(context, words);
+    for (const launch::Step& step : chain.steps)
+      for (const std::string& note : step.notes) console.note("note: " + note);
+    launch::become(chain.steps.front());
   }
 
   std::optional<std::string> asks_for_dry_run_within(const ModeContext& context, Words words) const override {

@@ -318,6 +318,14 @@ void note_array(const std::vector<GivenOption>& options, bool has_ranks, std::ve
       "experiment");
 }
 
+// Notes what happens to the job after its submission. `same_folder`: it runs in the current folder.
+void note_course(const SlurmRequest& request, const std::vector<GivenOption>& options, bool same_folder,
+                 std::vector<std::string>& notes) {
+  note_array(options, request.has_ranks, notes);
+  if (!request.batch) return;
+  note_output_folders(options, same_folder, notes);
+}
+
 }  // namespace
 
 SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
@@ -383,7 +391,7 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
   set_limits(options, plan.nodes);
   if (request.has_ranks && tasks == 1) refuse_few_bound_gpus(options, plan.nodes.gpus);
   if (request.has_ranks) note_few_cores(options, plan.nodes, plan.step.notes);
-  note_array(options, request.has_ranks, plan.step.notes);
+  note_course(request, options, plan.nodes.same_folder, plan.step.notes);
   if (request.batch) {
     std::vector<std::string> srun = words_of("srun", step_options);
     srun.insert(srun.end(), request.inner.begin(), request.inner.end());

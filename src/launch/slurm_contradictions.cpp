@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -120,6 +122,24 @@ void note_few_cores(const std::vector<GivenOption>& options, const ElsewhereNode
   if (!cores || *cores >= *ranks) return;
   notes.push_back(fmt::format("{}: the {} ranks of a node share {}; request at least one core per rank",
                               written(*given), *ranks, counted(*cores, "core")));
+}
+
+void note_output_folders(const std::vector<GivenOption>& options, bool is_known,
+                         std::vector<std::string>& notes) {
+  for (const char* name : {"output", "error"}) {
+    const GivenOption* const option = find_given(options, name);
+    if (!option || !option->value) continue;
+    const std::filesystem::path folder = std::filesystem::path(*option->value).parent_path();
+    // Slurm replaces patterns such as %j when the job starts.
+    if (folder.empty() || folder.string().find('%') != std::string::npos) continue;
+    if (folder.is_relative() && !is_known) continue;
+    std::error_code unreadable;
+    if (std::filesystem::is_directory(folder, unreadable)) continue;
+    notes.push_back(
+        fmt::format("{}: the folder '{}' does not exist here; if it is missing on the nodes, Slurm "
+                    "ends the job at once, without any output: make it first",
+                    written(*option), folder.string()));
+  }
 }
 
 }  // namespace primus::launch

@@ -25,4 +25,9 @@ void note_no_gpus(const std::vector<GivenOption>& options, std::vector<std::stri
 void note_few_cores(const std::vector<GivenOption>& options, const ElsewhereNodes& nodes,
                     std::vector<std::string>& notes);
 
+// Notes files of --output and --error in folders that do not exist here: Slurm creates no folders, and ends
+// the job at once without output. `is_known`: relative names refer to the current folder.
+void note_output_folders(const std::vector<GivenOption>& options, bool is_known,
+                         std::vector<std::string>& notes);
+
 }  // namespace primus::launch

@@ -365,5 +365,16 @@ TEST(SlurmPlan, UsesThePortOfTheShellAndNotesOtherPlaces) {
   EXPECT_NE(notes.find("NODE_RANK=1 of the environment is not used"), std::string::npos) << notes;
 }
 
+// Slurm ends a job without any output if it cannot create the file.
+TEST(SlurmPlan, NotesAMissingFolderOfTheOutput) {
+  const auto notes_with = [](const char* file) {
+    return plan_with({{"output", file}, {"exclusive"}}, true).step.notes;
+  };
+  ASSERT_EQ(notes_with("no/such/folder/x-%j.txt").size(), 1u);
+  EXPECT_NE(notes_with("no/such/folder/x-%j.txt")[0].find("'no/such/folder' does not exist here"),
+            std::string::npos);
+  for (const char* file : {"x-%j.txt", "/tmp/x.txt", "logs-%j/x.txt"}) EXPECT_TRUE(notes_with(file).empty());
+}
+
 }  // namespace
 }  // namespace primus::launch

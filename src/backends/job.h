@@ -40,6 +40,7 @@ struct ExternalJob {
   std::vector<std::string> notes = {};  // complete sentences that inform the user
   // Settings without a counterpart, by reason.
   std::map<std::string, std::vector<std::string>> dropped = {};
+  bool saves_at_warning = false;     // saves and stops at SIGUSR1, the signal before a time limit
   bool process_per_node = false;     // one process uses all GPUs of a node
   bool last_rank_reports = true;     // true: the last rank prints the metrics; false: the first rank does
   bool second_line_is_mean = false;  // the values in the log's second line are means over the first two steps

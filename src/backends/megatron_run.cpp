@@ -16,6 +16,7 @@ using config::Value;
 namespace {
 
 constexpr const char* kTracker = "latest_checkpointed_iteration.txt";
+constexpr const char* kWarning = "SIGUSR1";
 
 bool is_text_file(const std::string& path) {
   for (const char* ending : {".txt", ".jsonl", ".json", ".gz", ".zst", ".md"}) {
@@ -49,6 +50,19 @@ void check_load(Megatron& m, const Path& folder) {
         "load '{}' is not on this machine: if Megatron-LM finds no checkpoint, it starts from random weights",
         folder.string()));
   }
+}
+
+// Lets Megatron-LM save and stop at SIGUSR1, which Slurm's batch script sends before the time limit. Without
+// a handler, the signal would end Megatron-LM. Settings of the experiment have priority.
+void save_at_warning(Megatron& m) {
+  if (!m.fields.find("exit_signal") || !m.fields.find("exit_signal_handler")) return;
+  const config::Value* const signal = m.experiment.settings.find("exit_signal");
+  const config::Value* const handler = m.experiment.settings.find("exit_signal_handler");
+  if (!handler) m.put("exit_signal_handler", true);
+  if (!handler && !signal) m.put_text("exit_signal", kWarning);
+  const auto chosen = m.arguments.find("exit_signal");
+  m.job.saves_at_warning =
+      m.is_on("exit_signal_handler") && chosen != m.arguments.end() && chosen->second.text == kWarning;
 }
 
 }  // namespace
@@ -128,7 +142,12 @@ void checkpoints(Megatron& m) {
   } else if (!m.is_null("save")) {
     folder = own;
   }
-  if (!folder.empty()) m.put_text("save", folder.string());
+  if (folder.empty()) {
+    m.job.notes.emplace_back("save is null, so Megatron-LM writes no checkpoint");
+  } else {
+    m.put_text("save", folder.string());
+    save_at_warning(m);
+  }
   std::error_code error;
   const bool has_checkpoint = !folder.empty() && std::filesystem::exists(folder / kTracker, error);
   if (m.t.auto_continue_train && has_checkpoint && (m.is_set("auto_continue_train") || !m.t.load)) {

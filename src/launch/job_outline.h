@@ -19,6 +19,9 @@ struct JobOutline {
   std::string framework = {};            // "native", "megatron" ...; empty: the command trains nothing
   std::string amd_image = {};            // image for AMD GPUs of a framework that the usual image lacks
   std::string process_per_node = {};     // framework that starts one process per node; empty: none
+  // Title of a framework that neither saves nor stops at the signal before a time limit; empty: it does both.
+  std::string deaf = {};
+  bool starts_anew = false;  // does not continue from its checkpoints (auto_continue_train: false)
 };
 
 // Returns the variables of `outline` that a launcher may set in a container or pod. Leaves out variables of a

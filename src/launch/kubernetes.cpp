@@ -424,6 +424,11 @@ std::vector<std::string> notes_on_pods(const KubernetesRequest& request) {
         "the pods have no volume: the experiment and the data must be in the image, and checkpoints are lost "
         "with the pod, so a restarted pod begins at step 0; --volume pvc/CLAIM:/PATH keeps them");
   }
+  if (request.has_ranks && request.outline.starts_anew && settings.max_restarts.value_or(1) != 0) {
+    notes.emplace_back(
+        "auto_continue_train is false, so pods that are started again begin at the first step; "
+        "auto_continue_train=true lets them continue from the checkpoints, and --max-restarts 0 starts none");
+  }
   const std::string &memory = settings.memory, &shared = settings.shared_memory;
   if (forms::is_quantity(memory) && forms::is_quantity(shared) &&
       forms::value_of_quantity(shared) > forms::value_of_quantity(memory)) {

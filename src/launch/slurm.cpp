@@ -124,7 +124,9 @@ std::string batch_script(const std::vector<std::string>& srun, bool has_ranks, b
       "  PRIMUS_JOB_TOKEN=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \\n')\n"
       "  export PRIMUS_JOB_TOKEN\n"
       "fi\n"
-      "# USR1 is Slurm's warning before the time limit. The ranks save and stop.\n"
+      "# Numbers the starts of this job, so that a run which this job began continues.\n"
+      "export PRIMUS_JOB_START=\"$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}\"\n"
+      "# Passes on USR1, the warning before the time limit (--signal), after which ranks save and stop.\n"
       "warned= ended= heard= step=\n"
       "trap 'warned=1 heard=1; [ -z \"$step\" ] || kill -USR1 \"$step\"' USR1\n"
       "# Slurm sends TERM to the ranks itself; this script waits for them.\n"
@@ -270,7 +272,7 @@ void add_default_options(const SlurmRequest& request, bool tasks_are_given, cons
     step_option("wait", std::to_string(request.own_ranks ? kWaitForOwnRanks : kWaitForRanks));
   if (request.batch) {
     if (!tasks_are_given) options.push_back({"ntasks-per-node", "1"});
-    if (request.has_ranks && !find_given(options, "signal"))
+    if (request.has_ranks && request.deaf.empty() && !find_given(options, "signal"))
       options.push_back({"signal", usual_warning(options)});
     if (find_given(options, "requeue") && !find_given(options, "open-mode"))
       options.push_back({"open-mode", "append"});
@@ -306,6 +308,25 @@ void note_tasks(const std::vector<GivenOption>& options, const std::optional<int
       written(*order)));
 }
 
+// Notes what a batch job loses at its time limit and when it is queued again.
+void note_restarts(const SlurmRequest& request, const std::vector<GivenOption>& options,
+                   std::vector<std::string>& notes) {
+  const bool requeued = find_given(options, "requeue") != nullptr;
+  if (request.has_ranks && !request.deaf.empty() && !find_given(options, "signal")) {
+    notes.push_back(fmt::format(
+        "{} does not save at a signal, so Slurm sends none before the time limit: steps after the last "
+        "checkpoint are lost there{}; if it handles SIGUSR1: --signal=B:USR1@SECONDS",
+        request.deaf, requeued ? ", and --requeue does not queue the job again" : ""));
+  }
+  if (!request.starts_anew || !requeued) return;
+  notes.emplace_back(
+      request.own_ranks
+          ? "auto_continue_train is false: the job begins at the first step; when it is queued again, it "
+            "continues from its own checkpoints"
+          : "auto_continue_train is false: whenever the job is queued again, it begins at the first step; "
+            "auto_continue_train=true lets it continue from its checkpoints");
+}
+
 void note_array(const std::vector<GivenOption>& options, bool has_ranks, std::vector<std::string>& notes) {
   const GivenOption* const array = find_given(options, "array");
   if (!array) return;
@@ -324,6 +345,7 @@ void note_course(const SlurmRequest& request, const std::vector<GivenOption>& op
   note_array(options, request.has_ranks, notes);
   if (!request.batch) return;
   note_output_folders(options, same_folder, notes);
+  note_restarts(request, options, notes);
 }
 
 }  // namespace

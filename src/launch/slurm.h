@@ -1,8 +1,9 @@
 // Mode slurm: srun starts one launcher on each node, now or in a batch job. The launcher starts the node's
 // ranks (direct.h) or a container (container.h).
 //
-// A batch job whose ranks can save gets a warning before its time limit (--signal=B:USR1@120, unless the user
-// sets another signal): its ranks save and stop. With --requeue, the job is then queued again and resumes.
+// A batch job whose ranks save at a signal gets a warning before its time limit (--signal=B:USR1@120, unless
+// the user sets another signal): its ranks save and stop. With --requeue, the job is then queued again and
+// resumes. The script numbers the starts of the job in PRIMUS_JOB_START (lm/train/job_start.h).
 // The job is also queued again if a node or rank is lost. The other ranks detect the lost node or rank long
 // before Slurm does, and srun does not wait for a lost node. A job that lasted less than ten minutes is
 // queued again at most three times.
@@ -26,6 +27,8 @@ struct SlurmRequest {
   std::vector<std::string> inner;  // command that each node runs
   bool has_ranks = false;          // the command's processes are ranks of one job
   bool own_ranks = false;          // ranks of the native engine, which end within a second of each other
+  std::string deaf = {};           // program that does not save at a signal; empty: the ranks save
+  bool starts_anew = false;        // auto_continue_train is false
 };
 
 // Timeouts in seconds for srun's --wait. When the first launcher of a step has ended, srun waits this long

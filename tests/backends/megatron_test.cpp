@@ -52,6 +52,22 @@ TEST(Megatron, AnExperimentBecomesItsArguments) {
   EXPECT_THAT(job.dropped.begin()->second, Contains("use_turbo_attention"));
 }
 
+// Slurm's batch script sends SIGUSR1 before the time limit.
+TEST(Megatron, SavesAtTheSignalBeforeATimeLimit) {
+  const ExternalJob usual = render(load(kLlama, "mock_data: true"));
+  EXPECT_THAT(usual.command, Contains("--exit-signal-handler"));
+  EXPECT_EQ(after(usual, "--exit-signal"), "SIGUSR1");
+  EXPECT_TRUE(usual.saves_at_warning);
+  const ExternalJob nothing = render(load(kLlama, "mock_data: true\nsave: null"));
+  EXPECT_THAT(nothing.command, AllOf(Not(Contains("--exit-signal-handler")), Not(Contains("--save"))));
+  EXPECT_FALSE(nothing.saves_at_warning);
+  EXPECT_THAT(nothing.notes, Contains("save is null, so Megatron-LM writes no checkpoint"));
+  const ExternalJob other =
+      render(load(kLlama, "mock_data: true\nexit_signal_handler: true\nexit_signal: SIGUSR2"));
+  EXPECT_EQ(after(other, "--exit-signal"), "SIGUSR2");
+  EXPECT_FALSE(other.saves_at_warning);
+}
+
 TEST(Megatron, SequenceParallelismNeedsTensorParallelism) {
   const ExternalJob job = render(load(kLlama, "mock_data: true\nsequence_parallel: true"));
   EXPECT_THAT(job.command, Not(Contains("--sequence-parallel")));

@@ -177,6 +177,38 @@ TEST_F(Launch, SlurmShowsItsNotesWhenTheJobIsSubmitted) {
               AllOf(notes, HasSubstr("note: --signal=B:TERM@300: the batch script does not pass")));
 }
 
+// A signal would end a program that does not handle it, without a checkpoint.
+TEST_F(Launch, OnlyRanksThatSaveGetTheSignalBeforeTheTimeLimit) {
+  const Words start = {"--dry-run", "slurm", "sbatch", "--requeue", "--", "direct"};
+  write_file(folder_.path() / "here/job.py", "");
+  const auto plan_of = [&](const Words& more) {
+    const ProgramResult result = run(start + more);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  const auto silent = AllOf(HasSubstr("does not save at a signal, so Slurm sends none"),
+                            Not(HasSubstr("--signal=B:USR1@120")));
+  EXPECT_THAT(plan_of({"--script", "job.py", "--"}), AllOf(HasSubstr("the program of --script"), silent));
+  EXPECT_THAT(plan_of(Words{"--"} + kTrain), HasSubstr("--signal=B:USR1@120"));
+  write_file(folder_.path() / "here/megatron.yaml",
+             "modules: {pre_trainer: {framework: megatron, model: llama3.1_8B.yaml, overrides: {mock_data: "
+             "true, global_batch_size: 8}}}\n");
+  const Words megatron = {"--", "train", "pretrain", "--config", "megatron.yaml"};
+  EXPECT_THAT(plan_of(megatron), HasSubstr("--signal=B:USR1@120"));
+  EXPECT_THAT(plan_of(megatron + Words{"exit_signal_handler=false"}),
+              AllOf(HasSubstr("Megatron-LM"), silent));
+}
+
+TEST_F(Launch, JobsThatStartAnewHaveANote) {
+  const Words requeued = {"--dry-run", "slurm", "sbatch", "--requeue", "--", "direct", "--"};
+  const Words pods = {"--dry-run", "k8s", "--image", "a/b:1", "--"};
+  const Words anew = {"auto_continue_train=false"};
+  EXPECT_THAT(run(requeued + kTrain + anew).out, HasSubstr("continues from its own checkpoints"));
+  EXPECT_THAT(run(requeued + kTrain).out, Not(HasSubstr("auto_continue_train")));
+  EXPECT_THAT(run(pods + kTrain + anew).out,
+              HasSubstr("auto_continue_train is false, so pods that are started again"));
+}
+
 // Runs the batch script with a stand-in for srun, and checks how it handles signals and exit codes.
 TEST_F(Launch, TheBatchScriptWaitsForItsRanks) {
   const std::string script = (folder_.path() / "script").string();

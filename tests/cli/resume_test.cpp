@@ -404,5 +404,27 @@ TEST_F(OwnText, ShapesAreComparedBeforeMemoryIsAllocated) {
   }
 }
 
+// With auto_continue_train=false, only the first start of a job trains from the beginning. Slurm's batch
+// script numbers the starts.
+TEST(Restart, AJobContinuesTheRunThatItBegan) {
+  const TemporaryFolder folder;
+  const auto start = [&](const std::string& number) {
+    return run_program(
+        test::train(folder.path(), {"train_iters=9", "exit_interval=2", "auto_continue_train=false"}),
+        {.environment = {{"PRIMUS_JOB_START", number}}});
+  };
+  ASSERT_EQ(start("").exit_code, 0);  // an earlier run, from which the job does not continue
+  const ProgramResult first = start("7.1");
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_THAT(first.out, AllOf(HasSubstr("stopped after iteration 2"),
+                               HasSubstr("run the same command again with auto_continue_train=true")));
+  EXPECT_THAT(start("7.2").out, HasSubstr("stopped after iteration 4"));
+  const ProgramResult third = start("7.3");
+  EXPECT_THAT(third.out, HasSubstr("stopped after iteration 6"));
+  EXPECT_THAT(third.err, HasSubstr("note: this job continues the run that it began"));
+  EXPECT_THAT(start("8.1").out, HasSubstr("stopped after iteration 2"));
+  EXPECT_TRUE(std::filesystem::exists(test::run_folder(folder.path()) / "checkpoints/previous-2"));
+}
+
 }  // namespace
 }  // namespace primus

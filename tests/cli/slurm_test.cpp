@@ -463,13 +463,14 @@ TEST_F(Slurm, AFailureSetsTheJobsExitCode) {
   EXPECT_THAT(result.err, HasSubstr("lr_decay_stile"));
 }
 
-// Slurm sends a warning signal before the time limit. The ranks save and stop, and the requeued job resumes.
+// Slurm sends a warning signal before the time limit. The ranks save and stop, and the requeued job resumes,
+// also with auto_continue_train=false, which concerns only the first start.
 TEST_F(Slurm, ABatchJobResumesAfterTheWarning) {
   const Path here = folder("warning");
   const std::string job =
       submitted(run_program(joined({"slurm", "sbatch", "-N", "2", "--requeue", "--output=job.out", "--",
                                     "direct", "--env", "GPUS_PER_NODE=2", "--"},
-                                   training({"train_iters=30", "--plain"})),
+                                   training({"train_iters=30", "--plain", "auto_continue_train=false"})),
                             options(here)));
   ASSERT_TRUE(wait_for_text(here, "iteration        3/", 60s))
       << end_of_log(here) << cluster_->tail("slurmctld.log");

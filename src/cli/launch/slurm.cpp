@@ -150,15 +150,23 @@ class Slurm final : public Mode {
     request.has_ranks = true;
     try {
       const DirectWords words = direct_words(inner.command);
+      const bool is_script = !inner.declared.mode->needs_command(on_nodes) ||
+                             std::ranges::any_of(words.options, [](const std::string& word) {
+                               return word == "--script" || word.starts_with("--script=");
+                             });
+      if (is_script) {
+        request.deaf = "the program of --script";
+        return;
+      }
       const launch::DirectCommand command = check_command(words.command, false, Experiments::kElsewhere);
       request.has_ranks = command.has_ranks;
-      const bool is_script =
-          !inner.declared.mode->needs_command(on_nodes) ||
-          std::find(words.options.begin(), words.options.end(), "--script") != words.options.end();
-      request.own_ranks = command.has_ranks && !is_script && (!command.needs_token || command.needs_token());
-      // the words may belong to a script; an error in a command is reported when the node's launcher is
-      // planned
+      request.own_ranks = command.has_ranks && (!command.needs_token || command.needs_token());
+      if (!command.has_ranks || !command.outline) return;
+      const launch::JobOutline outline = command.outline(0, 0, {});
+      request.deaf = outline.deaf;
+      request.starts_anew = outline.starts_anew;
     } catch (const Error&) {
+      // Errors are reported when the node's launcher is planned.
     }
   }
 

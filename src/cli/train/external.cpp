@@ -228,7 +228,8 @@ ExternalNotes notes_on_external(const config::Experiment& experiment, std::int64
   const config::Value* const image = fields.keys().find("amd_image");
   return {.notes = notes_of(job),
           .process_per_node = job.process_per_node ? job.title : "",
-          .amd_image = image ? image->text : ""};
+          .amd_image = image ? image->text : "",
+          .deaf = job.saves_at_warning ? "" : job.title};
 }
 
 int run_external(const config::Experiment& experiment, const ExternalOptions& options, Console& console) {

@@ -20,10 +20,11 @@ struct ExternalOptions {
 
 // Notes and warnings of a job of this size: lines that begin with "note: " or "warning: ". process_per_node:
 // title of a framework that starts one process per node; empty: it starts one per rank. amd_image: the image
-// for AMD GPUs, if the framework is not in AMD Primus's image. Throws Error as check_external().
+// for AMD GPUs, if the framework is not in AMD Primus's image. deaf: title of a framework that does not save
+// at SIGUSR1; empty: it saves. Throws Error as check_external().
 struct ExternalNotes {
   std::vector<std::string> notes = {};
-  std::string process_per_node = {}, amd_image = {};
+  std::string process_per_node = {}, amd_image = {}, deaf = {};
 };
 ExternalNotes notes_on_external(const config::Experiment& experiment, std::int64_t nodes,
                                 std::int64_t ranks_per_node);

@@ -4,8 +4,10 @@
 
 #include "base/files/creatable.h"
 #include "cli/train/external.h"
+#include "config/hardware.h"
 #include "config/keys.h"
 #include "config/without_effect.h"
+#include "lm/train/job_start.h"
 #include "lm/train/settings/training_settings.h"
 
 namespace primus::cli {
@@ -20,6 +22,10 @@ launch::JobOutline outline_of(const ExperimentArguments& arguments, const config
   launch::JobOutline outline{.reads = arguments.files_of(experiment),
                              .variables = arguments.variables_read()};
   outline.framework = experiment.framework;
+  // Other frameworks have their own settings instead of this key.
+  outline.starts_anew = config::find_key("auto_continue_train")
+                            ->has_meaning_for(*config::parse_framework(experiment.framework)) &&
+                        starts_anew(experiment);
   outline.writes = {run_folder_of(experiment).root(), checkpoint_root_of(experiment)};
   std::vector<std::string> notes = ExperimentArguments::announcements(experiment);
   if (experiment.framework == "native") {
@@ -29,6 +35,7 @@ launch::JobOutline outline_of(const ExperimentArguments& arguments, const config
     ExternalNotes external = notes_on_external(experiment, nodes, ranks_per_node);
     outline.process_per_node = external.process_per_node;
     outline.amd_image = external.amd_image;
+    outline.deaf = external.deaf;
     notes.insert(notes.end(), external.notes.begin(), external.notes.end());
   }
   for (const std::string& note : notes)

@@ -28,6 +28,7 @@
 #include "lm/events/live_view.h"
 #include "lm/events/lost_rank.h"
 #include "lm/events/run_folder.h"
+#include "lm/train/job_start.h"
 #include "lm/train/objectives/objective.h"
 #include "lm/train/settings/missing_inputs.h"
 #include "lm/train/settings/training_settings.h"
@@ -167,6 +168,9 @@ class Train : public Command {
     }
     ranks_.check_place(place);
     apply_environment(experiment);
+    starts_anew_ = !experiment.trainer->auto_continue_train;
+    if (continue_own_job(experiment) && is_first)
+      console.note("note: this job continues the run that it began, although auto_continue_train is false");
     // If this process starts ranks, their rank 0 does the work that is done once per job.
     if (starts_ranks) {
       check_transport(experiment, place);
@@ -500,7 +504,9 @@ class Train : public Command {
     }
     if (s.checkpoint) text += fmt::format("checkpoint {}\n", *s.checkpoint);
     if (!s.checkpoint && s.last_step > 0) text += "no checkpoint was written\n";
-    if (s.interrupted && s.last_step > 0) text += "run the same command again to continue\n";
+    if (s.interrupted && s.last_step > 0)
+      text += fmt::format("run the same command again{} to continue\n",
+                          starts_anew_ ? " with auto_continue_train=true" : "");
     console.print(text);
   }
 
@@ -515,6 +521,7 @@ class Train : public Command {
   std::optional<std::string> backend_, backend_path_, fit_memory_;
   std::vector<std::string> fit_settings_;
   bool fit_ = false, dry_run_ = false, quiet_ = false, plain_ = false, force_ = false, json_ = false;
+  bool starts_anew_ = false;  // the experiment sets auto_continue_train to false
 };
 
 class TrainPretrain final : public Train {

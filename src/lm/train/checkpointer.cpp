@@ -20,6 +20,7 @@
 #include "lm/generate/generation_config.h"
 #include "lm/model/stated_adapters.h"
 #include "lm/train/continued_run.h"
+#include "lm/train/job_start.h"
 #include "lm/train/settings/base_weights.h"
 #include "lm/train/settings/loaded_tokenizer.h"
 #include "lm/train/step/fp8_state.h"
@@ -113,6 +114,7 @@ void Checkpointer::open() {
 void Checkpointer::set_aside() {
   if (plan_.c.auto_continue_train || !plan_.ranks.first()) return;
   const auto aside = CheckpointRoot(root_).set_aside();
+  record_start(root_);
   if (!aside) return;
   plan_.log.warning("auto_continue_train is false: the checkpoints of '{}' were moved to '{}'",
                     root_.string(), aside->string());

@@ -292,7 +292,9 @@ constexpr std::string_view kDifferences = R"(
 | `data_parallel_sharding_strategy` needs no other key | It works only with `use_megatron_fsdp` |
 | `optimizer_cpu_offload: true` is refused | It keeps optimizer states in host memory |
 | `patch_zero_bubble` always means ZB-H1 | With `zero_bubble_max_pending_backward: auto` it may use up to ZB-H2 |
+| `recompute_modules: [mlp]` recomputes the activation function of MLPs, which is cheap; products are not repeated | It recomputes the whole MLP, which saves more memory |
 | `auto_continue_train` works, and is on by default | It is accepted and has no effect |
+| In the native engine, `save: null` means `checkpoints/` in the output folder, and a note says so. For Megatron-LM it means that no checkpoint is written | It means that no checkpoint is written |
 | TensorBoard events are on by default | They are off by default |
 | Presets hold the published models' values | Llama 3.1 and later lack rope scaling, 3.2 is untied, 405B has 8192 positions |
 

@@ -110,5 +110,21 @@ TEST(Hints, TheNameOfARunNamesItsFolder) {
   }
 }
 
+TEST(Hints, SettingsWithAnotherMeaningThanInAmdPrimusHaveANote) {
+  const TemporaryFolder folder;
+  const std::string tiny = PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/llama_tiny-pretrain.yaml";
+  write(folder.path() / "own.yaml",
+        "extends: " + tiny + "\nmodules: {pre_trainer: {overrides: {save: null}}}\n");
+  const auto plan = [&](const std::string& experiment, const std::vector<std::string>& more) {
+    std::vector<std::string> words{"train", "pretrain", "--config", experiment, "--dry-run"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_program(words, {.folder = folder.path().string()});
+  };
+  EXPECT_THAT(plan("own.yaml", {}).err,
+              HasSubstr("note: save is null: checkpoints are written to the run's"));
+  EXPECT_THAT(plan(tiny, {"fp4=e2m1", "fp4_recipe=mxfp4", "bf16=true"}).err, HasSubstr("slower than bf16"));
+  EXPECT_THAT(plan(tiny, {}).err, AllOf(Not(HasSubstr("save is null")), Not(HasSubstr("fp4"))));
+}
+
 }  // namespace
 }  // namespace primus

@@ -72,6 +72,22 @@ std::vector<Suggestion> suggest_overrides(std::string_view typed) {
   return words;
 }
 
+// Notes settings of the user that mean something else than in AMD Primus.
+void note_meanings(const config::Experiment& experiment, std::vector<std::string>& lines) {
+  if (experiment.trainer->fp4) {
+    lines.emplace_back(
+        "note: fp4: Primus rounds values to fp4 and computes the products in bf16, on every device: this is "
+        "slower than bf16 without fp4");
+  }
+  const config::Value* const save = experiment.settings.find("save");
+  if (save && save->is_null() && experiment.provenance_of("save").layer >= config::Layer::kOverrides) {
+    lines.emplace_back(
+        "note: save is null: checkpoints are written to the run's folder, but AMD Primus would write none; "
+        "disable_last_saving=true with save_interval above train_iters writes none, unless the run is "
+        "stopped");
+  }
+}
+
 // If the experiment enables a tracker (disable_wandb: false, wandb_project), adds a line that says how to
 // upload its curves.
 void note_tracker(const config::Experiment& experiment, const std::string& tracker, const char* name,
@@ -219,6 +235,7 @@ std::vector<std::string> ExperimentArguments::announcements(const config::Experi
     note_tracker(experiment, "mlflow", "MLflow",
                  "'primus report RUN --mlflow mlruns' writes a run's folder as MLflow files", lines);
   }
+  if (experiment.framework == "native") note_meanings(experiment, lines);
   return lines;
 }
 

@@ -124,6 +124,12 @@ TEST(Hints, SettingsWithAnotherMeaningThanInAmdPrimusHaveANote) {
               HasSubstr("note: save is null: checkpoints are written to the run's"));
   EXPECT_THAT(plan(tiny, {"fp4=e2m1", "fp4_recipe=mxfp4", "bf16=true"}).err, HasSubstr("slower than bf16"));
   EXPECT_THAT(plan(tiny, {}).err, AllOf(Not(HasSubstr("save is null")), Not(HasSubstr("fp4"))));
+  // A folder of Megatron-LM.
+  std::filesystem::create_directories(folder.path() / "theirs/iter_0000010/mp_rank_00");
+  write(folder.path() / "theirs/latest_checkpointed_iteration.txt", "10");
+  const ProgramResult theirs = plan(tiny, {"load=theirs"});
+  EXPECT_EQ(theirs.exit_code, 2);
+  EXPECT_THAT(theirs.err, HasSubstr("has checkpoints of Megatron-LM, which Primus does not read"));
 }
 
 }  // namespace

@@ -294,6 +294,12 @@ ResumePoint find_resume_point(const Path& root, Validation validation, Env& env,
   if (result.rejected.empty()) return result;
   std::string all;
   for (const auto& line : result.rejected) all += "\n  " + line;
+  if (env.status(root / "latest_checkpointed_iteration.txt")) {
+    throw invalid(
+        fmt::format("'{}' has checkpoints of Megatron-LM, which Primus does not read", root.string()),
+        "convert the model to a Hugging Face folder (tools/checkpoint/convert.py of Megatron-LM, or "
+        "Megatron-Bridge), and load that folder; for save, choose another folder");
+  }
   throw invalid(fmt::format("no checkpoint in '{}' can be used:{}", root.string(), all),
                 "restore one from a copy, or move the folder away to start from the beginning");
 }

@@ -167,6 +167,19 @@ void meaning(Megatron& m) {
                     "Megatron-LM will refuse this",
                     m.shape.ranks(), model));
   }
+  const std::int64_t samples =
+      m.t.micro_batch_size * std::max<std::int64_t>(m.shape.ranks() / std::max<std::int64_t>(model, 1), 1);
+  if (m.shape.ranks() > 1 && samples > 0 && m.t.global_batch_size % samples != 0) {
+    m.job.warnings.push_back(
+        fmt::format("global_batch_size {} is not a multiple of {}, which is micro_batch_size x data-parallel "
+                    "ranks: Megatron-LM will refuse this",
+                    m.t.global_batch_size, samples));
+  }
+  const auto format = m.arguments.find("ckpt_format");
+  if (m.t.use_torch_fsdp2 && format != m.arguments.end() && format->second.text == "torch")
+    m.job.warnings.emplace_back(
+        "use_torch_fsdp2 needs ckpt_format torch_dist or torch_dcp: Megatron-LM will refuse ckpt_format "
+        "torch");
   const std::int64_t microbatches = m.t.global_batch_size / std::max<std::int64_t>(m.t.micro_batch_size, 1);
   if (!m.t.calculate_per_token_loss && m.t.eod_mask_loss && microbatches > 1) {
     m.job.warnings.push_back(

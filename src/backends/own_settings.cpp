@@ -80,8 +80,9 @@ Value text_value(const std::string& text) {
 void require_settings(const config::Experiment& experiment, const ExternalJob& job) {
   if (config::has_foreign_settings(experiment)) return;
   throw unsupported(
-      fmt::format("the experiment uses Megatron-LM's keys, which Primus cannot translate for {} yet",
-                  job.title),
+      fmt::format(
+          "the experiment's settings are not those of {0}, and Primus cannot translate them for {0} yet",
+          job.title),
       fmt::format("write its overrides with the settings of {} (docs/backends.md), or choose framework: "
                   "native or megatron",
                   job.title))

@@ -267,7 +267,7 @@ TEST(Foreign, NativeKeysUnderAnotherFrameworkAreNamed) {
   EXPECT_THAT(error_of([] {
                 render(load("framework: torchtitan\nmodel: llama3.1_8B.yaml", "train_iters: 5\nlr: 1e-4"));
               }),
-              HasSubstr("uses Megatron-LM's keys"));
+              HasSubstr("Primus cannot translate them for"));
 }
 
 }  // namespace

@@ -52,6 +52,17 @@ TEST(Megatron, AnExperimentBecomesItsArguments) {
   EXPECT_THAT(job.dropped.begin()->second, Contains("use_turbo_attention"));
 }
 
+TEST(Megatron, WarnsOfBatchesAndFormatsThatItWillRefuse) {
+  const auto warnings = [](const std::string& overrides) {
+    const config::Experiment e = load(kLlama, "mock_data: true\nmicro_batch_size: 2\n" + overrides);
+    return render_job(e, fields_of("megatron"), "/sources", {.ranks_per_node = 8}).warnings;
+  };
+  EXPECT_THAT(warnings("global_batch_size: 100"), Contains(HasSubstr("is not a multiple of 16")));
+  EXPECT_THAT(warnings("global_batch_size: 32"), Not(Contains(HasSubstr("is not a multiple"))));
+  EXPECT_THAT(warnings("global_batch_size: 32\nuse_torch_fsdp2: true\nckpt_format: torch"),
+              Contains(HasSubstr("will refuse ckpt_format torch")));
+}
+
 // Slurm's batch script sends SIGUSR1 before the time limit.
 TEST(Megatron, SavesAtTheSignalBeforeATimeLimit) {
   const ExternalJob usual = render(load(kLlama, "mock_data: true"));

@@ -95,6 +95,8 @@ TEST(Fit, RanksUseOneChoice) {
 
 TEST(Fit, ImpossibleRequestsAreRefused) {
   const TemporaryFolder folder;
+  // GB is a power of 1000, GiB of 1024.
+  EXPECT_THAT(train(folder, {"--fit-memory", "1MB"}).err, HasSubstr("only 977 KiB"));
   const ProgramResult small = train(folder, {"--fit-memory", "1M"});
   EXPECT_EQ(small.exit_code, 2);
   EXPECT_THAT(small.err, AllOf(HasSubstr("--fit: with micro_batch_size=1"), HasSubstr("the run needs")));

@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <cctype>
 #include <charconv>
 #include <cstdint>
+#include <string>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/text/sizes.h"
@@ -23,6 +26,21 @@ std::vector<std::string> without_fit(const std::vector<std::string>& words) {
   return kept;
 }
 
+namespace {
+
+// GB, MB and TB are powers of 1000 here, as on the labels of GPUs. parse_size() reads them as GiB, MiB, TiB.
+std::int64_t decimal(const std::string& text, std::int64_t bytes) {
+  constexpr std::string_view kUnits = "KMGT";
+  if (text.size() < 2 || std::toupper(text.back()) != 'B') return bytes;
+  const std::size_t unit = kUnits.find(static_cast<char>(std::toupper(text[text.size() - 2])));
+  if (unit == std::string_view::npos) return bytes;
+  double value = static_cast<double>(bytes);
+  for (std::size_t i = 0; i <= unit; ++i) value *= 1000.0 / 1024.0;
+  return static_cast<std::int64_t>(value);
+}
+
+}  // namespace
+
 Trainer::FitMemory parse_fit_memory(const std::string& text) {
   if (!text.ends_with('%')) {
     const auto bytes = parse_size(text, std::int64_t{1} << 50);
@@ -30,7 +48,7 @@ Trainer::FitMemory parse_fit_memory(const std::string& text) {
       throw invalid(fmt::format("--fit-memory {}: not a memory size", text),
                     "write 80GiB, 512MiB, or a share of the device's memory: 90%");
     }
-    return {.bytes = *bytes};
+    return {.bytes = decimal(text, *bytes)};
   }
   double share = 0;
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size() - 1, share);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <map>
 
@@ -30,11 +31,15 @@ using config::Problems;
 using config::Value;
 using Kind = Value::Kind;
 
+// Words that are truth values in YAML 1.1, which AMD Primus reads.
+constexpr std::string_view kTruths[] = {"yes", "no", "on", "off"};
+
 Error expected(const Value& value, std::string_view key, std::string_view what) {
   const bool secret = is_secret_name(key);
+  const bool is_truth = std::ranges::find(kTruths, value.text) != std::end(kTruths);
   return config::error_at(value.origin,
                           fmt::format("{} must be {}, not {}", key, what, secret ? kRedacted : value.show()),
-                          {}, value.width());
+                          is_truth ? "write true or false: yes, no, on and off are text" : "", value.width());
 }
 
 std::string text_of(const Value& value, std::string_view key) {

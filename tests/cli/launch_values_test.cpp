@@ -138,6 +138,7 @@ TEST_F(LaunchValues, InvalidValuesOfSettingsAreRefusedWithTheirLocation) {
         {"slurm: {time: abc}\n", ".primus.yaml:1:15: error: time must be a duration"},
         {"slurm: {mem: 64X}\n", "mem must be a size"},
         {"slurm: {exclusive: maybe}\n", "exclusive must be one of user, mcs, topo"},
+        {"slurm: {exclusive: yes}\n", "write true or false"},
         {"container: {options: {shm-size: foo}}\n", ".primus.yaml:1:33: error: shm-size must be a size"},
         {"container: {options: {ulimit: [nofile=1:2, nofile]}}\n", ":1:44: error: ulimit must be NAME="},
         {"container: {options: {image: 'A B'}}\n", "image must be an image"},

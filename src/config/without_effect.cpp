@@ -109,7 +109,7 @@ class WithoutEffect {
         c.train_iters > 0) {
       warnings_.push_back(fmt::format(
           "{}: no checkpoint is written: disable_last_saving is true, and save_interval ({}) is above "
-          "train_iters ({})",
+          "train_iters ({}); only a run that is stopped early writes one",
           experiment_.provenance_of("disable_last_saving").describe(), c.save_interval, c.train_iters));
     }
   }

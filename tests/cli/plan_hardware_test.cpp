@@ -108,6 +108,8 @@ TEST_F(PlanHardware, ReadsYourOwnProfiles) {
   EXPECT_THAT(hosts("", {}), HasSubstr("8 with 1 GPU each (gpus_per_host of the hardware file, 1 if absent"));
   EXPECT_THAT(hosts("gpus_per_host: 4\n", {}), HasSubstr("2 with 4 GPUs each (gpus_per_host"));
   EXPECT_THAT(hosts("gpus_per_host: 8\n", {"--nnodes", "4"}), HasSubstr("4 with 2 GPUs each"));
+  EXPECT_THAT(plan(experiment, {"--hardware", own, "--world", "8", "--nnodes", "4"}).err,
+              HasSubstr("note: the plan uses 2 of 8 GPUs per host; --nproc 8 uses all"));
   write_file(own, text);
   const ProgramResult without = plan(experiment, {"--hardware", own});
   EXPECT_EQ(without.exit_code, 2);

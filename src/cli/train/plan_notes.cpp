@@ -43,6 +43,13 @@ launch::JobOutline outline_of(const ExperimentArguments& arguments, const config
   return outline;
 }
 
+void note_unused_gpus(const config::Hardware& hardware, std::int64_t used, const Console& console) {
+  const auto there = static_cast<std::int64_t>(hardware.gpus_per_host);
+  if (there <= used) return;
+  console.note(
+      fmt::format("note: the plan uses {} of {} GPUs per host; --nproc {} uses all", used, there, there));
+}
+
 void note_replaced_by_fit(std::span<const std::string> settings, const config::Experiment& given,
                           const config::Experiment& fitted, const Console& console) {
   for (const std::string& setting : settings) {

@@ -21,6 +21,9 @@ void note_unused_settings(const config::Experiment& experiment, const Console& c
 launch::JobOutline outline_of(const ExperimentArguments& arguments, const config::Experiment& experiment,
                               std::int64_t nodes, std::int64_t ranks_per_node);
 
+// Notes a plan that uses fewer GPUs per host than `hardware` states. `used`: the number that it uses.
+void note_unused_gpus(const config::Hardware& hardware, std::int64_t used, const Console& console);
+
 // Notes the settings of the command line whose values --fit has replaced. `settings`: the settings that --fit
 // chose, as "key=value".
 void note_replaced_by_fit(std::span<const std::string> settings, const config::Experiment& given,

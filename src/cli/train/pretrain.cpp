@@ -154,6 +154,7 @@ class Train : public Command {
       if (experiment.hardware && ranks_.nodes() > 1) {
         // --nnodes determines how many ranks share a host.
         config::Hardware hardware = *experiment.hardware;
+        if (is_first) note_unused_gpus(hardware, world / ranks_.nodes(), console);
         hardware.gpus_per_host = static_cast<double>(world / ranks_.nodes());
         experiment.hardware = std::make_shared<const config::Hardware>(std::move(hardware));
       }

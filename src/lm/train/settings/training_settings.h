@@ -66,6 +66,10 @@ SessionSettings session_settings_of(const config::Experiment& experiment, const 
 // Makes the checks of session_settings_of() that need no model: throws if `ranks` ranks cannot divide the
 // batches evenly.
 void check_batches(const config::Experiment& experiment, int ranks);
+// Throws if `world` ranks cannot split the model or the batch as requested. Each rank would also refuse such
+// a split, but only the first rank's error would be reported. Loaded models are checked by the ranks, which
+// read the models.
+void check_mesh(const config::Experiment& experiment, const FamilyRegistry& families, int world);
 
 // Returns a sentence that says why the run cannot write a checkpoint of `checkpoint_bytes` into `folder`; ""
 // if there is room, or if the run writes none. If the folder does not exist yet, checks the nearest existing

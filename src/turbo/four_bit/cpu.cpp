@@ -23,26 +23,19 @@ void expand_block(const std::uint8_t* packed, const float* table, float factor, 
 
 void expand(CpuContext& context, const ExpandFourBit& call) {
   const std::int64_t elements = call.out.shape[1], bytes = call.packed.shape[1], block = call.block;
-  const bool nested = !call.codes.absent();
-  const FourBitSizes sizes(elements, {.block = block, .nested = nested});
-  const FourBitFactors factor_of{.factors = context.data<const float>(call.factors),
-                                 .offset = nested ? context.data<const float>(call.offset) : nullptr,
-                                 .table = context.data<const float>(call.table),
-                                 .codes = nested ? context.data<const std::uint8_t>(call.codes) : nullptr,
-                                 .blocks = sizes.blocks,
-                                 .nested = sizes.nested};
+  const FourBitFactors factor_of = factors_of(context, call);
   const auto* const packed = context.data<const std::uint8_t>(call.packed);
   with_float_type(call.out.dtype, [&](auto tag) {
     using T = decltype(tag);
     T* const out = context.data<T>(call.out);
-    parallel_ranges(context, call.out.shape[0] * sizes.blocks, 4 * block,
-                    [&](std::int64_t begin, std::int64_t end) {
-                      for (std::int64_t i = begin; i < end; ++i) {
-                        const std::int64_t t = i / sizes.blocks, b = i % sizes.blocks, first = b * block;
-                        expand_block(packed + t * bytes + first / 2, factor_of.table, factor_of(t, b),
-                                     std::min(block, elements - first), out + t * elements + first);
-                      }
-                    });
+    parallel_ranges(
+        context, call.out.shape[0] * factor_of.blocks, 4 * block, [&](std::int64_t begin, std::int64_t end) {
+          for (std::int64_t i = begin; i < end; ++i) {
+            const std::int64_t t = i / factor_of.blocks, b = i % factor_of.blocks, first = b * block;
+            expand_block(packed + t * bytes + first / 2, factor_of.table, factor_of(t, b),
+                         std::min(block, elements - first), out + t * elements + first);
+          }
+        });
   });
 }
 

@@ -21,4 +21,17 @@ struct FourBitFactors {
   }
 };
 
+// `AnyContext`: the context of the kernels' device.
+template <class AnyContext>
+FourBitFactors factors_of(AnyContext& context, const ExpandFourBit& call) {
+  const bool nested = !call.codes.absent();
+  const FourBitSizes sizes(call.out.shape[1], {.block = call.block, .nested = nested});
+  return {.factors = context.template data<const float>(call.factors),
+          .offset = nested ? context.template data<const float>(call.offset) : nullptr,
+          .table = context.template data<const float>(call.table),
+          .codes = nested ? context.template data<const std::uint8_t>(call.codes) : nullptr,
+          .blocks = sizes.blocks,
+          .nested = sizes.nested};
+}
+
 }  // namespace primus::turbo::PRIMUS_KERNELS

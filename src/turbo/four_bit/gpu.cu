@@ -36,14 +36,7 @@ struct Expand {
 
 void expand(Context& context, const ExpandFourBit& call) {
   const std::int64_t count = call.out.shape[0], elements = call.out.shape[1];
-  const bool nested = !call.codes.absent();
-  const FourBitSizes sizes(elements, {.block = call.block, .nested = nested});
-  const FourBitFactors factor_of{.factors = context.data<const float>(call.factors),
-                                 .offset = nested ? context.data<const float>(call.offset) : nullptr,
-                                 .table = context.data<const float>(call.table),
-                                 .codes = nested ? context.data<const std::uint8_t>(call.codes) : nullptr,
-                                 .blocks = sizes.blocks,
-                                 .nested = sizes.nested};
+  const FourBitFactors factor_of = factors_of(context, call);
   const auto* const packed = context.data<const std::uint8_t>(call.packed);
   with_float_type(call.out.dtype, [&](auto tag) {
     using T = decltype(tag);

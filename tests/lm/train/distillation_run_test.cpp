@@ -26,11 +26,6 @@ class DistillationRuns : public WholeRuns {
   }
   std::string data() const { return "sft_dataset_name=" + (folder_.path() / "chats.jsonl").string(); }
   static std::string teacher(const Path& folder) { return "teacher=" + folder.string(); }
-  std::vector<double> losses(const std::string& name) const {
-    std::vector<double> all;
-    for (const nlohmann::json& step : metrics(name)) all.push_back(step.at("lm_loss"));
-    return all;
-  }
 };
 
 TEST_F(DistillationRuns, TheStudentLearnsTheTeachersProbabilities) {

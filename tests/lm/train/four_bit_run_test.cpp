@@ -26,18 +26,6 @@ class FourBitRuns : public WholeRuns {
  protected:
   FourBitRuns() : WholeRuns({"num_query_groups=2", "allow_tokenizer_change=true"}) {}
 
-  std::vector<double> losses(const std::string& name) const {
-    std::vector<double> all;
-    for (const nlohmann::json& step : metrics(name)) all.push_back(step.at("lm_loss"));
-    return all;
-  }
-  static std::vector<float> values(const SafetensorsFolder& folder, const std::string& name) {
-    const std::optional<TensorView> tensor = folder.find(name);
-    if (!tensor) return {};
-    std::vector<float> all(tensor->data.size() / static_cast<std::size_t>(size_of(tensor->dtype)));
-    to_float(tensor->dtype, tensor->data, all);
-    return all;
-  }
   // Writes the base weights of a run's checkpoint as a model in 4 bits.
   // `map`: the numbers of the codes of factors, or null for those of the run.
   Path published(const Path& checkpoint, const Path& base, const std::string& name,

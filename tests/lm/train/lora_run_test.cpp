@@ -25,19 +25,6 @@ class LoraRuns : public WholeRuns {
  protected:
   LoraRuns() : WholeRuns({"num_query_groups=2"}) {}
 
-  std::vector<double> losses(const std::string& name) const {
-    std::vector<double> all;
-    for (const nlohmann::json& step : metrics(name)) all.push_back(step.at("lm_loss"));
-    return all;
-  }
-  static std::vector<float> values(const SafetensorsFolder& folder, const std::string& name) {
-    const std::optional<TensorView> tensor = folder.find(name);
-    if (!tensor) return {};
-    std::vector<float> all(tensor->data.size() / static_cast<std::size_t>(size_of(tensor->dtype)));
-    to_float(tensor->dtype, tensor->data, all);
-    return all;
-  }
-
   const std::string lora_ = "lora={enabled: true, dim: 4, alpha: 8}";
 };
 

@@ -35,11 +35,6 @@ class SftRuns : public WholeRuns {
     }
     return "sft_dataset_name=" + write(name, lines);
   }
-  std::vector<double> losses(const std::string& name, const char* key = "lm_loss") const {
-    std::vector<double> all;
-    for (const nlohmann::json& step : metrics(name)) all.push_back(step.at(key));
-    return all;
-  }
   void expect_close(const std::string& a, const std::string& b) const {
     for (const char* key : {"lm_loss", "grad_norm"}) {
       const std::vector<double> of_a = losses(a, key), of_b = losses(b, key);

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -13,6 +14,8 @@
 #include "base/error.h"
 #include "base/files/file.h"
 #include "base/temporary_folder.h"
+#include "lm/checkpoint/elements.h"
+#include "lm/checkpoint/safetensors.h"
 #include "lm/train/trainer.h"
 
 namespace primus::test {
@@ -71,6 +74,22 @@ modules:
     std::istringstream lines(read_file(folder_.path() / "w/u" / name / "metrics.jsonl"));
     std::vector<nlohmann::json> all;
     for (std::string line; std::getline(lines, line);) all.push_back(nlohmann::json::parse(line));
+    return all;
+  }
+
+  // Returns the value of `key` in each step.
+  std::vector<double> losses(const std::string& name, const char* key = "lm_loss") const {
+    std::vector<double> all;
+    for (const nlohmann::json& step : metrics(name)) all.push_back(step.at(key));
+    return all;
+  }
+
+  // Returns the numbers of a tensor; none if the folder does not have it.
+  static std::vector<float> values(const SafetensorsFolder& folder, const std::string& name) {
+    const std::optional<TensorView> tensor = folder.find(name);
+    if (!tensor) return {};
+    std::vector<float> all(tensor->data.size() / static_cast<std::size_t>(size_of(tensor->dtype)));
+    to_float(tensor->dtype, tensor->data, all);
     return all;
   }
 

@@ -30,7 +30,8 @@ struct VerifyOptions {
   // Limits, finite and not negative. If empty, the default of the compute type is used (fp32: 2e-5,
   // trajectory 1e-4, relative; bf16: 2e-2 for both).
   std::optional<double> tolerance, trajectory_tolerance;
-  // Number of steps whose gradient norms are compared; losses of all steps are compared. If empty: all steps.
+  // Compares gradient norms only in the first `norm_steps` steps, and losses in all steps. Empty: both in
+  // all.
   std::optional<std::size_t> norm_steps = {};
 };
 

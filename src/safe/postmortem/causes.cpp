@@ -67,7 +67,7 @@ constexpr Pattern kGpuHeat[] = {{kKernel, "nvrm*thermal"},
                                 {kKernel, "critical temperature reached"}};
 constexpr Pattern kMachineCheck[] = {
     {kKernel, "mce:*hardware error"},  {kKernel, "machine check*uncorrected"},
-    {kKernel, "hardware error*fatal"}, {kKernel, "edac*ue"},
+    {kKernel, "hardware error*fatal"}, {kKernel, "edac* ue "},
     {kKernel, "kernel panic"},         {kKernel, "nmi watchdog*lockup"},
     {kKernel, "soft lockup"},          {kKernel, "memory failure:*hardware memory corruption"}};
 constexpr Pattern kDiskFault[] = {{kKernel, "i/o error, dev"},
@@ -129,8 +129,6 @@ constexpr Pattern kPreempted[] = {{kScheduler, "due to preemption"},
                                   {kScheduler, "preempted"},
                                   {kScheduler, "preempting"}};
 constexpr Pattern kEvicted[] = {{kScheduler, "the node was low on resource"},
-                                {kScheduler, "reason: evicted"},
-                                {kScheduler, "evicted*ephemeral"},
                                 {kScheduler, "exceeded its local ephemeral storage limit"},
                                 {kScheduler, "evicted"}};
 constexpr Pattern kImage[] = {{kScheduler, "imagepullbackoff"},

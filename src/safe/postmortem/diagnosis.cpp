@@ -16,8 +16,8 @@ constexpr double kBefore = 120;
 // Schedulers and clocks of other machines may be late by this much.
 constexpr double kAfter = 900;
 
-// The ranks that stopped first: without a record of their end, while other ranks recorded one; else the rank
-// whose events end first by a clear margin.
+// Returns the rank without a recorded end whose events stop first, if other ranks recorded their end or there
+// is only one rank; else null.
 const RankRecord* first_stopped(const CaseFile& file) {
   const RankRecord* silent = nullptr;
   std::size_t ended = 0;

@@ -31,10 +31,10 @@ StepSettings step_of(const TrainingSession& session, const RewardModel& model) {
   return step;
 }
 
-// A text and the index of its first token among the tokens of all rows.
+// Where a text stands in the rows.
 struct PlacedText {
-  std::size_t index = 0;  // in the list of texts
-  std::int64_t begin = 0;
+  std::size_t index = 0;   // position in the list of texts
+  std::int64_t begin = 0;  // position of its first token, counted over all rows
 };
 
 // Returns the places of the texts that have tokens and fit into a row.

@@ -51,7 +51,7 @@ class RewardModels {
   std::vector<FrozenModel> frozen_models() const;
   void prepare(TrainingSession& session);
   void load_weights(TrainingSession& session) const;
-  // Adds a hash of the weights of each model to the tensors of a checkpoint (LossRule::state).
+  // Adds one hash per model, over its weights, to the tensors of a checkpoint (LossRule::state).
   void add_state(TrainingSession& session, std::vector<TensorSource>& sources);
   // Returns a warning if the weights are not those of the saved run; otherwise "". Compares nothing if the
   // saved run had another number of reward models.
@@ -72,7 +72,7 @@ class RewardModels {
 
   std::vector<RewardModel> models_;
   std::vector<std::unique_ptr<Running>> running_;
-  std::vector<std::int64_t> fingerprints_;  // of the weights of each model; empty: not computed yet
+  std::vector<std::int64_t> fingerprints_;  // one hash per model; empty: not computed yet
   Tensor passes_;                           // fp32 [1]; absent with one data rank
 };
 

@@ -157,8 +157,8 @@ void check_mesh(const config::Experiment& experiment, const FamilyRegistry& fami
     check_batches(experiment, world);
     return;
   }
-  // If vocab_size is unset, the tokenizer determines it later. The check uses `world` as a placeholder,
-  // because ranks can split any vocabulary size.
+  // If vocab_size is unset, the tokenizer determines it later. Ranks can split any vocabulary size, so the
+  // check may use any number.
   const ModelConfig model =
       model_config_of(experiment, experiment.trainer->vocab_size.value_or(world), families);
   session_settings_of(experiment, model, world);

@@ -76,8 +76,8 @@ void SuperviseOptions::check(std::int64_t nodes, const std::optional<comm::JobEn
   if (nodes > 1) {
     throw invalid(
         fmt::format("--supervise restarts the job of one machine, but this job has {} machines", nodes),
-        "remove --supervise; under Slurm, 'primus slurm sbatch --requeue' starts the job again after "
-        "a fault (docs/launch.md)");
+        "remove --supervise; under Slurm, 'primus slurm sbatch --requeue' starts the job again after a "
+        "fault (docs/launch.md)");
   }
   if (place && place->world > 1) {
     throw invalid(
@@ -128,12 +128,10 @@ std::string SuperviseOptions::plan(const config::Experiment& experiment, int ran
       "  records           {}\n"
       "  restarts          at most {} within {:.0f} hours, from the newest checkpoint in {}\n"
       "  delay             0 s after a new checkpoint, then {:.0f} s, doubled up to {:.0f} s\n"
-      "  crash loop        {} ends in a row with the same error or without a new checkpoint; {} times a NaN "
-      "in "
-      "the same step\n"
+      "  crash loop        {} ends in a row with the same error or without a new checkpoint; {} times a "
+      "NaN in the same step\n"
       "  hang              no step for {:.0f} s or {:.0f} step times, and no process works; {:.0f} s in "
-      "other "
-      "phases\n",
+      "other phases\n",
       fmt::join(planned.command, " "), (planned.run / "events" / "supervisor.jsonl").string(),
       limits.max_restarts, limits.budget_seconds / 3600, planned.checkpoints.string(), limits.first_delay,
       limits.max_delay, limits.loop, limits.nan_loop,

@@ -221,8 +221,8 @@ constexpr Pattern kLimit[] = {{kEvent, "stop exit_"}};
 
 constexpr auto kCauses = std::to_array<Cause>({
     {"gpu-lost", kMachine, "a GPU has fallen off its bus",
-     "drain the node; power-cycle it, and if this happens again, replace the GPU. Start the job without the "
-     "node.",
+     "drain the node; power-cycle it, and if this happens again, replace the GPU. Start the job without "
+     "the node.",
      kGpuLost},
     {"gpu-memory-error", kMachine, "uncorrectable error in a GPU's memory",
      "reset the GPU or restart its node before you use it again; replace the GPU if the error returns.",
@@ -241,9 +241,8 @@ constexpr auto kCauses = std::to_array<Cause>({
      "repeat the run on another node. If it fails at the same step, report the fault with the log.",
      kGpuAccess},
     {"host-out-of-memory", kMachine, "the host's memory was full, and the kernel killed a process",
-     "use fewer ranks or data workers per node, or a larger memory limit of the job; 'primus train ... "
-     "--dry-run' "
-     "prints the memory of the host that a rank needs.",
+     "use fewer ranks per node, or a larger memory limit of the job; 'primus train ... --dry-run' prints the "
+     "memory that a rank needs.",
      kHostOutOfMemory},
     {"machine-check", kMachine, "the hardware or the kernel of a machine failed",
      "drain the node, and have its memory, CPUs and boards tested.", kMachineCheck},
@@ -294,7 +293,7 @@ constexpr auto kCauses = std::to_array<Cause>({
      "'micro_batch_size'.",
      kDeviceOutOfMemory},
     {"library-missing", kFault, "a library or a driver is missing or too old",
-     "run 'primus preflight doctor' on the node, which names missing libraries.", kLibrary},
+     "run 'primus doctor' on the node, which names missing libraries.", kLibrary},
     {"file-descriptors", kFault, "the process has too many open files", "raise 'ulimit -n' on the node.",
      kDescriptors},
     {"process-limit", kFault, "the limit of processes or threads was reached",
@@ -344,8 +343,7 @@ constexpr auto kCauses = std::to_array<Cause>({
      kDeath,
      "the process ended without a record",
      "SIGKILL, the out-of-memory killer or a crash of the machine ended it: pass the kernel's log of the "
-     "node and the "
-     "scheduler's log by --log.",
+     "node and the scheduler's log by --log.",
      {}},
     {"unknown",
      kConsequence,

@@ -31,7 +31,7 @@ StepSettings step_of(const TrainingSession& session, const RewardModel& model) {
   return step;
 }
 
-// Where a text stands in the rows.
+// The place of a text in the rows.
 struct PlacedText {
   std::size_t index = 0;   // position in the list of texts
   std::int64_t begin = 0;  // position of its first token, counted over all rows

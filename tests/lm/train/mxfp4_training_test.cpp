@@ -83,20 +83,22 @@ TEST(Mxfp4Training, TwoRanksEqualOneRankAndShardingLevelsHaveTheSameBits) {
   }
 }
 
-// The sizes divide into whole blocks for two ranks, so both ranks use the scales and random bits of a single
-// rank. In products of other sizes, the rounding of operands depends on the last bit of sums. This bit
-// differs between meshes.
+// The sizes divide into whole blocks for two ranks, and each context rank has whole blocks of tokens (two
+// slices of 32), so both ranks use the scales and random bits of a single rank. Sums of gradients differ in
+// their last bits. In fp32, this changes no FP4 value. In bf16 it changes some, in an order that depends on
+// the CPU.
 TEST(Mxfp4Training, TensorAndContextRanksEqualOneRank) {
   ModelConfig model = tiny_llama();
   model.layers = 2, model.hidden = 64, model.heads = 4, model.kv_heads = 2, model.head_dim = 32,
   model.ffn = 128, model.vocab = 96;
   for (const PrecisionRecipe& recipe : {kMxfp4, kAtRandom}) {
     SessionSettings settings = settings_with(recipe, model);
-    settings.step.sequence = 64;
+    settings.step.sequence = 128;
+    settings.compute = DType::kF32;
     const Outcome one = train_on_ranks(settings, 1, kAlone, 3, 2);
     for (const engine::MeshShape& shape : {engine::MeshShape{.tensor = 2}, engine::MeshShape{.context = 2}}) {
       const Outcome two = train_on_ranks(settings, 2, shape, 3, 2);
-      EXPECT_LE(distance(two, one), 5e-3);
+      EXPECT_LE(distance(two, one), 1e-5);
       expect_measured(two);
     }
   }

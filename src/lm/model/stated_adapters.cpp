@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "config/lora_settings.h"
 #include "config/trainer_config.h"
@@ -72,6 +73,14 @@ LoraConfig by_matrix(const config::Experiment& experiment, const config::LoraSet
   if (!lora.adapters.empty()) {
     entries = Entries::kMayMatchNothing;
     const Path file = Path(lora.adapters) / kPeftConfig;
+    if (std::filesystem::is_directory(lora.adapters) && !Env::posix().status(file)) {
+      throw experiment.error_for(
+          "lora", fmt::format("'{}' is no PEFT folder: it has no {}", lora.adapters, kPeftConfig),
+          fmt::format(
+              "if it is a run or checkpoint with adapters, set load={} and its lora settings to train "
+              "them further, or write a PEFT folder: primus model export {} FOLDER --adapters",
+              lora.adapters, lora.adapters));
+    }
     text = read_file(file, kConfigLimit);
     where = file.string();
   }
@@ -173,16 +182,25 @@ std::string warn_of_another_base(const Path& adapters, const Path& load) {
   const std::string base = read_peft_config(read_file(file, kConfigLimit), file.string()).base;
   if (base.empty() || last_part(base) == last_part(load)) return {};
   const Path folder = std::filesystem::weakly_canonical(load);
-  for (const Path& named : {Path(base), adapters / base})
-    if (std::filesystem::weakly_canonical(named) == folder) return {};
+  bool of_run = false;  // whether the adapters were trained on a checkpoint of Primus
+  for (const Path& named : {Path(base), adapters / base}) {
+    // The folder of a run contains its checkpoints.
+    const Path outer = std::filesystem::weakly_canonical(named);
+    if (std::mismatch(outer.begin(), outer.end(), folder.begin(), folder.end()).first == outer.end())
+      return {};
+    std::error_code none;
+    of_run = of_run || std::filesystem::exists(outer / "checkpoints", none) ||
+             std::filesystem::exists(outer / "latest", none) ||
+             std::filesystem::exists(outer / "manifest.json", none);
+  }
   // The cache of Hugging Face has the folder models--OWNER--NAME/snapshots/HASH for the model OWNER/NAME.
   std::string cached = "models--" + base;
   if (const std::size_t slash = cached.find('/'); slash != std::string::npos) cached.replace(slash, 1, "--");
   if (std::ranges::find(folder, Path(cached)) != folder.end()) return {};
   return fmt::format(
-      "the adapters of '{}' were trained on '{}' (base_model_name_or_path in {}), but load names '{}': on "
-      "another model they have no use",
-      adapters.string(), base, kPeftConfig, load.string());
+      "the adapters of '{}' were trained on '{}' (base_model_name_or_path in {}), but load names '{}': {}",
+      adapters.string(), base, kPeftConfig, load.string(),
+      of_run ? "they have a use only if it is an export of that run" : "on another model they have no use");
 }
 
 std::string adapter_overrides(const LoraConfig& wanted, const LoraConfig& present) {

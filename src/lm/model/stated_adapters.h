@@ -21,8 +21,8 @@ void set_adapters(const config::Experiment& experiment, ModelConfig& model, cons
 std::optional<Path> adapters_to_load(const config::Experiment& experiment);
 
 // Returns a warning if adapter_config.json of the PEFT folder `adapters` names another base model than the
-// folder `load`; otherwise "". Equal last parts of both paths count as one model, because folders move.
-// Throws Error for a file that cannot be read.
+// folder `load` or a folder around it; otherwise "". Equal last parts of both paths count as one model,
+// because folders move. Throws Error for a file that cannot be read.
 std::string warn_of_another_base(const Path& adapters, const Path& load);
 
 // Returns the command-line overrides that change the adapter settings `present` to `wanted`, e.g. "lora.dim=4

@@ -201,7 +201,11 @@ void Checkpointer::continue_run(const CheckpointReader& checkpoint) {
 void Checkpointer::finetune_from(const CheckpointReader& checkpoint) {
   refuse_another_model(checkpoint, plan_.e, plan_.model, plan_.settings.compute, plan_.families,
                        Start::kFinetuned);
-  load_checkpoint(checkpoint, session_.store(), rank_, false, Adapters::kMayBeMissing);
+  const std::optional<Path> adapters = adapters_to_load(plan_.e);
+  if (!adapters) return load_checkpoint(checkpoint, session_.store(), rank_, false, Adapters::kMayBeMissing);
+  load_weights(SafetensorsFolder::open_adapted(checkpoint.folder(), *adapters), session_.store(), rank_,
+               Adapters::kRequired);
+  log_adapters(plan_, *adapters, *plan_.c.load);
 }
 
 void Checkpointer::load_scales_of_fp8(const CheckpointReader& checkpoint) {

@@ -91,6 +91,23 @@ void Trainer::Run::open_rank() {
   }
 }
 
+namespace {
+
+// Throws if `folder`, the model of lora.adapters, is a checkpoint whose weights cannot be their base.
+void refuse_checkpoint_as_base(const RunPlan& plan, const Path& folder) {
+  if (!Env::posix().status(folder / Manifest::kFileName)) return;
+  if (!plan.c.finetune)
+    throw plan.e.error_for(
+        "lora", "lora.adapters needs a base model, but load is a checkpoint that the run continues",
+        "set finetune=true to read only the weights of load");
+  if (load_model_config({folder, {}}, plan.families).lora)
+    throw plan.e.error_for(
+        "lora", "lora.adapters needs a base model without adapters, but load has adapters",
+        "merge them into the weights first (primus model export), and set load to the result");
+}
+
+}  // namespace
+
 StepMeasurement Trainer::Run::measure() {
   StepMeasurement measured = measure_within_memory(plan, *rank);
   const engine::MemoryPlan& memory = measured.memory;
@@ -124,10 +141,7 @@ StepMeasurement Trainer::Run::measure() {
   if (plan.c.load && Env::posix().status(loaded_folder(*plan.c.load) / "config.json")) {
     const Path folder = loaded_folder(*plan.c.load);
     const std::optional<Path> adapters = adapters_to_load(plan.e);
-    if (adapters && Env::posix().status(folder / Manifest::kFileName))
-      throw plan.e.error_for("lora",
-                             "lora.adapters needs a base model without adapters, but load is a checkpoint",
-                             "export the checkpoint first (primus model export), and set load to the result");
+    if (adapters) refuse_checkpoint_as_base(plan, folder);
     const SafetensorsFolder weights =
         adapters ? SafetensorsFolder::open_adapted(folder, *adapters) : SafetensorsFolder::open(folder);
     for (const std::string& warning : weights.warnings()) plan.log.warning("{}", warning);

@@ -167,6 +167,36 @@ TEST_F(LoraRuns, AdaptersOfAnotherBaseModelAreReported) {
                                        HasSubstr("load names '" + other.string() + "'")));
 }
 
+// A checkpoint or run is a base model, too; the hint for a PEFT folder as `load` names its path.
+TEST_F(LoraRuns, AdaptersAreTrainedFurtherOnCheckpoints) {
+  const std::string own_tokenizer = "allow_tokenizer_change=true";
+  const Path base = run("base", {}), root = base.parent_path().parent_path();
+  const Path exported = folder_.path() / "exported", peft = folder_.path() / "peft";
+  copy_model(find_model_folder(base), exported, {}, families_);
+  const Path adapted = run("adapted", {load(root), "finetune=true", lora_});
+  write_adapters(find_model_folder(adapted), peft, root.string(), families_);
+  const std::string adapters = "lora.adapters=" + peft.string();
+  EXPECT_THAT(refusal("peft", {load(peft), "finetune=true"}),
+              AllOf(HasSubstr("set load=" + base.string() + " lora.adapters=" + peft.string()),
+                    HasSubstr("primus model export " + peft.string() + " MODEL")));
+  run("of_export", {load(exported), adapters, own_tokenizer});
+  run("of_run", {load(root), "finetune=true", adapters, own_tokenizer, "exit_interval=2"});
+  run("of_run", {load(root), "finetune=true", adapters, own_tokenizer});
+  run("of_checkpoint", {load(base), "finetune=true", adapters, own_tokenizer});
+  EXPECT_EQ(losses("of_run"), losses("of_export"));
+  EXPECT_EQ(losses("of_checkpoint"), losses("of_export"));
+  EXPECT_LT(losses("of_run").front(), losses("adapted").front());
+  EXPECT_THAT(log_of("of_run"), Not(HasSubstr("were trained on")));
+  EXPECT_THAT(log_of("of_checkpoint"), Not(HasSubstr("were trained on")));
+  EXPECT_THAT(log_of("of_export"), HasSubstr("only if it is an export of that run"));
+  EXPECT_THAT(refusal("continued", {load(base), "finetune=false", adapters, own_tokenizer}),
+              HasSubstr("set finetune=true"));
+  EXPECT_THAT(refusal("folder", {load(base), "finetune=true", "lora.adapters=" + adapted.string()}),
+              AllOf(HasSubstr("is no PEFT folder"), HasSubstr("FOLDER --adapters")));
+  EXPECT_THAT(refusal("twice", {load(adapted), "finetune=true", adapters, own_tokenizer}),
+              HasSubstr("primus model export"));
+}
+
 // Dropout masks depend on step and token, so a resumed run draws the masks of an uninterrupted one.
 TEST_F(LoraRuns, WithDropoutResumeBitForBit) {
   const Path base = run("base", {});

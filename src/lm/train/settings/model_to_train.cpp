@@ -85,7 +85,7 @@ Error nothing_to_load(const config::Experiment& e) {
     }
     return e.error_for("load", fmt::format("'{}' holds LoRA adapters and no model", load),
                        fmt::format("to train these adapters further, set load={} lora.adapters={}; "
-                                   "'primus model import {} MODEL' merges them into a copy of the model",
+                                   "'primus model export {} MODEL' merges them into a copy of the model",
                                    base, load, load));
   }
   return e.error_for(

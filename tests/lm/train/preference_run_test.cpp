@@ -113,6 +113,9 @@ TEST_F(PreferenceRuns, ARewardModelStartsFromALanguageModelOrFromARewardModel) {
               HasSubstr("no sample texts"));
   EXPECT_THAT(refusal("adapters", {"stage=reward", pairs(), load(base), lora_}),
               HasSubstr("adapters are not supported"));
+  const Path adapted = run("adapted", {"stage=dpo", pairs(), load(base), "finetune=true", lora_});
+  EXPECT_THAT(refusal("of_adapted", {"stage=reward", pairs(), load(adapted), "finetune=true"}),
+              AllOf(HasSubstr("primus model export"), Not(HasSubstr("lora.dim="))));
 }
 
 TEST_F(PreferenceRuns, DynamicFineTuningWeighsTokensByTheirProbability) {

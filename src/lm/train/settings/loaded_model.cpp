@@ -15,6 +15,7 @@
 #include "config/trainer_config.h"
 #include "lm/model/model_fields.h"
 #include "lm/model/stated_adapters.h"
+#include "lm/train/objectives/objective.h"
 
 namespace primus {
 namespace {
@@ -262,7 +263,9 @@ void refuse_other_adapters(const config::Experiment& experiment, const LoraConfi
     const std::string overrides = adapter_overrides(adapters, ours);
     // A reference model is loaded without adapters. The hint for objectives with a reference model says so.
     const std::string hint =
-        material == Material::kPreferences || material == Material::kPrompts
+        objective_of(experiment.trainer).trains_scores()
+            ? "merge them into the weights first (primus model export): a reward model trains all weights"
+        : material == Material::kPreferences || material == Material::kPrompts
             ? fmt::format(
                   "merge them into the weights first (primus model export), so that a reference model "
                   "has them, too; or, to train them further and compare with the model without them, "

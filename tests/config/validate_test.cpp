@@ -1,6 +1,7 @@
 // Tests of checks that involve several keys.
 #include "config/validate.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -395,6 +396,23 @@ TEST(Validate, AnLrOfTheCommandLineLowersMinLr) {
   EXPECT_THAT(error_of(file, {"lr=5e-5", "min_lr=6e-5"}), ::testing::HasSubstr("is above lr"));
   EXPECT_THAT(error_of(experiment_text("      lr: 1.0e-5\n      min_lr: 1.0e-4\n"), {"lr=2e-5"}),
               ::testing::HasSubstr("is above lr"));
+}
+
+// With sft_fit_to_data, the rate of a preset is not the rate of the run, which is chosen from the data.
+TEST(Validate, MinLrIsNotComparedWithARateThatIsReplaced) {
+  const std::vector<std::string> settings = {"stage=sft", "mock_data=false", "sft_dataset_name=c.jsonl",
+                                             "load=model"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), settings.begin(), settings.end());
+    return more;
+  };
+  const double preset = load_text(experiment_text(""), with({})).trainer->lr;
+  const std::string above = fmt::format("min_lr={}", 2 * preset);
+  load_text(experiment_text(""), with({"sft_fit_to_data=true", above}));
+  EXPECT_THAT(error_of(experiment_text(""), with({above})), ::testing::HasSubstr("is above lr"));
+  EXPECT_THAT(
+      error_of(experiment_text(""), with({"sft_fit_to_data=true", above, fmt::format("lr={}", preset)})),
+      ::testing::HasSubstr("is above lr"));
 }
 
 TEST(Validate, Schedule) {

@@ -217,6 +217,14 @@ TEST_F(RolloutRuns, SettingsThatDoNotFitAreRefused) {
               HasSubstr("did you mean 'answer'?"));
 }
 
+// The changed data explain the difference, not a setting that was changed at the same time.
+TEST_F(RolloutRuns, ChangedDataAreNamedBeforeChangedSettings) {
+  run("a", {"stage=grpo", prompts(), letters_, "train_iters=1"});
+  const std::string other = folder_.write("other.jsonl", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n");
+  EXPECT_THAT(refusal("a", {"stage=grpo", "sft_dataset_name=" + other, letters_, "max_completion_length=4"}),
+              AllOf(HasSubstr("another set of prompts"), HasSubstr("other.jsonl")));
+}
+
 TEST_F(RolloutRuns, AFinishedRunNamesChangedRewardsAndLosses) {
   const auto changes_of = [&](const std::vector<std::string>& changed) {
     std::vector<std::string> settings = {"stage=grpo",

@@ -199,6 +199,8 @@ class RolloutLearning final : public Objective {
   // The order of prompts does not depend on the length of the run.
   bool keeps_order(std::string_view key) const override { return key.starts_with("train_"); }
   void refuse_changed_data(const ChangedData& changed) const override {
+    // Other settings of the prompts would not explain another name of the data.
+    if (changed.before.name != changed.now.name) changed.refuse("sft_dataset_name", "set of prompts");
     for (const SettingChange& change :
          changed_settings(changed.state.experiment, config::to_yaml(changed.experiment))) {
       if (std::ranges::find(kPromptKeys, change.key) != kPromptKeys.end())

@@ -455,6 +455,15 @@ TEST_F(DataFiles, ConversationsWarnsOfEmptyQuestions) {
                                    "answer is learned (the first: p.jsonl:2)"));
 }
 
+TEST_F(DataFiles, ConversationsNamesFilesThatAreNotUtf8) {
+  write_file(folder_.path() / "packed.jsonl", "\x1F\x8B\b");
+  EXPECT_THAT(run({"conversations", "packed.jsonl", "--tokenizer-type", "ByteTokenizer"}).err,
+              HasSubstr("gzip-compressed, but its name does not end in .gz"));
+  write_file(folder_.path() / "wide.jsonl", std::string("\xFF\xFE{\0\n\0", 6));
+  EXPECT_THAT(run({"conversations", "wide.jsonl", "--tokenizer-type", "ByteTokenizer"}).err,
+              HasSubstr("the file is UTF-16 text"));
+}
+
 // A hint names an option that the command itself has.
 TEST_F(DataFiles, AMissingKeyIsReportedWithTheOptionThatNamesIt) {
   write_file(folder_.path() / "other.jsonl", "{\"content\": \"a\"}\n");

@@ -6,16 +6,22 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <filesystem>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <span>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 
 #include "base/error.h"
 #include "base/system/thread_pool.h"
+#include "lm/data/tables.h"
+#include "lm/data/text_check.h"
 #include "lm/tokenizer/text/unicode.h"
 
 namespace primus::data {
@@ -69,6 +75,7 @@ void read_lines(const InputFile& file, PartFn visit) {
     TextBlock block;
     more = reader.next(block);
     if (more) {
+      if (block.begins_file) refuse_other_content(block.text, part.file, block.first_line, true);
       *text = std::move(block.text);
       add_lines(block.begins_file ? without_mark(*text) : std::string_view(*text), block.first_line,
                 part.objects);
@@ -236,18 +243,6 @@ Error no_such_data(const std::string& name) {
                                                          std::filesystem::current_path().string())));
 }
 
-// Throws if the extension is that of a table, which would be read as text.
-void refuse_table(const Path& path) {
-  const std::string extension = path.extension().string();
-  const bool tabs = extension == ".tsv";
-  if (!tabs && extension != ".csv") return;
-  throw invalid(fmt::format("'{}' is a table ({}), but records must be JSON lines", path.string(), extension),
-                fmt::format("convert it: python3 -c \"import csv, json; [print(json.dumps(r)) for r in "
-                            "csv.DictReader(open('{}', newline=''){})]\" > {}",
-                            path.string(), tabs ? ", delimiter='\\t'" : "",
-                            Path(path).replace_extension(".jsonl").string()));
-}
-
 // Returns the input files. Throws if one of them is not JSON.
 std::vector<InputFile> json_files(const std::vector<std::string>& patterns) {
   std::vector<InputFile> files = find_inputs(patterns);
@@ -296,6 +291,7 @@ ConversationFiles divided_folder(const Path& folder, const std::string& split) {
             (folder / "train.npy").string(), (folder / "train.jsonl").string()));
   }
   if (train.empty()) {
+    refuse_binary_dataset(folder, split);
     throw invalid(
         fmt::format("folder '{}' has no file whose name begins with '{}'; it has {}", folder.string(), split,
                     names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "))),
@@ -311,6 +307,46 @@ ConversationFiles divided_folder(const Path& folder, const std::string& split) {
           .divided = true};
 }
 
+// Returns the number that `text` is; nullopt if it is not a number of at most nine digits.
+std::optional<std::int64_t> number_of(std::string_view text) {
+  constexpr std::size_t kMostDigits = 9;
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  if (text.empty() || text.size() > kMostDigits || !std::ranges::all_of(text, is_digit)) return std::nullopt;
+  return std::stoll(std::string(text));
+}
+
+// Returns a note on sets of numbered files (train-00001-of-00003.jsonl) that are incomplete; "" if there are
+// none.
+std::string note_on_missing_parts(const ConversationFiles& files) {
+  struct Set {
+    std::int64_t total = 0;
+    std::set<std::int64_t> parts{};
+  };
+  std::map<std::string, Set> sets;  // by a pattern of the names
+  for (const std::vector<InputFile>* const split : {&files.train, &files.valid, &files.test}) {
+    for (const InputFile& file : *split) {
+      const std::string name = file.path.filename().string();
+      const std::string_view stem = std::string_view(name).substr(0, name.find('.'));
+      const std::size_t of = stem.rfind("-of-");
+      const std::size_t dash = of == std::string::npos || of == 0 ? of : stem.rfind('-', of - 1);
+      if (dash == std::string::npos || dash >= of) continue;
+      const auto part = number_of(stem.substr(dash + 1, of - dash - 1)),
+                 total = number_of(stem.substr(of + 4));
+      if (!part || !total) continue;
+      Set& set = sets[fmt::format("{}*{}", stem.substr(0, dash + 1), stem.substr(of))];
+      set.total = *total;
+      set.parts.insert(*part);
+    }
+  }
+  std::string note;
+  for (const auto& [pattern, set] : sets) {
+    if (std::ssize(set.parts) >= set.total) continue;
+    note += fmt::format("{}{} of {} files '{}' exist", note.empty() ? "" : "; ", set.parts.size(), set.total,
+                        pattern);
+  }
+  return note;
+}
+
 }  // namespace
 
 ConversationFiles find_conversations(const std::string& name, const std::string& split) {
@@ -322,13 +358,14 @@ ConversationFiles find_conversations(const std::string& name, const std::string&
 
 std::string note_on_other_files(const ConversationFiles& files, std::string_view name) {
   constexpr std::size_t kShown = 8;
-  if (files.other.empty()) return "";
+  const std::string missing = note_on_missing_parts(files);
+  if (files.other.empty()) return missing.empty() ? "" : fmt::format("{}: {}", name, missing);
   const auto shown = std::span(files.other).first(std::min(kShown, files.other.size()));
   return fmt::format(
-      "{}: not read, because their names begin with none of train, validation and test: {}{} (name them "
+      "{}: {}{}not read, because their names begin with none of train, validation and test: {}{} (name them "
       "train-1.jsonl, "
       "train-2.jsonl to train on them)",
-      name, fmt::join(shown, ", "),
+      name, missing, missing.empty() ? "" : "; ", fmt::join(shown, ", "),
       files.other.size() > kShown ? fmt::format(" and {} more", files.other.size() - kShown) : "");
 }
 

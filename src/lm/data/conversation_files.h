@@ -33,7 +33,8 @@ struct ConversationFiles {
 // are pickled Python objects.
 ConversationFiles find_conversations(const std::string& name, const std::string& split = "train");
 
-// Returns a note on the files of a folder that are not read; empty if there are none. `name`: the folder.
+// Returns a note on the files of a folder that are not read, and on numbered files that are missing
+// (train-00001-of-00003.jsonl); empty if there are none. `name`: the folder.
 std::string note_on_other_files(const ConversationFiles& files, std::string_view name);
 
 // Tokens of conversations, concatenated.

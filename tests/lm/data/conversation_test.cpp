@@ -570,6 +570,19 @@ TEST_F(ConversationFiles, FoldersContainSplits) {
   EXPECT_EQ(find_conversations((folder_ / "e").string(), "tool").train.size(), 1U);
 }
 
+TEST_F(ConversationFiles, MissingNumberedFilesAreNoted) {
+  folder_.write("d/train-00000-of-00003.jsonl", "");
+  folder_.write("d/train-00002-of-00003.jsonl", "");
+  folder_.write("d/test-00000-of-00001.jsonl", "");
+  const std::string name = (folder_ / "d").string();
+  EXPECT_EQ(note_on_other_files(find_conversations(name), name),
+            name + ": 2 of 3 files 'train-*-of-00003' exist");
+  folder_.write("d/train-00001-of-00003.jsonl", "");
+  EXPECT_EQ(note_on_other_files(find_conversations(name), name), "");
+  folder_.write("d/more-of-it.jsonl", "");
+  EXPECT_THAT(note_on_other_files(find_conversations(name), name), HasSubstr(": not read, because"));
+}
+
 TEST_F(ConversationFiles, HubNamesGetAHint) {
   EXPECT_THAT(error_of([] { find_conversations("tatsu-lab/alpaca"); }),
               AllOf(HasSubstr("Primus does not download"), HasSubstr("load_dataset('tatsu-lab/alpaca'")));
@@ -577,6 +590,17 @@ TEST_F(ConversationFiles, HubNamesGetAHint) {
   EXPECT_THAT(
       error_of([&] { find_conversations(folder_.write("chats.csv", "instruction,output\nq,a\n")); }),
       AllOf(HasSubstr("is a table (.csv)"), HasSubstr("csv.DictReader(open("), HasSubstr("chats.jsonl")));
+  // The command must not replace a file.
+  folder_.write("chats.jsonl", "");
+  EXPECT_THAT(error_of([&] { find_conversations((folder_ / "chats.csv").string()); }),
+              HasSubstr("chats-1.jsonl"));
+  folder_.write("hub/data/train-00000-of-00001.parquet", "PAR1");
+  EXPECT_THAT(error_of([&] { find_conversations((folder_ / "hub").string()); }),
+              AllOf(HasSubstr("has Parquet files ('data/train-00000-of-00001.parquet')"),
+                    HasSubstr("['train'].to_json('train.jsonl')")));
+  folder_.write("saved/data-00000-of-00001.arrow", "x");
+  EXPECT_THAT(error_of([&] { find_conversations((folder_ / "saved").string()); }),
+              AllOf(HasSubstr("has Arrow files"), HasSubstr("load_from_disk(")));
   folder_.write("m/train.npy", "x");
   folder_.write("m/packed_metadata.jsonl", "[]");
   EXPECT_THAT(error_of([&] { find_conversations((folder_ / "m").string()); }),

@@ -473,6 +473,10 @@ TEST_F(DataFiles, AMissingKeyIsReportedWithTheOptionThatNamesIt) {
                                  Not(HasSubstr("--json-keys"))));
   EXPECT_THAT(run({"tokenize", "-i", "other.jsonl", "-o", "t", "--tokenizer-type", "ByteTokenizer"}).err,
               HasSubstr("--json-keys KEY"));
+  write_file(folder_.path() / "chats.jsonl", R"({"messages": []})"
+                                             "\n");
+  EXPECT_THAT(run({"train-tokenizer", "-i", "chats.jsonl", "-o", "t"}).err,
+              HasSubstr("jq -r '.messages[].content' FILE > texts.txt"));
 }
 
 TEST_F(DataFiles, SplitAndMerge) {

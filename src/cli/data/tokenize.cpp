@@ -346,7 +346,7 @@ extern const CommandEntry kDataTrainTokenizer{
     "replaced only with --overwrite, because data and models that were made with it do not match the new "
     "one.",
     "primus data train-tokenizer -i book.txt -o tokenizer --vocab-size 4096\n"
-    "primus data train-tokenizer -i chats.jsonl -o tokenizer --special '<|im_start|>' --special '<|im_end|>'",
+    "primus data train-tokenizer -i texts.jsonl -o tokenizer --special '<|im_start|>' --special '<|im_end|>'",
     make_command<DataTrainTokenizer>,
     {Section::kData, 2}};
 

@@ -300,7 +300,8 @@ std::vector<std::string> remarks_on(const std::vector<std::string>& patterns) {
 ReaderHints command_hints(std::string_view json_key_option) {
   return {.json_key = fmt::format("name the key that holds the text: '{} KEY'", json_key_option),
           .skip_bad = "'--skip-bad' skips such lines and counts them",
-          .max_line = "'--max-line-mib' reads longer ones"};
+          .max_line = "'--max-line-mib' reads longer ones",
+          .conversations = ReaderHints().conversations};
 }
 
 // Returns the decompressed bytes of one file.

@@ -116,6 +116,10 @@ class BlockReader {
 // Hints for messages about errors in the data; they name options of the command that reads the data.
 struct ReaderHints {
   std::string json_key, skip_bad, max_line;
+  // For conversations where text is expected.
+  std::string conversations =
+      "these are conversations: train on them with 'primus train posttrain' (sft_dataset_name=FILE), or "
+      "evaluate with 'primus eval loss --conversations FILE'";
 };
 // Returns hints that name the options `json_keys` (such as "--json-keys"), "--skip-bad" and "--max-line-mib".
 ReaderHints command_hints(std::string_view json_key_option);

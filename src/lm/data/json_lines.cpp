@@ -179,10 +179,7 @@ void JsonLines::read_line(std::string_view text, std::string_view file, std::int
   for (std::size_t key = 0; key < texts_.size(); ++key) {
     if (texts_[key].found_) continue;
     throw missing_key(text, keys_[key])
-        .add_hint(is_conversation(text)
-                      ? "these are conversations: train on them with 'primus train posttrain' "
-                        "(sft_dataset_name=FILE), or evaluate with 'primus eval loss --conversations FILE'"
-                      : hints_.json_key)
+        .add_hint(is_conversation(text) ? hints_.conversations : hints_.json_key)
         .at(fmt::format("{}:{}", file, line));
   }
 }

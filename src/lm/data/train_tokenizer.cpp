@@ -13,7 +13,11 @@ std::string train_tokenizer(const TrainTokenizerOptions& options,
                             const std::function<void(const TrainTokenizerProgress&)>& progress) {
   if (options.inputs.empty()) throw invalid("no input to train a tokenizer on is given");
   BpeTrainer trainer(options.bpe);
-  const ReaderHints hints = command_hints("--json-key");
+  ReaderHints hints = command_hints("--json-key");
+  hints.conversations =
+      "these are conversations: write their texts to a file, e.g. jq -r '.messages[].content' FILE > "
+      "texts.txt, "
+      "and train on it";
   BlockReader reader(find_inputs(options.inputs), BlockReader::kBlockSize, options.max_line_bytes,
                      hints.max_line);
   JsonLines lines({options.json_key}, options.skip_bad, hints);

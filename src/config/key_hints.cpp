@@ -30,6 +30,7 @@ constexpr auto kSynonyms = std::to_array<Synonym>({
     {"beta2", "adam_beta2"},
     {"betas", "adam_beta1", "and adam_beta2"},
     {"block_size", "seq_length"},
+    {"chat_template", "sft_conversation_format"},
     {"checkpoint", "load"},
     {"checkpoint_dir", "save"},
     {"checkpoint_interval", "save_interval"},
@@ -62,6 +63,8 @@ constexpr auto kSynonyms = std::to_array<Synonym>({
     {"eval_every", "eval_interval"},
     {"eval_freq", "eval_interval"},
     {"eval_steps", "eval_interval"},
+    {"eval_strategy", "eval_interval", "steps between evaluations; eval_iters above 0 evaluates"},
+    {"evaluation_strategy", "eval_interval", "steps between evaluations; eval_iters above 0 evaluates"},
     {"experiment", "exp_name"},
     {"experiment_name", "exp_name"},
     {"ffn_dim", "ffn_hidden_size"},
@@ -166,9 +169,11 @@ constexpr auto kSynonyms = std::to_array<Synonym>({
     {"rms_norm_eps", "norm_epsilon"},
     {"rope_theta", "rotary_base"},
     {"run_name", "exp_name"},
+    {"sample_packing", "enable_packed_sequences"},
     {"save_dir", "save"},
     {"save_every", "save_interval"},
     {"save_steps", "save_interval"},
+    {"save_strategy", "save_interval", "steps between checkpoints"},
     {"save_total_limit", "keep_latest"},
     {"scheduler", "lr_decay_style"},
     {"seq_len", "seq_length"},
@@ -209,13 +214,19 @@ constexpr auto kSynonyms = std::to_array<Synonym>({
     {"width", "hidden_size"},
 });
 
+constexpr std::string_view kOnlyAnswers =
+    "of conversations, only the answers are learned: leave it out; 'primus train pretrain' learns whole "
+    "texts";
+
 // Keys of other programs that need no counterpart here.
 constexpr auto kNeedless = std::to_array<std::pair<std::string_view, std::string_view>>({
     {"accelerator", "device chooses where to compute: cpu, cuda, hip ('primus device list')"},
+    {"assistant_only_loss", kOnlyAnswers},
     {"bnb_4bit_compute_dtype", "products have the run's compute type: bf16=true or bf16=false"},
     {"bnb_4bit_quant_type",
      "lora.base_weights=nf4 (or fp4) stores the frozen weights next to adapters in 4 bits (QLoRA)"},
     {"bnb_4bit_use_double_quant", "lora.base_double_quant=true or false, with lora.base_weights"},
+    {"completion_only_loss", kOnlyAnswers},
     {"compile", "the native engine has nothing to compile: leave it out"},
     {"devices", "device chooses where to compute: cpu, cuda, hip ('primus device list')"},
     {"gpus", "the option --nproc N starts N ranks, each with a GPU of its own"},
@@ -231,6 +242,10 @@ constexpr auto kNeedless = std::to_array<std::pair<std::string_view, std::string
     {"report_to", "each run writes TensorBoard files; 'primus report RUN --mlflow FOLDER' writes for MLflow"},
     {"reward_model_path", "reward=model:FOLDER scores answers with a reward model (docs/rewards.md)"},
     {"torch_compile_mode", "the native engine has nothing to compile: leave it out"},
+    {"train_on_inputs", kOnlyAnswers},
+    {"train_on_prompt", kOnlyAnswers},
+    {"val_set_size",
+     "split=99,1,0 divides the data into training and validation data, and eval_iters above 0 evaluates"},
 });
 
 // Keys of other engines, with the native engine's keys for the same purpose.
@@ -295,6 +310,12 @@ std::string hint_for_unknown_key(std::string_view name) {
   }
   std::vector<std::string_view> names(key_names().begin(), key_names().end());
   for (const ExperimentKey& experiment_key : kExperimentKeys) names.push_back(experiment_key.name);
+  // A mistyped key of another program may be closer than any key.
+  std::vector<std::string_view> others;
+  for (const Synonym& synonym : kSynonyms) others.push_back(synonym.name);
+  const std::string_view other = closest(key, others), own = closest(name, names);
+  if (!other.empty() && (own.empty() || edit_distance(key, other) < edit_distance(key, own)))
+    return hint_for_unknown_key(other);
   const std::string near = did_you_mean(name, names);
   return near.empty() ? "'primus config reference' lists every key" : near;
 }

@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <system_error>
 
+#include "base/text/excerpt.h"
+
 namespace primus {
 namespace {
 
@@ -19,6 +21,12 @@ Path below(const Path& parent, std::string_view key, std::string_view name) {
   while (true) {
     const std::size_t slash = rest.find('/');
     const std::string_view part = rest.substr(0, slash);
+    constexpr std::size_t kLongest = 255;  // of Linux' file systems, in bytes
+    if (part.size() > kLongest) {
+      throw invalid(fmt::format("{} has a folder name of {} bytes ('{} ...')", key, part.size(),
+                                excerpt(part.substr(0, 40))),
+                    fmt::format("use at most {} bytes between slashes", kLongest));
+    }
     if (!is_plain_name(part)) {
       throw invalid(fmt::format("{} '{}' is not a valid folder name", key, name),
                     "use letters, digits, '.', '_' and '-'; '/' only between names, and no '..'");

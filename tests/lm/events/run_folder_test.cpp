@@ -29,6 +29,12 @@ TEST(RunFolder, NamesMayBeNestedButStayInTheWorkspace) {
       EXPECT_FALSE(error.hint().empty());
     }
   }
+  try {
+    RunFolder({"/w", "g", "u", std::string(300, 'x')});
+    ADD_FAILURE() << "accepted a name that is too long";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("of 300 bytes"), std::string::npos) << error.what();
+  }
   EXPECT_THROW(RunFolder({"", "g", "u", "e"}), Error);
   EXPECT_THROW(RunFolder({"/w", "g", "u", "e"}).rank_logs("../x", 0), Error);
 }

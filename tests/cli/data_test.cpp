@@ -486,6 +486,9 @@ TEST_F(DataFiles, SplitAndMerge) {
   ASSERT_EQ(run({"tokenize", "-i", "a.jsonl", "-o", "a", "--tokenizer-type", "ByteTokenizer"}).exit_code, 0);
   ASSERT_EQ(run({"split", "a_text_document", "-o", "parts/p", "--parts", "3"}).exit_code, 0);
   ASSERT_EQ(run({"merge", "parts", "-o", "again"}).exit_code, 0);
+  const ProgramResult none = run({"split", "a_text_document", "-o", "parts/p", "--parts", "0"});
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_THAT(none.err, HasSubstr("--parts is 0"));
   EXPECT_EQ(content("again.bin"), content("a_text_document.bin"));
   EXPECT_EQ(content("again.idx"), content("a_text_document.idx"));
   const ProgramResult shares = run({"split", "a_text_document", "-o", "s", "--split", "80,20"});

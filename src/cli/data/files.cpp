@@ -110,7 +110,9 @@ class DataSplit final : public Command {
       }
       return parts;
     }
-    if (*parts_ < 1 || *parts_ > documents) {
+    if (*parts_ < 1)
+      throw invalid(fmt::format("--parts is {}", *parts_), fmt::format("choose 1 to {} parts", documents));
+    if (*parts_ > documents) {
       throw invalid(fmt::format("--parts {} is too many: documents are not cut, and '{}' has {}", *parts_,
                                 input_, documents),
                     fmt::format("choose 1 to {} parts", documents));

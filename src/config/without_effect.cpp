@@ -142,9 +142,13 @@ class WithoutEffect {
     }
     if (reads("discopop_tau")) {
       needs(chosen({"discopop"}), "with loss_type: discopop", {"discopop_tau"});
-      needs(chosen({"sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard",
-                    "aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sigmoid_norm"}),
-            "with a loss_type that compares answers", {"beta"});
+      const bool of_divergence =
+          chosen({"sigmoid", "hinge", "ipo", "exo_pair", "robust", "discopop", "sigmoid_norm"});
+      needs(of_divergence ||
+                chosen({"nca_pair", "bco_pair", "sppo_hard", "aot", "aot_unpaired", "apo_zero", "apo_down"}),
+            "with a loss_type that compares answers", {"beta", "ld_alpha"});
+      needs(of_divergence, "with loss_type: sigmoid, hinge, ipo, exo_pair, robust, discopop or sigmoid_norm",
+            {"f_divergence_type"});
     }
     if (contrasts) needs(chosen({"simpo"}), "with loss_type: simpo", {"simpo_gamma"});
   }
@@ -157,11 +161,13 @@ class WithoutEffect {
     constexpr std::string_view kSteps =
         "with num_iterations above 1: with one step for each answer, the ratio of new to old probability is "
         "1";
-    needs(c.num_iterations > 1 || c.num_mini_batches > 1, kSteps, {"epsilon", "cliprange_value"});
+    const bool has_parts = stage_of(c).trains_values && c.num_mini_batches > 1;
+    needs(c.num_iterations > 1 || has_parts, kSteps, {"epsilon", "cliprange_value"});
     needs(c.num_iterations > 1, kSteps, {"delta", "off_policy_mask_threshold"});
     // loss_type: cispo requires epsilon_high, even with one step for each answer.
     needs(c.num_iterations > 1 || loss == "cispo", kSteps, {"epsilon_high"});
     needs(c.environment.has_value(), "with environment", {"environment_weight", "max_turns"});
+    if (stage_of(c).trains_values) needs(*c.beta > 0, "with beta above 0", {"kl_estimator"});
     if (!chooses_loss) return;
     // The gradient of the corrected KL divergence contains the gradient of the ratio, which depends on the
     // level even where the ratio is 1.
@@ -171,8 +177,14 @@ class WithoutEffect {
     needs(loss == "sapo", "with loss_type: sapo", {"sapo_temperature_pos", "sapo_temperature_neg"});
     needs(loss == "vespo", "with loss_type: vespo",
           {"vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"});
-    needs(loss != "sapo" && loss != "vespo" && loss != "cispo", "with a loss_type that clips the ratio",
-          {"delta"});
+    const bool clips_above = loss != "sapo" && loss != "vespo", clips = clips_above && loss != "cispo";
+    needs(clips, "with a loss_type that clips the ratio", {"delta"});
+    if (c.num_iterations > 1) {  // else, the warning about steps is given
+      const std::string metrics =
+          fmt::format("with a loss_type that clips the ratio: with {}, only metrics read it", loss);
+      needs(clips, metrics, {"epsilon"});
+      needs(clips_above, metrics, {"epsilon_high"});
+    }
     needs(c.reward.size() + (c.environment ? 1 : 0) > 1, "with several rewards",
           {"multi_objective_aggregation"});
   }

@@ -64,13 +64,44 @@ TEST(WithoutEffect, KeysOfOtherLossesOfPairsGiveAWarning) {
       {"cpo", "label_smoothing=0.1", "loss_type=[ipo]", "loss_type=[sigmoid]"},
       {"dpo", "discopop_tau=0.2", "loss_type=[sigmoid]", "loss_type=[discopop]"},
       {"cpo", "simpo_gamma=1", "loss_type=[sigmoid]", "loss_type=[simpo]"},
-      {"dpo", "beta=0.9", "loss_type=[sft]", "loss_type=[sft, sigmoid]"}};
+      {"dpo", "beta=0.9", "loss_type=[sft]", "loss_type=[sft, sigmoid]"},
+      {"dpo", "ld_alpha=0.5", "loss_type=[sft]", "loss_type=[nca_pair]"},
+      {"dpo", "f_divergence_type=js_divergence", "loss_type=[nca_pair, aot]", "loss_type=[nca_pair, hinge]"}};
   for (const auto& [stage, setting, without, with] : cases) {
     SCOPED_TRACE(stage + " " + setting);
     EXPECT_THAT(warnings(stage, {setting, without}), HasSubstr(" has an effect only with "));
     EXPECT_EQ(warnings(stage, {setting, with}), "");
   }
   EXPECT_EQ(warnings("dpo", {}), "");
+}
+
+TEST(WithoutEffect, KeysOfOtherLossesOfAnswersGiveAWarning) {
+  const auto warns = [](const std::vector<std::string>& settings, const std::string& text) {
+    std::vector<std::string> arguments = {"mock_data=false", "sft_dataset_name=p.jsonl", "load=model",
+                                          "reward=[exact:answer]"};
+    arguments.insert(arguments.end(), settings.begin(), settings.end());
+    for (const std::string& warning : load_text(experiment_text(""), arguments).warnings)
+      if (warning.find(text) != std::string::npos) return true;
+    return false;
+  };
+  const std::string estimator = "kl_estimator has an effect only with beta above 0";
+  EXPECT_TRUE(warns({"stage=ppo", "kl_estimator=k3", "beta=0"}, estimator));
+  EXPECT_FALSE(warns({"stage=ppo", "kl_estimator=k3"}, estimator));
+  // Only stages with a value model have several steps of one pass.
+  const std::string steps = "epsilon has an effect only with num_iterations above 1";
+  EXPECT_TRUE(warns({"stage=grpo", "epsilon=0.1", "num_mini_batches=2"}, steps));
+  EXPECT_FALSE(warns({"stage=ppo", "epsilon=0.1", "num_mini_batches=2"}, steps));
+  const std::string clips = "has an effect only with a loss_type that clips";
+  for (const std::string key : {"epsilon", "epsilon_high"}) {
+    EXPECT_TRUE(
+        warns({"stage=grpo", key + "=0.1", "num_iterations=2", "loss_type=[sapo]"}, key + " " + clips));
+    EXPECT_TRUE(
+        warns({"stage=grpo", key + "=0.1", "num_iterations=2", "loss_type=[vespo]"}, key + " " + clips));
+    EXPECT_FALSE(warns({"stage=grpo", key + "=0.1", "num_iterations=2"}, clips));
+  }
+  EXPECT_TRUE(warns({"stage=grpo", "epsilon=0.1", "epsilon_high=5", "num_iterations=2", "loss_type=[cispo]"},
+                    "epsilon " + clips));
+  EXPECT_FALSE(warns({"stage=grpo", "epsilon_high=5", "num_iterations=2", "loss_type=[cispo]"}, clips));
 }
 
 TEST(WithoutEffect, SettingsOfTheFileWithoutEffectAreListedForPlansOnly) {

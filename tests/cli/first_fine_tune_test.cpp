@@ -186,6 +186,11 @@ TEST_F(FirstFineTune, AForecastMakesTheSameChoices) {
   const nlohmann::json settings = nlohmann::json::parse(shown.out).at("trainer");
   for (const char* key : {"train_epochs", "lr", "seq_length", "global_batch_size", "eval_iters"})
     EXPECT_EQ(settings.at(key), chosen.at(key)) << key;
+  // The chosen rate is at least min_lr, which a preset's rate does not limit.
+  const ProgramResult flat = tune("flat", {"min_lr=0.5", "train_iters=1"});
+  ASSERT_EQ(flat.exit_code, 0) << flat.err;
+  EXPECT_THAT(flat.out + flat.err,
+              AllOf(HasSubstr("lr=0.5"), HasSubstr("min_lr (0.5) is above the usual peak")));
   // A validation file is evaluated even if it has only few conversations.
   std::filesystem::create_directory(folder_->path() / "divided");
   for (const char* name : {"divided/train.jsonl", "divided/validation.jsonl"})

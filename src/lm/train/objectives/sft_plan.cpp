@@ -15,6 +15,7 @@
 #include "config/missing_data.h"
 #include "config/stages.h"
 #include "config/trainer_config.h"
+#include "config/without_effect.h"
 #include "lm/data/chat_template.h"
 #include "lm/model/model_size.h"
 #include "lm/tokenizer/huggingface/side_files.h"
@@ -153,6 +154,12 @@ class Fitting {
       constexpr double kOfPreferences = 0.1;
       const double rate = usual_learning_rate(parameters, bool{model.lora}, compares(c) ? kOfPreferences : 1);
       set("lr", c.lr, std::max(rate, c.min_lr));
+      if (c.min_lr > rate && config::is_said(e_, "min_lr")) {
+        plan_.facts.push_back(fmt::format(
+            "min_lr ({}) is above the usual peak of such a model, {:.2g}: the rate stays at min_lr; "
+            "set lr, or lower min_lr",
+            c.min_lr, rate));
+      }
     }
     c.sft_fit_to_data = false;    // the planned settings are now ordinary settings
     if (chosen_.empty()) return;  // the user set everything

@@ -92,6 +92,11 @@ void reserve_decoder(SessionSettings& settings, std::int64_t prompt_and_answer, 
   settings.sample_pass_tokens = kPassTokens;
 }
 
+bool generates_together(const SessionSettings& settings, const engine::MeshShape& shape, int world) {
+  return world > 1 &&
+         (settings.sharding == engine::Sharding::kParameters || shape.expert * shape.expert_tensor > 1);
+}
+
 std::uint64_t seed_of_answer(std::uint64_t seed, std::int64_t step, std::int64_t answer) {
   // Draws from layer 1 of the stream, because sample_token() draws from layer 0.
   const RandomStream stream(seed, RandomPurpose::kSampling, static_cast<std::uint32_t>(step),

@@ -53,6 +53,9 @@ class AnswerGenerator {
 void reserve_decoder(SessionSettings& settings, std::int64_t prompt_and_answer, int data_ranks,
                      bool together);
 
+// Returns whether all ranks of the mesh generate all answers, in a run on `world` ranks.
+bool generates_together(const SessionSettings& settings, const engine::MeshShape& shape, int world);
+
 // Returns the seed of an answer of a step.
 std::uint64_t seed_of_answer(std::uint64_t seed, std::int64_t step, std::int64_t answer);
 

@@ -9,23 +9,8 @@
 
 namespace primus {
 
-AnswerTable::AnswerTable(engine::Rank& rank, const Settings& settings) : settings_(settings) {
-  on_device_ = rank.persistent(DType::kF64, {settings.answers, columns()});
-  values_.resize(static_cast<std::size_t>(settings.answers * columns()));
-}
-
-void AnswerTable::exchange(TrainingSession& session) {
-  engine::Rank& rank = session.rank();
-  if (rank.mesh().size() == 1) return;
-  if (!rank.measuring()) {
-    if (!settings_.writes) clear();
-    rank.compute().copy_to_device(on_device_.data, values_.data(), on_device_.bytes());
-  }
-  session.parallel().sum(on_device_);
-  if (rank.measuring()) return;
-  rank.compute().copy_to_host(values_.data(), on_device_.data, on_device_.bytes());
-  rank.compute().synchronize();
-}
+AnswerTable::AnswerTable(engine::Rank& rank, const Settings& settings)
+    : settings_(settings), table_(rank, settings.answers, columns(), settings.writes) {}
 
 AnswerTable::Results AnswerTable::results() {
   Results all;
@@ -60,19 +45,14 @@ std::vector<std::pair<std::string, double>> AnswerTable::metrics(const Advantage
     add(name + "/without", static_cast<double>(all.without[f]) / static_cast<double>(settings_.answers));
   }
   add("frac_reward_zero_std", advantages.zero_deviation);
-  double sum = 0, least = std::numeric_limits<double>::infinity(), most = 0, cut = 0;
+  std::vector<double> lengths;
+  double cut = 0;
   for (std::int64_t a = 0; a < settings_.answers; ++a) {
-    const double length = settings_.episodes ? at(a, kGenerated) : at(a, kLength);
-    sum += length;
-    least = std::min(least, length);
-    most = std::max(most, length);
+    lengths.push_back(settings_.episodes ? at(a, kGenerated) : at(a, kLength));
     cut += 1 - at(a, kFinished);
   }
   const auto answers = static_cast<double>(settings_.answers);
-  add("completions/mean_length", sum / answers);
-  add("completions/min_length", least);
-  add("completions/max_length", most);
-  add("completions/clipped_ratio", cut / answers);
+  for (auto& metric : length_metrics(lengths, cut)) metrics.push_back(std::move(metric));
   add("completions/without_reward", static_cast<double>(all.unrewarded) / answers);
   if (!settings_.episodes) return metrics;
   constexpr std::array<std::pair<const char*, EpisodeColumn>, 4> kMeans = {

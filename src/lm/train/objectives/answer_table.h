@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "lm/train/objectives/advantages.h"
+#include "lm/train/objectives/rank_table.h"
 #include "lm/train/objectives/rollouts.h"
 #include "lm/train/step/session.h"
-#include "tensor/tensor.h"
 
 namespace primus {
 
@@ -45,12 +45,12 @@ class AnswerTable {
   double& at(std::int64_t answer, std::int64_t function, FunctionColumn column) {
     return element(answer, kRewards + kFunctionColumns * function + column);
   }
-  void clear() { values_.assign(values_.size(), 0); }
+  void clear() { table_.clear(); }
   // All elements, [answers, columns()].
-  std::vector<double>& values() { return values_; }
+  std::vector<double>& values() { return table_.values(); }
 
   // Adds up the tables of all ranks. Exactly one rank writes each row. All ranks call it.
-  void exchange(TrainingSession& session);
+  void exchange(TrainingSession& session) { table_.exchange(session); }
 
   // The rewards of all answers.
   struct Results {
@@ -65,13 +65,10 @@ class AnswerTable {
                                                       const std::vector<std::string>& names);
 
  private:
-  double& element(std::int64_t answer, std::int64_t column) {
-    return values_[static_cast<std::size_t>(answer * columns() + column)];
-  }
+  double& element(std::int64_t answer, std::int64_t column) { return table_.at(answer, column); }
 
   const Settings settings_;
-  Tensor on_device_;  // [answers, columns()] fp64
-  std::vector<double> values_;
+  RankTable table_;  // [answers, columns()]
 };
 
 }  // namespace primus

@@ -141,19 +141,11 @@ class RolloutLearning final : public Objective {
     const std::shared_ptr<const data::EpochOrder> order = data::prompt_order(*prompts_, prompt_options_of(c));
     const RolloutRows rows{
         .micro_batch = step.micro_batch, .sequence = step.sequence, .microbatches = step.microbatches};
-    std::int64_t most = 1;
-    for (int rank = 0; rank < data_ranks; ++rank) {
-      std::vector<std::int64_t> lengths;
-      for (std::int64_t i = 0; i < rows.count(); ++i) {
-        const std::int64_t microbatch = i / rows.micro_batch * data_ranks + rank;
-        const std::int64_t answer = microbatch * rows.micro_batch + i % rows.micro_batch;
-        const auto prompt = static_cast<std::int64_t>(order->at(answer / c.num_generations));
-        const std::int64_t tokens = std::ssize(prompts_->prompt_ids(prompt)) + c.max_completion_length - 1;
-        lengths.push_back(std::min(tokens, rows.sequence));
-      }
-      most = std::max(most, primus::filled_microbatches(lengths, rows));
-    }
-    return most;
+    return most_filled_microbatches(rows, 0, rows.count(), data_ranks, [&](std::int64_t answer) {
+      const auto prompt = static_cast<std::int64_t>(order->at(answer / c.num_generations));
+      const std::int64_t tokens = std::ssize(prompts_->prompt_ids(prompt)) + c.max_completion_length - 1;
+      return std::min(tokens, rows.sequence);
+    });
   }
   void find_missing(const config::Experiment& experiment, std::vector<MissingInput>& missing) const override {
     find_missing_conversations(experiment, missing);
@@ -260,10 +252,8 @@ class RolloutLearning final : public Objective {
     if (method_ == PolicyMethod::kPpo) check_ppo_model(experiment, settings.model);
     check_reward_meshes(experiment, world, settings);
     const engine::MeshShape shape = mesh_shape_of(experiment, world);
-    const bool together = world > 1 && (settings.sharding == engine::Sharding::kParameters ||
-                                        shape.expert * shape.expert_tensor > 1);
     reserve_decoder(settings, std::min(c.seq_length, settings.model.max_positions), shape.data(world),
-                    together);
+                    generates_together(settings, shape, world));
   }
   void connect(LossRule& rule, const DataRequest& request, const data::Datasets& datasets) const override {
     const std::shared_ptr<const data::Prompts> prompts = data::PromptDataset::of(*datasets.train).prompts();

@@ -353,22 +353,15 @@ class Rollouts final : public RolloutRule {
 
   // Returns which of the step's answers is in row `row` of a data rank.
   std::int64_t number_of(std::int64_t row, int data_rank) const {
-    const std::int64_t microbatch = row / rows_.micro_batch, m = row % rows_.micro_batch;
-    return (microbatch * data_ranks_ + data_rank) * rows_.micro_batch + m;
+    return number_of_answer(row, rows_, data_ranks_, data_rank);
   }
 
   // Returns the record of the prompt of each answer of the step, on all data ranks.
   std::vector<std::int64_t> gather_records(TrainingSession& session, std::span<const data::Batch> batches) {
     table_->clear();
     for (std::int64_t i = 0; i < rows_.count(); ++i) {
-      const data::Batch& batch = batches[static_cast<std::size_t>(i / rows_.micro_batch)];
-      const auto begin = static_cast<std::int32_t>(i % rows_.micro_batch * rows_.sequence);
-      const auto d = std::ranges::find(batch.document_starts, begin) - batch.document_starts.begin();
-      PRIMUS_CHECK("RolloutRule::before_step",
-                   d < std::ssize(batch.document_roles) && d < std::ssize(batch.document_records) &&
-                       batch.document_roles[static_cast<std::size_t>(d)] == data::DocumentRole::kPrompt);
       table_->at(number_of(i, data_rank_), AnswerTable::kRecord) =
-          static_cast<double>(batch.document_records[static_cast<std::size_t>(d)] + 1);
+          static_cast<double>(record_of_row(batches, rows_, i) + 1);
     }
     table_->exchange(session);
     std::vector<std::int64_t> records;
@@ -511,17 +504,11 @@ class Rollouts final : public RolloutRule {
 
   // Sets filled_ to the largest number of microbatches that the answers of these rows fill on any data rank.
   void count_filled(RowRange rows) {
-    filled_ = 1;
-    for (int r = 0; r < data_ranks_; ++r) {
-      std::vector<std::int64_t> lengths;
-      for (std::int64_t i = rows.begin; i < rows.end; ++i) {
-        const std::int64_t answer = number_of(i, r);
-        lengths.push_back(static_cast<std::int64_t>(table_->at(answer, AnswerTable::kPrompt) +
-                                                    table_->at(answer, AnswerTable::kLength)) -
-                          (has_estimates() ? 0 : 1));
-      }
-      filled_ = std::max(filled_, primus::filled_microbatches(lengths, rows_));
-    }
+    filled_ = most_filled_microbatches(rows_, rows.begin, rows.end, data_ranks_, [this](std::int64_t answer) {
+      return static_cast<std::int64_t>(table_->at(answer, AnswerTable::kPrompt) +
+                                       table_->at(answer, AnswerTable::kLength)) -
+             (has_estimates() ? 0 : 1);
+    });
   }
 
   const RolloutSettings settings_;

@@ -30,6 +30,42 @@ std::int64_t filled_microbatches(std::span<const std::int64_t> lengths, const Ro
   return begins.empty() ? 0 : std::ranges::max(begins) / (rows.micro_batch * rows.sequence) + 1;
 }
 
+std::int64_t number_of_answer(std::int64_t row, const RolloutRows& rows, int data_ranks, int data_rank) {
+  const std::int64_t microbatch = row / rows.micro_batch, m = row % rows.micro_batch;
+  return (microbatch * data_ranks + data_rank) * rows.micro_batch + m;
+}
+
+std::int64_t most_filled_microbatches(const RolloutRows& rows, std::int64_t begin_row, std::int64_t end_row,
+                                      int data_ranks,
+                                      const std::function<std::int64_t(std::int64_t answer)>& inputs_of) {
+  std::int64_t most = 1;
+  for (int rank = 0; rank < data_ranks; ++rank) {
+    std::vector<std::int64_t> lengths;
+    for (std::int64_t row = begin_row; row < end_row; ++row)
+      lengths.push_back(inputs_of(number_of_answer(row, rows, data_ranks, rank)));
+    most = std::max(most, filled_microbatches(lengths, rows));
+  }
+  return most;
+}
+
+std::int64_t record_of_row(std::span<const data::Batch> batches, const RolloutRows& rows, std::int64_t row) {
+  const data::Batch& batch = batches[static_cast<std::size_t>(row / rows.micro_batch)];
+  const auto begin = static_cast<std::int32_t>(row % rows.micro_batch * rows.sequence);
+  const auto d = std::ranges::find(batch.document_starts, begin) - batch.document_starts.begin();
+  PRIMUS_CHECK("record_of_row",
+               d < std::ssize(batch.document_roles) && d < std::ssize(batch.document_records) &&
+                   batch.document_roles[static_cast<std::size_t>(d)] == data::DocumentRole::kPrompt);
+  return batch.document_records[static_cast<std::size_t>(d)];
+}
+
+std::vector<std::pair<std::string, double>> length_metrics(std::span<const double> lengths, double cut_off) {
+  const auto answers = static_cast<double>(lengths.size());
+  return {{"completions/mean_length", std::accumulate(lengths.begin(), lengths.end(), 0.0) / answers},
+          {"completions/min_length", std::ranges::min(lengths)},
+          {"completions/max_length", std::ranges::max(lengths)},
+          {"completions/clipped_ratio", cut_off / answers}};
+}
+
 std::span<const std::int32_t> Rollout::last_turn() const {
   const auto appended = std::ranges::find(generated.rbegin(), generated.rend(), std::uint8_t{0});
   const std::span<const std::int32_t> all = answer;

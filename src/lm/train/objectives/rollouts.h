@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lm/data/batch.h"
@@ -83,6 +84,23 @@ std::vector<std::int64_t> first_fit(std::span<const std::int64_t> lengths, std::
 // Returns the number of microbatches with texts, if first_fit() chooses the places. The other microbatches
 // come last.
 std::int64_t filled_microbatches(std::span<const std::int64_t> lengths, const RolloutRows& rows);
+
+// Returns which of the step's answers is in row `row` of a data rank. Microbatch i of data rank r contains
+// the answers (i * ranks + r) * micro_batch and following.
+std::int64_t number_of_answer(std::int64_t row, const RolloutRows& rows, int data_ranks, int data_rank);
+
+// Returns the largest number of microbatches that the answers of these rows fill on any data rank.
+// `inputs_of`: returns the number of input tokens of an answer of the step (Rollout::inputs()).
+std::int64_t most_filled_microbatches(const RolloutRows& rows, std::int64_t begin_row, std::int64_t end_row,
+                                      int data_ranks,
+                                      const std::function<std::int64_t(std::int64_t answer)>& inputs_of);
+
+// Returns the record of the document with which row `row` of these microbatches begins.
+std::int64_t record_of_row(std::span<const data::Batch> batches, const RolloutRows& rows, std::int64_t row);
+
+// Numbers about the lengths of answers, and the names of their metrics. `lengths`: number of generated tokens
+// of each answer. `cut_off`: number of answers that were cut off.
+std::vector<std::pair<std::string, double>> length_metrics(std::span<const double> lengths, double cut_off);
 
 // Writes the answers into the microbatches, as documents with the role kAnswer at the places of first_fit().
 // Labels are learned where they are generated tokens of the answer. If `mask_truncated` is set, no label of

@@ -34,10 +34,13 @@ constexpr auto kRows = std::to_array<Row>({
      "reinforcement learning with a value model is 'primus train ppo load=MODEL data=prompts.jsonl "
      "reward=exact:answer'; 'primus train reward' trains a reward model, 'primus train grpo' needs no value "
      "model, and 'primus train dpo' learns from pairs of answers (docs/posttrain.md)"},
-    {"distill distillation kd prune pruning",
-     "Primus neither distils nor prunes models: export with 'primus model export RUN FOLDER' and use "
-     "NVIDIA's "
-     "ModelOpt or Hugging Face's libraries"},
+    {"distill distillation kd gkd opd on-policy on-policy-distillation",
+     "learning from a larger model's probabilities is 'primus train distill load=SMALL teacher=LARGE "
+     "data=train.jsonl', on its own answers with distillation_on_policy_share=1 (docs/posttrain.md)"},
+    {"prune pruning",
+     "Primus prunes no models: export with 'primus model export RUN FOLDER' and use NVIDIA's ModelOpt or "
+     "Hugging "
+     "Face's libraries"},
     {"diffusion image vision multimodal vlm audio speech embedding embeddings rerank",
      "Primus trains language models, and only on text: 'primus train pretrain', 'primus train posttrain'"},
     {"pre-train pretraining pretraining-run training trainer fit start run launch",

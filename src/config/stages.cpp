@@ -66,7 +66,14 @@ const Stage& stage_of(const TrainerConfig& config) {
   return *stage;
 }
 
+bool generates_answers(const TrainerConfig& config) {
+  const Stage& stage = stage_of(config);
+  return stage.material == Material::kPrompts ||
+         (stage.has_teacher && config.distillation_on_policy_share > 0);
+}
+
 bool separates_documents(const TrainerConfig& config) {
+  if (generates_answers(config)) return true;
   switch (stage_of(config).material) {
     case Material::kText:
       return config.reset_attention_mask;

@@ -30,6 +30,7 @@ struct Stage {
   bool mlperf_log = false;           // writes a log in MLPerf's format, and has a target loss
   bool chooses_policy_loss = false;  // kPrompts: loss_type chooses among several losses
   bool trains_values = false;        // kPrompts: a value model is trained, so a prompt may have one answer
+  bool has_teacher = false;          // learns a teacher's distributions (distillation_on_policy_share)
   std::optional<double> default_beta{};  // default of the key `beta`; empty: the key stays unset
   std::string_view default_loss_type{};  // default of the key `loss_type`; empty: the key stays empty
 };
@@ -47,6 +48,8 @@ std::string_view help_of_stages();
 // Returns the row of `config.stage`, which must be a valid choice of the key.
 const Stage& stage_of(const TrainerConfig& config);
 
+// Returns whether the model generates answers in some or all steps of training.
+bool generates_answers(const TrainerConfig& config);
 // Returns whether attention stays within each document or packed conversation of a sequence.
 bool separates_documents(const TrainerConfig& config);
 

@@ -57,6 +57,11 @@ class WithoutEffect {
     needs(c.sample_interval.has_value(), "with sample_interval", {"sample_prompt", "sample_tokens"});
     if (stage_of(c).material == Material::kPrompts) reinforcement();
     if (stage_of(c).material == Material::kPreferences) preferences();
+    if (stage_of(c).has_teacher && !generates_answers(c)) {
+      needs(false, "with distillation_on_policy_share above 0: otherwise, the answers are those of the data",
+            {"max_completion_length", "max_prompt_length", "top_p", "top_k", "log_completions",
+             "mask_truncated_completions"});
+    }
     if (c.num_experts) {
       needs(c.moe_router_load_balancing_type != "none", "with a moe_router_load_balancing_type",
             {"moe_aux_loss_coeff"});
@@ -362,6 +367,18 @@ void warn_of_keys_of_text(const Experiment& experiment, std::vector<std::string>
                           material == Material::kConversations
                               ? " (use_packed_attention separates packed conversations)"
                               : ""));
+  }
+  if (material == Material::kConversations && generates_answers(c)) {
+    // These settings describe how a data set packs conversations, but each step packs its own conversations.
+    for (const auto& [key, value] : {std::pair("enable_packed_sequences", c.enable_packed_sequences),
+                                     std::pair("use_packed_attention", c.use_packed_attention),
+                                     std::pair("calculate_per_token_loss", c.calculate_per_token_loss)}) {
+      if (value || experiment.provenance_of(key).layer < Layer::kOverrides) continue;
+      warn(key, fmt::format("{} has no effect with distillation_on_policy_share: each step packs its "
+                            "conversations, which do not attend to each other, and its loss is the mean over "
+                            "all learned tokens",
+                            key));
+    }
   }
   const bool generates = material == Material::kPrompts;
   if ((material == Material::kPreferences || generates) && !c.calculate_per_token_loss &&

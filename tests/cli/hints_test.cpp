@@ -43,6 +43,8 @@ TEST(Hints, KeysOfOtherProgramsHaveACounterpart) {
         std::pair("load_in_4bit", "lora.base_weights=nf4"),
         std::pair("lora.load_in_4bit", "write base_weights: nf4"),
         std::pair("report_to", "'primus report RUN --mlflow FOLDER'"),
+        std::pair("on_policy", "did you mean 'distillation_on_policy_share'?"),
+        std::pair("seq_kd", "the teacher generates no answers here"),
         std::pair("ref_model", "the reference model is the model at the start"),
         std::pair("lora.lora_alpha", "did you mean 'alpha'?")}) {
     const ProgramResult result =

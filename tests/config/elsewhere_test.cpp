@@ -30,7 +30,7 @@ TEST(Elsewhere, EveryWordHasOneAnswer) {
         "stop",      "kill",       "attach",    "projection", "agents",     "torchrun",  "accelerate",
         "webui",     "api",        "server",    "orpo",       "kto",        "merge",     "fine_tune",
         "qlora",     "mmlu",       "inference", "deploy",     "ollama",     "vllm",      "wandb",
-        "push",      "resume",     "hub",       "FineTune",   "--serve"})
+        "push",      "resume",     "hub",       "FineTune",   "--serve",    "gkd",       "pruning"})
     EXPECT_TRUE(answer_for(word)) << word;
   for (const char* word :
        {"", "pretrain", "posttrain", "chat", "generate", "runs", "report", "xyzzy", " ", "ser ve"})
@@ -49,6 +49,7 @@ std::string error_of(const std::string& settings, const std::vector<std::string>
 TEST(Elsewhere, StagesAndFrameworksGetAnAnswer) {
   EXPECT_THAT(error_of("      stage: rlhf\n"), HasSubstr("'primus train ppo load=MODEL"));
   EXPECT_THAT(error_of("      stage: dapo\n"), HasSubstr("'primus train grpo"));
+  EXPECT_THAT(error_of("      stage: gkd\n"), HasSubstr("distillation_on_policy_share=1"));
   EXPECT_THAT(error_of("      stage: finetune\n"), HasSubstr("'primus train posttrain"));
   EXPECT_THAT(error_of("      stage: pretrian\n"), HasSubstr("did you mean 'pretrain'?"));
   EXPECT_THAT(error_of("", {"--framework", "unsloth"}), HasSubstr("'primus train posttrain' fine-tunes"));

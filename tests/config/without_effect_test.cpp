@@ -12,7 +12,9 @@
 namespace primus::config {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 TEST(WithoutEffect, ContradictionsAndLostSettingsGiveAWarning) {
   const auto warnings = [](const std::vector<std::string>& arguments) {
@@ -102,6 +104,19 @@ TEST(WithoutEffect, KeysOfOtherLossesOfAnswersGiveAWarning) {
   EXPECT_TRUE(warns({"stage=grpo", "epsilon=0.1", "epsilon_high=5", "num_iterations=2", "loss_type=[cispo]"},
                     "epsilon " + clips));
   EXPECT_FALSE(warns({"stage=grpo", "epsilon_high=5", "num_iterations=2", "loss_type=[cispo]"}, clips));
+}
+
+TEST(WithoutEffect, KeysOfGeneratedAnswersNeedAShareOfOwnAnswers) {
+  const auto warnings = [](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"stage=distill", "teacher=x", "sft_dataset_name=data.jsonl",
+                                       "mock_data=false", "eval_iters=0", "hf_path=null"});
+    return load_text(experiment_text(""), arguments).warnings;
+  };
+  EXPECT_THAT(warnings({"max_completion_length=8"}),
+              ElementsAre(HasSubstr("only with distillation_on_policy_share above 0")));
+  EXPECT_THAT(warnings({"max_completion_length=8", "top_p=0.9", "lmbda=0.5"}), IsEmpty());
+  EXPECT_THAT(warnings({"lmbda=0.5", "enable_packed_sequences=false"}),
+              ElementsAre(HasSubstr("no effect with distillation_on_policy_share: each step packs")));
 }
 
 TEST(WithoutEffect, SettingsOfTheFileWithoutEffectAreListedForPlansOnly) {

@@ -14,10 +14,15 @@ extern const CommandEntry kTrainDistill{
     "trained model and divided over the same ranks.\n\n"
     "beta chooses the divergence: 0 is KL(teacher || student), 1 is KL(student || teacher), and 0.5 is the "
     "Jensen-Shannon divergence. temperature divides the logits of both models. distillation_label_share=0.5 "
-    "learns the tokens of the data for half of the loss. Options, output folder, resuming and defaults are "
+    "learns the tokens of the data for half of the loss. distillation_on_policy_share=1 is on-policy "
+    "distillation: the trained model answers the prompts of the data in each step, and the teacher scores "
+    "these "
+    "answers. Options, output folder, resuming and defaults are "
     "those of 'train posttrain'; docs/posttrain.md (Distill) has an example.",
     "primus train distill load=path/to/small teacher=path/to/large data=train.jsonl\n"
     "primus train distill load=path/to/small teacher=path/to/large data=train.jsonl beta=0 temperature=2\n"
+    "primus train distill load=path/to/small teacher=path/to/large data=prompts.jsonl "
+    "distillation_on_policy_share=1 beta=1\n"
     "primus train distill --config exp.yaml --nproc 2",
     [] { return make_stage_command("distill"); },
     {Section::kTrain, 4},

@@ -87,9 +87,7 @@ std::vector<std::string> early_stops(const TrainingForecast& f) {
   return stops;
 }
 
-bool generates_answers(const TrainingForecast& f) {
-  return config::stage_of(f.experiment.trainer).material == config::Material::kPrompts;
-}
+bool generates_answers(const TrainingForecast& f) { return config::generates_answers(f.experiment.trainer); }
 
 // Returns the mesh as text.
 std::string mesh_text(const TrainingForecast& f) {
@@ -273,6 +271,12 @@ std::string time_text(const TrainingForecast& f, bool open) {
 // Returns the lines about the answers of a step.
 std::string answers_text(const TrainingForecast& f, const config::TrainerConfig& c) {
   const std::int64_t of_rank = c.global_batch_size / f.mesh.data(f.world);
+  if (config::stage_of(c).has_teacher) {
+    return fmt::format("{:<22}{}, {} on a rank; generated in {:g} % of the steps, with up to {} tokens\n",
+                       "answers per step", c.global_batch_size, of_rank, 100 * c.distillation_on_policy_share,
+                       c.max_completion_length) +
+           fmt::format("{:<22}generating the answers\n", "  not in the time");
+  }
   return fmt::format("{:<22}{}: {} to each of {} prompts, of up to {} tokens; {} on a rank\n",
                      "answers per step", c.global_batch_size, c.num_generations,
                      c.global_batch_size / c.num_generations, c.max_completion_length, of_rank) +

@@ -113,6 +113,11 @@ SftDataset::SftDataset(std::shared_ptr<const TrainingUnits> units, const std::ve
             : "give each record an answer: a message with the role assistant, a response, or "
               "input_ids with 1 in loss_mask; 'primus data conversations' shows what is learned");
   }
+  if (const std::string_view remedy = units_->remedy(); !remedy.empty()) {
+    throw invalid(fmt::format("{}: none of {} {} can be learned: they {}", description_, which.size(),
+                              units_->noun(), units_->lack()),
+                  std::string(remedy));
+  }
   std::int64_t shortest = std::numeric_limits<std::int64_t>::max(), longest = 0;
   for (const std::uint32_t i : which) {
     shortest = std::min(shortest, units_->tokens(i));
@@ -312,10 +317,8 @@ class SftOpener {
  private:
   std::shared_ptr<const TrainingUnits> read(const std::vector<InputFile>& files) {
     const std::int64_t vocab = options_.vocab_size > 0 ? options_.vocab_size : tokenizer_.vocab_size();
-    auto units = read_(files, {.vocab_size = vocab,
-                               .workers = options_.workers,
-                               .skip_bad = options_.skip_bad,
-                               .progress = options_.progress});
+    auto units =
+        read_(files, {.vocab_size = vocab, .skip_bad = options_.skip_bad, .progress = options_.progress});
     if (units->size() > 0) return units;
     throw invalid(fmt::format("'{}' is empty, so it has no training data", files.front().path.string()),
                   fmt::format("put {} into it, one JSON object per line", units->noun()));
@@ -461,11 +464,22 @@ class SftOpener {
 
   void describe(const SftDataset& data, Datasets& result) const {
     const SftDataset::Counts& counts = data.counts();
+    if (!units_->has_answers()) {
+      result.facts.push_back(fmt::format("{}: {} {}, {} tokens", data.description(), counts.units,
+                                         units_->noun(), counts.tokens));
+      note_left_out(data, result);
+      return;
+    }
     const double places = static_cast<double>(data.samples()) * static_cast<double>(options_.seq_length);
     result.facts.push_back(fmt::format(
         "{}: {} {} packed into {} sequences, {:.1f} % full; the loss is over {} of {} tokens",
         data.description(), counts.units, units_->noun(), data.samples(),
         100 * std::min(1.0, static_cast<double>(counts.tokens) / places), counts.learned, counts.tokens));
+    note_left_out(data, result);
+  }
+
+  void note_left_out(const SftDataset& data, Datasets& result) const {
+    const SftDataset::Counts& counts = data.counts();
     const auto warn = [&](std::int64_t count, const std::string& what) {
       if (count > 0)
         result.notes.push_back(fmt::format("{}: {} {} {}", data.description(), count, units_->noun(), what));
@@ -498,12 +512,16 @@ ConversationWriter conversation_writer(const SftOptions& options, const Tokenize
   return {std::move(style), tokenizer};
 }
 
+std::shared_ptr<const TrainingUnits> conversation_units(TokenizedConversations all) {
+  return std::make_shared<const ConversationUnits>(std::move(all));
+}
+
 namespace {
 
 ReadUnits conversation_reader(const SftOptions& options, const Tokenizer& tokenizer) {
   auto writer = std::make_shared<const ConversationWriter>(conversation_writer(options, tokenizer));
   return [writer](const std::vector<InputFile>& files, const ReadOptions& how) {
-    return std::make_shared<const ConversationUnits>(read_conversations(files, *writer, how));
+    return conversation_units(read_conversations(files, *writer, how));
   };
 }
 

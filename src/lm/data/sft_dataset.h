@@ -28,6 +28,14 @@
 
 namespace primus::data {
 
+// Describes which conversations can be used if the model generates their last answers.
+struct AnswerLimits {
+  // The number of tokens for which a sample must have room after a prompt.
+  std::int64_t max_completion_length = 1;
+  std::optional<std::int64_t> max_prompt_length = {};
+  bool only_prompts = false;  // whether no answers are read, so that records may lack them
+};
+
 struct SftOptions {
   std::string dataset;                // file, glob or folder with conversations: see conversation_files.h
   std::string train_split = "train";  // name prefix of the training files in a folder
@@ -42,6 +50,8 @@ struct SftOptions {
   // Whether the last token of each text is an input of the model, not only a label. Samples then have
   // seq_length tokens instead of seq_length + 1.
   bool last_token_is_input = false;
+  // If set, the model generates answers during training (on_policy_dataset.h).
+  std::optional<AnswerLimits> own_answers = {};
   bool can_evaluate = true;  // false: the run never evaluates, and remarks on held-out data say so
   bool shuffle = true;       // true: a different order in each epoch; false: the order of the files
   // Shares of train, validation and test, as "95,5,0", for data without separate files for these splits.
@@ -54,7 +64,6 @@ struct SftOptions {
   // opened.
   std::int64_t train_samples = 0, valid_samples = 0, test_samples = 0;
   std::int64_t vocab_size = 0;  // an id >= vocab_size is an error; 0: the tokenizer's vocabulary size
-  int workers = 0;              // number of tokenizing threads; 0: one per core
   // The training data, if sft_samples_of_epochs() has already read them; otherwise null.
   std::shared_ptr<const TrainingUnits> units;
   TokenizeProgressFn progress;
@@ -122,6 +131,9 @@ class SftDataset final : public Dataset {
 // Returns a writer of the chosen format. Throws the errors of choose_style, and kInvalid if the tokenizer
 // lacks tokens of the format.
 ConversationWriter conversation_writer(const SftOptions& options, const Tokenizer& tokenizer);
+
+// Returns the units of conversations, which are learned whole.
+std::shared_ptr<const TrainingUnits> conversation_units(TokenizedConversations all);
 
 // Opens the data sets. Throws the errors of find_conversations, read_conversations and ConversationWriter,
 // and kInvalid for a split without learned tokens.

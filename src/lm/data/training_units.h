@@ -43,6 +43,10 @@ class TrainingUnits {
   // `lack_at_any_length`: units that have no label even if they are not truncated.
   virtual std::string_view lack() const { return "have no answer tokens within seq_length"; }
   virtual std::string_view lack_at_any_length() const { return "have no answer"; }
+  // Returns what the user can do if all units lack labels within seq_length; empty: the usual hint.
+  virtual std::string_view remedy() const { return {}; }
+  // Returns whether the units contain answers. If not, they are prompts.
+  virtual bool has_answers() const { return true; }
   virtual UnitRemarks remarks() const { return {}; }
   virtual std::size_t size() const = 0;
   // Returns the number of tokens of a unit before truncation.

@@ -1,8 +1,10 @@
-// Tests whole runs of distillation: what the student learns, resumption bit for bit, and refused teachers.
+// Tests whole runs of distillation: what the student learns, resumption bit for bit, and refused teachers;
+// with given answers and with the student's own (on-policy distillation).
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -13,6 +15,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 class DistillationRuns : public WholeRuns {
  protected:
@@ -26,6 +29,13 @@ class DistillationRuns : public WholeRuns {
   }
   std::string data() const { return "sft_dataset_name=" + (folder_.path() / "chats.jsonl").string(); }
   static std::string teacher(const Path& folder) { return "teacher=" + folder.string(); }
+  // Returns a metric of those steps that have it.
+  std::vector<double> of_steps(const std::string& name, const char* metric) const {
+    std::vector<double> all;
+    for (const nlohmann::json& step : metrics(name))
+      if (step.contains(metric)) all.push_back(step.at(metric));
+    return all;
+  }
 };
 
 TEST_F(DistillationRuns, TheStudentLearnsTheTeachersProbabilities) {
@@ -61,6 +71,68 @@ TEST_F(DistillationRuns, GoOnBitForBit) {
     for (const char* part : {"model.safetensors", "optimizer.safetensors"})
       EXPECT_EQ(read_file(twice / part), read_file(whole / part)) << part;
   }
+}
+
+// The student's divergence from the teacher falls on the student's own answers. The data are only prompts.
+TEST_F(DistillationRuns, TheStudentComesNearerToTheTeacherOnItsOwnAnswers) {
+  const Path large = run("teacher", {"stage=sft", data(), "hidden_size=64", "train_iters=20"});
+  std::string lines;
+  for (int i = 0; i < 8; ++i) lines += fmt::format("{{\"prompt\": \"{}\"}}\n", i);
+  write_file(folder_.path() / "prompts.jsonl", lines);
+  run("student",
+      {"stage=distill", "sft_dataset_name=" + (folder_.path() / "prompts.jsonl").string(), teacher(large),
+       "lmbda=1", "beta=1", "max_completion_length=8", "global_batch_size=8", "train_iters=40"});
+  const std::vector<double> divergence = of_steps("student", "loss/own_answers");
+  ASSERT_EQ(divergence.size(), 40U);
+  EXPECT_EQ(divergence, losses("student"));
+  EXPECT_LT(divergence.back(), 0.5 * divergence.front());
+  EXPECT_THAT(log_of("student"), AllOf(HasSubstr("8 prompts, "), Not(HasSubstr("held out"))));
+}
+
+TEST_F(DistillationRuns, MixedAnswersGoOnBitForBit) {
+  const Path large = run("teacher", {"stage=sft", data(), "hidden_size=64"});
+  std::vector<std::string> settings = {"stage=distill",
+                                       data(),
+                                       teacher(large),
+                                       "train_iters=8",
+                                       "distillation_on_policy_share=0.5",
+                                       "max_completion_length=8",
+                                       "temperature=0.8",
+                                       "top_k=40",
+                                       "log_completions=true"};
+  const Path whole = run("whole", settings);
+  const std::size_t own = of_steps("whole", "loss/own_answers").size(),
+                    given = of_steps("whole", "loss/given_answers").size();
+  EXPECT_GT(own, 0U);
+  EXPECT_GT(given, 0U);
+  EXPECT_EQ(own + given, 8U);
+  EXPECT_EQ(of_steps("whole", "completions/mean_length").size(), own);
+  settings.emplace_back("exit_interval=3");
+  run("twice", settings);
+  run("twice", settings);
+  const Path twice = run("twice", settings);
+  EXPECT_EQ(losses("twice"), losses("whole"));
+  for (const char* part : {"model.safetensors", "optimizer.safetensors"})
+    EXPECT_EQ(read_file(twice / part), read_file(whole / part)) << part;
+  std::istringstream lines(read_file(folder_.path() / "w/u/whole/samples.jsonl"));
+  std::size_t samples = 0;
+  for (std::string line; std::getline(lines, line); ++samples)
+    EXPECT_THAT(nlohmann::json::parse(line).at("prompt"), HasSubstr("Question"));
+  EXPECT_EQ(samples, own);
+}
+
+TEST_F(DistillationRuns, SettingsOfOwnAnswersThatDoNotFitAreRefused) {
+  const Path large = run("teacher", {"stage=sft", data(), "train_iters=1"});
+  const auto refused = [&](const std::string& name, const std::vector<std::string>& more) {
+    std::vector<std::string> all = {"stage=distill", data(), teacher(large), "lmbda=1",
+                                    "max_completion_length=8"};
+    all.insert(all.end(), more.begin(), more.end());
+    return refusal(name, all);
+  };
+  EXPECT_THAT(refused("long", {"max_completion_length=64"}), HasSubstr("increase seq_length to at least 65"));
+  EXPECT_THAT(refused("labels", {"distillation_label_share=0.5"}), HasSubstr("no labels to learn"));
+  EXPECT_THAT(refused("evaluation", {"eval_iters=2"}), HasSubstr("has no evaluation"));
+  EXPECT_THAT(refused("none", {"max_prompt_length=3"}), HasSubstr("longer than max_prompt_length"));
 }
 
 TEST_F(DistillationRuns, TeachersThatDoNotFitAreRefused) {

@@ -49,7 +49,9 @@ class DistillationRule final : public LossRule {
 
   void before_step(const BeforeStep& step) override {
     const bool measuring = step.session.rank().measuring();
-    const std::int64_t count = step.session.settings().step.microbatches;
+    // A step with generated answers passes only the microbatches that contain answers.
+    const std::int64_t count =
+        measuring ? step.session.settings().step.microbatches : std::ssize(step.batches);
     step.session.frozen("teacher").parallel().wait_for_all_values();
     for (std::int64_t i = 0; i < count; ++i) {
       const auto index = static_cast<std::size_t>(i);

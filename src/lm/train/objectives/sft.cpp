@@ -20,7 +20,10 @@ namespace primus {
 namespace {
 
 // Keys that affect how conversations are written, packed and held out, and therefore the training data.
-constexpr std::array<std::string_view, 10> kConversationKeys = {"sft_conversation_format",
+constexpr std::array<std::string_view, 13> kConversationKeys = {"sft_conversation_format",
+                                                                "distillation_on_policy_share",
+                                                                "max_completion_length",
+                                                                "max_prompt_length",
                                                                 "enable_packed_sequences",
                                                                 "use_packed_attention",
                                                                 "sft_bridge_compat_inline_bos",
@@ -52,11 +55,28 @@ class FineTuning final : public Objective {
   MakeLossRule loss_rule(const config::Experiment& experiment) const override {
     return learning_->loss_rule(experiment);
   }
+  void prepare_session(const config::Experiment& experiment, int world,
+                       SessionSettings& settings) const override {
+    learning_->prepare_session(experiment, world, settings);
+  }
+  void connect(LossRule& rule, const DataRequest& request, const data::Datasets& datasets) const override {
+    learning_->connect(rule, request, datasets, options_of(request));
+  }
 
   std::optional<std::int64_t> planned_samples(const DataRequest& request, double epochs) const override {
     // A dry run needs no data. Data that exist but cannot be read are an error, as in the run itself.
     if (!has_conversations(request.experiment)) return std::nullopt;
     return epochs_of(request, epochs).samples;
+  }
+
+  std::optional<std::int64_t> filled_microbatches(const DataRequest& request, const StepSettings& step,
+                                                  int data_ranks) override {
+    if (!has_conversations(request.experiment)) return std::nullopt;  // a dry run needs no data
+    std::optional<std::int64_t> filled;
+    at_key(request.experiment, "sft_dataset_name", [&] {
+      filled = learning_->filled_microbatches(options_of(request), request.tokenizer, step, data_ranks);
+    });
+    return filled;
   }
 
   void find_missing(const config::Experiment& experiment, std::vector<MissingInput>& missing) const override {

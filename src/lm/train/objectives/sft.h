@@ -3,7 +3,9 @@
 // plan and saved files.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "lm/data/sft_dataset.h"
 #include "lm/train/objectives/objective.h"
@@ -33,6 +35,18 @@ class ConversationLearning {
   virtual std::string_view noun() const { return "conversations"; }
   // Returns Objective::trains_scores().
   virtual bool trains_scores() const { return false; }
+  // Returns Objective::filled_microbatches().
+  virtual std::optional<std::int64_t> filled_microbatches(const data::SftOptions& /*options*/,
+                                                          const Tokenizer& /*tokenizer*/,
+                                                          const StepSettings& /*step*/,
+                                                          int /*data_ranks*/) const {
+    return std::nullopt;
+  }
+  // Implements Objective::prepare_session() and Objective::connect().
+  virtual void prepare_session(const config::Experiment& /*experiment*/, int /*world*/,
+                               SessionSettings& /*settings*/) const {}
+  virtual void connect(LossRule& /*rule*/, const DataRequest& /*request*/, const data::Datasets& /*datasets*/,
+                       const data::SftOptions& /*options*/) const {}
   // Returns Objective::loss_rule().
   virtual MakeLossRule loss_rule(const config::Experiment& /*experiment*/) const { return {}; }
 };

@@ -135,7 +135,8 @@ class Fitting {
         is_open("eval_iters") && !begins_to_evaluate(has_evaluated) && keep("eval_iters", c.eval_iters);
     if (!kept && is_open("eval_iters") && !c.split && !has_evaluated && count < kFew) {
       set("eval_iters", c.eval_iters, 0);
-      if (!compares(c)) {  // stages that compare texts evaluate nothing
+      // Stages that compare texts evaluate nothing, and nor does a run on prompts without answers.
+      if (!compares(c) && all.has_answers()) {
         plan_.facts.push_back(
             fmt::format("none of the {} is held out, so overfitting would not show: split=90,10,0 holds out "
                         "a tenth",
@@ -149,7 +150,9 @@ class Fitting {
       longest = std::max(longest, all.tokens(i));
       tokens += all.tokens(i);
     }
-    choose_batch(filled, usual_passes(count) * static_cast<double>(tokens), longest);
+    if (config::generates_answers(c)) longest += c.max_completion_length;
+    const double passes = usual_passes(count);
+    choose_batch(filled, passes * static_cast<double>(count), passes * static_cast<double>(tokens), longest);
     if (is_open("lr")) {
       constexpr double kOfPreferences = 0.1;
       const double rate = usual_learning_rate(parameters, bool{model.lora}, compares(c) ? kOfPreferences : 1);
@@ -195,8 +198,9 @@ class Fitting {
     set("train_epochs", e_.trainer->train_epochs, std::round(usual_passes(conversations) * times));
   }
 
-  // Chooses the batch size. `tokens`: number of tokens in all epochs.
-  void choose_batch(const config::Experiment& filled, double tokens, std::int64_t longest) {
+  // Chooses the batch size. `conversations`, `tokens`: their numbers in all epochs.
+  void choose_batch(const config::Experiment& filled, double conversations, double tokens,
+                    std::int64_t longest) {
     constexpr double kSteps = 200;
     constexpr std::int64_t kMultiple = 64, kMaxSequences = 8;
     config::TrainerConfig& c = e_.trainer;
@@ -212,7 +216,12 @@ class Fitting {
     }
     if (!is_open("global_batch_size") || keep("global_batch_size", c.global_batch_size)) return;
     const std::int64_t unit = c.micro_batch_size * mesh_shape_of(filled, world_).data(world_);
-    const std::int64_t wanted = std::clamp<std::int64_t>(of_step / length, 1, kMaxSequences);
+    std::int64_t wanted = std::clamp<std::int64_t>(of_step / length, 1, kMaxSequences);
+    if (config::generates_answers(c)) {
+      // The batch counts conversations. Generation is slow for few of them.
+      constexpr std::int64_t kFewest = 8, kMost = 64;
+      wanted = std::clamp(static_cast<std::int64_t>(conversations / kSteps), kFewest, kMost);
+    }
     set("global_batch_size", c.global_batch_size, up_to(wanted, unit));
   }
 
@@ -267,14 +276,23 @@ class Fitting {
 
 data::SftOptions sft_options_of(const config::Experiment& e, const Tokenizer& tokenizer) {
   const config::TrainerConfig& c = e.trainer;
+  const bool generates = config::generates_answers(c);
+  const bool only_prompts = generates && c.distillation_on_policy_share == 1;
   const data::DataOptions samples = data_options_of(e, tokenizer);
   return {.dataset = c.sft_dataset_name.value_or(""),
           .train_split = c.sft_dataset_split,
           .format = c.sft_conversation_format,
           .skip_bad = c.sft_skip_bad,
           .inline_bos = c.sft_bridge_compat_inline_bos,
-          .pack = c.enable_packed_sequences || compares(c),
+          // A step that may generate answers packs its conversations itself.
+          .pack = (c.enable_packed_sequences || compares(c)) && !generates,
           .separate = c.use_packed_attention || compares(c),
+          .own_answers =
+              generates ? std::optional(data::AnswerLimits{.max_completion_length = c.max_completion_length,
+                                                           .max_prompt_length = c.max_prompt_length,
+                                                           .only_prompts = only_prompts})
+                        : std::nullopt,
+          .can_evaluate = !only_prompts,
           .shuffle = c.dataloader_type == "cyclic",
           .shares = c.split.value_or(""),
           .seq_length = c.seq_length,

@@ -197,8 +197,7 @@ config::Experiment with_loaded_model(config::Experiment e, const FamilyRegistry&
   }
   c.seq_length = model->max_positions;
   if (const std::int64_t prompt = c.max_prompt_length.value_or(1);
-      config::stage_of(c).material == config::Material::kPrompts &&
-      prompt + c.max_completion_length > c.seq_length) {
+      config::generates_answers(c) && prompt + c.max_completion_length > c.seq_length) {
     throw e.error_for(
         "max_completion_length",
         fmt::format("an answer of {} tokens (max_completion_length) and a prompt of {} do not fit into {} "

@@ -22,6 +22,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -115,6 +116,9 @@ class LossRule {
   // Returns metrics that the rule has computed on the host for the step of the last before_step(). In
   // StepResult::metrics, these metrics follow those of weigh().
   virtual std::vector<std::pair<std::string, double>> host_metrics() const { return {}; }
+  // Returns a second name under which StepResult::metrics contain the loss of that step; empty: there is
+  // none.
+  virtual std::string_view name_of_loss() const { return {}; }
   // Returns some answers of the newest generation on this rank, and forgets them.
   virtual std::vector<GeneratedAnswer> take_answers() { return {}; }
   // Returns the names of the sums that weigh() accumulates for the metrics of a step. The sum named "loss" is

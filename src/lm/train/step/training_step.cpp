@@ -310,6 +310,8 @@ StepResult TrainingStep::result() {
   }
   if (!rule_) return result;
   for (auto& metric : rule_->host_metrics()) result.metrics.push_back(std::move(metric));
+  if (const std::string_view name = rule_->name_of_loss(); !name.empty())
+    result.metrics.emplace_back(name, result.loss);
   return result;
 }
 

@@ -243,6 +243,13 @@ class PartsReader {
     c.moe.choice_bias = t_.moe_router_enable_expert_bias.value_or(true);
     c.moe.swiglu_limit =
         t_.swiglu_limit.value_or(0) > 0 ? *t_.swiglu_limit : t_.activation_func_clamp_value.value_or(0);
+    if (config::generates_answers(t_)) {
+      throw experiment_.error_for("stage",
+                                  fmt::format("models of type {} cannot generate answers: pooled latents "
+                                              "(compress_ratios) are not cached between tokens",
+                                              c.family),
+                                  "choose a stage that learns the answers of the data, such as sft");
+    }
     for (const auto& [key, packs] : {std::pair("reset_attention_mask", t_.reset_attention_mask),
                                      std::pair("enable_packed_sequences", config::separates_documents(t_))}) {
       if (!packs) continue;

@@ -94,6 +94,8 @@ TEST(ModelSettings, PooledLatentsDoNotSupportDocuments) {
               testing::HasSubstr("do not support document boundaries"));
   EXPECT_THAT(refusal(pooled + sft + "      use_packed_attention: true\n", data),
               testing::HasSubstr("do not support document boundaries"));
+  EXPECT_THAT(refusal(pooled + "      stage: distill\n      distillation_on_policy_share: 1\n", data),
+              testing::HasSubstr("cannot generate answers"));
 }
 
 // Megatron-LM's presets call every model "gpt", so the parts of a model determine its family.

@@ -134,45 +134,51 @@ Value read_parameter(Tape& tape, Parameter& parameter) {
                      {{Unary::kY, parameter.unit->dtype, parameter.shape, false}})[Unary::kY];
 }
 
-// --- adapted_norms: the norms of the rows of an adapted matrix. The norms have no gradient, as in the DoRA
-// paper.
+// --- adapted_squares: the squared norms of the rows of an adapted matrix. They have no gradient, as in the
+// DoRA paper. If ranks divide the columns, they add the squares of their columns.
 
-struct AdaptedNorms {
+struct AdaptedSquares {
   enum In : InputName { kDown, kUp };
-  enum Out : OutputName { kNorms };
+  enum Out : OutputName { kSquares };
 };
 
-struct PartAttributes {
+struct SquaresAttributes {
   std::int64_t first;
   float scale;
+  comm::Communicator* columns;  // the ranks that divide the columns; null: none
 };
 
-void adapted_norms_forward(OperatorCall& op) {
-  const auto a = op.attributes<PartAttributes>();
-  const Tensor norms = op.out(AdaptedNorms::kNorms);
-  turbo::launch(op.context(), turbo::DoraNorm{.w = op.weight().slice(a.first, a.first + norms.elements()),
-                                              .down = op.in(AdaptedNorms::kDown),
-                                              .up = op.in(AdaptedNorms::kUp),
-                                              .norm = norms,
+void adapted_squares_forward(OperatorCall& op) {
+  const auto a = op.attributes<SquaresAttributes>();
+  const Tensor squares = op.out(AdaptedSquares::kSquares);
+  turbo::launch(op.context(), turbo::DoraNorm{.w = op.weight().slice(a.first, a.first + squares.elements()),
+                                              .down = op.in(AdaptedSquares::kDown),
+                                              .up = op.in(AdaptedSquares::kUp),
+                                              .square = squares,
                                               .scale = a.scale});
+  if (a.columns) a.columns->all_reduce(op.context().stream, squares, squares, comm::Reduction::kSum);
 }
 
-constexpr Operator kAdaptedNorms{
-    .name = "adapted_norms", .operator_class = OperatorClass::kNorm, .forward = adapted_norms_forward};
+constexpr Operator kAdaptedSquares{
+    .name = "adapted_squares", .operator_class = OperatorClass::kNorm, .forward = adapted_squares_forward};
+// Recompute policies keep results of communication.
+constexpr Operator kSharedSquares{.name = "adapted_squares",
+                                  .operator_class = OperatorClass::kCommunication,
+                                  .forward = adapted_squares_forward};
 
 // --- to_magnitude: scales columns of a product to the magnitudes of DoRA
 
 struct ToMagnitude {
-  enum In : InputName { kX, kNorms };
+  enum In : InputName { kX, kSquares };
   enum Out : OutputName { kY };
 };
 
 void scale_columns(OperatorCall& op, const Tensor& x, const Tensor& y) {
   turbo::launch(op.context(), turbo::DoraScale{.x = x,
                                                .magnitude = op.weight(),
-                                               .norm = op.in(ToMagnitude::kNorms),
+                                               .square = op.in(ToMagnitude::kSquares),
                                                .y = y,
-                                               .first = op.attributes<PartAttributes>().first});
+                                               .first = op.attributes<std::int64_t>()});
 }
 
 void to_magnitude_forward(OperatorCall& op) {
@@ -190,9 +196,9 @@ void to_magnitude_backward_weight(OperatorCall& op) {
   const auto [d_magnitude, accumulate] = op.d_weight();
   turbo::launch(op.context(), turbo::DoraBackwardMagnitude{.x = op.in(ToMagnitude::kX),
                                                            .d_y = op.d_out(ToMagnitude::kY),
-                                                           .norm = op.in(ToMagnitude::kNorms),
+                                                           .square = op.in(ToMagnitude::kSquares),
                                                            .d_magnitude = d_magnitude,
-                                                           .first = op.attributes<PartAttributes>().first,
+                                                           .first = op.attributes<std::int64_t>(),
                                                            .accumulate = accumulate});
 }
 
@@ -201,18 +207,19 @@ constexpr Operator kToMagnitude{.name = "to_magnitude",
                                 .forward = to_magnitude_forward,
                                 .backward_input = to_magnitude_backward_input,
                                 .backward_weight = to_magnitude_backward_weight,
-                                .for_input = saves(ToMagnitude::kNorms),
-                                .for_weight = saves(ToMagnitude::kX, ToMagnitude::kNorms)};
+                                .for_input = saves(ToMagnitude::kSquares),
+                                .for_weight = saves(ToMagnitude::kX, ToMagnitude::kSquares)};
 
-Value to_magnitude(const Value& x, Parameter& weight, const LowRank& adapter) {
+Value to_magnitude(const Value& x, Parameter& weight, const LowRank& adapter, comm::Communicator* columns) {
   Tape& tape = x.tape();
-  const PartAttributes part{adapter.first, adapter.scale};
   const Value down = read_parameter(tape, *adapter.down), up = read_parameter(tape, *adapter.up);
-  const Value norms = tape.record(
-      kAdaptedNorms, {{AdaptedNorms::kDown, down}, {AdaptedNorms::kUp, up}}, &weight,
-      {{AdaptedNorms::kNorms, DType::kF32, Shape{adapter.up->shape[0]}, false}}, part)[AdaptedNorms::kNorms];
-  return tape.record(kToMagnitude, {{ToMagnitude::kX, x}, {ToMagnitude::kNorms, norms}}, adapter.magnitude,
-                     {{ToMagnitude::kY, x.dtype(), x.shape()}}, part)[ToMagnitude::kY];
+  const Tape::Output out{AdaptedSquares::kSquares, DType::kF32, Shape{adapter.up->shape[0]}, false};
+  const Value squares = tape.record(
+      columns ? kSharedSquares : kAdaptedSquares, {{AdaptedSquares::kDown, down}, {AdaptedSquares::kUp, up}},
+      &weight, {out}, SquaresAttributes{adapter.first, adapter.scale, columns})[AdaptedSquares::kSquares];
+  return tape.record(kToMagnitude, {{ToMagnitude::kX, x}, {ToMagnitude::kSquares, squares}},
+                     adapter.magnitude, {{ToMagnitude::kY, x.dtype(), x.shape()}},
+                     adapter.first)[ToMagnitude::kY];
 }
 
 }  // namespace
@@ -236,12 +243,13 @@ Value after_low_rank(Value y, const LowRank& adapter, RowsOf rows) {
   return dropout(std::move(y), adapter, rows, columns, std::max(run, 1));
 }
 
-Value with_part_adapters(Value y, Parameter& weight, FunctionRef<Value(const LowRank&)> product_of) {
+Value with_part_adapters(Value y, Parameter& weight, FunctionRef<Value(const LowRank&)> product_of,
+                         comm::Communicator* columns) {
   for (const LowRank& adapter : y.tape().part_adapters_of(weight)) {
     Value term = product_of(adapter);
     if (adapter.bias) term = add_bias(std::move(term), *adapter.bias);
     y = column_sum(std::move(y), scale(std::move(term), adapter.scale), adapter.first);
-    if (adapter.magnitude) y = to_magnitude(y, weight, adapter);
+    if (adapter.magnitude) y = to_magnitude(y, weight, adapter, columns);
   }
   return y;
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/system/thread_pool.h"
+#include "comm/communicator.h"
 #include "engine/runtime/tape.h"
 
 namespace primus::engine {
@@ -48,7 +49,9 @@ Value after_low_rank(Value y, const LowRank& adapter, RowsOf rows);
 
 // Adds the terms of the adapters in LowRank::parts to y, the product of x and the matrix, and scales the
 // result to the adapters' magnitudes. `product_of(adapter)` returns (x · downᵀ) · upᵀ: [rows, rows of up].
-// With a magnitude, this rank must have all columns of the matrix.
-Value with_part_adapters(Value y, Parameter& weight, FunctionRef<Value(const LowRank&)> product_of);
+// `columns`: the ranks that divide the columns of the matrix; null: this rank has all columns. `columns` must
+// outlive the tape's passes.
+Value with_part_adapters(Value y, Parameter& weight, FunctionRef<Value(const LowRank&)> product_of,
+                         comm::Communicator* columns = nullptr);
 
 }  // namespace primus::engine

@@ -364,10 +364,11 @@ Value scattered_linear(const Value& x, Parameter& weight, comm::Communicator* gr
   Value y = scattered_product(x, weight, group, overlap);
   const LowRank& low_rank = x.tape().adapter_of(weight);
   if (!low_rank) {
-    return with_part_adapters(std::move(y), weight, [&](const LowRank& part) {
+    const auto product_of = [&](const LowRank& part) {
       const Value read = before_low_rank(x, part, RowsOf::kLayer);
       return product(scattered_product(read, *part.down, group, overlap), *part.up);
-    });
+    };
+    return with_part_adapters(std::move(y), weight, product_of, group);
   }
   const Value read = before_low_rank(x, low_rank, RowsOf::kLayer);
   const Value low = scale(scattered_product(read, *low_rank.down, group, overlap), low_rank.scale);

@@ -232,20 +232,20 @@ std::string matrix_of_magnitudes(std::string_view name) {
 }
 
 // Sets magnitudes to the norms of the rows of their matrix, so that an adapter whose B is zero has no effect.
-// Tensor ranks do not divide magnitudes.
 void upload_norms(engine::Rank& rank, const Parameter& p, const CheckpointPart& part,
                   const TensorView& matrix) {
   require_float(matrix);
-  const engine::FlatRange range = stored_of(p, part);
-  const auto cols = static_cast<std::size_t>(matrix.shape[1]);
-  std::vector<std::byte> bytes(cols * static_cast<std::size_t>(size_of(matrix.dtype)));
-  std::vector<float> row(cols), norms;
-  for (std::int64_t i = range.begin; i < range.end; ++i) {
-    copy_elements(matrix, i * matrix.shape[1], bytes);
-    to_float(matrix.dtype, bytes, row);
-    double squares = 0;
-    for (const float v : row) squares += static_cast<double>(v) * static_cast<double>(v);
-    norms.push_back(static_cast<float>(std::sqrt(squares)));
+  const std::int64_t cols = matrix.shape[1];
+  std::vector<float> row(static_cast<std::size_t>(cols)), norms;
+  std::vector<std::byte> bytes(row.size() * static_cast<std::size_t>(size_of(matrix.dtype)));
+  for (const StridedRun& run : runs_of(stored_of(p, part), p, part)) {
+    for (std::int64_t n = 0; n < run.size(); ++n) {
+      copy_elements(matrix, (run.begin + n / run.length * run.stride + n % run.length) * cols, bytes);
+      to_float(matrix.dtype, bytes, row);
+      double squares = 0;
+      for (const float v : row) squares += static_cast<double>(v) * static_cast<double>(v);
+      norms.push_back(static_cast<float>(std::sqrt(squares)));
+    }
   }
   upload_weights(rank, p, part, DType::kF32, std::as_bytes(std::span(norms)));
 }

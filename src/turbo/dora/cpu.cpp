@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 
 #include "turbo/cpu/reduce.h"
 #include "turbo/cpu/register.h"
@@ -15,7 +14,7 @@ void norm(CpuContext& context, const DoraNorm& a) {
     const std::int64_t in = a.w.cols(), rank = a.down.rows();
     const T *w = context.data<const T>(a.w), *down = context.data<const T>(a.down),
             *up = context.data<const T>(a.up);
-    auto* const out = context.data<float>(a.norm);
+    auto* const out = context.data<float>(a.square);
     const float scale = a.scale;
     parallel_ranges(context, a.w.rows(), (rank + 1) * in * sizeof(T),
                     [&](std::int64_t begin, std::int64_t end) {
@@ -39,7 +38,7 @@ void norm(CpuContext& context, const DoraNorm& a) {
                             return static_cast<double>(v[i]) * static_cast<double>(v[i]);
                           });
                         }
-                        out[row] = static_cast<float>(std::sqrt(squares));
+                        out[row] = static_cast<float>(squares);
                       }
                     });
   });
@@ -48,9 +47,9 @@ void norm(CpuContext& context, const DoraNorm& a) {
 void scale(CpuContext& context, const DoraScale& a) {
   with_float_type(a.x.dtype, [&](auto tag) {
     using T = decltype(tag);
-    const std::int64_t cols = a.x.cols(), n = a.norm.elements(), end_column = a.first + n;
+    const std::int64_t cols = a.x.cols(), n = a.square.elements(), end_column = a.first + n;
     const T* const magnitude = context.data<const T>(a.magnitude);
-    const auto* const norms = context.data<const float>(a.norm);
+    const auto* const square = context.data<const float>(a.square);
     parallel_ranges(context, a.x.rows(), 2 * cols * sizeof(T), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         const T* const x = context.data<const T>(a.x) + row * cols;
@@ -63,28 +62,28 @@ void scale(CpuContext& context, const DoraScale& a) {
         T* const to = y + a.first;
         PRIMUS_SIMD()
         for (std::int64_t i = 0; i < n; ++i)
-          to[i] = from_float<T>(to_magnitude(to_float(from[i]), to_float(magnitude[i]), norms[i]));
+          to[i] = from_float<T>(to_magnitude(to_float(from[i]), to_float(magnitude[i]), square[i]));
       }
     });
   });
 }
 
 std::int64_t backward_workspace(CpuContext&, const DoraBackwardMagnitude& a) {
-  return row_sum_workspace(a.x.rows(), a.norm.elements());
+  return row_sum_workspace(a.x.rows(), a.square.elements());
 }
 
 void backward(CpuContext& context, const DoraBackwardMagnitude& a) {
   with_float_type(a.x.dtype, [&](auto tag) {
     using T = decltype(tag);
-    const std::int64_t cols = a.x.cols(), n = a.norm.elements();
+    const std::int64_t cols = a.x.cols(), n = a.square.elements();
     const T *x = context.data<const T>(a.x) + a.first, *d_y = context.data<const T>(a.d_y) + a.first;
-    const auto* const norms = context.data<const float>(a.norm);
+    const auto* const square = context.data<const float>(a.square);
     row_sum(context, a.x.rows(), n, context.data<float>(a.workspace), a.d_magnitude, a.accumulate,
             [=](float* line, std::int64_t row) {
               const T *x_row = x + row * cols, *d_y_row = d_y + row * cols;
               PRIMUS_SIMD()
               for (std::int64_t i = 0; i < n; ++i)
-                line[i] += magnitude_term(to_float(x_row[i]), to_float(d_y_row[i]), norms[i]);
+                line[i] += magnitude_term(to_float(x_row[i]), to_float(d_y_row[i]), square[i]);
             });
   });
 }

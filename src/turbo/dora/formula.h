@@ -5,9 +5,12 @@
 
 namespace primus::turbo::PRIMUS_KERNELS {
 
-PRIMUS_FORMULA float to_magnitude(float x, float magnitude, float norm) { return x * (magnitude / norm); }
+// `square`: the square of the row's norm.
+PRIMUS_FORMULA float to_magnitude(float x, float magnitude, float square) {
+  return x * (magnitude / ::sqrtf(square));
+}
 
 // Returns the element's term of the magnitude's gradient.
-PRIMUS_FORMULA float magnitude_term(float x, float d_y, float norm) { return x * d_y / norm; }
+PRIMUS_FORMULA float magnitude_term(float x, float d_y, float square) { return x * d_y / ::sqrtf(square); }
 
 }  // namespace primus::turbo::PRIMUS_KERNELS

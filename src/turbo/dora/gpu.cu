@@ -7,12 +7,12 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
-// A block computes the norm of a row. A stays in the cache, because all blocks read it.
+// A block computes the square of the norm of a row. A stays in the cache, because all blocks read it.
 template <class T, int kCount>
 struct NormBody {
   static constexpr int kThreads = 256;
   const T *w, *down, *up;
-  float* norm;
+  float* square;
   std::int64_t in, rank;
   float scale;
 
@@ -37,7 +37,7 @@ struct NormBody {
       }
     }
     squares = block_reduce<kThreads>(squares);
-    if (thread() == 0) norm[row] = ::sqrtf(squares);
+    if (thread() == 0) square[row] = squares;
   }
 };
 
@@ -48,7 +48,7 @@ void norm(Context& context, const DoraNorm& a) {
     with_vector<T>(rows_of_vectors<T>(a.w.cols(), w, down), [&](auto count) {
       launch(
           context, a.w.rows(),
-          NormBody<T, count>{w, down, up, context.data<float>(a.norm), a.w.cols(), a.down.rows(), a.scale});
+          NormBody<T, count>{w, down, up, context.data<float>(a.square), a.w.cols(), a.down.rows(), a.scale});
     });
   });
 }
@@ -56,13 +56,13 @@ void norm(Context& context, const DoraNorm& a) {
 template <class T>
 struct ScaleBody {
   const T *x, *magnitude;
-  const float* norm;
+  const float* square;
   T* y;
   std::int64_t cols, first, n;
   PRIMUS_DEVICE void operator()(std::int64_t at) const {
     const std::int64_t i = at % cols - first;
     y[at] = i < 0 || i >= n ? x[at]
-                            : from_float<T>(to_magnitude(to_float(x[at]), to_float(magnitude[i]), norm[i]));
+                            : from_float<T>(to_magnitude(to_float(x[at]), to_float(magnitude[i]), square[i]));
   }
 };
 
@@ -70,8 +70,8 @@ void scale(Context& context, const DoraScale& a) {
   with_float_type(a.x.dtype, [&](auto tag) {
     using T = decltype(tag);
     for_each(context, a.x.elements(),
-             ScaleBody<T>{context.data<T>(a.x), context.data<T>(a.magnitude), context.data<float>(a.norm),
-                          context.data<T>(a.y), a.x.cols(), a.first, a.norm.elements()});
+             ScaleBody<T>{context.data<T>(a.x), context.data<T>(a.magnitude), context.data<float>(a.square),
+                          context.data<T>(a.y), a.x.cols(), a.first, a.square.elements()});
   });
 }
 
@@ -79,25 +79,25 @@ template <class T>
 struct MagnitudeTerm {
   static constexpr int kCount = 1;
   const T *x, *d_y;
-  const float* norm;
+  const float* square;
   std::int64_t cols;
   PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t i, float (&value)[kCount]) const {
     const std::int64_t at = row * cols + i;
-    value[0] = magnitude_term(to_float(x[at]), to_float(d_y[at]), norm[i]);
+    value[0] = magnitude_term(to_float(x[at]), to_float(d_y[at]), square[i]);
   }
 };
 
 std::int64_t backward_workspace(Context&, const DoraBackwardMagnitude& a) {
-  return row_sum_workspace(a.x.rows(), a.norm.elements());
+  return row_sum_workspace(a.x.rows(), a.square.elements());
 }
 
 void backward(Context& context, const DoraBackwardMagnitude& a) {
   with_float_type(a.x.dtype, [&](auto tag) {
     using T = decltype(tag);
-    row_sum(context, a.x.rows(), a.norm.elements(), context.data<float>(a.workspace), a.d_magnitude,
+    row_sum(context, a.x.rows(), a.square.elements(), context.data<float>(a.workspace), a.d_magnitude,
             a.accumulate,
             MagnitudeTerm<T>{context.data<T>(a.x) + a.first, context.data<T>(a.d_y) + a.first,
-                             context.data<float>(a.norm), a.x.cols()});
+                             context.data<float>(a.square), a.x.cols()});
   });
 }
 

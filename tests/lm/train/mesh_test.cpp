@@ -3,6 +3,7 @@
 // weights, and the logits of a text before and after training.
 #include "engine/parallel/mesh.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -60,6 +61,29 @@ ModelConfig adapted_dropout() {
 ModelConfig adapted_dropout_after() {
   ModelConfig c = adapted_dropout();
   c.lora.training.drops_after = true;
+  return c;
+}
+
+// Adapters of single matrices with magnitudes (DoRA) and biases: of rows and of columns that tensor ranks
+// divide, and of two of the three parts of a fused matrix.
+ModelConfig decomposed() {
+  ModelConfig c = dense();
+  c.lora = {.dim = 6, .alpha = 9};
+  c.lora.by_matrix.magnitudes = c.lora.by_matrix.biases = true;
+  for (int layer = 0; layer < 2; ++layer) {
+    const auto add = [&](const char* module, std::int64_t out, std::int64_t in) {
+      c.lora.by_matrix.matrices.push_back({.name = fmt::format("model.layers.{}.{}", layer, module),
+                                           .dim = 6,
+                                           .scale = 1.5,
+                                           .out = out,
+                                           .in = in});
+    };
+    add("mlp.down_proj", c.hidden, c.ffn);
+    add("mlp.up_proj", c.ffn, c.hidden);
+    add("self_attn.o_proj", c.hidden, c.heads * c.head_dim);
+    add("self_attn.q_proj", c.heads * c.head_dim, c.hidden);
+    add("self_attn.v_proj", c.kv_heads * c.head_dim, c.hidden);
+  }
   return c;
 }
 
@@ -569,6 +593,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"lora_tp4_recomputed", adapted, {4, tensor(4), Sharding::kNone, true}},
         Case{"lora_tp2_dp2_zero1", adapted, {4, tensor(2), Sharding::kStates}},
         Case{"lora_tp2_dp2_zero3", adapted, {4, tensor(2), Sharding::kParameters}},
+        Case{"dora_tp2", decomposed, {2, tensor(2)}},
+        Case{"dora_tp4_recomputed", decomposed, {4, tensor(4), Sharding::kNone, true}},
+        Case{"dora_tp2_dp2_zero3", decomposed, {4, tensor(2), Sharding::kParameters}},
         Case{"lora_latent_tp2", adapted_latent, {2, tensor(2)}},
         Case{"lora_latent_ep2", adapted_latent, {2, expert(2)}},
         Case{"lora_dropout_tp2", adapted_dropout, {2, tensor(2)}},

@@ -200,9 +200,6 @@ void BlockParameters::add_part_adapters(engine::Parameter& matrix, const std::st
     if (lora_.by_matrix.biases)
       adapter.bias = declared(".lora_B_bias", per_row, Initializer::constant(0), ".lora_B.bias", part.rows);
     if (lora_.by_matrix.magnitudes) {
-      if (tensor().ranks > 1)
-        throw unsupported("DoRA does not support tensor_model_parallel_size above 1",
-                          "divide the model among pipeline or data ranks, or set lora.use_dora to false");
       adapter.magnitude =
           declared(".lora_magnitude", per_row, Initializer::constant(1), ".lora_magnitude_vector", part.rows);
     }

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -234,8 +235,10 @@ class Launcher {
       polled.push_back({p.out.pipe.fd(), POLLIN, 0});
       polled.push_back({p.err.pipe.fd(), POLLIN, 0});
     }
-    const std::optional<Deadline>& next = terminate_at_ ? terminate_at_ : kill_at_;
-    poll(polled.data(), polled.size(), next ? comm::milliseconds_until(*next) : -1);
+    std::optional<int> wait;
+    for (const std::optional<Deadline>& next : {terminate_at_, kill_at_, notice_at_})
+      if (next) wait = std::min(wait.value_or(INT_MAX), comm::milliseconds_until(*next));
+    poll(polled.data(), polled.size(), wait.value_or(-1));
     while (const auto signal = signals_.next()) pass_on(*signal);
     for (RankProcess& p : processes_) drain(p);
     reap();
@@ -247,6 +250,17 @@ class Launcher {
       signal_all(SIGKILL);
       kill_at_ = comm::in(1s);
     }
+    if (notice_at_ && comm::milliseconds_until(*notice_at_) == 0) show_waiting();
+  }
+
+  // Says that ranks are still running after a request to stop.
+  void show_waiting() {
+    notice_at_ = comm::in(launch_.notice_after_signal);
+    const auto running = std::ranges::count_if(processes_, [](const auto& p) { return p.running; });
+    if (!launch_.is_job || running == 0) return;
+    show(launch_.error, fmt::format("waiting for {} of {} ranks: they finish their step, save and stop; "
+                                    "a second Ctrl-C or SIGTERM kills them\n",
+                                    running, processes_.size()));
   }
 
   // Appends the ranks that have ended since the last call.
@@ -301,7 +315,9 @@ class Launcher {
     }
     for (Stream* stream : {&p.out, &p.err}) show_line(p, *stream, true);
     for (const std::string& line : p.tail) result_.failure += "\n  " + line;
-    if (!kill_at_) {  // if kill_at_ is set, pass_on() has already signalled the ranks and set their deadline
+    if (same_request_until_) {  // the ranks were asked to stop, and may be saving
+      kill_at_ = comm::in(launch_.grace_after_signal);
+    } else {
       terminate_at_ = comm::in(launch_.patience);
       kill_at_ = comm::in(launch_.patience + launch_.grace);
     }
@@ -313,7 +329,7 @@ class Launcher {
       signal_all(signal);
       if (!stops) return;
       same_request_until_ = comm::in(1s);
-      kill_at_ = comm::in(launch_.grace_after_signal);
+      notice_at_ = comm::in(launch_.notice_after_signal);
     } else if (signal == SIGINT || comm::milliseconds_until(*same_request_until_) == 0) {
       signal_all(SIGKILL);  // a second request ends the ranks immediately
     }
@@ -387,7 +403,7 @@ class Launcher {
   std::uint16_t port_ = 0;
   Socket master_, log_;
   std::deque<RankProcess> processes_;
-  std::optional<Deadline> terminate_at_, kill_at_;
+  std::optional<Deadline> terminate_at_, kill_at_, notice_at_;
   std::optional<Deadline> same_request_until_;  // signals before this time repeat the first request to stop
   LaunchResult result_;
 };

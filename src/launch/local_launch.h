@@ -6,9 +6,10 @@
 // ranks' process groups. All ranks also end if this process dies, even if it is killed.
 //
 // Signals that ask this process to stop are passed on. After SIGINT, SIGTERM, SIGHUP or SIGQUIT the ranks
-// have the time `grace_after_signal`; a second signal ends them immediately. Schedulers send a signal to the
-// ranks and to this process. So a signal within a second after the first signal counts as the same request,
-// except SIGINT. SIGUSR1 is the warning before a time limit: ranks save and stop, without a deadline.
+// have no deadline, because a step and a checkpoint may take minutes. A second signal ends them immediately.
+// If a rank fails after the first signal, the others have the time `grace_after_signal`. Schedulers send a
+// signal to the ranks and to this process. So a signal within a second after the first signal counts as the
+// same request, except SIGINT. SIGUSR1 is the warning before a time limit: ranks save and stop.
 #pragma once
 
 #include <chrono>
@@ -46,8 +47,11 @@ struct LocalLaunch {
 
   std::chrono::milliseconds patience = std::chrono::milliseconds(200);  // time between a failure and SIGTERM
   std::chrono::milliseconds grace = std::chrono::milliseconds(500);     // time between SIGTERM and SIGKILL
-  // Time between a signal that was passed on and SIGKILL, in which ranks can save.
+  // Time between a rank's failure and SIGKILL for ranks that were asked to stop, and may be saving.
   std::chrono::milliseconds grace_after_signal = std::chrono::seconds(30);
+  // Time between the first signal and a line that says that the ranks are still stopping, and between such
+  // lines.
+  std::chrono::milliseconds notice_after_signal = std::chrono::seconds(10);
 };
 
 struct LaunchResult {

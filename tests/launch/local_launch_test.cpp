@@ -1,6 +1,7 @@
 // Tests of the launcher of ranks on this machine: environment, failures, signals and output.
 #include "launch/local_launch.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -181,6 +182,30 @@ TEST(LocalLaunch, SignalsArePassedOn) {
     EXPECT_TRUE(WIFEXITED(status));
     EXPECT_EQ(WEXITSTATUS(status), 0) << signal;
     for (const pid_t pid : pids) EXPECT_TRUE(gone(pid));
+  }
+}
+
+// A step and a checkpoint may take minutes, so ranks that stop have no deadline unless one of them fails.
+TEST(LocalLaunch, RanksThatStopHaveNoDeadline) {
+  for (const bool fails : {false, true}) {
+    TemporaryFile file, shown;
+    LocalLaunch launch = shell(2, std::string("trap 'test $RANK = 0 || ") + (fails ? "exit 3" : "sleep 1") +
+                                      "; sleep 1; exit 0' INT; echo $$ >> " + file.path.string() +
+                                      "; while :; do sleep 0.05; done");
+    launch.grace_after_signal = 100ms;
+    launch.notice_after_signal = 300ms;
+    const int to = open(shown.path.c_str(), O_WRONLY | O_CREAT, 0600);
+    launch.error = to;
+    const pid_t launcher = launch_in_a_process(launch);
+    close(to);
+    EXPECT_EQ(pids_in(file.path, 2).size(), 2U);
+    kill(launcher, SIGINT);
+    int status = 0;
+    waitpid(launcher, &status, 0);
+    EXPECT_EQ(WEXITSTATUS(status), fails ? 3 : 0);
+    const std::string text = read_file(shown.path);
+    EXPECT_EQ(text.find("waiting for 2 of 2 ranks: they finish their step") != std::string::npos, !fails)
+        << text;
   }
 }
 

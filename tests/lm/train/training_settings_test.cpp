@@ -16,15 +16,19 @@ namespace {
 
 using ::testing::HasSubstr;
 
-SessionSettings settings_of(const std::vector<std::string>& words, int ranks) {
+config::Experiment experiment(const std::vector<std::string>& words) {
   config::LoadOptions options;
   options.environment = [](const std::string&) { return std::nullopt; };
   options.preset_dirs.emplace();
-  const config::Experiment e = config::load_experiment_text(
+  return config::load_experiment_text(
       "{work_group: g, user_name: u, exp_name: e, workspace: w, modules: {pre_trainer: {overrides: "
       "{mock_data: true, num_layers: 1, hidden_size: 16, num_attention_heads: 2, vocab_size: 32, "
       "seq_length: 8}}}}",
       "exp.yaml", words, options);
+}
+
+SessionSettings settings_of(const std::vector<std::string>& words, int ranks) {
+  const config::Experiment e = experiment(words);
   return session_settings_of(e, model_config_of(e, std::nullopt, builtin_families()), ranks);
 }
 
@@ -47,6 +51,23 @@ TEST(TrainingSettings, AnIndivisibleBatchGetsAHintWithADivisibleBatch) {
   EXPECT_THAT(hint_of(24, 8, 4), HasSubstr("a multiple of 32, or micro_batch_size to 6,"));
   EXPECT_THAT(hint_of(32, 16, 32), HasSubstr("or micro_batch_size to 1,"));
   EXPECT_EQ(hint_of(8, 4, 3), "set it to a multiple of 12");
+}
+
+// A batch that is chosen from the data and for the ranks is not yet known.
+TEST(TrainingSettings, ABatchThatIsChosenLaterFitsTheRanks) {
+  const auto refused = [](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"mock_data=false", "stage=sft", "sft_dataset_name=chats.jsonl",
+                                      "load=model", "sft_fit_to_data=true"};
+    words.insert(words.end(), more.begin(), more.end());
+    try {
+      check_mesh(experiment(words), builtin_families(), 3);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(refused({}), "");
+  EXPECT_THAT(refused({"global_batch_size=16"}), HasSubstr("global_batch_size (16) is not a multiple"));
 }
 
 // As in AMD Primus, numbers refer to the blocks of the whole model. The blocks of multi-token prediction come

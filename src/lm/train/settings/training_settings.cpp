@@ -10,6 +10,7 @@
 #include "base/terminal/terminal.h"
 #include "config/stages.h"
 #include "config/trainer_config.h"
+#include "config/without_effect.h"
 #include "device/cpu/cpu_device.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/events/device_peak.h"
@@ -152,8 +153,13 @@ void check_batches(const config::Experiment& e, int world) {
   }
 }
 
-void check_mesh(const config::Experiment& experiment, const FamilyRegistry& families, int world) {
-  if (experiment.trainer->load) {
+void check_mesh(const config::Experiment& given, const FamilyRegistry& families, int world) {
+  config::Experiment experiment = given;
+  config::TrainerConfig& c = experiment.trainer;
+  // The batch is chosen later, from the data and for these ranks.
+  if (c.sft_fit_to_data && !config::is_said(experiment, "global_batch_size"))
+    c.global_batch_size = c.micro_batch_size * mesh_shape_of(experiment, world).data(world);
+  if (c.load) {
     check_batches(experiment, world);
     return;
   }

@@ -297,8 +297,8 @@ ResumePoint find_resume_point(const Path& root, Validation validation, Env& env,
   if (env.status(root / "latest_checkpointed_iteration.txt")) {
     throw invalid(
         fmt::format("'{}' has checkpoints of Megatron-LM, which Primus does not read", root.string()),
-        "convert the model to a Hugging Face folder (tools/checkpoint/convert.py of Megatron-LM, or "
-        "Megatron-Bridge), and load that folder; for save, choose another folder");
+        "convert the model to a Hugging Face folder with Megatron-Bridge, and load that folder; for save, "
+        "choose another folder");
   }
   throw invalid(fmt::format("no checkpoint in '{}' can be used:{}", root.string(), all),
                 "restore one from a copy, or move the folder away to start from the beginning");

@@ -84,6 +84,26 @@ TEST(MemoryFit, EveryChangeMakesItFitAndTheCheapestComesFirst) {
   EXPECT_EQ(fit(experiment({}), all).changes.front().settings, std::vector<std::string>{"async_save=false"});
 }
 
+// Shorter sequences teach less context. They are offered alone only if nothing else makes the run fit.
+TEST(MemoryFit, ACombinationComesBeforeShorterSequences) {
+  const std::vector<std::string> others = {"async_save=false",           "micro_batch_size=1",
+                                           "recompute_granularity=full", "exp_avg_dtype=fp8",
+                                           "exp_avg_sq_dtype=fp8",       "bf16=true"};
+  const std::int64_t least = need_of(experiment(others)).total();
+  const std::int64_t all = need_of(experiment({})).total();
+  int preferred = 0;
+  for (int percent = 40; percent <= 100; percent += 2) {
+    const std::int64_t available = least + (all - least) / 100 * percent / 4;
+    const MemoryFit result = fit(experiment({}), available);
+    if (result.changes.empty() || !result.changes.back().settings.front().starts_with("seq_length")) continue;
+    EXPECT_TRUE(result.changes.size() > 1 || !fit(experiment(others), available).fits) << percent;
+    if (result.changes.front().settings.size() < 2) continue;
+    ++preferred;
+    EXPECT_TRUE(fit(experiment(result.changes.front().settings), available).fits) << percent;
+  }
+  EXPECT_GT(preferred, 0);
+}
+
 // On a device with separate memory, the copy for checkpoints takes no device memory.
 TEST(MemoryFit, ACombinationHasOnlyChangesThatHelp) {
   const config::Experiment e = experiment({});

@@ -30,7 +30,8 @@ struct Lever {
   std::function<bool(config::TrainerConfig&, ModelConfig&)> apply;
   std::function<std::vector<std::string>(const config::TrainerConfig&)> settings;
   const char* price;
-  bool of_weights = false;  // whether `apply` also reduces weights, gradients and optimizer states
+  bool of_weights = false;      // whether `apply` also reduces weights, gradients and optimizer states
+  bool shortens_texts = false;  // whether the model sees less context
 };
 
 bool smaller_micro_batch(config::TrainerConfig& c, ModelConfig&) {
@@ -103,8 +104,8 @@ std::vector<Lever> levers(int data_ranks) {
          c.seq_length /= 2;
          return true;
        },
-       [](const Config& c) { return Words{fmt::format("seq_length={}", c.seq_length)}; },
-       "shorter sequences"},
+       [](const Config& c) { return Words{fmt::format("seq_length={}", c.seq_length)}; }, "shorter sequences",
+       false, true},
   };
   if (data_ranks > 1) {
     const Lever sharding = {
@@ -250,6 +251,28 @@ bool is_less(const MemoryNeed& need, const MemoryNeed& before, const MemorySuppl
          (!supply.shared && supply.host > 0 && need.host() < before.host());
 }
 
+// Combines changes one after another, each at its highest level, until the run `given` of `fit` fits. The
+// first attempt leaves out changes that do not reduce the missing kind of memory. The second attempt uses all
+// changes. Returns nothing if all changes together are not enough.
+std::optional<MemoryChange> combined(const Search& search, const Search::Run& given,
+                                     const std::vector<Lever>& levers, const MemoryFit& fit) {
+  for (const bool only_helpful : {true, false}) {
+    Search::Run changed = given;
+    MemoryChange together{{}, "all of these combined", fit.need};
+    for (const Lever& lever : levers) {
+      const Search::Run before = changed;
+      MemoryNeed need = together.need;
+      const bool enough = search.pull(changed, lever, need);
+      if (only_helpful && !enough && !is_less(need, together.need, fit.supply)) changed = before;
+      if (changed.e.trainer == before.e.trainer && changed.model == before.model) continue;
+      together.need = need;
+      std::ranges::move(lever.settings(changed.e.trainer), std::back_inserter(together.settings));
+      if (enough) return together;
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 bool may_keep_fewer_rows(const config::TrainerConfig& config, const ModelConfig& model) {
@@ -274,7 +297,7 @@ MemoryFit fit_memory(const config::Experiment& experiment, const ModelConfig& mo
                 .supply = supply};
   fit.fits = fits(fit.need, supply);
   if (fit.fits) return fit;
-  const int data_ranks = mesh_shape_of(experiment, world).data(world);
+  const std::vector<Lever> all = levers(mesh_shape_of(experiment, world).data(world));
   const Search search(families, supply, world, rank);
   const Search::Run given{experiment, model};
   // Most changes do not affect weights, gradients and optimizer states. If these do not fit even after all
@@ -285,39 +308,31 @@ MemoryFit fit_memory(const config::Experiment& experiment, const ModelConfig& mo
   if (!weights_fit(fit.need)) {
     Search::Run smallest = given;
     MemoryNeed need = fit.need;
-    for (const Lever& lever : levers(data_ranks)) {
+    for (const Lever& lever : all) {
       if (lever.of_weights) search.pull(smallest, lever, need);
     }
     if (!weights_fit(need)) return fit;
   }
-  for (const Lever& lever : levers(data_ranks)) {
+  bool only_shortens = true;  // whether each change found shortens texts
+  for (const Lever& lever : all) {
     Search::Run changed = given;
     MemoryNeed need;
     if (fit.changes.size() == kMaxChanges) break;
     if (search.pull(changed, lever, need)) {
+      only_shortens = only_shortens && lever.shortens_texts;
       fit.changes.push_back({lever.settings(changed.e.trainer), lever.price, need});
     }
   }
-  if (!fit.changes.empty()) return fit;
-  // No single change is enough. Combines the changes one after another, each change at its highest level. The
-  // first attempt leaves out changes that do not reduce the missing kind of memory. The second attempt uses
-  // all changes.
-  for (const bool only_helpful : {true, false}) {
-    Search::Run changed = given;
-    MemoryChange together{{}, "all of these combined", fit.need};
-    for (const Lever& lever : levers(data_ranks)) {
-      const Search::Run before = changed;
-      MemoryNeed need = together.need;
-      const bool enough = search.pull(changed, lever, need);
-      if (only_helpful && !enough && !is_less(need, together.need, supply)) changed = before;
-      if (changed.e.trainer == before.e.trainer && changed.model == before.model) continue;
-      together.need = need;
-      std::ranges::move(lever.settings(changed.e.trainer), std::back_inserter(together.settings));
-      if (!enough) continue;
-      fit.changes.push_back(std::move(together));
-      return fit;
-    }
+  if (fit.changes.empty()) {
+    if (auto change = combined(search, given, all, fit)) fit.changes.push_back(*std::move(change));
+    return fit;
   }
+  // If the only single change shortens texts, a combination that keeps their length comes first.
+  if (fit.changes.size() > 1 || !only_shortens) return fit;
+  std::vector<Lever> others;
+  std::ranges::copy_if(all, std::back_inserter(others), [](const Lever& l) { return !l.shortens_texts; });
+  if (auto change = combined(search, given, others, fit))
+    fit.changes.insert(fit.changes.begin(), *std::move(change));
   return fit;
 }
 

@@ -50,7 +50,8 @@ struct MemoryFit {
   MemorySupply supply;
   bool fits = true;
   // At most three changes that make the run fit, the cheapest first. A change combines several settings if no
-  // single setting is enough. Empty if the run fits, or if no known change is enough.
+  // single setting is enough, except a shorter sequence. Empty if the run fits, or if no known change is
+  // enough.
   std::vector<MemoryChange> changes;
 };
 

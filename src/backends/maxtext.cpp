@@ -55,6 +55,10 @@ ExternalJob render_maxtext(const config::Experiment& experiment, const config::B
   require_settings(experiment, job);
   Value settings = own_settings(experiment, fields, job);
   maxtext_environment(shape.amd_model, job);
+  const auto is_degree = [](std::string_view path) {
+    return (path.starts_with("ici_") || path.starts_with("dcn_")) && path.ends_with("_parallelism");
+  };
+  warn_of_uneven_mesh(settings, fields, is_degree, false, shape.ranks(), job);
   job.process_per_node = true;
   job.last_rank_reports = false;
   const Path run = std::filesystem::absolute(run_folder_of(experiment).root()).lexically_normal();

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -87,6 +88,25 @@ void require_settings(const config::Experiment& experiment, const ExternalJob& j
                   "native or megatron",
                   job.title))
       .at(experiment.provenance_of("framework").origin.location());
+}
+
+void warn_of_uneven_mesh(const Value& settings, const config::BackendFields& fields,
+                         const std::function<bool(std::string_view)>& is_degree, bool complete,
+                         std::int64_t ranks, ExternalJob& job) {
+  if (ranks == 1) return;
+  std::int64_t product = 1;
+  std::string names;
+  config::for_each_setting(fields, settings, [&](const std::string& path, const config::Member& member) {
+    const std::int64_t degree = member.value.kind == Value::Kind::kInt ? member.value.integer : 1;
+    if (degree <= 1 || !is_degree(path)) return;
+    product = product > ranks ? product : product * std::min(degree, ranks + 1);
+    names += fmt::format("{}{}={}", names.empty() ? "" : ", ", path, degree);
+  });
+  if (complete ? ranks == product : ranks % product == 0) return;
+  job.warnings.push_back(fmt::format("{} ranks are not {} the product of {}: {} will refuse this", ranks,
+                                     complete ? "equal to" : "a multiple of",
+                                     names.empty() ? "the degrees of parallelism, which are 1" : names,
+                                     job.title));
 }
 
 }  // namespace primus::backends

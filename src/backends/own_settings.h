@@ -1,7 +1,10 @@
 // Common code for experiments with a framework's own settings. Free functions without state.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <string>
+#include <string_view>
 
 #include "backends/job.h"
 
@@ -16,5 +19,12 @@ config::Value own_settings(const config::Experiment& experiment, const config::B
                            ExternalJob& job);
 // Throws Error(kUnsupported) for an experiment that uses our keys.
 void require_settings(const config::Experiment& experiment, const ExternalJob& job);
+
+// Adds a warning to `job` if the product of the degrees of parallelism is not a divisor of `ranks`. A degree
+// is a positive integer of a setting for which `is_degree` returns true. `complete`: whether the product must
+// equal `ranks`. Does nothing for a single rank, because a plan without a number of ranks has one.
+void warn_of_uneven_mesh(const config::Value& settings, const config::BackendFields& fields,
+                         const std::function<bool(std::string_view)>& is_degree, bool complete,
+                         std::int64_t ranks, ExternalJob& job);
 
 }  // namespace primus::backends

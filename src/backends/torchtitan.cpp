@@ -1,6 +1,7 @@
 // TorchTitan: writes the experiment as TorchTitan's configuration file, and parses its log.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
@@ -54,11 +55,43 @@ void find_assets(Value& settings, const Path& checkout, ExternalJob& job) {
       kKey, name, there.string(), script, name, folder.string()));
 }
 
+std::int64_t integer_of(const Value& settings, std::string_view path, std::int64_t otherwise) {
+  const Value* const value = config::find_path(settings, path);
+  return value && value->kind == Value::Kind::kInt ? value->integer : otherwise;
+}
+
+// Warns if the ranks cannot be divided as the settings say, or cannot divide the batch.
+void check_ranks(const Value& settings, const config::BackendFields& fields, std::int64_t ranks,
+                 ExternalJob& job) {
+  const std::size_t before = job.warnings.size();
+  // Ranks of experts are taken from those of data, context and tensor parallelism.
+  const auto is_degree = [](std::string_view path) {
+    return path.starts_with("parallelism.") && path.ends_with("_degree") &&
+           path.find("expert") == std::string_view::npos;
+  };
+  const bool complete = integer_of(settings, "parallelism.data_parallel_shard_degree", -1) > 0;
+  warn_of_uneven_mesh(settings, fields, is_degree, complete, ranks, job);
+  const std::int64_t global = integer_of(settings, "training.global_batch_size", -1);
+  if (ranks == 1 || global <= 0 || job.warnings.size() > before) return;
+  std::int64_t data = ranks;
+  for (const char* other : {"tensor", "context", "pipeline"})
+    data /= std::max<std::int64_t>(
+        integer_of(settings, fmt::format("parallelism.{}_parallel_degree", other), 1), 1);
+  const std::int64_t unit = data * integer_of(settings, "training.local_batch_size", 8);
+  if (unit > 0 && global % unit != 0) {
+    job.warnings.push_back(fmt::format(
+        "training.global_batch_size {} is not a multiple of {}, which is training.local_batch_size x "
+        "data-parallel ranks: {} will refuse this",
+        global, unit, job.title));
+  }
+}
+
 ExternalJob render_torchtitan(const config::Experiment& experiment, const config::BackendFields& fields,
-                              const Path& checkout, const JobShape&) {
+                              const Path& checkout, const JobShape& shape) {
   ExternalJob job{.framework = "torchtitan", .title = fields.keys().find("title")->text, .command = {}};
   require_settings(experiment, job);
   Value settings = own_settings(experiment, fields, job);
+  check_ranks(settings, fields, shape.ranks(), job);
   if (const Value* converters = config::find_path(settings, "model.converters");
       converters && converters->is_list()) {
     Value kept = *converters;

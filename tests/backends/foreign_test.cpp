@@ -75,6 +75,30 @@ TEST(MaxText, AmdGpusGetAmdPrimussEnvironment) {
   EXPECT_FALSE(environment.contains("HSA_NO_SCRATCH_RECLAIM"));
 }
 
+TEST(TorchTitan, ChecksTheMeshAndTheBatchAgainstTheRanks) {
+  const auto warnings = [](const std::string& settings, std::int64_t ranks) {
+    std::vector<std::string> refused;
+    const ExternalJob job =
+        render_job(load(kTitan, settings), fields_of("torchtitan"), "/sources", {.ranks_per_node = ranks});
+    for (const std::string& warning : job.warnings)
+      if (warning.find("will refuse this") != std::string::npos) refused.push_back(warning);
+    return refused;
+  };
+  EXPECT_THAT(warnings("parallelism: {tensor_parallel_degree: 2}", 8), testing::IsEmpty());
+  EXPECT_THAT(warnings("parallelism: {tensor_parallel_degree: 3}", 1), testing::IsEmpty());
+  EXPECT_THAT(warnings("parallelism: {tensor_parallel_degree: 3}", 8),
+              testing::ElementsAre("8 ranks are not a multiple of the product of "
+                                   "parallelism.tensor_parallel_degree=3: TorchTitan will refuse this"));
+  EXPECT_THAT(warnings("parallelism: {data_parallel_shard_degree: 4, tensor_parallel_degree: 4}", 8),
+              testing::ElementsAre(HasSubstr("8 ranks are not equal to the product of")));
+  EXPECT_THAT(warnings("parallelism: {expert_parallel_degree: 8, tensor_parallel_degree: 2}", 8),
+              testing::IsEmpty());
+  const std::string batch = "training: {local_batch_size: 4, global_batch_size: ";
+  EXPECT_THAT(warnings(batch + "32}\nparallelism: {tensor_parallel_degree: 2}", 8), testing::IsEmpty());
+  EXPECT_THAT(warnings(batch + "100}\nparallelism: {tensor_parallel_degree: 2}", 8),
+              testing::ElementsAre(HasSubstr("training.global_batch_size 100 is not a multiple of 16")));
+}
+
 TEST(TorchTitan, UnknownSettingsAreRefused) {
   const auto error = [](const std::string& overrides) { return error_of([&] { load(kTitan, overrides); }); };
   EXPECT_THAT(error("training: {step: 50}"),
@@ -180,6 +204,20 @@ TEST(MaxText, SettingsBecomeItsFile) {
   EXPECT_EQ(yaml.find("base_config")->text, "base.yml");
   EXPECT_DOUBLE_EQ(yaml.find("learning_rate")->real, 1e-4);
   EXPECT_THAT(job.files[0].text, Not(HasSubstr("secret")));
+}
+
+TEST(MaxText, ChecksTheMeshAgainstTheRanks) {
+  const auto refused = [](const std::string& settings, std::int64_t ranks) {
+    for (const std::string& warning :
+         render_job(load(kMax, settings), fields_of("maxtext"), "/sources", {.ranks_per_node = ranks})
+             .warnings)
+      if (warning.find("MaxText will refuse this") != std::string::npos) return true;
+    return false;
+  };
+  EXPECT_TRUE(refused("ici_tensor_parallelism: 3", 8));
+  EXPECT_TRUE(refused("ici_fsdp_parallelism: 8", 4));
+  EXPECT_FALSE(refused("ici_fsdp_parallelism: 8\ndcn_data_parallelism: 2", 16));
+  EXPECT_FALSE(refused("ici_fsdp_parallelism: -1", 8));
 }
 
 // On a CPU, MaxText would require the variables of a cluster even with one node. Primus therefore sets

@@ -429,6 +429,12 @@ TEST_F(DataFiles, ConversationsShowsPairsLabelsAndPromptsAsTrainingReadsThem) {
   EXPECT_THAT(pairs.out,
               AllOf(HasSubstr("shown as 'train dpo' reads the file"), HasSubstr("1, chosen: "),
                     HasSubstr("1, rejected: "), HasSubstr("\u27E6 Hello"), HasSubstr("1 pairs; ")));
+  // Pairs of equal answers teach nothing, and do not count.
+  const ProgramResult equal =
+      show(pair + "\n" + R"({"prompt": "Greet", "chosen": "Go", "rejected": "Go"})", {"-f", "squad"});
+  EXPECT_EQ(equal.out.substr(equal.out.rfind("1 pairs;")),
+            pairs.out.substr(pairs.out.rfind("1 pairs;")) +
+                "1 further pairs have two equal answers, and are left out\n");
   const json shown = json::parse(show(pair, {"-f", "squad", "--json"}).out);
   EXPECT_EQ(shown.at("pairs"), 1);
   EXPECT_EQ(shown.at("shown")[0].at("rejected").at("parts").back().at("learned"), true);

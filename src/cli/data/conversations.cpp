@@ -172,10 +172,16 @@ class DataConversations final : public Command {
       return std::span(texts.ids).subspan(static_cast<std::size_t>(texts.begin(i)),
                                           static_cast<std::size_t>(texts.tokens(i)));
     };
-    for (std::size_t i = 0; i < texts.size(); ++i) {
-      ++answers[all.preferred[i]];
-      learned[all.preferred[i]] += learned_in(texts, i);
-      equal += pairs && i % 2 == 1 && std::ranges::equal(ids(i - 1), ids(i)) ? 1 : 0;
+    const std::size_t step = pairs ? 2 : 1;
+    for (std::size_t first = 0; first < texts.size(); first += step) {
+      if (pairs && std::ranges::equal(ids(first), ids(first + 1))) {
+        ++equal;
+        continue;
+      }
+      for (std::size_t i = first; i < first + step; ++i) {
+        ++answers[all.preferred[i]];
+        learned[all.preferred[i]] += learned_in(texts, i);
+      }
     }
     std::string text =
         pairs ? fmt::format("{} pairs; ", answers[1])
@@ -184,7 +190,7 @@ class DataConversations final : public Command {
         "training makes {} tokens of {} answers more probable, and {} tokens of {} answers less probable ({} "
         "... {}), compared with the reference model\n",
         learned[1], pairs ? "chosen" : "good", learned[0], pairs ? "rejected" : "bad", kBegin, kEnd);
-    if (equal > 0) text += fmt::format("{} pairs have two equal answers, and are left out\n", equal);
+    if (equal > 0) text += fmt::format("{} further pairs have two equal answers, and are left out\n", equal);
     return text;
   }
 

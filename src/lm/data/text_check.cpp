@@ -74,6 +74,11 @@ void refuse_other_content(std::string_view text, std::string_view file, std::int
 
 BrokenLines require_utf8(TextBlock& block, std::string_view file, bool skip_bad, const std::string& hint) {
   refuse_other_content(block.text, file, block.first_line, block.begins_file);
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (block.begins_file && block.text.starts_with(kByteOrderMark)) {
+    block.text.erase(0, kByteOrderMark.size());
+    for (std::size_t& end : block.parts) end -= std::min(end, kByteOrderMark.size());
+  }
   BrokenLines broken;
   try {
     unicode::require_valid(block.text, file, block.first_line);

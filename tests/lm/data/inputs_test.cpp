@@ -1,5 +1,6 @@
 // Tests input files: which files are read, in which format, and how they are decompressed.
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 #include <zstd.h>
 
 #include <map>
@@ -14,6 +15,7 @@
 #include "lm/data/conversation_files.h"
 #include "lm/data/corpus.h"
 #include "lm/data/json_lines.h"
+#include "lm/data/text_check.h"
 #include "lm/data/train_tokenizer.h"
 
 namespace primus::data {
@@ -112,6 +114,22 @@ TEST_F(Inputs, SkippedFilesOfFoldersAreNoted) {
   EXPECT_THAT(error_with(in + "/deep"),
               AllOf(HasSubstr("contains no text or JSON-lines file, but 1 without an ending, 1 .man, 1 .py"),
                     HasSubstr("reads them as plain text")));
+}
+
+// Data are read more than once, so a pipe would look empty.
+TEST_F(Inputs, APipeIsRefused) {
+  const std::string pipe = (folder_ / "pipe").string();
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THAT(error_with(pipe), AllOf(HasSubstr("is a pipe or a device"), HasSubstr("to a file first")));
+}
+
+TEST_F(Inputs, AByteOrderMarkIsNoText) {
+  BlockReader reader(find_inputs({folder_.write("a.txt", "\xEF\xBB\xBFWords\n")}));
+  TextBlock block;
+  ASSERT_TRUE(reader.next(block));
+  require_utf8(block, "a.txt", false, "");
+  EXPECT_EQ(block.text, "Words\n");
+  EXPECT_EQ(block.parts.back(), block.text.size());
 }
 
 // The model would learn the syntax of JSON.

@@ -17,6 +17,7 @@
 #include "lm/data/blend_list.h"
 #include "lm/events/line_file.h"
 #include "lm/events/metrics_file.h"
+#include "lm/events/run_folder.h"
 #include "lm/generate/generation_config.h"
 #include "lm/model/stated_adapters.h"
 #include "lm/train/continued_run.h"
@@ -168,9 +169,24 @@ void Checkpointer::load_or_initialize() {
     load = point.reader->folder();
     plan_.c.finetune ? finetune_from(*point.reader) : resume_from(*point.reader);
   }
+  warn_of_training_base(load);
   progress_.base = load.string();
   progress_.base_weights = identity_of_weights(load);
   plan_.log.info("weights loaded from {}", load.string());
+}
+
+void Checkpointer::warn_of_training_base(const Path& checkpoint) const {
+  if (!plan_.ranks.first()) return;
+  // A run has its checkpoints in RUN/checkpoints/iter_N.
+  Path run = checkpoint;
+  for (int level = 0; level < 3; ++level, run = run.parent_path()) {
+    if (!RunLock::held(run) || std::filesystem::equivalent(run, plan_.folder.root())) continue;
+    plan_.log.warning(
+        "'{}' is still being trained: this run starts from its checkpoint {}, which that run may delete "
+        "(keep_latest). A run with a reference model cannot continue without this checkpoint",
+        run.string(), checkpoint.filename().string());
+    return;
+  }
 }
 
 void Checkpointer::warn_of_lost_steps() const {

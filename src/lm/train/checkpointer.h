@@ -49,6 +49,8 @@ class Checkpointer {
   ResumePoint resume_point(const Path& root) const;
   // Warns if the run has records of steps, but no checkpoint to continue from.
   void warn_of_lost_steps() const;
+  // Warns if the run to which the loaded `checkpoint` belongs is still being trained.
+  void warn_of_training_base(const Path& checkpoint) const;
   void continue_run(const CheckpointReader& checkpoint);
   void resume_from(const CheckpointReader& checkpoint);
   void finetune_from(const CheckpointReader& checkpoint);

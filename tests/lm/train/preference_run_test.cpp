@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lm/events/run_folder.h"
 #include "lm/train/whole_runs.h"
 
 namespace primus::test {
@@ -161,6 +162,17 @@ TEST_F(PreferenceRuns, ARunOfAnotherStageIsNotContinued) {
 }
 
 // The folder to restore is the one from which the run started, even if `load` names its run.
+// A run that is still training may delete the checkpoint that serves as the reference model.
+TEST_F(PreferenceRuns, AReferenceOfARunInTrainingGetsAWarning) {
+  const Path base = run("base", {"stage=sft", file("s.jsonl", R"({"prompt": "q", "response": "ab"})")});
+  const std::string warning = "is still being trained: this run starts from its checkpoint iter_";
+  run("free", {"stage=dpo", pairs(), load(base), "finetune=true", "train_iters=1"});
+  EXPECT_THAT(log_of("free"), testing::Not(HasSubstr(warning)));
+  const RunLock training(folder_.path() / "w/u/base");
+  run("early", {"stage=dpo", pairs(), load(base), "finetune=true", "train_iters=1"});
+  EXPECT_THAT(log_of("early"), HasSubstr(warning));
+}
+
 TEST_F(PreferenceRuns, AMissingReferenceIsNamed) {
   const std::string texts = file("s.jsonl", R"({"prompt": "q", "response": "ab"})");
   const Path first = run("base", {"stage=sft", texts});

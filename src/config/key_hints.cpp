@@ -14,7 +14,7 @@ namespace primus::config {
 namespace {
 
 // The remark for keys of other programs that name data of any kind.
-constexpr std::string_view kOfTexts = "for texts; for conversations, pairs and prompts: data";
+constexpr std::string_view kOfTexts = "for texts; for conversations, pairs and prompts: sft_dataset_name";
 
 // Keys of the Hugging Face Trainer, TorchTitan, MaxText, NeMo, nanoGPT, Axolotl and config.json, sorted by
 // name.
@@ -43,7 +43,7 @@ constexpr auto kSynonyms = std::to_array<Synonym>({
     {"ctx_len", "seq_length"},
     {"d_ff", "ffn_hidden_size"},
     {"d_model", "hidden_size"},
-    {"data", "data_path"},
+    {"data", "data_path", kOfTexts},
     {"data_dir", "data_path", kOfTexts},
     {"data_file", "data_path", kOfTexts},
     {"data_files", "data_path", kOfTexts},

@@ -427,7 +427,8 @@ class Validator {
     if (!config_.sft_dataset_name) {
       refuse({"stage", "sft_dataset_name"},
              fmt::format("stage is {}, but there are no {} to train on", config_.stage, material()),
-             "set sft_dataset_name (or data) to a file of JSON lines, or a folder with train.jsonl");
+             "set sft_dataset_name (on the command line also data) to a file of JSON lines, or a folder with "
+             "train.jsonl");
     }
     if (config_.mock_data) {
       refuse({"mock_data", "stage"},

@@ -119,9 +119,9 @@ std::string lack_of_disk(const config::TrainerConfig& c, const Path& folder, std
 namespace {
 
 // Returns what a run can do that was saved with a batch which `ranks` data-parallel ranks cannot divide.
-std::string hint_for_saved_batch(std::int64_t batch, int ranks) {
+std::string hint_for_saved_batch(std::int64_t batch, std::int64_t micro_batch, int ranks) {
   std::int64_t fewer = ranks - 1;
-  while (batch % fewer != 0) --fewer;
+  while (fewer > 1 && batch % (micro_batch * fewer) != 0) --fewer;
   return fmt::format(
       "this run was saved with global_batch_size {}, which a run keeps: continue it on {} data-parallel "
       "rank{}, or start another run (exp_name=NEW)",
@@ -142,7 +142,7 @@ void check_batches(const config::Experiment& e, int world) {
       while (share % micro != 0) --micro;
       next += fmt::format(", or micro_batch_size to {}, which keeps the global batch", micro);
     } else if (const auto state = own_state(e); state && state->global_batch_size == c.global_batch_size) {
-      next = hint_for_saved_batch(c.global_batch_size, ranks);
+      next = hint_for_saved_batch(c.global_batch_size, c.micro_batch_size, ranks);
     }
     throw e.error_for(
         "global_batch_size",

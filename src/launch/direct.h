@@ -92,7 +92,7 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
 // in that folder.
 bool is_looked_for_here(const Path& file, bool in_this_folder, bool on_this_machine);
 // Returns the note for a file that does not exist on this machine but may exist on the job's machines:
-// "--patch '/x' is not on this machine, ...".
+// "--patch '/x' was not checked, ...".
 std::string not_looked_for(const std::string& what, const Path& file);
 // Returns the note for a relative file of this folder from which the plan of a job in another folder was
 // made.

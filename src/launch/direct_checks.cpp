@@ -75,8 +75,7 @@ bool is_looked_for_here(const Path& file, bool in_this_folder, bool on_this_mach
 }
 
 std::string not_looked_for(const std::string& what, const Path& file) {
-  return fmt::format("{} '{}' is not on this machine; its existence on the nodes was not checked", what,
-                     file.string());
+  return fmt::format("{} '{}' was not checked, because the job reads it on its nodes", what, file.string());
 }
 
 std::string looked_for_in_this_folder(const std::string& what, const Path& file) {

@@ -302,7 +302,7 @@ TEST_F(LaunchValues, MissingInputsAreNamed) {
       AllOf(HasSubstr("data_path is 'gone/text' (command line), which does not exist: training will need it"),
             HasSubstr("tokenizer_model is 'gone/tokenizer' (command line), which does not exist"),
             HasSubstr(
-                "load '/nodes/model' is not on this machine; its existence on the nodes was not checked")));
+                "load '/nodes/model' was not checked, because the job reads it on its nodes")));
   EXPECT_THAT(planned(Words{"--dry-run"} + kSrun + kTrain).out, Not(HasSubstr("is not there")));
   // A patch may create the inputs, so they are not checked.
   const std::string with_hooks =
@@ -316,7 +316,7 @@ TEST_F(LaunchValues, FilesThatOnlyTheNodesHaveAreNamed) {
   const auto expect_note = [&](const Words& words, const std::string& said) {
     EXPECT_THAT(planned(Words{"--dry-run"} + words).out, HasSubstr(said));
   };
-  const std::string there = " is not on this machine; its existence on the nodes was not checked";
+  const std::string there = " was not checked, because the job reads it on its nodes";
   expect_note(kSrun + Words{"train", "pretrain", "--config", "/nodes/exp.yaml"},
               "the experiment '/nodes/exp.yaml'" + there);
   expect_note(kSrun + Words{"benchmark", "gemm", "--baseline", "compare", "/nodes/a.json"},
@@ -357,7 +357,7 @@ TEST_F(LaunchValues, FilesOfTheJobsFolderAreChecked) {
   const Words docker = {"--dry-run", "container", "--image",         "a/b:1", "--workdir",
                         "/nowhere",  "--env",     "GPUS_PER_NODE=2", "--"};
   const std::string note =
-      "the experiment 'exp.yaml' is not on this machine; its existence on the nodes was not checked";
+      "the experiment 'exp.yaml' was not checked, because the job reads it on its nodes";
   for (const bool is_here : {false, true}) {
     if (is_here) write_file(here / "exp.yaml", read_file(kExperiment));
     EXPECT_THAT(planned(srun("/nowhere") + wrong).out, HasSubstr(note)) << is_here;
@@ -376,7 +376,7 @@ TEST_F(LaunchValues, FilesOfTheJobsFolderAreChecked) {
                             "p.sh", "--"} +
                       kTrain)
                   .out,
-              HasSubstr("--patch 'p.sh' is not on this machine"));
+              HasSubstr("--patch 'p.sh' was not checked"));
   EXPECT_EQ(started(), "");
 }
 

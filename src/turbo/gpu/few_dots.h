@@ -2,6 +2,9 @@
 // multiply-adds. With one or two rows, the time of the product is that of reading the weights.
 #pragma once
 
+#include <bit>
+
+#include "turbo/gpu/prefetch_run.h"
 #include "turbo/gpu/reduce.h"
 
 namespace primus::turbo::PRIMUS_GPU {
@@ -47,35 +50,84 @@ struct MatrixOfExpert {
   PRIMUS_DEVICE std::int64_t first_of(std::int64_t matrix, std::int64_t out) const { return matrix * out; }
 };
 
-// Adds to sums[j] this lane's share of the product of a row of x and row w[j] of weights. The sum of all
-// lanes is the product. The loads of kSteps steps run concurrently, also in the last group of steps, which
-// may be incomplete.
+// Eight elements as they are in memory, so two bf16 elements share a register until they are used. Each
+// element of a Pack takes a register.
+template <class T>
+struct Line {
+  static constexpr int kSize = 8, kParts = kSize / kVector<T>;
+  Bytes16 of[kParts];
+
+  // Returns zeros if the elements are not `there`.
+  PRIMUS_DEVICE static Line load(const T* from, bool there) {
+    Line line{};
+    PRIMUS_UNROLL
+    for (int i = 0; i < kParts; ++i) {
+      if (there) line.of[i] = load_line(from + i * kVector<T>);
+    }
+    return line;
+  }
+  PRIMUS_DEVICE float at(int i) const {
+    if constexpr (sizeof(T) == sizeof(float)) {
+      return std::bit_cast<float>(of[i / 4].word[i % 4]);
+    } else {
+      const std::uint32_t pair = of[0].word[i / 2];
+      return std::bit_cast<float>(i % 2 == 0 ? pair << 16 : pair & 0xffff0000U);
+    }
+  }
+};
+
+// A lane loads these elements from kRows rows of weights in kSteps steps. All loads of a group run
+// concurrently, also if the rows end within the group.
 template <int kSteps, class W, int kRows>
-PRIMUS_DEVICE void add_dots(const BFloat16* x, const W* const (&w)[kRows], std::int64_t in,
-                            float (&sums)[kRows]) {
-  constexpr int kLine = 8, kStep = kWarp * kLine;
-  for (std::int64_t begin = lane() * kLine; begin < in; begin += kSteps * kStep) {
-    Pack<BFloat16, kLine> a[kSteps];
-    Pack<W, kLine> b[kSteps][kRows];
+struct DotGroup {
+  static constexpr int kStep = kWarp * Line<W>::kSize, kColumns = kSteps * kStep;
+  Line<W> of[kSteps][kRows];
+
+  PRIMUS_DEVICE static std::int64_t first() { return lane() * Line<W>::kSize; }
+  // `begin`: this lane's column of the first step.
+  PRIMUS_DEVICE void load(const W* const (&w)[kRows], std::int64_t begin, std::int64_t in) {
     PRIMUS_UNROLL
     for (int step = 0; step < kSteps; ++step) {
       const std::int64_t i = begin + step * kStep;
-      const bool there = i < in;
-      a[step] = there ? *reinterpret_cast<const Pack<BFloat16, kLine>*>(x + i) : Pack<BFloat16, kLine>{};
       PRIMUS_UNROLL
-      for (int j = 0; j < kRows; ++j)
-        b[step][j] = there ? *reinterpret_cast<const Pack<W, kLine>*>(w[j] + i) : Pack<W, kLine>{};
+      for (int j = 0; j < kRows; ++j) of[step][j] = Line<W>::load(w[j] + i, i < in);
     }
+  }
+  // Adds to sums[j] the products with a row of x.
+  PRIMUS_DEVICE void add(const BFloat16* x, std::int64_t begin, std::int64_t in, float (&sums)[kRows]) const {
+    Line<BFloat16> a[kSteps];
+    PRIMUS_UNROLL
+    for (int step = 0; step < kSteps; ++step)
+      a[step] = Line<BFloat16>::load(x + begin + step * kStep, begin + step * kStep < in);
     PRIMUS_UNROLL
     for (int step = 0; step < kSteps; ++step) {
       PRIMUS_UNROLL
       for (int j = 0; j < kRows; ++j) {
         PRIMUS_UNROLL
-        for (int k = 0; k < kLine; ++k)
-          sums[j] = multiply_add(to_float(a[step].at[k]), to_float(b[step][j].at[k]), sums[j]);
+        for (int k = 0; k < Line<W>::kSize; ++k)
+          sums[j] = multiply_add(a[step].at(k), of[step][j].at(k), sums[j]);
       }
     }
   }
+};
+
+// Adds to sums[j] this lane's share of the product of a row of x and row w[j] of weights. The sum of all
+// lanes is the product. If `loaded`, the group already has the first weights.
+template <int kSteps, class W, int kRows>
+PRIMUS_DEVICE void add_dots(DotGroup<kSteps, W, kRows>& group, bool loaded, const BFloat16* x,
+                            const W* const (&w)[kRows], std::int64_t in, float (&sums)[kRows]) {
+  using Group = DotGroup<kSteps, W, kRows>;
+  for (std::int64_t begin = Group::first(); begin < in; begin += Group::kColumns) {
+    if (!loaded) group.load(w, begin, in);
+    loaded = false;
+    group.add(x, begin, in, sums);
+  }
+}
+template <int kSteps, class W, int kRows>
+PRIMUS_DEVICE void add_dots(const BFloat16* x, const W* const (&w)[kRows], std::int64_t in,
+                            float (&sums)[kRows]) {
+  DotGroup<kSteps, W, kRows> group;
+  add_dots(group, false, x, w, in, sums);
 }
 
 // y[r, :] = (row r of x, as given by Rows) · W[matrix of r]ᵀ. Rows without a matrix are not written. A warp
@@ -93,21 +145,27 @@ struct FewDots {
 
   PRIMUS_DEVICE void operator()() const {
     const std::int64_t row = block() % rows, first = block() / rows * kOfBlock + warp() * kOutputs;
+    Group group;
+    const W* weights[kOutputs];
     let_next_begin();
     if constexpr (Rows::kKnown) {
-      if (first < out) prefetch_weights(row, first);
+      // Loads the first weights, and fetches the others into L2, while the previous kernel still computes x.
+      if (first < out) {
+        find(weights, where.matrix_of(row), first);
+        group.load(weights, Group::first(), in);
+        if (in > Group::kColumns && lane() < kOutputs) {
+          prefetch_run(row_of(where.matrix_of(row), first + lane()) + Group::kColumns,
+                       static_cast<int>((in - Group::kColumns) * sizeof(W)));
+        }
+      }
     }
     wait_for_previous();
     if (first >= out) return;
     const std::int64_t matrix = where.matrix_of(row);
     if (matrix < 0) return;
+    find(weights, matrix, first);
     float sums[kOutputs] = {};
-    const BFloat16* const from = x + where.place_of(row) * in;
-    const W* weights[kOutputs];
-    PRIMUS_UNROLL
-    for (int j = 0; j < kOutputs; ++j)
-      weights[j] = w + (where.first_of(matrix, out) + smaller(first + j, out - 1)) * in;
-    add_dots<kOutputs == 1 ? 4 : 8 / kOutputs>(from, weights, in, sums);
+    add_dots(group, Rows::kKnown, x + where.place_of(row) * in, weights, in, sums);
     PRIMUS_UNROLL
     for (int j = 0; j < kOutputs; ++j) {
       const float sum = warp_reduce(sums[j]);
@@ -115,15 +173,14 @@ struct FewDots {
     }
   }
 
-  // Fetches the weights of this warp into L2 while the previous kernel still computes x.
-  PRIMUS_DEVICE void prefetch_weights(std::int64_t row, std::int64_t first) const {
-    constexpr std::int64_t kCacheLine = 128 / static_cast<std::int64_t>(sizeof(W));
-    const std::int64_t begin = where.first_of(where.matrix_of(row), out);
+ private:
+  using Group = DotGroup<8 / kOutputs, W, kOutputs>;
+  PRIMUS_DEVICE const W* row_of(std::int64_t matrix, std::int64_t at) const {
+    return w + (where.first_of(matrix, out) + smaller(at, out - 1)) * in;
+  }
+  PRIMUS_DEVICE void find(const W* (&weights)[kOutputs], std::int64_t matrix, std::int64_t first) const {
     PRIMUS_UNROLL
-    for (int j = 0; j < kOutputs; ++j) {
-      const W* const weights = w + (begin + smaller(first + j, out - 1)) * in;
-      for (std::int64_t i = lane() * kCacheLine; i < in; i += kWarp * kCacheLine) prefetch(weights + i);
-    }
+    for (int j = 0; j < kOutputs; ++j) weights[j] = row_of(matrix, first + j);
   }
 };
 

@@ -59,32 +59,30 @@ void sum_slots_by(Context& context, const GroupedGemm& g) {
          Kernel{context.data<BFloat16>(g.a), context.data<BFloat16>(g.b), optional<BFloat16>(context, p.bias),
                 optional<BFloat16>(context, p.previous), context.data<std::int32_t>(p.experts),
                 optional<float>(context, p.weights), context.data<BFloat16>(g.c), shared, cols, g.b.shape[2],
-                static_cast<std::uint32_t>(tokens), static_cast<int>(p.experts.shape[1])});
+                static_cast<std::uint32_t>(tokens), static_cast<int>(p.experts.shape[1]),
+                static_cast<int>(g.b.shape[0])});
 }
 
 // Chooses the number of warps of a block by the number of slots of a token, including those of the shared
-// expert.
+// expert. Two steps at once are faster than four, except for long rows beside a shared expert
+// (docs/performance-log.md).
 inline void sum_slots(Context& context, const GroupedGemm& g) {
   constexpr std::int64_t kShortRow = 1024;
   const std::int64_t parts =
       g.chosen.shared.absent() ? 0 : blocks_for(g.chosen.shared.rows.cols(), g.b.shape[2]);
   const std::int64_t of_token = g.chosen.experts.shape[1] + parts;
-  const auto with_warps = [&](auto steps) {
-    with_flag(!g.chosen.shared.absent(), [&](auto with_shared) {
-      if constexpr (with_shared) {
-        if (of_token == 9) return sum_slots_by<9, steps, true>(context, g);
-      }
-      if (of_token >= 8) return sum_slots_by<8, steps, with_shared>(context, g);
-      if (of_token >= 6) return sum_slots_by<6, steps, with_shared>(context, g);
-      if (of_token >= 4) return sum_slots_by<4, steps, with_shared>(context, g);
-      return sum_slots_by<2, steps, with_shared>(context, g);
-    });
+  const auto by = [&]<int kSteps, bool kWithShared>() {
+    if constexpr (kWithShared) {
+      if (of_token == 9) return sum_slots_by<9, kSteps, true>(context, g);
+    }
+    if (of_token >= 8) return sum_slots_by<8, kSteps, kWithShared>(context, g);
+    if (of_token >= 6) return sum_slots_by<6, kSteps, kWithShared>(context, g);
+    if (of_token >= 4) return sum_slots_by<4, kSteps, kWithShared>(context, g);
+    sum_slots_by<2, kSteps, kWithShared>(context, g);
   };
-  if (g.b.shape[2] <= kShortRow) {
-    with_warps(std::integral_constant<int, 2>{});
-  } else {
-    with_warps(std::integral_constant<int, 4>{});
-  }
+  if (g.chosen.shared.absent()) return by.template operator()<2, false>();
+  if (g.b.shape[2] <= kShortRow) return by.template operator()<2, true>();
+  by.template operator()<4, true>();
 }
 
 inline void multiply_chosen(Context& context, const GroupedGemm& g) {

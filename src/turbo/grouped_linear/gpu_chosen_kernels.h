@@ -78,8 +78,8 @@ struct GatedSlots {
       if (item < common.blocks) return compute<true>(item % tokens, item / tokens);
       item -= common.blocks;
       if (common.gate && item < tokens) {
-        let_next_begin();
         wait_for_previous();
+        let_next_begin();
         return common.template gate_token<kThreads>(x, item, in);
       }
       if (common.gate) item -= tokens;
@@ -92,19 +92,15 @@ struct GatedSlots {
   template <bool kShared>
   PRIMUS_DEVICE void compute(std::uint32_t row, std::int64_t columns) const {
     const std::int64_t width = kShared ? common.ffn : ffn, first = columns * kOfBlock + warp() * kPairs;
-    let_next_begin();
     if (kShared && first < width) prefetch_weights(first);
     wait_for_previous();
+    // The next kernel loads weights of the chosen experts early, so it begins once the experts are known.
+    let_next_begin();
     if (first >= width) return;
     const std::int64_t expert = kShared ? 0 : experts[row], token = kShared ? row : row / top_k;
     const float weight = !kShared && weights ? weights[row] : 1.0F;
-    const BFloat16* const matrix = kShared ? common.w : w + expert * 2 * ffn * in;
     const BFloat16* rows[kRows];
-    PRIMUS_UNROLL
-    for (int j = 0; j < kPairs; ++j) {
-      rows[2 * j] = matrix + smaller(first + j, width - 1) * in;
-      rows[2 * j + 1] = rows[2 * j] + width * in;
-    }
+    find(rows, kShared ? common.w : w + expert * 2 * ffn * in, first, width);
     float sums[kRows] = {};
     add_dots<8 / kRows>(x + token * in, rows, in, sums);
     PRIMUS_UNROLL
@@ -124,17 +120,21 @@ struct GatedSlots {
     }
   }
 
-  // Fetches this warp's weights of the shared expert into L2.
-  PRIMUS_DEVICE void prefetch_weights(std::int64_t first) const {
-    constexpr std::int64_t kCacheLine = 128 / static_cast<std::int64_t>(sizeof(BFloat16));
+  // Finds the rows of gates and values of this warp's columns.
+  PRIMUS_DEVICE void find(const BFloat16* (&rows)[kRows], const BFloat16* matrix, std::int64_t first,
+                          std::int64_t width) const {
     PRIMUS_UNROLL
     for (int j = 0; j < kPairs; ++j) {
-      const BFloat16* const gate = common.w + smaller(first + j, common.ffn - 1) * in;
-      for (std::int64_t i = lane() * kCacheLine; i < in; i += kWarp * kCacheLine) {
-        prefetch(gate + i);
-        prefetch(gate + common.ffn * in + i);
-      }
+      rows[2 * j] = matrix + smaller(first + j, width - 1) * in;
+      rows[2 * j + 1] = rows[2 * j] + width * in;
     }
+  }
+
+  // Fetches this warp's weights of the shared expert into L2.
+  PRIMUS_DEVICE void prefetch_weights(std::int64_t first) const {
+    if (lane() >= kRows) return;
+    const std::int64_t row = smaller(first + lane() / 2, common.ffn - 1) + lane() % 2 * common.ffn;
+    prefetch_run(common.w + row * in, static_cast<int>(in * sizeof(BFloat16)));
   }
 };
 
@@ -162,7 +162,7 @@ struct SummedSlots {
   SharedSummed common;
   std::int64_t cols, in;
   std::uint32_t tokens;
-  int top_k;
+  int top_k, count;  // count: number of experts
 
   struct Memory {
     float of_slot[kMaxSlots + SharedSummed::kMaxParts][kColumns];
@@ -174,19 +174,25 @@ struct SummedSlots {
     const std::uint32_t token = item % tokens;
     const std::int64_t first = static_cast<std::int64_t>(item / tokens) * kColumns;
     let_next_begin();
+    const int slots = top_k + (kWithShared ? common.parts : 0);
+    // Loads the first weights while the previous kernel still computes x. After GatedSlots, the experts are
+    // already known. After another kernel, they may not be; weights of a wrong expert are not used.
+    Group group;
+    const BFloat16* rows[kColumns];
+    std::int64_t guess = -1;
+    if (warp() < slots) {
+      const Slot early = slot_of(token, warp(), guess = guess_expert(token, warp()));
+      find(rows, early, first);
+      group.load(rows, Group::first(), early.in);
+    }
     wait_for_previous();
-    for (int k = warp(); k < top_k + (kWithShared ? common.parts : 0); k += kWarps) {
+    for (int k = warp(); k < slots; k += kWarps) {
       const bool of_shared = kWithShared && k >= top_k;
-      const std::int64_t slot = static_cast<std::int64_t>(token) * top_k + k;
-      const std::int64_t expert = of_shared ? 0 : experts[slot], begin = of_shared ? (k - top_k) * in : 0;
-      const std::int64_t width = of_shared ? common.ffn : in;
-      const BFloat16* const matrix = of_shared ? common.w + begin : w + expert * cols * in;
-      const BFloat16* rows[kColumns];
-      PRIMUS_UNROLL
-      for (int j = 0; j < kColumns; ++j) rows[j] = matrix + smaller(first + j, cols - 1) * width;
+      const std::int64_t expert = of_shared ? 0 : experts[static_cast<std::int64_t>(token) * top_k + k];
+      const Slot slot = slot_of(token, k, expert);
+      find(rows, slot, first);
       float sums[kColumns] = {};
-      add_dots<kSteps>(of_shared ? common.x + token * width + begin : x + slot * in, rows,
-                       of_shared ? smaller(width - begin, in) : in, sums);
+      add_dots(group, k == warp() && expert == guess, slot.x, rows, slot.in, sums);
       PRIMUS_UNROLL
       for (int j = 0; j < kColumns; ++j) {
         float sum = warp_reduce(sums[j]);
@@ -211,6 +217,33 @@ struct SummedSlots {
       total = multiply_add(weight, m.of_slot[k][thread()], total);
     }
     out[token * cols + column] = from_float<BFloat16>(total);
+  }
+
+ private:
+  using Group = DotGroup<kSteps, BFloat16, kColumns>;
+  // A slot of a token, or a part of the shared expert.
+  struct Slot {
+    const BFloat16 *x, *w;
+    std::int64_t in, width;  // number of columns, and of columns from a row of w to the next
+  };
+  PRIMUS_DEVICE Slot slot_of(std::uint32_t token, int k, std::int64_t expert) const {
+    if (kWithShared && k >= top_k) {
+      const std::int64_t begin = (k - top_k) * in;
+      return {common.x + token * common.ffn + begin, common.w + begin, smaller(common.ffn - begin, in),
+              common.ffn};
+    }
+    return {x + (static_cast<std::int64_t>(token) * top_k + k) * in, w + expert * cols * in, in, in};
+  }
+  PRIMUS_DEVICE void find(const BFloat16* (&rows)[kColumns], const Slot& slot, std::int64_t first) const {
+    PRIMUS_UNROLL
+    for (int j = 0; j < kColumns; ++j) rows[j] = slot.w + smaller(first + j, cols - 1) * slot.width;
+  }
+  // Returns the expert of a slot, or any expert if the slot's expert is not known yet.
+  PRIMUS_DEVICE std::int64_t guess_expert(std::uint32_t token, int k) const {
+    if (kWithShared && k >= top_k) return 0;
+    const std::int64_t slot = static_cast<std::int64_t>(token) * top_k + k;
+    const std::int64_t expert = static_cast<const volatile std::int32_t*>(experts)[slot];
+    return expert < 0 || expert >= count ? 0 : expert;
   }
 };
 

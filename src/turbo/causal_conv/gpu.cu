@@ -98,8 +98,7 @@ void cached(Context& context, const CachedCausalConv& a) {
                               a.ring.shape[1]};
     const std::int64_t batch = all.pages.batch;
     with_vector<T>(vectors<T>(all.channels, all.bcx, all.bias, all.ring, all.y), [&](auto count) {
-      if (all.rows <= batch)
-        return for_each_of_rows<count>(context, batch + 1, all.channels, FewRows<T, silu, count>{all});
+      if (all.rows <= batch) return for_few_rows<(count > 1)>(context, all);
       for_each_of_tiles<count>(context, all.rows, all.channels, CachedRows<T, silu, count>{all});
       for_each_of_rows<count>(context, batch * all.ring_rows, all.channels, KeptRows<T, silu, count>{all});
     });

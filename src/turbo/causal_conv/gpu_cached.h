@@ -27,7 +27,9 @@ struct Cached {
     }
   }
   PRIMUS_DEVICE float* place(std::int64_t sequence, std::int64_t position, std::int64_t channel) const {
-    return ring + (sequence * ring_rows + position % ring_rows) * channels + channel;
+    // A 64-bit division would take longer than the loads.
+    const std::int64_t row = static_cast<std::uint32_t>(position) % static_cast<std::uint32_t>(ring_rows);
+    return ring + (sequence * ring_rows + row) * channels + channel;
   }
   // Returns the position that row 0 would have if it belonged to this sequence.
   PRIMUS_DEVICE std::int64_t origin(std::int64_t sequence) const {
@@ -93,14 +95,36 @@ struct KeptRows {
 };
 
 // Computes the outputs and updates the ring in one launch, for a small number of rows. A thread processes all
-// rows of a sequence in order. One more thread processes the rows that belong to no sequence.
+// rows of a sequence in order, for kCount channels. Blocks after those of the sequences clear the rows that
+// belong to no sequence.
 template <class T, bool kSilu, int kCount>
 struct FewRows {
+  static constexpr int kThreads = 128;
+  using StartsEarly = void;
   Cached<T, kSilu> all;
-  PRIMUS_DEVICE void operator()(std::int64_t sequence, std::int64_t channel) const {
+  std::int64_t packs, tiles;  // packs: per row; tiles: blocks per sequence
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t sequence = block() / tiles, pack = block() % tiles * kThreads + thread();
+    let_next_begin();
+    if (pack < packs && sequence < all.pages.batch) fetch(sequence, pack * kCount);
+    wait_for_previous();
+    if (pack < packs) process(sequence, pack * kCount);
+  }
+
+ private:
+  // Fetches weights and the ring into L2 while the previous kernel still computes the projection.
+  PRIMUS_DEVICE void fetch(std::int64_t sequence, std::int64_t channel) const {
+    prefetch(all.weight + channel * all.width);
+    const std::int64_t position = all.origin(sequence) + all.pages.starts[sequence];
+    for (std::int64_t d = smaller(all.width - 1, position); d > 0; --d)
+      prefetch(all.place(sequence, position - d, channel));
+  }
+  PRIMUS_DEVICE void process(std::int64_t sequence, std::int64_t channel) const {
     const bool unused = sequence == all.pages.batch;
+    const std::int64_t begin = all.pages.starts[sequence];
     const std::int64_t end = unused ? all.rows : all.pages.starts[sequence + 1];
-    for (std::int64_t row = all.pages.starts[sequence]; row < end; ++row) {
+    for (std::int64_t row = begin; row < end; ++row) {
       if (unused) {
         all.template clear<kCount>(row, channel);
       } else {
@@ -108,9 +132,18 @@ struct FewRows {
       }
     }
     if (unused) return;
-    for (std::int64_t row = larger(all.pages.starts[sequence], end - all.ring_rows); row < end; ++row)
+    for (std::int64_t row = larger(begin, end - all.ring_rows); row < end; ++row)
       all.template keep<kCount>(sequence, row, channel);
   }
 };
+
+// Launches FewRows. Few channels per thread make enough threads for a single row.
+template <bool kVectors, class T, bool kSilu>
+void for_few_rows(Context& context, const Cached<T, kSilu>& all) {
+  constexpr int kCount = kVectors ? 2 : 1;
+  using Kernel = FewRows<T, kSilu, kCount>;
+  const std::int64_t packs = all.channels / kCount, tiles = blocks_for(packs, Kernel::kThreads);
+  launch(context, (all.pages.batch + 1) * tiles, Kernel{all, packs, tiles});
+}
 
 }  // namespace primus::turbo::PRIMUS_GPU::causal_conv

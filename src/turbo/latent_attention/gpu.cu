@@ -175,14 +175,17 @@ struct Sides {
 };
 
 // For few tokens: multiplies the nope part of each head's query by the head's rows of the up-projection, and
-// copies the rotated part. A block processes one head of one token. A thread sums an eighth of the terms for
-// kLine adjacent columns.
+// copies the rotated part. A block computes kLines * kLine columns of one head of one token. A thread sums an
+// eighth of the terms for kLine adjacent columns. Its first kEarly weights are loaded while the previous
+// kernel still computes the query.
 struct FewQueries {
-  static constexpr int kThreads = 512, kGroups = 8, kLines = kThreads / kGroups, kLine = 8, kAhead = 8;
+  static constexpr int kGroups = 8, kLines = 16, kThreads = kGroups * kLines, kEarly = 16;
+  static constexpr int kLine = Line<BFloat16>::kSize, kColumns = kLines * kLine;
   using StartsEarly = void;
   LatentShape s;
   const BFloat16 *q, *up;
   BFloat16* out;
+  std::int64_t tiles;  // blocks per head
 
   PRIMUS_DEVICE void operator()() const {
     struct Parts {
@@ -190,38 +193,46 @@ struct FewQueries {
     };
     Parts& parts = shared<Parts>();
     let_next_begin();
-    wait_for_previous();
-    const BFloat16* const own = q + block() * (s.nope_dim + s.rope_dim);
-    const BFloat16* const of_head = up + block() % s.heads * (s.nope_dim + s.value_dim) * s.rank;
-    BFloat16* const of_out = out + block() * (s.rank + s.rope_dim);
-    for (std::int64_t i = thread(); i < s.rope_dim; i += kThreads) of_out[s.rank + i] = own[s.nope_dim + i];
+    const std::int64_t item = block() / tiles, tile = block() % tiles;
     const int line = thread() % kLines, group = thread() / kLines;
-    for (std::int64_t begin = 0; begin < s.rank; begin += kLines * kLine) {
-      const std::int64_t column = begin + line * kLine;
-      const bool there = column < s.rank;
-      float sums[kLine] = {};
-      if (there) {
-        PRIMUS_UNROLL_BY(kAhead)
-        for (std::int64_t i = group; i < s.nope_dim; i += kGroups) {
-          const float x = to_float(own[i]);
-          float w[kLine];
-          load<kLine>(of_head + i * s.rank + column, w);
-          PRIMUS_UNROLL
-          for (int n = 0; n < kLine; ++n) sums[n] = multiply_add(x, w[n], sums[n]);
-        }
-      }
-      barrier();
-      PRIMUS_UNROLL
-      for (int n = 0; n < kLine; ++n) parts.of_group[group][line][n] = sums[n];
-      barrier();
-      if (group != 0 || !there) continue;
-      PRIMUS_UNROLL
-      for (int n = 0; n < kLine; ++n) {
-        PRIMUS_UNROLL
-        for (int other = 1; other < kGroups; ++other) sums[n] += parts.of_group[other][line][n];
-      }
-      store<kLine>(of_out + column, sums);
+    const std::int64_t column = tile * kColumns + line * kLine;
+    const bool there = column < s.rank;
+    const BFloat16* const weights = up + item % s.heads * (s.nope_dim + s.value_dim) * s.rank + column;
+    Line<BFloat16> early[kEarly];
+    PRIMUS_UNROLL
+    for (int e = 0; e < kEarly; ++e) {
+      const std::int64_t i = group + e * kGroups;
+      early[e] = Line<BFloat16>::load(weights + i * s.rank, there && i < s.nope_dim);
     }
+    wait_for_previous();
+    const BFloat16* const own = q + item * (s.nope_dim + s.rope_dim);
+    BFloat16* const of_out = out + item * (s.rank + s.rope_dim);
+    if (tile == 0) {
+      for (std::int64_t i = thread(); i < s.rope_dim; i += kThreads) of_out[s.rank + i] = own[s.nope_dim + i];
+    }
+    float sums[kLine] = {};
+    const auto add = [&](std::int64_t i, const Line<BFloat16>& w) {
+      const float x = to_float(own[i]);
+      PRIMUS_UNROLL
+      for (int n = 0; n < kLine; ++n) sums[n] = multiply_add(x, w.at(n), sums[n]);
+    };
+    PRIMUS_UNROLL
+    for (int e = 0; e < kEarly; ++e) {
+      const std::int64_t i = group + e * kGroups;
+      if (i < s.nope_dim) add(i, early[e]);
+    }
+    for (std::int64_t i = group + kEarly * kGroups; i < s.nope_dim; i += kGroups)
+      add(i, Line<BFloat16>::load(weights + i * s.rank, there));
+    PRIMUS_UNROLL
+    for (int n = 0; n < kLine; ++n) parts.of_group[group][line][n] = sums[n];
+    barrier();
+    if (group != 0 || !there) return;
+    PRIMUS_UNROLL
+    for (int n = 0; n < kLine; ++n) {
+      PRIMUS_UNROLL
+      for (int other = 1; other < kGroups; ++other) sums[n] += parts.of_group[other][line][n];
+    }
+    store<kLine>(of_out + column, sums);
   }
 };
 
@@ -240,7 +251,8 @@ bool project_few(Context& context, const LatentProject& a) {
     return true;
   }
   if (!rows_of_vectors<BFloat16>(s.rank, up, out) || s.rope_dim % kVector<BFloat16> != 0) return false;
-  launch(context, a.x.rows() * s.heads, FewQueries{s, x, up, out});
+  const std::int64_t tiles = blocks_for(s.rank, FewQueries::kColumns);
+  launch(context, a.x.rows() * s.heads * tiles, FewQueries{s, x, up, out, tiles});
   return true;
 }
 

@@ -71,6 +71,9 @@ class Reinforce : public LossRule {
   void weigh(const TokenLosses& tokens) override {
     if (tokens.rank.measuring()) return;
     tokens.rank.compute().synchronize();
+    // A step that computes all microbatches, although it may skip some.
+    if (tokens.microbatch >= std::ssize(factors_))
+      return tokens.rank.compute().fill_zero(tokens.weights.data, tokens.weights.bytes());
     const std::vector<float>& factors = factors_[static_cast<std::size_t>(tokens.microbatch)];
     ASSERT_EQ(tokens.losses.elements(), std::ssize(factors));
     double loss = 0;
@@ -113,6 +116,24 @@ class CountDifferences final : public Reinforce {
 
  private:
   std::vector<data::Batch> batches_;
+};
+
+// Also reports the number of microbatches that before_step() receives.
+class CountMicrobatches final : public Reinforce {
+ public:
+  void before_step(const BeforeStep& step) override {
+    Reinforce::before_step(step);
+    microbatches_ = step.batches.size();
+  }
+  std::vector<std::string> metrics() const override { return {"loss", "microbatches"}; }
+  void weigh(const TokenLosses& tokens) override {
+    Reinforce::weigh(tokens);
+    if (tokens.rank.measuring() || tokens.microbatch > 0) return;
+    static_cast<float*>(tokens.metrics.data)[1] += static_cast<float>(microbatches_);
+  }
+
+ private:
+  std::size_t microbatches_ = 0;
 };
 
 // Returns each answer's reward minus the mean of its group; 0 without a reward.
@@ -778,6 +799,19 @@ TEST(Rollouts, SkippedMicrobatchesChangeNothing) {
     EXPECT_EQ(skipped.norms, whole.norms);
     EXPECT_EQ(skipped.answers, whole.answers);
     EXPECT_EQ(skipped.weights, whole.weights);
+  }
+}
+
+// A reference model reads what the inner rule receives, so skipped microbatches must not be among it.
+TEST(Rollouts, TheInnerRuleDoesNotReceiveSkippedMicrobatches) {
+  SessionSettings settings = rollouts();
+  settings.loss_rule = rollout_rule({.max_completion_length = kMaxAnswer, .advantages = group_advantages},
+                                    [] { return std::make_unique<CountMicrobatches>(); });
+  const Trained trained = train(settings, 1, {});
+  for (std::size_t s = 0; s < trained.filled.size(); ++s) {
+    const std::map<std::string, double> metrics(trained.metrics[s].begin(), trained.metrics[s].end());
+    EXPECT_EQ(metrics.at("microbatches"), static_cast<double>(trained.filled[s]));
+    EXPECT_LT(trained.filled[s], kAnswers / 2);
   }
 }
 

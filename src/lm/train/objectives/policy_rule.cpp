@@ -302,9 +302,9 @@ class PolicyRule final : public LossRule {
     return mask;
   }
 
-  // Copies the tables of all microbatches and this rank's part of the totals to the device.
+  // Copies the tables of the microbatches and this rank's part of the totals to the device.
   void upload(engine::Rank& rank, std::span<const data::Batch> batches) {
-    PRIMUS_CHECK("PolicyRule::before_step", batches.size() == hosts_.size());
+    PRIMUS_CHECK("PolicyRule::before_step", batches.size() <= hosts_.size());
     copied_->synchronize();  // the previous step's copies read the host tables
     total_ = {};
     for (std::size_t i = 0; i < batches.size(); ++i) {

@@ -120,7 +120,7 @@ class Rollouts final : public RolloutRule {
     } else {
       generate_answers(step);
     }
-    inner_->before_step(step);
+    inner_->before_step(computed(step));
   }
 
   std::vector<TensorSource> state(TrainingSession& session, std::int64_t done) override {
@@ -162,6 +162,15 @@ class Rollouts final : public RolloutRule {
   RowRange rows_of(std::int64_t step) const {
     const std::int64_t part = (step - 1) % settings_.parts, rows = rows_.count() / settings_.parts;
     return {part * rows, (part + 1) * rows};
+  }
+
+  // Returns the arguments for the inner rule: without the microbatches that the step skips, so that other
+  // models do not read these microbatches. Rules with estimates expect all microbatches.
+  BeforeStep computed(const BeforeStep& step) const {
+    BeforeStep inner = step;
+    if (!step.session.rank().measuring() && !has_estimates() && step.session.step().may_skip())
+      inner.batches = step.batches.first(static_cast<std::size_t>(filled_));
+    return inner;
   }
 
   // Makes the calls of a step on a rank that measures memory.

@@ -43,8 +43,9 @@ std::vector<std::vector<float>> TopEntropy::choose(std::span<const data::Batch> 
                                                    std::span<const std::vector<float>> masks) {
   const bool measuring = session_->rank().measuring();
   std::vector<std::vector<float>> tables;
-  for (std::int64_t i = 0; i < session_->settings().step.microbatches; ++i) {
-    const auto at = static_cast<std::size_t>(i);
+  const auto count =
+      measuring ? static_cast<std::size_t>(session_->settings().step.microbatches) : batches.size();
+  for (std::size_t at = 0; at < count; ++at) {
     scorer_->score(measuring ? data::BatchView() : data::BatchView(batches[at]), entropies_);
     std::vector<float> table = collector_->collect(entropies_);
     for (std::size_t t = 0; t < table.size(); ++t)
@@ -67,6 +68,7 @@ std::vector<float> TopEntropy::gather(std::span<const std::vector<float>> tables
   } else {
     if (!rank.measuring()) {
       const Tensor row = all_.slice(rank.mesh().data_rank(), rank.mesh().data_rank() + 1);
+      own.resize(static_cast<std::size_t>(all_.cols()), kNotLearned);  // for skipped microbatches
       rank.compute().fill_zero(all_.data, all_.bytes());
       rank.compute().copy_to_device(row.data, own.data(), row.bytes());
     }

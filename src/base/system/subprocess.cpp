@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <climits>
@@ -87,15 +88,27 @@ int left(Clock::time_point end) {
   return time <= 0 ? 0 : static_cast<int>(std::min<decltype(time)>(time, 60'000));
 }
 
-// Reads both outputs until they are closed. Returns false if `end` is reached first.
-bool read_outputs(Pipe& out, Pipe& err, Clock::time_point end, std::size_t limit, SubprocessResult& result) {
+// The end of the time of a program.
+struct Limit {
+  Clock::time_point end;
+  const std::atomic<bool>* stop = nullptr;
+
+  bool reached() const {
+    return Clock::now() >= end || (stop != nullptr && stop->load(std::memory_order_relaxed));
+  }
+  // Returns the milliseconds for poll().
+  int wait() const { return stop == nullptr ? left(end) : std::min(left(end), 50); }
+};
+
+// Reads both outputs until they are closed. Returns false if the limit is reached first.
+bool read_outputs(Pipe& out, Pipe& err, const Limit& time, std::size_t limit, SubprocessResult& result) {
   std::array<Descriptor*, 2> ends{&out.read, &err.read};
   const std::array<std::string*, 2> texts{&result.out, &result.err};
   while (ends[0]->get() >= 0 || ends[1]->get() >= 0) {
     std::array<pollfd, 2> waiting{pollfd{ends[0]->get(), POLLIN, 0}, pollfd{ends[1]->get(), POLLIN, 0}};
-    const int ready = ::poll(waiting.data(), waiting.size(), left(end));
+    const int ready = ::poll(waiting.data(), waiting.size(), time.wait());
     if (ready < 0 && errno == EINTR) continue;
-    if (Clock::now() >= end) return false;
+    if (time.reached()) return false;
     for (std::size_t i = 0; i < ends.size(); ++i) {
       if (ends[i]->get() < 0 || waiting[i].revents == 0) continue;
       std::array<char, 16384> buffer;
@@ -111,12 +124,12 @@ bool read_outputs(Pipe& out, Pipe& err, Clock::time_point end, std::size_t limit
   return true;
 }
 
-// Waits for the child. Returns true if it ended by `end`.
-bool reap(pid_t child, Clock::time_point end, int& status) {
+// Waits for the child. Returns true if it ended before the limit.
+bool reap(pid_t child, const Limit& time, int& status) {
   for (;;) {
     const pid_t ended = ::waitpid(child, &status, WNOHANG);
     if (ended == child || (ended < 0 && errno != EINTR)) return true;
-    if (Clock::now() >= end) return false;
+    if (time.reached()) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
 }
@@ -139,7 +152,7 @@ SubprocessResult run_subprocess(const std::vector<std::string>& command, const S
   const std::string file = find_program(command.front(), options.path);
   if (file.empty()) return result;
   const auto start = Clock::now();
-  const auto end = start + options.timeout;
+  const Limit time{.end = start + options.timeout, .stop = options.stop};
 
   Pipe out, err;
   Descriptor input;
@@ -168,12 +181,12 @@ SubprocessResult run_subprocess(const std::vector<std::string>& command, const S
 
   int status = 0;
   result.found = true;
-  const bool whole = read_outputs(out, err, end, options.output_limit, result);
-  if (!whole || !reap(child, end, status)) {
+  const bool whole = read_outputs(out, err, time, options.output_limit, result);
+  if (!whole || !reap(child, time, status)) {
     result.timed_out = true;
     ::kill(-child, SIGKILL);
     // This wait is short, because a process that hangs in a broken driver cannot be killed.
-    reap(child, Clock::now() + std::chrono::milliseconds(500), status);
+    reap(child, {.end = Clock::now() + std::chrono::milliseconds(500)}, status);
   } else {
     result.exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   }

@@ -2,6 +2,7 @@
 // the system. Such tools may hang if the hardware is broken. Thread-safe.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <string>
@@ -20,6 +21,8 @@ struct SubprocessOptions {
   static constexpr std::size_t kMaxInputBytes = 4096;
   // If this process runs as root, the program runs as the user with the id 65534, without root's rights.
   bool unprivileged = false;
+  // If not null, the program is killed soon after another thread has set it, as at the end of the time.
+  const std::atomic<bool>* stop = nullptr;
 };
 
 struct SubprocessResult {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 
 #include "base/terminal/terminal.h"
@@ -70,6 +71,7 @@ class CodeReward final : public RewardFunction {
     limits_.seconds = settings.timeout_seconds;
   }
   std::string_view name() const override { return "code"; }
+  void interrupt() override { interrupted_ = true; }
   std::vector<Reward> score(std::span<const ScoredAnswer> answers) override {
     return score_in_parallel(answers, workers_,
                              [this](const ScoredAnswer& answer, std::size_t) { return score_one(answer); });
@@ -77,6 +79,7 @@ class CodeReward final : public RewardFunction {
 
  private:
   Reward score_one(const ScoredAnswer& answer) const {
+    if (interrupted_) return {.value = {}, .problem = "the run ended"};
     std::string problem;
     const nlohmann::json* const column = find_column(answer, column_, problem);
     if (column == nullptr) return {.value = {}, .problem = problem};
@@ -90,10 +93,10 @@ class CodeReward final : public RewardFunction {
     const auto block = last_code_block(after_thoughts(answer.completion));
     if (!block) return {.value = 0};
     SandboxRun run{.code = std::string(*block), .checks = tests->checks, .input = {}};
-    if (tests->cases.empty()) return reward_of(run_in_sandbox(run, limits_));
+    if (tests->cases.empty()) return reward_of(run_in_sandbox(run, limits_, &interrupted_));
     for (const auto& [input, output] : tests->cases) {
       run.input = input;
-      const SandboxResult result = run_in_sandbox(run, limits_);
+      const SandboxResult result = run_in_sandbox(run, limits_, &interrupted_);
       Reward reward = reward_of(result);
       if (reward.value != 1) return reward;
       if (!equal_output(result.output, output)) return {.value = 0};
@@ -109,6 +112,7 @@ class CodeReward final : public RewardFunction {
   std::string column_;
   std::size_t workers_;
   SandboxLimits limits_;
+  std::atomic<bool> interrupted_{false};
 };
 
 std::unique_ptr<RewardFunction> make_code(const RewardText& text, const RewardSettings& settings) {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -34,6 +35,7 @@ class HttpReward final : public RewardFunction {
         workers_(worker_count(settings)) {}
 
   std::string_view name() const override { return "http"; }
+  void interrupt() override { interrupted_ = true; }
 
   std::vector<Reward> score(std::span<const ScoredAnswer> answers) override {
     std::vector<Reward> rewards(answers.size());
@@ -59,6 +61,10 @@ class HttpReward final : public RewardFunction {
     nlohmann::ordered_json request{{"answers", nlohmann::ordered_json::array()}};
     for (const ScoredAnswer& answer : answers) request["answers"].push_back(answer_json(answer));
     const HttpReply reply = post(json_text(request, -1));
+    if (interrupted_) {
+      for (Reward& reward : rewards) reward.problem = "the run ended";
+      return;
+    }
     if (reply.outcome == HttpReply::Outcome::kTimeout) {
       for (Reward& reward : rewards) reward.problem = reply.problem;
       return;
@@ -80,13 +86,16 @@ class HttpReward final : public RewardFunction {
   HttpReply post(const std::string& body) {
     std::chrono::milliseconds pause{500};
     for (int attempt = 1;; ++attempt) {
-      HttpReply reply = http_post(url_, body, timeout_);
+      HttpReply reply = http_post(url_, body, timeout_, &interrupted_);
       const bool busy =
           reply.outcome == HttpReply::Outcome::kReply &&
           (reply.status == 429 || reply.status == 502 || reply.status == 503 || reply.status == 504);
-      if (attempt == kAttempts || (reply.outcome != HttpReply::Outcome::kBroken && !busy)) return reply;
+      if (interrupted_ || attempt == kAttempts || (reply.outcome != HttpReply::Outcome::kBroken && !busy))
+        return reply;
       count_retry(busy ? fmt::format("the server replied with status {}", reply.status) : reply.problem);
-      std::this_thread::sleep_for(pause);
+      constexpr std::chrono::milliseconds kPart{50};
+      for (auto slept = kPart * 0; slept < pause && !interrupted_; slept += kPart)
+        std::this_thread::sleep_for(kPart);
       pause *= 2;
     }
   }
@@ -121,6 +130,7 @@ class HttpReward final : public RewardFunction {
   std::mutex mutex_;  // guards the members below
   RewardRetries retries_;
   std::set<std::string> problems_;  // all reasons for retries
+  std::atomic<bool> interrupted_{false};
 };
 
 std::unique_ptr<RewardFunction> make_http(const RewardText& text, const RewardSettings& settings) {

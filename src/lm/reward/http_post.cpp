@@ -20,6 +20,7 @@ namespace primus {
 namespace {
 
 constexpr std::size_t kMaxReplyBytes = std::size_t{16} << 20;
+constexpr int kStopPoll = 50;  // milliseconds
 
 std::string lower(std::string_view text) {
   std::string result(text);
@@ -136,18 +137,22 @@ HttpReply parse_http_reply(std::string_view text) {
   return reply;
 }
 
-HttpReply http_post(const HttpUrl& url, std::string_view body, std::chrono::milliseconds timeout) {
+HttpReply http_post(const HttpUrl& url, std::string_view body, std::chrono::milliseconds timeout,
+                    const std::atomic<bool>* stop) {
   const comm::Deadline deadline = comm::in(timeout);
   const auto late = [&] {
     return HttpReply{.outcome = HttpReply::Outcome::kTimeout,
                      .problem = fmt::format("the server did not reply within {} s",
                                             std::chrono::duration<double>(timeout).count())};
   };
+  const auto stopped = [stop] { return stop != nullptr && stop->load(std::memory_order_relaxed); };
   comm::Socket socket;
   try {
     // connect_to() repeats attempts, so a server that starts at the same time is reached.
     constexpr std::chrono::milliseconds kConnect{5000};
-    socket = comm::connect_to(url.host, url.port, std::min(deadline, comm::in(kConnect)));
+    socket = comm::connect_to(url.host, url.port, std::min(deadline, comm::in(kConnect)), [&stopped] {
+      if (stopped()) throw Error(ErrorKind::kIo, "the request was cancelled");
+    });
   } catch (const Error& error) {
     return broken(error.what());
   }
@@ -171,8 +176,8 @@ HttpReply http_post(const HttpUrl& url, std::string_view body, std::chrono::mill
   while (!is_complete(text)) {
     pollfd waiting{socket.fd(), POLLIN, 0};
     const int left = comm::milliseconds_until(deadline);
-    if (left <= 0) return late();
-    if (::poll(&waiting, 1, left) <= 0) continue;
+    if (left <= 0 || stopped()) return late();
+    if (::poll(&waiting, 1, stop == nullptr ? left : std::min(left, kStopPoll)) <= 0) continue;
     const ssize_t count = ::recv(socket.fd(), buffer.data(), buffer.size(), 0);
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (count < 0) return broken(fmt::format("the connection broke: {}", std::strerror(errno)));

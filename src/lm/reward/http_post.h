@@ -1,6 +1,7 @@
 // Sends JSON to an HTTP server (HTTP/1.1, without encryption).
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -29,8 +30,9 @@ struct HttpReply {
 };
 
 // Sends `body` as application/json by POST, over a new connection. A reply of more than 16 MiB gives kBroken.
-// Thread-safe.
-HttpReply http_post(const HttpUrl& url, std::string_view body, std::chrono::milliseconds timeout);
+// `stop`, if not null, ends the wait with kTimeout soon after another thread has set it. Thread-safe.
+HttpReply http_post(const HttpUrl& url, std::string_view body, std::chrono::milliseconds timeout,
+                    const std::atomic<bool>* stop = nullptr);
 
 // Parses all bytes that a server sent before it closed the connection. Pure function.
 HttpReply parse_http_reply(std::string_view text);

@@ -27,6 +27,7 @@ class ProgramReward final : public RewardFunction {
         workers_(worker_count(settings)) {}
 
   std::string_view name() const override { return name_; }
+  void interrupt() override { interrupted_ = true; }
 
   std::vector<Reward> score(std::span<const ScoredAnswer> answers) override {
     return score_in_parallel(answers, workers_.size(),
@@ -40,8 +41,10 @@ class ProgramReward final : public RewardFunction {
   static constexpr int kMaxEnds = 5;
 
   Reward score_one(const ScoredAnswer& answer, std::unique_ptr<WorkerProgram>& worker) {
+    if (interrupted_) return {.value = {}, .problem = "the run ended"};
     if (worker == nullptr) worker = std::make_unique<WorkerProgram>(command_, folder_);
-    const WorkerProgram::Reply reply = worker->exchange(json_text(answer_json(answer), -1), timeout_);
+    const WorkerProgram::Reply reply =
+        worker->exchange(json_text(answer_json(answer), -1), timeout_, &interrupted_);
     switch (reply.outcome) {
       case WorkerProgram::Outcome::kLine:
         break;
@@ -71,6 +74,7 @@ class ProgramReward final : public RewardFunction {
   std::vector<std::string> command_;
   std::vector<std::unique_ptr<WorkerProgram>> workers_;
   std::atomic<int> ends_in_a_row_{0};
+  std::atomic<bool> interrupted_{false};
 };
 
 std::unique_ptr<RewardFunction> make_program(const RewardText& text, const RewardSettings& settings) {

@@ -57,6 +57,9 @@ class RewardFunction {
   // Returns the attempts that score() has repeated since the last call; nullopt if the function never repeats
   // an attempt. Not during a call of score().
   virtual std::optional<RewardRetries> take_retries() { return {}; }
+  // Makes a running call of score(), and all later ones, return soon. Their results have no meaning. Any
+  // thread may call it.
+  virtual void interrupt() {}
 };
 
 inline constexpr std::int64_t kMaxRewardWorkers = 1024;

@@ -130,7 +130,8 @@ std::vector<std::string> sandbox_command(const std::string& bwrap, const std::st
 
 }  // namespace
 
-SandboxResult run_in_sandbox(const SandboxRun& run, const SandboxLimits& limits) {
+SandboxResult run_in_sandbox(const SandboxRun& run, const SandboxLimits& limits,
+                             const std::atomic<bool>* stop) {
   SandboxResult result;
   const char* const path = std::getenv("PATH");
   const std::string bwrap = find_program("bwrap", fmt::format("{}:/usr/bin", path == nullptr ? "" : path));
@@ -155,6 +156,7 @@ SandboxResult run_in_sandbox(const SandboxRun& run, const SandboxLimits& limits)
   options.input = word;
   // Gives up root's privileges, because the limit of processes does not apply to root.
   options.unprivileged = true;
+  options.stop = stop;
   const SubprocessResult ended =
       run_subprocess(sandbox_command(bwrap, folder.path().string(), limits), options);
 

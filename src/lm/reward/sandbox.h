@@ -2,6 +2,7 @@
 // in namespaces of its own, with limits for time, memory, processes and output.
 #pragma once
 
+#include <atomic>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,7 +33,9 @@ struct SandboxResult {
   std::string output;   // what the code wrote to its standard output
 };
 
-// Writes the code to a folder in the system's folder of temporary files, and runs it. Thread-safe.
-SandboxResult run_in_sandbox(const SandboxRun& run, const SandboxLimits& limits);
+// Writes the code to a folder in the system's folder of temporary files, and runs it. `stop`, if not null,
+// ends the run soon after another thread has set it; the result then says that the time is over. Thread-safe.
+SandboxResult run_in_sandbox(const SandboxRun& run, const SandboxLimits& limits,
+                             const std::atomic<bool>* stop = nullptr);
 
 }  // namespace primus

@@ -16,14 +16,15 @@ namespace {
 // The remark for keys of other programs that name data of any kind.
 constexpr std::string_view kOfTexts = "for texts; for conversations, pairs and prompts: sft_dataset_name";
 
-// Keys of the Hugging Face Trainer, TorchTitan, MaxText, NeMo, nanoGPT, Axolotl and config.json, sorted by
-// name.
+// Keys of the Hugging Face Trainer, TorchTitan, MaxText, NeMo, nanoGPT, Axolotl, config.json, and trainers of
+// reinforcement learning, sorted by name.
 constexpr auto kSynonyms = std::to_array<Synonym>({
     {"accum_steps", "global_batch_size", "it counts sequences of all microbatches"},
     {"accumulate_grad_batches", "global_batch_size", "it counts sequences of all microbatches"},
     {"activation_checkpointing", "recompute_granularity"},
     {"adam_epsilon", "adam_eps"},
     {"amp", "bf16"},
+    {"async_level", "max_staleness"},
     {"attention_dropout_prob", "attention_dropout"},
     {"attn_pdrop", "attention_dropout"},
     {"beta1", "adam_beta1"},
@@ -104,18 +105,23 @@ constexpr auto kSynonyms = std::to_array<Synonym>({
     {"lora_target_modules", "lora", "its member target_modules"},
     {"lr_scheduler", "lr_decay_style"},
     {"lr_scheduler_type", "lr_decay_style"},
+    {"max_async_level", "max_staleness"},
     {"max_checkpoints", "keep_latest"},
     {"max_epochs", "train_epochs"},
     {"max_grad_norm", "clip_grad"},
+    {"max_head_offpolicyness", "max_staleness", "it counts updates of the weights"},
     {"max_iters", "train_iters"},
     {"max_length", "seq_length"},
     {"max_lr", "lr"},
     {"max_new_tokens", "max_completion_length"},
     {"max_norm", "clip_grad"},
+    {"max_off_policy_steps", "max_staleness"},
     {"max_seq_len", "seq_length"},
     {"max_seq_length", "seq_length"},
+    {"max_staleness_steps", "max_staleness"},
     {"max_steps", "train_iters"},
     {"max_to_keep", "keep_latest"},
+    {"max_trajectory_age_steps", "max_staleness"},
     {"mbs", "micro_batch_size"},
     {"min_learning_rate", "min_lr"},
     {"mixed_precision", "bf16", "true computes in bfloat16, false in float32"},
@@ -169,9 +175,11 @@ constexpr auto kSynonyms = std::to_array<Synonym>({
     {"resume_from", "load"},
     {"resume_from_checkpoint", "auto_continue_train"},
     {"rms_norm_eps", "norm_epsilon"},
+    {"rollout_staleness", "max_staleness"},
     {"rope_theta", "rotary_base"},
     {"run_name", "exp_name"},
     {"sample_packing", "enable_packed_sequences"},
+    {"sampling_steps_ahead", "max_staleness"},
     {"save_dir", "save"},
     {"save_every", "save_interval"},
     {"save_steps", "save_interval"},
@@ -183,6 +191,8 @@ constexpr auto kSynonyms = std::to_array<Synonym>({
     {"sequence_length", "seq_length"},
     {"sequence_parallel_size", "context_parallel_size"},
     {"sliding_window", "window_size"},
+    {"staleness", "max_staleness"},
+    {"staleness_threshold", "max_staleness", "it counts updates of the weights"},
     {"steps", "train_iters"},
     {"teacher_load", "teacher_model_name_or_path"},
     {"teacher_model", "teacher_model_name_or_path"},

@@ -19,6 +19,7 @@
 #include "config/stages.h"
 #include "config/trainer_config.h"
 #include "config/validate_parallel.h"
+#include "config/validate_staleness.h"
 #include "config/without_effect.h"
 
 namespace primus::config {
@@ -46,6 +47,7 @@ class Validator {
     data();
     profile();
     validate_parallel(experiment_, problems_, warnings_);
+    validate_staleness(experiment_, problems_, warnings_);
     warn_of_keys_without_effect(experiment_, warnings_);
   }
 

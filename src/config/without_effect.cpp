@@ -163,28 +163,43 @@ class WithoutEffect {
     const TrainerConfig& c = config_;
     const bool chooses_loss = stage_of(c).chooses_policy_loss;
     const std::string loss = !chooses_loss || c.loss_type.empty() ? "" : c.loss_type.front();
-    constexpr std::string_view kSteps =
-        "with num_iterations above 1: with one step for each answer, the ratio of new to old probability is "
-        "1";
+    // Stages with a value model refuse max_staleness.
+    const std::string_view steps = stage_of(c).trains_values
+                                       ? "with num_iterations above 1: with one step for each answer, the "
+                                         "ratio of new to old probability "
+                                         "is 1"
+                                       : "with num_iterations above 1 or with max_staleness: with one step "
+                                         "for each answer of the current "
+                                         "weights, the ratio of new to old probability is 1";
     const bool has_parts = stage_of(c).trains_values && c.num_mini_batches > 1;
-    needs(c.num_iterations > 1 || has_parts, kSteps, {"epsilon", "cliprange_value"});
-    needs(c.num_iterations > 1, kSteps, {"delta", "off_policy_mask_threshold"});
+    const bool is_stale = c.max_staleness > 0 && !stage_of(c).trains_values;
+    // With a correction, the ratio compares the weights with those of the first step that learns from the
+    // answers. The mask of old answers compares them with the weights that generated the answers.
+    const bool corrects = chooses_loss && c.sampler_correction != "none";
+    const bool has_ratios = c.num_iterations > 1 || (is_stale && !corrects);
+    const std::string_view ratios =
+        is_stale && corrects
+            ? "with num_iterations above 1 or without sampler_correction: with a correction, "
+              "the ratio in the first step for an answer is 1"
+            : steps;
+    needs(has_ratios || has_parts, ratios, {"epsilon", "cliprange_value"});
+    needs(has_ratios, ratios, {"delta"});
+    needs(c.num_iterations > 1 || is_stale, steps, {"off_policy_mask_threshold"});
     // loss_type: cispo requires epsilon_high, even with one step for each answer.
-    needs(c.num_iterations > 1 || loss == "cispo", kSteps, {"epsilon_high"});
+    needs(has_ratios || loss == "cispo", ratios, {"epsilon_high"});
     needs(c.environment.has_value(), "with environment", {"environment_weight", "max_turns"});
     if (stage_of(c).trains_values) needs(*c.beta > 0, "with beta above 0", {"kl_estimator"});
     if (!chooses_loss) return;
     // The gradient of the corrected KL divergence contains the gradient of the ratio, which depends on the
     // level even where the ratio is 1.
-    needs(c.num_iterations > 1 || (*c.beta > 0 && c.use_bias_correction_kl), kSteps,
-          {"importance_sampling_level"});
+    needs(has_ratios || (*c.beta > 0 && c.use_bias_correction_kl), ratios, {"importance_sampling_level"});
     needs(*c.beta > 0, "with beta above 0", {"use_bias_correction_kl"});
     needs(loss == "sapo", "with loss_type: sapo", {"sapo_temperature_pos", "sapo_temperature_neg"});
     needs(loss == "vespo", "with loss_type: vespo",
           {"vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"});
     const bool clips_above = loss != "sapo" && loss != "vespo", clips = clips_above && loss != "cispo";
     needs(clips, "with a loss_type that clips the ratio", {"delta"});
-    if (c.num_iterations > 1) {  // else, the warning about steps is given
+    if (has_ratios) {  // else, the warning about steps is given
       const std::string metrics =
           fmt::format("with a loss_type that clips the ratio: with {}, only metrics read it", loss);
       needs(clips, metrics, {"epsilon"});

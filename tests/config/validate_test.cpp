@@ -291,8 +291,8 @@ TEST(Validate, KeysOfRatiosHaveAnEffectInLossesThatUseThem) {
   };
   using Warnings = std::vector<std::string>;
   const std::string steps =
-      " has an effect only with num_iterations above 1: with one step for each answer, the ratio of new to "
-      "old probability is 1";
+      " has an effect only with num_iterations above 1 or with max_staleness: with one step for each answer "
+      "of the current weights, the ratio of new to old probability is 1";
   EXPECT_EQ(warnings({"loss_type=cispo", "epsilon_high=5"}), Warnings{});
   EXPECT_EQ(warnings({"epsilon_high=5"}), Warnings{"command line: epsilon_high" + steps});
   const std::string level = "importance_sampling_level=sequence";

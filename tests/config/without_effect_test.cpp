@@ -106,6 +106,35 @@ TEST(WithoutEffect, KeysOfOtherLossesOfAnswersGiveAWarning) {
   EXPECT_FALSE(warns({"stage=grpo", "epsilon_high=5", "num_iterations=2", "loss_type=[cispo]"}, clips));
 }
 
+TEST(WithoutEffect, AnswersOfOlderWeightsHaveRatios) {
+  const auto warnings = [](std::vector<std::string> settings) {
+    settings.insert(settings.begin(), {"mock_data=false", "sft_dataset_name=p.jsonl", "load=model",
+                                       "reward=[exact:answer]", "stage=grpo"});
+    return load_text(experiment_text(""), settings).warnings;
+  };
+  const std::string stale = "max_staleness=2", corrects = "sampler_correction=token_mask";
+  for (const char* setting : {"epsilon=0.1", "epsilon_high=0.3", "delta=2", "off_policy_mask_threshold=1",
+                              "importance_sampling_level=sequence"}) {
+    EXPECT_THAT(warnings({setting}), ElementsAre(HasSubstr("or with max_staleness"))) << setting;
+    EXPECT_THAT(warnings({setting, stale}), IsEmpty()) << setting;
+  }
+  // A correction compares the training pass with the sampler, and the ratio is 1.
+  EXPECT_THAT(warnings({"epsilon=0.1", stale, corrects}),
+              ElementsAre(HasSubstr("or without sampler_correction")));
+  EXPECT_THAT(warnings({"epsilon=0.1", stale, corrects, "num_iterations=2"}), IsEmpty());
+  EXPECT_THAT(warnings({"off_policy_mask_threshold=1", stale, corrects}), IsEmpty());
+  // A run must limit how much tokens of old answers count.
+  const auto unlimited = ElementsAre(HasSubstr("epsilon (1) does not limit the ratio"));
+  EXPECT_THAT(warnings({"epsilon=1", stale}), unlimited);
+  EXPECT_THAT(warnings({"epsilon=1", stale, "stage=rloo"}),
+              testing::Contains(HasSubstr("epsilon (1) does not limit the ratio")));
+  EXPECT_THAT(warnings({"epsilon=1", stale, "off_policy_mask_threshold=1"}), IsEmpty());
+  EXPECT_THAT(warnings({stale, corrects}), IsEmpty());
+  EXPECT_THAT(warnings({stale, "loss_type=[sapo]"}), IsEmpty());
+  EXPECT_THAT(warnings({stale, "stage=sft"}),
+              testing::Contains(HasSubstr("max_staleness has an effect only")));
+}
+
 TEST(WithoutEffect, KeysOfGeneratedAnswersNeedAShareOfOwnAnswers) {
   const auto warnings = [](std::vector<std::string> arguments) {
     arguments.insert(arguments.end(), {"stage=distill", "teacher=x", "sft_dataset_name=data.jsonl",

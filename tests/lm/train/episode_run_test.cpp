@@ -139,8 +139,10 @@ TEST_F(EpisodeRuns, WithBatchInvariantTheSamplerHasTheBitsOfTheTrainer) {
 // The episodes of a step that was not finished begin again, and have the same tokens. With num_iterations,
 // the run stops between steps that learn from the same episodes.
 TEST_F(EpisodeRuns, GoOnBitForBit) {
-  for (const std::vector<std::string>& more :
-       {std::vector<std::string>{"beta=0.1"}, {"num_iterations=3"}, {"stage=rloo"}}) {
+  for (const std::vector<std::string>& more : {std::vector<std::string>{"beta=0.1"},
+                                               {"num_iterations=3"},
+                                               {"stage=rloo"},
+                                               {"max_staleness=2", "reward=['regex:^[0-3]']"}}) {
     const std::string name = more.front();
     SCOPED_TRACE(name);
     std::vector<std::string> all = settings("env.sh", secret_, more);

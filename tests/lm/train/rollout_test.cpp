@@ -791,6 +791,103 @@ TEST(Rollouts, DynamicSamplingGeneratesTheSameAnswersOnEveryMesh) {
   }
 }
 
+// A source whose prompts are those of prompts_of(), and whose functions can be called in the background.
+RolloutSource source_ahead() {
+  RolloutSource all = source_of();
+  all.prompt_at = [](std::int64_t number) {
+    const std::int64_t groups = kAnswers / kGroup;
+    return (number % groups + number / groups) % std::ssize(kPrompts);
+  };
+  all.make_rewards = [] {
+    std::vector<std::unique_ptr<RewardFunction>> rewards;
+    rewards.push_back(std::make_unique<LowIds>(nullptr));
+    return rewards;
+  };
+  return all;
+}
+
+SessionSettings rollouts_ahead(std::int64_t batches, const ModelConfig& model = tiny_llama(),
+                               std::int64_t iterations = 1) {
+  SessionSettings settings = rollouts(model);
+  const RolloutSettings rule{.max_completion_length = kMaxAnswer,
+                             .iterations = iterations,
+                             .num_generations = kGroup,
+                             .ahead = {.batches = batches},
+                             .advantages = group_advantages};
+  settings.loss_rule = rollout_rule(rule, [] { return std::make_unique<Reinforce>(); });
+  return settings;
+}
+
+// The batches of steps 1 to N + 1 are generated with the initial weights, and batch n with the weights after
+// step n - 1 - N. Weights that never change show which prompts and random numbers a batch has; weights that
+// change show when it was generated.
+TEST(Rollouts, AnswersAheadFollowAFixedSchedule) {
+  const int steps = 6;
+  const double rate = 3e-2;
+  const auto run = [&](std::int64_t batches, double at) {
+    return train(rollouts_ahead(batches), 1, {}, steps, true, at, false, source_ahead);
+  };
+  const Trained frozen = run(0, 0), none = train(rollouts(), 1, {}, steps, true, rate), zero = run(0, rate);
+  EXPECT_EQ(zero.answers, none.answers);
+  EXPECT_EQ(zero.weights, none.weights);
+  EXPECT_FALSE(std::ranges::any_of(
+      none.metrics[0], [](const auto& metric) { return metric.first.starts_with("rollout/staleness"); }));
+  for (const std::int64_t ahead : {1, 2}) {
+    SCOPED_TRACE(ahead);
+    EXPECT_EQ(run(ahead, 0).answers, frozen.answers);
+    const Trained trained = run(ahead, rate);
+    for (int s = 0; s < steps; ++s) {
+      const auto step = static_cast<std::size_t>(s);
+      const std::map<std::string, double> metrics(trained.metrics[step].begin(), trained.metrics[step].end());
+      // By hand: 0, 1, 1, 1, ... and 0, 1, 2, 2, ... updates.
+      EXPECT_EQ(metrics.at("rollout/staleness"), std::min<std::int64_t>(s, ahead)) << s;
+      if (s <= ahead) {
+        EXPECT_EQ(trained.answers[step], frozen.answers[step]) << s;
+      } else {
+        EXPECT_NE(trained.answers[step], frozen.answers[step]) << s;
+      }
+    }
+    // The first update is the same in both runs. The run with fresh answers uses its weights in step 2, and
+    // the other run in the step after the batches of the initial weights.
+    EXPECT_EQ(trained.answers[0], none.answers[0]);
+    EXPECT_NE(trained.answers[1], none.answers[1]);
+  }
+}
+
+TEST(Rollouts, AnswersAheadAreTheSameOnEveryMesh) {
+  ModelConfig mixture = test::tiny_mixture();
+  mixture.moe.experts = 4;
+  mixture.moe.training = {};
+  struct Case {
+    const char* name;
+    int ranks;
+    engine::MeshShape shape;
+    ModelConfig model;
+    engine::Sharding sharding = engine::Sharding::kNone;
+  };
+  const std::vector<Case> cases = {{"data", 2, {}, tiny_llama()},
+                                   {"tensor and data", 4, {.tensor = 2}, tiny_llama()},
+                                   {"pipeline and context", 4, {.context = 2, .pipeline = 2}, tiny_llama()},
+                                   {"shards", 2, {}, tiny_llama(), engine::Sharding::kParameters},
+                                   {"experts", 2, {.expert = 2}, mixture}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    SessionSettings settings = rollouts_ahead(2, c.model);
+    const Trained one = train(settings, 1, {}, 4, true, 3e-3, false, source_ahead);
+    settings.sharding = c.sharding;
+    settings.reduce_each_microbatch = c.sharding == engine::Sharding::kParameters;
+    const Trained trained = train(settings, c.ranks, c.shape, 4, true, 3e-3, false, source_ahead);
+    EXPECT_EQ(trained.answers, one.answers);
+    for (std::size_t s = 0; s < one.losses.size(); ++s) {
+      EXPECT_NEAR(trained.losses[s], one.losses[s], 1e-5);
+      EXPECT_NEAR(trained.norms[s], one.norms[s], 1e-4 * one.norms[s]);
+      EXPECT_NEAR(trained.rewards[s], one.rewards[s], 1e-6);
+    }
+    for (std::size_t r = 0; r < trained.used.size(); ++r)
+      EXPECT_EQ(trained.used[r].persistent, trained.memory[r].persistent);
+  }
+}
+
 TEST(Rollouts, SkippedMicrobatchesChangeNothing) {
   for (const int ranks : {1, 2}) {
     const Trained skipped = train(rollouts(), ranks, {}), whole = train(rollouts(), ranks, {}, 3, false);

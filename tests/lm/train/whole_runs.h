@@ -27,6 +27,12 @@ class WholeRuns : public testing::Test {
 
   // Runs the experiment `name` and returns its newest checkpoint.
   Path run(const std::string& name, const std::vector<std::string>& overrides) {
+    const std::atomic<bool> stop = false;
+    return *run_until(stop, name, overrides).checkpoint;
+  }
+  // Runs the experiment `name` until its end, or until `stop` is set.
+  TrainingSummary run_until(const std::atomic<bool>& stop, const std::string& name,
+                            const std::vector<std::string>& overrides) {
     const std::string yaml =
         "work_group: w\nuser_name: u\nexp_name: " + name + "\nworkspace: " + folder_.path().string() + R"(
 modules:
@@ -54,8 +60,7 @@ modules:
     Logger log(LogOptions{.folder = log_folder(name).string()});
     Trainer trainer(experiment, families_, log);
     trainer.prepare();
-    const std::atomic<bool> stop = false;
-    return *trainer.run(stop).checkpoint;
+    return trainer.run(stop);
   }
 
   // Returns the error of a run that must not start: "MESSAGE / HINT".

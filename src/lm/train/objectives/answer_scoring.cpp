@@ -3,8 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
-#include <optional>
+#include <utility>
 
 #include "base/check.h"
 
@@ -15,49 +14,115 @@ void AnswerScoring::connect() {
   names_ = distinct_names(source_.rewards);
 }
 
+BackgroundRewards::Answers AnswerScoring::texts_of(std::span<const Rollout> own,
+                                                   std::span<const std::size_t> rows) const {
+  BackgroundRewards::Answers texts;
+  texts.episodes.reserve(rows.size());  // so that pointers to the elements stay valid
+  for (const std::size_t row : rows) {
+    ScoredAnswer& answer =
+        texts.answers.emplace_back(scored_answer(own[row], source_.stop_ids, source_.text));
+    answer.prompt = source_.prompt_text(own[row].record);
+    if (answer.episode) answer.episode = &texts.episodes.emplace_back(*answer.episode);
+    texts.records.push_back(source_.record(own[row].record));
+  }
+  for (std::size_t i = 0; i < rows.size(); ++i) texts.answers[i].record = &texts.records[i];
+  return texts;
+}
+
 void AnswerScoring::score(TrainingSession& session, std::span<const Rollout> own,
                           std::span<const std::size_t> rows, bool tells, MissingRewards& missing,
                           std::vector<std::vector<Reward>>& rewards) {
-  std::vector<ScoredAnswer> answers;
-  std::vector<nlohmann::json> records;
-  for (const std::size_t row : rows) {
-    answers.push_back(scored_answer(own[row], source_.stop_ids, source_.text));
-    answers.back().prompt = source_.prompt_text(own[row].record);
-    records.push_back(source_.record(own[row].record));
-  }
-  for (std::size_t i = 0; i < rows.size(); ++i) answers[i].record = &records[i];
+  const BackgroundRewards::Answers texts = texts_of(own, rows);
   for (std::size_t f = 0; f < source_.rewards.size(); ++f) {
-    const std::int64_t model = models_.model_of(static_cast<std::int64_t>(f));
-    std::vector<Reward> scored;
-    if (model >= 0) {
-      std::vector<RewardTokens> texts;
-      for (std::size_t i = 0; i < rows.size(); ++i)
-        texts.push_back(source_.model_tokens[static_cast<std::size_t>(model)](own[rows[i]], answers[i]));
-      scored = models_.score(session, model, texts);
+    if (models_.model_of(static_cast<std::int64_t>(f)) >= 0) {
+      score_model(session, f, own, rows, texts, tells, missing, rewards);
+    } else if (tells && !rows.empty()) {
+      std::vector<Reward> scored = source_.rewards[f]->score(texts.answers);
+      if (const auto retries = source_.rewards[f]->take_retries()) count_retries(f, *retries);
+      store(f, rows, std::move(scored), missing, rewards);
     }
-    if (!tells || rows.empty()) continue;
-    if (model < 0) {
-      scored = source_.rewards[f]->score(answers);
-      count_retries(f);
-    }
-    PRIMUS_CHECK("RewardFunction::score", scored.size() == answers.size());
-    const auto failed = std::ranges::find_if(scored, [](const Reward& r) { return !r.value; });
-    if (failed != scored.end()) missing.add(fmt::format("{}: {}", names_[f], failed->problem));
-    for (std::size_t i = 0; i < rows.size(); ++i) rewards[f][rows[i]] = std::move(scored[i]);
   }
 }
 
+void AnswerScoring::finish(TrainingSession& session, std::span<const Rollout> own,
+                           std::span<const std::size_t> rows, bool tells,
+                           std::span<const std::optional<BackgroundRewards::Scored>> scored,
+                           MissingRewards& missing, std::vector<std::vector<Reward>>& rewards) {
+  BackgroundRewards::Answers texts;
+  if (models_.size() > 0) texts = texts_of(own, rows);
+  for (std::size_t f = 0; f < source_.rewards.size(); ++f) {
+    if (models_.model_of(static_cast<std::int64_t>(f)) >= 0) {
+      score_model(session, f, own, rows, texts, tells, missing, rewards);
+    } else if (tells && !rows.empty()) {
+      PRIMUS_CHECK("AnswerScoring::finish", f < scored.size() && scored[f]);
+      std::vector<Reward> of_rows;
+      for (const std::size_t row : rows) of_rows.push_back(scored[f]->rewards[row]);
+      count_retries(f, scored[f]->retries);
+      store(f, rows, std::move(of_rows), missing, rewards);
+    }
+  }
+}
+
+void AnswerScoring::score_model(TrainingSession& session, std::size_t function, std::span<const Rollout> own,
+                                std::span<const std::size_t> rows, const BackgroundRewards::Answers& texts,
+                                bool tells, MissingRewards& missing,
+                                std::vector<std::vector<Reward>>& rewards) {
+  const std::int64_t model = models_.model_of(static_cast<std::int64_t>(function));
+  std::vector<RewardTokens> tokens;
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    tokens.push_back(source_.model_tokens[static_cast<std::size_t>(model)](own[rows[i]], texts.answers[i]));
+  std::vector<Reward> scored = models_.score(session, model, tokens);
+  if (tells && !rows.empty()) store(function, rows, std::move(scored), missing, rewards);
+}
+
+void AnswerScoring::store(std::size_t function, std::span<const std::size_t> rows, std::vector<Reward> scored,
+                          MissingRewards& missing, std::vector<std::vector<Reward>>& rewards) const {
+  PRIMUS_CHECK("RewardFunction::score", scored.size() == rows.size());
+  const auto failed = std::ranges::find_if(scored, [](const Reward& r) { return !r.value; });
+  if (failed != scored.end()) missing.add(fmt::format("{}: {}", names_[function], failed->problem));
+  for (std::size_t i = 0; i < rows.size(); ++i) rewards[function][rows[i]] = std::move(scored[i]);
+}
+
 // Adds the repeated attempts of a function to those of the step. Warns once about each reason.
-void AnswerScoring::count_retries(std::size_t function) {
-  const std::optional<RewardRetries> retries = source_.rewards[function]->take_retries();
-  if (!retries) return;
-  retries_[function] += retries->count;
-  for (const std::string& problem : retries->problems) {
-    if (!source_.warn) continue;
+void AnswerScoring::count_retries(std::size_t function, const RewardRetries& retries) {
+  retries_[function] += retries.count;
+  for (const std::string& problem : retries.problems) {
+    if (!source_.warn || !retried_.insert(names_[function] + problem).second) continue;
     source_.warn(
         fmt::format("the reward function {} failed and was repeated, because {}. The metric "
                     "rewards/{}/retries is the number of repetitions in a step",
                     names_[function], problem, names_[function]));
+  }
+}
+
+void AnswerScoring::warn_of_failures(std::int64_t step, AnswerTable& table,
+                                     std::span<const std::int64_t> numbers, bool tells,
+                                     std::span<const std::vector<Reward>> rewards,
+                                     MissingRewards& missing) const {
+  const std::vector<std::int64_t> without = table.results().without;
+  for (std::size_t f = 0; f < names_.size(); ++f) {
+    if (without[f] == 0 || !missing.is_first(f)) continue;
+    std::int64_t first = 0;
+    while (table.at(first, static_cast<std::int64_t>(f), AnswerTable::kHasReward) != 0) ++first;
+    for (std::size_t i = 0; tells && source_.warn && i < numbers.size(); ++i) {
+      if (numbers[i] != first) continue;
+      source_.warn(fmt::format(
+          "step {}: the reward function {} gave no reward to {} of {} answers, for example because {}. The "
+          "sums of these answers lack this function. The metric rewards/{}/without is the share of such "
+          "answers",
+          step, names_[f], without[f], table.answers(), rewards[f][i].problem, names_[f]));
+    }
+  }
+}
+
+void AnswerScoring::add_retries(AnswerTable& table,
+                                std::vector<std::pair<std::string, double>>& metrics) const {
+  for (std::size_t f = 0; f < source_.rewards.size(); ++f) {
+    if (!source_.rewards[f]->take_retries()) continue;  // a function without repetitions
+    double retries = 0;
+    for (std::int64_t a = 0; a < table.answers(); ++a)
+      retries += table.at(a, static_cast<std::int64_t>(f), AnswerTable::kRetries);
+    metrics.emplace_back(fmt::format("rewards/{}/retries", names_[f]), retries);
   }
 }
 

@@ -12,6 +12,25 @@ namespace primus {
 AnswerTable::AnswerTable(engine::Rank& rank, const Settings& settings)
     : settings_(settings), table_(rank, settings.answers, columns(), settings.writes) {}
 
+void AnswerTable::exchange(TrainingSession& session, Column column, std::span<const std::int64_t> numbers,
+                           std::span<const double> values) {
+  std::vector<double> table = table_.values();  // the other columns are complete, and must not be added again
+  clear();
+  for (std::size_t i = 0; i < numbers.size(); ++i) at(numbers[i], column) = values[i];
+  exchange(session);
+  for (std::int64_t a = 0; a < settings_.answers; ++a)
+    table[static_cast<std::size_t>(a * columns() + column)] = at(a, column);
+  table_.values() = std::move(table);
+}
+
+std::int64_t AnswerTable::first_too_long(std::int64_t most) {
+  for (std::int64_t a = 0; a < settings_.answers; ++a) {
+    const double prompt = at(a, kPrompt), answer = at(a, kLength);
+    if (!(prompt >= 1 && answer >= 1 && prompt + answer <= static_cast<double>(most))) return a;
+  }
+  return -1;
+}
+
 AnswerTable::Results AnswerTable::results() {
   Results all;
   all.without.resize(static_cast<std::size_t>(settings_.functions));

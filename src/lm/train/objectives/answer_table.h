@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,6 +52,12 @@ class AnswerTable {
 
   // Adds up the tables of all ranks. Exactly one rank writes each row. All ranks call it.
   void exchange(TrainingSession& session) { table_.exchange(session); }
+
+  // Exchanges one column, and keeps the others. `numbers`, `values`: the answers of this data rank.
+  void exchange(TrainingSession& session, Column column, std::span<const std::int64_t> numbers,
+                std::span<const double> values);
+  // Returns the first answer that, with its prompt, has no token or more than `most`; -1 if there is none.
+  std::int64_t first_too_long(std::int64_t most);
 
   // The rewards of all answers.
   struct Results {

@@ -10,16 +10,12 @@
 #include <span>
 #include <vector>
 
-#include "base/error.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/train/objectives/rollouts.h"
 #include "lm/train/objectives/token_log_probs.h"
 #include "lm/train/step/loss_rule.h"
 
 namespace primus {
-
-// Returns the error that the answer with this number has impossible values in a checkpoint.
-Error impossible_answer(const CheckpointReader& checkpoint, std::int64_t number);
 
 class KeptAnswers {
  public:

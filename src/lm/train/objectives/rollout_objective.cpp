@@ -81,6 +81,20 @@ std::vector<std::unique_ptr<RewardFunction>> rewards_of(const config::Experiment
   return rewards;
 }
 
+// Creates the reward functions and the one of the environment.
+std::vector<std::unique_ptr<RewardFunction>> all_rewards_of(const config::Experiment& experiment) {
+  std::vector<std::unique_ptr<RewardFunction>> rewards = rewards_of(experiment);
+  if (experiment.trainer->environment) rewards.push_back(make_episode_reward("environment"));
+  return rewards;
+}
+
+// Returns which answers are generated before their steps.
+RolloutSettings::Ahead ahead_of(const config::TrainerConfig& c) {
+  // Corrections compare the training pass with the sampler, so the ratio must not.
+  const bool corrects = config::stage_of(c).chooses_policy_loss && c.sampler_correction != "none";
+  return {.batches = c.max_staleness / c.num_iterations, .sampled_is_old = !corrects};
+}
+
 // Returns the environment; null without one. An error has the position of the key `environment`.
 std::shared_ptr<Environment> environment_of(const config::Experiment& experiment) {
   std::shared_ptr<Environment> environment;
@@ -223,6 +237,7 @@ class RolloutLearning final : public Objective {
         .sampling_attempts =
             method_ == PolicyMethod::kGrpo && c.dynamic_sampling ? c.dynamic_sampling_max_batches : 0,
         .divergences = advantages.leave_one_out && advantages.beta != 0,
+        .ahead = ahead_of(c),
         .max_turns = c.environment ? c.max_turns : 0,
         .advantages =
             [advantages](std::span<const std::optional<double>> rewards, std::int64_t functions,
@@ -266,13 +281,14 @@ class RolloutLearning final : public Objective {
         .prompt_at = [order = data::prompt_order(*prompts, prompt_options_of(request.experiment.trainer))](
                          std::int64_t number) { return static_cast<std::int64_t>(order->at(number)); },
         .text = [tokenizer](std::span<const std::int32_t> ids) { return tokenizer->decode(ids); },
-        .rewards = rewards_of(request.experiment),
+        .rewards = all_rewards_of(request.experiment),
+        .make_rewards = [experiment = request.experiment] { return all_rewards_of(experiment); },
+        .last_step = request.experiment.trainer->train_minutes ? 0 : request.experiment.trainer->train_iters,
         .model_tokens = reward_tokens_of(request, prompts),
         .stop_ids = prompts->end_ids(),
         .vocab = tokenizer->vocab_size(),
         .warn = request.warn};
     if (const std::shared_ptr<Environment> environment = environment_of(request.experiment)) {
-      source.rewards.push_back(make_episode_reward("environment"));
       source.episodes = {
           .environment = environment,
           .conversation = [prompts](std::int64_t record) { return prompts->conversation(record); },

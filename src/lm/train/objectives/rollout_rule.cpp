@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <iterator>
 #include <limits>
@@ -11,16 +13,19 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/system/stop_request.h"
 #include "base/terminal/terminal.h"
+#include "lm/train/objectives/answer_divergences.h"
 #include "lm/train/objectives/answer_generator.h"
 #include "lm/train/objectives/answer_scoring.h"
 #include "lm/train/objectives/answer_table.h"
+#include "lm/train/objectives/answers_ahead.h"
 #include "lm/train/objectives/dynamic_sampling.h"
 #include "lm/train/objectives/episode_generator.h"
 #include "lm/train/objectives/kept_answers.h"
 #include "lm/train/objectives/missing_rewards.h"
 #include "lm/train/objectives/rollouts.h"
-#include "lm/train/objectives/token_log_probs.h"
+#include "lm/train/objectives/saved_answers.h"
 
 namespace primus {
 namespace {
@@ -35,9 +40,11 @@ class Rollouts final : public RolloutRule {
         scoring_(source_, settings_.reward_models) {}
 
   void connect(RolloutSource source) override {
-    PRIMUS_CHECK("RolloutRule::connect", std::ssize(source.rewards) == settings_.functions &&
-                                             (settings_.sampling_attempts == 0 || source.prompt_at) &&
-                                             (settings_.max_turns == 0 || source.episodes.environment));
+    PRIMUS_CHECK("RolloutRule::connect",
+                 std::ssize(source.rewards) == settings_.functions &&
+                     (settings_.sampling_attempts == 0 || source.prompt_at) &&
+                     (settings_.ahead.batches == 0 || (source.prompt_at && source.make_rewards)) &&
+                     (settings_.max_turns == 0 || source.episodes.environment));
     source_ = std::move(source);
     scoring_.connect();
   }
@@ -73,9 +80,9 @@ class Rollouts final : public RolloutRule {
     engine::Rank& rank = session.rank();
     const StepSettings& step = session.settings().step;
     rows_ = {.micro_batch = step.micro_batch, .sequence = step.sequence, .microbatches = step.microbatches};
-    data_ranks_ = rank.mesh().data_ranks();
-    data_rank_ = rank.mesh().data_rank();
-    answers_ = rows_.count() * data_ranks_;
+    data_.count = rank.mesh().data_ranks();
+    data_.own = rank.mesh().data_rank();
+    answers_ = rows_.count() * data_.count;
     const engine::MeshPlace& place = rank.mesh().place();
     tells_ = place.tensor == 0 && place.context == 0 && place.stage == 0;
     generator_.emplace(session);
@@ -86,30 +93,35 @@ class Rollouts final : public RolloutRule {
                                                .writes = tells_});
     inner_->prepare(session);
     scoring_.models().prepare(session);
+    if (settings_.ahead.batches > 0)
+      ahead_.emplace(AnswersAhead::Place{.sequence = rows_.sequence,
+                                         .vocab = session.settings().model.vocab,
+                                         .answers = answers_,
+                                         .functions = settings_.functions,
+                                         .ahead = settings_.ahead.batches,
+                                         .period = period(),
+                                         .numbers = numbers(),
+                                         .tells = tells_,
+                                         .episodes = episodes_.has_value(),
+                                         .sampled_is_old = settings_.ahead.sampled_is_old});
     if (period() > 1) {
-      KeptAnswers::Place kept{.rows = rows_,
-                              .answers = answers_,
-                              .columns = table_->columns(),
-                              .numbers = {},
-                              .writes = tells_,
-                              .estimates = has_estimates()};
-      for (std::int64_t i = 0; i < rows_.count(); ++i) kept.numbers.push_back(number_of(i, data_rank_));
-      kept_.emplace(session, std::move(kept));
+      kept_.emplace(session, KeptAnswers::Place{.rows = rows_,
+                                                .answers = answers_,
+                                                .columns = table_->columns(),
+                                                .numbers = numbers(),
+                                                .writes = tells_,
+                                                .estimates = has_estimates()});
     }
     if (settings_.sampling_attempts > 0) {
       PRIMUS_CHECK("RolloutRule::prepare", answers_ % settings_.num_generations == 0);
-      const bool first = tells_ && data_rank_ == 0;
-      sampling_.emplace(DynamicSampling::Settings{.groups = answers_ / settings_.num_generations,
-                                                  .attempts = settings_.sampling_attempts,
-                                                  .iterations = settings_.iterations,
-                                                  .writes = first,
-                                                  .warn = [this, first](const std::string& text) {
-                                                    if (first && source_.warn) source_.warn(text);
-                                                  }});
+      sampling_.emplace(
+          DynamicSampling::Settings{.groups = answers_ / settings_.num_generations,
+                                    .attempts = settings_.sampling_attempts,
+                                    .iterations = settings_.iterations,
+                                    .writes = is_first(),
+                                    .warn = [this](const std::string& text) { warn_once(text); }});
     }
-    if (!settings_.divergences) return;
-    models_.current.emplace(session, ScoredModel{.model = session.trained()});
-    models_.reference.emplace(session, reference_of(session));
+    if (settings_.divergences) divergences_.emplace(session);
   }
 
   void before_step(const BeforeStep& step) override {
@@ -117,6 +129,8 @@ class Rollouts final : public RolloutRule {
       measure(step.session);
     } else if (const std::span<const Rollout> old = answers_of_earlier_step(step.step); !old.empty()) {
       learn(step, old, table_->results());
+    } else if (ahead_) {
+      learn_from_oldest(step);
     } else {
       generate_answers(step);
     }
@@ -127,6 +141,7 @@ class Rollouts final : public RolloutRule {
     std::vector<TensorSource> sources = inner_->state(session, done);
     if (sampling_) sources.push_back(sampling_->state(done));
     scoring_.models().add_state(session, sources);
+    if (ahead_) std::ranges::move(ahead_->state(done), std::back_inserter(sources));
     if (!kept_ || done % period() == 0) return sources;
     for (TensorSource& source : kept_->state(table_->values())) sources.push_back(std::move(source));
     return sources;
@@ -137,11 +152,13 @@ class Rollouts final : public RolloutRule {
     const std::string changed = scoring_.models().restore(checkpoint);
     if (!changed.empty()) warning += (warning.empty() ? "" : ". ") + changed;
     if (sampling_) sampling_->restore(checkpoint);
+    if (ahead_) ahead_->restore(checkpoint);
     if (!kept_ || checkpoint.iteration() % period() == 0) return warning;
     std::vector<double> saved = kept_->restore(checkpoint);
     if (!saved.empty()) {
       table_->values() = std::move(saved);
-      check_lengths(checkpoint);
+      const std::int64_t number = table_->first_too_long(rows_.sequence + (has_estimates() ? 0 : 1));
+      if (number >= 0) throw impossible_answer(checkpoint, number);
       return warning;
     }
     return fmt::format(
@@ -151,6 +168,11 @@ class Rollouts final : public RolloutRule {
   }
 
  private:
+  // Returns whether this rank reports what all ranks know.
+  bool is_first() const { return tells_ && data_.own == 0; }
+  void warn_once(const std::string& text) const {
+    if (is_first() && source_.warn) source_.warn(text);
+  }
   bool has_estimates() const { return static_cast<bool>(settings_.estimate); }
   // Returns the number of consecutive steps that learn from the same answers.
   std::int64_t period() const { return settings_.iterations * settings_.parts; }
@@ -177,21 +199,8 @@ class Rollouts final : public RolloutRule {
   void measure(TrainingSession& session) {
     scoring_.models().measure(session);
     for (int i = 0; i < (settings_.divergences ? 3 : 2); ++i) table_->exchange(session);
-    for (std::int64_t i = 0; settings_.divergences && i < rows_.microbatches; ++i) {
-      models_.current->compute({});
-      models_.reference->compute({});
-    }
+    if (divergences_) divergences_->measure(rows_.microbatches);
     if (kept_) kept_->answers();
-  }
-
-  // Throws if a table of a checkpoint has lengths that do not fit into a row.
-  void check_lengths(const CheckpointReader& checkpoint) {
-    for (std::int64_t a = 0; a < answers_; ++a) {
-      const double prompt = table_->at(a, AnswerTable::kPrompt), answer = table_->at(a, AnswerTable::kLength);
-      const double inputs = prompt + answer - (has_estimates() ? 0 : 1);
-      if (prompt >= 1 && answer >= 1 && inputs <= static_cast<double>(rows_.sequence)) continue;
-      throw impossible_answer(checkpoint, a);
-    }
   }
 
   // Returns the answers of an earlier step, if `step` learns from them again.
@@ -217,13 +226,14 @@ class Rollouts final : public RolloutRule {
     table_->clear();
     attempt.records.resize(static_cast<std::size_t>(answers_));
     sampling_->begin(step.step);
-    for (std::int64_t g = 0; g < answers_ / settings_.num_generations; ++g) take_prompt(attempt, g);
+    for (std::int64_t g = 0; g < answers_ / settings_.num_generations; ++g)
+      take_prompt(attempt, g, sampling_->take());
     return attempt;
   }
 
-  // Gives the next prompt to a group.
-  void take_prompt(Attempt& attempt, std::int64_t group) {
-    const std::int64_t record = source_.prompt_at(sampling_->take());
+  // Gives the prompt with this number in the order of the run to a group.
+  void take_prompt(Attempt& attempt, std::int64_t group, std::int64_t number) {
+    const std::int64_t record = source_.prompt_at(number);
     for (std::int64_t i = 0; i < settings_.num_generations; ++i) {
       const auto answer = static_cast<std::size_t>(group * settings_.num_generations + i);
       attempt.records[answer] = record;
@@ -251,7 +261,7 @@ class Rollouts final : public RolloutRule {
         groups, settings_.advantages(rewards, settings_.functions, {}), rewarded, missing_.why());
     ++attempt.number;
     attempt.generates.assign(attempt.generates.size(), false);
-    for (const std::int64_t group : again) take_prompt(attempt, group);
+    for (const std::int64_t group : again) take_prompt(attempt, group, sampling_->take());
     return !again.empty();
   }
 
@@ -273,37 +283,99 @@ class Rollouts final : public RolloutRule {
       work_.scoring += steady_seconds() - generated;
       gather_results(session, own, rewards);
       all = table_->results();
-      warn_of_failures(step.step, all, rewards);
-      if (all.unrewarded < answers_) {
-        missing_.found();
-      } else if (!sampling_ || step.step == 1) {
-        missing_.none(step.step, answers_, tells_ && data_rank_ == 0 ? source_.warn : nullptr);
-      }
+      check_rewards(step.step, all, rewards);
     } while (attempt_again(attempt, all));
     if (sampling_) sampling_->finish();
-    if (tells_ && data_rank_ == 0) examples_ = scoring_.examples(step.step, own, rewards);
+    learn_from_new(step, std::move(own), rewards, all);
+  }
+
+  // Warns about missing rewards, or ends the run.
+  void check_rewards(std::int64_t step, const Results& all, std::span<const std::vector<Reward>> rewards) {
+    scoring_.warn_of_failures(step, *table_, numbers(), tells_, rewards, missing_);
+    if (all.unrewarded < answers_) {
+      missing_.found();
+    } else if (!sampling_ || step == 1) {
+      missing_.none(step, answers_, is_first() ? source_.warn : nullptr);
+    }
+  }
+
+  // Learns from answers for the first time. The table contains their results.
+  void learn_from_new(const BeforeStep& step, std::vector<Rollout> own,
+                      std::span<const std::vector<Reward>> rewards, const Results& all) {
+    if (is_first()) examples_ = scoring_.examples(step.step, own, rewards);
     count_filled(all_rows());
     if (has_estimates()) add_estimates(step, own, all);
-    if (settings_.divergences) {
-      const std::vector<double> zeros(own.size(), 0);
-      pack_rollouts(own, zeros, rows_, settings_.mask_truncated_completions, step.batches);
-      gather_divergences(session, own, step.batches);
-    }
+    if (divergences_ && !ahead_) gather_divergences(step.session, own, step.batches);
     learn(step, own, all);
     const auto add = [this](const char* name, double value) { metrics_.emplace_back(name, value); };
-    add("rollout/seconds", work_.generating);
-    add("rollout/tokens_per_second", work_.tokens / std::max(work_.generating, 1e-9));
-    add("rollout/reward_seconds", work_.scoring);
-    if (episodes_) add("rollout/environment_seconds", work_.waiting);
-    for (std::size_t f = 0; f < source_.rewards.size(); ++f) {
-      if (!source_.rewards[f]->take_retries()) continue;  // a function without repetitions
-      double retries = 0;
-      for (std::int64_t a = 0; a < answers_; ++a)
-        retries += table_->at(a, static_cast<std::int64_t>(f), AnswerTable::kRetries);
-      metrics_.emplace_back(fmt::format("rewards/{}/retries", scoring_.names()[f]), retries);
+    if (!ahead_ || work_.generating > 0) {
+      add("rollout/seconds", work_.generating);
+      add("rollout/tokens_per_second", work_.tokens / std::max(work_.generating, 1e-9));
     }
+    add("rollout/reward_seconds", work_.scoring);
+    if (ahead_) {
+      add("rollout/reward_wait_seconds", work_.waiting_for_rewards);
+      add("rollout/staleness", static_cast<double>(step.step - 1 - work_.version));
+    }
+    if (episodes_) add("rollout/environment_seconds", work_.waiting);
+    scoring_.add_retries(*table_, metrics_);
     if (sampling_) std::ranges::copy(sampling_->metrics(), std::back_inserter(metrics_));
     if (kept_) kept_->keep(std::move(own), filled_);
+  }
+
+  // Generates the answers of a batch for later steps, with the current weights.
+  void generate_ahead(const BeforeStep& step, std::int64_t number) {
+    const std::int64_t groups = answers_ / settings_.num_generations;
+    Attempt attempt{.generates = std::vector<bool>(static_cast<std::size_t>(answers_), true),
+                    .records = std::vector<std::int64_t>(static_cast<std::size_t>(answers_))};
+    for (std::int64_t g = 0; g < groups; ++g) take_prompt(attempt, g, (number - 1) * groups + g);
+    AnswersAhead::Batch batch{.number = number, .version = step.step - 1, .own = {}};
+    batch.own.resize(static_cast<std::size_t>(rows_.count()));
+    const double began = steady_seconds();
+    generate(ahead_->first_step_of(number), attempt, batch.own);
+    work_.generating += steady_seconds() - began;
+    if (divergences_) {
+      gather_results(step.session, batch.own, {});
+      count_filled(all_rows());
+      std::vector<data::Batch> batches(static_cast<std::size_t>(rows_.microbatches));
+      batch.divergences = divergences_of(batch.own, batches);
+    }
+    ahead_->add(std::move(batch));
+    ahead_->ask(scoring_, source_.make_rewards);
+  }
+
+  // Generates answers for later steps, waits for the rewards of the step's answers, and learns from them.
+  void learn_from_oldest(const BeforeStep& step) {
+    constexpr std::chrono::milliseconds kWait(50);  // so that a request to stop the run is noticed
+    const std::int64_t number = ahead_->batch_of(step.step);
+    std::int64_t last = number + settings_.ahead.batches;
+    if (source_.last_step >= step.step) last = std::min(last, ahead_->batch_of(source_.last_step));
+    work_ = {};
+    ahead_->forget_before(number);
+    ahead_->ask(scoring_, source_.make_rewards);  // for batches of a checkpoint
+    if (step.step > 1 && !ahead_->find(number))
+      warn_once(
+          fmt::format("step {}: the checkpoint has no answers for this step that fit the settings, so "
+                      "the step generates them (max_staleness)",
+                      step.step));
+    for (std::int64_t n = number; n <= last; ++n)
+      if (!ahead_->find(n)) generate_ahead(step, n);
+    AnswersAhead::Batch& batch = *ahead_->find(number);
+    const std::atomic<bool>* const stop = step.session.step().stop();
+    const double began = steady_seconds();
+    while (!ahead_->wait(batch, kWait))
+      if (stop && stop->load(std::memory_order_relaxed)) throw StopRequest();
+    work_.waiting_for_rewards = steady_seconds() - began;
+    work_.scoring = ahead_->seconds(batch);
+    work_.version = batch.version;
+    scoring_.begin_step();
+    std::vector<std::vector<Reward>> rewards;
+    const std::vector<std::size_t> rows = begin_scoring(batch.own, nullptr, rewards);
+    scoring_.finish(step.session, batch.own, rows, tells_, batch.scored, missing_, rewards);
+    gather_results(step.session, batch.own, rewards, batch.divergences);
+    const Results all = table_->results();
+    check_rewards(step.step, all, rewards);
+    learn_from_new(step, batch.own, rewards, all);  // the step may be stopped, so the batch stays
   }
 
   // Writes the answers of this data rank into the microbatches, and computes the metrics of all answers.
@@ -332,7 +404,7 @@ class Rollouts final : public RolloutRule {
             RowRange rows) {
     std::vector<double> values;
     for (std::int64_t i = rows.begin; i < rows.end; ++i)
-      values.push_back(advantages.values[static_cast<std::size_t>(number_of(i, data_rank_))]);
+      values.push_back(advantages.values[static_cast<std::size_t>(number_of(i, data_.own))]);
     pack_rollouts(own.subspan(static_cast<std::size_t>(rows.begin), values.size()), values, rows_,
                   settings_.mask_truncated_completions, step.batches);
   }
@@ -342,34 +414,26 @@ class Rollouts final : public RolloutRule {
     pack(step, own, advantages_of(all), all_rows());
     const std::span<data::Batch> batches = step.batches.first(static_cast<std::size_t>(filled_));
     settings_.estimate(*inner_, step.session, batches);
-    std::vector<std::int64_t> lengths;
-    for (const Rollout& rollout : own) lengths.push_back(rollout.inputs());
-    const std::vector<std::int64_t> begins = first_fit(lengths, rows_.sequence);
-    const std::int64_t tokens = rows_.micro_batch * rows_.sequence;
-    for (std::size_t i = 0; i < own.size(); ++i) {
-      const data::Batch& batch = batches[static_cast<std::size_t>(begins[i] / tokens)];
-      const std::int64_t first = begins[i] % tokens + std::ssize(own[i].prompt) - 1;
-      const auto part = [&](const std::vector<float>& from, std::int64_t count) {
-        return std::vector<float>(from.begin() + first, from.begin() + first + count);
-      };
-      const std::int64_t count = std::ssize(own[i].answer);
-      own[i].old_log_probs = part(batch.old_log_probs, count);
-      own[i].values = part(batch.values, count + 1);
-      own[i].advantages = part(batch.token_advantages, count + 1);
-      own[i].returns = part(batch.returns, count + 1);
-    }
+    read_estimates(batches, rows_, own);
   }
 
   // Returns which of the step's answers is in row `row` of a data rank.
   std::int64_t number_of(std::int64_t row, int data_rank) const {
-    return number_of_answer(row, rows_, data_ranks_, data_rank);
+    return number_of_answer(row, rows_, data_.count, data_rank);
+  }
+
+  // Returns the numbers of this data rank's answers, in the order of its rows.
+  std::vector<std::int64_t> numbers() const {
+    std::vector<std::int64_t> all;
+    for (std::int64_t i = 0; i < rows_.count(); ++i) all.push_back(number_of(i, data_.own));
+    return all;
   }
 
   // Returns the record of the prompt of each answer of the step, on all data ranks.
   std::vector<std::int64_t> gather_records(TrainingSession& session, std::span<const data::Batch> batches) {
     table_->clear();
     for (std::int64_t i = 0; i < rows_.count(); ++i) {
-      table_->at(number_of(i, data_rank_), AnswerTable::kRecord) =
+      table_->at(number_of(i, data_.own), AnswerTable::kRecord) =
           static_cast<double>(record_of_row(batches, rows_, i) + 1);
     }
     table_->exchange(session);
@@ -385,7 +449,7 @@ class Rollouts final : public RolloutRule {
     std::vector<Rollout> all(static_cast<std::size_t>(answers_));
     std::vector<AnswerGenerator::Job> jobs;
     for (std::int64_t i = 0; i < (together ? answers_ : rows_.count()); ++i) {
-      const std::int64_t answer = together ? i : number_of(i, data_rank_);
+      const std::int64_t answer = together ? i : number_of(i, data_.own);
       const auto number = static_cast<std::size_t>(answer);
       if (!attempt.generates[number]) continue;
       all[number].record = attempt.records[number];
@@ -407,7 +471,7 @@ class Rollouts final : public RolloutRule {
     work_.tokens += work.tokens;
     work_.waiting += work.waiting;
     for (std::int64_t i = 0; i < rows_.count(); ++i) {
-      const auto number = static_cast<std::size_t>(number_of(i, data_rank_));
+      const auto number = static_cast<std::size_t>(number_of(i, data_.own));
       if (attempt.generates[number]) own[static_cast<std::size_t>(i)] = std::move(all[number]);
     }
   }
@@ -416,12 +480,20 @@ class Rollouts final : public RolloutRule {
   // empty on ranks that do not call the functions.
   void score(TrainingSession& session, const Attempt& attempt, std::span<const Rollout> own,
              std::vector<std::vector<Reward>>& rewards) {
+    const std::vector<std::size_t> rows = begin_scoring(own, &attempt, rewards);
+    if (tells_ || scoring_.models().size() > 0) scoring_.score(session, own, rows, tells_, missing_, rewards);
+  }
+
+  // Returns the rows that functions score, and gives the other answers of the attempt no rewards. `attempt`:
+  // null for all answers.
+  std::vector<std::size_t> begin_scoring(std::span<const Rollout> own, const Attempt* attempt,
+                                         std::vector<std::vector<Reward>>& rewards) {
     missing_.begin();
     if (tells_) rewards.resize(source_.rewards.size(), std::vector<Reward>(own.size()));
     std::vector<std::size_t> rows;
     for (std::size_t i = 0; i < own.size(); ++i) {
-      const std::int64_t number = number_of(static_cast<std::int64_t>(i), data_rank_);
-      if (!attempt.generates[static_cast<std::size_t>(number)]) continue;
+      const std::int64_t number = number_of(static_cast<std::int64_t>(i), data_.own);
+      if (attempt && !attempt->generates[static_cast<std::size_t>(number)]) continue;
       if (own[i].episode && own[i].episode->failed) {
         // Functions would score a conversation that the environment has broken off.
         const std::string& problem = own[i].episode->reward.problem;
@@ -431,20 +503,23 @@ class Rollouts final : public RolloutRule {
       }
       rows.push_back(i);
     }
-    if (tells_ || scoring_.models().size() > 0) scoring_.score(session, own, rows, tells_, missing_, rewards);
+    return rows;
   }
 
   // Collects lengths and rewards of all data ranks in the table.
   void gather_results(TrainingSession& session, std::span<const Rollout> own,
-                      std::span<const std::vector<Reward>> rewards) {
+                      std::span<const std::vector<Reward>> rewards,
+                      std::span<const double> divergences = {}) {
     table_->clear();
     for (std::int64_t i = 0; i < rows_.count(); ++i) {
       const Rollout& rollout = own[static_cast<std::size_t>(i)];
-      const std::int64_t answer = number_of(i, data_rank_);
+      const std::int64_t answer = number_of(i, data_.own);
       table_->at(answer, AnswerTable::kRecord) = static_cast<double>(rollout.record + 1);
       table_->at(answer, AnswerTable::kPrompt) = static_cast<double>(rollout.prompt.size());
       table_->at(answer, AnswerTable::kLength) = static_cast<double>(rollout.answer.size());
       table_->at(answer, AnswerTable::kFinished) = rollout.finished ? 1 : 0;
+      if (!divergences.empty())
+        table_->at(answer, AnswerTable::kDivergence) = divergences[static_cast<std::size_t>(i)];
       if (rollout.episode) std::ranges::copy(episode_values(rollout), &table_->at(answer, kGenerated));
       for (std::size_t f = 0; f < rewards.size(); ++f) {
         const std::optional<double>& value = rewards[f][static_cast<std::size_t>(i)].value;
@@ -458,62 +533,23 @@ class Rollouts final : public RolloutRule {
     table_->exchange(session);
   }
 
-  // Warns once per function, in the first step in which it could not score an answer. The rank of the first
-  // such answer writes the warning, because only this rank has the reason.
-  void warn_of_failures(std::int64_t step, const Results& all, std::span<const std::vector<Reward>> rewards) {
-    const std::vector<std::string>& names = scoring_.names();
-    for (std::size_t f = 0; f < names.size(); ++f) {
-      if (all.without[f] == 0 || !missing_.is_first(f)) continue;
-      std::int64_t first = 0;
-      while (table_->at(first, static_cast<std::int64_t>(f), AnswerTable::kHasReward) != 0) ++first;
-      for (std::int64_t i = 0; tells_ && source_.warn && i < rows_.count(); ++i) {
-        if (number_of(i, data_rank_) != first) continue;
-        source_.warn(fmt::format(
-            "step {}: the reward function {} gave no reward to {} of {} answers, for example because {}. The "
-            "sums of these answers lack this function. The metric rewards/{}/without is the share of such "
-            "answers",
-            step, names[f], all.without[f], answers_, rewards[f][static_cast<std::size_t>(i)].problem,
-            names[f]));
-      }
-    }
+  // Returns the divergences of this data rank's answers. Writes the answers into `batches`.
+  std::vector<double> divergences_of(std::span<const Rollout> own, std::span<data::Batch> batches) {
+    const std::vector<double> zeros(own.size(), 0);
+    pack_rollouts(own, zeros, rows_, settings_.mask_truncated_completions, batches);
+    return divergences_->compute(own, batches.first(static_cast<std::size_t>(filled_)), rows_.sequence);
   }
 
-  // Computes the divergences of all answers of the step from the reference model, and writes them into the
-  // table. `batches` contain the answers of this rank.
+  // Computes the divergences of all answers of the step, and writes them into the table.
   void gather_divergences(TrainingSession& session, std::span<const Rollout> own,
-                          std::span<const data::Batch> batches) {
-    std::vector<double> sums;  // for each token of the filled microbatches: the sum up to this token
-    double sum = 0;
-    for (const data::Batch& batch : batches.first(static_cast<std::size_t>(filled_))) {
-      const std::vector<float> current = models_.current->compute(batch),
-                               reference = models_.reference->compute(batch);
-      for (std::size_t t = 0; t < current.size(); ++t) {
-        sums.push_back(sum);
-        sum += static_cast<double>(current[t]) - static_cast<double>(reference[t]);
-      }
-    }
-    sums.push_back(sum);
-    std::vector<std::int64_t> lengths;
-    for (const Rollout& rollout : own) lengths.push_back(rollout.inputs());
-    const std::vector<std::int64_t> begins = first_fit(lengths, rows_.sequence);
-    std::vector<double> table =
-        table_->values();  // the other columns are complete, and must not be added again
-    table_->clear();
-    for (std::size_t i = 0; i < own.size(); ++i) {
-      const auto begin = static_cast<std::size_t>(begins[i]);
-      table_->at(number_of(static_cast<std::int64_t>(i), data_rank_), AnswerTable::kDivergence) =
-          sums[begin + static_cast<std::size_t>(lengths[i])] - sums[begin];
-    }
-    table_->exchange(session);
-    for (std::int64_t a = 0; a < answers_; ++a)
-      table[static_cast<std::size_t>(a * table_->columns() + AnswerTable::kDivergence)] =
-          table_->at(a, AnswerTable::kDivergence);
-    table_->values() = std::move(table);
+                          std::span<data::Batch> batches) {
+    const std::vector<double> divergences = divergences_of(own, batches);
+    table_->exchange(session, AnswerTable::kDivergence, numbers(), divergences);
   }
 
   // Sets filled_ to the largest number of microbatches that the answers of these rows fill on any data rank.
   void count_filled(RowRange rows) {
-    filled_ = most_filled_microbatches(rows_, rows.begin, rows.end, data_ranks_, [this](std::int64_t answer) {
+    filled_ = most_filled_microbatches(rows_, rows.begin, rows.end, data_.count, [this](std::int64_t answer) {
       return static_cast<std::int64_t>(table_->at(answer, AnswerTable::kPrompt) +
                                        table_->at(answer, AnswerTable::kLength)) -
              (has_estimates() ? 0 : 1);
@@ -525,22 +561,24 @@ class Rollouts final : public RolloutRule {
   RolloutSource source_;
   AnswerScoring scoring_;
   RolloutRows rows_;
-  int data_ranks_ = 1, data_rank_ = 0;
+  struct DataRanks {
+    int count = 1, own = 0;
+  } data_;
   std::int64_t answers_ = 1;  // number of answers of a step on all data ranks
   bool tells_ = true;         // whether this rank calls the reward functions for its data rank
-  struct Models {
-    std::optional<TokenLogProbs> current, reference;  // used only for divergences
-  } models_;
+  std::optional<AnswerDivergences> divergences_;
   std::optional<AnswerGenerator> generator_;
   std::optional<EpisodeGenerator> episodes_;  // exists if settings_.max_turns is above 0
   std::optional<AnswerTable> table_;
-  std::optional<KeptAnswers> kept_;  // exists if several steps learn from the same answers
+  std::optional<AnswersAhead> ahead_;  // exists if answers are generated before their steps
+  std::optional<KeptAnswers> kept_;    // exists if several steps learn from the same answers
   std::int64_t filled_ = 1;
   MissingRewards missing_;
   std::optional<DynamicSampling> sampling_;  // exists only with dynamic sampling
   // Work of the last generation of answers on this rank: seconds, and number of generated tokens.
   struct Work {
-    double generating = 0, scoring = 0, tokens = 0, waiting = 0;
+    double generating = 0, scoring = 0, tokens = 0, waiting = 0, waiting_for_rewards = 0;
+    std::int64_t version = 0;  // with answers ahead: number of updates of the weights that generated them
   } work_;
   std::vector<std::pair<std::string, double>> metrics_;
   std::vector<GeneratedAnswer> examples_;
@@ -549,9 +587,11 @@ class Rollouts final : public RolloutRule {
 }  // namespace
 
 MakeLossRule rollout_rule(const RolloutSettings& settings, MakeLossRule inner) {
-  PRIMUS_CHECK("rollout_rule", settings.advantages && settings.functions > 0 && inner &&
-                                   (settings.sampling_attempts == 0 || !settings.divergences) &&
-                                   settings.parts > 0 && (settings.parts == 1 || settings.estimate));
+  PRIMUS_CHECK("rollout_rule",
+               settings.advantages && settings.functions > 0 && inner &&
+                   (settings.sampling_attempts == 0 || !settings.divergences) && settings.parts > 0 &&
+                   (settings.parts == 1 || settings.estimate) &&
+                   (settings.ahead.batches == 0 || (!settings.estimate && settings.sampling_attempts == 0)));
   return [settings, inner = std::move(inner)] { return std::make_unique<Rollouts>(settings, inner()); };
 }
 

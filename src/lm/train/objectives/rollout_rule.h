@@ -7,7 +7,8 @@
 // step, as a document with the role kPrompt. Answers of one prompt have consecutive numbers and share the
 // cache pages of the prompt. If RolloutSettings::iterations is above 1, only every iterations-th step
 // generates answers, beginning with step 1, and the steps between learn from the same answers again
-// (kept_answers.h). With dynamic sampling (dynamic_sampling.h), a step generates groups with equal rewards
+// (kept_answers.h). If RolloutSettings::ahead is set, steps learn from answers of older weights
+// (answers_ahead.h). With dynamic sampling (dynamic_sampling.h), a step generates groups with equal rewards
 // again, for other prompts. Random numbers depend only on the seed, the step, the number of the answer and
 // the attempt, so the mesh does not change the answers, except where logits differ by rounding.
 //
@@ -57,6 +58,17 @@ struct RolloutSettings {
   // Whether the advantages need the divergence of each answer from the reference model: the sum of
   // ln p(current) - ln p(reference) over the tokens of the answer. The inner rule must have the reference.
   bool divergences = false;
+  // Answers that are generated before their steps (answers_ahead.h).
+  struct Ahead {
+    // Number of batches of answers that are generated before the steps that learn from them, so that their
+    // rewards are computed while the run trains. Not with `estimate` or dynamic sampling. The rule then takes
+    // prompts from RolloutSource::prompt_at, and functions from RolloutSource::make_rewards.
+    std::int64_t batches = 0;
+    // Whether the log-probabilities of the sampler are the old log-probabilities of the loss, so that the
+    // ratio compares the current weights with those that generated the answers. If not, the first step that
+    // learns from a batch has the ratio 1, and the inner rule corrects the difference from the sampler.
+    bool sampled_is_old = true;
+  } ahead = {};
   // Max number of turns of the model in a conversation with an environment; 0: answers have one turn. The
   // rule then needs RolloutSource::episodes, and max_completion_length also counts the tokens of appended
   // messages.
@@ -83,11 +95,15 @@ struct RolloutSource {
   std::function<std::span<const std::int32_t>(std::int64_t record)> prompt;
   std::function<std::string(std::int64_t record)> prompt_text;
   std::function<nlohmann::json(std::int64_t record)> record;
-  // For dynamic sampling: returns the record of the prompt with this number in the order of the run.
+  // For dynamic sampling and answers ahead: returns the record of the prompt with this number in the order of
+  // the run.
   std::function<std::int64_t(std::int64_t number)> prompt_at = {};
   // Returns the text of an answer's tokens.
   std::function<std::string(std::span<const std::int32_t>)> text;
   std::vector<std::unique_ptr<RewardFunction>> rewards = {};  // as many as RolloutSettings::functions
+  // For answers ahead: returns further functions, equal to `rewards`, which other threads then call.
+  std::function<std::vector<std::unique_ptr<RewardFunction>>()> make_rewards = {};
+  std::int64_t last_step = 0;  // for answers ahead: last step of the run; 0: unknown
   // For each reward model: returns the tokens that it reads for an answer. `answer` has the text of
   // `rollout`.
   std::vector<std::function<RewardTokens(const Rollout& rollout, const ScoredAnswer& answer)>> model_tokens =

@@ -161,4 +161,25 @@ void pack_rollouts(std::span<const Rollout> rollouts, std::span<const double> ad
   }
 }
 
+void read_estimates(std::span<const data::Batch> batches, const RolloutRows& rows,
+                    std::span<Rollout> rollouts) {
+  std::vector<std::int64_t> lengths;
+  for (const Rollout& rollout : rollouts) lengths.push_back(rollout.inputs());
+  const std::vector<std::int64_t> begins = first_fit(lengths, rows.sequence);
+  const std::int64_t tokens = rows.micro_batch * rows.sequence;
+  for (std::size_t i = 0; i < rollouts.size(); ++i) {
+    Rollout& rollout = rollouts[i];
+    const data::Batch& batch = batches[static_cast<std::size_t>(begins[i] / tokens)];
+    const std::int64_t first = begins[i] % tokens + std::ssize(rollout.prompt) - 1;
+    const auto part = [&](const std::vector<float>& from, std::int64_t count) {
+      return std::vector<float>(from.begin() + first, from.begin() + first + count);
+    };
+    const std::int64_t count = std::ssize(rollout.answer);
+    rollout.old_log_probs = part(batch.old_log_probs, count);
+    rollout.values = part(batch.values, count + 1);
+    rollout.advantages = part(batch.token_advantages, count + 1);
+    rollout.returns = part(batch.returns, count + 1);
+  }
+}
+
 }  // namespace primus

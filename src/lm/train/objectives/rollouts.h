@@ -110,4 +110,8 @@ std::vector<std::pair<std::string, double>> length_metrics(std::span<const doubl
 void pack_rollouts(std::span<const Rollout> rollouts, std::span<const double> advantages,
                    const RolloutRows& rows, bool mask_truncated, std::span<data::Batch> batches);
 
+// Copies old log-probabilities and PPO's estimates from the batches of pack_rollouts() into the answers.
+void read_estimates(std::span<const data::Batch> batches, const RolloutRows& rows,
+                    std::span<Rollout> rollouts);
+
 }  // namespace primus

@@ -246,8 +246,8 @@ std::vector<InputFile> find_inputs(const std::vector<std::string>& patterns, Ski
   SkippedFiles& passed = skipped != nullptr ? *skipped : ignored;
   for (const std::string& pattern : patterns) {
     if (const auto status = Env::posix().status(pattern)) {
-      if (status->type == FileStatus::Type::kOther)
-        throw invalid(fmt::format("'{}' is a pipe or a device, but data are read more than once", pattern),
+      if (std::filesystem::is_fifo(pattern))
+        throw invalid(fmt::format("'{}' is a pipe, but data are read more than once", pattern),
                       "write them to a file first, and name that file");
       add_path(pattern, *status, files, passed);
       continue;

@@ -67,7 +67,7 @@ TEST(TrainingSettings, ABatchThatIsChosenLaterFitsTheRanks) {
     return std::string();
   };
   EXPECT_EQ(refused({}), "");
-  EXPECT_THAT(refused({"global_batch_size=16"}), HasSubstr("global_batch_size (16) is not a multiple"));
+  EXPECT_THAT(refused({"global_batch_size=64"}), HasSubstr("global_batch_size (64) is not a multiple"));
 }
 
 // As in AMD Primus, numbers refer to the blocks of the whole model. The blocks of multi-token prediction come

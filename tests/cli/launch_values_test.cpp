@@ -301,8 +301,7 @@ TEST_F(LaunchValues, MissingInputsAreNamed) {
       plan,
       AllOf(HasSubstr("data_path is 'gone/text' (command line), which does not exist: training will need it"),
             HasSubstr("tokenizer_model is 'gone/tokenizer' (command line), which does not exist"),
-            HasSubstr(
-                "load '/nodes/model' was not checked, because the job reads it on its nodes")));
+            HasSubstr("load '/nodes/model' was not checked, because the job reads it on its nodes")));
   EXPECT_THAT(planned(Words{"--dry-run"} + kSrun + kTrain).out, Not(HasSubstr("is not there")));
   // A patch may create the inputs, so they are not checked.
   const std::string with_hooks =
@@ -356,8 +355,7 @@ TEST_F(LaunchValues, FilesOfTheJobsFolderAreChecked) {
   };
   const Words docker = {"--dry-run", "container", "--image",         "a/b:1", "--workdir",
                         "/nowhere",  "--env",     "GPUS_PER_NODE=2", "--"};
-  const std::string note =
-      "the experiment 'exp.yaml' was not checked, because the job reads it on its nodes";
+  const std::string note = "the experiment 'exp.yaml' was not checked, because the job reads it on its nodes";
   for (const bool is_here : {false, true}) {
     if (is_here) write_file(here / "exp.yaml", read_file(kExperiment));
     EXPECT_THAT(planned(srun("/nowhere") + wrong).out, HasSubstr(note)) << is_here;

@@ -220,6 +220,17 @@ function(primus_entry_list target)
                      SOURCES ${ARG_SOURCES} OUTPUT ${ARG_OUTPUT})
 endfunction()
 
+# primus_embed(<output.cpp> HEADER <path> FILES <files>...): embeds text files into the program, as strings that the
+# header declares: page.js becomes k_page_js.
+function(primus_embed output)
+  cmake_parse_arguments(ARG "" "HEADER" "FILES" ${ARGN})
+  add_custom_command(
+    OUTPUT ${output}
+    COMMAND ${CMAKE_COMMAND} -DOUTPUT=${output} -DHEADER=${ARG_HEADER} "-DFILES=${ARG_FILES}" -P ${PROJECT_SOURCE_DIR}/cmake/EmbedFiles.cmake
+    DEPENDS ${ARG_FILES} ${PROJECT_SOURCE_DIR}/cmake/EmbedFiles.cmake
+    VERBATIM)
+endfunction()
+
 # primus_kernel_list(<target> HEADERS <files>... OUTPUT <path>): writes PRIMUS_KERNEL(Name) for each kernel's
 # argument struct, in the order of files and lines. The first line of such a struct is:
 #   static constexpr KernelId kId = KernelId::kName;

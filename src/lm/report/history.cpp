@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "config/readers.h"
 #include "lm/events/run_folder.h"
+#include "lm/report/history_reader.h"
 #include "lm/report/metrics_line.h"
 #include "lm/report/report.h"
 #include "lm/report/run_records.h"
@@ -13,13 +14,6 @@
 
 namespace primus {
 namespace {
-
-struct Line {
-  std::int64_t iteration = 0;
-  double samples = 0, milliseconds = 0;
-  std::vector<std::pair<std::string, double>> numbers = {};
-  std::string data_set = {};
-};
 
 bool is_position(std::string_view key) {
   return key == "iteration" || key == "consumed_samples" || key == "elapsed_time_per_iteration_ms";
@@ -33,7 +27,7 @@ bool is_passed_over(std::string_view key) {
 
 // Parses a line into `line`; returns false if the text is invalid. Reuses the strings of the previous line,
 // which usually has the same keys.
-bool parse(std::string_view text, Line& line) {
+bool parse(std::string_view text, HistoryReader::Line& line) {
   std::size_t count = 0;
   const bool good = read_metrics_line(
       text,
@@ -50,29 +44,6 @@ bool parse(std::string_view text, Line& line) {
   line.numbers.resize(count);
   return good;
 }
-
-// Filters records of one kind: calls use(line) for each valid record that is at least `min_advance`
-// iterations after the previous one, and counts the other records.
-template <typename Use>
-class Records {
- public:
-  Records(std::int64_t min_advance, Use use) : min_advance_(min_advance), use_(std::move(use)) {}
-  void add(std::string_view text) {
-    if (!parse(text, line_) || line_.iteration < last_ + min_advance_) {
-      ++bad_;
-      return;
-    }
-    last_ = line_.iteration;
-    use_(line_);
-  }
-  std::int64_t bad() const { return bad_; }
-
- private:
-  std::int64_t min_advance_;
-  Use use_;
-  Line line_;
-  std::int64_t bad_ = 0, last_ = -1;
-};
 
 std::string damaged(std::string_view name, std::int64_t lines) {
   return fmt::format("{} lines of {} are damaged and were skipped", lines, name);
@@ -107,7 +78,43 @@ void flatten(const config::Value& value, const std::string& name, std::map<std::
   }
 }
 
+}  // namespace
+
+const HistoryReader::Line* HistoryReader::next(std::string_view text, std::int64_t min_advance, Kind& kind) {
+  if (!parse(text, line_) || line_.iteration < kind.last + min_advance) {
+    ++kind.bad;
+    return nullptr;
+  }
+  kind.last = line_.iteration;
+  return &line_;
+}
+
+void HistoryReader::step(std::string_view text) {
+  const Line* const line = next(text, 1, steps_);
+  if (!line) return;
+  if (std::isfinite(line->milliseconds)) run_.seconds += 1e-3 * line->milliseconds;
+  run_.metrics.begin(line->iteration, line->samples, run_.seconds);
+  for (const auto& [key, value] : line->numbers) run_.metrics.add(key, value);
+}
+
+void HistoryReader::evaluation(std::string_view text) {
+  const Line* const line = next(text, 0, evaluations_);
+  if (!line) return;
+  const auto bits = std::ranges::find(line->numbers, "bits_per_byte", &std::pair<std::string, double>::first);
+  for (const auto& [key, value] : line->numbers) {
+    if (key != "lm_loss") continue;
+    run_.evaluations.begin(line->iteration, 0, 0);
+    run_.evaluations.add(line->data_set, value);
+    if (bits != line->numbers.end() && line->data_set == "validation")
+      run_.evaluations.add("bits_per_byte", bits->second);
+    const bool better = !run_.best_validation || value < run_.best_validation->second;
+    if (line->data_set == "validation" && std::isfinite(value) && better)
+      run_.best_validation = {line->iteration, value};
+  }
+}
+
 void read_settings(RunHistory& run) {
+  run.settings.clear();
   try {
     const std::optional<std::string> text = recorded_experiment(run.status.folder);
     if (!text) return;
@@ -118,38 +125,17 @@ void read_settings(RunHistory& run) {
   }
 }
 
-}  // namespace
-
 RunHistory read_history(const Path& folder, std::size_t buckets) {
   RunHistory run{.status = run_status(folder),
                  .name = folder.string(),
                  .metrics = Curves(buckets),
                  .evaluations = Curves(buckets)};
   if (!run.status.problem.empty()) run.notes.push_back(run.status.problem);
-  Records steps(1, [&](const Line& line) {
-    if (std::isfinite(line.milliseconds)) run.seconds += 1e-3 * line.milliseconds;
-    run.metrics.begin(line.iteration, line.samples, run.seconds);
-    for (const auto& [key, value] : line.numbers) run.metrics.add(key, value);
-  });
-  Records evaluations(0, [&](const Line& line) {
-    const auto bits =
-        std::ranges::find(line.numbers, "bits_per_byte", &std::pair<std::string, double>::first);
-    for (const auto& [key, value] : line.numbers) {
-      if (key != "lm_loss") continue;
-      run.evaluations.begin(line.iteration, 0, 0);
-      run.evaluations.add(line.data_set, value);
-      if (bits != line.numbers.end() && line.data_set == "validation")
-        run.evaluations.add("bits_per_byte", bits->second);
-      const bool better = !run.best_validation || value < run.best_validation->second;
-      if (line.data_set == "validation" && std::isfinite(value) && better) {
-        run.best_validation = {line.iteration, value};
-      }
-    }
-  });
+  HistoryReader reader(run);
   try {
     read_records(
-        folder, [&](std::string_view line) { steps.add(line); },
-        [&](std::string_view line) { evaluations.add(line); },
+        folder, [&](std::string_view line) { reader.step(line); },
+        [&](std::string_view line) { reader.evaluation(line); },
         [&](std::string_view name, std::int64_t lines) { run.notes.push_back(damaged(name, lines)); });
     std::int64_t bad_texts = 0;
     run.texts = newest_texts(folder / RunFolder::kSamplesFile, bad_texts);
@@ -157,8 +143,9 @@ RunHistory read_history(const Path& folder, std::size_t buckets) {
   } catch (const Error& error) {
     run.notes.emplace_back(error.what());
   }
-  if (steps.bad() > 0) run.notes.push_back(damaged("metrics.jsonl", steps.bad()));
-  if (evaluations.bad() > 0) run.notes.push_back(damaged("evaluations.jsonl", evaluations.bad()));
+  if (reader.bad_steps() > 0) run.notes.push_back(damaged("metrics.jsonl", reader.bad_steps()));
+  if (reader.bad_evaluations() > 0)
+    run.notes.push_back(damaged("evaluations.jsonl", reader.bad_evaluations()));
   read_settings(run);
   return run;
 }

@@ -217,7 +217,7 @@ std::string report_page(const Json& report) {
   for (const char c : json_text(report, -1)) c == '<' ? data += "\\u003c" : data += c;
   std::string page(k_page_html);
   replace_first(page, "{{style}}", k_page_css);
-  replace_first(page, "{{program}}", k_page_js);
+  replace_first(page, "{{program}}", "'use strict';\n" + std::string(k_charts_js) + std::string(k_page_js));
   replace_first(page, "{{data}}", data);
   return page;
 }

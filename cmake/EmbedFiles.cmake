@@ -1,5 +1,5 @@
-# Writes a C++ file that embeds FILES as strings named k_<name>_<extension>.
-set(text "#include \"lm/report/page_files.h\"\n\nnamespace primus {\n\n")
+# Writes a C++ file that embeds FILES as strings named k_<name>_<extension>, which HEADER declares.
+set(text "#include \"${HEADER}\"\n\nnamespace primus {\n\n")
 foreach(file IN LISTS FILES)
   get_filename_component(name ${file} NAME)
   string(REPLACE "." "_" name ${name})

@@ -37,6 +37,7 @@ const std::map<std::string, std::string> kNamespaces = {
     {"safe/preflight", "primus::preflight"},
     {"safe/supervise", "primus::supervise"},
     {"safe/postmortem", "primus::postmortem"},
+    {"safe/dashboard", "primus::dashboard"},
     {"tensor", "primus"},
     {"turbo", "primus::turbo"},
 };

@@ -51,6 +51,7 @@ const std::map<std::string, std::vector<std::string>> kMayUse = {
      {"tensor", "device", "turbo", "comm", "config", "launch", "lm/model", "lm/train", "bench"}},
     {"safe/supervise", {"comm", "launch", "lm/events"}},
     {"safe/postmortem", {"lm/events", "lm/report"}},
+    {"safe/dashboard", {"lm/events", "lm/report"}},
     {"bench",
      {"tensor", "device", "turbo", "comm", "engine", "config", "lm/tokenizer", "lm/data", "lm/checkpoint",
       "lm/model", "lm/decode", "lm/generate", "lm/train"}},

@@ -1,0 +1,10 @@
+// The files of the dashboard's page, embedded from this folder.
+#pragma once
+
+#include <string_view>
+
+namespace primus {
+
+extern const std::string_view k_dashboard_html, k_dashboard_css, k_dashboard_js;
+
+}  // namespace primus

@@ -220,13 +220,13 @@ function(primus_entry_list target)
                      SOURCES ${ARG_SOURCES} OUTPUT ${ARG_OUTPUT})
 endfunction()
 
-# primus_embed(<output.cpp> HEADER <path> FILES <files>...): embeds text files into the program, as strings that the
-# header declares: page.js becomes k_page_js.
+# primus_embed(<output.cpp> HEADER <path> NAMESPACE <name> FILES <files>...): embeds text files into the program, as
+# strings that the header declares in the namespace: page.js becomes k_page_js.
 function(primus_embed output)
-  cmake_parse_arguments(ARG "" "HEADER" "FILES" ${ARGN})
+  cmake_parse_arguments(ARG "" "HEADER;NAMESPACE" "FILES" ${ARGN})
   add_custom_command(
     OUTPUT ${output}
-    COMMAND ${CMAKE_COMMAND} -DOUTPUT=${output} -DHEADER=${ARG_HEADER} "-DFILES=${ARG_FILES}" -P ${PROJECT_SOURCE_DIR}/cmake/EmbedFiles.cmake
+    COMMAND ${CMAKE_COMMAND} -DOUTPUT=${output} -DHEADER=${ARG_HEADER} -DNAMESPACE=${ARG_NAMESPACE} "-DFILES=${ARG_FILES}" -P ${PROJECT_SOURCE_DIR}/cmake/EmbedFiles.cmake
     DEPENDS ${ARG_FILES} ${PROJECT_SOURCE_DIR}/cmake/EmbedFiles.cmake
     VERBATIM)
 endfunction()

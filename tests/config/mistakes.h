@@ -352,7 +352,8 @@ inline std::vector<Mistake> typical_mistakes() {
   argument({"lora=true"}, "lora expects", "lora.dim=16 enables adapters");
   argument({"sft_dataset_name=[a.jsonl, b.jsonl]"}, "sft_dataset_name expects text",
            "or a folder with train-1.jsonl");
-  argument({"dataset=a.jsonl"}, "unknown key 'dataset'", "for conversations, pairs and prompts: sft_dataset_name");
+  argument({"dataset=a.jsonl"}, "unknown key 'dataset'",
+           "for conversations, pairs and prompts: sft_dataset_name");
   argument({"=3"}, "'' is not a key", "settings are key=value");
   argument({"a..b=3"}, "'a..b' is not a key", "settings are key=value");
   // A value is empty, as after an unset shell variable.

@@ -19,9 +19,10 @@ struct BrokenLines {
 // `first_line` of the file.
 void refuse_other_content(std::string_view text, std::string_view file, std::int64_t first_line,
                           bool begins_file);
-// Calls refuse_other_content(), removes the byte order mark at the beginning of a file, and then throws Error(kInvalid) at "file:line:column", with `hint`, if a
-// block of plain text is not UTF-8 or has a NUL byte. With `skip_bad`, the function removes and counts lines
-// that are not UTF-8 or have a NUL byte, instead of throwing the second error.
+// Calls refuse_other_content(), removes the byte order mark at the beginning of a file, and then throws
+// Error(kInvalid) at "file:line:column", with `hint`, if a block of plain text is not UTF-8 or has a NUL
+// byte. With `skip_bad`, the function removes and counts lines that are not UTF-8 or have a NUL byte, instead
+// of throwing the second error.
 BrokenLines require_utf8(TextBlock& block, std::string_view file, bool skip_bad, const std::string& hint);
 
 }  // namespace primus::data

@@ -1,4 +1,4 @@
-// Who may read the dashboard. Without a token, only requests whose Host header names this machine are
+// Decides who may read the dashboard. Without a token, only requests whose Host header names this machine are
 // answered, so that a web page of another site cannot read it through the browser (DNS rebinding). With a
 // token, each request must have the token: in the header Authorization, in a cookie, or, for the first page,
 // in its address. Immutable; thread-safe.

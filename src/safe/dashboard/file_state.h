@@ -1,4 +1,4 @@
-// What tells whether a file has changed. Plain data.
+// Data that change when a file changes. Plain data.
 #pragma once
 
 #include <cstdint>

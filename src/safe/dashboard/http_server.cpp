@@ -251,7 +251,8 @@ void add_headers(evhttp_request* request, const Reply& reply) {
   // The page may load only its own files, and no other page may embed it.
   constexpr std::pair<const char*, const char*> kAlways[] = {
       {"Content-Security-Policy",
-       "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; "
+       "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri "
+       "'none'; "
        "form-action 'none'; frame-ancestors 'none'"},
       {"X-Content-Type-Options", "nosniff"},
       {"X-Frame-Options", "DENY"},

@@ -6,6 +6,8 @@
 // request, and 120 s to read an answer. A stream whose viewer does not read gets no further events until the
 // viewer has read, and ends when the system accepts no byte for 30 s.
 //
+// The process must ignore SIGPIPE, which a viewer that goes away would raise.
+//
 // Errors: Error, if the address cannot be used. Not thread-safe, except where noted.
 #pragma once
 

@@ -3,8 +3,8 @@
 
 #include <string_view>
 
-namespace primus {
+namespace primus::dashboard {
 
 extern const std::string_view k_dashboard_html, k_dashboard_css, k_dashboard_js;
 
-}  // namespace primus
+}  // namespace primus::dashboard

@@ -18,6 +18,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr std::uint64_t kUsualLine = 4096, kGrowth = 16;  // bytes of a line, and factor for longer ones
 constexpr std::size_t kMaxText = 400;
 constexpr int kTries = 16;  // lines to read from the end until one is an event
 
@@ -57,8 +58,12 @@ Json event_json(const EventLine& event, bool invalid) {
 
 // Reads the line at `offset`. Returns false if it is not an event.
 bool read_event_at(File& file, std::uint64_t offset, std::string& text, EventLine& event) {
-  text = read_range(file, offset, offset + kMaxLine);
-  const std::size_t end = text.find('\n');
+  std::size_t end = std::string::npos;
+  for (std::uint64_t size = kUsualLine; end == std::string::npos && size <= kMaxLine; size *= kGrowth) {
+    text = read_range(file, offset, offset + size);
+    end = text.find('\n');
+    if (text.size() < size) break;
+  }
   return end != std::string::npos && read_event(std::string_view(text).substr(0, end), event);
 }
 

@@ -148,7 +148,7 @@ Workspace::Work Workspace::work(std::chrono::milliseconds budget) {
   return work;
 }
 
-// Drops the records of runs that nobody has looked at for a while, and of the oldest ones if there are many.
+// Drops the records of runs that no viewer has asked for recently, and of the oldest ones if there are many.
 void Workspace::forget() {
   const auto now = Clock::now();
   std::vector<Run*> indexed;

@@ -24,10 +24,10 @@ struct Run {
   RunStatus status;  // without settings
   std::string newest_event;
   std::uint64_t version = 0;         // changes with every change that viewers see
-  std::unique_ptr<RunIndex> index;   // null while nobody looks at the run
-  std::unique_ptr<RankTimes> ranks;  // null while nobody looks at its ranks
+  std::unique_ptr<RunIndex> index;   // null if no viewer asked for the run recently
+  std::unique_ptr<RankTimes> ranks;  // null if no viewer asked for its ranks recently
 
-  // What has been read, to detect changes.
+  // The files as they were last read, to detect changes.
   struct Seen {
     std::vector<FileState> files;
     std::chrono::steady_clock::time_point read = {}, viewed = {}, ranks_viewed = {};

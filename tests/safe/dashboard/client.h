@@ -5,12 +5,14 @@
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -86,15 +88,17 @@ inline std::string body_of(const std::string& answer) {
 class Serving {
  public:
   explicit Serving(dashboard::HttpServer& server, std::function<std::chrono::milliseconds()> work = {})
-      : thread_([this, &server, work = std::move(work)] {
+      : previous_(::signal(SIGPIPE, SIG_IGN)), thread_([this, &server, work = std::move(work)] {
           server.serve([&] { return work ? work() : std::chrono::milliseconds(10); }, stop_);
         }) {}
   ~Serving() {
     stop_ = true;
     thread_.join();
+    ::signal(SIGPIPE, previous_);
   }
 
  private:
+  sighandler_t previous_;
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

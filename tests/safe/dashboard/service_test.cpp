@@ -173,7 +173,11 @@ TEST_F(Dashboards, NewAndRemovedRunsAreFound) {
   make_run("a", 1);
   Workspace workspace({folder_.path()}, {.poll = milliseconds(0), .search = milliseconds(0)});
   make_run("b", 1);
-  Workspace::Work work = workspace.work(milliseconds(10));
+  Workspace::Work work;
+  for (int i = 0; i < 100 && work.changed.empty(); ++i) {
+    work = workspace.work(milliseconds(10));
+    std::this_thread::sleep_for(milliseconds(10));
+  }
   EXPECT_EQ(work.changed.size(), 1U);
   EXPECT_EQ(workspace.runs().size(), 2U);
   std::filesystem::remove_all(folder_.path() / "b");

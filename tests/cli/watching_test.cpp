@@ -54,10 +54,10 @@ TEST_F(Watching, ADivergedRunIsReported) {
   EXPECT_THAT(result.err, AllOf(HasSubstr("the loss has grown from "), HasSubstr("lower lr")));
   const json run = status("wild");
   EXPECT_EQ(run.at("state"), "diverged");
-  ASSERT_GE(run.at("warnings").size(), 1U);
+  // On a busy machine, a slow step may be the first warning.
+  EXPECT_THAT(run.at("warnings").dump(), HasSubstr("the loss has grown from "));
   const std::string table = run_program({"runs", folder_.path().string()}).out;
-  EXPECT_THAT(table,
-              AllOf(HasSubstr("diverged"), HasSubstr(" warning"), HasSubstr("the loss has grown from ")));
+  EXPECT_THAT(table, AllOf(HasSubstr("diverged"), HasSubstr(" warning")));
   trained("tame", {"train_iters=60"});
   EXPECT_EQ(status("tame").at("state"), "finished");
   EXPECT_EQ(status("tame").at("warnings"), json::array());

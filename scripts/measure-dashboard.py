@@ -2,7 +2,7 @@
 """Measures 'primus dashboard' with a long run: times of the first answers, first paint, and memory of the server.
 
 usage: measure-dashboard.py [--program build/bin/primus] [--steps 1000000] [--folder FOLDER]
-       measure-dashboard.py --dom URL     prints the page at URL after its first curve, for tests
+       measure-dashboard.py --dom URL     prints the page at URL when it has curves and a map of ranks, for tests
 
 The script writes a run of --steps steps into a temporary folder below --folder (about 0.6 GB for a million steps), starts
 the dashboard, and asks for the data of the run as the page does. If chromium or chromium-headless-shell is installed, it

@@ -151,7 +151,7 @@ constexpr auto kRows = std::to_array<Row>({
      "RUN/logs/*/rank-0/info.log'"},
     {"compare diff",
      "'primus report RUN RUN' draws the curves of runs side by side, and lists how their settings differ"},
-    {"plot plots graph curves dashboard tensorboard wandb mlflow comet",
+    {"plot plots graph curves tensorboard wandb mlflow comet",
      "'primus report RUN' draws a run's curves as one HTML page; 'tensorboard --logdir RUN', MLflow and W&B "
      "are in "
      "docs/watching.md"},

@@ -190,7 +190,9 @@ void HttpServer::State::make_room() {
 
 bufferevent* HttpServer::State::on_connection(event_base* base, void* self) {
   State& state = *static_cast<State*>(self);
-  bufferevent* const buffer = bufferevent_socket_new(base, -1, 0);
+  // The socket must stay open until the server has released the buffer, too. Otherwise its number could
+  // belong to another file while the buffer still reads from it.
+  bufferevent* const buffer = bufferevent_socket_new(base, -1, BEV_OPT_CLOSE_ON_FREE);
   if (!buffer) return nullptr;
   bufferevent_setwatermark(buffer, EV_READ, 0, kMaxInput);
   bufferevent_incref(buffer);

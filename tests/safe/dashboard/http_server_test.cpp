@@ -140,7 +140,7 @@ TEST(HttpServer, StreamsReachSeveralViewers) {
   EXPECT_EQ(server.streams(), 2U);
 }
 
-TEST(HttpServer, AViewerThatDoesNotReadBlocksNobody) {
+TEST(HttpServer, AViewerThatDoesNotReadDelaysNoOther) {
   HttpServer server("127.0.0.1", 0, echo, {.silence = milliseconds(1000)});
   const std::string large(64 << 10, 'x');
   int sent = 0;

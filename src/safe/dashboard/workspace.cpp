@@ -32,6 +32,17 @@ std::vector<FileState> files_of(const Path& folder) {
           file_state(supervision_file(folder)),   file_state(folder / "evaluations.jsonl")};
 }
 
+// Returns `records`. If they are null, opens the records of the run in `folder` and reads their first part.
+template <class Records>
+Records& opened(std::unique_ptr<Records>& records, const Path& folder) {
+  if (!records) {
+    records = std::make_unique<Records>(folder);
+    constexpr std::chrono::milliseconds kFirst{60};
+    records->advance(kFirst);
+  }
+  return *records;
+}
+
 std::string name_in(const Path& root, const Path& folder) {
   const Path name = folder.lexically_relative(root);
   if (name.empty() || name == ".") {
@@ -166,22 +177,12 @@ void Workspace::forget() {
 
 RunIndex& Workspace::view(Run& run) {
   run.seen.viewed = Clock::now();
-  if (!run.index) {
-    run.index = std::make_unique<RunIndex>(run.status.folder);
-    constexpr std::chrono::milliseconds kFirst{60};
-    run.index->advance(kFirst);
-  }
-  return *run.index;
+  return opened(run.index, run.status.folder);
 }
 
 RankTimes& Workspace::view_ranks(Run& run) {
   run.seen.ranks_viewed = Clock::now();
-  if (!run.ranks) {
-    run.ranks = std::make_unique<RankTimes>(run.status.folder);
-    constexpr std::chrono::milliseconds kFirst{60};
-    run.ranks->advance(kFirst);
-  }
-  return *run.ranks;
+  return opened(run.ranks, run.status.folder);
 }
 
 }  // namespace primus::dashboard

@@ -30,7 +30,7 @@ class Dashboard final : public Command {
     args.option("--port", "N", &port_, "port of the page; 0: any free port").between(0, kMaxPort);
     args.option("--host", "H", &host_, "address on which the page is served; 0.0.0.0: all addresses");
     args.option("--token", "T", &token_,
-                "secret that viewers need; a random one if --host is not this machine alone");
+                "secret that viewers need; random if --host is reachable from other machines");
   }
 
   int run(Console& console) override {

@@ -1,4 +1,4 @@
-// The newest values of all runs in Prometheus' text format, version 0.0.4
+// Writes the newest values of each run in the text format for Prometheus, version 0.0.4
 // (https://prometheus.io/docs/instrumenting/exposition_formats/). Pure function.
 #pragma once
 

@@ -43,18 +43,26 @@ struct StagedRows {
 };
 
 // Computes RMSNorm of x + delta, with the same bits as rms_norm/gpu.cu. Every block computes the norm, and
-// block 0 also writes x + delta.
+// one block also writes x + delta.
 struct NormedRows {
   static constexpr int kLine = StagedRows::kLine;
   StagedRows of;
   const BFloat16 *delta, *weight;  // delta may be null
   BFloat16* sum;
-  float eps;
+  float eps, offset;
+
+  // Returns whether rms_norm/gpu.cu uses a block for each row of this length. For shorter rows, it uses one
+  // warp per row, and so another order of additions.
+  static constexpr bool has_order(std::int64_t in) { return in > std::int64_t{4} * kWarp * kLine; }
 
   PRIMUS_DEVICE Bytes16 line(int row, int at) const { return of.line(row, at); }
 
   template <class Meet>
   PRIMUS_DEVICE void prepare(const Meet& meet) const {
+    prepare(meet, block() == 0);
+  }
+  template <class Meet>
+  PRIMUS_DEVICE void prepare(const Meet& meet, bool writes_sum) const {
     struct Squares {
       float of_warp[kFewRows][kFewRowWarps];
     };
@@ -76,7 +84,7 @@ struct NormedRows {
           // The norm uses the sum as it is stored, that is, after rounding.
           PRIMUS_UNROLL
           for (int k = 0; k < kLine; ++k) v[k] = to_float(from_float<BFloat16>(v[k] + d[k]));
-          if (block() == 0) store<kLine>(sum + first + i, v);
+          if (writes_sum) store<kLine>(sum + first + i, v);
         }
         store<kLine>(to + i, v);
         PRIMUS_UNROLL
@@ -98,7 +106,7 @@ struct NormedRows {
         load<kLine>(to + i, v);  // loads elements that this thread has written, so no barrier is needed
         load<kLine>(weight + i, w);
         PRIMUS_UNROLL
-        for (int k = 0; k < kLine; ++k) v[k] = v[k] * scale * w[k];
+        for (int k = 0; k < kLine; ++k) v[k] = v[k] * scale * (w[k] + offset);
         store<kLine>(to + i, v);
       }
     }

@@ -7,10 +7,8 @@ namespace primus::turbo::PRIMUS_GPU {
 static_assert(kFewRows <= AroundProduct::kMaxRows && StagedRows::kLine == AroundProduct::kColumnMultiple);
 
 bool takes_normed(const Context& context, const Gemm& g) {
-  // For rows up to this length, rms_norm/gpu.cu uses one warp per row, and so another order of additions.
-  // Such rows are not fused, because the bits of a row would then depend on the number of rows.
-  constexpr std::int64_t kByWarps = 4 * kWarp * StagedRows::kLine;
-  return g.a.cols() > kByWarps && takes_few_rows(context, g.a.rows(), g.a.cols(), g.b.rows());
+  // Shorter rows are not fused, because the bits of a row would then depend on the number of rows.
+  return NormedRows::has_order(g.a.cols()) && takes_few_rows(context, g.a.rows(), g.a.cols(), g.b.rows());
 }
 
 void multiply_normed(Context& context, const Gemm& g) {
@@ -24,7 +22,8 @@ void multiply_normed(Context& context, const Gemm& g) {
                      optional<BFloat16>(context, p.delta),
                      context.data<BFloat16>(p.norm),
                      optional<BFloat16>(context, p.sum),
-                     p.eps};
+                     p.eps,
+                     p.offset};
   const auto* w = context.data<BFloat16>(g.b);
   const auto* bias = optional<BFloat16>(context, p.bias);
   auto* y = context.data<BFloat16>(g.c);

@@ -38,8 +38,8 @@ struct AroundProduct {
   Tensor norm = {};   // [in]; absent: nothing is fused
   Tensor delta = {};  // [rows, in], or absent
   Tensor sum = {};    // output: [rows, in]; shares no memory with other operands; absent if delta is absent
-  float eps = 0;
-  Tensor bias = {};  // [out], or absent; must be absent with kSwiglu
+  float eps = 0, offset = 0;  // offset: as in RmsNormForward
+  Tensor bias = {};           // [out], or absent; must be absent with kSwiglu
   End end = End::kNone;
   // For kRope: `positions` is [rows] int32, `table` is [max_positions, head_dim] fp32.
   Tensor positions = {}, table = {};

@@ -207,6 +207,7 @@ struct Around {
   AroundProduct::End end;
   bool delta, bias;
   std::int64_t heads = 0, head_dim = 0;
+  float offset = 0;
 };
 
 // Expects that a fused product has the same bits as its operators, run one after another.
@@ -224,7 +225,7 @@ void expect_steps(OperatorBench& bench, const Around& c) {
             .a = random(1, x_shape),
             .b = random(2, {c.out, c.in}),
             .c = out(result),
-            .around = {.norm = random(3, {c.in}), .eps = 1e-5F, .end = c.end},
+            .around = {.norm = random(3, {c.in}), .eps = 1e-5F, .offset = c.offset, .end = c.end},
             .workspace = {}};
   ASSERT_TRUE(is_taken(bench.device(), call));
   AroundProduct& around = call.around;
@@ -249,7 +250,8 @@ void expect_steps(OperatorBench& bench, const Around& c) {
                            .sum = sum,
                            .y = normed,
                            .rstd = bench.empty(DType::kF32, {c.rows}),
-                           .eps = around.eps});
+                           .eps = around.eps,
+                           .offset = around.offset});
   bench.run(Gemm{.role = GemmRole::kForward, .a = normed, .b = call.b, .c = y, .workspace = {}});
   if (c.bias) bench.run(AddBias{.x = y, .bias = around.bias, .y = y});
   Tensor expected = y;
@@ -282,6 +284,7 @@ TEST(Linear, OnAGpuFusedProductsHaveTheBitsOfSeparateOperators) {
                             {2, 2312, 21, End::kNone, true, true},
                             {1, 4096, 24, End::kSwiglu, true, false},
                             {2, 2568, 90, End::kSwiglu, false, false},
+                            {2, 2312, 21, End::kNone, true, false, 0, 0, 1.0F},
                             {2, 2184, 6 * 16, End::kRope, true, true, 4, 16},
                             {1, 2056, 5 * 6, End::kRope, false, false, 5, 6}})
       expect_steps(bench, c);

@@ -9,7 +9,7 @@ using turbo::GemmRole;
 // Attributes of the fused product that OperatorCall does not provide.
 struct Normed::Fused {
   Tensor norm, bias;
-  float epsilon;
+  float epsilon, offset;
   bool has_delta;
   AroundProduct::End end = AroundProduct::End::kNone;
   Tensor table = {};
@@ -28,6 +28,7 @@ struct Normed::Fused {
                                                 .delta = a.has_delta ? op.in(kDelta) : Tensor(),
                                                 .sum = a.has_delta ? op.out(kSum) : Tensor(),
                                                 .eps = a.epsilon,
+                                                .offset = a.offset,
                                                 .bias = a.bias,
                                                 .end = a.end,
                                                 .positions = op.optional_in(kPositions),
@@ -42,7 +43,7 @@ struct Normed::Fused {
 
 Normed::Normed(Residual& x, Parameter& weight, double epsilon, bool decoding)
     : x_(&x), weight_(&weight), epsilon_(epsilon) {
-  if (!decoding || weight.norm_offset != 0) value();  // fused products do not support norm offsets
+  if (!decoding) value();
 }
 
 const Value& Normed::value() const {
@@ -65,6 +66,7 @@ Normed::Fused Normed::fused(Parameter* bias) const {
   return {.norm = weight_->value,
           .bias = bias ? bias->value : Tensor(),
           .epsilon = static_cast<float>(epsilon_),
+          .offset = weight_->norm_offset,
           .has_delta = static_cast<bool>(x_->pending)};
 }
 

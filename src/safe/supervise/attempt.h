@@ -23,6 +23,13 @@ struct ProcessEnd {
   std::string last_error = {};  // last message of an error log of this attempt
 };
 
+// A machine of the job that was lost.
+struct LostNode {
+  int node = 0;
+  std::string text = {};  // one sentence: which machine, and how it was lost
+};
+inline constexpr int kLostNodeCode = 3;  // exit code of a job that ends because of it
+
 class Attempt {
  public:
   // Adds an event of the file of `rank`.

@@ -11,8 +11,8 @@
 
 namespace primus::supervise {
 
-EventTail::EventTail(const Path& run, int ranks) {
-  for (int rank = 0; rank < ranks; ++rank) {
+EventTail::EventTail(const Path& run, int ranks, int first) : first_(first) {
+  for (int rank = first; rank < first + ranks; ++rank) {
     Source& source = sources_.emplace_back(Source{.path = event_file(run, rank)});
     if (!open(source)) continue;
     source.end = ::lseek(source.file, 0, SEEK_END);
@@ -45,7 +45,7 @@ bool EventTail::open(Source& source) {
 void EventTail::read(const std::function<void(const EventLine&, int)>& event) {
   std::array<char, 64 << 10> buffer;
   EventLine parsed;
-  for (int rank = 0; Source & source : sources_) {
+  for (int rank = first_; Source & source : sources_) {
     const int number = rank++;
     if (!open(source)) continue;
     for (;;) {

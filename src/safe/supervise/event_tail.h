@@ -17,8 +17,8 @@ namespace primus::supervise {
 
 class EventTail {
  public:
-  // Skips the events that are in the files now.
-  EventTail(const Path& run, int ranks);
+  // The files of `ranks` ranks from `first`. Skips the events that are in the files now.
+  EventTail(const Path& run, int ranks, int first = 0);
   ~EventTail();
   EventTail(const EventTail&) = delete;
   EventTail& operator=(const EventTail&) = delete;
@@ -37,6 +37,7 @@ class EventTail {
   };
   static bool open(Source& source);
 
+  int first_;
   std::vector<Source> sources_;
 };
 

@@ -264,6 +264,8 @@ std::string JobProcesses::describe() const {
   return text;
 }
 
+int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
+
 std::optional<std::int64_t> memory_kills() {
   std::istringstream lines(content("/proc/vmstat"));
   std::int64_t value = 0;

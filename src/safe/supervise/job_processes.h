@@ -63,6 +63,9 @@ class JobProcesses {
   std::vector<pid_t> own_;  // children of this process that do not belong to the job: the guard
 };
 
+// Returns the exit code for a status of waitpid(): 128 + N if signal N killed the process.
+int exit_code_of(int status);
+
 // Number of processes that the kernel has killed since it started because memory was exhausted; nullopt: not
 // known.
 std::optional<std::int64_t> memory_kills();

@@ -43,6 +43,10 @@ std::string hint_for(EndKind kind) {
              "run needs";
     case EndKind::kHang:
       return "the file with the stacks shows what each thread waits for";
+    case EndKind::kLostNode:
+      return "check the machine with 'primus preflight', or leave it out (Slurm: --exclude); the same "
+             "command "
+             "then continues from the newest checkpoint";
     default:
       return "the log of the rank shows what came before; after a repair, the same command continues from "
              "the "
@@ -82,6 +86,8 @@ std::string_view name_of(EndKind kind) {
       return "hang";
     case EndKind::kEarlyExit:
       return "early exit";
+    case EndKind::kLostNode:
+      return "lost node";
   }
   return "unknown";
 }

@@ -29,6 +29,7 @@ enum class EndKind : std::uint8_t {
   kError,       // another error
   kHang,        // no step, and the supervisor ended the job
   kEarlyExit,   // exit code 0, although the run has recorded no end
+  kLostNode,    // a machine of the job, or the supervisor on it, was lost
 };
 std::string_view name_of(EndKind kind);  // Returns the name for users and records: "lost rank".
 
@@ -36,7 +37,7 @@ std::string_view name_of(EndKind kind);  // Returns the name for users and recor
 struct JobEnd {
   EndKind kind = EndKind::kDone;
   int exit_code = 0;  // of the job; 128 + N if signal N killed it
-  std::optional<int> rank = {};
+  std::optional<int> rank = {}, node = {};
   std::optional<std::int64_t> began =
       {};                       // step at which the attempt began; empty if it was not ready for a step
   std::int64_t step = 0;        // last completed step

@@ -15,6 +15,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// The name of the newest checkpoint's folder; empty: there is none.
+std::string newest_name(const Path& checkpoints) {
+  try {
+    constexpr std::uint64_t kLimit = 4096;
+    std::string name = read_file(checkpoints / "latest", kLimit);
+    name.erase(name.find_last_not_of(" \r\n") + 1);
+    return is_plain_name(name) ? name : "";
+  } catch (const std::exception&) {
+    return "";
+  }
+}
+
+std::int64_t step_of(const std::string& name) {
+  std::int64_t step = 0;
+  const std::size_t digits = name.find_last_not_of("0123456789") + 1;
+  std::from_chars(name.data() + digits, name.data() + name.size(), step);
+  return step;
+}
+
 }  // namespace
 
 std::uint64_t free_bytes(const Path& folder) {
@@ -28,28 +47,23 @@ std::uint64_t free_bytes(const Path& folder) {
 NewestCheckpoint newest_checkpoint(const Path& checkpoints) {
   std::error_code error;
   NewestCheckpoint newest;
-  try {
-    constexpr std::uint64_t kLimit = 4096;
-    std::string name = read_file(checkpoints / "latest", kLimit);
-    name.erase(name.find_last_not_of(" \r\n") + 1);
-    if (!is_plain_name(name)) return {};
-    const std::size_t digits = name.find_last_not_of("0123456789") + 1;
-    std::from_chars(name.data() + digits, name.data() + name.size(), newest.step);
-    for (fs::recursive_directory_iterator entry(checkpoints / name, error), end; !error && entry != end;
-         entry.increment(error)) {
-      std::error_code gone;
-      if (entry->is_regular_file(gone)) newest.bytes += entry->file_size(gone);
-    }
-    return newest;
-  } catch (const std::exception&) {
-    return {};
+  const std::string name = newest_name(checkpoints);
+  if (name.empty()) return {};
+  newest.step = step_of(name);
+  for (fs::recursive_directory_iterator entry(checkpoints / name, error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::error_code gone;
+    if (entry->is_regular_file(gone)) newest.bytes += entry->file_size(gone);
   }
+  return newest;
 }
 
-std::string last_error(const Path& logs, int ranks, double since) {
+std::int64_t newest_step(const Path& checkpoints) { return step_of(newest_name(checkpoints)); }
+
+std::string last_error(const Path& logs, int ranks, double since, int first) {
   std::string text;
   double newest = since;
-  for (int rank = 0; rank < ranks; ++rank) {
+  for (int rank = first; rank < first + ranks; ++rank) {
     const Path file = logs / fmt::format("rank-{}", rank) / "error.log";
     struct stat status {};
     if (::stat(file.c_str(), &status) != 0) continue;

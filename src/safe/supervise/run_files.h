@@ -17,8 +17,10 @@ struct NewestCheckpoint {
   std::uint64_t bytes = 0;
 };
 NewestCheckpoint newest_checkpoint(const Path& checkpoints);
-// Returns the message of the newest line in the ranks' error logs below `logs` that changed after `since`
-// (seconds since 1970); empty if there is none.
-std::string last_error(const Path& logs, int ranks, double since);
+// Returns only its step, which is in one small file.
+std::int64_t newest_step(const Path& checkpoints);
+// Returns the message of the newest line in the error logs below `logs` of `ranks` ranks from `first` that
+// changed after `since` (seconds since 1970); empty if there is none.
+std::string last_error(const Path& logs, int ranks, double since, int first = 0);
 
 }  // namespace primus::supervise

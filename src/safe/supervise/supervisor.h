@@ -24,7 +24,7 @@ struct SupervisedJob {
   Path run;            // folder of the run
   Path checkpoints;    // folder of its checkpoints
   std::string module;  // name of the folder in RUN/logs with the ranks' logs
-  int ranks = 1;
+  int ranks = 1;       // on this machine
   RecoveryLimits recovery = {};
   HangLimits hang = {};
   // Shows a line to the user. Must not throw.
@@ -37,5 +37,8 @@ struct SupervisedJob {
 // to stop, the job is not restarted. Throws Error if a process cannot be started. Call it from the program's
 // main thread before other threads exist.
 int supervise(const SupervisedJob& job);
+
+// Waits until no process trains in the folder. Throws Error(kInvalid) after a few seconds.
+void wait_for_lock(const Path& run);
 
 }  // namespace primus::supervise

@@ -126,6 +126,20 @@ TEST(RecoveryPolicy, SpendsItsBudgetOnlyWithinADay) {
   EXPECT_THAT(action.text, HasSubstr("--max-restarts"));
 }
 
+// A machine that is lost in the same step again and again makes a crash loop.
+TEST(RecoveryPolicy, ALostNodeIsRestarted) {
+  RecoveryPolicy policy({});
+  JobEnd end = end_at(EndKind::kLostNode, 0, 10, 12);
+  end.node = 1;
+  end.text = "node 1 (a) was lost: its connection ended";
+  EXPECT_EQ(policy.decide(end).kind, kRestart);
+  EXPECT_EQ(policy.decide(end).reason, "lost node");
+  const Action action = policy.decide(end);
+  EXPECT_EQ(action.kind, kGiveUp);
+  EXPECT_THAT(action.text, HasSubstr("node 1 (a) was lost"));
+  EXPECT_THAT(action.hint, HasSubstr("--exclude"));
+}
+
 TEST(RecoveryPolicy, AFullDiskWaitsForSpace) {
   RecoveryPolicy policy({});
   JobEnd end = end_at(EndKind::kDiskFull, 0, 10, 12);

@@ -1,0 +1,184 @@
+#include "safe/supervise/bookkeeping.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/terminal/terminal.h"
+#include "lm/events/lost_rank.h"
+#include "lm/events/run_event.h"
+#include "safe/supervise/event_facts.h"
+#include "safe/supervise/run_files.h"
+
+namespace primus::supervise {
+
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+Json facts_of(const Action& action) {
+  using Kind = Action::Kind;
+  Json facts{{"action", action.kind == Kind::kRestart  ? "restart"
+                        : action.kind == Kind::kFinish ? "finish"
+                                                       : "give up"}};
+  if (action.kind == Kind::kRestart) facts["delay"] = action.delay;
+  if (action.free_bytes) facts["needs_free_bytes"] = *action.free_bytes;
+  if (!action.text.empty()) facts["text"] = action.text;
+  if (!action.hint.empty()) facts["hint"] = action.hint;
+  return facts;
+}
+
+}  // namespace
+
+Bookkeeping::Bookkeeping(const SupervisedJob& job)
+    : job_(job), policy_(job.recovery), account_(unix_seconds()), log_(job.run), started_(steady_seconds()) {}
+
+double Bookkeeping::elapsed() const { return steady_seconds() - started_; }
+
+void Bookkeeping::record(std::string_view kind, std::string cause, Json facts, bool times,
+                         std::optional<int> rank) {
+  facts["attempt"] = attempts_;
+  facts["restarts"] = policy_.restarts();
+  const double now = unix_seconds();
+  log_.write({.kind = kind, .step = furthest_, .rank = rank, .time = now, .cause = std::move(cause)},
+             std::move(facts), times ? std::optional(account_.up_to(now)) : std::nullopt);
+}
+
+void Bookkeeping::begin() {
+  ++attempts_;
+  continues_ = continues_ || attempt_.began();
+  attempt_ = {};
+  began_at_ = unix_seconds();
+  recovering_ = attempts_ > 1;
+  hang_.emplace(job_.hang, steady_seconds());
+}
+
+void Bookkeeping::add(const EventLine& event, int rank) {
+  const double now = steady_seconds();
+  attempt_.add(event, rank);
+  if (rank != 0) return hang_->sign(now);
+  if (event.event == "begin") {
+    account_.begin(event.step, event.time);
+    hang_->begin(now);
+  } else if (event.event == "step") {
+    const double seconds = seconds_of_step(event.facts);
+    account_.step(event.step, seconds, event.time);
+    hang_->step(seconds, now);
+    recovered(event);
+    furthest_ = std::max(furthest_, event.step);
+  } else if (event.event == "phase") {
+    const std::string what = phase_in(event.facts);
+    account_.phase(what, event.time);
+    hang_->phase(what, now);
+  } else if (event.event == "checkpoint") {
+    const bool saving = event.facts.find("durable") == std::string_view::npos;
+    if (saving) account_.saving(event.step, event.time);
+    hang_->saving(saving, now);
+  } else if (event.event == "end") {
+    hang_->ended(now);
+  } else {
+    hang_->sign(now);
+  }
+}
+
+void Bookkeeping::recovered(const EventLine& event) {
+  if (!std::exchange(recovering_, false)) return;
+  record("supervise_recovered", {},
+         {{"first_step", event.step},
+          {"seconds", std::round(1e3 * (event.time - detected_at_)) / 1e3},
+          {"repeats", std::max<std::int64_t>(0, furthest_ - event.step + 1)}});
+}
+
+JobEnd Bookkeeping::end(const ProcessEnd& process, const std::optional<HangFinding>& finding,
+                        std::optional<int> hang_rank, Json facts, const std::optional<LostNode>& lost,
+                        const std::function<Json(const JobEnd&)>& facts_of) {
+  JobEnd end = attempt_.judge(process, finding, hang_rank);
+  if (lost && end.kind != EndKind::kDone && end.kind != EndKind::kStopped) {
+    end.kind = EndKind::kLostNode;
+    end.exit_code = kLostNodeCode;
+    end.rank.reset();
+    end.node = lost->node;
+    end.text = lost->text;
+  }
+  end.time = steady_seconds();
+  end.free_bytes = free_bytes(job_.run);
+  // The job may have ended between the commit of a checkpoint and its event.
+  const NewestCheckpoint newest = newest_checkpoint(job_.checkpoints);
+  end.checkpoint_bytes = newest.bytes;
+  if (end.began && newest.step <= end.step) end.checkpoint = std::max(end.checkpoint, newest.step);
+  const bool is_fault = end.kind != EndKind::kDone && end.kind != EndKind::kStopped;
+  if (!is_fault) return end;
+  account_.detected(detected_at_ = unix_seconds());
+  if (end.kind == EndKind::kHang) record_lost_rank(job_.run, hang_rank.value_or(0), finding->text);
+  if (facts_of) facts.update(facts_of(end));
+  facts["exit_code"] = end.exit_code;
+  facts["checkpoint"] = end.checkpoint;
+  facts["text"] = end.text;
+  record("supervise_detection", std::string(name_of(end.kind)), std::move(facts), true, end.rank);
+  return end;
+}
+
+Action Bookkeeping::decide(const JobEnd& end) {
+  Action action = policy_.decide(end);
+  record("supervise_action", action.reason, facts_of(action));
+  if (action.kind == Action::Kind::kRestart) announce(end, action);
+  return action;
+}
+
+void Bookkeeping::announce(const JobEnd& end, const Action& action) const {
+  const std::string rank = end.rank ? fmt::format("rank {}, ", *end.rank) : "";
+  const std::string step = end.began ? fmt::format("step {}", end.step) : "before the first step";
+  const std::string from = end.checkpoint > 0
+                               ? fmt::format("from the newest checkpoint (step {})", end.checkpoint)
+                               : "from the start";
+  const std::string when =
+      action.free_bytes
+          ? fmt::format(", when the disk has {} free", human_bytes(static_cast<double>(*action.free_bytes)))
+      : action.delay > 0 ? fmt::format(", in {:.0f} s", action.delay)
+                         : "";
+  job_.say(fmt::format("supervise: {} ({}{}): {}\nsupervise: restart {} of at most {} {}{}",
+                       name_of(end.kind), rank, step, end.text.substr(0, end.text.find('\n')),
+                       policy_.restarts(), job_.recovery.max_restarts, from, when));
+}
+
+Action Bookkeeping::without_space(const Action& action) {
+  const std::string needed = human_bytes(static_cast<double>(*action.free_bytes));
+  return {.kind = Action::Kind::kGiveUp,
+          .reason = action.reason,
+          .text = fmt::format("the disk did not have {} free within an hour", needed),
+          .hint = "free space; the same command then continues from the newest checkpoint"};
+}
+
+int Bookkeeping::give_up(const std::string& reason, const std::string& text, const std::string& hint) {
+  const Action action{.kind = Action::Kind::kGiveUp, .reason = reason, .text = text, .hint = hint};
+  record("supervise_action", reason, primus::supervise::facts_of(action));
+  return finish({.kind = EndKind::kLostNode, .exit_code = kLostNodeCode}, action);
+}
+
+int Bookkeeping::stopped_waiting(int signal) {
+  record("supervise_end", "stopped", {{"exit_code", 128 + signal}});
+  job_.say(
+      "supervise: stopped between two starts of the job; the same command continues from the newest "
+      "checkpoint");
+  return 128 + signal;
+}
+
+int Bookkeeping::finish(const JobEnd& end, const Action& action) {
+  const bool gives_up = action.kind == Action::Kind::kGiveUp;
+  const int code = end.exit_code;
+  record("supervise_end", action.reason, {{"exit_code", code}});
+  if (gives_up)
+    job_.say(fmt::format("supervise: {}: {}\n  hint: {}", action.reason, action.text, action.hint));
+  // A job without steps has no times worth a line.
+  const RunTimes times = account_.up_to(unix_seconds());
+  if (times.useful + times.repeated > 0 || policy_.restarts() > 0) {
+    const char* const several = policy_.restarts() == 1 ? "" : "s";
+    job_.say(fmt::format("supervise: {} restart{}; {}", policy_.restarts(), several, describe(times)));
+  }
+  return code;
+}
+
+}  // namespace primus::supervise

@@ -1,0 +1,78 @@
+// The bookkeeping of a supervised job, wherever its processes run: what its events mean, whether it hangs, how
+// an attempt ended, what follows, the records of the run, and the lines for the user. The supervisor of one
+// machine (supervisor.cpp) and the leader of several machines (node_leader.cpp) use this class, so both decide
+// by the same rules.
+//
+// Not thread-safe.
+#pragma once
+
+#include <functional>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "safe/supervise/attempt.h"
+#include "safe/supervise/hang_watch.h"
+#include "safe/supervise/recovery_policy.h"
+#include "safe/supervise/supervision_log.h"
+#include "safe/supervise/supervisor.h"
+#include "safe/supervise/time_account.h"
+
+namespace primus::supervise {
+
+class Bookkeeping {
+ public:
+  explicit Bookkeeping(const SupervisedJob& job);
+
+  // Writes a line of RUN/events/supervisor.jsonl. `facts` is a JSON object.
+  void record(std::string_view kind, std::string cause, nlohmann::ordered_json facts, bool times = true,
+              std::optional<int> rank = {});
+
+  // A new attempt. continues(): the run has begun, so the attempt continues from its newest checkpoint.
+  void begin();
+  bool continues() const { return continues_; }
+  double elapsed() const;  // seconds since the supervisor started
+  double began_at() const { return began_at_; }
+
+  // An event of a rank.
+  void add(const EventLine& event, int rank);
+  HangWatch& hang() { return *hang_; }
+
+  // Judges the end of the attempt, and records a fault. `facts` are added to the record; facts_of(end) adds
+  // more.
+  JobEnd end(const ProcessEnd& process, const std::optional<HangFinding>& finding,
+             std::optional<int> hang_rank, nlohmann::ordered_json facts,
+             const std::optional<LostNode>& lost = {},
+             const std::function<nlohmann::ordered_json(const JobEnd&)>& facts_of = {});
+  // Decides and records what follows; announces a restart.
+  Action decide(const JobEnd& end);
+
+  // No other attempt is possible. Records the reason, and returns the exit code.
+  int give_up(const std::string& reason, const std::string& text, const std::string& hint);
+  // The disk did not get the space that the restart needs.
+  static Action without_space(const Action& action);
+  // A request to stop arrived between two attempts. Returns the exit code.
+  int stopped_waiting(int signal);
+  // The supervisor ends. Returns the exit code.
+  int finish(const JobEnd& end, const Action& action);
+
+ private:
+  void recovered(const EventLine& event);
+  void announce(const JobEnd& end, const Action& action) const;
+
+  const SupervisedJob& job_;
+  RecoveryPolicy policy_;
+  TimeAccount account_;
+  SupervisionLog log_;
+  std::optional<HangWatch> hang_ = {};
+  Attempt attempt_ = {};
+  const double started_;
+  int attempts_ = 0;
+  bool recovering_ = false, continues_ = false;
+  std::int64_t furthest_ = 0;              // last step of all attempts
+  double began_at_ = 0, detected_at_ = 0;  // seconds since 1970
+};
+
+}  // namespace primus::supervise

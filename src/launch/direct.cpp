@@ -157,7 +157,10 @@ Shape shape_of(const DirectSettings& settings, const DirectCommand& command, boo
   return shape;
 }
 
-std::string rank_line(int node, int nodes, int ranks) {
+std::string rank_line(int node, int all_nodes, int ranks, int spares) {
+  const int nodes = std::max(1, all_nodes - spares);
+  if (node >= nodes)
+    return fmt::format("node {}: no ranks; a spare, which takes the place of a lost node", node);
   const auto range = [](int first, int count) {
     return count == 1 ? fmt::format("{}", first) : fmt::format("{}..{}", first, first + count - 1);
   };
@@ -410,7 +413,8 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
   } else {
     step.argv = command_line(settings, command, words, shape, several, surroundings.program, &surroundings);
     if (shape.ranks && several && !reported) {
-      result.plan.ranks.push_back(rank_line(place.node, place.nodes, place.ranks));
+      result.plan.ranks.push_back(
+          rank_line(place.node, place.nodes, place.ranks, spare_nodes(command.words)));
     }
     if (shape.ranks && shape.script && !shape.python) {
       result.ranks = local_launch(place, words, step.argv);
@@ -427,7 +431,7 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
   // A real run shows the notes before the command starts; a dry run shows them in the step.
   if (surroundings.dry_run) {
     if (!shape.script && note_job_here(here, settings, given, result.notes) && !result.plan.ranks.empty())
-      result.plan.ranks = {rank_line(place.node, place.nodes, 1)};
+      result.plan.ranks = {rank_line(place.node, place.nodes, 1, spare_nodes(command.words))};
     step.notes.insert(step.notes.end(), result.notes.begin(), result.notes.end());
     result.notes.clear();
   }
@@ -510,7 +514,7 @@ Plan plan_direct_elsewhere(const DirectSettings& settings, const DirectCommand& 
   const bool chooses_ranks = asks_for_ranks(command.words) && !nodes.tasks;
   if (!has_ranks || !ranks || nodes.nodes == 0 || !several || chooses_ranks) return plan;
   for (int node = 0; node < nodes.nodes; ++node)
-    plan.ranks.push_back(rank_line(node, nodes.nodes, one_process ? 1 : *ranks));
+    plan.ranks.push_back(rank_line(node, nodes.nodes, one_process ? 1 : *ranks, spare_nodes(command.words)));
   return plan;
 }
 

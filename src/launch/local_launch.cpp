@@ -113,7 +113,8 @@ class Launcher {
     port_ = launch_.master_port;
     if (launch_.host == 0) {
       // Rank 0 inherits the socket, so that no other process can take the port in between.
-      master_ = comm::listen_on(address_, port_);
+      if (launch_.listener >= 0) fcntl(launch_.listener, F_SETFD, FD_CLOEXEC);
+      master_ = launch_.listener >= 0 ? Socket(launch_.listener) : comm::listen_on(address_, port_);
       port_ = comm::port_of(master_);
     }
     const auto has = [&](const char* name) {
@@ -153,7 +154,8 @@ class Launcher {
       return result;
     }
     // Variables that an outer launcher set for its ranks do not apply to these ranks.
-    for (const char* name : {"PRIMUS_MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "PRIMUS_RENDEZVOUS_FD"}) {
+    for (const char* name :
+         {"PRIMUS_MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "PRIMUS_RENDEZVOUS_FD", kListenerVariable}) {
       all.erase(name);
     }
     for (const auto& [name, value] : launch_.environment) all[name] = value;

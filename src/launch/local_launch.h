@@ -23,6 +23,10 @@
 
 namespace primus::launch {
 
+// Name of a variable with the number of a listening socket that this process has inherited for rank 0 of its
+// first host: a supervisor of several machines holds the port that it has told the others.
+inline constexpr const char* kListenerVariable = "PRIMUS_LAUNCHER_FD";
+
 struct LocalLaunch {
   std::vector<std::string> command;                // the program, looked up in PATH, and its arguments
   std::map<std::string, std::string> environment;  // added to this process's environment
@@ -33,6 +37,7 @@ struct LocalLaunch {
   int hosts = 1, host = 0;
   std::string master_address = {};
   std::uint16_t master_port = 0;
+  int listener = -1;  // on host 0: a socket that listens on this port already; -1: none
 
   // Standard output and error of each rank. Without a file, all ranks' lines are shown with the prefix "[rank
   // 3] ". With a file, lines are appended to the file, and only the first rank's lines are shown, without

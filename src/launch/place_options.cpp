@@ -111,6 +111,11 @@ std::optional<std::string> place_option(const std::vector<std::string>& words, s
   return value;
 }
 
+int spare_nodes(const std::vector<std::string>& words) {
+  constexpr std::int64_t kMost = 1 << 16;
+  return static_cast<int>(std::clamp<std::int64_t>(number_of(words, "--spares").value_or(0), 0, kMost));
+}
+
 std::optional<std::string> device_of(const std::vector<std::string>& words) {
   constexpr std::string_view kKey = "device=";
   std::optional<std::string> device = place_option(words, "--device");

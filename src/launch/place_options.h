@@ -30,6 +30,9 @@ std::string counted(std::int64_t count, std::string_view what);
 // also finds --nproc_per_node, and "--node_rank" also finds --node-rank. nullopt: not given.
 std::optional<std::string> place_option(const std::vector<std::string>& words, std::string_view option);
 
+// Returns the number of nodes without ranks that a command's words set (--spares); 0: none, or not a number.
+int spare_nodes(const std::vector<std::string>& words);
+
 // Returns the device that a command's words name, by the key device=NAME or the option --device; nullopt:
 // none.
 std::optional<std::string> device_of(const std::vector<std::string>& words);

@@ -267,9 +267,17 @@ void add_default_options(const SlurmRequest& request, bool tasks_are_given, cons
   if (!tasks_are_given) step_option("ntasks-per-node", "1");
   // Lets the failure of a rank end the job. Without ranks, the nodes are independent, and a failure on one
   // node does not end the command on other nodes.
-  if (request.has_ranks) step_option("kill-on-bad-exit", "1");
-  if (request.has_ranks && !surroundings.setting("SLURM_WAIT"))
+  // With spare machines (train ... --supervise --spares N), the supervisors decide: the loss of a node ends
+  // neither the job nor its step.
+  const bool has_spares = spare_nodes(request.inner) > 0;
+  if (request.has_ranks) step_option("kill-on-bad-exit", has_spares ? "0" : "1");
+  if (has_spares) {
+    step_option("wait", "0");
+    if (!find_given(step_options, "no-kill")) step_options.push_back({"no-kill"});
+    if (request.batch && !find_given(options, "no-kill")) options.push_back({"no-kill"});
+  } else if (request.has_ranks && !surroundings.setting("SLURM_WAIT")) {
     step_option("wait", std::to_string(request.own_ranks ? kWaitForOwnRanks : kWaitForRanks));
+  }
   if (request.batch) {
     if (!tasks_are_given) options.push_back({"ntasks-per-node", "1"});
     if (request.has_ranks && request.deaf.empty() && !find_given(options, "signal"))

@@ -267,7 +267,7 @@ TEST(SuperviseOptions, RefuseWhatTheyCannotDo) {
   EXPECT_THAT(refusal({"--max-restarts", "3"}), HasSubstr("--max-restarts needs --supervise"));
   EXPECT_THAT(
       refusal({"--supervise", "--nnodes=2", "--node_rank=0", "--master_addr=10.0.0.1", "--master_port=1234"}),
-      AllOf(HasSubstr("this job has 2 machines"), HasSubstr("--requeue")));
+      AllOf(HasSubstr("needs a secret that they share"), HasSubstr("PRIMUS_JOB_TOKEN")));
   EXPECT_THAT(refusal({"--supervise", "--backend", "megatron"}),
               HasSubstr("--supervise is for the native engine"));
   const ProgramResult rank = run_program(

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 #include "base/error.h"
 #include "cli/options/own_command.h"
 #include "launch/hardware.h"
@@ -93,6 +95,8 @@ launch::LocalLaunch RankOptions::start(int ranks) const {
     start.host = static_cast<int>(node_);
     start.master_address = master_address_;
     start.master_port = static_cast<std::uint16_t>(master_port_);
+    const char* const listener = std::getenv(launch::kListenerVariable);
+    if (listener && node_ == 0) start.listener = std::atoi(listener);
   }
   return start;
 }

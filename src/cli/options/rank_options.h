@@ -31,14 +31,21 @@ class RankOptions {
   std::optional<std::string> unused_master() const;
 
   std::optional<int> here() const { return nproc_ ? std::optional(static_cast<int>(*nproc_)) : std::nullopt; }
-  std::int64_t nodes() const { return nodes_; }
+  // Machines with ranks, and all machines with the spares of leave_out().
+  std::int64_t nodes() const { return nodes_ - spares_; }
+  std::int64_t machines() const { return nodes_; }
+  // `spares` of the machines have no ranks, but wait to replace a lost one.
+  void leave_out(std::int64_t spares) { spares_ = spares; }
+  std::int64_t node() const { return node_; }
+  const std::string& master_address() const { return master_address_; }
+  std::uint16_t master_port() const { return static_cast<std::uint16_t>(master_port_); }
   bool several() const { return nproc_.value_or(1) > 1 || nodes_ > 1; }
   // Starts this command again, once per rank, for `ranks` ranks on this machine.
   launch::LocalLaunch start(int ranks) const;
 
  private:
   std::optional<std::int64_t> nproc_;
-  std::int64_t nodes_ = 1, node_ = 0, master_port_ = 0;
+  std::int64_t nodes_ = 1, node_ = 0, master_port_ = 0, spares_ = 0;
   std::string master_address_;
   bool numa_ = false;
 };

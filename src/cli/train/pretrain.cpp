@@ -83,6 +83,7 @@ class Train : public Command {
                  const std::map<std::string, std::string>& variables) override {
     check_words();
     supervise_.check(nodes);
+    nodes = supervise_.without_spares(nodes);
     if (is_elsewhere()) return;
     const int here = static_cast<int>(ranks_.here().value_or(ranks_per_node));
     const int world = nodes * here;
@@ -116,6 +117,7 @@ class Train : public Command {
                              const std::map<std::string, std::string>& variables) override {
     if (is_elsewhere()) return {};
     const ExperimentArguments arguments = chosen();
+    nodes = supervise_.without_spares(nodes);
     const int here = std::max(1, static_cast<int>(ranks_.here().value_or(ranks_per_node)));
     return outline_of(arguments, arguments.read(std::max(nodes, 1) * here, variables), std::max(nodes, 1),
                       here);
@@ -131,7 +133,8 @@ class Train : public Command {
     if (backend_) experiment_.choose_framework(*backend_);
     check_ranks(console);
     const auto place = comm::current_job();
-    supervise_.check(ranks_.nodes(), place);
+    supervise_.check(ranks_.machines(), place);
+    ranks_.leave_out(supervise_.spares());
     const std::int64_t world =
         place ? place->world : world_.value_or(ranks_.here().value_or(1) * ranks_.nodes());
     config::Experiment experiment = dry_run_ ? experiment_to_plan(world, console) : experiment_.read(world);
@@ -147,7 +150,7 @@ class Train : public Command {
     }
     refuse_backend_path();
     if (supervise_.given() && !dry_run_)
-      return supervise_.run(experiment, ranks_.here().value_or(1), console);
+      return supervise_.run(experiment, ranks_.here().value_or(1), ranks_, console);
     if (dry_run_) {
       if (is_first) note_unused_settings(experiment, console);
       hardware_.apply(experiment, experiment_.file(), console);
@@ -351,12 +354,12 @@ class Train : public Command {
       json["missing"] = nlohmann::json::array();
       for (const MissingInput& input : missing)
         json["missing"].push_back({{"key", input.key}, {"path", input.path}});
-      if (supervise_.given()) json["supervise"] = supervise_.plan_json(experiment, here);
+      if (supervise_.given()) json["supervise"] = supervise_.plan_json(experiment, here, ranks_.nodes());
       console.write(json_text(json) + "\n");
     } else {
       console.print(config::show(forecast.experiment, false) + "\n" +
                     to_text(forecast, forecast.experiment.trainer, continued) +
-                    (supervise_.given() ? supervise_.plan(experiment, here) : ""));
+                    (supervise_.given() ? supervise_.plan(experiment, here, ranks_.nodes()) : ""));
     }
     return forecast.memory.fits ? 0 : 1;
   }

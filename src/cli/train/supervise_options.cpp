@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -11,6 +12,8 @@
 #include "config/trainer_config.h"
 #include "lm/events/run_folder.h"
 #include "lm/train/settings/training_settings.h"
+#include "safe/supervise/node_roster.h"
+#include "safe/supervise/node_supervisor.h"
 
 namespace primus::cli {
 namespace {
@@ -30,6 +33,16 @@ void remove_option(std::vector<std::string>& words, std::string_view name, bool 
     }
   }
   words = std::move(kept);
+}
+
+// Returns the job's secret of PRIMUS_JOB_TOKEN or PRIMUS_JOB_TOKEN_FILE; empty: neither is set.
+std::string job_token() {
+  const auto only_the_token = [](const char* name) -> const char* {
+    const std::string_view wanted = name;
+    if (wanted.starts_with("PRIMUS_JOB_TOKEN")) return std::getenv(name);
+    return wanted == "RANK" ? "0" : wanted == "WORLD_SIZE" ? "1" : nullptr;
+  };
+  return comm::JobEnvironment::read(only_the_token)->token;
 }
 
 // Returns the words that continue the run, `seconds` after the supervisor started.
@@ -53,31 +66,41 @@ std::vector<std::string> without_supervise(const std::vector<std::string>& words
   std::vector<std::string> kept = words;
   remove_option(kept, "--supervise", false);
   remove_option(kept, "--max-restarts", true);
+  remove_option(kept, "--spares", true);
   return kept;
 }
 
 void SuperviseOptions::declare(Arguments& arguments) {
-  arguments.flag(
-      "--supervise", supervise_,
-      "watch the run on this machine, and restart it from its newest checkpoint after a crash, a lost "
-      "rank, a hang or a full disk (docs/supervise.md)");
+  arguments.flag("--supervise", supervise_,
+                 "watch the run, and restart it from its newest checkpoint after a crash, a lost rank, a "
+                 "hang or a full disk "
+                 "(docs/supervise.md)");
   arguments
       .option("--max-restarts,--max_restarts", "N", &max_restarts_,
               "with --supervise: at most N restarts within 24 hours")
       .between(0, 1e6)
       .default_note(supervise::RecoveryLimits().max_restarts);
+  arguments
+      .option("--spares", "N", &spares_,
+              "with --supervise and --nnodes: N of the machines wait, and take the place of a lost one")
+      .between(0, 1e6);
 }
 
 void SuperviseOptions::check(std::int64_t nodes, const std::optional<comm::JobEnvironment>& place) const {
   if (!supervise_) {
-    if (!max_restarts_) return;
-    throw invalid("--max-restarts needs --supervise", "add --supervise, or remove --max-restarts");
+    if (!max_restarts_ && spares_ == 0) return;
+    const char* const option = max_restarts_ ? "--max-restarts" : "--spares";
+    throw invalid(fmt::format("{} needs --supervise", option),
+                  fmt::format("add --supervise, or remove {}", option));
   }
-  if (nodes > 1) {
+  // The first machine leads, and cannot be replaced; a job of one machine has no other.
+  constexpr std::int64_t kLeast = 2;
+  if (spares_ > 0 && nodes > 0 && nodes - spares_ < kLeast) {
     throw invalid(
-        fmt::format("--supervise restarts the job of one machine, but this job has {} machines", nodes),
-        "remove --supervise; under Slurm, 'primus slurm sbatch --requeue' starts the job again after a "
-        "fault (docs/launch.md)");
+        fmt::format("--spares {} of {} machine{} leaves fewer than two for the ranks", spares_, nodes,
+                    nodes == 1 ? "" : "s"),
+        "add machines (--nnodes, or -N of Slurm), or lower --spares; a spare cannot replace the first "
+        "machine");
   }
   if (place && place->world > 1) {
     throw invalid(
@@ -88,9 +111,15 @@ void SuperviseOptions::check(std::int64_t nodes, const std::optional<comm::JobEn
   }
 }
 
-supervise::SupervisedJob SuperviseOptions::job(const config::Experiment& experiment, int ranks) const {
+supervise::SupervisedJob SuperviseOptions::job(const config::Experiment& experiment, int ranks,
+                                               std::int64_t nodes) const {
   const config::TrainerConfig& trainer = experiment.trainer;
   std::vector<std::string> words = without_supervise(own_command());
+  if (nodes > 1) {
+    // The supervisors set these options for each attempt.
+    for (const char* const option : {"--nnodes", "--node-rank", "--master-addr", "--master-port"})
+      remove_option(words, option, true);
+  }
   remove_option(words, "--dry-run", false);  // the plan shows the command that would run
   const RunFolder folder = run_folder_of(experiment);
   supervise::SupervisedJob job{.command = std::move(words),
@@ -106,21 +135,30 @@ supervise::SupervisedJob SuperviseOptions::job(const config::Experiment& experim
   job.hang.patience = kMinute * static_cast<double>(trainer.distributed_timeout_minutes);
   // Ranks notice after the same time that a peer hangs, end, and name its last collective.
   constexpr double kForRanks = 5;
-  if (ranks > 1) job.hang.for_ranks = kForRanks;
+  if (ranks > 1 || nodes > 1) job.hang.for_ranks = kForRanks;
   // A step with generated answers may wait for reward servers, tools and environments.
   if (config::stage_of(trainer).material == config::Material::kPrompts)
     job.hang.for_services = job.hang.patience;
   return job;
 }
 
-int SuperviseOptions::run(const config::Experiment& experiment, int ranks, Console& console) const {
-  supervise::SupervisedJob job = this->job(experiment, ranks);
+int SuperviseOptions::run(const config::Experiment& experiment, int ranks, const RankOptions& place,
+                          Console& console) const {
+  supervise::SupervisedJob job = this->job(experiment, ranks, place.machines());
   job.say = [&console](const std::string& line) { console.note(line); };
-  return supervise::supervise(job);
+  if (place.machines() == 1) return supervise::supervise(job);
+  return supervise::supervise_nodes(job, {.nodes = static_cast<int>(place.machines()),
+                                          .places = static_cast<int>(place.nodes()),
+                                          .node = static_cast<int>(place.node()),
+                                          .address = place.master_address(),
+                                          .port = place.master_port(),
+                                          .token = job_token(),
+                                          .first_wait = job.hang.patience});
 }
 
-std::string SuperviseOptions::plan(const config::Experiment& experiment, int ranks) const {
-  const supervise::SupervisedJob planned = job(experiment, ranks);
+std::string SuperviseOptions::plan(const config::Experiment& experiment, int ranks,
+                                   std::int64_t nodes) const {
+  const supervise::SupervisedJob planned = job(experiment, ranks, nodes);
   const supervise::RecoveryLimits& limits = planned.recovery;
   std::string text = fmt::format(
       "supervise:\n"
@@ -137,18 +175,35 @@ std::string SuperviseOptions::plan(const config::Experiment& experiment, int ran
       limits.max_delay, limits.loop, limits.nan_loop,
       std::max(planned.hang.shortest, planned.hang.for_services) + planned.hang.for_ranks, planned.hang.steps,
       planned.hang.patience);
+  if (nodes > 1) {
+    const supervise::RosterLimits limits;
+    text += fmt::format(
+        "  machines          {} with {} rank{} each, and {} spare{}; one supervisor on each, and machine 0 "
+        "leads\n"
+        "  lost machine      no message for {:.0f} s, or its connection ended; {:.0f} s to return or for a "
+        "spare\n"
+        "  lost leader       the others end their ranks after {:.0f} s, and themselves after {:.0f} s\n",
+        nodes, ranks, ranks == 1 ? "" : "s", spares_, spares_ == 1 ? "" : "s", supervise::kNodeSilence,
+        limits.wait, supervise::kLeaderSilence, supervise::kLeaderWait);
+  }
   return text;
 }
 
-nlohmann::json SuperviseOptions::plan_json(const config::Experiment& experiment, int ranks) const {
-  const supervise::SupervisedJob planned = job(experiment, ranks);
-  return {
+nlohmann::json SuperviseOptions::plan_json(const config::Experiment& experiment, int ranks,
+                                           std::int64_t nodes) const {
+  const supervise::SupervisedJob planned = job(experiment, ranks, nodes);
+  nlohmann::json plan = {
       {"command", planned.command},
       {"max_restarts", planned.recovery.max_restarts},
       {"crash_loop", planned.recovery.loop},
       {"hang_seconds", std::max(planned.hang.shortest, planned.hang.for_services) + planned.hang.for_ranks},
       {"hang_steps", planned.hang.steps},
       {"patience_seconds", planned.hang.patience}};
+  if (nodes > 1) {
+    plan["machines"] = nodes;
+    plan["spares"] = spares_;
+  }
+  return plan;
 }
 
 }  // namespace primus::cli

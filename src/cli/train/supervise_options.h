@@ -1,5 +1,5 @@
-// The options --supervise and --max-restarts of training commands: this process starts the command again as
-// its child, watches it, and restarts it after faults (safe/supervise).
+// The options --supervise, --max-restarts and --spares of training commands: this process starts the command
+// again as its child, watches it, and restarts it after faults (safe/supervise).
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/options/rank_options.h"
 #include "comm/rendezvous/environment.h"
 #include "config/experiment.h"
 #include "safe/supervise/supervisor.h"
@@ -19,24 +20,28 @@ class SuperviseOptions {
  public:
   void declare(Arguments& arguments);
   bool given() const { return supervise_; }
-  // Throws Error(kInvalid) if a job on so many machines (0: unknown), or a process that is already a rank of
-  // a job, cannot be supervised; and for --max-restarts without --supervise.
+  // Machines of the job that wait to take the place of a lost one (--spares).
+  std::int64_t spares() const { return spares_; }
+  int without_spares(int nodes) const { return nodes > 0 ? nodes - static_cast<int>(spares_) : nodes; }
+  // Throws Error(kInvalid) if a process that is already a rank of a job cannot be supervised, for more spares
+  // than `nodes` machines (0: unknown) allow, and for --max-restarts and --spares without --supervise.
   void check(std::int64_t nodes, const std::optional<comm::JobEnvironment>& place = {}) const;
 
   // Supervises this command with `ranks` ranks on this machine; returns its exit code.
-  int run(const config::Experiment& experiment, int ranks, Console& console) const;
+  int run(const config::Experiment& experiment, int ranks, const RankOptions& place, Console& console) const;
   // Describe what run() would do, for --dry-run: as text, and as a JSON object.
-  std::string plan(const config::Experiment& experiment, int ranks) const;
-  nlohmann::json plan_json(const config::Experiment& experiment, int ranks) const;
+  std::string plan(const config::Experiment& experiment, int ranks, std::int64_t nodes) const;
+  nlohmann::json plan_json(const config::Experiment& experiment, int ranks, std::int64_t nodes) const;
 
  private:
-  supervise::SupervisedJob job(const config::Experiment& experiment, int ranks) const;
+  supervise::SupervisedJob job(const config::Experiment& experiment, int ranks, std::int64_t nodes) const;
 
   bool supervise_ = false;
+  std::int64_t spares_ = 0;
   std::optional<std::int64_t> max_restarts_;
 };
 
-// Returns a command's words without --supervise, and without --max-restarts and its value.
+// Returns a command's words without --supervise, --max-restarts and --spares.
 std::vector<std::string> without_supervise(const std::vector<std::string>& words);
 
 }  // namespace primus::cli

@@ -1,0 +1,104 @@
+#include "safe/supervise/node_job.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "base/error.h"
+#include "base/terminal/terminal.h"
+#include "launch/local_launch.h"
+#include "lm/events/run_event.h"
+#include "safe/supervise/node_link.h"
+#include "safe/supervise/run_files.h"
+
+namespace primus::supervise {
+namespace {
+
+constexpr double kRepeats = 1;    // seconds in which a second signal repeats the first request to stop
+constexpr double kUntilKill = 2;  // seconds from a second request to SIGKILL
+
+}  // namespace
+
+NodeJob::NodeJob(const SupervisedJob& job, const SupervisedNodes& nodes, const sigset_t& mask)
+    : job_(job), nodes_(nodes), processes_(mask) {}
+
+void NodeJob::start(const NodeMessage& message, const comm::Socket& listener) {
+  place_ = static_cast<int>(message.number);
+  std::vector<std::string> command = message.flag ? job_.restart(message.seconds) : job_.command;
+  for (std::string& word :
+       std::vector{fmt::format("--nnodes={}", nodes_.places), fmt::format("--node_rank={}", place_),
+                   "--master_addr=" + nodes_.address, fmt::format("--master_port={}", message.port)})
+    command.push_back(std::move(word));
+  // This process has one thread, so it may change its own environment for its children.
+  ::setenv("PRIMUS_JOB_TOKEN", secret_of_attempt(nodes_.token, message.text, message.attempt).c_str(), 1);
+  if (listener.valid()) {
+    ::fcntl(listener.fd(), F_SETFD, 0);
+    ::setenv(launch::kListenerVariable, std::to_string(listener.fd()).c_str(), 1);
+  }
+  began_at_ = unix_seconds();
+  kills_ = memory_kills();
+  tail_.emplace(job_.run, job_.ranks, place_ * job_.ranks);
+  processes_.start(command);
+  ::unsetenv(launch::kListenerVariable);
+  attempt_ = message.attempt;
+}
+
+bool NodeJob::pass_on(int signal, double now) {
+  const bool stops = launch::asks_to_stop(signal);
+  if (!stops && signal != SIGUSR1) {
+    processes_.send(signal);
+    return false;
+  }
+  if (!asked_at_) {
+    asked_at_ = now;
+    processes_.send(signal);
+  } else if (stops && !kill_at_ && (signal == SIGINT || now - *asked_at_ >= kRepeats)) {
+    processes_.send(signal);
+    kill_at_ = now + kUntilKill;
+  }
+  return true;
+}
+
+void NodeJob::read_events(const std::function<void(const EventLine&, int)>& event) {
+  if (tail_) tail_->read(event);
+}
+
+NodeMessage NodeJob::end(bool stacks, const std::string& why,
+                         const std::function<void(const EventLine&, int)>& event) {
+  NodeMessage ended{.kind = NodeMessage::Kind::kEnded, .attempt = attempt_.value_or(0)};
+  if (stacks) ended.more = write_stacks(why);
+  std::vector<pid_t> remaining;
+  ended.number = exit_code_of(processes_.end_all(remaining));
+  read_events(event);
+  tail_.reset();
+  attempt_.reset();
+  const std::optional<std::int64_t> kills = memory_kills();
+  ended.flag = kills && kills_ && *kills > *kills_;
+  ended.text = last_error(job_.run / "logs" / job_.module, job_.ranks, began_at_, place_ * job_.ranks);
+  ended.checkpoint = newest_step(job_.checkpoints);
+  if (!remaining.empty()) {
+    job_.say(fmt::format(
+        "supervise: node {}: processes {} cannot be ended: the kernel waits for a device or a file system",
+        nodes_.node, fmt::join(remaining, ", ")));
+  }
+  return ended;
+}
+
+// Returns the path of the file.
+std::string NodeJob::write_stacks(const std::string& why) {
+  const Path file =
+      job_.run / "logs" /
+      fmt::format("hang-{}-node-{}.txt", static_cast<std::int64_t>(unix_seconds()), nodes_.node);
+  try {
+    make_folders(file.parent_path());
+    write_file_atomic(file, why + "\n\n" + processes_.describe());
+  } catch (const Error& error) {
+    job_.say(fmt::format("supervise: the stacks are not recorded: {}", error.what()));
+  }
+  return file.string();
+}
+
+}  // namespace primus::supervise

@@ -1,0 +1,56 @@
+// Supervises a training job on several machines (nodes): each node has one supervisor, which starts and ends
+// the node's ranks. The supervisor of node 0 leads: it holds the job's port, decides by the same
+// RecoveryPolicy as on one machine, and records. If the leader is lost, the other supervisors end their ranks
+// within seconds, and themselves after kLeaderWait, so that a scheduler can start the job again.
+// docs/supervise.md describes what users see.
+//
+// node_roster.h: which nodes take part, and when an attempt starts and is over. node_link.h: the connections.
+// node_job.h: the processes of a node.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "safe/supervise/supervisor.h"
+
+namespace primus::supervise {
+
+struct SupervisedNodes {
+  int nodes = 2;             // all machines, with spares
+  int places = 2;            // machines that the job needs
+  int node = 0;              // number of this machine
+  std::string address = {};  // of node 0
+  std::uint16_t port = 0;    // of node 0, for the supervisors; the ranks of each attempt use a free one
+  std::string token = {};    // the job's secret; may be empty if `address` is a loopback address
+  double first_wait = 600;   // seconds in which all nodes must join
+};
+
+// A node without a message of the other side for this time is lost. A node that hears nothing of its leader
+// ends its ranks earlier than the leader takes a spare in its place, so that never two nodes hold one place.
+inline constexpr double kNodeSilence = 10, kLeaderSilence = 8;
+inline constexpr double kLeaderWait = 30;  // seconds in which a node whose leader is lost tries to reach it
+
+// Both main loops look around so often, in milliseconds, and both sides send a message so often, in seconds.
+// A node that waits for an attempt looks for the newest checkpoint more often, so that the attempt starts
+// soon.
+inline constexpr int kNodeTickMs = 100;
+inline constexpr double kNodeBeat = 1, kIdleNodeBeat = 0.25;
+// Announced times without messages, in seconds: while processes end, and while their stacks are written
+// first.
+inline constexpr double kNodeEnding = 10, kNodeQuiet = 70;
+inline std::int64_t quiet_of_end(bool stacks) {
+  return static_cast<std::int64_t>(stacks ? kNodeQuiet : kNodeEnding);
+}
+
+// Runs this machine's part of the job to the job's end. Returns the exit code of the job, the same on all
+// machines, or 3 if the leader was lost. `job.ranks`: ranks per node. Signals and threads: see supervise().
+int supervise_nodes(const SupervisedJob& job, const SupervisedNodes& nodes);
+
+// The two halves of supervise_nodes(): node 0, and all others.
+int lead_nodes(const SupervisedJob& job, const SupervisedNodes& nodes);
+int follow_leader(const SupervisedJob& job, const SupervisedNodes& nodes);
+
+// Describes the job that a node of it must have been started for; equal on all nodes.
+std::string shape_of(const SupervisedJob& job, const SupervisedNodes& nodes);
+
+}  // namespace primus::supervise

@@ -1,0 +1,178 @@
+// Tests of supervised runs on several machines, which are processes on this one: a rank, a node and the
+// leader are killed, and the run continues, bit for bit. scripts/inject-faults.py --nodes injects many more.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+
+#include "comm/rendezvous/socket.h"
+#include "fault/ranks.h"
+#include "lm/events/supervision.h"
+
+namespace primus {
+namespace {
+
+using test::children_of;
+using test::losses;
+using test::Program;
+using test::ProgramResult;
+using test::run_folder;
+using test::run_program;
+using test::TemporaryFolder;
+using test::wait_until;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int kSteps = 400;
+
+std::vector<std::string> train(const TemporaryFolder& folder, const std::string& name, int ranks,
+                               std::vector<std::string> more) {
+  more.insert(more.begin(),
+              {"num_layers=2", "hidden_size=24", "ffn_hidden_size=48", "num_attention_heads=2",
+               "train_iters=" + std::to_string(kSteps), "save_interval=30", "keep_latest=2", "--quiet"});
+  return test::train_ranks(folder, name, ranks, "optim", std::move(more));
+}
+
+// The supervisors of a job of two nodes with one rank each, and of a spare.
+class Nodes {
+ public:
+  Nodes(const TemporaryFolder& folder, const std::string& name, int nodes, std::vector<std::string> more)
+      : folder_(folder), name_(name), nodes_(nodes), more_(std::move(more)) {
+    port_ = comm::port_of(comm::listen_on("127.0.0.1", 0));
+    for (int node = 0; node < nodes; ++node) start(node);
+  }
+
+  void start(int node) {
+    std::vector<std::string> options = {"--supervise", "--nnodes=" + std::to_string(nodes_),
+                                        "--node_rank=" + std::to_string(node), "--master_addr=127.0.0.1",
+                                        "--master_port=" + std::to_string(port_)};
+    options.insert(options.end(), more_.begin(), more_.end());
+    programs_[node] = std::make_unique<Program>(train(folder_, name_, 1, options));
+  }
+  Program& at(int node) { return *programs_.at(node); }
+
+  // Returns the process that starts the node's rank; 0: there is none at the moment.
+  pid_t job(int node) {
+    for (const pid_t child : children_of(at(node).pid())) {
+      std::ifstream file("/proc/" + std::to_string(child) + "/comm");
+      std::string name;
+      if (file >> name && name != "primus-guard") return child;
+    }
+    return 0;
+  }
+  pid_t rank(int node, int number) {
+    const pid_t job = this->job(node);
+    return job == 0 ? 0 : test::process_of_rank(job, number);
+  }
+
+ private:
+  const TemporaryFolder& folder_;
+  std::string name_;
+  int nodes_;
+  std::vector<std::string> more_;
+  std::uint16_t port_ = 0;
+  std::map<int, std::unique_ptr<Program>> programs_;
+};
+
+// Waits for a checkpoint after the steps that exist now, because faults without one in between are a crash
+// loop.
+bool progress(const Path& run) {
+  const std::size_t before = losses(run).size();
+  return wait_until([&] { return losses(run).size() >= before + 61; });
+}
+
+void expect_equal(const Path& run, const Path& whole) {
+  EXPECT_EQ(losses(run), losses(whole));
+  EXPECT_FALSE(test::final_weights(run, kSteps).empty());
+  EXPECT_EQ(test::final_weights(run, kSteps), test::final_weights(whole, kSteps));
+}
+
+TEST(SuperviseNodes, ARunOutlivesARankAndANode) {
+  const TemporaryFolder folder;
+  test::expect_done(run_program(train(folder, "whole", 2, {})));
+  const Path run = run_folder(folder.path(), "killed"), whole = run_folder(folder.path(), "whole");
+  Nodes nodes(folder, "killed", 3, {"--spares=1"});
+  std::vector<pid_t> seen;
+  // A rank of node 1.
+  ASSERT_TRUE(progress(run));
+  pid_t victim = 0;
+  ASSERT_TRUE(wait_until([&] { return (victim = nodes.rank(1, 1)) != 0; }));
+  seen.push_back(victim);
+  seen.push_back(nodes.rank(0, 0));
+  EXPECT_EQ(nodes.job(2), 0);
+  kill(victim, SIGKILL);
+  // Node 1 itself: the spare takes its place.
+  ASSERT_TRUE(progress(run));
+  ASSERT_TRUE(wait_until([&] { return (victim = nodes.rank(1, 1)) != 0; }));
+  seen.push_back(victim);
+  kill(nodes.at(1).pid(), SIGKILL);
+  ASSERT_TRUE(wait_until([&] { return nodes.rank(2, 1) != 0; }));
+  seen.push_back(nodes.rank(2, 1));
+  const ProgramResult leader = nodes.at(0).wait(), spare = nodes.at(2).wait();
+  EXPECT_EQ(leader.exit_code, 0) << leader.err;
+  EXPECT_EQ(spare.exit_code, 0) << spare.err;
+  EXPECT_THAT(leader.err, AllOf(HasSubstr("lost node"), HasSubstr("takes place 1 of the job"),
+                                HasSubstr("supervise: 2 restarts; useful")));
+  for (const pid_t process : seen) EXPECT_NE(kill(process, 0), 0) << "a process still runs";
+  expect_equal(run, whole);
+  const std::string events = read_file(supervision_file(run));
+  EXPECT_THAT(events, AllOf(HasSubstr(R"("cause":"lost node")"), HasSubstr(R"("node":1)")));
+}
+
+// The supervisors of the other nodes end their ranks when the leader is lost, and go on when it returns.
+TEST(SuperviseNodes, ARunContinuesWhenItsLeaderReturns) {
+  const TemporaryFolder folder;
+  test::expect_done(run_program(train(folder, "whole", 2, {})));
+  const Path run = run_folder(folder.path(), "led"), whole = run_folder(folder.path(), "whole");
+  Nodes nodes(folder, "led", 2, {});
+  ASSERT_TRUE(progress(run));
+  pid_t victim = 0;
+  ASSERT_TRUE(wait_until([&] { return (victim = nodes.rank(1, 1)) != 0; }));
+  kill(nodes.at(0).pid(), SIGKILL);
+  EXPECT_TRUE(wait_until([&] { return kill(victim, 0) != 0; }));
+  nodes.at(0).wait();
+  nodes.start(0);
+  const ProgramResult leader = nodes.at(0).wait(), other = nodes.at(1).wait();
+  EXPECT_EQ(leader.exit_code, 0) << leader.err;
+  EXPECT_EQ(other.exit_code, 0) << other.err;
+  EXPECT_THAT(other.err,
+              HasSubstr("the supervisor of node 0 (127.0.0.1) is lost; node 1 has ended its ranks"));
+  expect_equal(run, whole);
+}
+
+// A request to stop on one machine ends the run on all, with a checkpoint.
+TEST(SuperviseNodes, AStopOfOneNodeStopsTheJob) {
+  const TemporaryFolder folder;
+  const Path run = run_folder(folder.path(), "stopped");
+  Nodes nodes(folder, "stopped", 2, {"train_iters=1000000"});
+  ASSERT_TRUE(progress(run));
+  kill(nodes.at(1).pid(), SIGTERM);
+  const ProgramResult leader = nodes.at(0).wait(), other = nodes.at(1).wait();
+  EXPECT_EQ(leader.exit_code, 0) << leader.err;
+  EXPECT_EQ(other.exit_code, 0) << other.err;
+  EXPECT_EQ(read_supervision(run)->ended, "stopped");
+  EXPECT_EQ(read_supervision(run)->restarts, 0);
+}
+
+TEST(SuperviseNodes, WrongStartsAreRefused) {
+  const TemporaryFolder folder;
+  const auto refused = [&](std::vector<std::string> options) {
+    const ProgramResult result = run_program(train(folder, "refused", 1, std::move(options)));
+    EXPECT_EQ(result.exit_code, 2) << result.err;
+    return result.err;
+  };
+  EXPECT_THAT(refused({"--spares=1"}), HasSubstr("--spares needs --supervise"));
+  EXPECT_THAT(refused({"--supervise", "--spares=1"}),
+              HasSubstr("--spares 1 of 1 machine leaves fewer than two"));
+  EXPECT_THAT(
+      refused({"--supervise", "--nnodes=2", "--spares=1", "--master_addr=127.0.0.1", "--master_port=1"}),
+      HasSubstr("--spares 1 of 2 machines leaves fewer than two"));
+  EXPECT_FALSE(std::filesystem::exists(run_folder(folder.path(), "refused")));
+}
+
+}  // namespace
+}  // namespace primus

@@ -8,6 +8,11 @@ save, commit). At the end, the losses of all steps and the final weights must be
 run, and no process may remain. The script prints a table of kinds and phases: injected and recovered faults, median
 and longest time from the fault to the next completed step. Exit code 1: at least one run was not recovered.
 
+With --nodes N, each run has N machines with one rank each, and a spare: processes on this machine with a supervisor
+each. The kinds are then rank, agent, spare, leader, stop and stop-agent (the faults of NODE_KINDS). A killed
+supervisor is started again by this script, as a user would do: that of a node at once, so it becomes the next spare;
+that of the leader after the end of its ranks.
+
 Only Python's standard library and Linux are needed.
 """
 import argparse
@@ -16,6 +21,7 @@ import json
 import os
 import random
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -33,6 +39,11 @@ KINDS = {
     "bus": (signal.SIGBUS, "rank"), "xcpu": (signal.SIGXCPU, "rank"), "kill-job": (signal.SIGKILL, "job"),
     "segv-job": (signal.SIGSEGV, "job"), "stop": (signal.SIGSTOP, "rank"),
     "kill-supervisor": (signal.SIGKILL, "supervisor"),
+}
+# Kinds of faults of several machines. "agent" is the supervisor of a node with ranks, but not of the leader.
+NODE_KINDS = {
+    "rank": (signal.SIGKILL, "rank"), "agent": (signal.SIGKILL, "agent"), "spare": (signal.SIGKILL, "spare"),
+    "leader": (signal.SIGKILL, "leader"), "stop": (signal.SIGSTOP, "rank"), "stop-agent": (signal.SIGSTOP, "agent"),
 }
 PATIENCE = 90  # seconds without progress after which a run counts as not recovered
 
@@ -109,9 +120,20 @@ class Run:
     def ended(self):
         return self.process.poll() is not None
 
+    # Processes with a supervisor.
+    def supervisors(self):
+        return [self.process.pid]
+
+    def everything(self):
+        return [pid for supervisor in self.supervisors() for pid in descendants(supervisor)]
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
     # The process that `--supervise` started: rank 0 itself, or the process that starts the ranks.
-    def job(self):
-        found = [pid for pid in children(self.process.pid)
+    def job(self, supervisor=None):
+        found = [pid for pid in children(supervisor or self.process.pid)
                  if is_program(pid, self.arguments.program) and name_of(pid) != "primus-guard"]
         return found[0] if found else None
 
@@ -177,6 +199,71 @@ class Run:
         return found
 
 
+class NodesRun(Run):
+    """A run on several machines, which are processes on this one, with a spare."""
+
+    def __init__(self, arguments, folder, name, ranks, steps):
+        super().__init__(arguments, folder, name, 1, steps)
+        self.ranks = ranks
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.agents = {}
+
+    def start_agent(self, node):
+        self.agents[node] = subprocess.Popen(
+            self.command + ["--supervise", "--max-restarts", "100000", "--spares", "1", "--nnodes",
+                            str(self.ranks + 1), "--node_rank", str(node), "--master_addr", "127.0.0.1",
+                            "--master_port", str(self.port)], stdout=self.log, stderr=self.log)
+        if node == 0:
+            self.process = self.agents[0]
+
+    def start(self, supervise=True):
+        for node in range(self.ranks + 1):
+            self.start_agent(node)
+
+    def supervisors(self):
+        return [agent.pid for agent in self.agents.values() if agent.poll() is None]
+
+    def kill(self):
+        for agent in self.agents.values():
+            if agent.poll() is None:
+                agent.kill()
+            agent.wait()
+
+    # Returns the number of a node with or without ranks, or None.
+    def node(self, with_ranks, rng=random):
+        found = [node for node, agent in self.agents.items()
+                 if node > 0 and agent.poll() is None and (self.job(agent.pid) is not None) == with_ranks]
+        return rng.choice(found) if found else None
+
+    def target(self, of, rank):
+        if of == "leader":
+            return self.process.pid
+        if of in ("agent", "spare"):
+            node = self.node(of == "agent")
+            return None if node is None else self.agents[node].pid
+        for pid in self.supervisors():
+            for one in descendants(pid):
+                if rank_of(one) == rank and is_program(one, self.arguments.program):
+                    return one
+        return None
+
+    # Starts a killed supervisor again. Returns an error text, or None.
+    def restart(self, pid):
+        node = [node for node, agent in self.agents.items() if agent.pid == pid][0]
+        self.agents[node].wait()
+        if node == 0:
+            ranks = [one for one in self.everything() if rank_of(one) is not None]
+            end = time.monotonic() + 15
+            while any(state_of(one) not in ("", "Z") for one in ranks):
+                if time.monotonic() > end:
+                    return "ranks remain after the leader was killed"
+                time.sleep(0.001)
+        self.start_agent(node)
+        return None
+
+
 def wait_for(condition, run):
     """Returns the condition's value when it is true; None if the run ends or PATIENCE passes first."""
     end = time.monotonic() + PATIENCE
@@ -210,18 +297,40 @@ def reach(run, phase, rng, of, rank):
 
 
 def inject(run, kind, phase, rng):
+    """Injects one fault, and lets a stopped supervisor continue afterwards: it notices that it was replaced, and becomes
+    the next spare. Returns as inject_once()."""
+    stopped = []
+    try:
+        return inject_once(run, kind, phase, rng, stopped)
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+
+
+def inject_once(run, kind, phase, rng, stopped):
     """Injects one fault. Returns the seconds until the next completed step, 'ended', or an error text."""
-    number, of = KINDS[kind]
+    number, of = (NODE_KINDS if run.arguments.nodes else KINDS)[kind]
     rank = rng.randrange(run.ranks)
     target = reach(run, phase, rng, of, rank)
     if target is None or run.ended():
         return "ended"
-    before = [pid for pid in descendants(run.process.pid)]
+    before = descendants(target) if of in ("agent", "leader") else run.everything()
     hit = time.time()
     try:
         os.kill(target, number)
+        if kind == "stop-agent":
+            stopped.append(target)
     except ProcessLookupError:
         return "ended"
+    if of in ("agent", "leader", "spare") and number == signal.SIGKILL:
+        end = time.monotonic() + 5
+        while any(state_of(pid) not in ("", "Z") for pid in (before if of != "spare" else [])):
+            if time.monotonic() > end:
+                return f"processes remain after the {of} was killed"
+            time.sleep(0.001)
+        problem = run.restart(target)
+        if problem:
+            return problem
     if of == "supervisor":
         run.process.wait()
         end = time.monotonic() + 5
@@ -233,6 +342,9 @@ def inject(run, kind, phase, rng):
     def recovered():
         event = run.last_event()
         return event.get("time", 0) > hit + 0.001 and event.get("event") == "step" and event
+    if of == "spare":  # the job does not notice
+        event = wait_for(recovered, run)
+        return event["time"] - hit if event else ("ended" if run.process.poll() == 0 else "no step")
     # A step that ended just after the signal is not a recovery: the job must have begun again.
     def began():
         return [e for e in run.events() if e["event"] == "begin" and e["time"] > hit]
@@ -276,19 +388,27 @@ def main():
     parser.add_argument("--program", default=os.path.join(SOURCE, "build/bin/primus"))
     parser.add_argument("--injections", type=int, default=100)
     parser.add_argument("--ranks", default="1,2", help="the ranks of the first run, the second run and so on; then again from the first number")
-    parser.add_argument("--kinds", default=",".join(k for k in KINDS if k != "stop"),
-                        help="kinds of faults, of: " + ", ".join(KINDS) + " (stop takes 10 s each)")
+    parser.add_argument("--nodes", type=int, default=0, help="machines with one rank each, and a spare (at least 2)")
+    parser.add_argument("--kinds", help="kinds of faults, of: " + ", ".join(KINDS) + "; with --nodes, of: " +
+                        ", ".join(NODE_KINDS) + " (stop and stop-agent take 10 s each, and are not in the default)")
     parser.add_argument("--phases", default=",".join(PHASES))
     parser.add_argument("--steps", type=int, default=200, help="steps of each run")
     parser.add_argument("--minutes", type=float, default=1e6, help="begin no run after this time")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     arguments.program = os.path.abspath(arguments.program)
+    known = NODE_KINDS if arguments.nodes else KINDS
+    arguments.kinds = arguments.kinds or ",".join(kind for kind in known if not kind.startswith("stop"))
     kinds, phases = arguments.kinds.split(","), arguments.phases.split(",")
+    kind_of_run = NodesRun if arguments.nodes else Run
+    if arguments.nodes:
+        arguments.ranks = str(arguments.nodes)
     worlds = [int(word) for word in arguments.ranks.split(",")]
     for kind in kinds:
-        if kind not in KINDS:
-            sys.exit(f"there is no kind of fault '{kind}': choose of {', '.join(KINDS)}")
+        if kind not in known:
+            sys.exit(f"there is no kind of fault '{kind}': choose of {', '.join(known)}")
+    if arguments.nodes == 1:
+        sys.exit("--nodes needs at least 2 machines")
     rng = random.Random(arguments.seed)
     table, runs, broken = Table(), 0, []
     with tempfile.TemporaryDirectory(prefix="primus-faults-") as folder:
@@ -302,20 +422,22 @@ def main():
                 if whole[ranks].process.wait() != 0:
                     sys.exit(f"the undisturbed run failed: {whole[ranks].log.name}")
             runs += 1
-            run = Run(arguments, folder, f"run{runs}", ranks, arguments.steps)
+            run = kind_of_run(arguments, folder, f"run{runs}", ranks, arguments.steps)
             run.start()
             everything, problem = set(), None
             while not run.ended() and not problem and table.injected() < arguments.injections:
                 kind, phase = rng.choice(kinds), rng.choice(phases)
-                everything.update(descendants(run.process.pid))
+                everything.update(run.everything())
                 result = inject(run, kind, phase, rng)
                 table.add(kind, phase, result)
                 if isinstance(result, str) and result != "ended":
                     problem = f"{kind} in {phase}: {result}"
             if not problem:
-                everything.update(descendants(run.process.pid))
+                everything.update(run.everything())
                 try:
                     code = run.process.wait(PATIENCE)
+                    for agent in getattr(run, "agents", {}).values():
+                        code = agent.wait(PATIENCE) or code
                     if code != 0:
                         problem = f"exit code {code}"
                     elif run.losses() != whole[ranks].losses():
@@ -328,8 +450,7 @@ def main():
                 except subprocess.TimeoutExpired:
                     problem = "the run does not end"
             if problem:
-                run.process.kill()
-                run.process.wait()
+                run.kill()
                 broken.append(f"run {runs} with {ranks} ranks: {problem}")
                 with open(run.log.name) as file:
                     lines = [line for line in file if "iteration" not in line]

@@ -16,6 +16,8 @@
 #include <functional>
 #include <future>
 #include <iostream>
+#include <iterator>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -55,6 +57,19 @@ bool wait_until(const std::function<bool()>& condition, std::chrono::seconds lim
     std::this_thread::sleep_for(100ms);
   }
   return true;
+}
+
+// Returns a process whose environment has all of these variables.
+std::optional<pid_t> process_with(const std::vector<std::string>& variables) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream file(entry.path() / "environ", std::ios::binary);
+    const std::string text = '\0' + std::string{std::istreambuf_iterator<char>(file), {}};
+    const bool all = std::all_of(variables.begin(), variables.end(), [&](const std::string& variable) {
+      return text.find('\0' + variable + '\0') != std::string::npos;
+    });
+    if (all) return static_cast<pid_t>(std::stol(entry.path().filename().string()));
+  }
+  return std::nullopt;
 }
 
 // A process that runs until the test ends, with its output in a file.
@@ -509,6 +524,27 @@ TEST_F(Slurm, ALostNodeCostsOnlyStepsAfterTheLastCheckpoint) {
   expect_to_complete_again(job, here);
   expect_in_log(here, "continuing from");
   expect_in_log(here, "done after iteration 30");
+}
+
+// The supervisors of both nodes start all ranks again within the job's step.
+TEST_F(Slurm, ASupervisedJobOutlivesARank) {
+  const Path here = folder("supervised");
+  const std::string job =
+      submitted(run_program(joined({"slurm", "sbatch", "-N", "2", "--output=job.out", "--", "direct", "--env",
+                                    "GPUS_PER_NODE=1", "--"},
+                                   training({"train_iters=30", "--plain", "--supervise"})),
+                            options(here)));
+  ASSERT_TRUE(wait_for_text(here, "iteration       12/", 90s)) << end_of_log(here);
+  const auto victim = process_with({"SLURM_JOB_ID=" + job, "RANK=1"});
+  ASSERT_TRUE(victim);
+  kill(*victim, SIGKILL);
+  std::string state;
+  EXPECT_TRUE(
+      wait_until([&] { return (state = Cluster::state(job)) != "RUNNING" && state != "COMPLETING"; }, 90s));
+  EXPECT_EQ(state, "COMPLETED") << end_of_log(here);
+  expect_in_log(here, "supervise: restart 1 of at most 20");
+  expect_in_log(here, "done after iteration 30");
+  EXPECT_FALSE(process_with({"SLURM_JOB_ID=" + job, "RANK=1"}));
 }
 
 // The value of srun's --wait here: srun gives up this many seconds after the first launcher has ended.

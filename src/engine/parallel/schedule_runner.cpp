@@ -129,6 +129,7 @@ void ScheduleRunner::forward(const Work& work) {
        .weight_gradients = &queue_,
        .parallel = &parallel_,
        .stop = stop_});
+  lane.tape.set_gradient_observer(gradient_observer_);
   if (input) lane.received = lane.tape.input(settings_.dtype, settings_.shape, true, std::move(input));
   ChunkedModel::Outputs outputs = model_.forward(lane.tape, work.chunk, work.microbatch, lane.received);
   lane.losses = std::move(outputs.losses);

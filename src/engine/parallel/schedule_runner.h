@@ -79,6 +79,8 @@ class ScheduleRunner {
   void evaluate(Tape& tape, std::int64_t microbatch);
   // Abandons an unfinished step, after StopRequest. Only for single ranks.
   void abandon();
+  // Sets the observer of gradients for the tapes of training steps (Tape::set_gradient_observer).
+  void set_gradient_observer(Tape::GradientObserver observer) { gradient_observer_ = std::move(observer); }
   // See Tape::Settings::stop.
   void set_stop(const std::atomic<bool>* stop) { stop_ = stop; }
 
@@ -148,6 +150,7 @@ class ScheduleRunner {
   WeightGradientQueue queue_;
   const std::atomic<bool>* stop_ = nullptr;
   std::unique_ptr<Event> computed_;
+  Tape::GradientObserver gradient_observer_;
 
   std::size_t position_ = 0, end_ = 0;  // next item of the list, and the end of this step's items
   std::deque<Lane> lanes_;

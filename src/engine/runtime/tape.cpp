@@ -443,6 +443,7 @@ void Tape::backward_entry(int index) {
     use_parameter(entry);
     const ExpandedWeight expanded(context_, entry.parameter);
     op.backward_input(call);
+    if (gradient_observer_) observe_gradients(entry, call);
   }
   release_saves(entry, op.for_input);
   if (entry.keeps_first) {
@@ -466,6 +467,18 @@ void Tape::backward_entry(int index) {
   settings_.weight_gradients->push(*this, index, nothing_to_do);
 }
 
+void Tape::observe_gradients(const Entry& entry, OperatorCall& call) {
+  if (entry.op->unsettled) return;
+  for (int i = 0; i < entry.input_count; ++i) {
+    if (!entry.has_input(i)) continue;
+    const Slot& slot = slots_[entry.inputs[static_cast<std::size_t>(i)]];
+    // The producer leaves some rows unwritten, and so do the operators that compute their gradients.
+    const bool partial = slot.producer >= 0 && entries_[slot.producer].op->unsettled;
+    if (slot.gradient && !partial && slot.dtype != DType::kI32)
+      gradient_observer_(call, nullptr, slot.gradient.view(slot.dtype, slot.shape));
+  }
+}
+
 void Tape::release_outputs(const Entry& entry) {
   for (int i = 0; i < entry.output_count; ++i) {
     slots_[entry.outputs[i]].gradient.reset();
@@ -479,6 +492,8 @@ void Tape::run_weight_gradient(int index) {
   OperatorCall call(*this, index);
   if (entry.op->weight_reads_parameter) use_parameter(entry);
   entry.op->backward_weight(call);
+  if (gradient_observer_ && !entry.parameter->gradient.absent())
+    gradient_observer_(call, entry.parameter, entry.parameter->gradient);
   release_saves(entry, entry.op->for_weight);
   release_outputs(entry);
   --pending_weight_gradients_;

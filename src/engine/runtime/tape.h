@@ -181,6 +181,10 @@ class Tape {
   // the first NaN.
   using Observer = std::function<void(OperatorCall&)>;
   void set_observer(Observer observer) { observer_ = std::move(observer); }
+  // Called in the backward pass for each complete gradient of an input (`of`: null) or of a parameter.
+  // Gradients of rows that some operator does not write are omitted. Used to find the first NaN.
+  using GradientObserver = std::function<void(OperatorCall&, const Parameter* of, const Tensor& gradient)>;
+  void set_gradient_observer(GradientObserver observer) { gradient_observer_ = std::move(observer); }
 
  private:
   friend class Value;
@@ -219,6 +223,7 @@ class Tape {
   void replay(int entry);
   void release_outputs(const Entry& entry);
   void backward_entry(int entry);
+  void observe_gradients(const Entry& entry, OperatorCall& call);
   // Runs the weight gradient of an entry and releases the values that it held.
   void run_weight_gradient(int entry);
 
@@ -226,6 +231,7 @@ class Tape {
   Stash& stash_;
   Settings settings_;
   Observer observer_;
+  GradientObserver gradient_observer_;
   std::vector<Slot> slots_;
   std::vector<Entry> entries_;
   std::vector<int> free_slots_;  // reused by tapes that do not record

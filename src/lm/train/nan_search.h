@@ -24,6 +24,11 @@ class NanSearch {
   void check(std::int64_t iteration);
 
  private:
+  // Returns the first operator of the step whose result is not finite, on any rank:
+  // "layers.3.attention on rank 2".
+  std::string find_operator();
+  // Returns the first text that is not empty, by rank, with the number of its rank; "" if there is none.
+  std::string named_by_ranks(const std::string& own);
   // Sets whether the loaded weights caused a fault of step `iteration`.
   void judge_weights(std::int64_t iteration, NumericsFault& fault);
 

@@ -170,6 +170,7 @@ void TrainingStep::begin(std::int64_t step, std::int64_t microbatches) {
     if (!counters.absent()) rank_.compute().fill_zero(counters.data, counters.bytes());
   }
 }
+  host_[results_.turn()].step = step;
 
 void TrainingStep::microbatch(std::int64_t index, const data::BatchView& batch) {
   StepInputs::Staging& host = host_[results_.turn()].staging[static_cast<std::size_t>(index)];
@@ -201,8 +202,9 @@ engine::ChunkedModel::Outputs TrainingStep::forward(Tape& tape, int chunk, std::
   std::vector<Tensor>* const recorded =
       graphs_.recording() ? &recorded_inputs_[microbatch == 0 ? 0 : 1] : nullptr;
   if (recorded) recorded->clear();
-  ModelInputs in = inputs_.place(
-      tape, chunk, with_mtp, host_[results_.turn()].staging[static_cast<std::size_t>(microbatch)], recorded);
+  HostSide& host = host_[evaluation_.repeated.value_or(results_.turn())];
+  ModelInputs in =
+      inputs_.place(tape, chunk, with_mtp, host.staging[static_cast<std::size_t>(microbatch)], recorded);
   if (tape.training()) {
     if (!for_blocks_.routing.load.absent()) in.blocks.routing = &for_blocks_.routing;
     if (drops_out()) in.blocks.dropout = &for_blocks_.dropout;
@@ -447,9 +449,7 @@ std::string TrainingStep::find_damaged_weight(engine::ParameterStore& store) {
       }
       for (const Tensor& part : parts) {
         if (part.absent()) continue;
-        turbo::launch(rank_.context(),
-                      turbo::CountNonFinite{.x = part, .out = evaluation_.non_finite, .accumulate = false});
-        if (has_non_finite()) return parameter->name;
+        if (is_non_finite(part)) return parameter->name;
       }
     }
   }
@@ -464,3 +464,39 @@ bool TrainingStep::has_non_finite() {
 }
 
 }  // namespace primus
+std::string TrainingStep::find_non_finite_gradient() {
+  HostSide& host = host_[results_.last_read()];
+  std::string first;
+  rank_.compute().synchronize();
+  if (!runner_->finished()) runner_->abandon();
+  runner_->set_stop(nullptr);
+  runner_->set_gradient_observer(
+      [&](engine::OperatorCall& op, const engine::Parameter* of, const Tensor& gradient) {
+        if (!first.empty() || !is_non_finite(gradient)) return;
+        first = (op.layer() >= 0 ? "layers." + std::to_string(op.layer()) + "." : "") +
+                std::string(op.name()) + (of ? " (gradient of " + of->name + ")" : " (backward pass)");
+      });
+  evaluation_.repeated = results_.last_read();
+  const auto microbatches = static_cast<std::int64_t>(host.used);
+  runner_->begin(may_skip() ? microbatches : -1);
+  parallel_.begin_step(microbatches);
+  if (scales_) scales_->begin_step();
+  begin_losses();
+  // The step's random numbers depend on its number. The buffer of the next step's scalars is free now.
+  upload_scalars(ScalarsOf::kBegin, host.step, 0, 0);
+  runner_->run(microbatches);
+  parallel_.finish_gradients();
+  rank_.synchronize();
+  evaluation_.repeated.reset();
+  runner_->set_gradient_observer({});
+  if (!joint_.second) return first;
+  const std::string of_second = joint_.second->find_non_finite_gradient();
+  return first.empty() && !of_second.empty() ? "second model: " + of_second : first;
+}
+
+bool TrainingStep::is_non_finite(const Tensor& tensor) {
+  turbo::launch(rank_.context(),
+                turbo::CountNonFinite{.x = tensor, .out = evaluation_.non_finite, .accumulate = false});
+  return has_non_finite();
+}
+

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -99,6 +100,11 @@ class TrainingStep : private engine::ChunkedModel {
   // Returns the name of the first parameter of `store` with a NaN or an infinity in this rank's part; "" if
   // there is none.
   std::string find_damaged_weight(engine::ParameterStore& store);
+  // Repeats the complete step whose result was returned last, without its update. Returns the first operator
+  // on this rank whose backward pass produces a NaN or an infinity: "layers.3.linear (backward pass)", or
+  // "layers.3.linear (gradient of layers.3.mlp.down_proj.weight)"; "" if there is none. All ranks must call
+  // this function. The weights must not have changed since that step. No further step may follow.
+  std::string find_non_finite_gradient();
 
   const StepSettings& settings() const { return settings_; }
   // Returns the flag of set_stop(); null if the functions do not stop.
@@ -129,6 +135,8 @@ class TrainingStep : private engine::ChunkedModel {
   // Waits for CountNonFinite, and returns whether it has counted an element.
   bool has_non_finite();
   std::vector<LayerRouting> routing_of(const std::byte* load) const;
+  // Returns whether the tensor has a NaN or an infinity.
+  bool is_non_finite(const Tensor& tensor);
   void add_router_losses(const std::byte* losses, std::vector<LayerRouting>& layers) const;
   // Lists the device values that the host reads after a step.
   void list_results();
@@ -178,6 +186,8 @@ class TrainingStep : private engine::ChunkedModel {
   bool votes_to_stop_ = false;
 
   // Host memory of a step. Consecutive steps use two such objects in turn (StepResults::turn).
+    // The index in host_ of the step that find_non_finite_gradient() repeats.
+    std::optional<std::size_t> repeated = {};
   struct HostSide {
     std::vector<StepInputs::Staging> staging;  // one entry per microbatch, because the device reads the
                                                // entries later
@@ -189,3 +199,4 @@ class TrainingStep : private engine::ChunkedModel {
 };
 
 }  // namespace primus
+    std::int64_t step = 0;                     // number of the step

@@ -6,6 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "base/system/rank_waits.h"
 #include "comm/split_id.h"
 #include "device/cpu/cpu_device.h"
 
@@ -105,6 +106,7 @@ void HostCommunicator::kernel(KernelContext& context, const void* arguments) {
 }
 
 void HostCommunicator::run(KernelContext& context, std::uint64_t turn) {
+  const RankWait wait;
   Operation operation;
   {
     std::unique_lock lock(mutex_);

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/system/rank_waits.h"
 #include "base/system/threads.h"
 
 namespace primus::cpu {
@@ -85,7 +86,11 @@ void InlineStream::record(Event& event) {
   state.reach(state.record());
 }
 
-void InlineStream::wait(Event& event) { event.synchronize(); }
+void InlineStream::wait(Event& event) {
+  // A compute stream waits only for collectives and transfers of the rank's other streams.
+  const RankWait wait;
+  event.synchronize();
+}
 
 // ---- The worker stream --------------------------------------------------------------------------
 

@@ -1,13 +1,32 @@
 #include "lm/events/iteration.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/terminal/terminal.h"
 
 namespace primus {
+
+std::string describe_symptoms(std::uint32_t symptoms) {
+  static constexpr std::pair<Symptom, const char*> kTexts[] = {
+      {Symptom::kCpuLimit, "a control group limits the CPU time"},
+      {Symptom::kCpuBusy, "other programs use the cores"},
+      {Symptom::kSwapping, "memory is swapped"},
+      {Symptom::kSlowDisk, "programs wait for disks"},
+      {Symptom::kSlowClock, "the CPU's clock is low"},
+      {Symptom::kGpuThrottled, "a GPU is throttled"},
+      {Symptom::kGpuLink, "a GPU's PCIe link is narrow"},
+      {Symptom::kPortErrors, "a network port reports errors"}};
+  std::vector<std::string> found;
+  for (const auto& [symptom, text] : kTexts) {
+    if ((symptoms & static_cast<std::uint32_t>(symptom)) != 0) found.emplace_back(text);
+  }
+  return fmt::format("{}", fmt::join(found, ", "));
+}
 namespace {
 
 constexpr double kTera = 1e12;

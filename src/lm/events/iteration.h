@@ -28,6 +28,31 @@ struct ExpertLoads {
                                             // is trained without this loss
 };
 
+// The own work of one rank in a step: the time without waiting for other ranks, in seconds.
+struct RankWork {
+  int stage = 0;               // the rank's pipeline stage; ranks of a stage have equal work
+  double data = 0;             // waiting for the batch
+  double passes = 0;           // forward and backward passes
+  double update = 0;           // gradient norm, update and copies of checkpoints, of the step before
+  std::uint32_t symptoms = 0;  // what the rank's machine reports (Symptom), as bits
+
+  double total() const { return data + passes + update; }
+};
+
+// Conditions of a rank's machine that make the rank slow. The values are bits of RankWork::symptoms.
+enum class Symptom : std::uint8_t {
+  kCpuLimit = 1,       // the control group's CPU limit held the process up
+  kCpuBusy = 2,        // other programs use the cores
+  kSwapping = 4,       // memory is swapped in
+  kSlowDisk = 8,       // programs wait for disks
+  kSlowClock = 16,     // CPU clocks are far below their maximum
+  kGpuThrottled = 32,  // the GPU has lowered its clock because of heat or power
+  kGpuLink = 64,       // the GPU's PCIe link is narrower than possible
+  kPortErrors = 128    // a network port reports errors
+};
+// Returns the symptoms as text: "its control group limits the CPU, and memory is swapped"; "" for none.
+std::string describe_symptoms(std::uint32_t symptoms);
+
 struct IterationRecord {
   std::int64_t iteration = 0;  // number of the iteration; the first is 1
   std::int64_t train_iters = 0;
@@ -44,6 +69,8 @@ struct IterationRecord {
   std::vector<std::pair<std::string, double>> other_losses = {};
   std::vector<ExpertLoads> routing = {};  // expert loads of each layer that has experts
   std::optional<DeviceMemory> memory = {};
+  // The work of each rank, by rank; empty if it is not measured, and on ranks other than 0.
+  std::vector<RankWork> ranks = {};
   Throughput throughput = {};
 };
 
@@ -87,6 +114,7 @@ struct RunWarning {
   double limit = 0.0;         // the smallest value that causes a warning
   std::string text = {};      // one sentence that states the numbers, without a final period
   std::string advice = {};    // advice to the user: what to do next
+  int rank = -1;              // the rank that the warning is about; -1: the complete job
 };
 
 // A quantity that is NaN or infinite. The trainer then stops with the error to_error().

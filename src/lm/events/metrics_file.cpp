@@ -113,7 +113,8 @@ std::optional<RunWarning> warning_in(const Json& json, std::int64_t iteration) {
                      .usual = number_in(json, "usual").value_or(0),
                      .limit = number_in(json, "limit").value_or(0),
                      .text = text_in(json, "text"),
-                     .advice = text_in(json, "advice")};
+                     .advice = text_in(json, "advice"),
+                     .rank = static_cast<int>(number_in(json, "rank").value_or(-1))};
   return warning.detector.empty() || warning.text.empty() ? std::nullopt : std::optional(std::move(warning));
 }
 
@@ -239,6 +240,7 @@ std::string to_json(const RunWarning& warning) {
   json["value"] = number(warning.value);
   json["usual"] = number(warning.usual);
   json["limit"] = number(warning.limit);
+  if (warning.rank >= 0) json["rank"] = warning.rank;
   json["text"] = warning.text;
   json["advice"] = warning.advice;
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);

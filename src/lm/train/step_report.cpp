@@ -75,7 +75,8 @@ StepReport::StepReport(const RunPlan& plan, const RunProgress& progress, engine:
       progress_(progress),
       rank_(rank),
       memory_(memory),
-      device_properties_(rank.device().properties()) {
+      device_properties_(rank.device().properties()),
+      work_(rank.device().synchronous()) {
   measure_peak();
   const config::TrainerConfig& c = plan.c;
   meter_.emplace(ThroughputOptions{.train_iters = progress.clock ? 0 : c.train_iters,
@@ -118,6 +119,7 @@ void StepReport::publish(const EnqueuedStep& step, double seconds, double ended)
   if (progress_.result.mtp_loss) record.other_losses.emplace_back("mtp_loss", *progress_.result.mtp_loss);
   for (const auto& metric : progress_.result.metrics) record.other_losses.push_back(metric);
   add_routing(progress_.result, plan_.model.moe, record);
+  record.ranks = progress_.result.ranks;
   record.memory = memory_in_use(rank_.device(), device_properties_, memory_);
   record.throughput = meter_->update(
       step.iteration,

@@ -8,6 +8,7 @@
 #include "lm/events/device_peak.h"
 #include "lm/events/training_monitor.h"
 #include "lm/train/run_plan.h"
+#include "lm/train/work_clock.h"
 
 namespace primus {
 
@@ -31,6 +32,8 @@ class StepReport {
   double seconds_of(const EnqueuedStep& step, double ended);
   // Publishes the record of this step.
   void publish(const EnqueuedStep& step, double seconds, double ended);
+  // Returns the clock of this rank's own work.
+  WorkClock& work() { return work_; }
 
  private:
   void measure_peak();
@@ -43,6 +46,7 @@ class StepReport {
   std::optional<DevicePeak> peak_;  // set only on rank 0
   std::optional<ThroughputMeter> meter_;
   double last_step_ended_ = 0;
+  WorkClock work_;
 };
 
 }  // namespace primus

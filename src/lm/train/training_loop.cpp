@@ -176,6 +176,7 @@ void Trainer::Run::log_graphs() {
 
 bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
   const double began = monotonic_seconds(), wait_before = loader->wait_seconds();
+  report->work().begin_step(wait_before);
   TrainingStep& step = session->step();
   const RunTrace::HostWork whole(trace.get(), "step", progress.iteration + 1);
   // A loss rule needs all batches of the step before the step begins. Without a rule, batches are read while
@@ -193,6 +194,7 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
       return false;
     }
   }
+  report->work().begin_passes(loader->wait_seconds());
   step.begin(progress.iteration + 1, microbatches);
   try {
     for (std::int64_t i = 0; i < microbatches; ++i) {
@@ -206,10 +208,21 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
   } catch (const StopRequest&) {
     return false;
   }
+  const RankWork own = report->work().end_passes(loader->wait_seconds());
+  step.report_work(own);
   {
     const RunTrace::HostWork enqueued(trace.get(), "gradients");
     step.finish_gradients();
   }
+  update_weights(
+      {.iteration = progress.iteration + 1,
+       .began = began,
+       .data_wait_seconds = loader->wait_seconds() - wait_before,
+       .computed = static_cast<double>(microbatches) / static_cast<double>(plan.settings.step.microbatches)});
+  return true;
+}
+
+void Trainer::Run::update_weights(EnqueuedStep step) {
   // Reads the previous step's result now. After a NaN in that step, the update changed nothing. The weights
   // are then still the weights of that step.
   finish_step();
@@ -220,23 +233,19 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
     checkpointer->wait_copied();
   }
   const double place_in_schedule = length.schedule_position(*evaluator);
-  const double learning_rate = plan.schedule.learning_rate_at(place_in_schedule);
+  step.learning_rate = plan.schedule.learning_rate_at(place_in_schedule);
   {
     const RunTrace::HostWork enqueued(trace.get(), "update");
-    step.update(progress.iteration + 1, learning_rate, plan.schedule.weight_decay_at(place_in_schedule));
+    session->step().update(step.iteration, step.learning_rate,
+                           plan.schedule.weight_decay_at(place_in_schedule));
   }
-  ++progress.iteration;
+  report->work().end_update();
+  progress.iteration = step.iteration;
   log_oscillation();
-  pending = {
-      .iteration = progress.iteration,
-      .learning_rate = learning_rate,
-      .began = began,
-      .data_wait_seconds = loader->wait_seconds() - wait_before,
-      .computed = static_cast<double>(microbatches) / static_cast<double>(plan.settings.step.microbatches)};
+  pending = step;
   // A synchronous device has finished its work already, so waiting costs nothing.
   if (rank->device().synchronous()) finish_step();
   checkpointer->check();
-  return true;
 }
 
 void Trainer::Run::record_answers() {

@@ -69,6 +69,9 @@ struct Trainer::Run {
   // Trains one step. Returns false if `stop` was set and the step was therefore abandoned without effect.
   // Ranks that train together always complete a step.
   bool train_step(const std::atomic<bool>& stop);
+  // Ends the step whose passes are enqueued: publishes the previous step, and enqueues the update. `step`:
+  // the step's number, begin and waits.
+  void update_weights(EnqueuedStep step);
   // Reads the result of the last enqueued step, unless it was already read, and reports the step. Throws
   // after a NaN. On an asynchronous device, this function is called only after the next step has been
   // enqueued.

@@ -14,6 +14,7 @@
 
 #include "device/timing.h"
 #include "engine/runtime/rank.h"
+#include "lm/events/iteration.h"
 
 namespace primus {
 
@@ -45,6 +46,9 @@ struct StepResult {
   // counts from this step's start and includes no update. Empty if the device has no clock, or if the result
   // was already read.
   std::optional<double> seconds;
+  // The work of each rank (TrainingStep::report_work), on rank 0; empty on other ranks and in runs of one
+  // rank.
+  std::vector<RankWork> ranks;
 };
 
 // Reads the results of the current step and of the previous step; consecutive steps use different buffers.

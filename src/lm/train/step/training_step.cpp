@@ -18,6 +18,9 @@ using engine::Value;
 
 namespace {
 
+// Number of fp32 values per rank in Sums::ranks: data, passes, update, symptoms.
+constexpr std::int64_t kWorkValues = 4;
+
 // While this object exists, kernels on the compute stream end early once `stop` is set. An update of the
 // model must not be cut short, so no such object exists during an update.
 class StopsWithin {
@@ -56,7 +59,8 @@ TrainingStep::TrainingStep(engine::Rank& rank, engine::DataParallel& parallel, c
       results_(rank) {
   auto scalar = [&](DType dtype) { return rank.persistent(dtype, {1}); };
   sums_.loss = scalar(DType::kF32);
-  sums_.stop_votes = scalar(DType::kF32);
+  const std::int64_t ranks = rank.mesh().size();
+  sums_.ranks = rank.persistent(DType::kF32, {ranks == 1 ? 1 : 1 + kWorkValues * ranks});
   scalars_ = rank.persistent(DType::kF64, {turbo::kStepScalars});
   evaluation_.non_finite = scalar(DType::kI32);
   if (model.config().mtp.modules() > 0) sums_.mtp_loss = scalar(DType::kF32);
@@ -73,7 +77,10 @@ TrainingStep::TrainingStep(engine::Rank& rank, engine::DataParallel& parallel, c
   if (rank.measuring()) return;
   list_results();
   results_.reserve();
-  for (HostSide& host : host_) host.scalars = PinnedBuffer(rank.device(), 2 * scalars_.bytes());
+  for (HostSide& host : host_) {
+    host.scalars = PinnedBuffer(rank.device(), 2 * scalars_.bytes());
+    if (ranks > 1) host.ranks = PinnedBuffer(rank.device(), sums_.ranks.bytes());
+  }
 }
 
 void TrainingStep::join(TrainingStep& other) {
@@ -163,6 +170,7 @@ void TrainingStep::begin(std::int64_t step, std::int64_t microbatches) {
     rank_.compute().fill_zero(sums_.metrics.data, sums_.metrics.bytes());
   results_.take_turn();
   host_[results_.turn()].used = 0;
+  host_[results_.turn()].step = step;
   upload_scalars(ScalarsOf::kBegin, step, 0, 0);
   if (for_blocks_.routing.load.absent() || rank_.measuring()) return;
   for (const Tensor& counters : {for_blocks_.routing.load, for_blocks_.routing.losses,
@@ -170,7 +178,6 @@ void TrainingStep::begin(std::int64_t step, std::int64_t microbatches) {
     if (!counters.absent()) rank_.compute().fill_zero(counters.data, counters.bytes());
   }
 }
-  host_[results_.turn()].step = step;
 
 void TrainingStep::microbatch(std::int64_t index, const data::BatchView& batch) {
   StepInputs::Staging& host = host_[results_.turn()].staging[static_cast<std::size_t>(index)];
@@ -251,7 +258,7 @@ Tensor TrainingStep::own_losses(const Value& losses) const {
 void TrainingStep::finish_gradients() {
   PRIMUS_CHECK("TrainingStep::finish_gradients", runner_->finished());
   if (joint_.second) joint_.second->finish_gradients();
-  turbo::launch(rank_.context(), turbo::Fill{.out = sums_.stop_votes, .value = votes_to_stop_ ? 1.0F : 0.0F});
+  upload_for_ranks();
   // Tensor-parallel ranks have the same tokens and metrics, so only the first rank contributes metrics.
   const comm::Communicator* const tensor = rank_.mesh().tensor();
   if (!sums_.metrics.absent() && tensor && tensor->rank() > 0 && !rank_.measuring())
@@ -259,7 +266,7 @@ void TrainingStep::finish_gradients() {
   graphs_.run(StepGraphs::Part::kGradients, [&] {
     parallel_.finish_gradients();
     for (const Tensor& total :
-         {sums_.loss, sums_.stop_votes, sums_.mtp_loss, sums_.metrics, for_blocks_.routing.load,
+         {sums_.loss, sums_.ranks, sums_.mtp_loss, sums_.metrics, for_blocks_.routing.load,
           for_blocks_.routing.losses, for_blocks_.routing.margins}) {
       if (!total.absent()) parallel_.sum(total);
     }
@@ -270,6 +277,40 @@ void TrainingStep::finish_gradients() {
   results_.enqueue();
 }
 
+void TrainingStep::upload_for_ranks() {
+  if (rank_.measuring() || rank_.mesh().size() == 1) return;
+  const PinnedBuffer& buffer = host_[results_.turn()].ranks;
+  std::memset(buffer.data(), 0, static_cast<std::size_t>(sums_.ranks.bytes()));
+  auto* const values = reinterpret_cast<float*>(buffer.data());
+  values[0] = for_ranks_.votes_to_stop ? 1 : 0;
+  float* const own = values + 1 + kWorkValues * rank_.mesh().rank();
+  own[0] = static_cast<float>(for_ranks_.work.data);
+  own[1] = static_cast<float>(for_ranks_.work.passes);
+  own[2] = static_cast<float>(for_ranks_.work.update);
+  own[3] = static_cast<float>(for_ranks_.work.symptoms);
+  rank_.compute().copy_to_device(sums_.ranks.data, buffer.data(), sums_.ranks.bytes());
+}
+
+namespace {
+
+// Reads the work of all ranks. `at`: the values of Sums::ranks.
+std::vector<RankWork> read_work(const std::byte* at, const engine::Mesh& mesh) {
+  std::vector<RankWork> ranks(static_cast<std::size_t>(mesh.size()));
+  at += sizeof(float);
+  for (int rank = 0; rank < mesh.size(); ++rank, at += kWorkValues * sizeof(float)) {
+    std::array<float, kWorkValues> values{};
+    std::memcpy(values.data(), at, sizeof(values));
+    ranks[static_cast<std::size_t>(rank)] = {.stage = engine::place_of(mesh.shape(), mesh.size(), rank).stage,
+                                             .data = static_cast<double>(values[0]),
+                                             .passes = static_cast<double>(values[1]),
+                                             .update = static_cast<double>(values[2]),
+                                             .symptoms = static_cast<std::uint32_t>(values[3])};
+  }
+  return ranks;
+}
+
+}  // namespace
+
 void TrainingStep::list_results() {
   const auto number = [](const std::byte* at) {
     float value = 0;
@@ -279,8 +320,10 @@ void TrainingStep::list_results() {
   results_.add(sums_.loss, [=](const std::byte* at, StepResult& result) { result.loss = number(at); });
   results_.add(optimizer_.gradient_norm(),
                [=](const std::byte* at, StepResult& result) { result.gradient_norm = number(at); });
-  results_.add(sums_.stop_votes, [=, this](const std::byte* at, StepResult& result) {
-    if (rank_.mesh().size() > 1) result.stop_votes = static_cast<int>(number(at));
+  results_.add(sums_.ranks, [=, this](const std::byte* at, StepResult& result) {
+    if (rank_.mesh().size() == 1) return;
+    result.stop_votes = static_cast<int>(number(at));
+    if (rank_.mesh().rank() == 0) result.ranks = read_work(at, rank_.mesh());
   });
   results_.add(sums_.mtp_loss, [=, this](const std::byte* at, StepResult& result) {
     const double scale = model_.config().mtp.training.loss_scale;
@@ -437,33 +480,6 @@ std::string TrainingStep::find_non_finite() {
   return first;
 }
 
-std::string TrainingStep::find_damaged_weight(engine::ParameterStore& store) {
-  for (const engine::ParameterUnit& unit : store.units()) {
-    if (unit.stored.values.absent()) continue;
-    for (const engine::Parameter* parameter : unit.parameters) {
-      std::vector<Tensor> parts;
-      if (!parameter->four_bit) {
-        parts = {engine::stored_part(unit.stored.values, *parameter)};
-      } else if (!parameter->four_bit.values.absent()) {
-        parts = engine::factors_of(*parameter);  // codes of weights are always finite
-      }
-      for (const Tensor& part : parts) {
-        if (part.absent()) continue;
-        if (is_non_finite(part)) return parameter->name;
-      }
-    }
-  }
-  return "";
-}
-
-bool TrainingStep::has_non_finite() {
-  std::int32_t count = 0;
-  rank_.compute().copy_to_host(&count, evaluation_.non_finite.data, sizeof(count));
-  rank_.compute().synchronize();
-  return count > 0;
-}
-
-}  // namespace primus
 std::string TrainingStep::find_non_finite_gradient() {
   HostSide& host = host_[results_.last_read()];
   std::string first;
@@ -494,9 +510,36 @@ std::string TrainingStep::find_non_finite_gradient() {
   return first.empty() && !of_second.empty() ? "second model: " + of_second : first;
 }
 
+std::string TrainingStep::find_damaged_weight(engine::ParameterStore& store) {
+  for (const engine::ParameterUnit& unit : store.units()) {
+    if (unit.stored.values.absent()) continue;
+    for (const engine::Parameter* parameter : unit.parameters) {
+      std::vector<Tensor> parts;
+      if (!parameter->four_bit) {
+        parts = {engine::stored_part(unit.stored.values, *parameter)};
+      } else if (!parameter->four_bit.values.absent()) {
+        parts = engine::factors_of(*parameter);  // codes of weights are always finite
+      }
+      for (const Tensor& part : parts) {
+        if (part.absent()) continue;
+        if (is_non_finite(part)) return parameter->name;
+      }
+    }
+  }
+  return "";
+}
+
 bool TrainingStep::is_non_finite(const Tensor& tensor) {
   turbo::launch(rank_.context(),
                 turbo::CountNonFinite{.x = tensor, .out = evaluation_.non_finite, .accumulate = false});
   return has_non_finite();
 }
 
+bool TrainingStep::has_non_finite() {
+  std::int32_t count = 0;
+  rank_.compute().copy_to_host(&count, evaluation_.non_finite.data, sizeof(count));
+  rank_.compute().synchronize();
+  return count > 0;
+}
+
+}  // namespace primus

@@ -70,7 +70,10 @@ class TrainingStep : private engine::ChunkedModel {
   }
   // Sets this rank's vote on whether the run stops after this step. Call this function for each step, before
   // finish_gradients().
-  void vote_to_stop(bool wanted) { votes_to_stop_ = wanted; }
+  void vote_to_stop(bool wanted) { for_ranks_.votes_to_stop = wanted; }
+  // Sets this rank's work in this step, for StepResult::ranks. Call this function for each step, before
+  // finish_gradients().
+  void report_work(const RankWork& work) { for_ranks_.work = work; }
   // Records the routing of steps with one microbatch, or replaces the routing by recorded routing. `trace`
   // must outlive these steps. If `trace` is null, routing is neither recorded nor replaced.
   void set_routing_trace(const RoutingTrace* trace) { for_blocks_.trace = trace; }
@@ -97,14 +100,14 @@ class TrainingStep : private engine::ChunkedModel {
   // rank that produces a NaN or an infinity: "layers.3.attention". Returns "" if no operator does, in which
   // case the value first appears in the backward pass. The weights must not have changed since that step.
   std::string find_non_finite();
-  // Returns the name of the first parameter of `store` with a NaN or an infinity in this rank's part; "" if
-  // there is none.
-  std::string find_damaged_weight(engine::ParameterStore& store);
   // Repeats the complete step whose result was returned last, without its update. Returns the first operator
   // on this rank whose backward pass produces a NaN or an infinity: "layers.3.linear (backward pass)", or
   // "layers.3.linear (gradient of layers.3.mlp.down_proj.weight)"; "" if there is none. All ranks must call
   // this function. The weights must not have changed since that step. No further step may follow.
   std::string find_non_finite_gradient();
+  // Returns the name of the first parameter of `store` with a NaN or an infinity in this rank's part; "" if
+  // there is none.
+  std::string find_damaged_weight(engine::ParameterStore& store);
 
   const StepSettings& settings() const { return settings_; }
   // Returns the flag of set_stop(); null if the functions do not stop.
@@ -132,12 +135,14 @@ class TrainingStep : private engine::ChunkedModel {
   // Returns the weight of a microbatch in the mean over the global batch.
   double loss_weight() const;
   double read_scalar(const Tensor& scalar);
+  // Returns whether the tensor has a NaN or an infinity.
+  bool is_non_finite(const Tensor& tensor);
   // Waits for CountNonFinite, and returns whether it has counted an element.
   bool has_non_finite();
   std::vector<LayerRouting> routing_of(const std::byte* load) const;
-  // Returns whether the tensor has a NaN or an infinity.
-  bool is_non_finite(const Tensor& tensor);
   void add_router_losses(const std::byte* losses, std::vector<LayerRouting>& layers) const;
+  // Enqueues the copy of this rank's summand of Sums::ranks.
+  void upload_for_ranks();
   // Lists the device values that the host reads after a step.
   void list_results();
 
@@ -161,11 +166,12 @@ class TrainingStep : private engine::ChunkedModel {
   Tensor scalars_;  // see turbo/step_scalars.h
   // Accumulators on the device.
   struct Sums {
-    Tensor loss, stop_votes;  // fp32 sums
-    Tensor mtp_loss;          // exists only with multi-token prediction
-    Tensor metrics;           // exists only if the rule has metrics
-    bool begun = false;       // whether a microbatch of this step, or a batch of this evaluation, was already
-                              // added to the sums
+    Tensor loss;         // fp32 sum
+    Tensor ranks;        // fp32: the number of votes to stop; with several ranks, also the work of each rank
+    Tensor mtp_loss;     // exists only with multi-token prediction
+    Tensor metrics;      // exists only if the rule has metrics
+    bool begun = false;  // whether a microbatch of this step, or a batch of this evaluation, was already
+                         // added to the sums
   };
   Sums sums_;
   // Values that blocks need in addition to their inputs.
@@ -180,23 +186,29 @@ class TrainingStep : private engine::ChunkedModel {
     bool with_mtp = false;
     std::int64_t batches = 0;
     Tensor non_finite;  // used by find_non_finite() and find_damaged_weight()
+    // The index in host_ of the step that find_non_finite_gradient() repeats.
+    std::optional<std::size_t> repeated = {};
   };
   Evaluation evaluation_;
   const std::atomic<bool>* stop_ = nullptr;
-  bool votes_to_stop_ = false;
+  // Values that this rank sends to the other ranks together with its loss.
+  struct ForRanks {
+    bool votes_to_stop = false;
+    RankWork work;
+  };
+  ForRanks for_ranks_;
 
   // Host memory of a step. Consecutive steps use two such objects in turn (StepResults::turn).
-    // The index in host_ of the step that find_non_finite_gradient() repeats.
-    std::optional<std::size_t> repeated = {};
   struct HostSide {
     std::vector<StepInputs::Staging> staging;  // one entry per microbatch, because the device reads the
                                                // entries later
     std::size_t used = 0;                      // number of entries that the step has used
+    std::int64_t step = 0;                     // number of the step
     PinnedBuffer scalars;                      // scalars of begin() and update()
+    PinnedBuffer ranks;                        // this rank's summand of Sums::ranks
   };
   std::array<HostSide, 2> host_;
   StepResults results_;
 };
 
 }  // namespace primus
-    std::int64_t step = 0;                     // number of the step

@@ -35,6 +35,7 @@ const std::map<std::string, std::string> kNamespaces = {
     {"lm/data", "primus::data"},
     {"plan", "primus"},
     {"safe/preflight", "primus::preflight"},
+    {"safe/watch", "primus::watch"},
     {"safe/supervise", "primus::supervise"},
     {"safe/postmortem", "primus::postmortem"},
     {"safe/dashboard", "primus::dashboard"},

@@ -19,6 +19,7 @@
 #include "cli/train/stage_command.h"
 #include "cli/train/stop_signal.h"
 #include "cli/train/supervise_options.h"
+#include "cli/train/watchers.h"
 #include "comm/job.h"
 #include "comm/mpi/current_job.h"
 #include "config/missing_data.h"
@@ -412,12 +413,14 @@ class Train : public Command {
       live = std::make_unique<ProgressView>(console.err);
     }
     const FamilyRegistry families = builtin_families();
+    Watchers watchers;
     try {
       Trainer trainer(experiment, families, log,
                       {.job = job.get(),
                        .view = live.get(),
                        .ignore_memory = force_,
                        .version = PRIMUS_VERSION,
+                       .health = &watchers.health,
                        .asked_by = stop_signal_name});
       trainer.prepare();
       // From now on, signals let the run save its progress. Launchers and schedulers signal every process.

@@ -158,6 +158,10 @@ void TrainingMonitor::stop(std::int64_t iteration, const std::string& cause) {
   publish(iteration, StopFacts{}, cause);
 }
 
+void TrainingMonitor::warn(const RunWarning& warning) {
+  publish(warning.iteration, warning, warning.detector);
+}
+
 void TrainingMonitor::fault(const NumericsFault& fault) {
   fault_reported_ = true;
   publish(fault.iteration,

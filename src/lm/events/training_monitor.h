@@ -60,6 +60,8 @@ class TrainingMonitor {
   void checkpoint(std::int64_t iteration, CheckpointFacts::State state);
   // Publishes a request to stop. `cause`: the source of the request, or the limit that was reached.
   void stop(std::int64_t iteration, const std::string& cause);
+  // Publishes a finding that is not a detector's.
+  void warn(const RunWarning& warning);
   // Publishes a NaN or infinity that is about to end the run.
   void fault(const NumericsFault& fault);
   // Publishes the end of the run. If the run failed and no fault was published, publishes a fault first.

@@ -16,6 +16,7 @@
 #include "comm/job.h"
 #include "config/experiment.h"
 #include "lm/data/dataset.h"
+#include "lm/events/rank_health.h"
 #include "lm/events/run_listener.h"
 #include "lm/model/family.h"
 #include "lm/tokenizer/tokenizer.h"
@@ -96,10 +97,12 @@ struct TrainingSummary {
 };
 
 struct TrainerOptions {
-  comm::Job* job = nullptr;     // the ranks that train together; null: only this process
-  RunListener* view = nullptr;  // terminal view; must outlive the trainer
-  bool ignore_memory = false;   // true: the run starts even if the memory seems too small
-  std::string version = {};     // version of this program; all ranks must have the same version
+  comm::Job* job = nullptr;       // the ranks that train together; null: only this process
+  RunListener* view = nullptr;    // terminal view; must outlive the trainer
+  bool ignore_memory = false;     // true: the run starts even if the memory seems too small
+  std::string version = {};       // version of this program; all ranks must have the same version
+  RankHealth* health = nullptr;   // watches the machine of this rank; must outlive the trainer; null: nothing
+                                  // does
   // Returns what requested the stop, for the record of the run: "SIGTERM". May be empty.
   std::function<std::string()> asked_by = {};
 };

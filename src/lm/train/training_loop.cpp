@@ -27,6 +27,7 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
     plan.log.warning("nothing is traced: profile_step_end is {}, but the run continues after step {}",
                      plan.c.profile_step_end, progress.iteration);
   }
+  watch_machine();
   const bool stopping = run_steps(summary, stop, began);
   finish_step();
   if (trace) {
@@ -208,7 +209,8 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
   } catch (const StopRequest&) {
     return false;
   }
-  const RankWork own = report->work().end_passes(loader->wait_seconds());
+  RankWork own = report->work().end_passes(loader->wait_seconds());
+  if (plan.options.health) own.symptoms = plan.options.health->symptoms();
   step.report_work(own);
   {
     const RunTrace::HostWork enqueued(trace.get(), "gradients");
@@ -285,8 +287,30 @@ void Trainer::Run::finish_step() {
   // A rank that does not arrive within the time of RankPatience (three step times or more) counts as lost.
   if (!plan.ranks.single()) rank->mesh().set_timeout(patience.after_step(seconds));
   report->publish(step, seconds, ended);
+  report_findings();
   if (plan.ranks.first() && plan.c.log_completions && step.iteration % plan.c.log_interval == 0)
     record_answers();
+}
+
+void Trainer::Run::watch_machine() const {
+  if (!plan.options.health) return;
+  const DeviceProperties device = rank->device().properties();
+  plan.options.health->begin({.device_kind = device.kind,
+                              .device = device.ordinal,
+                              .first_on_host = plan.ranks.number_on_host() == 0,
+                              .folder = plan.folder.root().string()});
+}
+
+void Trainer::Run::report_findings() const {
+  if (!plan.options.health) return;
+  for (RunWarning& found : plan.options.health->take()) {
+    found.iteration = progress.iteration;
+    found.rank = plan.ranks.rank();
+    plan.monitor->warn(found);
+    // The monitor writes only the warnings of rank 0 to the log.
+    if (!plan.ranks.first())
+      plan.log.warning("iteration {}: {} ({})", found.iteration, found.text, found.advice);
+  }
 }
 
 bool Trainer::Run::sample_due(const std::atomic<bool>& stop) {

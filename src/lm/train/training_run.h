@@ -72,6 +72,10 @@ struct Trainer::Run {
   // Ends the step whose passes are enqueued: publishes the previous step, and enqueues the update. `step`:
   // the step's number, begin and waits.
   void update_weights(EnqueuedStep step);
+  // Begins to watch this rank's machine.
+  void watch_machine() const;
+  // Publishes what the watch of this rank's machine has found.
+  void report_findings() const;
   // Reads the result of the last enqueued step, unless it was already read, and reports the step. Throws
   // after a NaN. On an asynchronous device, this function is called only after the next step has been
   // enqueued.

@@ -27,9 +27,13 @@ constexpr Pattern kHostOutOfMemory[] = {{kKernel, "out of memory: killed process
                                         {kLog, "oom_kill event"},
                                         {kLog, "oom-kill event"},
                                         {kKernel, "killed process*total-vm"}};
-constexpr Pattern kGpuLost[] = {
-    {kKernel, "xid*: 79,"}, {kKernel, "gpu has fallen off the bus"},  {kLog, "gpu has fallen off the bus"},
-    {kLog, "gpu is lost"},  {kKernel, "amdgpu*device lost from bus"}, {kKernel, "pcieport*surprise down"}};
+constexpr Pattern kGpuLost[] = {{kKernel, "xid*: 79,"},
+                                {kKernel, "gpu has fallen off the bus"},
+                                {kLog, "gpu has fallen off the bus"},
+                                {kLog, "gpu is lost"},
+                                {kKernel, "amdgpu*device lost from bus"},
+                                {kKernel, "pcieport*surprise down"},
+                                {kEvent, "gpu_error*xid 79"}};
 constexpr Pattern kGpuMemory[] = {{kKernel, "xid*: 48,"},
                                   {kKernel, "xid*: 63,"},
                                   {kKernel, "xid*: 64,"},
@@ -40,26 +44,38 @@ constexpr Pattern kGpuMemory[] = {{kKernel, "xid*: 48,"},
                                   {kKernel, "amdgpu*poison"},
                                   {kLog, "uncorrectable ecc error"},
                                   {kLog, "cudaerroreccuncorrectable"},
-                                  {kLog, "hiperroreccnotcorrectable"}};
-constexpr Pattern kGpuLink[] = {{kKernel, "xid*: 74,"},         {kKernel, "xid*: 144,"},
-                                {kKernel, "xid*: 145,"},        {kKernel, "xid*: 149,"},
-                                {kKernel, "nvlink*fatal"},      {kKernel, "sxid*fatal"},
-                                {kKernel, "amdgpu*xgmi*error"}, {kLog, "nvlink error"}};
+                                  {kLog, "hiperroreccnotcorrectable"},
+                                  {kEvent, "gpu_memory*uncorrectable"},
+                                  {kEvent, "gpu_error*xid 48"},
+                                  {kEvent, "gpu_error*xid 63"},
+                                  {kEvent, "gpu_error*xid 64"},
+                                  {kEvent, "gpu_error*xid 92"},
+                                  {kEvent, "gpu_error*xid 94"},
+                                  {kEvent, "gpu_error*xid 95"}};
+constexpr Pattern kGpuLink[] = {
+    {kKernel, "xid*: 74,"},         {kKernel, "xid*: 144,"},       {kKernel, "xid*: 145,"},
+    {kKernel, "xid*: 149,"},        {kKernel, "nvlink*fatal"},     {kKernel, "sxid*fatal"},
+    {kKernel, "amdgpu*xgmi*error"}, {kLog, "nvlink error"},        {kEvent, "gpu_error*xid 74"},
+    {kEvent, "gpu_error*xid 144"},  {kEvent, "gpu_error*xid 145"}, {kEvent, "gpu_error*xid 149"}};
 constexpr Pattern kGpuFirmware[] = {
     {kKernel, "xid*: 119,"},        {kKernel, "xid*: 120,"},
     {kKernel, "xid*: 62,"},         {kKernel, "xid*: 109,"},
     {kKernel, "xid*: 46,"},         {kKernel, "gsp*timeout"},
-    {kKernel, "amdgpu*smu*failed"}, {kKernel, "amdgpu*failed to load firmware"}};
+    {kKernel, "amdgpu*smu*failed"}, {kKernel, "amdgpu*failed to load firmware"},
+    {kEvent, "gpu_error*xid 119"},  {kEvent, "gpu_error*xid 120"},
+    {kEvent, "gpu_error*xid 62"},   {kEvent, "gpu_error*xid 109"},
+    {kEvent, "gpu_error*xid 46"}};
 constexpr Pattern kGpuReset[] = {{kKernel, "amdgpu*gpu reset begin"},
                                  {kKernel, "amdgpu*ring*timeout"},
                                  {kKernel, "amdgpu*gpu hang"},
                                  {kKernel, "amdgpu*queue preemption time out"},
                                  {kKernel, "xid*: 8,"},
                                  {kKernel, "nvrm: gpu*reset required"}};
-constexpr Pattern kGpuAccess[] = {{kKernel, "xid*: 31,"},          {kKernel, "xid*: 13,"},
-                                  {kKernel, "xid*: 43,"},          {kKernel, "amdgpu*page fault"},
-                                  {kLog, "illegal memory access"}, {kLog, "memory access fault by gpu"},
-                                  {kLog, "misaligned address"},    {kLog, "hsa_status_error"}};
+constexpr Pattern kGpuAccess[] = {
+    {kKernel, "xid*: 31,"},         {kKernel, "xid*: 13,"},          {kKernel, "xid*: 43,"},
+    {kKernel, "amdgpu*page fault"}, {kLog, "illegal memory access"}, {kLog, "memory access fault by gpu"},
+    {kLog, "misaligned address"},   {kLog, "hsa_status_error"},      {kEvent, "gpu_error*xid 31"},
+    {kEvent, "gpu_error*xid 13"},   {kEvent, "gpu_error*xid 43"}};
 constexpr Pattern kGpuHeat[] = {{kKernel, "nvrm*thermal"},
                                 {kKernel, "amdgpu*over temperature"},
                                 {kKernel, "amdgpu*thermal"},
@@ -106,7 +122,8 @@ constexpr Pattern kLinkDown[] = {{kKernel, "mlx5*link down"},
                                  {kLog, "ib_event_port_err"},
                                  {kLog, "transport retry counter exceeded"},
                                  {kLog, "ibv_wc_retry_exc_err"},
-                                 {kLog, "local catastrophic error"}};
+                                 {kLog, "local catastrophic error"},
+                                 {kEvent, "network_port*went down"}};
 
 // --- Schedulers
 

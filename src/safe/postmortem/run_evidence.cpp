@@ -96,7 +96,9 @@ class RankReader {
   void add(const EventLine& event, std::string text) {
     // The launcher records the loss of another rank in rank 0's file.
     const int named = facts_of(text, event.time).rank;
-    const Cause* const cause = match(Source::kEvent, text);
+    // Findings in the kernel's log have the kernel's texts.
+    const bool of_kernel = event.event == "warning" && event.cause.starts_with("kernel_");
+    const Cause* const cause = match(of_kernel ? Source::kKernel : Source::kEvent, text);
     evidence_.push_back({.source = Source::kEvent,
                          .file = file_,
                          .time = event.time,

@@ -119,6 +119,41 @@ TEST(Diagnosis, ASilentDeathIsSaid) {
   EXPECT_EQ(diagnose(file).cause->name, "died-silently");
 }
 
+// A finding on the machine of a rank explains the end of the run.
+TEST(ReadRun, FindingsOnARanksMachineAreCauses) {
+  const struct {
+    const char *detector, *text, *cause;
+  } kCases[] = {
+      {"gpu_error", "gpu 3 reports an error of the driver: Xid 79", "gpu-lost"},
+      {"gpu_error", "gpu 3 reports an error of the driver: Xid 94", "gpu-memory-error"},
+      {"gpu_memory", "gpu 0 has 1 new uncorrectable ECC errors", "gpu-memory-error"},
+      {"network_port", "RDMA port mlx5_2:1 went down 1 times", "network-link"},
+      {"kernel_fault", "a disk reported an error: I/O error, dev sda, sector 8", "disk-fault"},
+      {"slow_rank", "rank 1 is slow: its own work in a step takes 30 % longer", "nan"},
+  };
+  for (const auto& of : kCases) {
+    const ScratchFolder folder("postmortem");
+    std::filesystem::create_directories(folder.path() / "events");
+    write_file_atomic(folder.path() / "events" / "rank-00000.jsonl",
+                      R"({"event":"begin","step":0,"rank":0,"time":100,"facts":{"host":"n1"}}
+{"event":"step","step":3,"rank":0,"time":120,"facts":{}}
+{"event":"fault","step":3,"rank":0,"time":121,"cause":"NaN","facts":{"text":"the loss is NaN"}}
+{"event":"end","step":3,"rank":0,"time":121,"cause":"NaN","facts":{"state":"failed"}}
+)");
+    write_file_atomic(folder.path() / "events" / "rank-00001.jsonl",
+                      std::string(R"({"event":"begin","step":0,"rank":1,"time":100,"facts":{"host":"n2"}}
+{"event":"warning","step":3,"rank":1,"time":119,"cause":")") +
+                          of.detector + R"(","facts":{"text":")" + of.text + "\"}}\n");
+    const CaseFile file = read_run(folder.path());
+    const Diagnosis d = diagnose(file);
+    ASSERT_NE(d.cause, nullptr) << of.text;
+    EXPECT_EQ(d.cause->name, of.cause) << of.text;
+    if (d.cause->name != std::string_view("nan")) {
+      EXPECT_EQ(d.rank, 1) << of.text;
+    }
+  }
+}
+
 TEST(ReadRun, KeepsOnlyTheLastProcess) {
   const ScratchFolder folder("postmortem");
   std::filesystem::create_directories(folder.path() / "events");

@@ -49,7 +49,7 @@ const std::map<std::string, std::vector<std::string>> kMayUse = {
     {"plan", {"engine"}},
     {"safe/preflight",
      {"tensor", "device", "turbo", "comm", "config", "launch", "lm/model", "lm/train", "bench"}},
-    {"safe/watch", {"lm/events", "safe/preflight"}},
+    {"safe/watch", {"lm/events", "lm/reward", "safe/preflight"}},
     {"safe/supervise", {"comm", "launch", "lm/events"}},
     {"safe/postmortem", {"lm/events", "lm/report"}},
     {"safe/dashboard", {"lm/events", "lm/report"}},

@@ -413,13 +413,14 @@ class Train : public Command {
       live = std::make_unique<ProgressView>(console.err);
     }
     const FamilyRegistry families = builtin_families();
-    Watchers watchers;
+    Watchers watchers(experiment, log, rank);
     try {
       Trainer trainer(experiment, families, log,
                       {.job = job.get(),
                        .view = live.get(),
                        .ignore_memory = force_,
                        .version = PRIMUS_VERSION,
+                       .alerts = &watchers.alerts,
                        .health = &watchers.health,
                        .asked_by = stop_signal_name});
       trainer.prepare();

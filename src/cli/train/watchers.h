@@ -1,12 +1,18 @@
-// What watches a run besides its events: the machine of this rank.
+// What watches a run besides its events: the machine of this rank, and the alerts of the experiment.
 #pragma once
 
+#include "config/experiment.h"
+#include "safe/watch/alerts.h"
 #include "safe/watch/rank_watch.h"
 
 namespace primus::cli {
 
 struct Watchers {
+  // Throws Error(kInvalid) if a rule of `alerts` is not valid.
+  Watchers(const config::Experiment& experiment, Logger& log, int rank);
+
   watch::RankWatch health = watch::RankWatch();
+  watch::Alerts alerts;
 };
 
 }  // namespace primus::cli

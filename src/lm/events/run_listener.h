@@ -48,6 +48,7 @@ struct MonitorOptions {
                                                 // TrainingMonitor::reached_target()
   std::optional<MlperfOptions> mlperf = {};     // options of the MLPerf log; nullopt: the log is not written
   RunListener* view = nullptr;                  // view on the terminal; must outlive the monitor
+  RunListener* alerts = nullptr;                // sends alerts; must outlive the monitor; null: no alerts
   int rank = 0;
 };
 

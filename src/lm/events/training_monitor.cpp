@@ -55,6 +55,9 @@ TrainingMonitor::TrainingMonitor(const RunFolder& run, MonitorOptions options, L
     seats_.push_back(
         {.name = "the live view", .fails = "fails", .works = "works again", .listener = options_.view});
   }
+  if (options_.alerts) {
+    seats_.push_back({.name = "alerts", .fails = "fail", .works = "work again", .listener = options_.alerts});
+  }
   if (options_.rank != 0) return;
   const std::int64_t done = options_.resume_iteration;
   if (options_.samples && has_iteration(run.samples_file(), done, env)) last_sample_ = done;

@@ -101,6 +101,7 @@ struct TrainerOptions {
   RunListener* view = nullptr;    // terminal view; must outlive the trainer
   bool ignore_memory = false;     // true: the run starts even if the memory seems too small
   std::string version = {};       // version of this program; all ranks must have the same version
+  RunListener* alerts = nullptr;  // further listener to the events of the run; must outlive the trainer
   RankHealth* health = nullptr;   // watches the machine of this rank; must outlive the trainer; null: nothing
                                   // does
   // Returns what requested the stop, for the record of the run: "SIGTERM". May be empty.

@@ -251,6 +251,7 @@ MonitorOptions Trainer::Run::monitor_options() {
                       .samples = plan.c.sample_interval.has_value() || plan.c.log_completions,
                       .target_eval_loss = plan.c.target_eval_loss,
                       .view = plan.options.view,
+                      .alerts = plan.options.alerts,
                       .rank = plan.ranks.rank()};
   if (config::stage_of(plan.c).mlperf_log && plan.ranks.first()) {
     std::vector<std::string> notes;

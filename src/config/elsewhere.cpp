@@ -140,7 +140,7 @@ constexpr auto kRows = std::to_array<Row>({
     {"decode", "'primus data decode --tokenizer FOLDER' turns token ids into text"},
     {"dataset datasets corpus", "'primus data' lists the commands that prepare text (docs/data.md)"},
     // Watching runs.
-    {"status ps list ls jobs queue top monitor watch history show-runs",
+    {"status ps list ls jobs queue top monitor history show-runs",
      "'primus runs' lists the runs with state, step, loss and speed"},
     {"log logs tail",
      "the logs of a run lie in RUN/logs: 'tail -f RUN/logs/*/rank-0/info.log'; 'primus runs' lists the runs"},

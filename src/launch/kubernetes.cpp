@@ -26,6 +26,8 @@ constexpr int kGraceSeconds = 120;  // time between SIGTERM and SIGKILL, in whic
 constexpr std::size_t kMaxName = 40;
 constexpr const char* kReplicatedJob = "node";
 constexpr const char* kTokenKey = "token";
+// 'primus jobs' finds the jobs by this label.
+constexpr const char *kManagedBy = "app.kubernetes.io/managed-by", *kProgramLabel = "primus";
 
 // Writes YAML in block style. Scalars are written as JSON, which is valid YAML.
 void write_yaml(const Json& value, int indent, std::string& out) {
@@ -210,7 +212,8 @@ class Manifest {
   std::string text() const {
     Json metadata{{"name", name_}};
     if (!s_.name_space.empty()) metadata["namespace"] = s_.name_space;
-    if (!s_.queue.empty()) metadata["labels"] = {{"kueue.x-k8s.io/queue-name", s_.queue}};
+    metadata["labels"] = {{kManagedBy, kProgramLabel}};
+    if (!s_.queue.empty()) metadata["labels"]["kueue.x-k8s.io/queue-name"] = s_.queue;
     Json manifest;
     if (s_.kind == "pytorchjob") {
       manifest = {{"apiVersion", "kubeflow.org/v1"}, {"kind", "PyTorchJob"}, {"metadata", metadata}};
@@ -317,6 +320,12 @@ class Manifest {
 
   void add_place(Json& environment) const {
     environment.push_back(named("NNODES", std::to_string(nodes_)));
+    // The run records its job, so that 'primus stop' can end it.
+    environment.push_back(named("PRIMUS_KUBERNETES_JOB", name_));
+    environment.push_back(named("PRIMUS_KUBERNETES_KIND", s_.kind));
+    Json name_space;
+    name_space["fieldRef"]["fieldPath"] = "metadata.namespace";
+    environment.push_back({{"name", "PRIMUS_KUBERNETES_NAMESPACE"}, {"valueFrom", name_space}});
     if (s_.ranks_per_node) environment.push_back(named("GPUS_PER_NODE", std::to_string(*s_.ranks_per_node)));
     if (s_.kind == "jobset") {
       Json index;

@@ -34,6 +34,7 @@ struct ToJson {
       if (!text->empty()) json[key] = *text;
     }
     if (run.parameters > 0) json["parameters"] = run.parameters;
+    if (!run.job.empty()) json["job"] = Json::parse(run.job);
     return text_of(json);
   }
   std::string operator()(const PhaseFacts& phase) const {

@@ -31,6 +31,7 @@ struct RunFacts {
   std::string mesh = {};        // sizes of the mesh: "tensor 2, context 1, pipeline 1, data 4, expert 1"
   std::string host = {};        // name of this rank's host
   std::string experiment = {};  // all settings as YAML, as in experiment.yaml; only on rank 0
+  std::string job = {};         // the job that trains, as to_json(RunJob) of run_job.h; only on rank 0
 };
 
 // The work of a rank outside of steps: "tokenizing corpus.txt". `share`: completed fraction, 0..1, if known.

@@ -11,6 +11,7 @@
 #include "base/terminal/terminal.h"
 #include "config/stages.h"
 #include "config/trainer_config.h"
+#include "lm/events/run_job.h"
 #include "lm/generate/model_folder.h"
 #include "lm/model/stated_adapters.h"
 #include "lm/train/mlperf_run.h"
@@ -240,7 +241,8 @@ RunFacts Trainer::Run::run_facts(const StepMeasurement& measured) const {
                               plan.shape.context, plan.shape.pipeline, plan.shape.data(plan.ranks.size()),
                               plan.shape.expert),
           .host = host_name(),
-          .experiment = plan.ranks.first() ? experiment_text(config::with_absolute_paths(plan.e)) : ""};
+          .experiment = plan.ranks.first() ? experiment_text(config::with_absolute_paths(plan.e)) : "",
+          .job = plan.ranks.first() ? to_json(this_job()) : ""};
 }
 
 MonitorOptions Trainer::Run::monitor_options() {

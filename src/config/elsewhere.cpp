@@ -140,15 +140,15 @@ constexpr auto kRows = std::to_array<Row>({
     {"decode", "'primus data decode --tokenizer FOLDER' turns token ids into text"},
     {"dataset datasets corpus", "'primus data' lists the commands that prepare text (docs/data.md)"},
     // Watching runs.
-    {"status ps list ls jobs queue top monitor history show-runs",
+    {"status list ls top monitor history show-runs",
      "'primus runs' lists the runs with state, step, loss and speed"},
-    {"log logs tail",
-     "the logs of a run lie in RUN/logs: 'tail -f RUN/logs/*/rank-0/info.log'; 'primus runs' lists the runs"},
-    {"stop kill cancel abort pause",
-     "Ctrl-C or 'kill PID' ends a run after its step, with a checkpoint; 'scancel JOB' ends a Slurm job"},
+    {"ps queue job squeue", "'primus jobs' lists what runs and waits; 'primus runs' lists all runs"},
+    {"log tail", "'primus logs RUN' shows the logs of a run, and 'primus logs RUN --follow' new lines"},
+    {"kill cancel abort pause",
+     "'primus stop RUN' or Ctrl-C ends a run after its step, with a checkpoint; the same command continues "
+     "it"},
     {"attach detach",
-     "Primus cannot attach to a run: start it in tmux, or watch it with 'primus runs' and 'tail -f "
-     "RUN/logs/*/rank-0/info.log'"},
+     "Primus cannot attach to a run: start it in tmux, or watch it with 'primus logs RUN --follow'"},
     {"compare diff",
      "'primus report RUN RUN' draws the curves of runs side by side, and lists how their settings differ"},
     {"plot plots graph curves tensorboard wandb mlflow comet",

@@ -509,6 +509,32 @@ TEST_F(Slurm, ATimeLimitStopsTheRunInTime) {
   expect_in_log(here, "run the same command again to continue");
 }
 
+// 'primus stop' lets the ranks save, and the job is not queued again.
+TEST_F(Slurm, AJobIsListedAndStopped) {
+  const Path here = folder("stop");
+  const std::string job =
+      submitted(run_program(joined({"slurm", "sbatch", "-N", "2", "--requeue", "--output=job.out", "--",
+                                    "direct", "--env", "GPUS_PER_NODE=2", "--"},
+                                   training({"train_iters=100000", "save_interval=100000", "--plain"})),
+                            options(here)));
+  ASSERT_TRUE(wait_for_text(here, "iteration        3/", 60s)) << end_of_log(here);
+  const ProgramResult listed = run_program({"jobs", "--json"}, options(here));
+  const json jobs = json::parse(listed.out);
+  ASSERT_EQ(jobs.size(), 1U) << listed.out << listed.err;
+  EXPECT_EQ(jobs[0].at("job"), "slurm:" + job);
+  EXPECT_EQ(jobs[0].at("state"), "running");
+  EXPECT_EQ(jobs[0].at("place"), "n[1-2]");
+  EXPECT_EQ(jobs[0].at("steps"), 100000);
+  const std::string run = jobs[0].at("run");
+  const ProgramResult stopped = run_program({"stop", run, "--wait"}, options(here));
+  EXPECT_EQ(stopped.exit_code, 0) << stopped.err << end_of_log(here);
+  EXPECT_THAT(stopped.out, AllOf(HasSubstr("the ranks of Slurm's job " + job + ".0 were asked"),
+                                 HasSubstr("the run has ended: interrupted at step")));
+  EXPECT_TRUE(wait_until([&] { return Cluster::state(job) == "COMPLETED"; }, 30s)) << Cluster::state(job);
+  expect_in_log(here, "stopped after iteration");
+  EXPECT_THAT(run_program({"stop", run}, options(here)).err, HasSubstr("does not run: it is interrupted"));
+}
+
 TEST_F(Slurm, ALostNodeCostsOnlyStepsAfterTheLastCheckpoint) {
   const Path here = folder("node");
   const std::string job =

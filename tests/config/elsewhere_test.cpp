@@ -24,16 +24,16 @@ TEST(Elsewhere, EveryWordHasOneAnswer) {
   }
   for (const char* word :
        {"serve",     "dpo",        "grpo",      "sft",        "finetune",   "fine-tune", "gguf",
-        "hellaswag", "convert",    "export",    "logs",       "status",     "sweep",     "compare",
+        "hellaswag", "convert",    "export",    "tail",       "status",     "sweep",     "compare",
         "download",  "upload",     "quantize",  "lora",       "rlhf",       "ppo",       "evaluate",
         "lm_eval",   "perplexity", "tokenize",  "resume",     "checkpoint", "ps",        "list",
-        "stop",      "kill",       "attach",    "projection", "agents",     "torchrun",  "accelerate",
+        "cancel",    "kill",       "attach",    "projection", "agents",     "torchrun",  "accelerate",
         "webui",     "api",        "server",    "orpo",       "kto",        "merge",     "fine_tune",
         "qlora",     "mmlu",       "inference", "deploy",     "ollama",     "vllm",      "wandb",
         "push",      "resume",     "hub",       "FineTune",   "--serve",    "gkd",       "pruning"})
     EXPECT_TRUE(answer_for(word)) << word;
   for (const char* word :
-       {"", "pretrain", "posttrain", "chat", "generate", "runs", "report", "xyzzy", " ", "ser ve"})
+       {"", "pretrain", "posttrain", "chat", "generate", "runs", "report", "stop", "xyzzy", " ", "ser ve"})
     EXPECT_FALSE(answer_for(word)) << word;
 }
 

@@ -39,6 +39,7 @@ const std::map<std::string, std::string> kNamespaces = {
     {"safe/supervise", "primus::supervise"},
     {"safe/postmortem", "primus::postmortem"},
     {"safe/dashboard", "primus::dashboard"},
+    {"safe/jobs", "primus::jobs"},
     {"tensor", "primus"},
     {"turbo", "primus::turbo"},
 };

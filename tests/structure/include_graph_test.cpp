@@ -53,6 +53,7 @@ const std::map<std::string, std::vector<std::string>> kMayUse = {
     {"safe/supervise", {"comm", "launch", "lm/events"}},
     {"safe/postmortem", {"lm/events", "lm/report"}},
     {"safe/dashboard", {"lm/events", "lm/report"}},
+    {"safe/jobs", {"lm/events", "lm/report"}},
     {"bench",
      {"tensor", "device", "turbo", "comm", "engine", "config", "lm/tokenizer", "lm/data", "lm/checkpoint",
       "lm/model", "lm/decode", "lm/generate", "lm/train"}},

@@ -1,0 +1,14 @@
+// Jobs of Kubernetes. Internal to safe/jobs; scheduler.h is the public interface.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "safe/jobs/scheduler.h"
+
+namespace primus::jobs {
+
+std::optional<ScheduledJob> find_kubernetes_job(const Tools& tools, const RunJob& job);
+std::string stop_kubernetes_job(const Tools& tools, const ScheduledJob& found, bool now);
+
+}  // namespace primus::jobs

@@ -1,0 +1,167 @@
+#include "safe/jobs/stop.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "base/error.h"
+#include "base/terminal/terminal.h"
+#include "lm/events/run_event.h"
+#include "lm/events/run_folder.h"
+#include "lm/report/run_list.h"
+
+namespace primus::jobs {
+namespace {
+
+// Returns the sentence "the run 'x' does not run: it is finished at step 10".
+Error not_running(const Path& run, const std::string& name) {
+  const RunStatus status = run_status(run);
+  if (status.state == RunState::kDamaged)
+    return invalid(fmt::format("the run '{}' cannot be read: {}", name, status.problem));
+  return invalid(
+      fmt::format("the run '{}' does not run: it is {} at step {}", name, name_of(status.state), status.step),
+      "'primus jobs' lists what runs");
+}
+
+// Signals a process through a descriptor, so that no other process can get the signal if this one ends and
+// its number is reused.
+void send_signal(const ProcessIdentity& process, int number) {
+  const int descriptor = static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0));
+  int error = descriptor < 0 ? errno : 0;
+  if (descriptor >= 0) {
+    if (!is_running(process)) {
+      error = ESRCH;
+    } else if (::syscall(SYS_pidfd_send_signal, descriptor, number, nullptr, 0) != 0) {
+      error = errno;
+    }
+    ::close(descriptor);
+  }
+  if (error == ESRCH) throw invalid(fmt::format("process {} has just ended", process.pid));
+  if (error == EPERM)
+    throw invalid(fmt::format("process {} belongs to another user", process.pid),
+                  "ask its owner to stop the run");
+  if (error != 0) throw io_error(fmt::format("cannot signal process {}", process.pid), error);
+}
+
+}  // namespace
+
+std::optional<ProcessIdentity> local_process(const Path& run, const std::optional<RunJob>& job) {
+  if (const auto process = job ? seen_from_here(job->process) : std::nullopt) {
+    // The process may outlive the run. It still matters if it holds the lock or will start the run again.
+    const auto supervision = read_supervision(run);
+    if (RunLock::held(run) || (supervision && supervision->ended.empty())) return process;
+    return std::nullopt;
+  }
+  // The run is starting and has recorded nothing yet, or an older version trains.
+  return RunLock::held(run) ? lock_holder(run) : std::nullopt;
+}
+
+StopRequest::StopRequest(const std::string& target, const Tools& tools) : tools_(tools) {
+  const std::string name = printable(target);
+  // A run that reads its data has a lock, and no records yet.
+  if (!is_run_folder(target) && !RunLock::held(target)) {
+    const auto job = named_job(target);
+    if (!job) {
+      const std::string hint = hint_for_run_name(target);
+      throw invalid(
+          fmt::format("'{}' is not the folder of a run", name),
+          hint.empty() ? "'primus jobs' lists runs and jobs; a job is named slurm:123 or k8s:NAME" : hint);
+    }
+    job_ = *job;
+    scheduled_ = find_job(tools_, job_);
+    if (!scheduled_)
+      throw invalid(fmt::format("there is no job '{}' that runs or waits", name),
+                    "'primus jobs' lists the jobs");
+    return;
+  }
+  run_ = target;
+  const auto start = read_run_start(run_);
+  if (start) started_ = start->time;
+  if (start && start->job && start->job->scheduler != RunJob::Scheduler::kNone) {
+    job_ = *start->job;
+    // A run that this machine trains now, after the job that was recorded.
+    if (const auto process = RunLock::held(run_) ? local_process(run_, std::nullopt) : std::nullopt;
+        process && start->ended && *process != job_.process) {
+      job_ = {.process = *process};
+      return;
+    }
+    scheduled_ = find_job(tools_, job_);
+    if (!scheduled_) throw not_running(run_, name);
+    return;
+  }
+  if (start) job_ = start->job.value_or(RunJob{});
+  find_local(name);
+}
+
+void StopRequest::find_local(const std::string& name) {
+  if (const auto process = local_process(run_, job_)) {
+    job_.process = *process;
+    return;
+  }
+  const ProcessIdentity recorded = job_.process;
+  const bool held = RunLock::held(run_);
+  const auto here = process_identity(::getpid());
+  // A container has a host name of its own, but the boot_id of its machine.
+  const bool elsewhere =
+      !recorded.host.empty() && here && recorded.host != here->host && recorded.boot != here->boot;
+  const auto start = read_run_start(run_);
+  if (elsewhere && (held || !start || !start->ended)) {
+    throw invalid(fmt::format("the run '{}' {} the host '{}' (process {}), and this is '{}'", name,
+                              held ? "runs on" : "has recorded no end, and was started on",
+                              printable(recorded.host), recorded.pid, here->host),
+                  fmt::format("ssh {} primus stop {}", printable(recorded.host),
+                              printable(std::filesystem::absolute(run_).string())));
+  }
+  if (held) {
+    throw invalid(
+        fmt::format("a process trains in '{}', but it is in another container or on another machine", name),
+        "run this command there, or stop the container: docker stop --time 600 NAME");
+  }
+  throw not_running(run_, name);
+}
+
+// A second signal would end ranks that are saving. The file names the start of the run that was asked.
+bool StopRequest::was_sent() const {
+  if (run_.empty()) return false;
+  try {
+    constexpr std::uint64_t kLimit = 65536;
+    return read_file(run_ / kRequestFile, kLimit) == to_json(job_);
+  } catch (const Error&) {
+    return false;  // there is no such file
+  }
+}
+
+std::string StopRequest::send(bool now) {
+  if (!now && was_sent())
+    return "the run was asked before, and has not ended yet; 'primus stop --now' ends it without saving";
+  const std::string done = ask(now);
+  if (run_.empty()) return done;
+  try {
+    write_file_atomic(run_ / kRequestFile, to_json(job_));
+  } catch (const Error&) {
+    return done + "; do not repeat this command, because a second request ends the ranks at once";
+  }
+  return done;
+}
+
+std::string StopRequest::ask(bool now) const {
+  if (scheduled_) return stop_job(tools_, job_, *scheduled_, now);
+  send_signal(job_.process, now ? SIGKILL : SIGTERM);
+  return now ? fmt::format("process {} of this machine was killed, and its ranks with it", job_.process.pid)
+             : fmt::format("process {} of this machine was asked to save and end (SIGTERM)",
+                           job_.process.pid);
+}
+
+bool StopRequest::has_ended() const {
+  if (!scheduled_) return !is_running(job_.process) && !RunLock::held(run_);
+  if (!run_.empty()) {
+    const auto start = read_run_start(run_);
+    if (start && start->ended && start->time >= started_) return true;
+  }
+  return !find_job(tools_, job_);
+}
+
+}  // namespace primus::jobs

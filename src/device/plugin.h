@@ -27,7 +27,9 @@ struct DeviceSpec {
   bool deterministic = true;
   // If true, the result of a token in a forward pass has the same bits whatever other tokens are computed
   // with it: kernels use one order of additions for any number of rows, and the same kernels for training
-  // and for decoding. Only the CPU supports it; turbo::open_device() throws for other kinds.
+  // and for decoding. CPUs support it, and NVIDIA GPUs of compute capability 9.0 for products and attention
+  // in bf16 (turbo::check_batch_invariant()). Kernels throw Error(kUnsupported) for shapes without such an
+  // order.
   bool batch_invariant = false;
   // If false, attention uses our own kernels instead of the vendor's library. Matrix products still use the
   // vendor's library.

@@ -54,8 +54,9 @@ struct DeviceUnderTest {
   // True for the guard device: only kernels and copies can access the device's memory, and the device's
   // streams are asynchronous.
   bool guarded = false;
-  int emulated_warp = 0;  // > 0: GPU kernels in the emulator, with warps of 32 or 64 lanes
-  std::string plugin;     // the plug-in of a GPU; empty: not a GPU
+  int emulated_warp = 0;         // > 0: GPU kernels in the emulator, with warps of 32 or 64 lanes
+  std::string plugin;            // the plug-in of a GPU; empty: not a GPU
+  bool batch_invariant = false;  // as in DeviceSpec
 
   std::string emulated_name() const { return "emulated GPU, warps of " + std::to_string(emulated_warp); }
   std::string name() const {
@@ -92,6 +93,16 @@ inline std::vector<DeviceUnderTest> devices_under_test() {
   devices.push_back({best_isa_level(), 2, true});
   devices.push_back({.guarded = true, .emulated_warp = 32});
   devices.push_back({.emulated_warp = 64});
+  return devices;
+}
+
+// Returns batch-invariant devices with the kernels of GPUs: the GPU under test, or an emulated GPU.
+inline std::vector<DeviceUnderTest> batch_invariant_gpus() {
+  std::vector<DeviceUnderTest> devices;
+  for (DeviceUnderTest device : devices_under_test()) {
+    device.batch_invariant = true;
+    if (!device.plugin.empty() || device.emulated_warp == 32) devices.push_back(device);
+  }
   return devices;
 }
 
@@ -269,18 +280,19 @@ class OperatorBench {
   }
 
  private:
-  static std::unique_ptr<Device> make_gpu(const std::string& plugin) {
+  static std::unique_ptr<Device> make_gpu(const std::string& plugin, bool batch_invariant) {
     void* library = dlopen(plugin.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!library) throw std::runtime_error(dlerror());
     const auto entry = reinterpret_cast<DevicePluginEntry>(dlsym(library, kDevicePluginEntry));
     if (!entry) throw std::runtime_error(plugin + " is not a device plug-in");
     return entry()->open({.kind = entry()->kind,
                           .deterministic = std::getenv("PRIMUS_TEST_GPU_FAST") == nullptr,
+                          .batch_invariant = batch_invariant,
                           .attention_library = std::getenv("PRIMUS_TEST_GPU_OWN") == nullptr});
   }
 
   static std::unique_ptr<Device> make_device(const DeviceUnderTest& spec) {
-    if (!spec.plugin.empty()) return make_gpu(spec.plugin);
+    if (!spec.plugin.empty()) return make_gpu(spec.plugin, spec.batch_invariant);
     if (spec.emulated_warp > 0)
       return std::make_unique<EmulatedDevice>(make_cpu(spec, emulated_kernel_table(spec.emulated_warp)),
                                               spec.emulated_name());
@@ -288,8 +300,9 @@ class OperatorBench {
   }
 
   static std::unique_ptr<Device> make_cpu(const DeviceUnderTest& spec, const KernelTable& kernels) {
-    if (spec.guarded) return std::make_unique<primus::test::GuardDevice>(spec.threads, kernels);
-    return std::make_unique<cpu::CpuDevice>(spec.threads, kernels);
+    if (spec.guarded && !spec.batch_invariant)
+      return std::make_unique<primus::test::GuardDevice>(spec.threads, kernels);
+    return std::make_unique<cpu::CpuDevice>(spec.threads, kernels, spec.batch_invariant);
   }
 
   template <class T>

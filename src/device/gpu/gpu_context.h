@@ -30,12 +30,14 @@ class GpuShared {
         present_(present),
         deterministic_(spec.deterministic),
         attention_library_(spec.attention_library),
+        batch_invariant_(spec.batch_invariant),
         tuning_folder_(std::move(tuning_folder)) {}
 
   int index() const { return index_; }
   bool present() const { return present_; }  // false for a measuring device, which has no hardware
   bool deterministic() const { return deterministic_; }
   bool attention_library() const { return attention_library_; }        // as in DeviceSpec
+  bool batch_invariant() const { return batch_invariant_; }            // as in DeviceSpec
   const std::string& tuning_folder() const { return tuning_folder_; }  // if empty, algorithms are not timed
 
   // Returns the state of an operator for all streams of the device. The first call constructs it from this
@@ -62,7 +64,7 @@ class GpuShared {
 
  private:
   const int index_;
-  const bool present_, deterministic_, attention_library_;
+  const bool present_, deterministic_, attention_library_, batch_invariant_;
   const std::string tuning_folder_;
   mutable std::mutex mutex_;
   std::map<std::type_index, std::shared_ptr<void>> libraries_;
@@ -89,7 +91,8 @@ class GpuContext : public KernelContext {
   StreamHandle stream() const { return stream_; }
   Fault* faults() const { return faults_; }
   int multiprocessors() const { return multiprocessors_; }
-  int capability() const { return capability_; }  // NVIDIA's compute capability: 80, 90
+  int capability() const { return capability_; }                       // NVIDIA's compute capability: 80, 90
+  bool batch_invariant() const { return shared_->batch_invariant(); }  // as in DeviceSpec
 
   template <class T>
   T* data(const Tensor& tensor) const {

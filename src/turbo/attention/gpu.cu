@@ -12,13 +12,30 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
+// Returns whether rows are in bf16 without a soft cap, as kernels on warpgroups need them.
+bool fits_warpgroups(Context& context, const AttentionForward& a) {
+  return a.q.dtype == DType::kBF16 && a.shape.score_cap == 0 &&
+         whole_lines(context, {&a.q, &a.k, &a.v, &a.out}, {a.q_stride, a.k_stride, a.v_stride});
+}
+
+// On a batch-invariant device, throws if no kernel has the order of additions of paged_in_order().
+void check_order(Context& context, const AttentionForward& a) {
+  const AttentionShape& s = a.shape;
+  if (fits_warpgroups(context, a) && s.causal && s.head_dim == s.value_dim && has_order(s.head_dim)) return;
+  refuse_order(s.head_dim, s.value_dim, a.q.dtype);
+}
+
 std::int64_t forward_workspace(Context& context, const AttentionForward& a) {
+  if (context.batch_invariant()) {
+    check_order(context, a);
+    return 0;
+  }
   return attention_library_workspace(context, a, 0);
 }
 
-template <int kHeadDim, int kValueDim>
+template <int kHeadDim, int kValueDim, bool kByDocument = false>
 void attend_by_warpgroups(Context& context, const AttentionForward& a, const std::int32_t* unless_zero) {
-  using Kernel = ForwardWarpgroups<kHeadDim, kValueDim>;
+  using Kernel = ForwardWarpgroups<kHeadDim, kValueDim, kByDocument>;
   const AttentionShape& s = a.shape;
   const auto map = [&](const Tensor& x, std::int64_t cols, std::int64_t rows, std::int64_t capacity,
                        std::int64_t stride, int lines) {
@@ -46,10 +63,7 @@ void attend_by_warpgroups(Context& context, const AttentionForward& a, const std
 bool forward_by_warpgroups(Context& context, const AttentionForward& a, const std::int32_t* unless_zero) {
   const AttentionShape& s = a.shape;
   // The TMA does not support tensors without elements.
-  if (a.q.dtype != DType::kBF16 || s.score_cap > 0 || s.batch == 0 || s.seq_q == 0 || s.seq_k == 0 ||
-      !whole_lines(context, {&a.q, &a.k, &a.v, &a.out}, {a.q_stride, a.k_stride, a.v_stride})) {
-    return false;
-  }
+  if (s.batch == 0 || s.seq_q == 0 || s.seq_k == 0 || !fits_warpgroups(context, a)) return false;
   if (s.head_dim == 64 && s.value_dim == 64) {
     attend_by_warpgroups<64, 64>(context, a, unless_zero);
   } else if (s.head_dim == 128 && s.value_dim == 128) {
@@ -62,7 +76,19 @@ bool forward_by_warpgroups(Context& context, const AttentionForward& a, const st
   return true;
 }
 
+// Tiles of keys begin at the first key of each document, as in paged_in_order().
+void forward_in_order(Context& context, const AttentionForward& a) {
+  check_order(context, a);
+#ifdef PRIMUS_GPU_VENDOR
+  context.shared().count("attention with one order of additions: own kernel");
+#endif
+  if (a.shape.batch == 0 || a.shape.seq_q == 0 || a.shape.seq_k == 0) return;
+  if (a.shape.head_dim == 64) return attend_by_warpgroups<64, 64, true>(context, a, nullptr);
+  attend_by_warpgroups<128, 128, true>(context, a, nullptr);
+}
+
 void forward(Context& context, const AttentionForward& a) {
+  if (context.batch_invariant()) return forward_in_order(context, a);
   const LeftToDo left = attention_by_library(context, a, 0);
   if (!left.all && !left.unless_zero) return;
   if (forward_by_warpgroups(context, a, left.unless_zero)) return;

@@ -1,6 +1,8 @@
 // The softmax in the forward kernel that computes attention with warpgroups (gpu_warpgroups.h).
 #pragma once
 
+#include <limits>
+
 #include "turbo/attention/gpu_scores.h"
 #include "turbo/attention/gpu_visibility.h"
 #include "turbo/gpu/warpgroup_products.h"
@@ -18,34 +20,35 @@ struct AttendedRows {
   int whole_begin, whole_end;  // the keys that all rows of the warpgroup see
   float maximum[kSlots], total[kSlots], shrink[kSlots];
 
-  // `first_row`: the first of the warpgroup's `count` rows; `first_key`: the tile's first key.
-  PRIMUS_DEVICE AttendedRows(const Visibility& visibility, int sequence, int first_key, int first_row,
-                             int count) {
+  // seen_of(i) returns the keys that row i of the tile sees. The warpgroup has the rows [first_row, end_row).
+  // `first_key`: the key to which the ranges are relative.
+  template <class SeenOf>
+  PRIMUS_DEVICE AttendedRows(const SeenOf& seen_of, int first_key, int first_row, int end_row) {
     PRIMUS_UNROLL
     for (int s = 0; s < kSlots; ++s) {
-      const std::int64_t i = first_row + Scores::row(2 * s);
-      const KeyRange seen = i < visibility.seq_q ? visibility.keys(sequence, i) : KeyRange{0, 0};
+      const int i = first_row + Scores::row(2 * s);
+      const KeyRange seen = i < end_row ? seen_of(i) : KeyRange{0, 0};
       begin[s] = static_cast<int>(seen.begin) - first_key;
       end[s] = static_cast<int>(seen.end) - first_key;
       maximum[s] = -infinity();
       total[s] = 0;
     }
     whole_begin = whole_end = 0;
-    if (first_row < visibility.seq_q) {
-      const std::int64_t last = smaller(first_row + count, visibility.seq_q) - 1;
-      whole_begin = static_cast<int>(visibility.keys(sequence, last).begin) - first_key;
-      whole_end = static_cast<int>(visibility.keys(sequence, first_row).end) - first_key;
+    if (first_row < end_row) {
+      whole_begin = static_cast<int>(seen_of(end_row - 1).begin) - first_key;
+      whole_end = static_cast<int>(seen_of(first_row).end) - first_key;
     }
   }
 
   // Turns the scores of the keys from `first` on into weights. `first` is relative to the tile's first key.
-  // Updates the running maxima and sums, and the factors for earlier sums.
-  PRIMUS_DEVICE void softmax(Scores& scores, float scale, int first) {
+  // Updates the running maxima and sums, and the factors for earlier sums. Keys from `last` on are masked.
+  PRIMUS_DEVICE void softmax(Scores& scores, float scale, int first,
+                             int last = std::numeric_limits<int>::max()) {
     if (first < whole_begin || first + kKeys > whole_end) {
       PRIMUS_UNROLL
       for (int i = 0; i < Scores::kCount; ++i) {
         const int key = first + Scores::col(i), s = i / 2 % 2;
-        if (key < begin[s] || key >= end[s]) scores.at[i] = -infinity();
+        if (key < begin[s] || key >= end[s] || key >= last) scores.at[i] = -infinity();
       }
     }
     const float factor = scale * kLog2E;

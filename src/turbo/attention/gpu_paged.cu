@@ -52,10 +52,15 @@ struct PagedForward {
 }  // namespace
 
 std::int64_t paged_workspace(Context& context, const PagedAttention& a) {
+  if (context.batch_invariant()) {
+    check_paged_order(context, a);
+    return 0;
+  }
   return paged_decode_workspace(context, a);
 }
 
 void paged_attention(Context& context, const PagedAttention& a) {
+  if (context.batch_invariant()) return paged_in_order(context, a);
   if (paged_decode(context, a)) return;
   with_float_type(a.q.dtype, [&](auto tag) {
     using T = decltype(tag);

@@ -60,6 +60,11 @@ std::int64_t paged_append_workspace(Context& context, const PagedAppend& call);
 void paged_attention(Context& context, const PagedAttention& call);
 std::int64_t paged_workspace(Context& context, const PagedAttention& call);
 
+// Computes attention on a batch-invariant device: tiles of keys begin at the first token of each sequence.
+// check_paged_order() throws Error(kUnsupported) if there is no kernel for the call.
+void paged_in_order(Context& context, const PagedAttention& call);
+void check_paged_order(Context& context, const PagedAttention& call);
+
 // Computes attention of few queries over many keys (decoding). The time is mainly that of reading keys and
 // values once. One block processes one run (a range of consecutive keys), so that one sequence can keep a GPU
 // busy. The results of the runs are merged in order. The result depends neither on the other sequences of the

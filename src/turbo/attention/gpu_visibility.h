@@ -41,6 +41,12 @@ struct Visibility {
     return {inside(seen.begin - k_first), inside(seen.end - k_first)};
   }
 
+  // Returns the first key of the document of query i < seq_q, as an index of the call's keys.
+  PRIMUS_DEVICE int document(std::int64_t sequence, std::int64_t i) const {
+    if (!first_key) return static_cast<int>(inside(-k_first));
+    return static_cast<int>(inside(smaller(first_key[sequence * seq_q + i], q_first + i) - k_first));
+  }
+
   // These two functions search the queries of a sequence. They return the first query whose range of keys
   // ends after `key`, and the first query whose range begins after `key`.
   PRIMUS_DEVICE std::int64_t first_to_end_behind(std::int64_t sequence, std::int64_t key) const {

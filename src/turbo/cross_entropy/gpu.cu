@@ -156,12 +156,14 @@ PRIMUS_DEVICE bool is_label(std::int32_t label, std::int64_t vocab, Fault* fault
 // passes.
 constexpr int kRowThreads = 1024;
 
-template <class T, int kCount, class Cap>
+// With kLikeParts, the sum of exponentials has the bits of Part, which may compute the same row in another
+// pass.
+template <class T, int kCount, bool kLikeParts, class Cap>
 struct Loss {
   static constexpr int kThreads = kRowThreads;
   // With more loads per thread, too few registers would be left for the computation.
   static constexpr int kHeld = std::is_same_v<T, BFloat16> ? 6 : 4;
-  using OwnRow = Row<kThreads, kCount, std::is_same_v<T, BFloat16>, Cap, kHeld>;
+  using OwnRow = Row<kThreads, kCount, std::is_same_v<T, BFloat16> && !kLikeParts, Cap, kHeld>;
   const float* logits;
   const std::int32_t* labels;
   const float* weights;
@@ -177,7 +179,8 @@ struct Loss {
     T* d = d_logits ? d_logits + token * vocab : nullptr;
     const float weight = weights[token];
     if (weight == 0) return row.mask(d, loss + token);
-    const SoftmaxStatistics of_row = row.statistics();
+    SoftmaxStatistics of_row = row.statistics();
+    if constexpr (kLikeParts) of_row.sum = static_cast<float>(of_row.sum);
     const std::int32_t label = labels[token];
     const float logit = is_label(label, vocab, fault) ? capped(row.x[label]) : infinity();
     const double label_logit = of_row.relative(logit);
@@ -307,18 +310,20 @@ void cross_entropy(Context& context, const CrossEntropy& call) {
     with_vector<float>(rows_of_vectors<float>(vocab, logits, d_logits), [&](auto count) {
       constexpr int kCount = count;
       with_cap(call.cap, [&](auto capped) {
-        using Kernel = Loss<T, kCount, decltype(capped)>;
-        // Without a gradient there is no second pass, so no columns are kept.
-        constexpr std::int64_t kHeld = Kernel::OwnRow::kHeldColumns;
-        const std::int64_t in_shared =
-            d_logits
-                ? std::clamp<std::int64_t>(vocab - kHeld, 0, columns_in_shared(context)) / kCount * kCount
-                : 0;
-        launch(context, call.logits.shape[0],
-               Kernel{logits, context.data<std::int32_t>(call.labels), context.data<float>(call.weights),
-                      context.data<float>(call.loss), d_logits, vocab, in_shared > 0 ? kHeld + in_shared : 0,
-                      faults(context), capped},
-               static_cast<std::size_t>(in_shared) * sizeof(float));
+        with_flag(context.batch_invariant(), [&](auto like_parts) {
+          using Kernel = Loss<T, kCount, like_parts, decltype(capped)>;
+          // Without a gradient there is no second pass, so no columns are kept.
+          constexpr std::int64_t kHeld = Kernel::OwnRow::kHeldColumns;
+          const std::int64_t in_shared =
+              d_logits
+                  ? std::clamp<std::int64_t>(vocab - kHeld, 0, columns_in_shared(context)) / kCount * kCount
+                  : 0;
+          launch(context, call.logits.shape[0],
+                 Kernel{logits, context.data<std::int32_t>(call.labels), context.data<float>(call.weights),
+                        context.data<float>(call.loss), d_logits, vocab,
+                        in_shared > 0 ? kHeld + in_shared : 0, faults(context), capped},
+                 static_cast<std::size_t>(in_shared) * sizeof(float));
+        });
       });
     });
   });

@@ -93,6 +93,43 @@ PRIMUS_DEVICE std::uint64_t describe(const BFloat16* operand) {
   PRIMUS_FOUR_SUMS(i), PRIMUS_FOUR_SUMS((i) + 4), PRIMUS_FOUR_SUMS((i) + 8), PRIMUS_FOUR_SUMS((i) + 12)
 // clang-format off
 
+// Products of few columns.
+template <bool kLeftByDepth, bool kRightByDepth, int kCols>
+PRIMUS_DEVICE void multiply_narrow([[maybe_unused]] WarpgroupSums<kCols>& sums,
+                                   [[maybe_unused]] const BFloat16* left,
+                                   [[maybe_unused]] const BFloat16* right, [[maybe_unused]] bool add) {
+#if PRIMUS_WARPGROUPS
+  float(&s)[WarpgroupSums<kCols>::kCount] = sums.at;
+  if constexpr (kCols == 32) {
+    asm volatile(
+        "{\n"
+        ".reg .pred add;\n"
+        "setp.ne.b32 add, %18, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+        "%16, %17, add, 1, 1, %19, %20;\n"
+        "}"
+        : PRIMUS_SIXTEEN_SUMS(0)
+        : "l"(describe<kLeftByDepth>(left)), "l"(describe<kRightByDepth>(right)),
+          "r"(static_cast<std::int32_t>(add)), "n"(kLeftByDepth ? 1 : 0), "n"(kRightByDepth ? 1 : 0));
+  } else if constexpr (kCols == 16) {
+    asm volatile(
+        "{\n"
+        ".reg .pred add;\n"
+        "setp.ne.b32 add, %10, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7}, "
+        "%8, %9, add, 1, 1, %11, %12;\n"
+        "}"
+        : PRIMUS_FOUR_SUMS(0), PRIMUS_FOUR_SUMS(4)
+        : "l"(describe<kLeftByDepth>(left)), "l"(describe<kRightByDepth>(right)),
+          "r"(static_cast<std::int32_t>(add)), "n"(kLeftByDepth ? 1 : 0), "n"(kRightByDepth ? 1 : 0));
+  } else {
+    static_assert(kCols == 16, "no such product is written down here");
+  }
+#endif
+}
+
 template <bool kLeftByDepth, bool kRightByDepth, int kCols>
 PRIMUS_DEVICE void multiply([[maybe_unused]] WarpgroupSums<kCols>& sums,
                             [[maybe_unused]] const BFloat16* left, [[maybe_unused]] const BFloat16* right,
@@ -147,7 +184,7 @@ PRIMUS_DEVICE void multiply([[maybe_unused]] WarpgroupSums<kCols>& sums,
         : "l"(describe<kLeftByDepth>(left)), "l"(describe<kRightByDepth>(right)),
           "r"(static_cast<std::int32_t>(add)), "n"(kLeftByDepth ? 1 : 0), "n"(kRightByDepth ? 1 : 0));
   } else {
-    static_assert(kCols == 256, "no such product is written down here");
+    multiply_narrow<kLeftByDepth, kRightByDepth>(sums, left, right, add);
   }
 #endif
 }

@@ -42,7 +42,7 @@ struct GroupOperands {
   C* c;
   int m, n, k;  // `offsets` replaces m (or k when rows are summed)
   int experts;
-  const std::int32_t *offsets, *first_tiles;
+  const std::int32_t *offsets, *first_tiles;  // null: one matrix multiplies all m rows (not for row sums)
   const std::int32_t *a_picks, *b_picks;
   bool accumulate;
 
@@ -57,26 +57,33 @@ struct GroupOperands {
 
   PRIMUS_DEVICE int col_tiles() const { return (n + kCols - 1) / kCols; }
   PRIMUS_DEVICE int row_tiles() const { return (m + kRows - 1) / kRows; }  // when rows are summed
+  // Returns the number of row tiles of the experts before `expert`.
+  PRIMUS_DEVICE int row_tiles_before(int expert) const {
+    if (!first_tiles) return expert * row_tiles();  // there is only expert 0
+    return first_tiles[expert];
+  }
   PRIMUS_DEVICE int tiles() const {
-    return (kSumsRows ? experts * row_tiles() : first_tiles[experts]) * col_tiles();
+    return (kSumsRows ? experts * row_tiles() : row_tiles_before(experts)) * col_tiles();
   }
   PRIMUS_DEVICE int expert_of(int tile) const {
     if constexpr (kSumsRows) return tile / (row_tiles() * col_tiles());
+    if (!first_tiles) return 0;
     return owner_of(first_tiles, experts, tile / col_tiles());
   }
   PRIMUS_DEVICE Tile at(int tile) const {
     Tile result;
     result.expert = expert_of(tile);
-    const int rows = kSumsRows ? row_tiles() : first_tiles[result.expert + 1] - first_tiles[result.expert];
-    tile -= (kSumsRows ? result.expert * rows : first_tiles[result.expert]) * col_tiles();
+    const int before = kSumsRows ? result.expert * row_tiles() : row_tiles_before(result.expert);
+    const int rows = kSumsRows ? row_tiles() : row_tiles_before(result.expert + 1) - before;
+    tile -= before * col_tiles();
     // Concurrent blocks share rows and columns: eight columns of tiles, row by row.
     constexpr int kTogether = 8;
     const int band = tile / (rows * kTogether), in_band = tile % (rows * kTogether);
     const int left = col_tiles() - band * kTogether, width = left < kTogether ? left : kTogether;
     result.row = in_band / width * kRows;
     result.col = (band * kTogether + in_band % width) * kCols;
-    result.first = offsets[result.expert];
-    result.count = offsets[result.expert + 1] - result.first;
+    result.first = offsets ? offsets[result.expert] : 0;
+    result.count = offsets ? offsets[result.expert + 1] - result.first : m;
     return result;
   }
   PRIMUS_DEVICE int steps_of(const Tile& tile) const {

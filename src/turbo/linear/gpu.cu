@@ -1,5 +1,6 @@
-// Matrix products of linear layers. Our own kernels compute products of a few rows (linear/gpu_skinny.h) and
-// the products of routers (linear/gpu_split.h). The library, if there is one (linear/gpu_blas.h), computes
+// Matrix products of linear layers. Our own kernels compute products of a few rows (linear/gpu_skinny.h), the
+// products of routers (linear/gpu_split.h), and forward products of batch-invariant devices
+// (linear/gpu_ordered.h). The library, if there is one (linear/gpu_blas.h), computes
 // all other products that it supports, in some cases with our own addition (linear/added_apart.h). Our own
 // kernels compute all products that the library does not support.
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include "turbo/gpu/register.h"
 #include "turbo/linear/added_apart.h"
 #include "turbo/linear/gpu_blas.h"
+#include "turbo/linear/gpu_ordered.h"
 #include "turbo/linear/gpu_skinny.h"
 #include "turbo/linear/gpu_split.h"
 #include "turbo/linear/linear.h"
@@ -106,6 +108,7 @@ void multiply_and_add(Context& context, const Gemm& call) {
 
 void gemm(Context& context, const Gemm& call) {
   if (!call.around.absent()) return multiply_normed(context, call);
+  if (is_ordered(context, call)) return multiply_ordered(context, call);
   if (multiply_skinny(context, call)) return;
   if (is_split(call)) return multiply_split(context, call);
   if (is_added_apart(call)) return multiply_and_add(context, call);
@@ -114,6 +117,7 @@ void gemm(Context& context, const Gemm& call) {
 
 std::int64_t workspace(Context& context, const Gemm& call) {
   if (!call.around.absent()) return takes_normed(context, call) ? 0 : Gemm::kNotTaken;
+  if (is_ordered(context, call)) return 0;
   if (is_split(call)) return split_workspace(call);
   if (!is_added_apart(call)) return library_workspace(context, call);
   const std::int64_t rows = call.c.rows(), at_once = rows_added_at_once(call);

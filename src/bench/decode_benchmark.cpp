@@ -232,7 +232,7 @@ class DecodeBenchmark final : public Benchmark {
              .target = &options_.warmup,
              .range = kFromNone},
             {.names = "--batch-invariant",
-             .help = "use the kernels of batch_invariant, to measure their cost (only on a CPU)",
+             .help = "use the kernels of batch_invariant, to measure their cost",
              .target = &batch_invariant_}};
   }
 
@@ -261,7 +261,7 @@ class DecodeBenchmark final : public Benchmark {
     options_.progress = run.progress;
     DeviceSpec device = run.device;
     device.batch_invariant = batch_invariant_;
-    if (batch_invariant_) check_batch_invariant(config_);
+    if (batch_invariant_) check_batch_invariant(config_, turbo::choose_device(device).kind, run.dtype);
     BenchmarkReport report = benchmark_decoding(turbo::open_device(device), config_, families_, options_);
     report.device += " | " + model_;
     if (!shortened_.empty()) report.notes.insert(report.notes.begin(), shortened_);

@@ -53,7 +53,7 @@ void DeviceOptions::declare_batch_invariant(Arguments& arguments) {
   arguments.flag(
       "--batch-invariant", batch_invariant_,
       "give each token the same bits whatever is computed with it, as training with batch_invariant "
-      "does (slower; only on a CPU)");
+      "does (slower)");
 }
 
 std::unique_ptr<Device> DeviceOptions::make(const Console& console) const {

@@ -72,7 +72,8 @@ class EvalLoss final : public Command {
     const FamilyRegistry families = builtin_families();
     const ModelFolder folder = model_.folder();
     const ModelConfig config = ModelArguments::config(folder, families, console);
-    if (device_.batch_invariant()) check_batch_invariant(config);
+    if (device_.batch_invariant())
+      check_batch_invariant(config, device_.spec(console).kind, device_.compute());
     const auto tokenizer = model_.tokenizer(folder, config, console);
     if (options_.max_tokens < 0)
       throw invalid(fmt::format("--max-tokens must be 0 or more, not {}", options_.max_tokens));

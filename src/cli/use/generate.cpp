@@ -91,7 +91,8 @@ class Generate final : public Command {
     const FamilyRegistry families = builtin_families();
     const ModelFolder folder = model_.folder();
     const ModelConfig config = ModelArguments::config(folder, families, console);
-    if (device_.batch_invariant()) check_batch_invariant(config);
+    if (device_.batch_invariant())
+      check_batch_invariant(config, device_.spec(console).kind, device_.compute());
     const auto tokenizer = model_.tokenizer(folder, config, console);
     GenerateSettings settings = sampling_.settings(folder, config, *tokenizer, console);
     choose_format(folder, *tokenizer, settings);

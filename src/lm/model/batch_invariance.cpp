@@ -45,8 +45,19 @@ std::optional<std::string> batch_variance(const ModelConfig& config, bool traini
   return training ? training_variance(config) : std::nullopt;
 }
 
-void check_batch_invariant(const ModelConfig& config) {
-  const std::optional<std::string> why = batch_variance(config, false);
+std::optional<std::string> batch_variance_on_gpus(const ModelConfig& config, DType compute) {
+  if (compute != DType::kBF16) return "on GPUs, only products in bf16 have one order of additions";
+  if (config.head_dim != 64 && config.head_dim != 128)
+    return fmt::format("on GPUs, only heads of 64 or 128 columns are supported, not {}", config.head_dim);
+  if (config.attention.score_cap > 0) return "on GPUs, attention with a soft cap is not supported";
+  if (config.moe.experts > 0)
+    return "on GPUs, products of experts choose their order by the number of tokens";
+  return {};
+}
+
+void check_batch_invariant(const ModelConfig& config, const std::string& device, DType compute) {
+  std::optional<std::string> why = batch_variance(config, false);
+  if (!why && device != "cpu") why = batch_variance_on_gpus(config, compute);
   if (why)
     throw unsupported("batch_invariant does not support this model: " + *why, "remove batch_invariant");
 }

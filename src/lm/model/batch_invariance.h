@@ -15,7 +15,12 @@ namespace primus {
 // only in training passes count, too.
 std::optional<std::string> batch_variance(const ModelConfig& config, bool training);
 
-// Throws Error(kUnsupported) with the reason of batch_variance(config, false), if there is one.
-void check_batch_invariant(const ModelConfig& config);
+// Returns why GPUs compute this model with other orders of additions for other batches, although CPUs do not;
+// nullopt if they do not. `compute`: the type of activations.
+std::optional<std::string> batch_variance_on_gpus(const ModelConfig& config, DType compute);
+
+// Throws Error(kUnsupported) with the reason of batch_variance(config, false), if there is one. Unless
+// `device` (DeviceSpec::kind) is "cpu", batch_variance_on_gpus() counts, too.
+void check_batch_invariant(const ModelConfig& config, const std::string& device, DType compute);
 
 }  // namespace primus

@@ -1,5 +1,5 @@
-// Tiles of keys that begin at the first keys of documents, on GPUs. A query's tiles then do not depend on the
-// place of its document in a sequence (DeviceSpec::batch_invariant).
+// Tiles of keys that begin at the first keys of documents, on GPUs. The tiles of a query then do not depend
+// on the place of its document in a sequence (DeviceSpec::batch_invariant).
 #pragma once
 
 #include "turbo/attention/gpu_visibility.h"

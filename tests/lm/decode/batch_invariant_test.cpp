@@ -175,10 +175,10 @@ TEST_P(BatchInvariant, SupportedModelsGenerateWithTheBitsOfThePackedForwardPass)
   config.init_std = 0.2;
   config.max_positions = std::max<std::int64_t>(config.max_positions, 160);
   if (batch_variance(config, false)) {
-    EXPECT_THROW(check_batch_invariant(config), Error);
+    EXPECT_THROW(check_batch_invariant(config, "cpu", DType::kF32), Error);
     return;
   }
-  EXPECT_NO_THROW(check_batch_invariant(config));
+  EXPECT_NO_THROW(check_batch_invariant(config, "cpu", DType::kF32));
   for (const DType compute : {DType::kF32, DType::kBF16}) expect_same_bits(config, compute, 10);
 }
 
@@ -216,7 +216,7 @@ TEST(BatchInvariantTexts, ModelsThatAreNotSupportedAreRefusedWithTheReason) {
   ModelConfig latent = tiny_config();
   latent.at(1).attention = &kLatentAttention;
   try {
-    check_batch_invariant(latent);
+    check_batch_invariant(latent, "cpu", DType::kF32);
     FAIL();
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("the attention of layer 1 uses other formulas"));
@@ -226,6 +226,33 @@ TEST(BatchInvariantTexts, ModelsThatAreNotSupportedAreRefusedWithTheReason) {
   mixture.moe.training.capacity_factor = 1;
   EXPECT_FALSE(batch_variance(mixture, false));
   EXPECT_TRUE(batch_variance(mixture, true));
+}
+
+TEST(BatchInvariantTexts, GpusRefuseModelsWithoutKernelsOfOneOrder) {
+  ModelConfig config = tiny_config();
+  config.head_dim = 64;
+  EXPECT_NO_THROW(check_batch_invariant(config, "cuda", DType::kBF16));
+  const auto refusal = [](const ModelConfig& refused, DType compute) {
+    EXPECT_NO_THROW(check_batch_invariant(refused, "cpu", compute));
+    try {
+      check_batch_invariant(refused, "cuda", compute);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
+      return std::string(error.what());
+    }
+    return std::string("not refused");
+  };
+  EXPECT_THAT(refusal(config, DType::kF32), HasSubstr("only products in bf16"));
+  ModelConfig other = config;
+  other.head_dim = 32;
+  EXPECT_THAT(refusal(other, DType::kBF16), HasSubstr("only heads of 64 or 128 columns"));
+  other = config;
+  other.attention.score_cap = 30;
+  EXPECT_THAT(refusal(other, DType::kBF16), HasSubstr("a soft cap"));
+  other = config;
+  other.set_layers(&LayerSpec::feed_forward, &kMixture);
+  other.moe.experts = 4;
+  EXPECT_THAT(refusal(other, DType::kBF16), HasSubstr("products of experts"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Attention of batch-invariant GPUs: a token has the same bits in a packed sequence of training, in any
-// division of a prompt, and in decoding beside any other texts.
+// division of a prompt, and in decoding together with any other texts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

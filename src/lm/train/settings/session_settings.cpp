@@ -16,6 +16,7 @@
 #include "lm/model/mesh_check.h"
 #include "lm/train/objectives/objective.h"
 #include "lm/train/settings/training_settings.h"
+#include "turbo/devices/devices.h"
 
 namespace primus {
 
@@ -232,6 +233,11 @@ engine::PrecisionRecipe precision_recipe_of(const config::Experiment& e, const M
                          : engine::DelayedScaling{}};
 }
 
+// The kind of device of the run, or of the hardware that the run is planned for.
+std::string device_kind_of(const config::Experiment& e) {
+  return e.hardware ? e.hardware->device : turbo::choose_device(device_spec_of(e, 1)).kind;
+}
+
 // Refuses settings with which the training pass of a token differs from its pass in generation.
 void check_batch_invariant_training(const config::Experiment& e, const ModelConfig& model,
                                     const engine::PrecisionRecipe& precision,
@@ -240,6 +246,10 @@ void check_batch_invariant_training(const config::Experiment& e, const ModelConf
   std::optional<std::string> why = batch_variance(model, true);
   if (precision.fp8 || precision.fp4) why = "fp8 and fp4 products scale the tokens of a batch together";
   if (shape.context > 1) why = "context ranks divide the keys of a sequence";
+  if (!why && device_kind_of(e) != "cpu") {
+    why = batch_variance_on_gpus(model, e.trainer->bf16 ? DType::kBF16 : DType::kF32);
+    if (shape.tensor > 1) why = "on GPUs, a library adds the sums of tensor ranks";
+  }
   if (!why) return;
   throw e.error_for("batch_invariant", "batch_invariant does not support this run: " + *why,
                     "change that setting, or remove batch_invariant");

@@ -14,6 +14,19 @@ class TopLogitsChecks final : public OperatorChecks {
                          a.values = f32({3, 65});
                          a.ids = i32({3, 65});
                        }});
+    expect_checks<Tl>({.logits = f32({3, 70}),
+                       .vocab = 70,
+                       .values = f32({3, 1}),
+                       .draws = f64({3, 2}),
+                       .ids = i32({3, 1})},
+                      {&Tl::values, &Tl::ids}, {&Tl::logits, &Tl::draws},
+                      {[](Tl& a) {
+                         a.draws = f64({3, 3});
+                       },
+                       [](Tl& a) {
+                         a.values = f32({3, 2});
+                         a.ids = i32({3, 2});
+                       }});
   }
 };
 

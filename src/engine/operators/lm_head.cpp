@@ -262,7 +262,28 @@ constexpr Operator kDistillation = [] {
 constexpr Operator kInference{
     .name = "lm_head_loss", .operator_class = OperatorClass::kLoss, .forward = inference_forward};
 
+// --- head_logits
+
+void head_logits_forward(OperatorCall& op) {
+  launch(op.context(), Gemm{.role = GemmRole::kForward,
+                            .a = op.in(Unary::kX),
+                            .b = op.weight(),
+                            .c = op.out(Unary::kY),
+                            .accumulate = false,
+                            .workspace = {}});
+}
+
+constexpr Operator kHeadLogits{
+    .name = "head_logits", .operator_class = OperatorClass::kLoss, .forward = head_logits_forward};
+
 }  // namespace
+
+Value head_logits(const Value& hidden, Parameter& weight) {
+  PRIMUS_CHECK("head_logits", !hidden.tape().training());
+  return hidden.tape().record(
+      kHeadLogits, {{Unary::kX, hidden}}, &weight,
+      {{Unary::kY, DType::kF32, Shape{hidden.shape()[0], weight.shape[0]}, false}})[Unary::kY];
+}
 
 std::int64_t lm_head_slice_tokens(const Device& device, std::int64_t tokens, std::int64_t vocab) {
   // Every slice reads and writes the entire weight gradient. On a fast GPU, slices need thousands of tokens

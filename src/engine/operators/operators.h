@@ -174,6 +174,8 @@ Value soft_cap(Value x, double cap);
 // weight gradient (if not deferred) share one product per slice. The returned Value holds the loss only after
 // Tape::backward().
 Value lm_head_loss(const Value& hidden, Parameter& weight, const Value& labels, const Value& weights);
+// Returns the logits from which lm_head_loss() computes losses: [T, vocab] fp32. Has no gradient.
+Value head_logits(const Value& hidden, Parameter& weight);
 // Returns the number of tokens per slice of lm_head_loss(), for `vocab` columns. On a CPU, the fp32 logits of
 // a slice take at most about 256 MiB. On a GPU the limit is the smaller of 2 GiB and 1/40 of the GPU's
 // memory. On a GPU with bf16 gradients, only about a quarter of these logits exists at a time.

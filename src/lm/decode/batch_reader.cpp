@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "tensor/bfloat16.h"
+#include "turbo/cross_entropy/cross_entropy.h"
 #include "turbo/top_logits/top_logits.h"
 
 namespace primus {
@@ -54,10 +55,13 @@ BatchReader::BatchReader(engine::Rank& rank, const LanguageModel& model, const R
   cache_ = model.make_kv_cache(phase_, settings.compute, settings.sequences, settings.capacity,
                                settings.all_pages(), ReaderSettings::kPageTokens);
   const std::int64_t reported = pass_sizes(settings.sequences).back();
-  top_values_ = phase_.tensor(DType::kF32, {reported, TopLogits::kMax});
-  top_ids_ = phase_.tensor(DType::kI32, {reported, TopLogits::kMax});
-  hidden_ = phase_.tensor(settings.compute, {part_of(reported), config().hidden});
-  losses_ = phase_.tensor(DType::kF32, {reported});
+  rows_.values = phase_.tensor(DType::kF32, {reported, TopLogits::kMax});
+  rows_.ids = phase_.tensor(DType::kI32, {reported, TopLogits::kMax});
+  rows_.draws = phase_.tensor(DType::kF64, {reported, 2});
+  if (settings.keep_logits && !reads_together(rank, settings) && model.has_loss_logits())
+    rows_.kept = phase_.tensor(DType::kF32, {reported, config().vocab});
+  rows_.hidden = phase_.tensor(settings.compute, {part_of(reported), config().hidden});
+  rows_.losses = phase_.tensor(DType::kF32, {reported});
   if (!rank.measuring()) {
     const std::int64_t rows = std::max(pass_sizes(settings_.pass_tokens).back(), reported);
     host_.emplace(rank.device(), rows, reported, cache_.sequences);
@@ -67,6 +71,9 @@ BatchReader::BatchReader(engine::Rank& rank, const LanguageModel& model, const R
 
 BatchReader::HostTables::HostTables(Device& device, std::int64_t rows, std::int64_t max_reported,
                                     const turbo::PagedSequences& sequences) {
+  // The device reads a draw as two numbers in fp64.
+  static_assert(sizeof(TokenDraw) == 2 * sizeof(double));
+  constexpr std::int64_t kWordsOfDraw = sizeof(TokenDraw) / 4;
   const std::int64_t top_k = max_reported * TopLogits::kMax;
   const std::int64_t sizes[] = {rows,
                                 rows,
@@ -78,7 +85,8 @@ BatchReader::HostTables::HostTables(Device& device, std::int64_t rows, std::int6
                                 max_reported,
                                 top_k,
                                 max_reported,
-                                max_reported};
+                                max_reported,
+                                max_reported * kWordsOfDraw};
   std::int64_t bytes = 0;
   for (const std::int64_t size : sizes) bytes += whole_lines(4 * size);
   memory = PinnedBuffer(device, bytes);
@@ -92,6 +100,7 @@ BatchReader::HostTables::HostTables(Device& device, std::int64_t rows, std::int6
        {&tokens, &positions, &starts, &lengths, &table, &reported, &ids, &chosen})
     take(*span);
   for (std::span<float>* span : {&values, &losses, &ones}) take(*span);
+  draws = {reinterpret_cast<TokenDraw*>(at), static_cast<std::size_t>(max_reported)};
   std::fill(ones.begin(), ones.end(), 1.0F);
 }
 
@@ -134,10 +143,12 @@ void BatchReader::measure_passes() {
       continue;  // if there is only one sequence, no pass both reads a prompt and generates
     forward(mixed_pass(rows, {.log_probs = true}));
     forward(mixed_pass(rows, {.top_k = top_k, .log_probs = true}));
+    forward(mixed_pass(rows, {.log_probs = true, .draws = true}));
   }
   for (const std::int64_t rows : pass_sizes(settings_.sequences)) {
     forward(writing_pass(rows, {.log_probs = true}));
     forward(writing_pass(rows, {.top_k = top_k, .log_probs = true}));
+    forward(writing_pass(rows, {.log_probs = true, .draws = true}));
     enqueue_losses(rows);
   }
 }
@@ -263,7 +274,10 @@ void BatchReader::fill(std::span<const Input> inputs, std::int64_t rows) {
         host.tokens[row] = token;
         host.positions[row++] = static_cast<std::int32_t>(length++);
       }
-      if (inputs.front().tells) host.reported[reported++] = static_cast<std::int32_t>(row - 1);
+      if (inputs.front().tells) {
+        host.draws[reported] = inputs.front().draw;
+        host.reported[reported++] = static_cast<std::int32_t>(row - 1);
+      }
       inputs = inputs.subspan(1);
     }
     host.starts[sequence + 1] = static_cast<std::int32_t>(row);
@@ -271,6 +285,7 @@ void BatchReader::fill(std::span<const Input> inputs, std::int64_t rows) {
   }
   for (; row < static_cast<std::size_t>(rows); ++row) host.tokens[row] = host.positions[row] = 0;
   std::fill(host.reported.begin() + static_cast<std::ptrdiff_t>(reported), host.reported.end(), 0);
+  std::fill(host.draws.begin() + static_cast<std::ptrdiff_t>(reported), host.draws.end(), TokenDraw{});
 }
 
 void BatchReader::read(std::span<const Input> inputs, const WantedLogits& wanted) {
@@ -315,7 +330,7 @@ void BatchReader::read_again_without_order(std::span<const Input> telling, const
 NextLogits BatchReader::next(std::size_t telling) const {
   if (last_.top_k > 0) {
     const auto k = static_cast<std::size_t>(last_.top_k);
-    return {host_->values.subspan(telling * k, k), host_->ids.subspan(telling * k, k)};
+    return {host_->values.subspan(telling * k, k), host_->ids.subspan(telling * k, k), last_.draws};
   }
   const auto vocab = static_cast<std::size_t>(config().vocab);
   return {std::span<const float>(logits_).subspan(telling * vocab, vocab)};
@@ -336,6 +351,12 @@ void BatchReader::advance(const Input& input) {
 BatchReader::Pass BatchReader::writing_pass(std::int64_t rows, const WantedLogits& wanted) const {
   Pass pass{.rows = rows, .reported = rows, .log_probs = wanted.log_probs};
   const std::int64_t vocab = wanted.vocab > 0 ? std::min(wanted.vocab, config().vocab) : config().vocab;
+  if (wanted.top_k == 0 && wanted.draws) {
+    pass.top_k = 1;
+    pass.vocab = vocab;
+    pass.draws = true;
+    return pass;
+  }
   const std::int64_t top_k = wanted.top_k == 1 ? 1 : TopLogits::kMax;
   if (wanted.top_k < 1 || wanted.top_k > top_k || top_k > vocab) return pass;
   pass.top_k = top_k;
@@ -419,7 +440,7 @@ void BatchReader::enqueue(const Pass& pass, Done done) {
   const auto forward = [&](int chunk, Value x) {
     Value hidden = model_.forward(chunk, inputs(tape, pass), std::move(x));
     if (!model_.last(chunk)) return hidden;
-    if (pass.reported > 0) logits = model_.logits(reported_rows(pass, hidden));
+    if (pass.reported > 0) logits = logits_of(pass, reported_rows(pass, hidden));
     return Value();
   };
   stages_.run(tape, settings_.compute, {part_of(pass.rows), config().streams() * config().hidden}, begin,
@@ -446,8 +467,16 @@ Value BatchReader::reported_rows(const Pass& pass, const Value& hidden) {
     reported = model_.select(hidden, rows);
   }
   if (pass.log_probs && !rank_.measuring())
-    rank_.compute().copy_on_device(hidden_.data, reported.tensor().data, reported.tensor().bytes());
+    rank_.compute().copy_on_device(rows_.hidden.data, reported.tensor().data, reported.tensor().bytes());
   return reported;
+}
+
+Value BatchReader::logits_of(const Pass& pass, const Value& rows) {
+  if (rows_.kept.absent() || !pass.log_probs) return model_.logits(rows);
+  Value logits = model_.loss_logits(rows);
+  if (!rank_.measuring())
+    rank_.compute().copy_on_device(rows_.kept.data, logits.tensor().data, logits.tensor().bytes());
+  return logits;
 }
 
 std::vector<float> BatchReader::log_probs(std::span<const std::int32_t> chosen) {
@@ -462,8 +491,26 @@ std::vector<float> BatchReader::log_probs(std::span<const std::int32_t> chosen) 
   return result;
 }
 
+void BatchReader::enqueue_losses_of_kept(const Tensor& losses) {
+  engine::Tape tape(rank_.context(), rank_.stash());
+  tape.begin({.train = false});
+  const std::int64_t reported = losses.elements();
+  const Value labels = tape.input(DType::kI32, {reported}, false),
+              ones = tape.input(DType::kF32, {reported}, false);
+  if (!rank_.measuring()) {
+    upload(labels.tensor(), host_->chosen);
+    upload(ones.tensor(), host_->ones);
+  }
+  turbo::launch(rank_.context(), turbo::CrossEntropy{.logits = rows_.kept.slice(0, reported),
+                                                     .labels = labels.tensor(),
+                                                     .weights = ones.tensor(),
+                                                     .loss = losses});
+  if (!rank_.measuring()) rank_.compute().copy_to_host(host_->losses.data(), losses.data, losses.bytes());
+}
+
 void BatchReader::enqueue_losses(std::int64_t reported) {
-  const Tensor losses = losses_.slice(0, reported);
+  const Tensor losses = rows_.losses.slice(0, reported);
+  if (!rows_.kept.absent()) return enqueue_losses_of_kept(losses);
   engine::Tape tape(rank_.context(), rank_.stash());
   for (int chunk = 0; chunk < model_.chunks(); ++chunk) {
     if (!model_.last(chunk)) continue;
@@ -473,7 +520,7 @@ void BatchReader::enqueue_losses(std::int64_t reported) {
     const ModelInputs in{.labels = tape.input(DType::kI32, {reported}, false),
                          .loss_weights = tape.input(DType::kF32, {reported}, false)};
     if (!rank_.measuring()) {
-      rank_.compute().copy_on_device(hidden.tensor().data, hidden_.data, hidden.tensor().bytes());
+      rank_.compute().copy_on_device(hidden.tensor().data, rows_.hidden.data, hidden.tensor().bytes());
       upload(in.labels.tensor(), host_->chosen);
       upload(in.loss_weights.tensor(), host_->ones);
     }
@@ -487,12 +534,16 @@ void BatchReader::enqueue_losses(std::int64_t reported) {
 
 void BatchReader::choose(const Pass& pass, const Value& logits) {
   const Shape shape{pass.reported, pass.top_k};
-  const Tensor values(top_values_.data, DType::kF32, shape), ids(top_ids_.data, DType::kI32, shape);
+  const Tensor values(rows_.values.data, DType::kF32, shape), ids(rows_.ids.data, DType::kI32, shape);
   if (logits) {
-    turbo::launch(
-        rank_.context(),
-        TopLogits{
-            .logits = logits.tensor(), .vocab = pass.vocab, .values = values, .ids = ids, .workspace = {}});
+    const Tensor draws = pass.draws ? rows_.draws.slice(0, pass.reported) : Tensor();
+    if (pass.draws && !rank_.measuring()) upload(draws, host_->draws);
+    turbo::launch(rank_.context(), TopLogits{.logits = logits.tensor(),
+                                             .vocab = pass.vocab,
+                                             .values = values,
+                                             .draws = draws,
+                                             .ids = ids,
+                                             .workspace = {}});
   }
   stages_.broadcast_from_last(values);
   stages_.broadcast_from_last(ids);

@@ -53,6 +53,9 @@ struct ReaderSettings {
   // Allows recording and replaying passes that generate a token. Nothing else may use the rank's stash and
   // scratch.
   bool replay = false;
+  // Keeps the logits of a pass in fp32, so that log_probs() need not multiply by the head again. Without
+  // effect if ranks share the model, or if the model has no such logits (LanguageModel::has_loss_logits).
+  bool keep_logits = false;
   // Gathers the weights if they are sharded over data ranks. Null: this rank has all weights.
   engine::DataParallel* parallel = nullptr;
   engine::PipelineShape pipeline = {};  // division of the model into pipeline stages
@@ -66,6 +69,9 @@ struct WantedLogits {
   std::int64_t top_k = 0;  // the top_k largest logits suffice; 0: all logits are needed
   std::int64_t vocab = 0;  // only logits of ids below `vocab` are needed; 0: logits of all ids
   bool log_probs = false;  // whether log_probs() will be called
+  // With top_k 0: the device draws the token of each text (BatchReader::Input::draw), so that no logits are
+  // copied to the host.
+  bool draws = false;
 };
 
 class BatchReader {
@@ -97,15 +103,17 @@ class BatchReader {
   struct Input {
     std::int64_t sequence;  // index of the sequence; must be below settings.sequences
     std::span<const std::int32_t> tokens;
-    bool tells = false;  // whether the pass returns logits for the token after the input; `tokens` must then
-                         // be a single token
+    bool tells = false;   // whether the pass returns logits for the token after the input; `tokens` must then
+                          // be a single token
+    TokenDraw draw = {};  // how the device draws the token, if WantedLogits::draws is set
   };
   // Throws the errors that read() would throw for these inputs, without reading anything.
   void check(std::span<const Input> inputs) const;
   // Runs one pass: appends each input's tokens to its sequence. Inputs must be in ascending order of
   // sequences, and their tokens must fit a pass. Afterwards next() has the logits of the inputs with `tells`.
   // If the top-k logits suffice, the device selects the top-k logits, and only these are copied to the host.
-  // A row with NaN or infinity cannot be sorted, so all logits of such a row are copied. Throws
+  // If the device draws tokens, only the tokens are copied. A row with NaN or infinity has no order, so all
+  // logits are copied if there is such a row. Throws
   // Error(kInvalid), before reading anything, if tokens do not fit the reserved pages or an id is outside the
   // vocabulary.
   void read(std::span<const Input> inputs, const WantedLogits& wanted = {});
@@ -167,6 +175,7 @@ class BatchReader {
     // top_k: number of largest logits to return; 0: all. vocab: exclusive limit of their ids; 0: none
     std::int64_t top_k = 0, vocab = 0;
     bool log_probs = false;
+    bool draws = false;  // the device draws one token per row; top_k is 1
     auto operator<=>(const Pass&) const = default;
   };
   struct Recorded {
@@ -190,7 +199,10 @@ class BatchReader {
   // Finds the top-k logits and copies them to the host. `logits` is valid only on the last pipeline stage.
   void choose(const Pass& pass, const engine::Value& logits);
   void download(const Tensor& logits);
+  // Returns the logits of the requested rows, and keeps them if keep_logits requests it.
+  engine::Value logits_of(const Pass& pass, const engine::Value& rows);
   void enqueue_losses(std::int64_t reported);
+  void enqueue_losses_of_kept(const Tensor& losses);
   std::int64_t part_of(std::int64_t rows) const { return rows / rank_.mesh().shape().tensor; }
   template <class T>
   void upload(const Tensor& to, std::span<T> from) {
@@ -217,10 +229,16 @@ class BatchReader {
     std::span<std::int32_t> reported, ids, chosen;  // numbers of the rows whose logits are returned, the ids
                                                     // of their logits, and the tokens chosen from them
     std::span<float> values, losses, ones;          // logits, losses and loss weights of these rows
+    std::span<TokenDraw> draws;                     // the draws of these rows
   };
-  Tensor top_values_, top_ids_;  // top-k logits and their ids, [max rows with logits, kMax]
-  Tensor hidden_, losses_;       // for the rows with logits: the hidden states on this rank, and the fp32
-                                 // losses [rows]
+  // The device's memory for the rows with logits.
+  struct Rows {
+    Tensor values, ids;     // top-k logits and their ids, [max rows, kMax]
+    Tensor draws;           // [max rows, 2] fp64
+    Tensor kept;            // the kept logits, [max rows, vocab] fp32, or absent
+    Tensor hidden, losses;  // the hidden states on this rank, and the fp32 losses [rows]
+  };
+  Rows rows_;
   std::optional<HostTables> host_;
   std::map<Pass, Recorded> recorded_;
   bool replay_;

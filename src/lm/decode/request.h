@@ -22,7 +22,9 @@ struct GenerateSettings {
   bool log_probs = false;                   // whether DecodedToken::log_prob is computed
 
   // Returns which logits a reader must return to choose a token.
-  WantedLogits wanted() const { return {top_k_needed(sampling), vocab, log_probs}; }
+  WantedLogits wanted() const {
+    return {top_k_needed(sampling), vocab, log_probs, is_drawn_on_device(sampling)};
+  }
 };
 
 enum class StopReason : std::uint8_t {

@@ -126,12 +126,22 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingSettings&
   return ids[pick(weights, u)];
 }
 
+bool is_drawn_on_device(const SamplingSettings& settings) {
+  return settings.temperature == 0 || (settings.top_k == 0 && settings.top_p >= 1);
+}
+
+TokenDraw draw_of(const SamplingSettings& settings, std::int64_t position) {
+  if (settings.temperature == 0) return {};
+  return {uniform(settings, position), settings.temperature};
+}
+
 std::int64_t top_k_needed(const SamplingSettings& settings) {
   return settings.temperature == 0 ? 1 : settings.top_k;
 }
 
 std::int32_t sample_token(const NextLogits& logits, const SamplingSettings& settings, std::int64_t position) {
   if (logits.ids.empty()) return sample_token(logits.values, settings, position);
+  if (logits.drawn) return logits.ids.front();
   if (settings.temperature == 0) return logits.ids.front();
   const auto allowed = std::min(logits.ids.size(), static_cast<std::size_t>(settings.top_k));
   return choose_from_top(logits.values.first(allowed), logits.ids.first(allowed), settings,

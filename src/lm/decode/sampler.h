@@ -23,7 +23,19 @@ struct SamplingSettings {
 struct NextLogits {
   std::span<const float> values;
   std::span<const std::int32_t> ids = {};
+  bool drawn = false;  // `ids` is the token that the device drew (draw_of)
 };
+
+// Describes how a device draws a token from the logits of a vocabulary (turbo/top_logits).
+struct TokenDraw {
+  double number = 0;  // the number from [0, 1) that decides
+  double temperature = 0;
+};
+
+// Returns whether a device can draw a token with these settings: no limit of top_k or top_p applies.
+bool is_drawn_on_device(const SamplingSettings& settings);
+// Returns the draw that chooses the token at `position`.
+TokenDraw draw_of(const SamplingSettings& settings, std::int64_t position);
 
 // Returns k such that the k largest logits suffice; 0: all logits are needed.
 std::int64_t top_k_needed(const SamplingSettings& settings);
@@ -32,7 +44,7 @@ std::int64_t top_k_needed(const SamplingSettings& settings);
 // Error(kNumerics) if a logit is NaN or +infinity; -infinity excludes a token.
 std::int32_t sample_token(std::span<const float> logits, const SamplingSettings& settings,
                           std::int64_t position);
-// Chooses from `logits`, which must contain at least the top_k_needed() largest logits.
+// Chooses from `logits`, which must contain at least the top_k_needed() largest logits or the drawn token.
 std::int32_t sample_token(const NextLogits& logits, const SamplingSettings& settings, std::int64_t position);
 
 }  // namespace primus

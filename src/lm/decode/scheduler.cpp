@@ -165,7 +165,8 @@ void DecodeScheduler::plan() {
     if (left > 1) room -= count;
     const auto tokens = std::span<const std::int32_t>(t.tokens).subspan(static_cast<std::size_t>(length),
                                                                         static_cast<std::size_t>(count));
-    all.push_back({id, {t.sequence, tokens, left == 1}});
+    all.push_back(
+        {id, {t.sequence, tokens, left == 1, draw_of(t.request.settings.sampling, std::ssize(t.tokens))}});
   }
   std::ranges::sort(all, {}, [](const auto& planned) { return planned.second.sequence; });
   for (const auto& [id, input] : all) {
@@ -182,11 +183,13 @@ WantedLogits DecodeScheduler::wanted() const {
     const WantedLogits own = texts_.at(id)->request.settings.wanted();
     if (!all) all = own;
     all->log_probs = all->log_probs || own.log_probs;
-    if (own.top_k == 0 || all->top_k == 0 || own.vocab != all->vocab) {
+    all->draws = all->draws && own.draws;
+    if (own.vocab != all->vocab) {
       all->top_k = all->vocab = 0;
+      all->draws = false;
       continue;
     }
-    all->top_k = std::max(all->top_k, own.top_k);
+    all->top_k = own.top_k == 0 || all->top_k == 0 ? 0 : std::max(all->top_k, own.top_k);
   }
   return all.value_or(WantedLogits{});
 }

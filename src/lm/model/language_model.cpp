@@ -305,6 +305,15 @@ Value LanguageModel::logits(const Value& hidden) const {
   return config_.logit_cap > 0 ? soft_cap(std::move(logits), config_.logit_cap) : logits;
 }
 
+bool LanguageModel::has_loss_logits() const {
+  return !config_.scores && !vocabulary_.group && config_.logit_cap == 0;
+}
+
+Value LanguageModel::loss_logits(const Value& hidden) const {
+  PRIMUS_CHECK("LanguageModel::loss_logits", has_loss_logits());
+  return engine::head_logits(before_head(hidden), *head_);
+}
+
 Value LanguageModel::select(const Value& hidden, const Value& rows) const {
   return engine::select_rows(gather_tokens(hidden, vocabulary_.group), rows);
 }

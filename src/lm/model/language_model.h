@@ -107,6 +107,10 @@ class LanguageModel {
   // Returns the logits of a language model in the compute type, [rows of `hidden` on all tensor ranks,
   // vocab].
   engine::Value logits(const engine::Value& hidden) const;
+  // Returns the fp32 logits from which loss() computes losses. If has_loss_logits() is false, no rank has all
+  // columns of these logits, or loss() changes them.
+  bool has_loss_logits() const;
+  engine::Value loss_logits(const engine::Value& hidden) const;
   // Selects rows of the hidden states, so that logits() or loss() computes only these rows. `rows` is [n]
   // int32: indices into the T tokens of all tensor ranks. Each rank passes its own slice of the list of
   // requested rows.

@@ -168,6 +168,49 @@ TEST(Batch, TopTokensEqualThoseOfAllLogits) {
   EXPECT_TRUE(reader.next(0).ids.empty());
 }
 
+// Returns a reader that has read one token of each of three sequences, which gave logits.
+std::unique_ptr<Decoder> told(const ModelConfig& config, const ReaderSettings& settings,
+                              const WantedLogits& wanted, const SamplingSettings& sampling = {}) {
+  auto decoder = batch_decoder(cpu(), config, settings);
+  BatchReader& reader = decoder->reader();
+  const std::vector<std::int32_t> tokens = some_tokens(3, config.vocab);
+  std::vector<BatchReader::Input> inputs;
+  for (std::int64_t i = 0; i < 3; ++i) {
+    EXPECT_TRUE(reader.reserve(i, 20));
+    inputs.push_back({i, {&tokens[static_cast<std::size_t>(i)], 1}, true, draw_of(sampling, i + 1)});
+  }
+  reader.read(inputs, wanted);
+  return decoder;
+}
+
+TEST(Batch, DrawnTokensEqualThoseSampledFromAllLogits) {
+  const ModelConfig config = tiny_config();
+  const ReaderSettings settings{.capacity = 20, .sequences = 3};
+  for (const double temperature : {0.0, 0.3, 1.0, 3.0}) {
+    for (std::uint64_t seed = 0; seed < 8; ++seed) {
+      const SamplingSettings sampling{.temperature = temperature, .seed = seed};
+      const auto all = told(config, settings, {}), drawn = told(config, settings, {.draws = true}, sampling);
+      for (std::size_t i = 0; i < 3; ++i) {
+        const auto position = static_cast<std::int64_t>(i) + 1;
+        const NextLogits next = drawn->reader().next(i);
+        ASSERT_EQ(next.ids.size(), 1U);
+        EXPECT_EQ(sample_token(next, sampling, position),
+                  sample_token(all->reader().next(i), sampling, position));
+      }
+    }
+  }
+}
+
+TEST(Batch, KeptLogitsGiveTheSameLogProbabilities) {
+  const ModelConfig config = tiny_config();
+  ReaderSettings settings{.capacity = 20, .sequences = 3};
+  const WantedLogits wanted{.log_probs = true, .draws = true};
+  const std::vector<std::int32_t> chosen{1, 5, 2};
+  const std::vector<float> multiplied = told(config, settings, wanted)->reader().log_probs(chosen);
+  settings.keep_logits = true;
+  EXPECT_EQ(told(config, settings, wanted)->reader().log_probs(chosen), multiplied);
+}
+
 TEST(Batch, NanLogitsAreReported) {
   const ModelConfig config = tiny_config();
   const auto decoder = batch_decoder(cpu(), config, {.capacity = 20, .sequences = 2});

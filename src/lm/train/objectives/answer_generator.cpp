@@ -84,11 +84,16 @@ DecodeScheduler::Agree AnswerGenerator::agree() {
 
 void reserve_decoder(SessionSettings& settings, std::int64_t prompt_and_answer, int data_ranks,
                      bool together) {
-  // More answers at a time need more memory for the cache, and make each pass more efficient.
-  constexpr std::int64_t kMaxSequences = 64, kPassTokens = 512;
+  // More answers at a time make each pass more efficient. The pages of the cache do not grow with this number
+  // (TrainingSession): if there are no more pages, the youngest answers wait. States grow with this number.
+  constexpr std::int64_t kMaxWithStates = 64, kMaxWithPages = 256, kPassTokens = 512;
+  const ModelConfig& model = settings.model;
+  const bool states =
+      model.any_keeps(Keeps::kInputs) || model.any_keeps(Keeps::kState) || model.any_keeps(Keeps::kPooled);
+  const std::int64_t maximum = states ? kMaxWithStates : kMaxWithPages;
   const std::int64_t own = settings.step.micro_batch * settings.step.microbatches;
   settings.sample_capacity = std::max(settings.sample_capacity, prompt_and_answer);
-  settings.sample_sequences = std::min(kMaxSequences, together ? own * data_ranks : own);
+  settings.sample_sequences = std::min(maximum, together ? own * data_ranks : own);
   settings.sample_pass_tokens = kPassTokens;
 }
 

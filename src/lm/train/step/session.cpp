@@ -76,10 +76,17 @@ TrainingSession::TrainingSession(engine::Rank& rank, const SessionSettings& sett
   }
   if (settings.sample_capacity > 0) {
     const bool gathers = rank.mesh().size() > 1 && settings.sharding == engine::Sharding::kParameters;
+    // The cache has room for this number of texts of full length. Most texts are shorter and share their
+    // prompts, so more texts fit.
+    constexpr std::int64_t kFullTexts = 64;
     decoding_ = {.compute = settings.compute,
                  .capacity = settings.sample_capacity,
                  .pass_tokens = settings.sample_pass_tokens,
                  .sequences = settings.sample_sequences,
+                 .pages = std::min(settings.sample_sequences, kFullTexts) *
+                          ReaderSettings().pages_for(settings.sample_capacity),
+                 .replay = rule_ && rank.mesh().size() == 1,
+                 .keep_logits = rule_ != nullptr,
                  .parallel = gathers ? &parallel() : nullptr,
                  .pipeline = settings.step.pipeline.shape(rank.mesh())};
   }

@@ -69,12 +69,12 @@ void multiply(OperatorCall& op, GemmRole role, const Tensor& a, const Tensor& b,
 
 }  // namespace
 
-void forward_product(OperatorCall& op, const Tensor& x, const Tensor& weight) {
-  multiply(op, GemmRole::kForward, x, weight, op.out(Product::kY), false);
+void forward_product(OperatorCall& op, const Tensor& x, const Tensor& weight, bool accumulate) {
+  multiply(op, GemmRole::kForward, x, weight, op.out(Product::kY), accumulate);
 }
 
-void input_gradient_product(OperatorCall& op, const Tensor& weight) {
-  const auto [d_x, previous] = op.d_in(Product::kX);
+void input_gradient_product(OperatorCall& op, const Tensor& weight, InputPlace x) {
+  const auto [d_x, previous] = op.d_in(x);
   const bool in_place = !previous.absent() && previous.data == d_x.data;
   multiply(op, GemmRole::kInputGradient, op.d_out(Product::kY), weight, d_x, in_place);
   if (!previous.absent() && !in_place) launch(op.context(), turbo::Add{.a = previous, .b = d_x, .out = d_x});

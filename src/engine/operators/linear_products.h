@@ -19,10 +19,10 @@ struct GradientRounding {
   std::uint64_t seed;
 };
 
-// Computes Product::kY = x · weightᵀ.
-void forward_product(OperatorCall& op, const Tensor& x, const Tensor& weight);
-// Adds (gradient of Product::kY) · weight to the gradient of Product::kX.
-void input_gradient_product(OperatorCall& op, const Tensor& weight);
+// Computes Product::kY = x · weightᵀ, or adds the product to Product::kY.
+void forward_product(OperatorCall& op, const Tensor& x, const Tensor& weight, bool accumulate = false);
+// Adds (gradient of Product::kY) · weight to the gradient of input `x`.
+void input_gradient_product(OperatorCall& op, const Tensor& weight, InputPlace x = Product::kX);
 // Assigns or adds (gradient of Product::kY)ᵀ · x to the weight gradient.
 void weight_gradient_product(OperatorCall& op, const Tensor& x);
 // Runs a product with the experts' matrices.

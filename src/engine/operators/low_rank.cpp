@@ -79,6 +79,35 @@ turbo::CopyRows copy_of(const Tensor& from, const Tensor& to) {
   return turbo::CopyRows::strided(from, to, 1, n, n, n);
 }
 
+// --- add_product: y += x · weightᵀ
+
+struct AddProduct {
+  enum In : InputName { kAddend, kX };
+  enum Out : OutputName { kY };
+};
+static_assert(static_cast<int>(AddProduct::kY) == static_cast<int>(Product::kY));
+
+void add_product_forward(OperatorCall& op) {
+  const Tensor addend = op.in_or_out(AddProduct::kAddend, AddProduct::kY), y = op.out(AddProduct::kY);
+  if (addend.data != y.data) turbo::launch(op.context(), copy_of(addend, y));
+  forward_product(op, op.in(AddProduct::kX), op.weight(), true);
+}
+
+void add_product_backward_input(OperatorCall& op) {
+  if (op.needs_d_in(AddProduct::kX)) input_gradient_product(op, op.weight(), AddProduct::kX);
+  if (op.needs_d_in(AddProduct::kAddend)) op.pass_d_in(AddProduct::kAddend, AddProduct::kY);
+}
+
+void add_product_backward_weight(OperatorCall& op) { weight_gradient_product(op, op.in(AddProduct::kX)); }
+
+constexpr Operator kAddProduct{.name = "add_product",
+                               .operator_class = OperatorClass::kLinear,
+                               .forward = add_product_forward,
+                               .backward_input = add_product_backward_input,
+                               .backward_weight = add_product_backward_weight,
+                               .for_weight = saves(AddProduct::kX),
+                               .in_place = true};
+
 // --- column_sum: adds b to some columns of a
 
 struct ColumnSum {
@@ -241,6 +270,17 @@ Value after_low_rank(Value y, const LowRank& adapter, RowsOf rows) {
     begin += part.rows;
   }
   return dropout(std::move(y), adapter, rows, columns, std::max(run, 1));
+}
+
+bool adds_low_rank(const Tape& tape, const LowRank& adapter) {
+  const bool drops = adapter.dropout > 0 && adapter.drops_after && tape.dropout();
+  return !drops && !tape.precision().is_fp8(turbo::GemmRole::kForward, *adapter.up) &&
+         !tape.precision().is_fp4(*adapter.up);
+}
+
+Value add_low_rank(const Value& y, const Value& low, Parameter& up) {
+  return y.tape().record(kAddProduct, {{AddProduct::kAddend, y}, {AddProduct::kX, low}}, &up,
+                         {{AddProduct::kY, y.dtype(), y.shape()}})[AddProduct::kY];
 }
 
 Value with_part_adapters(Value y, Parameter& weight, FunctionRef<Value(const LowRank&)> product_of,

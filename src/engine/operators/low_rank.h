@@ -47,6 +47,13 @@ Value before_low_rank(const Value& x, const LowRank& adapter, RowsOf rows);
 // Returns the term that B's product y adds to the matrix's output: [rows, out].
 Value after_low_rank(Value y, const LowRank& adapter, RowsOf rows);
 
+// Returns whether add_low_rank() can add B's product to a matrix's product: nothing is applied to B's product
+// (dropout), and its precision is that of the tape.
+bool adds_low_rank(const Tape& tape, const LowRank& adapter);
+// Returns y + low · upᵀ: [rows, out]. Overwrites y if there is no other reference to y. The sum is rounded
+// once.
+Value add_low_rank(const Value& y, const Value& low, Parameter& up);
+
 // Adds the terms of the adapters in LowRank::parts to y, the product of x and the matrix, and scales the
 // result to the adapters' magnitudes. `product_of(adapter)` returns (x · downᵀ) · upᵀ: [rows, rows of up].
 // `columns`: the ranks that divide the columns of the matrix; null: this rank has all columns. `columns` must

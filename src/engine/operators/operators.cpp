@@ -452,8 +452,21 @@ Value product(const Value& x, Parameter& weight) {
 }
 
 Value linear(const Value& x, Parameter& weight) {
-  Value y = product(x, weight);
   const LowRank& low_rank = x.tape().adapter_of(weight);
+  if (low_rank && adds_low_rank(x.tape(), low_rank)) {
+    const auto low = [&] {
+      return scale(product(before_low_rank(x, low_rank, RowsOf::kOwn), *low_rank.down), low_rank.scale);
+    };
+    // If A's product comes first, the product with the large matrix writes the gradient of x, and A's product
+    // is added to it. With dropout, A's input has a gradient of its own, which then becomes that of x.
+    if (low_rank.dropout > 0 && x.tape().dropout()) {
+      const Value y = product(x, weight);
+      return add_low_rank(y, low(), *low_rank.up);
+    }
+    const Value first = low();
+    return add_low_rank(product(x, weight), first, *low_rank.up);
+  }
+  Value y = product(x, weight);
   if (!low_rank) {
     return with_part_adapters(std::move(y), weight, [&](const LowRank& part) {
       return product(product(before_low_rank(x, part, RowsOf::kOwn), *part.down), *part.up);

@@ -344,6 +344,7 @@ Value scattered_product(const Value& x, Parameter& weight, comm::Communicator* g
 // The adapter's A is complete on every rank. Each rank multiplies its own tokens by A, so only low-rank rows
 // are sent.
 Value gathered_linear(const Value& x, Parameter& weight, comm::Communicator* group, TensorParallel* overlap) {
+  if (!group) return linear(x, weight);
   Value y = gathered_product(x, weight, group, overlap);
   const LowRank& low_rank = x.tape().adapter_of(weight);
   if (!low_rank) {
@@ -361,6 +362,7 @@ Value gathered_linear(const Value& x, Parameter& weight, comm::Communicator* gro
 // The adapter's A is split like the weight. The adapter's B is complete.
 Value scattered_linear(const Value& x, Parameter& weight, comm::Communicator* group,
                        TensorParallel* overlap) {
+  if (!group) return linear(x, weight);
   Value y = scattered_product(x, weight, group, overlap);
   const LowRank& low_rank = x.tape().adapter_of(weight);
   if (!low_rank) {

@@ -1,8 +1,8 @@
-// Matrix products of linear layers. Our own kernels compute products of a few rows (linear/gpu_skinny.h), the
-// products of routers (linear/gpu_split.h), and forward products of batch-invariant devices
-// (linear/gpu_ordered.h). The library, if there is one (linear/gpu_blas.h), computes
-// all other products that it supports, in some cases with our own addition (linear/added_apart.h). Our own
-// kernels compute all products that the library does not support.
+// Matrix products of linear layers. Our own kernels compute products of a few rows (linear/gpu_skinny.h,
+// linear/gpu_narrow.h), the products of routers (linear/gpu_split.h), forward products of batch-invariant
+// devices (linear/gpu_ordered.h), and add products of low rank (linear/gpu_short_sum.h). The library, if
+// there is one (linear/gpu_blas.h), computes all other products that it supports, in some cases with our own
+// addition (linear/added_apart.h). Our own kernels compute all products that the library does not support.
 #include <algorithm>
 
 #include "turbo/gpu/gemm_tile.h"
@@ -10,7 +10,9 @@
 #include "turbo/gpu/register.h"
 #include "turbo/linear/added_apart.h"
 #include "turbo/linear/gpu_blas.h"
+#include "turbo/linear/gpu_narrow.h"
 #include "turbo/linear/gpu_ordered.h"
+#include "turbo/linear/gpu_short_sum.h"
 #include "turbo/linear/gpu_skinny.h"
 #include "turbo/linear/gpu_split.h"
 #include "turbo/linear/linear.h"
@@ -109,8 +111,9 @@ void multiply_and_add(Context& context, const Gemm& call) {
 void gemm(Context& context, const Gemm& call) {
   if (!call.around.absent()) return multiply_normed(context, call);
   if (is_ordered(context, call)) return multiply_ordered(context, call);
-  if (multiply_skinny(context, call)) return;
+  if (multiply_narrow(context, call) || multiply_skinny(context, call)) return;
   if (is_split(call)) return multiply_split(context, call);
+  if (is_short_sum(call)) return add_short_sum(context, call);
   if (is_added_apart(call)) return multiply_and_add(context, call);
   if (!multiply_by_library(context, call)) multiply_here(context, call);
 }
@@ -119,6 +122,7 @@ std::int64_t workspace(Context& context, const Gemm& call) {
   if (!call.around.absent()) return takes_normed(context, call) ? 0 : Gemm::kNotTaken;
   if (is_ordered(context, call)) return 0;
   if (is_split(call)) return split_workspace(call);
+  if (is_short_sum(call)) return 0;
   if (!is_added_apart(call)) return library_workspace(context, call);
   const std::int64_t rows = call.c.rows(), at_once = rows_added_at_once(call);
   const std::int64_t reserved = added_bytes(call, at_once);

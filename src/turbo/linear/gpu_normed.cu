@@ -7,8 +7,8 @@ namespace primus::turbo::PRIMUS_GPU {
 static_assert(kFewRows <= AroundProduct::kMaxRows && StagedRows::kLine == AroundProduct::kColumnMultiple);
 
 bool takes_normed(const Context& context, const Gemm& g) {
-  // Shorter rows are not fused, because the bits of a row would then depend on the number of rows. Sums of these
-  // kernels are divided among warps, so batch-invariant devices compute the operators apart.
+  // Shorter rows are not fused, because the bits of a row would then depend on the number of rows. Sums of
+  // these kernels are divided among warps, so batch-invariant devices compute the operators apart.
   return !context.batch_invariant() && NormedRows::has_order(g.a.cols()) &&
          takes_few_rows(context, g.a.rows(), g.a.cols(), g.b.rows());
 }

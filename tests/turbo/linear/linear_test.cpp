@@ -95,6 +95,30 @@ TEST(Linear, ProductsOfRoutersMatchReference) {
   }
 }
 
+// GPUs add products of low rank to a result by tiles of 64 x 128 (gpu_short_sum.h). The cases have several
+// tiles, partial tiles, and sums of 8 to 64 terms; the last sum is too long for this kernel.
+TEST(Linear, ProductsOfLowRankAreAdded) {
+  Benches benches = every_bench();
+  constexpr Types kTypes{DType::kBF16, DType::kBF16, DType::kBF16};
+  for (const std::int64_t rank : {8, 16, 24, 40, 64, 72}) {
+    expect_product(benches, GemmRole::kForward, {.tokens = 70, .in = rank, .out = 136}, kTypes, true);
+    expect_product(benches, GemmRole::kInputGradient, {.tokens = 70, .in = 136, .out = rank}, kTypes, true);
+  }
+  expect_product(benches, GemmRole::kForward, {.tokens = 1, .in = 16, .out = 8}, kTypes, true);
+  expect_product(benches, GemmRole::kInputGradient, {.tokens = 130, .in = 264, .out = 16}, kTypes, true);
+}
+
+// GPUs divide long sums with few results among blocks (gpu_narrow.h). The cases have one and several steps
+// per block, partial steps, and several tiles.
+TEST(Linear, LongSumsWithFewResultsMatchReference) {
+  Benches benches = every_bench();
+  for (const Layer& layer :
+       {Layer{1, 1024, 16}, {9, 1096, 8}, {64, 1024, 40}, {70, 8328, 16}, {128, 1032, 33}}) {
+    expect_product(benches, GemmRole::kForward, layer, {DType::kBF16, DType::kBF16, DType::kBF16}, false);
+    expect_product(benches, GemmRole::kForward, layer, {DType::kBF16, DType::kBF16, DType::kF32}, false);
+  }
+}
+
 // GPUs compute a product with a large sum and a 16-bit result in two parts (added_apart.h).
 TEST(Linear, LargeSumsMatchReference) {
   Benches benches;

@@ -9,6 +9,7 @@
 #include "base/text/sizes.h"
 #include "bench/benchmark_entry.h"
 #include "bench/device_timer.h"
+#include "config/lora_settings.h"
 #include "lm/decode/scheduler.h"
 #include "lm/generate/model_folder.h"
 #include "lm/generate/preset_model.h"
@@ -29,12 +30,12 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Sequences of equal length that are decoded greedily as one batch. The prefixes of the sequences differ,
+// Sequences of equal length that are decoded as one batch. The prefixes of the sequences differ,
 // because equal prefixes would share cached pages.
 class Texts {
  public:
-  Texts(DecodeScheduler& decoder, std::int64_t batch, std::int64_t context)
-      : decoder_(decoder), prompts_(static_cast<std::size_t>(batch)) {
+  Texts(DecodeScheduler& decoder, std::int64_t batch, std::int64_t context, bool sampled)
+      : decoder_(decoder), sampled_(sampled), prompts_(static_cast<std::size_t>(batch)) {
     const std::int64_t vocab = decoder.reader().config().vocab;
     for (std::int64_t text = 0; text < batch; ++text) {
       for (std::int64_t i = 0; i < context; ++i)
@@ -59,9 +60,12 @@ class Texts {
  private:
   void submit(std::int64_t tokens) {
     cancel();
-    for (const std::vector<std::int32_t>& prompt : prompts_)
-      ids_.push_back(decoder_.submit(
-          {.prompt = prompt, .settings = {.sampling = {.temperature = 0}, .max_tokens = tokens}}));
+    for (const std::vector<std::int32_t>& prompt : prompts_) {
+      const SamplingSettings sampling{.temperature = sampled_ ? 1.0 : 0.0, .seed = kSeed + ids_.size()};
+      ids_.push_back(
+          decoder_.submit({.prompt = prompt,
+                           .settings = {.sampling = sampling, .max_tokens = tokens, .log_probs = sampled_}}));
+    }
   }
   void cancel() {
     for (const DecodeScheduler::Id id : ids_) decoder_.cancel(id);
@@ -69,6 +73,7 @@ class Texts {
   }
 
   DecodeScheduler& decoder_;
+  bool sampled_;
   std::vector<std::vector<std::int32_t>> prompts_;
   std::vector<DecodeScheduler::Id> ids_;
 };
@@ -149,7 +154,8 @@ BenchmarkReport benchmark_decoding(std::unique_ptr<Device> device, const ModelCo
                           .capacity = room,
                           .pass_tokens = std::min(kPassTokens, batch * options.context),
                           .sequences = batch,
-                          .replay = true};
+                          .replay = true,
+                          .keep_logits = options.sampled};
   };
   const std::int64_t maximum = *std::max_element(options.batches.begin(), options.batches.end());
   build([&](engine::ParameterStore& store, const LanguageModel& model) {
@@ -166,7 +172,7 @@ BenchmarkReport benchmark_decoding(std::unique_ptr<Device> device, const ModelCo
       const std::string what = fmt::format("batch {}", batch);
       const std::int64_t all = options.warmup + options.tokens;
       say(what + ": reading the prompts");
-      Texts texts(decoder, batch, options.context);
+      Texts texts(decoder, batch, options.context, options.sampled);
       const auto before = Clock::now();
       texts.read();
       const double prompt_seconds = seconds_since(before);
@@ -231,6 +237,16 @@ class DecodeBenchmark final : public Benchmark {
              .help = "untimed tokens before the timed tokens",
              .target = &options_.warmup,
              .range = kFromNone},
+            {.names = "--sampled",
+             .help = "draw tokens at temperature 1 and compute their log probabilities, as reinforcement "
+                     "learning does, instead of choosing the most probable token",
+             .target = &options_.sampled},
+            {.names = "--lora-rank",
+             .value = "N",
+             .help = "rank of low-rank adapters (LoRA) at every product of the layers; for a model without "
+                     "adapters",
+             .target = &lora_rank_,
+             .range = std::pair<double, double>{1, config::kMaxLoraDim}},
             {.names = "--batch-invariant",
              .help = "use the kernels of batch_invariant, to measure their cost",
              .target = &batch_invariant_}};
@@ -248,6 +264,7 @@ class DecodeBenchmark final : public Benchmark {
 
   void prepare() override {
     config_ = names_a_preset(model_) ? preset() : load_model_config(find_model_folder(model_), families_);
+    if (lora_rank_) add_adapters(*lora_rank_);
     const std::int64_t fits = config_.max_positions - options_.warmup - options_.tokens;
     if (context_ || fits < 1 || fits >= options_.context) return;
     shortened_ =
@@ -268,6 +285,16 @@ class DecodeBenchmark final : public Benchmark {
     return report;
   }
 
+  void add_adapters(std::int64_t rank) {
+    if (config_.lora)
+      throw invalid(fmt::format("--lora-rank: the model '{}' already has adapters", model_),
+                    "remove --lora-rank");
+    const auto modules = config::lora_modules();
+    config_.lora = {.dim = rank,
+                    .alpha = 2 * static_cast<double>(rank),
+                    .modules = std::vector<std::string>(modules.begin(), modules.end())};
+  }
+
   ModelConfig preset() const {
     ModelConfig config = preset_model(model_, families_, vocabulary_);
     constexpr std::int64_t kMorePadded = 1 << 16;
@@ -280,7 +307,7 @@ class DecodeBenchmark final : public Benchmark {
 
   const FamilyRegistry families_ = builtin_families();
   std::string model_ = "llama3.1_8B", batches_ = "1,64", shortened_;
-  std::optional<std::int64_t> vocabulary_, context_;
+  std::optional<std::int64_t> vocabulary_, context_, lora_rank_;
   bool batch_invariant_ = false;
   DecodeBenchmarkOptions options_;
   ModelConfig config_;

@@ -24,6 +24,9 @@ struct DecodeBenchmarkOptions {
   std::int64_t context = 512;                   // prompt length of each sequence; the prefill is timed, too
   std::int64_t tokens = 64;                     // decoded after the prompt; each step is a sample
   std::int64_t warmup = 4;                      // untimed steps before the timed ones
+  // Draws tokens at temperature 1 and computes their log probabilities, as reinforcement learning does.
+  // False: chooses the most probable token.
+  bool sampled = false;
   DType dtype = DType::kBF16;
   double copy_seconds = 0.5;  // duration of the memory bandwidth measurement
   // Called with the current phase ("weights", "batch 64") and its progress in tokens; 0 of 0 for a phase of
@@ -36,7 +39,7 @@ struct DecodeBenchmarkOptions {
 double bytes_of_decoding(const ModelConfig& config, const FamilyRegistry& families, DType dtype,
                          std::int64_t batch, std::int64_t length);
 
-// Decodes greedily, like `primus generate`; a step ends when the host has the tokens. Owns the device. Throws
+// Decodes like `primus generate`; a step ends when the host has the tokens. Owns the device. Throws
 // Error(kInvalid) for sizes that the model does not support.
 BenchmarkReport benchmark_decoding(std::unique_ptr<Device> device, const ModelConfig& config,
                                    const FamilyRegistry& families, const DecodeBenchmarkOptions& options);

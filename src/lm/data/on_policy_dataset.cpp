@@ -173,22 +173,6 @@ void OnPolicyDataset::document_starts(std::int64_t index, std::vector<std::int32
   rows_->document_starts(index, starts);
 }
 
-void OnPolicyDataset::document_marks(std::int64_t index, std::vector<DocumentRole>& roles,
-                                     std::vector<float>& values) const {
-  std::vector<std::int32_t> starts;
-  document_starts(index, starts);
-  roles.assign(starts.size(), DocumentRole::kNone);
-  roles.front() = DocumentRole::kPrompt;
-  values.assign(starts.size(), 0);
-}
-
-void OnPolicyDataset::document_records(std::int64_t index, std::vector<std::int64_t>& records) const {
-  std::vector<std::int32_t> starts;
-  document_starts(index, starts);
-  records.assign(starts.size(), -1);
-  records.front() = index;
-}
-
 Datasets open_on_policy_datasets(const SftOptions& options, const Tokenizer& tokenizer) {
   Datasets all = open_unit_datasets(options, tokenizer, reader_of(options, tokenizer));
   if (all.train) all.train = std::make_unique<OnPolicyDataset>(std::move(all.train));

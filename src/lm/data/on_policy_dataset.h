@@ -14,6 +14,7 @@
 #include <memory>
 #include <vector>
 
+#include "lm/data/prompt_rows.h"
 #include "lm/data/sft_dataset.h"
 
 namespace primus::data {
@@ -24,7 +25,7 @@ struct LearnedRow {
   std::vector<std::uint8_t> learned;  // one entry per token: 1 if the token is learned
 };
 
-class OnPolicyDataset final : public Dataset {
+class OnPolicyDataset final : public PromptRows {
  public:
   // Returns the data set as the class that open_on_policy_datasets() makes.
   static const OnPolicyDataset& of(const Dataset& dataset);
@@ -41,15 +42,13 @@ class OnPolicyDataset final : public Dataset {
   void sample(std::int64_t index, std::span<std::int32_t> tokens, std::span<float> loss_mask) const override {
     rows_->sample(index, tokens, loss_mask);
   }
-  bool separates_documents() const override { return true; }
   void document_starts(std::int64_t index, std::vector<std::int32_t>& starts) const override;
-  void document_marks(std::int64_t index, std::vector<DocumentRole>& roles,
-                      std::vector<float>& values) const override;
-  void document_records(std::int64_t index, std::vector<std::int64_t>& records) const override;
   double learned_tokens(std::int64_t index) const override { return rows_->learned_tokens(index); }
   std::string description() const override { return rows_->description(); }
 
  private:
+  std::int64_t record_of(std::int64_t index) const override { return index; }
+
   const std::unique_ptr<const Dataset> rows_;
 };
 

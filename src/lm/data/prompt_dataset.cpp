@@ -308,7 +308,7 @@ PromptDataset::PromptDataset(std::shared_ptr<const Prompts> prompts, const Promp
 
 std::int64_t PromptDataset::size() const { return std::numeric_limits<std::int64_t>::max(); }
 
-std::int64_t PromptDataset::prompt_of(std::int64_t index) const {
+std::int64_t PromptDataset::record_of(std::int64_t index) const {
   const std::int64_t step = index / step_samples_, distinct = step / num_iterations_;
   const std::int64_t sample = distinct * step_samples_ + index % step_samples_;
   return static_cast<std::int64_t>(order_->at(sample / num_generations_));
@@ -317,31 +317,15 @@ std::int64_t PromptDataset::prompt_of(std::int64_t index) const {
 void PromptDataset::sample(std::int64_t index, std::span<std::int32_t> tokens,
                            std::span<float> loss_mask) const {
   std::ranges::fill(loss_mask, 0.0F);
-  const auto ids = prompts_->prompt_ids(prompt_of(index));
+  const auto ids = prompts_->prompt_ids(record_of(index));
   std::ranges::fill(std::ranges::copy(ids, tokens.begin()).out, tokens.end(), pad_);
 }
 
 void PromptDataset::document_starts(std::int64_t index, std::vector<std::int32_t>& starts) const {
-  const auto tokens = static_cast<std::int32_t>(prompts_->prompt_ids(prompt_of(index)).size());
+  const auto tokens = static_cast<std::int32_t>(prompts_->prompt_ids(record_of(index)).size());
   starts.assign(1, 0);
   // The padding is a separate document.
   if (tokens < seq_length_) starts.push_back(tokens);
-}
-
-void PromptDataset::document_marks(std::int64_t index, std::vector<DocumentRole>& roles,
-                                   std::vector<float>& values) const {
-  std::vector<std::int32_t> starts;
-  document_starts(index, starts);
-  roles.assign(starts.size(), DocumentRole::kNone);
-  roles.front() = DocumentRole::kPrompt;
-  values.assign(starts.size(), 0);
-}
-
-void PromptDataset::document_records(std::int64_t index, std::vector<std::int64_t>& records) const {
-  std::vector<std::int32_t> starts;
-  document_starts(index, starts);
-  records.assign(starts.size(), -1);
-  records.front() = prompt_of(index);
 }
 
 std::shared_ptr<const EpochOrder> prompt_order(const Prompts& prompts, const PromptOptions& options) {

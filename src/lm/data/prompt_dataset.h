@@ -24,6 +24,7 @@
 #include "lm/data/conversation_format.h"
 #include "lm/data/dataset.h"
 #include "lm/data/epoch_order.h"
+#include "lm/data/prompt_rows.h"
 
 namespace primus::data {
 
@@ -89,7 +90,7 @@ struct PromptOptions {
   TokenizeProgressFn progress;
 };
 
-class PromptDataset final : public Dataset {
+class PromptDataset final : public PromptRows {
  public:
   // Returns the data set as the class that open_prompt_dataset() makes.
   static const PromptDataset& of(const Dataset& dataset);
@@ -103,18 +104,13 @@ class PromptDataset final : public Dataset {
   std::int64_t seq_length() const override { return seq_length_; }
   // The loss mask is 0: no label of a prompt is learned.
   void sample(std::int64_t index, std::span<std::int32_t> tokens, std::span<float> loss_mask) const override;
-  bool separates_documents() const override { return true; }
   void document_starts(std::int64_t index, std::vector<std::int32_t>& starts) const override;
-  void document_marks(std::int64_t index, std::vector<DocumentRole>& roles,
-                      std::vector<float>& values) const override;
-  void document_records(std::int64_t index, std::vector<std::int64_t>& records) const override;
   // Returns 1: each sample is one answer.
   double learned_tokens(std::int64_t /*index*/) const override { return 1; }
   std::string description() const override { return description_; }
 
  private:
-  // Returns the index of the prompt of a sample.
-  std::int64_t prompt_of(std::int64_t index) const;
+  std::int64_t record_of(std::int64_t index) const override;
 
   std::shared_ptr<const Prompts> prompts_;
   std::int64_t seq_length_, num_generations_, step_samples_, num_iterations_;

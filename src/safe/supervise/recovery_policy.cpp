@@ -92,12 +92,17 @@ std::string_view name_of(EndKind kind) {
   return "unknown";
 }
 
+int usual_max_restarts(std::int64_t nodes) {
+  return 20 + static_cast<int>(std::min(nodes, std::int64_t{1} << 30) / 64);
+}
+
 void RecoveryPolicy::count(const JobEnd& end) {
   // The attempt before this one may have completed a checkpoint just before its end, without recording it.
-  if (last_ && end.began && *end.began > newest_) without_checkpoint_ = 0;
+  if (last_ && end.began && *end.began > newest_) without_checkpoint_ = same_rank_ = 0;
   const bool progress = end.began && end.checkpoint > std::max(*end.began, newest_);
   newest_ = std::max(newest_, end.checkpoint);
   without_checkpoint_ = progress ? 0 : without_checkpoint_ + 1;
+  same_rank_ = progress ? 0 : last_ && last_->rank == end.rank ? same_rank_ + 1 : 1;
   same_ = last_ && is_same(*last_, end) ? same_ + 1 : 1;
   last_ = end;
 }
@@ -128,7 +133,7 @@ Action RecoveryPolicy::decide(const JobEnd& end) {
                                same_, place_of(end)),
                    hint_for(end.kind));
   }
-  if (without_checkpoint_ >= limits_.loop) {
+  if (same_rank_ >= limits_.loop || without_checkpoint_ >= limits_.mixed_loop) {
     return give_up(
         "crash loop",
         fmt::format("the job ended {} times in a row without a new checkpoint; the last end was {}, {}",

@@ -1,5 +1,6 @@
 #include "safe/supervise/recovery_policy.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -82,6 +83,19 @@ TEST(RecoveryPolicy, NamesACrashLoopWithoutCheckpoint) {
   EXPECT_THAT(last.text, HasSubstr("3 times in a row without a new checkpoint"));
   EXPECT_THAT(last.text, HasSubstr("error, rank 1, step 3: rank 1 was lost"));
   EXPECT_THAT(last.hint, HasSubstr("save_interval"));
+}
+
+// Independent faults of several ranks are no crash loop until ten of them in a row.
+TEST(RecoveryPolicy, FaultsOfSeveralRanksMayOccurInARow) {
+  RecoveryPolicy policy({});
+  JobEnd end = end_at(EndKind::kLostRank, 0, 0, 5);
+  for (int rank = 1; rank < 10; ++rank) {
+    end.rank = rank;
+    end.text = fmt::format("rank {} was lost", rank);
+    EXPECT_EQ(policy.decide(end).kind, kRestart) << rank;
+  }
+  end.rank = 10;
+  EXPECT_EQ(policy.decide(end).reason, "crash loop");
 }
 
 // The first of the three ends had a new checkpoint, but the fault is always the same.

@@ -3,6 +3,8 @@
 // decoding phase before each step. No code outside this test refers to preferences.
 #include "lm/train/objectives/objective.h"
 
+#include <gmock/gmock.h>
+
 #include <cmath>
 #include <cstring>
 

@@ -1,4 +1,4 @@
-// Tests of `primus plan pipeline`, from options and from an experiment.
+// Tests of `primus plan pipeline`, from options and from an experiment, and of `primus plan recovery`.
 #include "base/files/file.h"
 #include "cli/program_names.h"
 
@@ -67,6 +67,32 @@ TEST(PlanPipeline, ReportsImpossibleOptions) {
   EXPECT_THAT(refusal({"--schedule", "1f1b-interleaved", "--stages", "4", "--microbatches", "6"}),
               HasSubstr("set the microbatches to 4 or 8"));
   EXPECT_THAT(refusal({"lr=1"}), HasSubstr("no experiment"));
+}
+
+TEST(PlanRecovery, PrintsARowForEachSize) {
+  const ProgramResult plan = run_program({"plan", "recovery", "--nodes", "16,2048", "--days", "5", "--runs",
+                                          "3", "--save-interval", "20", "--json"});
+  ASSERT_EQ(plan.exit_code, 0) << plan.err;
+  const nlohmann::json json = nlohmann::json::parse(plan.out);
+  ASSERT_EQ(json["rows"].size(), 2);
+  const nlohmann::json& small = json["rows"][0];
+  const nlohmann::json& large = json["rows"][1];
+  EXPECT_EQ(small["nodes"], 16);
+  EXPECT_EQ(large["max_restarts"], 20 + 2048 / 64);
+  EXPECT_GT(small["goodput"].get<double>(), large["goodput"].get<double>());
+  EXPECT_GT(large["restarts_per_day"].get<double>(), 2);
+  EXPECT_EQ(run_program({"plan", "recovery", "--nodes", "16,2048", "--days", "5", "--runs", "3",
+                         "--save-interval", "20", "--json"})
+                .out,
+            plan.out)
+      << "the same scenario gives the same result";
+}
+
+TEST(PlanRecovery, RefusesWhatIsNoNumber) {
+  const ProgramResult plan = run_program({"plan", "recovery", "--nodes", "16,many"});
+  EXPECT_EQ(plan.exit_code, 2);
+  EXPECT_THAT(plan.err, HasSubstr("--nodes: 'many' is not a whole number from 1 to 10000000"));
+  EXPECT_THAT(run_program({"plan", "recovery", "--nodes", "16,"}).err, HasSubstr("'' is not a whole number"));
 }
 
 }  // namespace

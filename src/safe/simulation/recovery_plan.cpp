@@ -1,0 +1,195 @@
+#include "safe/simulation/recovery_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/terminal/terminal.h"
+#include "base/text/json_text.h"
+
+namespace primus::simulation {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr double kHour = 3600;
+constexpr int kHalf = 6;         // intervals that the search tries on each side of the usual one
+constexpr double kGood = 0.001;  // loss of goodput that makes an interval as good as the best one
+
+double hours_between_faults(const Scenario& s) { return s.node_hours / static_cast<double>(s.nodes); }
+
+// Runs the simulations and counts them.
+class Planner {
+ public:
+  Planner(const PlanRequest& request, const std::function<void(std::uint64_t)>& done)
+      : request_(request), done_(done) {}
+
+  std::vector<PlanRow> plan() {
+    std::vector<PlanRow> rows;
+    for (const std::int64_t nodes : request_.nodes) {
+      Scenario scenario = request_.scenario;
+      scenario.nodes = nodes;
+      scenario.limits.max_restarts = request_.max_restarts.value_or(supervise::usual_max_restarts(nodes));
+      const std::vector<std::int64_t> spares =
+          request_.spares.empty() ? std::vector{spares_needed(scenario)} : request_.spares;
+      for (const std::int64_t number : spares) {
+        scenario.spares = number;
+        if (request_.intervals.empty()) {
+          rows.push_back(search(scenario));
+        } else {
+          for (const std::int64_t interval : request_.intervals) rows.push_back(row(scenario, interval));
+        }
+      }
+    }
+    return rows;
+  }
+
+ private:
+  PlanRow row(Scenario scenario, std::int64_t interval) {
+    scenario.save_interval = interval;
+    PlanRow row{.nodes = scenario.nodes, .spares = scenario.spares, .save_interval = interval};
+    row.max_restarts = scenario.limits.max_restarts;
+    row.worst = 1;
+    const double part = 1 / (scenario.days * 24 * kHour * request_.runs);
+    for (int seed = 1; seed <= request_.runs; ++seed) {
+      const Outcome outcome = simulate(scenario, static_cast<std::uint64_t>(seed));
+      row.goodput += outcome.goodput / request_.runs;
+      row.worst = std::min(row.worst, outcome.goodput);
+      row.best = std::max(row.best, outcome.goodput);
+      row.shares.wall += outcome.times.wall * part;
+      row.shares.useful += outcome.times.useful * part;
+      for (const RunTimes::Part& lost : RunTimes::lost())
+        row.shares.*lost.seconds += outcome.times.*lost.seconds * part;
+      row.waiting += outcome.waiting * part;
+      row.restarts_per_day += static_cast<double>(outcome.restarts) / (scenario.days * request_.runs);
+      if (!outcome.gave_up.empty()) {
+        ++row.gave_up;
+        row.gave_up_reason = outcome.gave_up;
+      }
+      if (done_) done_(++ran_);
+    }
+    return row;
+  }
+
+  // Tries intervals around the usual one, each about 1.4 times the one before.
+  PlanRow search(const Scenario& scenario) {
+    const double usual = static_cast<double>(usual_interval(scenario));
+    std::vector<PlanRow> rows;
+    for (int i = -kHalf; i <= kHalf; ++i) {
+      const auto interval =
+          std::max<std::int64_t>(1, std::llround(usual * std::pow(2.0, static_cast<double>(i) / 2)));
+      if (rows.empty() || rows.back().save_interval != interval) rows.push_back(row(scenario, interval));
+    }
+    PlanRow best = *std::ranges::max_element(rows, {}, &PlanRow::goodput);
+    best.searched = true;
+    for (const PlanRow& row : rows) {
+      if (row.goodput < best.goodput - kGood) continue;
+      if (best.shortest_good == 0) best.shortest_good = row.save_interval;
+      best.longest_good = row.save_interval;
+    }
+    return best;
+  }
+
+  const PlanRequest& request_;
+  const std::function<void(std::uint64_t)>& done_;
+  std::uint64_t ran_ = 0;
+};
+
+std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
+
+}  // namespace
+
+std::int64_t spares_needed(const Scenario& s) {
+  double leaving = 0;
+  for (const FaultKind& kind : published_faults()) leaving += kind.removes_node ? kind.share : 0;
+  const double away = leaving * s.repair_hours / hours_between_faults(s);
+  return static_cast<std::int64_t>(std::ceil(away + 3 * std::sqrt(away)));
+}
+
+std::int64_t usual_interval(const Scenario& s) {
+  const double seconds = std::sqrt(2 * s.save_pause * hours_between_faults(s) * kHour);
+  const double save = (s.save_pause + s.save_seconds) / s.step_seconds;
+  return static_cast<std::int64_t>(std::max({1.0, std::ceil(save), std::round(seconds / s.step_seconds)}));
+}
+
+std::uint64_t simulated_runs(const PlanRequest& request) {
+  const std::size_t intervals = request.intervals.empty() ? 2 * kHalf + 1 : request.intervals.size();
+  return request.nodes.size() * std::max<std::size_t>(1, request.spares.size()) * intervals *
+         static_cast<std::size_t>(request.runs);
+}
+
+std::vector<PlanRow> plan_recovery(const PlanRequest& request,
+                                   const std::function<void(std::uint64_t)>& done) {
+  return Planner(request, done).plan();
+}
+
+std::string to_text(const PlanRequest& request, const std::vector<PlanRow>& rows) {
+  const Scenario& s = request.scenario;
+  std::string text = fmt::format(
+      "Simulated: {} {} of {:g} days. A node has a fault every {:.0f} hours; faults by kind:", request.runs,
+      request.runs == 1 ? "run" : "runs", s.days, s.node_hours);
+  for (const FaultKind& kind : published_faults())
+    text += fmt::format("{} {} {:.0f} %", &kind == published_faults().data() ? "" : ",", kind.name,
+                        100 * kind.share);
+  text += fmt::format("\n\n{:>7} {:>7} {:>13}  {:>8} {:>17}  {:>8} {:>7} {:>7} {:>7} {:>9} {:>6}  {:>12}\n",
+                      "nodes", "spares", "save_interval", "goodput", "of the runs", "repeated", "restart",
+                      "waiting", "detect.", "checkpts.", "other", "restarts/day");
+  for (const PlanRow& row : rows) {
+    text += fmt::format("{:>7} {:>7} {:>13}  {:>8} {:>17}  {:>8} {:>7} {:>7} {:>7} {:>9} {:>6}  {:>12.1f}\n",
+                        row.nodes, row.spares, row.save_interval, percent(row.goodput),
+                        fmt::format("{} to {}", percent(row.worst), percent(row.best)),
+                        percent(row.shares.repeated), percent(row.shares.restart - row.waiting),
+                        percent(row.waiting), percent(row.shares.detection), percent(row.shares.checkpoints),
+                        percent(row.shares.other + row.shares.startup), row.restarts_per_day);
+  }
+  text += '\n';
+  for (const PlanRow& row : rows) {
+    if (row.gave_up > 0) {
+      text += fmt::format("{} nodes: {} of {} runs ended early: {}{}\n", row.nodes, row.gave_up, request.runs,
+                          row.gave_up_reason,
+                          row.gave_up_reason == "too many restarts"
+                              ? fmt::format("; --max-restarts is {}", row.max_restarts)
+                              : std::string());
+    }
+    if (row.searched && row.shortest_good < row.longest_good) {
+      text += fmt::format("{} nodes: save_interval {} to {} have a goodput of at least {}\n", row.nodes,
+                          row.shortest_good, row.longest_good, percent(row.goodput - kGood));
+    }
+  }
+  return text;
+}
+
+std::string to_json(const PlanRequest& request, const std::vector<PlanRow>& rows) {
+  const Scenario& s = request.scenario;
+  Json json{{"days", s.days},
+            {"runs", request.runs},
+            {"node_hours", s.node_hours},
+            {"repair_hours", s.repair_hours},
+            {"step_seconds", s.step_seconds},
+            {"save_pause", s.save_pause},
+            {"save_seconds", s.save_seconds},
+            {"start_seconds", s.start_seconds},
+            {"rows", Json::array()}};
+  for (const PlanRow& row : rows) {
+    Json line{{"nodes", row.nodes},
+              {"spares", row.spares},
+              {"save_interval", row.save_interval},
+              {"goodput", row.goodput},
+              {"worst", row.worst},
+              {"best", row.best},
+              {"max_restarts", row.max_restarts},
+              {"waiting", row.waiting},
+              {"restarts_per_day", row.restarts_per_day},
+              {"gave_up", row.gave_up},
+              {"lost", Json::parse(primus::to_json(row.shares))}};
+    if (row.gave_up > 0) line["gave_up_reason"] = row.gave_up_reason;
+    if (row.searched) line["good_intervals"] = {row.shortest_good, row.longest_good};
+    json["rows"].push_back(std::move(line));
+  }
+  return json_text(json) + "\n";
+}
+
+}  // namespace primus::simulation

@@ -174,7 +174,9 @@ TEST_F(LoraRuns, AdaptersAreTrainedFurtherOnCheckpoints) {
   const Path exported = folder_.path() / "exported", peft = folder_.path() / "peft";
   copy_model(find_model_folder(base), exported, {}, families_);
   const Path adapted = run("adapted", {load(root), "finetune=true", lora_});
-  write_adapters(find_model_folder(adapted), peft, root.string(), families_);
+  const ExchangeReport report = write_adapters(find_model_folder(adapted), peft, root.string(), families_);
+  EXPECT_THAT(report.notes,
+              testing::Contains(HasSubstr(root.string() + "' as their base model, a run that other")));
   const std::string adapters = "lora.adapters=" + peft.string();
   EXPECT_THAT(refusal("peft", {load(peft), "finetune=true"}),
               AllOf(HasSubstr("set load=" + base.string() + " lora.adapters=" + peft.string()),

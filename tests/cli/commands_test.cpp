@@ -318,6 +318,20 @@ TEST(Config, WritesFilesThatItAccepts) {
   }
 }
 
+// A single trainer runs under any name, but a name like "pretrainer" is probably a mistake.
+TEST(Config, AnUnusualNameOfTheModuleIsNoted) {
+  const test::TemporaryFolder folder;
+  const std::string file = (folder.path() / "exp.yaml").string();
+  std::string text = read_file(kExperiment);
+  text.replace(text.find("pre_trainer:"), std::string("pre_trainer:").size(), "pretrainer:");
+  write_file(file, text);
+  const ProgramResult valid = run_program({"config", "validate", "--config", file});
+  EXPECT_EQ(valid.exit_code, 0) << valid.err;
+  EXPECT_THAT(valid.err, HasSubstr("note: the experiment's only trainer is the module 'pretrainer'"));
+  EXPECT_THAT(run_program({"config", "validate", "--config", kExperiment}).err,
+              Not(HasSubstr("only trainer")));
+}
+
 TEST(Config, ShowsValidatesAndDescribes) {
   const ProgramResult show = run_program({"config", "show", "--config", kExperiment, "--origin", "lr=2e-3"});
   EXPECT_EQ(show.exit_code, 0) << show.err;

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/files/file.h"
+#include "base/terminal/terminal.h"
 #include "base/text/json_text.h"
 #include "base/text/suggest.h"
 #include "config/experiment_keys.h"
@@ -201,6 +202,12 @@ std::vector<std::string> ExperimentArguments::announcements(const config::Experi
   if (!experiment.other_modules.empty()) {
     lines.push_back(fmt::format("note: the experiment has several modules; Primus runs {}, and not {}",
                                 experiment.module_name, fmt::join(experiment.other_modules, ", ")));
+  }
+  if (experiment.module_name != "pre_trainer" && experiment.module_name != "post_trainer") {
+    lines.push_back(fmt::format(
+        "note: the experiment's only trainer is the module '{}', so Primus runs it; the usual names are "
+        "pre_trainer and post_trainer",
+        printable(experiment.module_name)));
   }
   if (!experiment.written_for.empty()) {
     lines.push_back(fmt::format("note: the experiment is written for {}; the native engine runs it",

@@ -71,7 +71,102 @@ bool looks_like_token(std::string_view value) {
   return value.starts_with("Bearer ") || value.starts_with("Basic ");
 }
 
+bool is_name(char c) { return is_word(c) || c == '_' || c == '-'; }
+
+// Characters that end a word of YAML, JSON (also of JSON in a string of JSON), a log or a command.
+bool ends_word(char c) {
+  return static_cast<unsigned char>(c) <= ' ' || c == '"' || c == '\'' || c == ',' || c == '}' || c == ']' ||
+         c == '\\';
+}
+
+// Returns the end of quotes, spaces and backslashes from `at`.
+std::size_t skip(std::string_view text, std::size_t at, std::string_view characters) {
+  return std::min(text.find_first_not_of(characters, at), text.size());
+}
+
+std::size_t end_of_word(std::string_view text, std::size_t at) {
+  while (at < text.size() && !ends_word(text[at])) ++at;
+  return at;
+}
+
+// In a text, a "key" alone is rather a setting: "unknown key: lr".
+bool names_secret(std::string_view name) { return is_secret_name(name) && !is_one_of(name, {"key", "Key"}); }
+
+bool is_plain_value(std::string_view word) {
+  return is_one_of(word, {"true", "false", "null", "None"}) ||
+         word.find_first_not_of("0123456789.+-eE") == std::string_view::npos;
+}
+
+// Returns the position of the value of the name that ends at `end`: after "=", ":", or the space after an
+// option; npos if no value follows on this line.
+std::size_t value_after(std::string_view text, std::string_view name, std::size_t end) {
+  std::size_t at = skip(text, end, "\\\"' ");
+  if (at < text.size() && (text[at] == '=' || text[at] == ':')) {
+    at = skip(text, at + 1, "\\\"' ");
+  } else if (!name.starts_with("--") || at == end) {
+    return std::string_view::npos;
+  }
+  // A \n in a string of JSON, a list or an object is no value of this name.
+  const bool none = at == text.size() || text[at] == '\n' || text[at] == '{' || text[at] == '[' ||
+                    (text[at] == 'n' && text[at - 1] == '\\');
+  return none ? std::string_view::npos : at;
+}
+
 }  // namespace
+
+std::string without_secrets(std::string_view text) {
+  std::string out;
+  for (std::size_t at = 0; at < text.size();) {
+    if (ends_word(text[at])) {
+      out += text[at++];
+      continue;
+    }
+    const std::size_t end = end_of_word(text, at);
+    const std::string_view word = text.substr(at, end - at);
+    // The first name in the word: "hf_token:" or "--password", with its value in the next word.
+    std::size_t name_end = at;
+    while (name_end < end && is_name(text[name_end])) ++name_end;
+    const std::string_view name = text.substr(at, name_end - at);
+    const std::size_t value =
+        names_secret(name) ? value_after(text, name, name_end) : std::string_view::npos;
+    if (value != std::string_view::npos && value >= end) {
+      const std::size_t value_end = end_of_word(text, value);
+      const std::string_view words = text.substr(value, value_end - value);
+      out += text.substr(at, value - at);
+      // "Bearer word": the scheme is followed by the secret.
+      const bool scheme = is_one_of(words, {"Bearer", "Basic"});
+      if (scheme) out += words;
+      if (!scheme) out += is_plain_value(words) ? words : kRedacted;
+      at = value_end;
+      if (scheme) {
+        const std::size_t token = skip(text, at, " "), token_end = end_of_word(text, token);
+        out += text.substr(at, token - at);
+        if (token_end > token) out += kRedacted;
+        at = token_end;
+      }
+      continue;
+    }
+    if (is_one_of(word, {"Bearer", "Basic"}) && end + 1 < text.size() && text[end] == ' ') {
+      const std::size_t token_end = end_of_word(text, end + 1);
+      out += word;
+      out += ' ';
+      if (token_end - end > 8) {
+        out += kRedacted;
+      } else {
+        out += text.substr(end + 1, token_end - end - 1);
+      }
+      at = token_end;
+      continue;
+    }
+    if (is_secret_value(word)) {
+      out += kRedacted;
+    } else {
+      out += word;
+    }
+    at = end;
+  }
+  return out;
+}
 
 bool is_secret_name(std::string_view name) {
   const std::vector<std::string> words = words_of(name);

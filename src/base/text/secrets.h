@@ -25,4 +25,10 @@ bool is_secret(std::string_view name, std::string_view value);
 // Returns the text to show for `value` of the variable `name`: kRedacted if it is a secret.
 std::string shown_value(std::string_view name, std::string_view value);
 
+// Returns the text with kRedacted in place of values of secret names ("hf_token: word", "\"api_key\":
+// \"word\"",
+// "--password word") and of words that are secrets by their form. Linear in the size of the text. Numbers,
+// true, false and null are no secrets, so JSON remains JSON.
+std::string without_secrets(std::string_view text);
+
 }  // namespace primus

@@ -6,10 +6,16 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/error.h"
+#include "base/files/file.h"
+#include "base/files/scratch_folder.h"
+#include "base/terminal/terminal.h"
 #include "base/text/json_text.h"
 #include "cli/command.h"
+#include "safe/postmortem/bundle.h"
 #include "safe/postmortem/diagnosis.h"
 #include "safe/postmortem/kernel_log.h"
 #include "safe/postmortem/report.h"
@@ -22,24 +28,44 @@ namespace {
 class Postmortem final : public Command {
  public:
   void declare(Arguments& args) override {
-    args.positional("RUN", &folder_, "folder of the run").required = true;
+    args.positional("RUN", &folder_, "folder of the run, or a bundle of it").required = true;
     args.option(
             "--log,-l", "FILE", &logs_,
             "further logs: the job's output, a node's kernel log, Kubernetes' events as JSON; one or more")
         .several = true;
+    args.option("--bundle", "FILE", &bundle_,
+                "write all records that were read into this archive (FILE.tar.gz), without secrets");
     args.option("--output,-o", "FILE", &output_, "write a page (HTML) into this file");
     overwrite_.declare(args);
     args.flag("--json", json_, "print as JSON");
   }
 
   int run(Console& console) override {
-    postmortem::CaseFile file = postmortem::read_run(folder_);
-    double newest = 0;
-    for (const postmortem::RankRecord& rank : file.ranks) newest = std::max(newest, rank.last_time);
-    for (const std::string& log : logs_) postmortem::read_text(log, {}, newest, file);
-    const char* const path = std::getenv("PATH");
-    postmortem::read_kernel_log(path ? path : "/usr/sbin:/usr/bin:/sbin:/bin", file);
+    if (bundle_) refuse_existing(*bundle_, overwrite_.existing());
+    if (output_) refuse_existing(*output_, overwrite_.existing());
+    std::optional<ScratchFolder> scratch;
+    std::optional<postmortem::OpenedBundle> opened;
+    const auto status = Env::posix().status(folder_);
+    if (status && status->type == FileStatus::Type::kFile) {
+      if (bundle_) throw invalid("--bundle cannot be combined with a bundle", "copy the file instead");
+      scratch.emplace("primus-postmortem-");
+      opened = postmortem::open_bundle(folder_, scratch->path());
+    }
+    postmortem::CaseFile file = postmortem::read_run(opened ? opened->run : Path(folder_));
+    const std::string kernel = add_logs(opened, file);
+    if (opened) name_files(*opened, scratch->path(), file);
     const postmortem::Diagnosis diagnosis = postmortem::diagnose(file);
+    if (bundle_) {
+      const postmortem::Bundle bundle =
+          postmortem::pack({.run = folder_,
+                            .logs = {logs_.begin(), logs_.end()},
+                            .kernel_log = kernel,
+                            .report = postmortem::report_text(file, diagnosis, Terminal{})});
+      write_output(*bundle_, bundle.archive, overwrite_.existing());
+      console.notes(bundle.notes);
+      console.note(
+          fmt::format("{} files are in {}; look at them before you send it", bundle.files, *bundle_));
+    }
     if (output_)
       write_output(*output_, postmortem::report_page(file, diagnosis, "primus postmortem"),
                    overwrite_.existing());
@@ -53,7 +79,40 @@ class Postmortem final : public Command {
   }
 
  private:
+  // Reads the files of --log, the logs of a bundle, and the kernel's log, which is returned.
+  std::string add_logs(const std::optional<postmortem::OpenedBundle>& opened,
+                       postmortem::CaseFile& file) const {
+    double newest = 0;
+    for (const postmortem::RankRecord& rank : file.ranks) newest = std::max(newest, rank.last_time);
+    for (const std::string& log : logs_) postmortem::read_text(log, {}, newest, file);
+    if (opened) {
+      for (const Path& log : opened->logs) postmortem::read_text(log, {}, newest, file);
+      if (opened->kernel_log) postmortem::read_text(*opened->kernel_log, {}, newest, file);
+      return {};
+    }
+    const char* const path = std::getenv("PATH");
+    std::string kernel = postmortem::kernel_log(path ? path : "/usr/sbin:/usr/bin:/sbin:/bin", file);
+    if (!kernel.empty()) postmortem::read_output(kernel, "dmesg", 0, file);
+    return kernel;
+  }
+
+  // Replaces the names of extracted files by the names that they had.
+  static void name_files(const postmortem::OpenedBundle& opened, const Path& scratch,
+                         postmortem::CaseFile& file) {
+    const auto rename = [&](std::string& name) {
+      for (const auto& [from, to] :
+           {std::pair(opened.run.string(), opened.name), std::pair(scratch.string() + "/", std::string())}) {
+        for (std::size_t at = name.find(from); at != std::string::npos; at = name.find(from, at + to.size()))
+          name.replace(at, from.size(), to);
+      }
+    };
+    file.run = opened.name;
+    for (postmortem::Evidence& evidence : file.evidence) rename(evidence.file);
+    for (std::string& note : file.notes) rename(note);
+  }
+
   std::string folder_;
+  std::optional<std::string> bundle_;
   std::vector<std::string> logs_;
   std::optional<std::string> output_;
   OverwriteFlag overwrite_;
@@ -70,9 +129,15 @@ extern const CommandEntry kPostmortem{
     "log of another node ('dmesg -T', 'journalctl -k -o short-iso'), the scheduler's log, and Kubernetes' "
     "events ('kubectl get events -o json').\n\nThe cause is 'certain' if a text of that time names it and "
     "no other text names another one; 'likely' if several causes are named, or the text has no time; "
-    "'possible' if a process ended without a reason. docs/postmortem.md lists the causes.",
+    "'possible' if a process ended without a reason. docs/postmortem.md lists the causes.\n\n--bundle packs "
+    "what was "
+    "read into one file; on another machine, the command reads this file in place of the run. Values that "
+    "look like "
+    "secrets are replaced.",
     "primus postmortem output/team/me/run\n"
     "primus postmortem output/team/me/run --log slurm-123.out n2-kernel.log\n"
+    "primus postmortem output/team/me/run --bundle incident.tar.gz\n"
+    "primus postmortem incident.tar.gz\n"
     "primus postmortem output/team/me/run --json",
     make_command<Postmortem>,
     {Section::kTrain, 12}};

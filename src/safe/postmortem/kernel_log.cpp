@@ -8,14 +8,13 @@
 
 #include "base/system/subprocess.h"
 #include "lm/events/run_event.h"
-#include "safe/postmortem/text_evidence.h"
 
 namespace primus::postmortem {
 
-void read_kernel_log(const std::string& path, CaseFile& into) {
+std::string kernel_log(const std::string& path, CaseFile& into) {
   const std::string host = host_name();
   const auto is_here = [&](const RankRecord& rank) { return rank.node == host; };
-  if (std::ranges::none_of(into.ranks, is_here)) return;
+  if (std::ranges::none_of(into.ranks, is_here)) return {};
   // The newest lines are the last ones, so the limit must not cut them off.
   const SubprocessOptions options{.output_limit = std::size_t{64} << 20, .path = path};
   const SubprocessResult result = run_subprocess({"dmesg", "--time-format", "iso"}, options);
@@ -23,7 +22,7 @@ void read_kernel_log(const std::string& path, CaseFile& into) {
     into.notes.push_back(
         fmt::format("the kernel's log of this machine was not read, because 'dmesg' {}; pass a copy by --log",
                     result.found ? "failed (it may need root)" : "does not exist"));
-    return;
+    return {};
   }
   // dmesg names no host.
   std::string lines;
@@ -35,7 +34,7 @@ void read_kernel_log(const std::string& path, CaseFile& into) {
     if (space != std::string_view::npos)
       lines += fmt::format("{} {} kernel:{}\n", line.substr(0, space), host, line.substr(space));
   }
-  read_output(lines, "dmesg", 0, into);
+  return lines;
 }
 
 }  // namespace primus::postmortem

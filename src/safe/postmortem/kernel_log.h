@@ -7,8 +7,8 @@
 
 namespace primus::postmortem {
 
-// Adds the evidence of the kernel's log if a rank of the run was on this machine. Runs `dmesg`, which is
-// searched in the folders of `path`, separated by colons. If it cannot be read, adds a note.
-void read_kernel_log(const std::string& path, CaseFile& into);
+// Returns the kernel's log of this machine if a rank of the run was on it; otherwise "". Runs `dmesg`, which
+// is searched in the folders of `path`, separated by colons. If it cannot be read, adds a note.
+std::string kernel_log(const std::string& path, CaseFile& into);
 
 }  // namespace primus::postmortem

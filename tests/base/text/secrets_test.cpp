@@ -57,5 +57,37 @@ TEST(Secrets, AreNotShown) {
   EXPECT_EQ(shown_value("NCCL_DEBUG", "INFO"), "INFO");
 }
 
+TEST(WithoutSecrets, ReplacesValuesInYamlJsonLogsAndCommands) {
+  const auto expect = [](std::string_view text, std::string_view wanted) {
+    EXPECT_EQ(without_secrets(text), wanted);
+    EXPECT_EQ(without_secrets(wanted), wanted) << "the result has no secrets";
+  };
+  expect("hf_token: abc\nlr: 1e-3\n", "hf_token: <redacted>\nlr: 1e-3\n");
+  expect("wandb:\n  api_key: 'a b'\n", "wandb:\n  api_key: '<redacted> b'\n");
+  expect(R"({"api_key":"abc","step":3})", R"({"api_key":"<redacted>","step":3})");
+  expect(R"({"experiment":"hf_token: abc\nlr: 1e-3\n"})",
+         R"({"experiment":"hf_token: <redacted>\nlr: 1e-3\n"})");
+  expect("run --password word --lr 1", "run --password <redacted> --lr 1");
+  expect("curl -H 'Authorization: Bearer abcdefgh'", "curl -H 'Authorization: Bearer <redacted>'");
+  expect("got https://me:word@proxy/x now", "got <redacted> now");
+  expect("token hf_abcdefghijklmnop1234 refused", "token <redacted> refused");
+  expect("TOKEN=abc ./run", "<redacted> ./run");
+}
+
+TEST(WithoutSecrets, KeepsEverythingElse) {
+  for (const std::string_view text :
+       {"", "\n", "pad_token_id: 0\n", R"({"eos_token_id":2,"tokens":5,"token":null})",
+        "lost rank 1: it was killed", "tokens per second: 1200", "unknown key: lr", "a Basic word",
+        "https://example.org/a?b=c", R"({"token":{"a":1},"secret":[1,2]})", "--token", "token:"}) {
+    EXPECT_EQ(without_secrets(text), text);
+  }
+}
+
+TEST(WithoutSecrets, TakesLinearTime) {
+  std::string text;
+  for (int i = 0; i < 200'000; ++i) text += "token:token=\\\"'";
+  EXPECT_LE(without_secrets(text).size(), 4 * text.size());
+}
+
 }  // namespace
 }  // namespace primus

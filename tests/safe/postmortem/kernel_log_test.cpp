@@ -8,6 +8,7 @@
 #include "base/files/file.h"
 #include "base/files/scratch_folder.h"
 #include "lm/events/run_event.h"
+#include "safe/postmortem/text_evidence.h"
 
 namespace primus::postmortem {
 namespace {
@@ -26,7 +27,7 @@ TEST(KernelLog, OfTheRunsMachineIsRead) {
                     "echo '2026-11-28T05:00:32,000000+00:00 eth0: fine'\n");
   std::filesystem::permissions(program, std::filesystem::perms::owner_all);
   CaseFile file{.ranks = {{.rank = 0, .node = host_name()}}};
-  read_kernel_log(folder.path().string(), file);
+  read_output(kernel_log(folder.path().string(), file), "dmesg", 0, file);
   ASSERT_THAT(file.evidence, SizeIs(1));
   EXPECT_EQ(file.evidence[0].cause->name, "host-out-of-memory");
   EXPECT_EQ(file.evidence[0].node, host_name());
@@ -34,11 +35,10 @@ TEST(KernelLog, OfTheRunsMachineIsRead) {
   EXPECT_THAT(file.notes, IsEmpty());
 
   CaseFile elsewhere{.ranks = {{.rank = 0, .node = "another"}}};
-  read_kernel_log(folder.path().string(), elsewhere);
-  EXPECT_THAT(elsewhere.evidence, IsEmpty());
+  EXPECT_EQ(kernel_log(folder.path().string(), elsewhere), "");
 
   std::filesystem::remove(program);
-  read_kernel_log(folder.path().string(), file);
+  EXPECT_EQ(kernel_log(folder.path().string(), file), "");
   EXPECT_THAT(file.notes, ElementsAre(HasSubstr("'dmesg' does not exist")));
 }
 

@@ -1,0 +1,53 @@
+// A bundle: one compressed archive with all that 'primus postmortem' reads of a run, to send to somebody
+// else.
+//
+//   bundle.json         format, folder of the run, host and time of the bundle
+//   report.txt          the diagnosis
+//   run/                the records of the run, in the layout of docs/formats/run-folder.md
+//   kernel.log          the kernel's log of the machine that made the bundle, if a rank ran there
+//   logs/N-NAME         the files of --log
+//
+// Values that are secrets by their name or form are replaced (base/text/secrets.h). Of long files, the bundle
+// has the end. Of each rank's events, it has those of the last process, and of these the last 200 steps.
+//
+// Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/files/file.h"
+
+namespace primus::postmortem {
+
+struct BundleContent {
+  Path run;
+  std::vector<Path> logs = {};
+  std::string kernel_log = {};  // empty: none
+  std::string report = {};
+};
+
+struct Bundle {
+  std::string archive;  // the bytes of the .tar.gz file
+  std::int64_t files = 0;
+  std::vector<std::string> notes = {};  // what is not in the bundle, and why
+};
+
+// Packs the run. Files that cannot be read become notes.
+Bundle pack(const BundleContent& content);
+
+// A bundle that was extracted into a folder.
+struct OpenedBundle {
+  Path run;                     // a copy of the run's folder
+  std::string name;             // the run's folder where the bundle was made
+  std::vector<Path> logs = {};  // the files of --log
+  std::optional<Path> kernel_log = {};
+};
+
+// Extracts an untrusted bundle into `folder`. Throws as extract_tar(), and Error(kInvalid) if the archive is
+// no bundle.
+OpenedBundle open_bundle(const Path& file, const Path& folder);
+
+}  // namespace primus::postmortem

@@ -111,6 +111,7 @@ void multiply_and_add(Context& context, const Gemm& call) {
 void gemm(Context& context, const Gemm& call) {
   if (!call.around.absent()) return multiply_normed(context, call);
   if (is_ordered(context, call)) return multiply_ordered(context, call);
+  if (context.batch_invariant() && is_short_sum(call)) return add_short_sum(context, call);
   if (multiply_narrow(context, call) || multiply_skinny(context, call)) return;
   if (is_split(call)) return multiply_split(context, call);
   if (is_short_sum(call)) return add_short_sum(context, call);

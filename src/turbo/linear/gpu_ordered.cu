@@ -4,6 +4,7 @@
 #include "turbo/grouped_linear/gpu_warpgroups.h"
 #include "turbo/linear/gpu_ordered.h"
 #include "turbo/linear/gpu_ordered_rows.h"
+#include "turbo/linear/gpu_short_sum.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
@@ -92,6 +93,7 @@ void multiply_many_rows(Context& context, const Gemm& call) {
 bool is_ordered(const Context& context, const Gemm& call) {
   if (!context.batch_invariant() || call.role != GemmRole::kForward) return false;
   if (call.a.dtype != DType::kBF16 || call.b.dtype != DType::kBF16) return false;
+  if (is_short_sum(call)) return false;  // adapters: each sum depends only on its own row and column
   constexpr std::int64_t kLine = 8, kMax = std::int64_t{1} << 30;
   const bool fits = call.a.cols() > 0 && std::max({call.a.rows(), call.a.cols(), call.b.rows()}) <= kMax;
   if (has_warpgroups(context) && call.a.cols() % kLine == 0 && fits && !call.accumulate &&

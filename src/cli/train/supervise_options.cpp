@@ -79,7 +79,7 @@ void SuperviseOptions::declare(Arguments& arguments) {
       .option("--max-restarts,--max_restarts", "N", &max_restarts_,
               "with --supervise: at most N restarts within 24 hours")
       .between(0, 1e6)
-      .default_note(supervise::RecoveryLimits().max_restarts);
+      .default_note("20, and one more for each 64 machines");
   arguments
       .option("--spares", "N", &spares_,
               "with --supervise and --nnodes: N of the machines wait, and take the place of a lost one")
@@ -131,7 +131,8 @@ supervise::SupervisedJob SuperviseOptions::job(const config::Experiment& experim
                  minutes = trainer.exit_duration_in_mins](double seconds) {
     return restart_words(words, continues, minutes, seconds);
   };
-  if (max_restarts_) job.recovery.max_restarts = static_cast<int>(*max_restarts_);
+  job.recovery.max_restarts =
+      max_restarts_ ? static_cast<int>(*max_restarts_) : supervise::usual_max_restarts(nodes);
   job.hang.patience = kMinute * static_cast<double>(trainer.distributed_timeout_minutes);
   // Ranks notice after the same time that a peer hangs, end, and name its last collective.
   constexpr double kForRanks = 5;
@@ -166,13 +167,14 @@ std::string SuperviseOptions::plan(const config::Experiment& experiment, int ran
       "  records           {}\n"
       "  restarts          at most {} within {:.0f} hours, from the newest checkpoint in {}\n"
       "  delay             0 s after a new checkpoint, then {:.0f} s, doubled up to {:.0f} s\n"
-      "  crash loop        {} ends in a row with the same error or without a new checkpoint; {} times a "
-      "NaN in the same step\n"
+      "  crash loop        {} ends in a row with the same error, or by the same rank without a new "
+      "checkpoint; {} "
+      "by any ranks; {} times a NaN in the same step\n"
       "  hang              no step for {:.0f} s or {:.0f} step times, and no process works; {:.0f} s in "
       "other phases\n",
       fmt::join(planned.command, " "), (planned.run / "events" / "supervisor.jsonl").string(),
       limits.max_restarts, limits.budget_seconds / 3600, planned.checkpoints.string(), limits.first_delay,
-      limits.max_delay, limits.loop, limits.nan_loop,
+      limits.max_delay, limits.loop, limits.mixed_loop, limits.nan_loop,
       std::max(planned.hang.shortest, planned.hang.for_services) + planned.hang.for_ranks, planned.hang.steps,
       planned.hang.patience);
   if (nodes > 1) {

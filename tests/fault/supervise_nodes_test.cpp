@@ -123,7 +123,7 @@ TEST(SuperviseNodes, ARunOutlivesARankAndANode) {
   EXPECT_THAT(events, AllOf(HasSubstr(R"("cause":"lost node")"), HasSubstr(R"("node":1)")));
 }
 
-// The supervisors of the other nodes end their ranks when the leader is lost, and go on when it returns.
+// The supervisors of the other nodes end their ranks when the leader is lost, and continue when it returns.
 TEST(SuperviseNodes, ARunContinuesWhenItsLeaderReturns) {
   const TemporaryFolder folder;
   test::expect_done(run_program(train(folder, "whole", 2, {})));

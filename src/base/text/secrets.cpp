@@ -127,8 +127,7 @@ std::string without_secrets(std::string_view text) {
     std::size_t name_end = at;
     while (name_end < end && is_name(text[name_end])) ++name_end;
     const std::string_view name = text.substr(at, name_end - at);
-    const std::size_t value =
-        names_secret(name) ? value_after(text, name, name_end) : std::string_view::npos;
+    const std::size_t value = names_secret(name) ? value_after(text, name, name_end) : std::string_view::npos;
     if (value != std::string_view::npos && value >= end) {
       const std::size_t value_end = end_of_word(text, value);
       const std::string_view words = text.substr(value, value_end - value);

@@ -1,5 +1,4 @@
-// A bundle: one compressed archive with all that 'primus postmortem' reads of a run, to send to somebody
-// else.
+// A bundle: one compressed archive with all that 'primus postmortem' reads of a run, for another machine.
 //
 //   bundle.json         format, folder of the run, host and time of the bundle
 //   report.txt          the diagnosis
@@ -7,8 +6,8 @@
 //   kernel.log          the kernel's log of the machine that made the bundle, if a rank ran there
 //   logs/N-NAME         the files of --log
 //
-// Values that are secrets by their name or form are replaced (base/text/secrets.h). Of long files, the bundle
-// has the end. Of each rank's events, it has those of the last process, and of these the last 200 steps.
+// Values that are secrets by their name or form are replaced (base/text/secrets.h). A long file is cut
+// to its end. The events of each rank are those of its last process, with its last 200 steps.
 //
 // Not thread-safe.
 #pragma once

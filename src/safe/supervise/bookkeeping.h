@@ -1,7 +1,7 @@
-// The bookkeeping of a supervised job, wherever its processes run: what its events mean, whether it hangs, how
-// an attempt ended, what follows, the records of the run, and the lines for the user. The supervisor of one
-// machine (supervisor.cpp) and the leader of several machines (node_leader.cpp) use this class, so both decide
-// by the same rules.
+// The bookkeeping of a supervised job, wherever its processes run: what its events mean, whether it hangs,
+// how an attempt ended, what follows, the records of the run, and the lines for the user. The supervisor of
+// one machine (supervisor.cpp) and the leader of several machines (node_leader.cpp) use this class, so both
+// decide by the same rules.
 //
 // Not thread-safe.
 #pragma once

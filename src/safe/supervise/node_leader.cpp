@@ -297,7 +297,7 @@ class Leader {
   }
 
   void end_own(bool stacks) {
-    // Writing the stacks and ending may take their time, in which no node hears of the leader.
+    // Writing the stacks and ending may take their time, in which the leader sends no messages.
     server_.send_all({.kind = Kind::kLead, .number = quiet_of_end(stacks)});
     const NodeMessage ended =
         part_.end(stacks, finding_ ? finding_->text : "",

@@ -31,7 +31,7 @@ struct AlertOptions {
   std::chrono::milliseconds at_end = std::chrono::seconds(10);  // that the destructor waits
 };
 
-// What is sent, as one JSON object of at most 4096 bytes: run, host, rank, event, cause, step, time, text,
+// The message, one JSON object of at most 4096 bytes: run, host, rank, event, cause, step, time, text,
 // advice, condition, left_out.
 std::string alert_json(const AlertOptions& options, const RunEvent& event, const AlertCondition& condition,
                        int left_out);
@@ -56,7 +56,7 @@ class Alerts final : public RunListener {
   void check_metrics(std::size_t rule, const RunEvent& event);
   void enqueue(std::size_t rule, const RunEvent& event, const AlertCondition& condition);
 
-  // What is known about a rule and one of its conditions.
+  // The state of a rule and one of its conditions.
   struct Sent {
     std::chrono::steady_clock::time_point last = {};
     bool ever = false, holds = false;  // whether a message was sent, and whether a metric's condition holds

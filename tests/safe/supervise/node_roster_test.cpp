@@ -149,7 +149,7 @@ TEST(Roster, ASilentNodeIsLostAfterTenSeconds) {
   EXPECT_THAT(job.roster.lost_node()->text, HasSubstr("no message for 10 s"));
   job.ended(0, 137);
   EXPECT_EQ(job.pass(0), RosterStep::kOver);
-  // Nobody takes its place, and it does not return.
+  // No spare takes its place, and it does not return.
   job.roster.next(job.now, job.now);
   const double over = job.now;
   EXPECT_EQ(job.pass(1000), RosterStep::kGiveUp);

@@ -37,6 +37,7 @@ const std::map<std::string, std::string> kNamespaces = {
     {"safe/preflight", "primus::preflight"},
     {"safe/watch", "primus::watch"},
     {"safe/supervise", "primus::supervise"},
+    {"safe/simulation", "primus::simulation"},
     {"safe/postmortem", "primus::postmortem"},
     {"safe/dashboard", "primus::dashboard"},
     {"safe/jobs", "primus::jobs"},

@@ -51,6 +51,7 @@ const std::map<std::string, std::vector<std::string>> kMayUse = {
      {"tensor", "device", "turbo", "comm", "config", "launch", "lm/model", "lm/train", "bench"}},
     {"safe/watch", {"lm/events", "lm/reward", "safe/preflight"}},
     {"safe/supervise", {"comm", "launch", "lm/events"}},
+    {"safe/simulation", {"lm/events", "safe/supervise"}},
     {"safe/postmortem", {"lm/events", "lm/report"}},
     {"safe/dashboard", {"lm/events", "lm/report"}},
     {"safe/jobs", {"lm/events", "lm/report"}},

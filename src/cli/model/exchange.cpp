@@ -7,9 +7,11 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "base/text/json_text.h"
 #include "cli/command.h"
+#include "lm/model/stated_adapters.h"
 
 namespace primus::cli {
 namespace {
@@ -64,7 +66,10 @@ class ModelExchange : public Command {
         throw invalid("--dtype has no effect with --adapters: adapters are written in fp32", "omit --dtype");
       if (overwrite_.existing() == Existing::kReplace)
         throw invalid("--overwrite does not replace PEFT folders", "name a folder that does not exist");
-      show(console, write_adapters(from, to_, base_model_of(from), families));
+      const std::string base = base_model_of(from);
+      ExchangeReport report = write_adapters(from, to_, base, families);
+      if (std::string note = note_on_base(base); !note.empty()) report.notes.push_back(std::move(note));
+      show(console, report);
       return 0;
     }
     ExchangeOptions options{

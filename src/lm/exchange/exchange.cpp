@@ -533,12 +533,6 @@ ExchangeReport write_adapters(const ModelFolder& from, const Path& to, const std
                   "'primus model export' without --adapters writes the model");
   }
   const std::string settings = write_peft_config(report.config, families, base);
-  if (!base.empty() && Env::posix().status(base) && !Env::posix().status(Path(base) / "config.json")) {
-    report.notes.push_back(fmt::format(
-        "the adapters name '{}' as their base model, a run that other programs cannot open; 'primus "
-        "model export' writes it as a model",
-        base));
-  }
   engine::ParameterStore store;
   const LanguageModel model(report.config, families, store);
   const SafetensorsFolder folder = open_weights(from);

@@ -203,6 +203,16 @@ std::string warn_of_another_base(const Path& adapters, const Path& load) {
       of_run ? "they have a use only if it is an export of that run" : "on another model they have no use");
 }
 
+std::string note_on_base(const std::string& base) {
+  Env& env = Env::posix();
+  if (base.empty() || !env.status(base) || env.status(Path(base) / "config.json")) return {};
+  return fmt::format(
+      "the adapters name '{}' as their base model, a run that other programs cannot open; 'primus model "
+      "export' "
+      "writes it as a model",
+      base);
+}
+
 std::string adapter_overrides(const LoraConfig& wanted, const LoraConfig& present) {
   if (!wanted) return "lora.enabled=false";
   if (wanted.by_matrix && wanted.training.base == present.training.base)

@@ -25,6 +25,10 @@ std::optional<Path> adapters_to_load(const config::Experiment& experiment);
 // because folders move. Throws Error for a file that cannot be read.
 std::string warn_of_another_base(const Path& adapters, const Path& load);
 
+// Returns a note if `base`, the model that a written PEFT folder names, is a folder without config.json, such
+// as a run, which other programs cannot open; otherwise "".
+std::string note_on_base(const std::string& base);
+
 // Returns the command-line overrides that change the adapter settings `present` to `wanted`, e.g. "lora.dim=4
 // lora.alpha=16". If `present` has no adapters, settings with default values are omitted.
 std::string adapter_overrides(const LoraConfig& wanted, const LoraConfig& present);

@@ -13,6 +13,7 @@
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/checkpoint/elements.h"
 #include "lm/exchange/exchange.h"
+#include "lm/model/stated_adapters.h"
 #include "lm/train/whole_runs.h"
 
 namespace primus::test {
@@ -174,9 +175,10 @@ TEST_F(LoraRuns, AdaptersAreTrainedFurtherOnCheckpoints) {
   const Path exported = folder_.path() / "exported", peft = folder_.path() / "peft";
   copy_model(find_model_folder(base), exported, {}, families_);
   const Path adapted = run("adapted", {load(root), "finetune=true", lora_});
-  const ExchangeReport report = write_adapters(find_model_folder(adapted), peft, root.string(), families_);
-  EXPECT_THAT(report.notes,
-              testing::Contains(HasSubstr(root.string() + "' as their base model, a run that other")));
+  write_adapters(find_model_folder(adapted), peft, root.string(), families_);
+  EXPECT_THAT(note_on_base(root.string()), HasSubstr("a run that other programs cannot open"));
+  EXPECT_EQ(note_on_base(exported.string()), "");
+  EXPECT_EQ(note_on_base("org/model"), "") << "a name on the Hub";
   const std::string adapters = "lora.adapters=" + peft.string();
   EXPECT_THAT(refusal("peft", {load(peft), "finetune=true"}),
               AllOf(HasSubstr("set load=" + base.string() + " lora.adapters=" + peft.string()),

@@ -71,12 +71,12 @@ bool looks_like_token(std::string_view value) {
   return value.starts_with("Bearer ") || value.starts_with("Basic ");
 }
 
-bool is_name(char c) { return is_word(c) || c == '_' || c == '-'; }
+bool is_name(char c) { return is_word(c) || c == '_' || c == '-' || c == '.'; }
 
 // Characters that end a word of YAML, JSON (also of JSON in a string of JSON), a log or a command.
 bool ends_word(char c) {
-  return static_cast<unsigned char>(c) <= ' ' || c == '"' || c == '\'' || c == ',' || c == '}' || c == ']' ||
-         c == '\\';
+  return static_cast<unsigned char>(c) <= ' ' ||
+         std::string_view("\"',()[]{}<>;\\").find(c) != std::string_view::npos;
 }
 
 // Returns the end of quotes, spaces and backslashes from `at`.
@@ -105,11 +105,25 @@ std::size_t value_after(std::string_view text, std::string_view name, std::size_
     at = skip(text, at + 1, "\\\"' ");
   } else if (!name.starts_with("--") || at == end) {
     return std::string_view::npos;
+  } else {
+    at = skip(text, at, ",\\\"' ");  // a list of words: ["--token", "word"]
   }
   // A \n in a string of JSON, a list or an object is no value of this name.
   const bool none = at == text.size() || text[at] == '\n' || text[at] == '{' || text[at] == '[' ||
                     (text[at] == 'n' && text[at - 1] == '\\');
   return none ? std::string_view::npos : at;
+}
+
+// Returns the end of the value at `at`: a value in quotes ends at the same quote of its line.
+std::size_t end_of_value(std::string_view text, std::size_t at) {
+  const char before = text[at - 1];
+  const std::size_t word = end_of_word(text, at);
+  if (before != '"' && before != '\'') return word;
+  const std::size_t line = std::min(text.find('\n', at), text.size());
+  std::size_t quote = text.substr(0, line).find(before, at);
+  if (quote == std::string_view::npos) return word;
+  while (quote > at && text[quote - 1] == '\\') --quote;
+  return quote;
 }
 
 }  // namespace
@@ -129,7 +143,7 @@ std::string without_secrets(std::string_view text) {
     const std::string_view name = text.substr(at, name_end - at);
     const std::size_t value = names_secret(name) ? value_after(text, name, name_end) : std::string_view::npos;
     if (value != std::string_view::npos && value >= end) {
-      const std::size_t value_end = end_of_word(text, value);
+      const std::size_t value_end = end_of_value(text, value);
       const std::string_view words = text.substr(value, value_end - value);
       out += text.substr(at, value - at);
       // "Bearer word": the scheme is followed by the secret.

@@ -38,7 +38,8 @@ std::string end_of(const Path& path, std::uint64_t most) {
   const std::uint64_t size = file->size(), from = size > most ? size - most : 0;
   std::string text(size - from, '\0');
   text.resize(file->read_at(std::as_writable_bytes(std::span(text)), from));
-  if (from > 0) text.erase(0, std::min(text.find('\n'), text.size() - 1) + 1);
+  const std::size_t line_end = text.find('\n');
+  if (from > 0 && line_end != std::string::npos) text.erase(0, line_end + 1);
   return text;
 }
 

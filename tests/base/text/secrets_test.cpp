@@ -63,7 +63,7 @@ TEST(WithoutSecrets, ReplacesValuesInYamlJsonLogsAndCommands) {
     EXPECT_EQ(without_secrets(wanted), wanted) << "the result has no secrets";
   };
   expect("hf_token: abc\nlr: 1e-3\n", "hf_token: <redacted>\nlr: 1e-3\n");
-  expect("wandb:\n  api_key: 'a b'\n", "wandb:\n  api_key: '<redacted> b'\n");
+  expect("wandb:\n  api_key: 'a b'\n", "wandb:\n  api_key: '<redacted>'\n");
   expect(R"({"api_key":"abc","step":3})", R"({"api_key":"<redacted>","step":3})");
   expect(R"({"experiment":"hf_token: abc\nlr: 1e-3\n"})",
          R"({"experiment":"hf_token: <redacted>\nlr: 1e-3\n"})");
@@ -71,6 +71,12 @@ TEST(WithoutSecrets, ReplacesValuesInYamlJsonLogsAndCommands) {
   expect("curl -H 'Authorization: Bearer abcdefgh'", "curl -H 'Authorization: Bearer <redacted>'");
   expect("got https://me:word@proxy/x now", "got <redacted> now");
   expect("token hf_abcdefghijklmnop1234 refused", "token <redacted> refused");
+  expect(R"(["train","--wandb-api-key","abc"])", R"(["train","--wandb-api-key","<redacted>"])");
+  expect("['--api-key', 'abc']", "['--api-key', '<redacted>']");
+  expect("{hf_token: abc}", "{hf_token: <redacted>}");
+  expect("wandb.api_key: abc", "wandb.api_key: <redacted>");
+  expect("(hf_abcdefghijklmnop1234)", "(<redacted>)");
+  expect("password: \"correct horse\"", "password: \"<redacted>\"");
   expect("TOKEN=abc ./run", "<redacted> ./run");
 }
 

@@ -102,7 +102,9 @@ void RecoveryPolicy::count(const JobEnd& end) {
   const bool progress = end.began && end.checkpoint > std::max(*end.began, newest_);
   newest_ = std::max(newest_, end.checkpoint);
   without_checkpoint_ = progress ? 0 : without_checkpoint_ + 1;
-  same_rank_ = progress ? 0 : last_ && last_->rank == end.rank ? same_rank_ + 1 : 1;
+  same_rank_ = progress                                                      ? 0
+               : last_ && last_->rank == end.rank && last_->node == end.node ? same_rank_ + 1
+                                                                             : 1;
   same_ = last_ && is_same(*last_, end) ? same_ + 1 : 1;
   last_ = end;
 }

@@ -98,6 +98,18 @@ TEST(RecoveryPolicy, FaultsOfSeveralRanksMayOccurInARow) {
   EXPECT_EQ(policy.decide(end).reason, "crash loop");
 }
 
+// A lost node names no rank.
+TEST(RecoveryPolicy, LossesOfSeveralNodesMayOccurInARow) {
+  RecoveryPolicy policy({});
+  JobEnd end = end_at(EndKind::kLostNode, 0, 0, 5);
+  end.rank.reset();
+  for (int node = 1; node < 5; ++node) {
+    end.node = node;
+    end.text = fmt::format("node {} was lost", node);
+    EXPECT_EQ(policy.decide(end).kind, kRestart) << node;
+  }
+}
+
 // The first of the three ends had a new checkpoint, but the fault is always the same.
 TEST(RecoveryPolicy, NamesTheSameErrorInTheSameStep) {
   RecoveryPolicy policy({});

@@ -139,6 +139,13 @@ std::optional<ScheduledJob> find_slurm_job(const Tools& tools, const RunJob& job
   if (result.exit_code != 0 && result.err.find("Invalid job id") != std::string::npos) return std::nullopt;
   const std::vector<ScheduledJob> found = jobs_in(result.exit_code == 0 ? result.out : tools.output(command));
   if (found.empty()) return std::nullopt;
+  // Ending the waiting elements of an array by its number would end the running elements, too, before they
+  // save.
+  const auto differs = [&](const ScheduledJob& one) { return one.state != found.front().state; };
+  if (std::ranges::any_of(found, differs))
+    throw invalid(
+        fmt::format("elements of Slurm's job array {} wait, and others run", job.id),
+        fmt::format("name one element, such as slurm:{}_1; 'squeue --jobs={}' lists them", job.id, job.id));
   return found.front();
 }
 

@@ -90,6 +90,9 @@ StopRequest::StopRequest(const std::string& target, const Tools& tools) : tools_
     }
     scheduled_ = find_job(tools_, job_);
     if (!scheduled_) throw not_running(run_, name);
+    // The job may run something else now: the next command of its script, or a job that took over its name.
+    if (scheduled_->state == ScheduledJob::State::kRunning && start->ended && !RunLock::held(run_))
+      throw not_running(run_, name);
     return;
   }
   if (start) job_ = start->job.value_or(RunJob{});

@@ -33,7 +33,7 @@ constexpr Pattern kGpuLost[] = {{kKernel, "xid*: 79,"},
                                 {kLog, "gpu is lost"},
                                 {kKernel, "amdgpu*device lost from bus"},
                                 {kKernel, "pcieport*surprise down"},
-                                {kEvent, "gpu_error*xid 79"}};
+                                {kEvent, "gpu_error*xid 79,"}};
 constexpr Pattern kGpuMemory[] = {{kKernel, "xid*: 48,"},
                                   {kKernel, "xid*: 63,"},
                                   {kKernel, "xid*: 64,"},
@@ -46,25 +46,25 @@ constexpr Pattern kGpuMemory[] = {{kKernel, "xid*: 48,"},
                                   {kLog, "cudaerroreccuncorrectable"},
                                   {kLog, "hiperroreccnotcorrectable"},
                                   {kEvent, "gpu_memory*uncorrectable"},
-                                  {kEvent, "gpu_error*xid 48"},
-                                  {kEvent, "gpu_error*xid 63"},
-                                  {kEvent, "gpu_error*xid 64"},
-                                  {kEvent, "gpu_error*xid 92"},
-                                  {kEvent, "gpu_error*xid 94"},
-                                  {kEvent, "gpu_error*xid 95"}};
+                                  {kEvent, "gpu_error*xid 48,"},
+                                  {kEvent, "gpu_error*xid 63,"},
+                                  {kEvent, "gpu_error*xid 64,"},
+                                  {kEvent, "gpu_error*xid 92,"},
+                                  {kEvent, "gpu_error*xid 94,"},
+                                  {kEvent, "gpu_error*xid 95,"}};
 constexpr Pattern kGpuLink[] = {
-    {kKernel, "xid*: 74,"},         {kKernel, "xid*: 144,"},       {kKernel, "xid*: 145,"},
-    {kKernel, "xid*: 149,"},        {kKernel, "nvlink*fatal"},     {kKernel, "sxid*fatal"},
-    {kKernel, "amdgpu*xgmi*error"}, {kLog, "nvlink error"},        {kEvent, "gpu_error*xid 74"},
-    {kEvent, "gpu_error*xid 144"},  {kEvent, "gpu_error*xid 145"}, {kEvent, "gpu_error*xid 149"}};
+    {kKernel, "xid*: 74,"},         {kKernel, "xid*: 144,"},        {kKernel, "xid*: 145,"},
+    {kKernel, "xid*: 149,"},        {kKernel, "nvlink*fatal"},      {kKernel, "sxid*fatal"},
+    {kKernel, "amdgpu*xgmi*error"}, {kLog, "nvlink error"},         {kEvent, "gpu_error*xid 74,"},
+    {kEvent, "gpu_error*xid 144,"}, {kEvent, "gpu_error*xid 145,"}, {kEvent, "gpu_error*xid 149,"}};
 constexpr Pattern kGpuFirmware[] = {
     {kKernel, "xid*: 119,"},        {kKernel, "xid*: 120,"},
     {kKernel, "xid*: 62,"},         {kKernel, "xid*: 109,"},
     {kKernel, "xid*: 46,"},         {kKernel, "gsp*timeout"},
     {kKernel, "amdgpu*smu*failed"}, {kKernel, "amdgpu*failed to load firmware"},
-    {kEvent, "gpu_error*xid 119"},  {kEvent, "gpu_error*xid 120"},
-    {kEvent, "gpu_error*xid 62"},   {kEvent, "gpu_error*xid 109"},
-    {kEvent, "gpu_error*xid 46"}};
+    {kEvent, "gpu_error*xid 119,"}, {kEvent, "gpu_error*xid 120,"},
+    {kEvent, "gpu_error*xid 62,"},  {kEvent, "gpu_error*xid 109,"},
+    {kEvent, "gpu_error*xid 46,"}};
 constexpr Pattern kGpuReset[] = {{kKernel, "amdgpu*gpu reset begin"},
                                  {kKernel, "amdgpu*ring*timeout"},
                                  {kKernel, "amdgpu*gpu hang"},
@@ -74,8 +74,8 @@ constexpr Pattern kGpuReset[] = {{kKernel, "amdgpu*gpu reset begin"},
 constexpr Pattern kGpuAccess[] = {
     {kKernel, "xid*: 31,"},         {kKernel, "xid*: 13,"},          {kKernel, "xid*: 43,"},
     {kKernel, "amdgpu*page fault"}, {kLog, "illegal memory access"}, {kLog, "memory access fault by gpu"},
-    {kLog, "misaligned address"},   {kLog, "hsa_status_error"},      {kEvent, "gpu_error*xid 31"},
-    {kEvent, "gpu_error*xid 13"},   {kEvent, "gpu_error*xid 43"}};
+    {kLog, "misaligned address"},   {kLog, "hsa_status_error"},      {kEvent, "gpu_error*xid 31,"},
+    {kEvent, "gpu_error*xid 13,"},  {kEvent, "gpu_error*xid 43,"}};
 constexpr Pattern kGpuHeat[] = {{kKernel, "nvrm*thermal"},
                                 {kKernel, "amdgpu*over temperature"},
                                 {kKernel, "amdgpu*thermal"},

@@ -51,10 +51,14 @@ std::vector<std::string> known_names() {
 }
 
 Error bad_rule(const std::string& rule, const std::string& why, const std::string& hint) {
-  // The action may have a secret, so only the conditions are shown.
-  return invalid(fmt::format("alerts: in the rule '{} -> ...', {}",
-                             preflight::trimmed(rule.substr(0, rule.find("->"))), why),
-                 hint);
+  // The action may have a secret, so only the conditions are shown. Without an arrow, any part may be the
+  // action.
+  const std::size_t arrow = rule.find("->");
+  if (arrow == std::string::npos)
+    return invalid(fmt::format("alerts: in a rule without '->', {}", why), hint);
+  return invalid(
+      fmt::format("alerts: in the rule '{} -> ...', {}", preflight::trimmed(rule.substr(0, arrow)), why),
+      hint);
 }
 
 AlertCondition parse_condition(const std::string& rule, const std::string& text) {
@@ -69,7 +73,7 @@ AlertCondition parse_condition(const std::string& rule, const std::string& text)
   AlertCondition condition{.name = preflight::trimmed(text.substr(0, at)), .comparison = text[at]};
   const std::string number = preflight::trimmed(text.substr(at + 1));
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), condition.limit);
-  if (error != std::errc() || end != number.data() + number.size())
+  if (error != std::errc() || end != number.data() + number.size() || !std::isfinite(condition.limit))
     throw bad_rule(rule, fmt::format("'{}' is not a number", number),
                    "write METRIC > NUMBER or METRIC < NUMBER");
   const std::vector<std::string> metrics = alert_metrics();

@@ -124,8 +124,8 @@ TEST(ReadRun, FindingsOnARanksMachineAreCauses) {
   const struct {
     const char *detector, *text, *cause;
   } kCases[] = {
-      {"gpu_error", "gpu 3 reports an error of the driver: Xid 79", "gpu-lost"},
-      {"gpu_error", "gpu 3 reports an error of the driver: Xid 94", "gpu-memory-error"},
+      {"gpu_error", "gpu 3 reports Xid 79, an error of the driver", "gpu-lost"},
+      {"gpu_error", "gpu 3 reports Xid 94, an error of the driver", "gpu-memory-error"},
       {"gpu_memory", "gpu 0 has 1 new uncorrectable ECC errors", "gpu-memory-error"},
       {"network_port", "RDMA port mlx5_2:1 went down 1 times", "network-link"},
       {"kernel_fault", "a disk reported an error: I/O error, dev sda, sector 8", "disk-fault"},

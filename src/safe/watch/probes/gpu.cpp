@@ -27,18 +27,16 @@ class GpuProbe final : public Probe {
       found.warnings.push_back(
           {.detector = "gpu_error",
            .value = static_cast<double>(xid),
-           .text = fmt::format("{} reports an error of the driver: Xid {}", now.name, xid),
+           .text = fmt::format("{} reports Xid {}, an error of the driver", now.name, xid),
            .advice = "look up the Xid in NVIDIA's list; if it comes back, drain the node and reset the GPU"});
     }
-    if (!first_) first_ = now;
   }
 
  private:
   void check_errors(const GpuReading& now, Findings& found) {
-    if (!first_) return;
-    const std::int64_t uncorrected = now.uncorrected_errors.value_or(0),
-                       before = uncorrected_.value_or(first_->uncorrected_errors.value_or(0));
-    if (uncorrected > before) {
+    // A reading may fail for a moment, so only successful readings are compared.
+    if (now.uncorrected_errors && uncorrected_ && *now.uncorrected_errors > *uncorrected_) {
+      const std::int64_t uncorrected = *now.uncorrected_errors, before = *uncorrected_;
       found.warnings.push_back(
           {.detector = "gpu_memory",
            .value = static_cast<double>(uncorrected),
@@ -47,8 +45,10 @@ class GpuProbe final : public Probe {
            .text = fmt::format("{} has {} new uncorrectable ECC errors", now.name, uncorrected - before),
            .advice = "results since then may be wrong: stop the run, drain the node, and reset the GPU"});
     }
-    uncorrected_ = uncorrected;
-    const std::int64_t corrected = now.corrected_errors.value_or(0) - first_->corrected_errors.value_or(0);
+    if (now.uncorrected_errors) uncorrected_ = now.uncorrected_errors;
+    if (!first_corrected_) first_corrected_ = now.corrected_errors;
+    if (!now.corrected_errors || !first_corrected_) return;
+    const std::int64_t corrected = *now.corrected_errors - *first_corrected_;
     if (corrected < kManyCorrected || std::exchange(many_corrected_, true)) return;
     found.warnings.push_back(
         {.detector = "gpu_memory",
@@ -97,7 +97,7 @@ class GpuProbe final : public Probe {
   }
 
   std::unique_ptr<GpuSource> source_;
-  std::optional<GpuReading> first_;
+  std::optional<std::int64_t> first_corrected_;  // of the first reading that has the number
   std::optional<std::int64_t> uncorrected_;
   std::int64_t widest_ = 0;
   int throttled_ = 0;

@@ -141,6 +141,18 @@ TEST(SlowRank, ASlowDataLoaderIsNamedWithoutTimesOfTheDevice) {
   EXPECT_LE(at, 50);
 }
 
+// Waits of a few microseconds differ by large factors.
+TEST(SlowRank, ShortWaitsForDataAreNoWorkOfStages) {
+  const auto detector = slow_rank();
+  for (int i = 1; i <= 100; ++i) {
+    IterationRecord record{.iteration = i};
+    for (int stage = 0; stage < 2; ++stage)
+      record.ranks.push_back({.stage = stage, .data = (stage == 0 ? 2e-6 : 5e-6) * (1 + i % 3)});
+    record.throughput.now.seconds_per_iteration = 1;
+    ASSERT_FALSE(detector->iteration(record)) << i;
+  }
+}
+
 TEST(SlowRank, AnEpisodeIsReportedOnce) {
   Cluster cluster(4, 1, 0.01, 1);
   const auto detector = slow_rank();

@@ -75,6 +75,7 @@ class SlowRank final : public Detector {
   struct Step {
     double seconds;
     std::vector<RankWork> ranks;
+    std::vector<double> work;  // of each rank, as it is compared
   };
 
   void start(const std::vector<RankWork>& ranks) {
@@ -100,7 +101,7 @@ class SlowRank final : public Detector {
     std::vector<double> ratios(work.size(), 1);
     for (const auto& [stage, members] : stages_) compare(members, work, ratios);
     for (std::size_t i = 0; i < ratios.size(); ++i) ranks_[i].ratios.push_back(ratios[i]);
-    window_.push_back({seconds, record.ranks});
+    window_.push_back({seconds, record.ranks, std::move(work)});
     seconds_ += seconds;
     while (window_.size() > kSteps &&
            (seconds_ - window_.front().seconds >= kSeconds || window_.size() > kMax)) {
@@ -128,7 +129,7 @@ class SlowRank final : public Detector {
 
   std::optional<RunWarning> judge(std::int64_t iteration) {
     if (ranks_[0].base == 0) {
-      for (std::size_t i = 0; i < ranks_.size(); ++i) ranks_[i].base = median_work(i);
+      for (std::size_t i = 0; i < ranks_.size(); ++i) ranks_[i].base = median_compared(i);
     }
     std::vector<double> typical, spreads;
     for (const Rank& rank : ranks_) {
@@ -160,8 +161,13 @@ class SlowRank final : public Detector {
     return warning(iteration, *slowest, typical[*slowest], limit, others);
   }
 
-  double median_work(
-      std::size_t rank, double (*part)(const RankWork&) = [](const RankWork& w) { return w.total(); }) const {
+  double median_compared(std::size_t rank) const {
+    std::vector<double> values;
+    for (const Step& step : window_) values.push_back(step.work[rank]);
+    return median_of(std::move(values));
+  }
+
+  double median_work(std::size_t rank, double (*part)(const RankWork&)) const {
     std::vector<double> values;
     for (const Step& step : window_) values.push_back(part(step.ranks[rank]));
     return median_of(std::move(values));

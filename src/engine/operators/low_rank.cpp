@@ -274,6 +274,10 @@ Value after_low_rank(Value y, const LowRank& adapter, RowsOf rows) {
 
 bool adds_low_rank(const Tape& tape, const LowRank& adapter) {
   const bool drops = adapter.dropout > 0 && adapter.drops_after && tape.dropout();
+  // CPUs have no kernel that saves a pass. On GPUs, the kernel computes sums of at most 64 terms; for longer
+  // sums, a separate product has the order of additions that batch_invariant needs.
+  constexpr std::int64_t kMostTerms = 64;
+  if (tape.context().device.properties().host_memory || adapter.up->shape[1] > kMostTerms) return false;
   return !drops && !tape.precision().is_fp8(turbo::GemmRole::kForward, *adapter.up) &&
          !tape.precision().is_fp4(*adapter.up);
 }

@@ -103,7 +103,7 @@ extern const CommandEntry kPlanRecovery{
     "and accounts for the time as in a real run. Goodput is the share of the time that trains steps whose "
     "result is kept. Faults have the kinds and shares that were published for Llama 3; silent corruption is "
     "left out, because it is not detected. A node that a fault removes is replaced by a spare; without "
-    "spares, the job waits for a repair.\n\n"
+    "spares, the job waits for a repair, as if a scheduler started it again at that moment.\n\n"
     "The time of a step, of a save and of a start are in the log of a run: measure them with a short run of "
     "the experiment.",
     "primus plan recovery --nodes 1024 --step-seconds 8 --save-pause 0.5 --save-seconds 40\n"

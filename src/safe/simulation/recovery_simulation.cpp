@@ -54,6 +54,10 @@ void check(const Scenario& s) {
   require(finite(s.save_pause) && finite(s.save_seconds), "the time of a save");
   require(finite(s.start_seconds), "the time of a start");
   require(finite(s.days) && s.days > 0, "the length of the run");
+  constexpr double kMostSaves = 1e7;
+  if (s.days * kDaySeconds / s.step_seconds / static_cast<double>(s.save_interval) > kMostSaves)
+    throw invalid(fmt::format("a run of {:g} days saves more than {:g} checkpoints", s.days, kMostSaves),
+                  "choose a larger save interval, or fewer days");
 }
 
 class Simulation {

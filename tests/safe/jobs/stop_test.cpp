@@ -124,6 +124,8 @@ TEST_F(Stopping, ASecondRequestIsNotSent) {
   begin({.process = *process_identity(process.pid())});
   const RunLock lock(run_);
   kill(process.pid(), SIGSTOP);  // the first signal stays pending
+  // Without this wait, the process might get both signals at once, and end.
+  ASSERT_EQ(waitpid(process.pid(), nullptr, WUNTRACED), process.pid());
   const Tools programs = tools();
   EXPECT_THAT(StopRequest(run_.string(), programs).send(false), HasSubstr("asked to save"));
   EXPECT_THAT(StopRequest(run_.string(), programs).send(false), HasSubstr("was asked before"));

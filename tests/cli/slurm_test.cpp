@@ -312,6 +312,13 @@ class Slurm : public ::testing::Test {
     }
     return std::to_string(std::stol(result.out.substr(at + line.size())));
   }
+  // Submits training on two nodes with two ranks each, which is queued again after a fault. Returns the job.
+  static std::string requeued_job(const Path& here, const std::vector<std::string>& settings) {
+    return submitted(run_program(joined({"slurm", "sbatch", "-N", "2", "--requeue", "--output=job.out", "--",
+                                         "direct", "--env", "GPUS_PER_NODE=2", "--"},
+                                        training(settings)),
+                                 options(here)));
+  }
   // Starts a requeued job in 3 seconds. By default Slurm waits two minutes, until the nodes have forgotten
   // the job. The job must not start at once, because a node refuses a credential made in the second in which
   // it revoked the job's last one, and Slurm then marks the job as failed.
@@ -482,11 +489,7 @@ TEST_F(Slurm, AFailureSetsTheJobsExitCode) {
 // also with auto_continue_train=false, which concerns only the first start.
 TEST_F(Slurm, ABatchJobResumesAfterTheWarning) {
   const Path here = folder("warning");
-  const std::string job =
-      submitted(run_program(joined({"slurm", "sbatch", "-N", "2", "--requeue", "--output=job.out", "--",
-                                    "direct", "--env", "GPUS_PER_NODE=2", "--"},
-                                   training({"train_iters=30", "--plain", "auto_continue_train=false"})),
-                            options(here)));
+  const std::string job = requeued_job(here, {"train_iters=30", "--plain", "auto_continue_train=false"});
   ASSERT_TRUE(wait_for_text(here, "iteration        3/", 60s))
       << end_of_log(here) << cluster_->tail("slurmctld.log");
   EXPECT_EQ(run_subprocess({"scancel", "--batch", "--signal=USR1", job}, {.path = kPath}).exit_code, 0);
@@ -512,11 +515,7 @@ TEST_F(Slurm, ATimeLimitStopsTheRunInTime) {
 // 'primus stop' lets the ranks save, and the job is not queued again.
 TEST_F(Slurm, AJobIsListedAndStopped) {
   const Path here = folder("stop");
-  const std::string job =
-      submitted(run_program(joined({"slurm", "sbatch", "-N", "2", "--requeue", "--output=job.out", "--",
-                                    "direct", "--env", "GPUS_PER_NODE=2", "--"},
-                                   training({"train_iters=100000", "save_interval=100000", "--plain"})),
-                            options(here)));
+  const std::string job = requeued_job(here, {"train_iters=100000", "save_interval=100000", "--plain"});
   ASSERT_TRUE(wait_for_text(here, "iteration        3/", 60s)) << end_of_log(here);
   const ProgramResult listed = run_program({"jobs", "--json"}, options(here));
   const json jobs = json::parse(listed.out);
@@ -537,11 +536,7 @@ TEST_F(Slurm, AJobIsListedAndStopped) {
 
 TEST_F(Slurm, ALostNodeCostsOnlyStepsAfterTheLastCheckpoint) {
   const Path here = folder("node");
-  const std::string job =
-      submitted(run_program(joined({"slurm", "sbatch", "-N", "2", "--requeue", "--output=job.out", "--",
-                                    "direct", "--env", "GPUS_PER_NODE=2", "--"},
-                                   training({"train_iters=30", "--plain"})),
-                            options(here)));
+  const std::string job = requeued_job(here, {"train_iters=30", "--plain"});
   ASSERT_TRUE(wait_for_text(here, "iteration       12/", 90s)) << end_of_log(here);
   cluster_->kill_node("n2");
   ASSERT_TRUE(wait_until([&] { return Cluster::state(job) != "RUNNING"; }, 90s))
@@ -585,11 +580,7 @@ TEST_F(Slurm, ANodeThatReturnsSoonDoesNotDelayItsJob) {
     SCOPED_TRACE(node);
     const Path here = folder("back-" + node);
     write_file(here / ".primus.yaml", "slurm: {wait: " + std::to_string(kWait) + "}\n");
-    const std::string job =
-        submitted(run_program(joined({"slurm", "sbatch", "-N", "2", "--requeue", "--output=job.out", "--",
-                                      "direct", "--env", "GPUS_PER_NODE=2", "--"},
-                                     training({"train_iters=100000", "--plain"})),
-                              options(here)));
+    const std::string job = requeued_job(here, {"train_iters=100000", "--plain"});
     ASSERT_TRUE(wait_for_text(here, "iteration       12/", 90s)) << end_of_log(here);
     // Slurm does not notice a missing batch script during BatchStartTimeout (10 s), so n1 is killed later.
     if (node == "n1") std::this_thread::sleep_for(11s);

@@ -6,19 +6,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/temporary_folder.h"
-#include "cli/program.h"
+#include "cli/program_names.h"
 #include "cli/runs.h"
 
 namespace primus {
 namespace {
-
-using nlohmann::json;
-using test::ProgramResult;
-using test::run_program;
-using test::TemporaryFolder;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 std::string rule(const std::string& text) { return "alerts=[\"" + text + "\"]"; }
 

@@ -239,7 +239,8 @@ extern const CommandEntry kLogs{
     "Shows the logs of a run's ranks, merged by time",
     "An entry is a line of a log, with the lines that belong to it. Times have whole seconds; entries of one "
     "second are sorted by rank. The last entries are found from the ends of the files, so that large logs "
-    "cost no time. An entry that is still being written is not shown.\n\nColors are used only on a "
+    "cost no time. A line that is still being written is shown later; with --follow, an entry of several "
+    "lines may be shown in parts.\n\nColors are used only on a "
     "terminal. --grep without -n searches the whole logs.",
     "primus logs output/team/me/run\n"
     "primus logs output/team/me/run --rank 0,3-5 --level warning -n 20\n"

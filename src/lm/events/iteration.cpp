@@ -14,7 +14,8 @@ namespace primus {
 std::string describe_symptoms(std::uint32_t symptoms) {
   static constexpr std::pair<Symptom, const char*> kTexts[] = {
       {Symptom::kCpuLimit, "a control group limits the CPU time"},
-      {Symptom::kCpuBusy, "other programs use the cores"},
+      {Symptom::kCpuBusy,
+       "its threads wait for cores (other programs use them, or there are more threads than cores)"},
       {Symptom::kSwapping, "memory is swapped"},
       {Symptom::kSlowDisk, "programs wait for disks"},
       {Symptom::kSlowClock, "the CPU's clock is low"},

@@ -42,7 +42,7 @@ struct RankWork {
 // Conditions of a rank's machine that make the rank slow. The values are bits of RankWork::symptoms.
 enum class Symptom : std::uint8_t {
   kCpuLimit = 1,       // the control group's CPU limit held the process up
-  kCpuBusy = 2,        // other programs use the cores
+  kCpuBusy = 2,        // threads of the rank wait for cores
   kSwapping = 4,       // memory is swapped in
   kSlowDisk = 8,       // programs wait for disks
   kSlowClock = 16,     // CPU clocks are far below their maximum

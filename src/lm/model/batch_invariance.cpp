@@ -51,7 +51,7 @@ std::optional<std::string> batch_variance_on_gpus(const ModelConfig& config, DTy
     return fmt::format("on GPUs, only heads of 64 or 128 columns are supported, not {}", config.head_dim);
   if (config.attention.score_cap > 0) return "on GPUs, attention with a soft cap is not supported";
   if (config.moe.experts > 0)
-    return "on GPUs, products of experts choose their order by the number of tokens";
+    return "on GPUs, the order of additions in expert products depends on the number of tokens";
   return {};
 }
 

@@ -217,7 +217,7 @@ class SlowRank final : public Detector {
   }
 
   std::vector<Rank> ranks_;
-  std::map<int, std::vector<std::size_t>> stages_;  // the ranks of each stage
+  std::map<int, std::vector<std::size_t>> stages_;  // ranks by stage
   std::deque<Step> window_;
   double seconds_ = 0;  // of the steps in the window
   double noise_ = 0;    // running mean of the noise; 0: unknown

@@ -66,7 +66,7 @@ class PlanRecovery final : public Command {
         .between(0, 1e6)
         .default_note("20, and one more for each 64 nodes");
     args.option("--days", "DAYS", &s.days, "length of the run").between(0.01, 3650);
-    args.option("--runs", "N", &runs_, "simulated runs of each row").between(1, 10000);
+    args.option("--runs", "N", &runs_, "simulated runs per row").between(1, 10000);
     args.flag("--json", json_, "print as JSON");
   }
 

@@ -1,4 +1,4 @@
-// What watches a run besides its events: the machine of this rank, and the alerts of the experiment.
+// The watch of this rank's machine and the alerts of the experiment, for one run.
 #pragma once
 
 #include "config/experiment.h"

@@ -20,7 +20,7 @@ struct PlanRequest {
   std::vector<std::int64_t> spares = {};     // empty: spares_needed()
   std::vector<std::int64_t> intervals = {};  // values of save_interval; empty: the best one is searched
   std::optional<int> max_restarts = {};      // empty: supervise::usual_max_restarts() of the nodes
-  int runs = 20;                             // simulated runs of each row, with the seeds 1, 2 ...
+  int runs = 20;                             // simulated runs per row, with the seeds 1, 2 ...
 };
 
 // Means over the runs of one scenario. Times are shares of the planned length of the run.

@@ -61,8 +61,8 @@ struct Outcome {
   double goodput = 0;
 };
 
-// Simulates one run. The same scenario and seed give the same outcome. Throws Error(kInvalid) if a value of
-// the scenario is out of its range.
+// Simulates one run. The outcome depends only on the scenario and the seed. Throws Error(kInvalid) if a value
+// of the scenario is out of its range.
 Outcome simulate(const Scenario& scenario, std::uint64_t seed);
 
 }  // namespace primus::simulation

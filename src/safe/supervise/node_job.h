@@ -1,5 +1,5 @@
-// The part of a job that runs on one node: its ranks, as children of the node's supervisor. The leader and
-// the other nodes use it alike.
+// The part of a job that runs on one node: its ranks, as children of the node's supervisor. The supervisors
+// of all nodes, the leader included, use this class.
 //
 // Not thread-safe. Use it in the program's main thread.
 #pragma once

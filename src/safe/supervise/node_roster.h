@@ -40,8 +40,7 @@ class Roster {
   // `nodes`: all nodes, with spares. `places`: those that the job needs; at least 1, at most `nodes`.
   Roster(int nodes, int places, const RosterLimits& limits, double now);
 
-  // ---- What the leader hears. Node 0 is the leader itself, and joins like the others.
-  // ----------------------
+  // ---- Messages to the leader. Node 0 is the leader itself, and joins like the others. --------------------
   void joined(int node, std::string host, double now);
   // Returns whether this ends the attempt: the node had a place.
   void lost(int node, const std::string& why, double now);
@@ -52,7 +51,7 @@ class Roster {
   void ended(int node, std::uint64_t attempt, NodeEnd end, double now);
   void end_attempt() { must_end_ = true; }  // it hangs, or the user wants its end at once
 
-  // ---- What follows. -------------------------------------------------------------------------------------
+  // ---- Decisions. -------------------------------------------------------------------------------------
   enum class Step : std::uint8_t {
     kNothing,
     kStart,   // call start(), and start the attempt on the nodes of places()

@@ -19,14 +19,14 @@ struct SupervisedNodes {
   int nodes = 2;             // all machines, with spares
   int places = 2;            // machines that the job needs
   int node = 0;              // number of this machine
-  std::string address = {};  // of node 0
-  std::uint16_t port = 0;    // of node 0, for the supervisors; the ranks of each attempt use a free one
+  std::string address = {};  // node 0's address
+  std::uint16_t port = 0;    // node 0's port for supervisors; ranks use another free port in each attempt
   std::string token = {};    // the job's secret; may be empty if `address` is a loopback address
   double first_wait = 600;   // seconds in which all nodes must join
 };
 
-// A node without a message of the other side for this time is lost. A node that hears nothing of its leader
-// ends its ranks earlier than the leader takes a spare in its place, so that never two nodes hold one place.
+// A node counts as lost after this time without a message. A node that receives no message from its leader
+// ends its ranks before the leader gives its place to a spare, so that two nodes never hold one place.
 inline constexpr double kNodeSilence = 10, kLeaderSilence = 8;
 inline constexpr double kLeaderWait = 30;  // seconds in which a node whose leader is lost tries to reach it
 

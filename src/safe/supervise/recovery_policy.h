@@ -50,8 +50,8 @@ struct JobEnd {
 
 // Returns the default of RecoveryLimits::max_restarts for a job of this many nodes. The largest published
 // run, on 2,048 nodes (Llama 3), had 7.8 unplanned interruptions a day, so one node with 20 a day is
-// defective. The default for 2,048 nodes is 52, because the number of a day varies, and models of 2,048 nodes
-// exceed 20 about once in 1,000 days.
+// defective. The default for 2,048 nodes is 52, because the number per day varies: simulated jobs on 2,048
+// nodes exceed 20 about once in 1,000 days.
 int usual_max_restarts(std::int64_t nodes);
 
 struct RecoveryLimits {

@@ -38,7 +38,7 @@ constexpr Metric kMetrics[] = {
      [](const IterationRecord& r) { return r.memory ? std::optional(r.memory->used) : std::nullopt; }}};
 
 constexpr std::string_view kEvents[] = {"warning", "fault", "stop", "end", "failed", "finished"};
-// What the watch of the machine reports (probes/).
+// Names of the warnings of the machine watch (probes/).
 constexpr std::string_view kFindings[] = {"gpu_memory",   "gpu_error",     "gpu_throttled", "gpu_link",
                                           "kernel_fault", "kernel_notice", "network_port",  "memory_growth",
                                           "disk_filling", "clock_jump"};

@@ -24,7 +24,7 @@ struct ProbeContext {
   std::string nvml = kNvml;  // the file of NVML
 };
 
-// What a look has found.
+// The result of one look of a probe.
 struct Findings {
   std::uint32_t symptoms = 0;             // present conditions that make a rank slow: bits of Symptom
   std::vector<RunWarning> warnings = {};  // new findings; `iteration` and `rank` are not set

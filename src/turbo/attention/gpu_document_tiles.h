@@ -1,5 +1,5 @@
-// Tiles of keys that begin at the first keys of documents, on GPUs. The tiles of a query then do not depend
-// on the place of its document in a sequence (DeviceSpec::batch_invariant).
+// Divides the keys of each document into tiles that begin at its first key, on GPUs. The tiles of a query
+// then do not depend on the position of its document in a sequence (DeviceSpec::batch_invariant).
 #pragma once
 
 #include "turbo/attention/gpu_visibility.h"

@@ -1,5 +1,5 @@
-// Products with few terms per sum that are added to the result, as adapters of low rank need them. The time
-// of such a product is that of reading and writing the result once.
+// Adds products with few terms per sum to a result, as low-rank adapters need. The time is that of reading
+// and writing the result once.
 #pragma once
 
 #include "device/gpu/launch.h"
@@ -9,7 +9,7 @@ namespace primus::turbo::PRIMUS_GPU {
 
 // Returns whether add_short_sum() supports this product: it accumulates into the result of a forward product
 // or of an input gradient, all operands are bf16 and aligned to 16 bytes, sums have at most 64 terms, and
-// rows of all operands have multiples of 8 elements.
+// all rows have a multiple of 8 elements.
 bool is_short_sum(const Gemm& call);
 
 // Enqueues the product. Each element is rounded once, and depends only on its own row and column.

@@ -71,7 +71,7 @@ class Order {
     return bench_.bytes(out);
   }
 
-  // Reads the texts into a cache by passes of at most `pass` tokens of each text. The pages hold NaN where no
+  // Reads the texts into a cache. A pass reads at most `pass` tokens per text. The pages hold NaN where no
   // token was written.
   std::vector<unsigned char> paged(std::int64_t pass) {
     constexpr std::int64_t kPage = 64;

@@ -1,4 +1,4 @@
-// Lists what runs and waits: the runs under a folder, and the jobs of Slurm and Kubernetes. Stateless.
+// Lists running and waiting jobs: the runs under a folder, and the jobs of Slurm and Kubernetes. Stateless.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Stops a run: asks its ranks to save and end, in the way of the place where it runs. The run's newest start
-// records this place (lm/events/run_job.h). Not thread-safe.
+// Stops a run: asks its ranks to save and end, by a signal, Slurm or Kubernetes. The run's newest start
+// records where it runs (lm/events/run_job.h). Not thread-safe.
 #pragma once
 
 #include <optional>

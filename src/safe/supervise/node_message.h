@@ -1,5 +1,5 @@
-// The messages between the supervisors of a job on several machines: one supervisor per machine (node), of
-// which that of node 0 leads. A message is a frame of at most kMaxMessage bytes with at most two texts of
+// The messages between the supervisors of a job on several machines: one supervisor per machine (node); the
+// supervisor of node 0 leads. A message is a frame of at most kMaxMessage bytes with at most two texts of
 // limited size, so that a hostile or broken peer cannot make the reader use memory. Messages belong to an
 // attempt, by its number; receivers ignore those of other attempts.
 //

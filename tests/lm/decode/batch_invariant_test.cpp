@@ -252,7 +252,7 @@ TEST(BatchInvariantTexts, GpusRefuseModelsWithoutKernelsOfOneOrder) {
   other = config;
   other.set_layers(&LayerSpec::feed_forward, &kMixture);
   other.moe.experts = 4;
-  EXPECT_THAT(refusal(other, DType::kBF16), HasSubstr("products of experts"));
+  EXPECT_THAT(refusal(other, DType::kBF16), HasSubstr("additions in expert products"));
 }
 
 }  // namespace

@@ -58,6 +58,7 @@ class Postmortem final : public Command {
     if (bundle_) {
       const postmortem::Bundle bundle =
           postmortem::pack({.run = folder_,
+                            .running = file.running,
                             .logs = {logs_.begin(), logs_.end()},
                             .kernel_log = kernel,
                             .report = postmortem::report_text(file, diagnosis, Terminal{})});
@@ -107,6 +108,7 @@ class Postmortem final : public Command {
       }
     };
     file.run = opened.name;
+    file.running = opened.running;
     for (postmortem::Evidence& evidence : file.evidence) rename(evidence.file);
     for (std::string& note : file.notes) rename(note);
   }
@@ -124,8 +126,9 @@ class Postmortem final : public Command {
 extern const CommandEntry kPostmortem{
     "postmortem",
     "Finds out why a run ended: cause, rank, node, evidence, next step",
-    "Reads the events and error logs of all ranks of the run's last process, the kernel's log of this "
-    "machine if a rank ran on it, and the files of --log: the job's output (slurm-123.out), the kernel's "
+    "Reads the events, error logs and flight recorders of all ranks of the run's last process, the "
+    "supervisor's record, the kernel's log of this machine if a rank ran on it, and the files of --log: the "
+    "job's output (slurm-123.out), the kernel's "
     "log of another node ('dmesg -T', 'journalctl -k -o short-iso'), the scheduler's log, and Kubernetes' "
     "events ('kubectl get events -o json').\n\nThe cause is 'certain' if a text of that time names it and "
     "no other text names another one; 'likely' if several causes are named, or the text has no time; "

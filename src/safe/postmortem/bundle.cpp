@@ -73,6 +73,7 @@ class Packer {
                                       {"version", 1},
                                       {"run", content.run.string()},
                                       {"host", host_name()},
+                                      {"running", content.running},
                                       {"time", now()}}));
     add("report.txt", content.report);
     pack_run(content.run);
@@ -116,6 +117,7 @@ class Packer {
       if (Env::posix().status(run / name)) add_file(run / name, fmt::format("run/{}", name), kFileEnd);
     }
     for (const Path& path : files_below(run / kEventsFolder)) {
+      if (path.extension() == ".reserve") continue;  // space for the end of the file beside it
       const std::string name = "run/" + path.lexically_relative(run).string();
       const bool is_rank = path.filename().string().starts_with("rank-");
       if (is_rank) add_read(path, name, last_events);
@@ -161,6 +163,8 @@ OpenedBundle open_bundle(const Path& file, const Path& folder) {
   OpenedBundle bundle{.run = folder / "run", .name = file.string()};
   if (const Json run = json.value("run", Json()); run.is_string())
     bundle.name = printable(run.get<std::string>());
+  if (const Json running = json.value("running", Json()); running.is_boolean())
+    bundle.running = running.get<bool>();
   if (Env::posix().status(folder / "kernel.log")) bundle.kernel_log = folder / "kernel.log";
   if (Env::posix().status(folder / "logs")) {
     for (const std::string& name : Env::posix().list(folder / "logs"))

@@ -23,6 +23,7 @@ namespace primus::postmortem {
 
 struct BundleContent {
   Path run;
+  bool running = false;  // whether the run still trains
   std::vector<Path> logs = {};
   std::string kernel_log = {};  // empty: none
   std::string report = {};
@@ -41,6 +42,7 @@ Bundle pack(const BundleContent& content);
 struct OpenedBundle {
   Path run;                     // a copy of the run's folder
   std::string name;             // the run's folder where the bundle was made
+  bool running = false;         // whether the run still trained then
   std::vector<Path> logs = {};  // the files of --log
   std::optional<Path> kernel_log = {};
 };

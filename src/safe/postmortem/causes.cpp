@@ -22,6 +22,7 @@ constexpr Pattern kHostOutOfMemory[] = {{kKernel, "out of memory: killed process
                                         {kScheduler, "oom-kill event"},
                                         {kScheduler, "oomkilled"},
                                         {kScheduler, "out_of_memory"},
+                                        {kEvent, "supervise out-of-memory kill"},
                                         {kLog, "out of memory: killed process"},
                                         {kLog, "out-of-memory killer ended"},
                                         {kLog, "oom_kill event"},
@@ -127,7 +128,8 @@ constexpr Pattern kLinkDown[] = {{kKernel, "mlx5*link down"},
 
 // --- Schedulers
 
-constexpr Pattern kNodeLost[] = {{kScheduler, "due to node failure"},
+constexpr Pattern kNodeLost[] = {{kEvent, "supervise lost node"},
+                                 {kScheduler, "due to node failure"},
                                  {kScheduler, "due to failure of node"},
                                  {kScheduler, "node_fail"},
                                  {kScheduler, "not responding, setting down"},
@@ -161,16 +163,21 @@ constexpr Pattern kCancelled[] = {
 
 // --- Programs, data, settings
 
-constexpr Pattern kNan[] = {{kEvent, "fault nan"}, {kLog, "is not a number (nan)"}};
-constexpr Pattern kDiskFull[] = {{kEvent, "fault disk full"},
+constexpr Pattern kNan[] = {
+    {kEvent, "supervise nan"}, {kEvent, "fault nan"}, {kLog, "is not a number (nan)"}};
+constexpr Pattern kDiskFull[] = {{kEvent, "supervise disk full"},
+                                 {kEvent, "fault disk full"},
                                  {kEvent, "no space left on device"},
                                  {kLog, "no space left on device"},
                                  {kKernel, "no space left on device"}};
 constexpr Pattern kQuota[] = {{kLog, "disk quota exceeded"}, {kEvent, "disk quota exceeded"}};
-constexpr Pattern kFileLimit[] = {{kLog, "file too large"}, {kEvent, "file too large"}};
+constexpr Pattern kFileLimit[] = {
+    {kEvent, "supervise file size limit"}, {kLog, "file too large"}, {kEvent, "file too large"}};
 constexpr Pattern kDeviceOutOfMemory[] = {
-    {kLog, "cuda out of memory"},  {kLog, "cuda_error_out_of_memory"}, {kLog, "cudaerrormemoryallocation"},
-    {kLog, "hiperroroutofmemory"}, {kLog, "hip out of memory"},        {kEvent, "fault out of memory"}};
+    {kLog, "cuda out of memory"},        {kLog, "cuda_error_out_of_memory"},
+    {kLog, "cudaerrormemoryallocation"}, {kEvent, "supervise out of memory"},
+    {kLog, "hiperroroutofmemory"},       {kLog, "hip out of memory"},
+    {kEvent, "fault out of memory"}};
 constexpr Pattern kLibrary[] = {{kLog, "error while loading shared libraries"},
                                 {kLog, "version `glibc"},
                                 {kLog, "undefined symbol"},
@@ -213,7 +220,8 @@ constexpr Pattern kNetwork[] = {{kLog, "no route to host"},
                                 {kLog, "address already in use"}};
 constexpr Pattern kNeverArrived[] = {
     {kLog, "missing ranks"}, {kLog, "ranks are missing"}, {kLog, "have not arrived"}};
-constexpr Pattern kHang[] = {{kLog, "has not called it"},
+constexpr Pattern kHang[] = {{kEvent, "supervise hang"},
+                             {kLog, "has not called it"},
                              {kEvent, "has not called it"},
                              {kLog, "is in*and waits for rank"},
                              {kEvent, "is in*and waits for rank"},

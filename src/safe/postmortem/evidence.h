@@ -31,6 +31,16 @@ struct RankRecord {
   bool ended = false;          // whether it recorded its end
 };
 
+// A fault after which the supervisor restarted the run.
+struct Restart {
+  double time = 0;              // of the fault, in seconds since 1970
+  std::int64_t step = 0;        // newest completed step
+  int rank = -1;                // the rank with the fault; -1: unknown
+  std::string cause = {};       // "lost rank" (docs/formats/events.md)
+  std::string text = {};        // the error
+  std::int64_t checkpoint = 0;  // step of the checkpoint from which the run continued
+};
+
 // Everything that was read.
 struct CaseFile {
   std::string run;                         // folder of the run
@@ -39,6 +49,7 @@ struct CaseFile {
   std::int64_t step = 0, saved_step = -1;  // newest step, step of the newest complete checkpoint (-1: none)
   std::vector<RankRecord> ranks = {};
   std::vector<Evidence> evidence = {};
+  std::vector<Restart> restarts = {};   // by the supervisor, the oldest first
   std::vector<std::string> notes = {};  // what could not be read, and why
 };
 

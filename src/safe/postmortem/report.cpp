@@ -58,9 +58,29 @@ std::string last_work(const CaseFile& file) {
   return text;
 }
 
+// Such as "17:40:24 crashed (rank 1, step 404), continued from step 400".
+std::string restart_text(const Restart& one) {
+  const std::string rank = one.rank < 0 ? "" : fmt::format("rank {}, ", one.rank);
+  return fmt::format("{} {} ({}step {}), continued from step {}: {}",
+                     local_time(one.time, "%Y-%m-%d %H:%M:%S"), one.cause, rank, one.step, one.checkpoint,
+                     one.text);
+}
+
+void add_restarts(const CaseFile& file, std::vector<Row>& rows) {
+  constexpr std::size_t kShown = 5;
+  if (file.restarts.empty()) return;
+  const std::size_t count = file.restarts.size(), first = count > kShown ? count - kShown : 0;
+  rows.emplace_back("restarts",
+                    first > 0 ? fmt::format("{}, the last {}:", count, kShown) : fmt::format("{}:", count));
+  for (std::size_t i = first; i < count; ++i) rows.emplace_back("", restart_text(file.restarts[i]));
+}
+
 std::vector<Row> facts(const CaseFile& file, const Diagnosis& d) {
   std::vector<Row> rows = {{"run", file.run}, {"state", state_of(file)}};
-  if (file.running || file.state == "finished") return rows;
+  if (file.running || file.state == "finished") {
+    add_restarts(file, rows);
+    return rows;
+  }
   rows.emplace_back("cause",
                     fmt::format("{} ({}, {})", d.cause->title, d.cause->name, name_of(d.confidence)));
   rows.emplace_back("where", place(d.rank, d.node));
@@ -72,6 +92,7 @@ std::vector<Row> facts(const CaseFile& file, const Diagnosis& d) {
   rows.emplace_back("next step", d.cause->next_step);
   for (const Cause* other : d.alternatives)
     rows.emplace_back("or", fmt::format("{} ({})", other->title, other->name));
+  add_restarts(file, rows);
   return rows;
 }
 
@@ -122,9 +143,18 @@ nlohmann::ordered_json report_json(const CaseFile& file, const Diagnosis& d) {
             {"text", d.summary},
             {"next_step", d.cause->next_step},
             {"alternatives", Json::array()},
+            {"restarts", Json::array()},
             {"evidence", Json::array()},
             {"notes", file.notes}};
   for (const Cause* other : d.alternatives) json["alternatives"].push_back(other->name);
+  for (const Restart& one : file.restarts) {
+    json["restarts"].push_back({{"time", one.time},
+                                {"step", one.step},
+                                {"rank", one.rank < 0 ? Json() : Json(one.rank)},
+                                {"cause", one.cause},
+                                {"text", one.text},
+                                {"checkpoint_step", one.checkpoint}});
+  }
   for (const Evidence& one : d.timeline) {
     json["evidence"].push_back({{"time", one.time > 0 ? Json(one.time) : Json()},
                                 {"source", name_of(one.source)},

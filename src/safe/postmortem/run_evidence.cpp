@@ -10,10 +10,12 @@
 #include <system_error>
 
 #include "base/error.h"
-#include "base/terminal/terminal.h"
 #include "lm/events/event_log.h"
 #include "lm/events/run_folder.h"
 #include "lm/report/run_list.h"
+#include "safe/postmortem/flight_evidence.h"
+#include "safe/postmortem/json_fields.h"
+#include "safe/postmortem/supervisor_evidence.h"
 #include "safe/postmortem/text_evidence.h"
 
 namespace primus::postmortem {
@@ -43,9 +45,7 @@ std::optional<int> rank_in(const Path& path) {
 
 std::string text_of(std::string_view facts, const char* key) {
   const nlohmann::json json = nlohmann::json::parse(facts, nullptr, false);
-  if (!json.is_object()) return {};
-  const auto found = json.find(key);
-  return found != json.end() && found->is_string() ? printable(found->get<std::string>()) : std::string();
+  return json.is_object() ? text_field(json, key) : std::string();
 }
 
 // Reads the events of one rank, and keeps the evidence of its last process.
@@ -167,7 +167,9 @@ CaseFile read_run(const Path& folder) {
   for (const RankRecord& rank : file.ranks) began = std::max(began, rank.rank == 0 ? rank.began : 0);
   std::erase_if(file.ranks, [&](const RankRecord& rank) { return rank.last_time < began; });
   const auto is_old = [&](const Evidence& one) { return one.time > 0 && one.time < began; };
+  read_supervisor(folder / kEventsFolder, file);
   std::erase_if(file.evidence, is_old);
+  read_flights(folder / "logs", began, file);
   read_logs(folder / "logs", began, file);
   std::erase_if(file.evidence, is_old);
   return file;

@@ -141,13 +141,16 @@ TEST_F(Bundles, ARunIsDiagnosedFromItsBundle) {
         "[19700101 01:40:01][rank-0/1][ERROR] : No space left on device\n");
   write("run/logs/pre_trainer/rank-0/debug.log", "long");
   write("run/checkpoints/iter_0000001/model.safetensors", "weights");
+  write("run/events/rank-00000.jsonl.reserve", "space");
   const Path log = write("slurm-1.out", "nothing\n");
-  const Bundle bundle = pack({.run = scratch_.path() / "run", .logs = {log}, .report = "the disk is full"});
+  const Bundle bundle =
+      pack({.run = scratch_.path() / "run", .running = true, .logs = {log}, .report = "the disk is full"});
   EXPECT_THAT(bundle.notes, ElementsAre());
   EXPECT_EQ(bundle.files, 6);
 
   const Path out = folder("out");
   const OpenedBundle opened = open_bundle(write("b.tar.gz", bundle.archive), out);
+  EXPECT_TRUE(opened.running);
   EXPECT_EQ(opened.name, (scratch_.path() / "run").string());
   EXPECT_THAT(opened.logs, ElementsAre(out / "logs/1-slurm-1.out"));
   EXPECT_FALSE(std::filesystem::exists(out / "run/checkpoints"));

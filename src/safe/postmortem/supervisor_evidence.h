@@ -1,0 +1,14 @@
+// Reads the supervisor's record of a run (docs/supervise.md): its restarts, and the fault that ended the run.
+// Not thread-safe for one CaseFile.
+#pragma once
+
+#include "base/files/file.h"
+#include "safe/postmortem/evidence.h"
+
+namespace primus::postmortem {
+
+// Adds the restarts of the run, and each fault as evidence. `folder`: the folder of the run's events. A run
+// without supervision adds nothing. A file that cannot be read becomes a note.
+void read_supervisor(const Path& folder, CaseFile& into);
+
+}  // namespace primus::postmortem

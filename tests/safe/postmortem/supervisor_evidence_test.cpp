@@ -1,0 +1,84 @@
+// Tests what the supervisor's record tells about a run: its restarts, and the fault that ended it.
+#include <gmock/gmock.h>
+
+#include "base/files/file.h"
+#include "base/files/scratch_folder.h"
+#include "safe/postmortem/diagnosis.h"
+#include "safe/postmortem/report.h"
+#include "safe/postmortem/run_evidence.h"
+
+namespace primus::postmortem {
+namespace {
+
+using testing::HasSubstr;
+using testing::SizeIs;
+
+constexpr const char* kBegin = R"({"event":"begin","step":9,"rank":0,"time":200,"facts":{"host":"n1"}}
+{"event":"step","step":12,"rank":0,"time":205,"facts":{}}
+)";
+constexpr const char* kRestart =
+    R"({"event":"supervise_detection","step":10,"rank":1,"time":150,"cause":"crashed","facts":{"exit_code":139,"checkpoint":9,"text":"rank 1 was lost"}}
+{"event":"supervise_action","step":10,"time":150,"cause":"crashed","facts":{"action":"restart"}}
+)";
+
+class Supervised : public testing::Test {
+ protected:
+  CaseFile read(const std::string& record) {
+    make_folders(folder_.path() / "events");
+    write_file(folder_.path() / "events" / "rank-00000.jsonl", kBegin);
+    write_file(folder_.path() / "events" / "supervisor.jsonl", kRestart + record);
+    return read_run(folder_.path());
+  }
+  ScratchFolder folder_{"supervised"};
+};
+
+// The fault of an earlier process is a restart, and no cause of the end.
+TEST_F(Supervised, RestartsAreListed) {
+  const CaseFile file = read("damaged\n{\"event\":3}\n[]\n");
+  ASSERT_THAT(file.restarts, SizeIs(1));
+  EXPECT_EQ(file.restarts[0].rank, 1);
+  EXPECT_EQ(file.restarts[0].checkpoint, 9);
+  const Diagnosis d = diagnose(file);
+  EXPECT_EQ(d.cause->name, "died-silently");
+  const std::string text = report_text(file, d, Terminal{});
+  EXPECT_THAT(text, HasSubstr("restarts   1:"));
+  EXPECT_THAT(text,
+              HasSubstr("crashed (rank 1, step 10), continued from step 9: rank 1 was lost; signal 11"));
+  EXPECT_EQ(report_json(file, d)["restarts"].size(), 1U);
+}
+
+TEST_F(Supervised, ARunningRunShowsItsRestarts) {
+  CaseFile file = read("");
+  file.running = true;
+  const std::string text = report_text(file, diagnose(file), Terminal{});
+  EXPECT_THAT(text, HasSubstr("state      running"));
+  EXPECT_THAT(text, HasSubstr("crashed (rank 1, step 10)"));
+}
+
+TEST_F(Supervised, TheFaultThatEndedTheRunIsItsCause) {
+  const struct {
+    const char *cause, *code, *text, *name;
+  } kCases[] = {
+      {"crashed", "139", "rank 1 was lost", "segmentation-fault"},
+      {"out-of-memory kill", "137", "the kernel killed a process", "host-out-of-memory"},
+      {"hang", "0", "no event for 30 s", "hang"},
+      {"lost node", "0", "node 1 (n2) sent no message for 10 s", "node-lost"},
+      {"disk full", "3", "cannot write", "disk-full"},
+      {"killed", "137", "rank 1 was killed by signal 9 (Killed)", "killed"},
+  };
+  for (const auto& of : kCases) {
+    const CaseFile file =
+        read(std::string(R"({"event":"supervise_detection","step":12,"rank":1,"time":206,"cause":")") +
+             of.cause + R"(","facts":{"exit_code":)" + of.code + R"(,"node_host":"n2","text":")" + of.text +
+             "\"}}\n" + R"({"event":"supervise_action","step":12,"time":206,"cause":")" + of.cause +
+             R"(","facts":{"action":"give up","text":"the job failed three times"}})" + "\n");
+    const Diagnosis d = diagnose(file);
+    EXPECT_EQ(d.cause->name, of.name);
+    EXPECT_EQ(d.rank, 1) << of.cause;
+    EXPECT_EQ(d.node, "n2") << of.cause;
+    EXPECT_THAT(file.restarts, SizeIs(1));
+  }
+}
+
+}  // namespace
+}  // namespace primus::postmortem

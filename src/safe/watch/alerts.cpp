@@ -82,7 +82,7 @@ std::string alert_json(const AlertOptions& options, const RunEvent& event, const
   // Texts are shortened, so that the message fits the limit of a program's input.
   constexpr std::size_t kLongest = 600;
   std::string message;
-  for (std::size_t longest = kLongest; message.empty() || message.size() > SubprocessOptions::kMaxInputBytes;
+  for (std::size_t longest = kLongest; message.empty() || message.size() >= SubprocessOptions::kMaxInputBytes;
        longest /= 2) {
     const Json json{{"run", shortened(options.run, longest)},
                     {"host", host_name()},
@@ -112,7 +112,7 @@ std::string send_alert(const AlertRule& rule, const std::string& json, std::chro
       case AlertRule::Action::kMail:
         return send_mail(rule.target, json, timeout);
       default:
-        return run_program({"/bin/sh", "-c", rule.target}, json, timeout);
+        return run_program({"/bin/sh", "-c", rule.target}, json + "\n", timeout);
     }
   } catch (const std::exception& error) {
     return error.what();

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/files/file.h"
 #include "base/temporary_folder.h"
 #include "comm/rendezvous/socket.h"
 
@@ -233,9 +234,11 @@ TEST(Alerts, AProgramGetsTheMessageOnItsInput) {
     Alerts alerts({parse_alert("warning -> run:cat > " + file.string())}, {});
     alerts.on(warning("gpu_memory", 3));
   }
-  const json got = json::parse(std::ifstream(file));
+  const std::string text = read_file(file);
+  const json got = json::parse(text);
   EXPECT_EQ(got.at("rank"), 3);
   EXPECT_EQ(got.at("cause"), "gpu_memory");
+  EXPECT_TRUE(text.ends_with("}\n")) << "appended messages are lines of a file";
 }
 
 TEST(Alerts, MailGoesThroughSendmail) {

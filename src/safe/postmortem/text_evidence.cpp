@@ -153,6 +153,22 @@ int number_after(std::string_view line, std::string_view word) {
   return -1;
 }
 
+// Returns the rank that stopped the others, according to a message of one of them: "rank 0: all_reduce did
+// not complete; rank 1 is missing and does not answer" is about rank 1. Returns -1 if the line names none.
+int blamed_rank(std::string_view line) {
+  constexpr std::string_view kRank = "rank ";
+  for (const std::string_view phrase : {" has not called it", " is missing and does not answer", " was lost",
+                                        " was killed", " stopped before the end", " is slow", " has been "}) {
+    for (std::size_t at = line.find(phrase); at != std::string_view::npos; at = line.find(phrase, at + 1)) {
+      std::size_t begin = at;
+      while (begin > 0 && is_digit(line[begin - 1])) --begin;
+      if (line.substr(0, begin).ends_with(kRank))
+        return number_after(line.substr(begin - kRank.size()), kRank);
+    }
+  }
+  return -1;
+}
+
 bool is_name_character(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || is_digit(c) || c == '-' || c == '_' || c == '.';
 }
@@ -296,6 +312,7 @@ LineFacts facts_of(std::string_view line, double near) {
   facts.time = own_time(head);
   if (facts.time == 0) facts.time = iso_time(head);
   if (facts.time == 0) facts.time = named_month_time(head, near);
+  facts.rank = blamed_rank(line);
   for (const std::string_view word : {"[rank-", "[rank ", "rank ", "task ", "Rank "}) {
     if (facts.rank < 0) facts.rank = number_after(line, word);
   }

@@ -20,7 +20,8 @@ struct LineFacts {
 };
 // Reads time, rank and node from a line of a log: "[20260101 12:00:00][rank-2/4]", ISO 8601, "[Sat Nov 28
 // 05:00:31 2026]" (dmesg -T), "Nov 28 05:00:31 host kernel:" (syslog), "srun: error: n2: task 1: Killed",
-// "JOB 26 ON n2 CANCELLED". Times without a zone are local. `near`: a time that supplies missing years.
+// "JOB 26 ON n2 CANCELLED". A line that blames another rank ("rank 1 was lost") is about that rank. Times
+// without a zone are local. `near`: a time that supplies missing years.
 LineFacts facts_of(std::string_view line, double near);
 
 // Returns the source of a line, from its content: a kernel's line has "kernel:", a time of dmesg, or the name

@@ -47,6 +47,18 @@ TEST(LineFacts, TimesOfAllForms) {
             local(2026, 12, 31, 23, 59, 59));
 }
 
+// A rank that reports what stopped it is not the rank at fault.
+TEST(LineFacts, TheBlamedRank) {
+  EXPECT_EQ(facts_of("[20260101 12:00:00][rank-0/4][ERROR] : rank 0: all_reduce #3 of group 'data' did not "
+                     "complete within 10.0 s; rank 2 is missing and does not answer",
+                     0)
+                .rank,
+            2);
+  EXPECT_EQ(facts_of("rank 0 is in all_reduce #3 and waits for rank 1; rank 1 has not called it", 0).rank, 1);
+  EXPECT_EQ(facts_of("rank 5 was lost: its process exited", 0).rank, 5);
+  EXPECT_EQ(facts_of("[rank-3/4] the file was lost", 0).rank, 3);
+}
+
 TEST(LineFacts, RanksAndNodes) {
   EXPECT_EQ(facts_of("[20261128 05:00:31][rank-2/4][ERROR] x", 0).rank, 2);
   const LineFacts srun = facts_of("srun: error: n2: task 3: Killed", 0);

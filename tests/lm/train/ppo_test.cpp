@@ -1,6 +1,6 @@
 // Tests what PPO computes from answers, and whole runs with a value model (stage ppo): rewards rise, a run in
 // two parts has the same bits as a run at once, and settings that do not fit are refused. tests/lm/verify
-// compares losses and gradients with TRL; rollout_test.cpp compares data ranks with one device.
+// compares losses and gradients with TRL; rollout_test.cpp compares meshes with one device.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "config/trainer_config.h"
+#include "lm/generate/model_folder.h"
+#include "lm/train/objectives/objective.h"
 #include "lm/train/objectives/ppo_estimates.h"
+#include "lm/train/rank_training.h"
 #include "lm/train/whole_runs.h"
 
 namespace primus::test {
@@ -154,12 +158,43 @@ TEST_F(PpoRuns, SettingsThatDoNotFitAreRefused) {
   EXPECT_THAT(refused({"num_mini_batches=3"}),
               AllOf(HasSubstr("cannot be divided into 3 parts"), HasSubstr("a multiple of 12")));
   EXPECT_THAT(refused({"value_load=" + (folder_.path() / "none").string()}), HasSubstr("has no model"));
-  EXPECT_THAT(refused({"model_type=mixtral", "num_experts=4", "moe_router_topk=2"}),
-              HasSubstr("routed experts"));
+  EXPECT_THAT(refused({"mtp_num_layers=1"}), HasSubstr("stage ppo does not support multi-token prediction"));
   EXPECT_THAT(refused({"stage=grpo"}), HasSubstr("stage grpo compares the answers to one prompt"));
   EXPECT_THAT(refused({"reward=[]"}), HasSubstr("no reward function"));
   EXPECT_THAT(refusal("environment", {"stage=ppo", prompts(), "environment=./env.py"}),
               HasSubstr("stage ppo does not support environments"));
+}
+
+TEST_F(PpoRuns, AMeshThatCannotDivideTheValueModelIsRefused) {
+  const std::vector<std::string> settings = {"stage=ppo",
+                                             "reward=['regex:^[A-Za-z]']",
+                                             prompts(),
+                                             "value_load=" + reward_model().string(),
+                                             "pipeline_model_parallel_size=4",
+                                             "num_layers=4",
+                                             "hidden_size=32",
+                                             "num_attention_heads=4",
+                                             "tokenizer_type=ByteTokenizer",
+                                             "micro_batch_size=1",
+                                             "global_batch_size=16",
+                                             "seq_length=32",
+                                             "mock_data=false",
+                                             "eval_iters=0",
+                                             "max_completion_length=6"};
+  const config::Experiment experiment = config::load_experiment_text(
+      "exp_name: mesh\nmodules:\n  pre_trainer:\n    framework: native\n    overrides: {}\n",
+      "experiment.yaml", settings);
+  SessionSettings session = tiny_settings();
+  const ModelFolder value_model = find_model_folder(*experiment.trainer->value_load);
+  session.model.vocab = load_model_config(value_model, builtin_families()).vocab;
+  try {
+    make_objective(experiment.trainer)->prepare_session(experiment, 4, session);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.render(),
+                AllOf(HasSubstr("the value model"), HasSubstr("divided into 4 pipeline parts"),
+                      HasSubstr("pipeline_model_parallel_size")));
+  }
 }
 
 }  // namespace

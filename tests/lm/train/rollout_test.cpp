@@ -537,8 +537,8 @@ TEST(Rollouts, SeveralStepsLearnFromTheSameAnswersOnEveryMesh) {
 
 // Two epochs of two mini-batches learn from the answers of a step. No function scores the answers to prompt
 // 2, which are then no part of the losses.
-TEST(Rollouts, AValueModelTrainsTheSameOnDataRanks) {
-  SessionSettings settings = rollouts();
+SessionSettings with_value_model(const ModelConfig& model) {
+  SessionSettings settings = rollouts(model);
   const RolloutSettings rule{
       .max_completion_length = kMaxAnswer,
       .iterations = 2,
@@ -554,41 +554,77 @@ TEST(Rollouts, AValueModelTrainsTheSameOnDataRanks) {
       .missing_eos_penalty = 0.25,
       .parts = 2};
   const auto initialize = [](std::uint64_t seed) {
-    return [seed](TrainingSession& session, ModelInstance& model) {
-      model.store().initialize(session.rank().context(), seed);
-      model.parallel().distribute_values();
+    return [seed](TrainingSession& session, ModelInstance& instance) {
+      instance.store().initialize(session.rank().context(), seed);
+      instance.parallel().distribute_values();
     };
   };
-  settings.loss_rule =
-      rollout_rule(rule, ppo_rule({.whiten_rewards = true, .max_completion_length = kMaxAnswer},
-                                  initialize(8), {.config = value_model_of, .load = initialize(9)}));
+  settings.loss_rule = rollout_rule(
+      rule, ppo_rule({.whiten_rewards = true, .reports_entropy = true, .max_completion_length = kMaxAnswer},
+                     initialize(8), {.config = value_model_of, .load = initialize(9)}));
+  return settings;
+}
+
+void expect_equal(const Trained& trained, const Trained& one) {
+  EXPECT_EQ(trained.answers, one.answers);
+  ASSERT_EQ(trained.losses.size(), one.losses.size());
+  for (std::size_t s = 0; s < one.losses.size(); ++s) {
+    EXPECT_NEAR(trained.losses[s], one.losses[s], 1e-5);
+    EXPECT_NEAR(trained.norms[s], one.norms[s], 1e-4 * one.norms[s]);
+    for (const auto& [name, value] : one.metrics[s]) {
+      if (name.starts_with("rollout/")) continue;
+      const auto same = std::ranges::find(trained.metrics[s], name, [](const auto& m) { return m.first; });
+      ASSERT_NE(same, trained.metrics[s].end()) << name;
+      EXPECT_NEAR(same->second, value, 1e-4 * std::max(1.0, std::abs(value))) << name;
+    }
+  }
+  for (std::size_t r = 0; r < trained.used.size(); ++r) {
+    EXPECT_EQ(trained.used[r].persistent, trained.memory[r].persistent);
+    EXPECT_LE(trained.used[r].stash, trained.memory[r].stash);
+    EXPECT_LE(trained.used[r].scratch, trained.memory[r].scratch);
+  }
+}
+
+TEST(Rollouts, AValueModelTrainsTheSameOnEveryMesh) {
+  ModelConfig mixture = test::tiny_mixture();
+  mixture.moe.experts = 4;
+  mixture.moe.training = {};
+  struct Case {
+    const char* name;
+    int ranks;
+    engine::MeshShape shape = {};
+    engine::Sharding sharding = engine::Sharding::kNone;
+  };
+  const std::vector<Case> of_llama = {{"data", 2},
+                                      {"states", 2, {}, engine::Sharding::kStates},
+                                      {"shards", 2, {}, engine::Sharding::kParameters},
+                                      {"tensor", 2, {.tensor = 2}},
+                                      {"context", 2, {.context = 2}},
+                                      {"pipeline", 2, {.pipeline = 2}},
+                                      {"tensor and pipeline", 4, {.tensor = 2, .pipeline = 2}},
+                                      {"tensor and context", 4, {.tensor = 2, .context = 2}},
+                                      {"tensor and data", 4, {.tensor = 2}},
+                                      {"context and data", 4, {.context = 2}},
+                                      {"pipeline and data", 4, {.pipeline = 2}},
+                                      {"shards and tensor", 4, {.tensor = 2}, engine::Sharding::kParameters}};
+  const std::vector<Case> of_mixture = {{"experts", 2, {.expert = 2}},
+                                        {"experts and pipeline", 4, {.pipeline = 2, .expert = 2}}};
   const auto source = [] {
     return source_of([](const ScoredAnswer& answer) { return answer.prompt == prompt_text(2); });
   };
-  const Trained one = train(settings, 1, {}, 5, true, 3e-3, false, source);
-  ASSERT_EQ(one.losses.size(), 5U);
-  EXPECT_NE(one.answers[1], one.answers[0]);  // the other half of the answers
-  EXPECT_EQ(one.answers[2], one.answers[0]);
-  EXPECT_EQ(one.answers[3], one.answers[1]);
-  EXPECT_NE(one.answers[4], one.answers[0]);
-  for (const engine::Sharding sharding : {engine::Sharding::kNone, engine::Sharding::kStates}) {
-    settings.sharding = sharding;
-    const Trained trained = train(settings, 2, {}, 5, true, 3e-3, false, source);
-    EXPECT_EQ(trained.answers, one.answers);
-    for (std::size_t s = 0; s < one.losses.size(); ++s) {
-      EXPECT_NEAR(trained.losses[s], one.losses[s], 1e-5);
-      EXPECT_NEAR(trained.norms[s], one.norms[s], 1e-4 * one.norms[s]);
-      for (const auto& [name, value] : one.metrics[s]) {
-        if (name.starts_with("rollout/")) continue;
-        const auto same = std::ranges::find(trained.metrics[s], name, [](const auto& m) { return m.first; });
-        ASSERT_NE(same, trained.metrics[s].end()) << name;
-        EXPECT_NEAR(same->second, value, 1e-4 * std::max(1.0, std::abs(value))) << name;
-      }
-    }
-    for (std::size_t r = 0; r < trained.used.size(); ++r) {
-      EXPECT_EQ(trained.used[r].persistent, trained.memory[r].persistent);
-      EXPECT_LE(trained.used[r].stash, trained.memory[r].stash);
-      EXPECT_LE(trained.used[r].scratch, trained.memory[r].scratch);
+  for (const auto& [model, cases] : {std::pair(tiny_llama(), of_llama), std::pair(mixture, of_mixture)}) {
+    SessionSettings settings = with_value_model(model);
+    const Trained one = train(settings, 1, {}, 5, true, 3e-3, false, source);
+    ASSERT_EQ(one.losses.size(), 5U);
+    EXPECT_NE(one.answers[1], one.answers[0]);  // the other half of the answers
+    EXPECT_EQ(one.answers[2], one.answers[0]);
+    EXPECT_EQ(one.answers[3], one.answers[1]);
+    EXPECT_NE(one.answers[4], one.answers[0]);
+    for (const Case& c : cases) {
+      SCOPED_TRACE(c.name);
+      settings.sharding = c.sharding;
+      settings.reduce_each_microbatch = c.sharding == engine::Sharding::kParameters;
+      expect_equal(train(settings, c.ranks, c.shape, 5, true, 3e-3, false, source), one);
     }
   }
 }

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <array>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -10,6 +10,7 @@
 #include "config/trainer_config.h"
 #include "lm/generate/model_folder.h"
 #include "lm/model/family.h"
+#include "lm/model/mesh_check.h"
 #include "lm/train/settings/start_weights.h"
 #include "lm/train/settings/training_settings.h"
 
@@ -62,21 +63,6 @@ void check_ppo_run(const config::Experiment& experiment, int world) {
                                "remove environment, or use stage grpo");
   }
   const engine::MeshShape shape = mesh_shape_of(experiment, world);
-  const std::array ranks = {std::pair("tensor_model_parallel_size", shape.tensor),
-                            std::pair("context_parallel_size", shape.context),
-                            std::pair("pipeline_model_parallel_size", shape.pipeline),
-                            std::pair("expert_model_parallel_size", shape.expert),
-                            std::pair("expert_tensor_parallel_size", shape.expert_tensor)};
-  for (const auto& [key, size] : ranks) {
-    if (size == 1) continue;
-    throw experiment.error_for(
-        key, fmt::format("{} is {}, but stage ppo supports only data-parallel ranks", key, size),
-        fmt::format("set {} to 1, or use stage grpo", key));
-  }
-  if (world > 1 && sharding_of(c) == engine::Sharding::kParameters) {
-    throw experiment.error_for("stage", "stage ppo does not support parameters that are sharded over ranks",
-                               "use use_distributed_optimizer, which shards only optimizer states");
-  }
   for (const auto& [key, used] : {std::pair("fp8", c.fp8.has_value()), std::pair("fp4", c.fp4.has_value())}) {
     if (used)
       throw experiment.error_for(key, fmt::format("stage ppo does not support {}", key),
@@ -94,13 +80,34 @@ void check_ppo_run(const config::Experiment& experiment, int world) {
 }
 
 void check_ppo_model(const config::Experiment& experiment, const ModelConfig& policy) {
-  if (policy.moe.experts > 0) {
-    throw experiment.error_for("stage", "stage ppo does not support models with routed experts",
-                               "use stage grpo, which does");
-  }
   if (policy.mtp.modules() > 0) {
     throw experiment.error_for("stage", "stage ppo does not support multi-token prediction",
                                "use stage grpo, which does");
+  }
+}
+
+void check_ppo_mesh(const config::Experiment& experiment, int world, const SessionSettings& settings) {
+  if (!experiment.trainer->value_load) return;  // otherwise the value model has the shape of the policy
+  const ModelConfig value = value_model_of(loaded_value_model(experiment, settings.model));
+  engine::MeshShape shape = mesh_shape_of(experiment, world);
+  // For a model without experts, expert ranks are data ranks.
+  if (value.moe.experts == 0) shape.expert = shape.expert_tensor = 1;
+  const std::string& folder = *experiment.trainer->value_load;
+  if (const auto mismatch = mesh_mismatch(value, shape, settings.step.micro_batch, settings.step.sequence,
+                                          settings.step.context_exchange)) {
+    throw experiment.error_for(
+        mismatch->key,
+        fmt::format("the value model '{}' is divided over the same ranks as the trained model: {}", folder,
+                    mismatch->what),
+        mismatch->next);
+  }
+  const std::int64_t parts = std::int64_t{shape.pipeline} * settings.step.pipeline.chunks;
+  if (value.layers < parts) {
+    throw experiment.error_for(
+        "pipeline_model_parallel_size",
+        fmt::format("the value model '{}' has {} layers, which cannot be divided into {} pipeline parts",
+                    folder, value.layers, parts),
+        "use fewer pipeline stages");
   }
 }
 

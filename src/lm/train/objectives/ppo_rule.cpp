@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "lm/model/weights.h"
+#include "lm/train/objectives/held_tokens.h"
 #include "lm/train/objectives/token_log_probs.h"
 #include "lm/train/step/session.h"
 
@@ -55,16 +56,40 @@ struct HostTables {
   std::vector<float> old_log_probs, values, advantages, returns;  // [tokens]
 };
 
-// The tables of a step, which both rules read.
+// The tables of a step, which both rules read. They have all tokens of a microbatch. With context
+// parallelism, a rank computes the losses of the tokens that it holds.
 struct StepTables {
   std::vector<HostTables> microbatches;
   double tokens = 1, values = 1;  // numbers of answer tokens and of values in the step, on all ranks
+  std::optional<HeldTokens> held;
+  std::vector<float> is_held;  // [tokens]: 1 for the tokens that this rank holds, otherwise 0
 };
 
 // Copies per-token tensors to the host, and writes weights and metrics back. A measuring rank skips the work.
 class HostWork {
  public:
-  explicit HostWork(const TokenLosses& tokens) : tokens_(tokens) {}
+  HostWork(const TokenLosses& tokens, const StepTables& tables) : tokens_(tokens), tables_(tables) {}
+  // Returns a table of all tokens from the values of the tokens that this rank holds; the others are 0.
+  std::vector<float> read_tokens(const Tensor& from) const {
+    std::vector<float> all(tables_.is_held.size(), 0.0F);
+    tables_.held->scatter(read(from), all);
+    return all;
+  }
+  bool holds(std::size_t token) const { return tables_.is_held[token] != 0; }
+  // Writes the weights of the losses, given for all tokens, and adds to the metrics.
+  void write(const std::vector<float>& weights, std::span<const double> metrics) const {
+    std::vector<float> sums = read(tokens_.metrics);
+    PRIMUS_CHECK("PpoRule::weigh", sums.size() == metrics.size());
+    for (std::size_t i = 0; i < sums.size(); ++i)
+      sums[i] = static_cast<float>(static_cast<double>(sums[i]) + metrics[i]);
+    const std::vector<float> held = tables_.held->select(weights);
+    Stream& stream = tokens_.rank.compute();
+    stream.copy_to_device(tokens_.weights.data, held.data(), tokens_.weights.bytes());
+    stream.copy_to_device(tokens_.metrics.data, sums.data(), tokens_.metrics.bytes());
+    stream.synchronize();  // waits, because the host vectors end with the call
+  }
+
+ private:
   std::vector<float> read(const Tensor& from) const {
     std::vector<float> values(static_cast<std::size_t>(from.elements()));
     if (values.empty()) return values;
@@ -73,20 +98,9 @@ class HostWork {
     stream.synchronize();
     return values;
   }
-  // Writes the weights of the losses, and adds to the metrics.
-  void write(const std::vector<float>& weights, std::span<const double> metrics) const {
-    std::vector<float> sums = read(tokens_.metrics);
-    PRIMUS_CHECK("PpoRule::weigh", sums.size() == metrics.size());
-    for (std::size_t i = 0; i < sums.size(); ++i)
-      sums[i] = static_cast<float>(static_cast<double>(sums[i]) + metrics[i]);
-    Stream& stream = tokens_.rank.compute();
-    stream.copy_to_device(tokens_.weights.data, weights.data(), tokens_.weights.bytes());
-    stream.copy_to_device(tokens_.metrics.data, sums.data(), tokens_.metrics.bytes());
-    stream.synchronize();  // waits, because the host vectors end with the call
-  }
 
- private:
   const TokenLosses& tokens_;
+  const StepTables& tables_;
 };
 
 // The clipped regression of the value model to the returns.
@@ -98,13 +112,14 @@ class ValueRule final : public LossRule {
 
   void weigh(const TokenLosses& tokens) override {
     if (tokens.rank.measuring()) return;
-    const HostWork host(tokens);
-    const std::vector<float> scores = host.read(tokens.losses);
+    const HostWork host(tokens, tables_);
+    const std::vector<float> scores = host.read_tokens(tokens.losses);
     std::vector<float> weights(scores.size(), 0.0F);
     const HostTables& tables = tables_.microbatches[static_cast<std::size_t>(tokens.microbatch)];
     double loss = 0, clipped = 0;
     for (const AnswerPlace& place : tables.places) {
       for (std::size_t t = place.first; t < place.first + place.values; ++t) {
+        if (!host.holds(t)) continue;
         const double value = static_cast<double>(scores[t]), target = static_cast<double>(tables.returns[t]);
         const double old = static_cast<double>(tables.values[t]), range = settings_.cliprange_value;
         const double limited = std::clamp(value, old - range, old + range);
@@ -156,7 +171,12 @@ class PolicyAndValueRule final : public PpoRule {
     value_table_ = rank.persistent(DType::kF32, {values_->tokens()});
     collector_.emplace(session);
     reader_.emplace(rank);
-    tables_.microbatches.resize(static_cast<std::size_t>(session.settings().step.microbatches));
+    const StepSettings& step = session.settings().step;
+    tables_.microbatches.resize(static_cast<std::size_t>(step.microbatches));
+    tables_.held.emplace(rank.mesh().shape(), rank.mesh().place(), step.sequence);
+    tables_.is_held.assign(static_cast<std::size_t>(step.micro_batch * step.sequence), 0.0F);
+    const std::vector<float> ones(static_cast<std::size_t>(values_->tokens()), 1.0F);
+    tables_.held->scatter(ones, tables_.is_held);
   }
 
   void load_weights(TrainingSession& session) override {
@@ -202,15 +222,16 @@ class PolicyAndValueRule final : public PpoRule {
 
   void weigh(const TokenLosses& tokens) override {
     if (tokens.rank.measuring()) return;
-    const HostWork host(tokens);
-    const std::vector<float> losses = host.read(tokens.losses);
+    const HostWork host(tokens, tables_);
+    const std::vector<float> losses = host.read_tokens(tokens.losses);
     const std::vector<float> entropies =
-        settings_.reports_entropy ? host.read(tokens.entropies) : std::vector<float>();
+        settings_.reports_entropy ? host.read_tokens(tokens.entropies) : std::vector<float>();
     std::vector<float> weights(losses.size(), 0.0F);
     const HostTables& tables = tables_.microbatches[static_cast<std::size_t>(tokens.microbatch)];
     double loss = 0, clipped = 0, ratios = 0, kl = 0, entropy = 0;
     for (const AnswerPlace& place : tables.places) {
       for (std::size_t t = place.first; t < place.first + place.tokens; ++t) {
+        if (!host.holds(t)) continue;
         const double change = -static_cast<double>(losses[t]) - static_cast<double>(tables.old_log_probs[t]);
         const double ratio = std::exp(change), advantage = static_cast<double>(tables.advantages[t]);
         const double limited = std::clamp(ratio, 1 - settings_.cliprange, 1 + settings_.cliprange);

@@ -264,7 +264,10 @@ class RolloutLearning final : public Objective {
     const config::TrainerConfig& c = experiment.trainer;
     check_at_keys(experiment, std::array<std::string_view, 1>{"temperature"},
                   [&] { settings.model = with_temperature(settings.model, c.temperature); });
-    if (method_ == PolicyMethod::kPpo) check_ppo_model(experiment, settings.model);
+    if (method_ == PolicyMethod::kPpo) {
+      check_ppo_model(experiment, settings.model);
+      check_ppo_mesh(experiment, world, settings);
+    }
     check_reward_meshes(experiment, world, settings);
     const engine::MeshShape shape = mesh_shape_of(experiment, world);
     reserve_decoder(settings, std::min(c.seq_length, settings.model.max_positions), shape.data(world),

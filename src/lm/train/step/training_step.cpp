@@ -183,6 +183,9 @@ void TrainingStep::microbatch(std::int64_t index, const data::BatchView& batch) 
   StepInputs::Staging& host = host_[results_.turn()].staging[static_cast<std::size_t>(index)];
   host_[results_.turn()].used = static_cast<std::size_t>(index) + 1;
   inputs_.stage(host, batch, index, loss_weight(), true);
+  // Pipeline stages exchange tensors in a fixed order. With pipelines, the second model therefore begins its
+  // schedule when the schedule of the first model has ended.
+  if (joint_.is_second && !runner_->in_turn() && index + 1 < settings_.microbatches) return;
   const std::size_t kind = index == 0 ? 0 : 1;
   constexpr StepGraphs::Part kParts[] = {StepGraphs::Part::kFirstMicrobatch,
                                          StepGraphs::Part::kFurtherMicrobatch};

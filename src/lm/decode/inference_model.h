@@ -4,9 +4,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "engine/runtime/parameters.h"
 #include "engine/runtime/rank.h"
+#include "engine/runtime/shared_parameters.h"
 #include "lm/model/language_model.h"
 
 namespace primus {
@@ -14,28 +18,51 @@ namespace primus {
 struct InferenceModel {
   engine::ParameterStore store;
   LanguageModel model;
-  // `positions`: length in tokens of the longest sequence.
+  // `positions`: length in tokens of the longest sequence. `base`: the model whose weights this model shares,
+  // except those of its adapters and of modules that are trained without adapters; null: it has all weights.
+  // Errors: those of engine::allocate_beside().
   InferenceModel(engine::Rank& rank, const ModelConfig& config, const FamilyRegistry& families, DType compute,
-                 std::int64_t positions)
+                 std::int64_t positions, const InferenceModel* base = nullptr)
       : model(config, families, store) {
-    store.allocate({.compute = compute, .train = false}, rank.persistent());
+    const engine::ParameterStore::Layout layout{.compute = compute, .train = false};
+    if (base) {
+      engine::allocate_beside(store, base->store, layout, rank.persistent());
+    } else {
+      store.allocate(layout, rank.persistent());
+    }
     model.allocate_tables(rank, positions);
   }
 };
 
-// Creates a model on `rank`, whose memory nothing else may use. First, runs `use` on a model without memory
-// to measure the required memory, and reserves this memory. `use` must need as much memory as any later use
-// of the model.
+using InferenceModels = std::vector<std::unique_ptr<InferenceModel>>;
+
+// Creates models on `rank`, whose memory nothing else may use. The second and all further models share the
+// weights of the first one (InferenceModel). First, runs `use` on each of these models without memory to
+// measure the required memory, and reserves this memory. `use` must need as much memory as any later use of
+// the models. `configs`: at least one.
+template <class Use>
+InferenceModels measured_models(engine::Rank& rank, std::span<const ModelConfig> configs,
+                                const FamilyRegistry& families, DType compute, std::int64_t positions,
+                                const Use& use) {
+  const auto make = [&] {
+    InferenceModels models;
+    for (const ModelConfig& config : configs) {
+      const InferenceModel* const base = models.empty() ? nullptr : models.front().get();
+      models.push_back(std::make_unique<InferenceModel>(rank, config, families, compute, positions, base));
+    }
+    return models;
+  };
+  for (const std::unique_ptr<InferenceModel>& model : make()) use(*model);
+  rank.reserve(rank.high_water());
+  return make();
+}
+
+// Like measured_models(), but for one model.
 template <class Use>
 std::unique_ptr<InferenceModel> measured_model(engine::Rank& rank, const ModelConfig& config,
                                                const FamilyRegistry& families, DType compute,
                                                std::int64_t positions, const Use& use) {
-  const auto make = [&] {
-    return std::make_unique<InferenceModel>(rank, config, families, compute, positions);
-  };
-  use(*make());
-  rank.reserve(rank.high_water());
-  return make();
+  return std::move(measured_models(rank, std::span(&config, 1), families, compute, positions, use).front());
 }
 
 }  // namespace primus

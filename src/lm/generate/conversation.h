@@ -48,6 +48,12 @@ class Conversation {
   Reply say(std::string_view user, const std::function<bool(std::string_view)>& on_text = {});
   // Forgets all turns.
   void clear();
+  // Lets another model continue the conversation; the arguments are those of the constructor. The model reads
+  // the turns again in its own format. Returns false if it cannot continue, because only one of the models
+  // has a format of turns, or because plain turns have tokens of another tokenizer: then forgets all turns.
+  // Throws Error(kInvalid), and changes nothing, if there is a system text that the format does not support.
+  bool use(DecodeScheduler& decoder, const Tokenizer& tokenizer, GenerateSettings settings,
+           const data::ConversationWriter* writer);
 
   // Returns the number of turns, not counting the system message.
   std::size_t turns() const { return writer_ ? messages_.size() / 2 : turns_.size(); }
@@ -56,8 +62,8 @@ class Conversation {
   Reply answer_formatted(std::string_view user, const std::function<bool(std::string_view)>& on_text);
   std::size_t make_room(std::size_t tokens);
 
-  DecodeScheduler& decoder_;
-  const Tokenizer& tokenizer_;
+  DecodeScheduler* decoder_;
+  const Tokenizer* tokenizer_;
   GenerateSettings settings_;
   const data::ConversationWriter* writer_;
   const std::string system_;

@@ -17,7 +17,12 @@ using engine::Value;
 
 LossEvaluator::LossEvaluator(std::unique_ptr<Device> device, const ModelConfig& config,
                              const FamilyRegistry& families, const EvaluatorSettings& settings)
-    : config_(config), settings_(settings), rank_(std::move(device)) {
+    : LossEvaluator(std::move(device), std::span(&config, 1), families, settings) {}
+
+LossEvaluator::LossEvaluator(std::unique_ptr<Device> device, std::span<const ModelConfig> models,
+                             const FamilyRegistry& families, const EvaluatorSettings& settings)
+    : config_(models.front()), settings_(settings), rank_(std::move(device)) {
+  const ModelConfig& config = config_;
   if (settings.sequence < 1 || settings.sequence > config.max_positions) {
     throw invalid(fmt::format("windows of {} tokens are not from 1 to the model's {}", settings.sequence,
                               config.max_positions),
@@ -38,11 +43,19 @@ LossEvaluator::LossEvaluator(std::unique_ptr<Device> device, const ModelConfig& 
   for (std::size_t i = 0; i < size; ++i) {
     positions_[i] = static_cast<std::int32_t>(static_cast<std::int64_t>(i) % settings.sequence);
   }
-  parts_ = measured_model(rank_, config_, families, settings.compute, settings.sequence,
-                          [this](const InferenceModel& measured) {
-                            engine::Tape tape(rank_.context(), rank_.stash());
-                            losses_of(measured.model, tape);
-                          });
+  models_ = measured_models(rank_, models, families, settings.compute, settings.sequence,
+                            [this](const InferenceModel& measured) {
+                              engine::Tape tape(rank_.context(), rank_.stash());
+                              losses_of(measured.model, tape);
+                            });
+}
+
+void LossEvaluator::select(std::size_t model) {
+  if (rows_ > 0 || !pending_.empty() || model >= models_.size())
+    throw std::logic_error("LossEvaluator::select");
+  selected_ = model;
+  total_ = 0;
+  predicted_ = 0;
 }
 
 void LossEvaluator::check(std::int32_t id) const {
@@ -112,7 +125,7 @@ void LossEvaluator::run_batch() {
   std::fill(weights_.begin() + rows_ * settings_.sequence, weights_.end(), 0.0F);
   {
     engine::Tape tape(rank_.context(), rank_.stash());
-    const Value loss = losses_of(parts_->model, tape);
+    const Value loss = losses_of(models_[selected_]->model, tape);
     rank_.compute().copy_to_host(losses_.data(), loss.tensor().data, loss.tensor().bytes());
     rank_.compute().synchronize();
   }
@@ -147,7 +160,7 @@ std::string LossEvaluator::first_non_finite() {
           (op.layer() >= 0 ? fmt::format("layers.{}.", op.layer()) : std::string()) + std::string(op.name());
     }
   });
-  losses_of(parts_->model, tape);
+  losses_of(models_[selected_]->model, tape);
   return first;
 }
 

@@ -4,6 +4,7 @@
 // NaN. Not thread-safe.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -28,9 +29,16 @@ class LossEvaluator {
   // construction.
   LossEvaluator(std::unique_ptr<Device> device, const ModelConfig& config, const FamilyRegistry& families,
                 const EvaluatorSettings& settings);
+  // Like above, for several models on the same device. The models after the first share the weights of the
+  // first, except those of their adapters (InferenceModel). `models`: at least one.
+  LossEvaluator(std::unique_ptr<Device> device, std::span<const ModelConfig> models,
+                const FamilyRegistry& families, const EvaluatorSettings& settings);
 
-  engine::ParameterStore& store() { return parts_->store; }
+  engine::ParameterStore& store(std::size_t model = 0) { return models_[model]->store; }
   engine::Rank& rank() { return rank_; }
+  // Evaluates this model from now on; at first, the first one. The results begin at zero again. Do not call
+  // select() while a text is unfinished.
+  void select(std::size_t model);
 
   std::int64_t vocab_size() const { return config_.vocab; }
   // Appends tokens to the text. Throws Error(kInvalid) for an id outside the vocabulary.
@@ -63,7 +71,8 @@ class LossEvaluator {
   ModelConfig config_;
   EvaluatorSettings settings_;
   engine::Rank rank_;
-  std::unique_ptr<InferenceModel> parts_;
+  InferenceModels models_;
+  std::size_t selected_ = 0;
   // Tokens that are not yet in a window, preceded by the last token of the previous window.
   std::vector<std::int32_t> pending_;
   std::vector<std::int32_t> tokens_, labels_, positions_;  // arrays [batch, sequence]; the first rows_ rows

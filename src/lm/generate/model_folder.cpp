@@ -196,11 +196,16 @@ ModelFolder base_of(const Path& adapters) {
 }  // namespace
 
 ModelFolder find_model_folder(const Path& given) {
+  ModelFolder found = find_model_or_adapters(given);
+  return found.adapters ? base_of(given) : found;
+}
+
+ModelFolder find_model_or_adapters(const Path& given) {
   const auto status = Env::posix().status(given);
   if (!status) throw nothing_at(given);
   if (status->type != FileStatus::Type::kFolder) throw no_folder(given);
+  if (!is_file(given / "config.json") && is_file(given / kAdapterConfig)) return {{}, {}, given};
   ModelFolder found{given, {}};
-  if (!is_file(given / "config.json") && is_file(given / kAdapterConfig)) return base_of(given);
   if (!is_file(given / "config.json")) {
     // A checkpoint in the run's own folder takes precedence over shared folders.
     std::optional<Path> newest = newest_checkpoint(given);

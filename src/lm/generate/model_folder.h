@@ -37,6 +37,10 @@ struct ModelFolder {
 // name is a path relative to the current folder, or to the PEFT folder.
 ModelFolder find_model_folder(const Path& given);
 
+// Like find_model_folder(), but does not look for the base model of a PEFT folder: the result then has only
+// `adapters`, and the caller sets `path`.
+ModelFolder find_model_or_adapters(const Path& given);
+
 // Returns the folder that has the file `name` of the model, such as its tokenizer.json: the PEFT folder if it
 // has this file, or else the folder of the model.
 const Path& folder_with(const ModelFolder& folder, const char* name);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "engine/runtime/shared_parameters.h"
 
 namespace primus {
 namespace {
@@ -139,13 +140,30 @@ void LanguageTensors::check_copies(const engine::CheckpointPart& part, TensorNam
   }
 }
 
+TensorNames shared_names(const engine::ParameterStore& store, const LanguageTensors* tensors) {
+  TensorNames names;
+  for (const engine::Parameter& p : store.parameters()) {
+    if (!engine::is_shared(store, p)) continue;
+    for (const engine::CheckpointPart& part : p.parts) {
+      if (tensors) {
+        tensors->check_copies(part, names);
+      } else {
+        names.insert(part.name);
+        names.insert(part.copies.begin(), part.copies.end());
+      }
+    }
+  }
+  return names;
+}
+
 std::vector<std::string> LanguageTensors::refuse_foreign(const TensorNames& used,
                                                          const engine::ParameterStore& store) const {
+  const TensorNames shared = shared_names(store, this);
   std::vector<std::string> notes;
   std::int64_t other_parts = 0;
   for (std::size_t i = 0; i < folder_.size(); ++i) {
     const std::string_view full = folder_[i].name;
-    if (used.contains(full)) continue;
+    if (used.contains(full) || shared.contains(full)) continue;
     std::string storage;
     const std::optional<std::string_view> own = own_name(full, storage);
     if (!own) {

@@ -75,4 +75,9 @@ class LanguageTensors {
   bool within_ = false;  // whether the folder has "model.language_model." in place of "model."
 };
 
+// Returns the names of the tensors of parameters that the store shares with another one
+// (engine::allocate_beside), which loading does not read: their names in `tensors`, or the published names if
+// `tensors` is null. Throws the errors of check_copies().
+TensorNames shared_names(const engine::ParameterStore& store, const LanguageTensors* tensors = nullptr);
+
 }  // namespace primus

@@ -198,7 +198,8 @@ std::string warn_of_another_base(const Path& adapters, const Path& load) {
   if (const std::size_t slash = cached.find('/'); slash != std::string::npos) cached.replace(slash, 1, "--");
   if (std::ranges::find(folder, Path(cached)) != folder.end()) return {};
   return fmt::format(
-      "the adapters of '{}' were trained on '{}' (base_model_name_or_path in {}), but load names '{}': {}",
+      "the adapters of '{}' were trained on '{}' (base_model_name_or_path in {}), but the base model is "
+      "'{}': {}",
       adapters.string(), base, kPeftConfig, load.string(),
       of_run ? "they have a use only if it is an export of that run" : "on another model they have no use");
 }

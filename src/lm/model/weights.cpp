@@ -527,7 +527,7 @@ TensorNames load_saved(const CheckpointReader& checkpoint, ParameterStore& store
     read(TensorPart::kOptimizer, name, dtype, p, part);
     return dtype;
   };
-  TensorNames used;
+  TensorNames used = shared_names(store);
   for_each_part(store, [&](Parameter& p, const CheckpointPart& part) {
     used.insert(part.name);
     used.insert(part.copies.begin(), part.copies.end());

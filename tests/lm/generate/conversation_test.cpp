@@ -71,6 +71,26 @@ TEST(Conversation, TheReplyEndsIfTheModelBeginsAUserTurn) {
   EXPECT_EQ(conversation.turns(), 2U);
 }
 
+// The second model reads the turns again, because its keys and values differ.
+TEST(Conversation, AnotherModelContinues) {
+  const auto first = replies(": bye", 512), second = replies(": and", 512);
+  Held held(*second);
+  const auto tokenizer = make_byte_tokenizer(), same = make_byte_tokenizer();
+  Conversation conversation(*first, *tokenizer, kGreedy);
+  EXPECT_EQ(conversation.say("A").text, "bye");
+  EXPECT_TRUE(conversation.use(*second, *same, kGreedy, nullptr));
+  EXPECT_EQ(conversation.turns(), 1U);
+  held();
+  EXPECT_EQ(conversation.say("B").text, "and");
+  const std::string read = "User: A\nAssistant: bye\nUser: B\nAssistant:", written = " and";
+  EXPECT_EQ(held(), static_cast<std::int64_t>(read.size() + written.size()));
+  EXPECT_EQ(conversation.turns(), 2U);
+  // The tokens of plain turns belong to a tokenizer.
+  const auto other = load_tokenizer("NullTokenizer", "256");
+  EXPECT_FALSE(conversation.use(*first, *other, kGreedy, nullptr));
+  EXPECT_EQ(conversation.turns(), 0U);
+}
+
 TEST(Conversation, TheReplyEndsAtTheEndOfTextToken) {
   const auto decoder = replies(": bye", 512);
   const auto tokenizer = make_byte_tokenizer();

@@ -13,8 +13,11 @@
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/checkpoint/elements.h"
 #include "lm/exchange/exchange.h"
+#include "lm/generate/adapters.h"
+#include "lm/generate/loss_evaluator.h"
 #include "lm/model/stated_adapters.h"
 #include "lm/train/whole_runs.h"
+#include "turbo/cpu/cpu_kernels.h"
 
 namespace primus::test {
 namespace {
@@ -145,6 +148,58 @@ TEST_F(LoraRuns, PublishedWeightsAreLoadedAndExportedMerged) {
   }
 }
 
+// Returns the bits of the losses of a model's windows, alone or among others.
+std::vector<double> losses_of(const std::vector<AdaptedModel>& models, DType compute,
+                              const FamilyRegistry& families) {
+  std::vector<ModelConfig> configs;
+  std::vector<engine::ParameterStore*> stores;
+  for (const AdaptedModel& model : models) configs.push_back(model.config);
+  LossEvaluator evaluator(turbo::make_cpu_device(2), configs, families,
+                          {.compute = compute, .sequence = 16, .batch = 2});
+  for (std::size_t i = 0; i < models.size(); ++i) stores.push_back(&evaluator.store(i));
+  load_shared_weights(models, stores, evaluator.rank());
+  std::vector<double> losses;
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    evaluator.select(i);
+    std::vector<std::int32_t> text;
+    for (std::int32_t t = 0; t < 65; ++t) text.push_back(t * t % 50);
+    evaluator.add(text);
+    evaluator.finish();
+    losses.push_back(evaluator.total());
+  }
+  return losses;
+}
+
+// Runs and the PEFT folder of a run are adapters of the same base, which is a run, too.
+TEST_F(LoraRuns, RunsShareABaseModel) {
+  const Path base = run("base", {}), peft = folder_.path() / "peft";
+  const Path first = run("first", {load(base), "finetune=true", lora_}),
+             second = run("second", {load(base), "finetune=true",
+                                     "lora={enabled: true, dim: 2, alpha: 4, target_modules: [linear_qkv]}"});
+  write_adapters(find_model_folder(first), peft, base.string(), families_);
+  std::vector<AdaptedModel> models = {{std::string(kBaseName), find_model_folder(base), {}}};
+  for (const Path& path : {first, second, peft})
+    models.push_back({path.filename().string(), find_adapters(path, models.front().folder, families_), {}});
+  for (AdaptedModel& model : models) model.config = load_model_config(model.folder, families_);
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    const std::vector<double> together = losses_of(models, compute, families_);
+    for (std::size_t i = 0; i < models.size(); ++i)
+      EXPECT_EQ(together[i], losses_of({models[i]}, compute, families_).front()) << models[i].name;
+    EXPECT_NE(together[0], together[1]);
+    EXPECT_NE(together[1], together[2]);
+  }
+  // A run that trained next to other weights.
+  const Path other = run("other", {"seed=99"});
+  models.front().folder = find_model_folder(other);
+  try {
+    losses_of({models[0], models[1]}, DType::kF32, families_);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.render(), AllOf(HasSubstr("differs from the base model"),
+                                      HasSubstr("give the model next to which they were trained")));
+  }
+}
+
 // Folders move, so another base model is only a warning, and only the last part of its path counts.
 TEST_F(LoraRuns, AdaptersOfAnotherBaseModelAreReported) {
   const std::string own_tokenizer = "allow_tokenizer_change=true";
@@ -165,7 +220,7 @@ TEST_F(LoraRuns, AdaptersOfAnotherBaseModelAreReported) {
   EXPECT_THAT(log_of("same"), Not(HasSubstr(kWarning)));
   EXPECT_THAT(log_of("elsewhere"), Not(HasSubstr(kWarning)));
   EXPECT_THAT(log_of("another"), AllOf(HasSubstr(kWarning), HasSubstr("'" + first.string() + "'"),
-                                       HasSubstr("load names '" + other.string() + "'")));
+                                       HasSubstr("but the base model is '" + other.string() + "'")));
 }
 
 // A checkpoint or run is a base model, too; the hint for a PEFT folder as `load` names its path.

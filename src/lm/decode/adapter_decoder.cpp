@@ -1,0 +1,34 @@
+#include "lm/decode/adapter_decoder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace primus {
+
+AdapterDecoder::AdapterDecoder(std::unique_ptr<Device> device, std::span<const ModelConfig> models,
+                               const FamilyRegistry& families, std::vector<ReaderSettings> settings)
+    : rank_(std::move(device)), settings_(std::move(settings)) {
+  PRIMUS_CHECK("AdapterDecoder", !models.empty() && models.size() == settings_.size());
+  std::int64_t positions = 0;
+  for (ReaderSettings& own : settings_) {
+    own.replay = true;  // allowed, because the rank has no other user
+    positions = std::max(positions, own.capacity);
+  }
+  std::size_t measured = 0;
+  models_ = measured_models(
+      rank_, models, families, settings_.front().compute, positions,
+      [&](const InferenceModel& model) { BatchReader(rank_, model.model, settings_[measured++]).measure(); });
+}
+
+DecodeScheduler& AdapterDecoder::use(std::size_t model) {
+  if (!decoder_ || used_ != model) {
+    decoder_.reset();  // releases its cache before the next one is allocated
+    decoder_.emplace(rank_, models_[model]->model, settings_[model]);
+    used_ = model;
+  }
+  return *decoder_;
+}
+
+}  // namespace primus

@@ -8,6 +8,7 @@
 #include "base/text/json_text.h"
 #include "cli/command.h"
 #include "cli/options/model_options.h"
+#include "cli/use/adapters.h"
 #include "cli/use/template_arguments.h"
 #include "lm/data/corpus.h"
 #include "lm/data/indexed_dataset.h"
@@ -43,6 +44,7 @@ class EvalLoss final : public Command {
  public:
   void declare(Arguments& args) override {
     model_.declare(args);
+    adapters_.declare(args);
     args.option("--data,-d", "PATH", &options_.inputs,
                 "text or JSON lines (files, folders, globs), or a .bin/.idx prefix; may be repeated");
     args.option("--conversations", "PATH", &conversations_,
@@ -70,48 +72,89 @@ class EvalLoss final : public Command {
   int run(Console& console) override {
     check_inputs();
     const FamilyRegistry families = builtin_families();
-    const ModelFolder folder = model_.folder();
-    const ModelConfig config = ModelArguments::config(folder, families, console);
-    if (device_.batch_invariant())
-      check_batch_invariant(config, device_.spec(console).kind, device_.compute());
-    const auto tokenizer = model_.tokenizer(folder, config, console);
+    const std::vector<UsedModel> models = adapters_.models(model_, families, console);
+    for (const UsedModel& model : models) {
+      if (device_.batch_invariant())
+        check_batch_invariant(model.config, device_.spec(console).kind, device_.compute());
+    }
     if (options_.max_tokens < 0)
       throw invalid(fmt::format("--max-tokens must be 0 or more, not {}", options_.max_tokens));
     if (json_key_) options_.json_key = *json_key_;
-    if (conversations_) return evaluate_answers(console, families, folder, config, *tokenizer);
+    if (conversations_) return evaluate_answers(console, families, models);
     constexpr std::int64_t kUsualSequence = 1024;
     const EvaluatorSettings settings{
-        .compute = device_.compute(), .sequence = context(folder, config, kUsualSequence), .batch = batch_};
-    LossEvaluator evaluator(device_.make(console), config, families, settings);
-    load_model_weights(folder, evaluator.store(), evaluator.rank());
+        .compute = device_.compute(), .sequence = context(models.front(), kUsualSequence), .batch = batch_};
+    const std::unique_ptr<LossEvaluator> evaluator = evaluator_of(models, families, settings, console);
 
     note_plain_text(console);
-    const double start = steady_seconds();
-    Progress progress(json_ ? Terminal{} : console.err);
-    options_.progress = [&](const EvaluateProgress& now) { progress.show(now); };
-    const LossReport report = evaluate_loss(evaluator, tokenizer.get(), options_);
-    progress.show_end(report.tokens, report.loss);
-    const double seconds = steady_seconds() - start;
-    if (json_) {
-      nlohmann::json json{{"loss", report.loss},     {"perplexity", report.perplexity},
-                          {"tokens", report.tokens}, {"documents", report.documents},
-                          {"bytes", report.bytes},   {"context", settings.sequence},
-                          {"seconds", seconds}};
+    std::vector<Line> lines;
+    for (std::size_t i = 0; i < models.size(); ++i) {
+      evaluator->select(i);
+      const double start = steady_seconds();
+      Progress progress(json_ ? Terminal{} : console.err);
+      options_.progress = [&](const EvaluateProgress& now) { progress.show(now); };
+      const LossReport report = evaluate_loss(*evaluator, models[i].tokenizer.get(), options_);
+      progress.show_end(report.tokens, report.loss);
+      nlohmann::json json{{"loss", report.loss},
+                          {"perplexity", report.perplexity},
+                          {"tokens", report.tokens},
+                          {"documents", report.documents},
+                          {"bytes", report.bytes},
+                          {"context", settings.sequence},
+                          {"seconds", steady_seconds() - start}};
       json["bits_per_byte"] =
           report.bits_per_byte ? nlohmann::json(*report.bits_per_byte) : nlohmann::json(nullptr);
-      console.write(json_text(json) + "\n");
-      return 0;
+      std::string text =
+          fmt::format("loss           {:.6f}\nperplexity     {:.4f}\n", report.loss, report.perplexity);
+      if (report.bits_per_byte) text += fmt::format("bits per byte  {:.4f}\n", *report.bits_per_byte);
+      text += fmt::format("tokens         {}\ndocuments      {}\ncontext        {} tokens\n", report.tokens,
+                          report.documents, settings.sequence);
+      lines.push_back({std::move(json), std::move(text)});
     }
-    std::string text =
-        fmt::format("loss           {:.6f}\nperplexity     {:.4f}\n", report.loss, report.perplexity);
-    if (report.bits_per_byte) text += fmt::format("bits per byte  {:.4f}\n", *report.bits_per_byte);
-    text += fmt::format("tokens         {}\ndocuments      {}\ncontext        {} tokens\n", report.tokens,
-                        report.documents, settings.sequence);
-    console.print(text);
+    print(lines, models, console);
     return 0;
   }
 
  private:
+  // The result of a model.
+  struct Line {
+    nlohmann::json json;
+    std::string text;
+  };
+
+  // Prints the results: with adapters, one for each model.
+  void print(std::vector<Line>& lines, const std::vector<UsedModel>& models, const Console& console) const {
+    if (!adapters_.given()) {
+      if (json_) {
+        console.write(json_text(lines.front().json) + "\n");
+      } else {
+        console.print(lines.front().text);
+      }
+      return;
+    }
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      if (json_) {
+        lines[i].json["adapter"] = models[i].name;
+        console.write(json_text(lines[i].json, -1) + "\n");
+      } else {
+        console.print(fmt::format("{}[{}]\n{}", i > 0 ? "\n" : "", models[i].name, lines[i].text));
+      }
+    }
+  }
+
+  // Returns an evaluator whose models have their weights.
+  std::unique_ptr<LossEvaluator> evaluator_of(const std::vector<UsedModel>& models,
+                                              const FamilyRegistry& families,
+                                              const EvaluatorSettings& settings,
+                                              const Console& console) const {
+    const std::vector<ModelConfig> configs = configs_of(models);
+    auto evaluator = std::make_unique<LossEvaluator>(device_.make(console), configs, families, settings);
+    load_weights_of(
+        models, [&](std::size_t i) -> engine::ParameterStore& { return evaluator->store(i); },
+        evaluator->rank());
+    return evaluator;
+  }
+
   void check_inputs() const {
     if (conversations_ && !options_.inputs.empty())
       throw invalid("--data and --conversations exclude each other",
@@ -136,66 +179,73 @@ class EvalLoss final : public Command {
 
   // Returns the requested context or, by default, the context of training, because the model was not trained
   // on later positions.
-  std::int64_t context(const ModelFolder& folder, const ModelConfig& config, std::int64_t usual) const {
+  std::int64_t context(const UsedModel& model, std::int64_t usual) const {
     if (sequence_) return *sequence_;
-    return std::min(config.max_positions, trained_sequence(folder).value_or(usual));
+    return std::min(model.config.max_positions, trained_sequence(model.folder).value_or(usual));
   }
 
-  int evaluate_answers(Console& console, const FamilyRegistry& families, const ModelFolder& folder,
-                       const ModelConfig& config, const Tokenizer& tokenizer) {
+  // Reads the conversations in the format of a model.
+  data::TokenizedConversations read(const data::ConversationFiles& files, const UsedModel& model,
+                                    const Console& console, bool notes) const {
+    const data::ConversationWriter writer =
+        TemplateArguments::writer(template_.required_style(model.folder, *model.tokenizer), *model.tokenizer);
+    data::TokenizedConversations conversations =
+        data::read_conversations(files.divided ? files.valid : files.train, writer,
+                                 {.vocab_size = model.config.vocab, .skip_bad = skip_bad_});
+    for (const std::string& note : {data::note_on_skipped(conversations, *conversations_),
+                                    data::note_on_unused(conversations, *conversations_)}) {
+      if (notes && !note.empty()) console.note("note: " + note);
+    }
+    return conversations;
+  }
+
+  int evaluate_answers(Console& console, const FamilyRegistry& families,
+                       const std::vector<UsedModel>& models) const {
     if (options_.max_tokens > 0)
       throw invalid("--max-tokens is for --data", "name a file with fewer conversations");
     const data::ConversationFiles files = data::find_conversations(*conversations_);
     if (files.divided && files.valid.empty())
       throw invalid(fmt::format("'{}' has no validation file", *conversations_), "name a file");
-    const data::ConversationWriter writer =
-        TemplateArguments::writer(template_.required_style(folder, tokenizer), tokenizer);
-    const data::TokenizedConversations conversations =
-        data::read_conversations(files.divided ? files.valid : files.train, writer,
-                                 {.vocab_size = config.vocab, .skip_bad = skip_bad_});
-    for (const std::string& note : {data::note_on_skipped(conversations, *conversations_),
-                                    data::note_on_unused(conversations, *conversations_)}) {
-      if (!note.empty()) console.note("note: " + note);
-    }
+    std::vector<data::TokenizedConversations> conversations;
     std::int64_t longest = 2;
-    for (std::size_t i = 0; i < conversations.size(); ++i)
-      longest = std::max(longest, conversations.tokens(i));
-    const std::int64_t sequence =
-        sequence_.value_or(std::min(context(folder, config, longest - 1), longest - 1));
-    LossEvaluator evaluator(device_.make(console), config, families,
-                            {.compute = device_.compute(), .sequence = sequence, .batch = batch_});
-    load_model_weights(folder, evaluator.store(), evaluator.rank());
-
-    const double start = steady_seconds();
-    Progress progress(json_ ? Terminal{} : console.err);
-    const ConversationReport report = evaluate_conversations(
-        evaluator, conversations, sequence, [&](const EvaluateProgress& now) { progress.show(now); });
-    progress.show_end(report.tokens, report.loss);
-    if (json_) {
-      console.write(json_text({{"loss", report.loss},
-                               {"perplexity", report.perplexity},
-                               {"tokens", report.tokens},
-                               {"conversations", report.conversations},
-                               {"truncated", report.truncated},
-                               {"without_answer", report.without_answer},
-                               {"context", sequence},
-                               {"seconds", steady_seconds() - start}}) +
-                    "\n");
-      return 0;
+    for (const UsedModel& model : models) {
+      conversations.push_back(read(files, model, console, conversations.empty()));
+      const data::TokenizedConversations& own = conversations.back();
+      for (std::size_t i = 0; i < own.size(); ++i) longest = std::max(longest, own.tokens(i));
     }
-    std::string text = fmt::format(
-        "loss           {:.6f}\nperplexity     {:.4f}\nanswers        {} tokens\n"
-        "conversations  {}\ncontext        {} tokens\n",
-        report.loss, report.perplexity, report.tokens, report.conversations, sequence);
-    if (report.truncated > 0) text += fmt::format("cut short      {}\n", report.truncated);
-    if (report.without_answer > 0)
-      text += fmt::format("left out       {}, without an answer within {} tokens\n", report.without_answer,
-                          sequence);
-    console.print(text);
+    const std::int64_t sequence =
+        sequence_.value_or(std::min(context(models.front(), longest - 1), longest - 1));
+    const std::unique_ptr<LossEvaluator> evaluator = evaluator_of(
+        models, families, {.compute = device_.compute(), .sequence = sequence, .batch = batch_}, console);
+
+    std::vector<Line> lines;
+    for (std::size_t i = 0; i < models.size(); ++i) {
+      evaluator->select(i);
+      const double start = steady_seconds();
+      Progress progress(json_ ? Terminal{} : console.err);
+      const ConversationReport report = evaluate_conversations(
+          *evaluator, conversations[i], sequence, [&](const EvaluateProgress& now) { progress.show(now); });
+      progress.show_end(report.tokens, report.loss);
+      const nlohmann::json json{{"loss", report.loss},           {"perplexity", report.perplexity},
+                                {"tokens", report.tokens},       {"conversations", report.conversations},
+                                {"truncated", report.truncated}, {"without_answer", report.without_answer},
+                                {"context", sequence},           {"seconds", steady_seconds() - start}};
+      std::string text = fmt::format(
+          "loss           {:.6f}\nperplexity     {:.4f}\nanswers        {} tokens\n"
+          "conversations  {}\ncontext        {} tokens\n",
+          report.loss, report.perplexity, report.tokens, report.conversations, sequence);
+      if (report.truncated > 0) text += fmt::format("cut short      {}\n", report.truncated);
+      if (report.without_answer > 0)
+        text += fmt::format("left out       {}, without an answer within {} tokens\n", report.without_answer,
+                            sequence);
+      lines.push_back({json, std::move(text)});
+    }
+    print(lines, models, console);
     return 0;
   }
 
   ModelArguments model_;
+  AdapterArguments adapters_;
   EvaluateOptions options_;
   std::optional<std::string> conversations_, json_key_;
   TemplateArguments template_;
@@ -216,10 +266,14 @@ extern const CommandEntry kEvalLoss{
     "With --conversations each conversation is a separate window, and the loss covers the tokens that "
     "fine-tuning learns. This loss equals the validation loss of 'train posttrain' on these "
     "conversations.\n\n"
+    "With --adapters, the result has a part for MODEL, named base, and a part for each of the adapters. All "
+    "have the same --seq-length, whose default is that of MODEL; conversations have the format of each "
+    "model.\n\n"
     "If the loss is not a number, the exit code is 3, and the error names the operator that computed the "
     "first such value.",
     "primus eval loss output/primus/root/quickstart --data book.txt\n"
     "primus eval loss output/primus/root/tuned --conversations held_out.jsonl\n"
+    "primus eval loss DIR --adapters legal=lora-legal code=lora-code --conversations held_out.jsonl\n"
     "primus eval loss Llama-3.2-1B -d corpus/valid.jsonl --json-key text --dtype bf16 --json",
     make_command<EvalLoss>,
     {Section::kUse, 3}};

@@ -15,10 +15,12 @@
 #include "base/text/json_text.h"
 #include "cli/command.h"
 #include "cli/options/model_options.h"
+#include "cli/use/adapters.h"
+#include "cli/use/answerer.h"
 #include "cli/use/prompts.h"
 #include "cli/use/template_arguments.h"
 #include "lm/data/text_check.h"
-#include "lm/decode/decoder.h"
+#include "lm/decode/adapter_decoder.h"
 #include "lm/generate/batch_generate.h"
 #include "lm/model/batch_invariance.h"
 
@@ -69,10 +71,15 @@ class Generate final : public Command {
         all_of_them;
     args.option("--prompts", "FILE", &prompts_,
                 "file with many prompts, one JSON value per line: \"TEXT\" or {\"prompt\": \"TEXT\", \"id\": "
-                "..., \"seed\": N, \"max_tokens\": N}; '-' reads standard input");
+                "..., \"seed\": N, \"max_tokens\": N, \"adapter\": \"NAME\"}; '-' reads standard input");
     args.option("--batch", "N", &batch_, "with --prompts: texts that are generated together")
         .between(1, 4096)
         .default_note(kTogether);
+    adapters_.declare(args);
+    adapters_.declare_choice(
+        args,
+        "with --adapters: model that answers, NAME or base; may be repeated (default: the "
+        "base and then each model with adapters)");
     template_.declare(args, "", false,
                       "treat each prompt as a user's turn in this format, and show only the answer (auto: "
                       "the model's fine-tuning format, or its chat template)");
@@ -89,214 +96,232 @@ class Generate final : public Command {
 
   int run(Console& console) override {
     const FamilyRegistry families = builtin_families();
-    const ModelFolder folder = model_.folder();
-    const ModelConfig config = ModelArguments::config(folder, families, console);
-    if (device_.batch_invariant())
-      check_batch_invariant(config, device_.spec(console).kind, device_.compute());
-    const auto tokenizer = model_.tokenizer(folder, config, console);
-    GenerateSettings settings = sampling_.settings(folder, config, *tokenizer, console);
-    choose_format(folder, *tokenizer, settings);
-    if (!template_.given() && is_fine_tuned(folder)) {
+    std::vector<Answerer> answerers = answerers_of(families, console);
+    if (!template_.given() && is_fine_tuned(answerers.front().model().folder)) {
       console.note(
           "note: this model was trained on conversations, but the prompt is continued as plain text; "
           "--template auto writes it as a user's turn in the format of the training");
     }
-    if (prompts_) return run_batch(console, families, folder, config, *tokenizer, settings);
+    if (prompts_) return run_batch(console, families, answerers);
     if (batch_) throw invalid("--batch needs --prompts", "name a file of prompts with --prompts FILE");
     const std::string prompt = prompt_text(console);
-    const std::vector<std::int32_t> kept =
-        prompt_ids(*tokenizer, prompt, config, settings, "the prompt's", console);
-    const std::int64_t capacity =
-        std::min(config.max_positions, static_cast<std::int64_t>(kept.size()) + settings.max_tokens);
-    Decoder decoder(device_.make(console), config, families,
-                    {.compute = device_.compute(), .capacity = capacity});
-    load_model_weights(folder, decoder.store(), decoder.rank());
-
-    std::string text;
-    // Passes the prompt through the decoder first. Otherwise, some tokenizers would drop the space between
-    // the prompt and the generated text.
-    StreamDecoder stream(*tokenizer);
-    if (!prompt.empty() || writer_) {
-      for (const std::int32_t id : kept) stream.push(id);
+    std::vector<std::vector<std::int32_t>> kept(answerers.size());
+    std::vector<ReaderSettings> readers(answerers.size(), {.compute = device_.compute(), .capacity = 1});
+    for (const std::size_t i : answering(answerers.size())) {
+      const Answerer& answerer = answerers[i];
+      kept[i] = answerer.prompt_ids(prompt, answerer.settings(), "the prompt's", console);
+      readers[i].capacity =
+          std::min(answerer.model().config.max_positions,
+                   static_cast<std::int64_t>(kept[i].size()) + answerer.settings().max_tokens);
     }
+    const std::unique_ptr<AdapterDecoder> decoder = decoder_of(answerers, families, readers, console);
+    for (const std::size_t i : answering(answerers.size()))
+      answer(answerers[i], prompt, kept[i], decoder->use(i), console);
+    return 0;
+  }
+
+ private:
+  // Returns the base model and the models with adapters, with their formats.
+  std::vector<Answerer> answerers_of(const FamilyRegistry& families, Console& console) const {
+    std::vector<Answerer> answerers;
+    for (UsedModel& model : adapters_.models(model_, families, console)) {
+      if (device_.batch_invariant())
+        check_batch_invariant(model.config, device_.spec(console).kind, device_.compute());
+      GenerateSettings settings = sampling_.settings(model.folder, model.config, *model.tokenizer, console);
+      answerers.emplace_back(std::move(model), std::move(settings), template_);
+    }
+    return answerers;
+  }
+
+  // Returns the numbers of the models that answer a prompt that names none.
+  std::vector<std::size_t> answering(std::size_t models) const {
+    std::vector<std::size_t> numbers = adapters_.chosen();
+    if (!numbers.empty()) return numbers;
+    numbers.resize(models);
+    std::iota(numbers.begin(), numbers.end(), std::size_t{0});
+    return numbers;
+  }
+
+  // Returns a decoder whose models have their weights.
+  std::unique_ptr<AdapterDecoder> decoder_of(const std::vector<Answerer>& answerers,
+                                             const FamilyRegistry& families,
+                                             const std::vector<ReaderSettings>& readers,
+                                             Console& console) const {
+    std::vector<UsedModel> models;
+    for (const Answerer& answerer : answerers) models.push_back(answerer.model());
+    auto decoder =
+        std::make_unique<AdapterDecoder>(device_.make(console), configs_of(models), families, readers);
+    load_weights_of(
+        models, [&](std::size_t i) -> engine::ParameterStore& { return decoder->store(i); }, decoder->rank());
+    return decoder;
+  }
+
+  // Prints the text of one model.
+  void answer(const Answerer& answerer, const std::string& prompt, const std::vector<std::int32_t>& kept,
+              DecodeScheduler& decoder, Console& console) const {
+    if (adapters_.given() && !json_)
+      console.print(Color::kBold, fmt::format("[{}]\n", answerer.model().name));
+    std::string text;
+    StreamDecoder stream(answerer.tokenizer());
+    answerer.push_prompt(prompt, kept, stream);
     auto show = [&](std::string piece) {
-      if (text.empty()) piece = without_prefix(std::move(piece));
+      if (text.empty()) piece = answerer.without_prefix(std::move(piece));
       text += piece;
       if (!json_) console.write(piece);
     };
-    if (!json_ && !writer_) console.write(prompt);
+    const bool shows_prompt = !json_ && !answerer.has_turns();
+    if (shows_prompt) console.write(prompt);
     const auto generate = [&] {
       try {
-        return primus::generate(decoder, kept, settings, [&](std::int32_t id) {
+        return primus::generate(decoder, kept, answerer.settings(), [&](std::int32_t id) {
           show(stream.push(id));
           return true;
         });
       } catch (...) {
         // Moves the error message to a new line, because the output may end within a line.
-        if (!json_ && (!text.empty() || (!writer_ && !prompt.empty()))) console.print("\n");
+        if (!json_ && (!text.empty() || (shows_prompt && !prompt.empty()))) console.print("\n");
         throw;
       }
     };
     const Generation result = generate();
     show(stream.finish());
     if (json_) {
-      const nlohmann::json json{{"prompt", prompt},
-                                {"text", text},
-                                {"prompt_tokens", kept.size()},
-                                {"ids", result.ids},
-                                {"stop_reason", name_of(result.reason)},
-                                {"prompt_seconds", result.prompt_seconds},
-                                {"seconds", result.seconds}};
-      console.write(json_text(json) + "\n");
+      nlohmann::json json{{"prompt", prompt},
+                          {"text", text},
+                          {"prompt_tokens", kept.size()},
+                          {"ids", result.ids},
+                          {"stop_reason", name_of(result.reason)},
+                          {"prompt_seconds", result.prompt_seconds},
+                          {"seconds", result.seconds}};
+      if (adapters_.given()) json["adapter"] = answerer.model().name;
+      // Several models write one line each.
+      console.write((adapters_.given() ? json_text(json, -1) : json_text(json)) + "\n");
     } else {
       console.print("\n");
     }
     if (result.reason == StopReason::kContextFull) {
       console.note(fmt::format("note: stopped after {} tokens: the model's context ({}) is full",
-                               result.ids.size(), config.max_positions));
+                               result.ids.size(), answerer.model().config.max_positions));
     }
-    return 0;
   }
 
- private:
-  void choose_format(const ModelFolder& folder, const Tokenizer& tokenizer, GenerateSettings& settings) {
-    const std::string system = template_.system();
-    std::string tools = template_.tools();
-    if (!template_.given()) {
-      if (!tools.empty())
-        throw invalid("tools need a format of turns", "--template auto uses the model's chat template");
-      if (!system.empty())
-        throw invalid("a system text needs a format of turns",
-                      "choose the format: --template auto, chatml or alpaca");
-      return;
+  // The texts that one model generates together.
+  struct Group {
+    std::vector<BatchPrompt> prompts;
+    std::vector<std::size_t> lines;    // the line of each prompt
+    std::vector<std::size_t> results;  // the number of its result in the output
+  };
+
+  // Divides the prompts among the models. Each model's texts are the same as without the other models, so its
+  // prompts keep their order.
+  std::vector<Group> groups_of(const std::vector<PromptLine>& lines, const std::vector<Answerer>& answerers,
+                               const Console& console) const {
+    std::vector<Group> groups(answerers.size());
+    const std::vector<std::size_t> usual = answering(answerers.size());
+    std::size_t results = 0;
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      const PromptLine& line = lines[i];
+      for (const std::size_t model :
+           line.adapter ? std::vector{adapters_.find(*line.adapter, line.place)} : usual) {
+        const Answerer& answerer = answerers[model];
+        GenerateSettings own = answerer.settings();
+        // The generated text does not depend on the batch, because every line has its own seed.
+        own.sampling.seed = line.seed.value_or(own.sampling.seed + i);
+        own.max_tokens = line.max_tokens.value_or(own.max_tokens);
+        std::vector<std::int32_t> ids =
+            answerer.prompt_ids(line.prompt, own, fmt::format("prompt {}'s", i), console);
+        Group& group = groups[model];
+        group.prompts.push_back({std::move(ids), std::move(own)});
+        group.lines.push_back(i);
+        group.results.push_back(results++);
+      }
     }
-    data::ConversationStyle style = template_.required_style(folder, tokenizer);
-    style.inline_bos = false;  // a question is a single text
-    writer_.emplace(TemplateArguments::writer(style, tokenizer));
-    if (!system.empty() && !writer_->has_system())
-      throw invalid(
-          fmt::format("the format {} does not support a system message", data::name_of(style.format)),
-          "remove --system");
-    if (!tools.empty()) writer_->offer_tools(std::move(tools));
-    before_ = data::with_system(system);
-    settings.stop_ids.push_back(writer_->end_id());
+    return groups;
   }
 
-  // Removes the space that the format puts before an answer.
-  std::string without_prefix(std::string text) const {
-    const std::string_view prefix = writer_ ? writer_->answer_prefix() : std::string_view();
-    if (!prefix.empty() && text.starts_with(prefix)) text.erase(0, prefix.size());
-    return text;
+  ReaderSettings reader_of(const Group& group, const Answerer& answerer) const {
+    ReaderSettings reader{.compute = device_.compute(), .capacity = 1};
+    if (group.prompts.empty()) return reader;
+    reader.sequences = std::min<std::int64_t>(batch_.value_or(kTogether), std::ssize(group.prompts));
+    for (const BatchPrompt& prompt : group.prompts)
+      reader.capacity = std::max(reader.capacity, room_for(prompt, answerer.model().config.max_positions));
+    // The number of cache pages that each sequence needs. Memory is allocated for the longest sequences that
+    // may be decoded together.
+    std::vector<std::int64_t> pages;
+    for (const BatchPrompt& prompt : group.prompts)
+      pages.push_back(reader.pages_for(room_for(prompt, reader.capacity)));
+    std::sort(pages.begin(), pages.end(), std::greater<>());
+    reader.pages = std::accumulate(pages.begin(), pages.begin() + reader.sequences, std::int64_t{0});
+    return reader;
   }
 
-  std::vector<std::int32_t> encoded(const Tokenizer& tokenizer, const std::string& prompt) const {
-    if (!writer_) return tokenizer.encode(prompt);
-    std::vector<data::Message> messages = before_;
-    messages.push_back({std::string(data::kUser), prompt, {}});
-    return writer_->prompt(messages);
-  }
-
-  // Returns the prompt's tokens, truncated at the front to leave room for generated tokens.
-  std::vector<std::int32_t> prompt_ids(const Tokenizer& tokenizer, const std::string& prompt,
-                                       const ModelConfig& config, const GenerateSettings& settings,
-                                       std::string_view whose, const Console& console) const {
-    std::vector<std::int32_t> ids = encoded(tokenizer, prompt);
-    if (ids.empty()) {
-      // If the prompt is empty, generation starts with the token with which training texts started.
-      const SpecialIds& special = tokenizer.special_ids();
-      const auto start = special.bos ? special.bos : special.eod;
-      if (!start)
-        throw invalid("there is no prompt, and the tokenizer has no begin-of-text token",
-                      "write a prompt with --prompt");
-      ids.push_back(*start);
-    }
-    const std::int64_t capacity =
-        std::min(config.max_positions, static_cast<std::int64_t>(ids.size()) + settings.max_tokens);
-    const auto kept = fit_prompt(ids, capacity, settings.max_tokens);
-    if (kept.size() < ids.size()) {
-      console.note(fmt::format("note: of {} {} tokens only the last {} fit the model's {} positions", whose,
-                               ids.size(), kept.size(), config.max_positions));
-    }
-    return {kept.begin(), kept.end()};
-  }
-
-  int run_batch(Console& console, const FamilyRegistry& families, const ModelFolder& folder,
-                const ModelConfig& config, const Tokenizer& tokenizer, const GenerateSettings& settings) {
+  int run_batch(Console& console, const FamilyRegistry& families, const std::vector<Answerer>& answerers) {
     if (prompt_ || prompt_file_) throw invalid("--prompts excludes --prompt and --prompt-file");
-    const std::int64_t together = batch_.value_or(kTogether);
     const bool standard_input = *prompts_ == "-";
     const std::vector<PromptLine> lines =
         parse_prompts(standard_input ? read_standard_input() : read_file(*prompts_),
                       standard_input ? "<standard input>" : *prompts_);
-    std::vector<BatchPrompt> prompts;
-    ReaderSettings reader{.compute = device_.compute(),
-                          .sequences = std::min<std::int64_t>(together, lines.size())};
-    for (std::size_t i = 0; i < lines.size(); ++i) {
-      GenerateSettings own = settings;
-      // The generated text does not depend on the batch, because every line has its own seed.
-      own.sampling.seed = lines[i].seed.value_or(settings.sampling.seed + i);
-      own.max_tokens = lines[i].max_tokens.value_or(settings.max_tokens);
-      std::vector<std::int32_t> ids =
-          prompt_ids(tokenizer, lines[i].prompt, config, own, fmt::format("prompt {}'s", i), console);
-      prompts.push_back({std::move(ids), std::move(own)});
-      reader.capacity = std::max(reader.capacity, room_for(prompts.back(), config.max_positions));
+    const std::vector<Group> groups = groups_of(lines, answerers, console);
+    std::vector<ReaderSettings> readers;
+    std::size_t total = 0;
+    for (std::size_t model = 0; model < groups.size(); ++model) {
+      readers.push_back(reader_of(groups[model], answerers[model]));
+      total += groups[model].prompts.size();
     }
-    // The number of cache pages that each sequence needs. Memory is allocated for the longest sequences that
-    // may be decoded together.
-    std::vector<std::int64_t> pages;
-    for (const BatchPrompt& prompt : prompts)
-      pages.push_back(reader.pages_for(room_for(prompt, reader.capacity)));
-    std::sort(pages.begin(), pages.end(), std::greater<>());
-    reader.pages = std::accumulate(pages.begin(), pages.begin() + reader.sequences, std::int64_t{0});
-    Decoder decoder(device_.make(console), config, families, reader);
-    load_model_weights(folder, decoder.store(), decoder.rank());
+    const std::unique_ptr<AdapterDecoder> decoder = decoder_of(answerers, families, readers, console);
 
-    std::map<std::size_t, std::string> finished;  // results that wait for earlier lines
+    std::map<std::size_t, std::string> finished;  // results that wait for earlier ones
     std::size_t printed = 0, done = 0, full = 0;
+    std::int64_t before = 0, written = 0;  // tokens of the earlier models, and of all
     std::optional<ProgressLine> progress(
-        std::in_place, console.err,
-        ProgressOptions{.label = "writing", .unit = "texts", .total = prompts.size()});
+        std::in_place, console.err, ProgressOptions{.label = "writing", .unit = "texts", .total = total});
     const double began = steady_seconds();
-    generate_batch(decoder, prompts,
-                   {.done =
-                        [&](std::size_t index, Generation&& text) {
-                          ++done;
-                          full += text.reason == StopReason::kContextFull;
-                          finished[index] = result_line(index, lines[index], prompts[index], text, tokenizer);
-                          for (auto next = finished.find(printed); next != finished.end();
-                               next = finished.find(++printed)) {
-                            console.write(next->second);
-                            finished.erase(next);
-                          }
-                        },
-                    .progress =
-                        [&](std::int64_t tokens) {
-                          const double now = steady_seconds();
-                          progress->update(
-                              done, now,
-                              fmt::format("{} tokens, {:.0f} tokens/s", tokens,
-                                          static_cast<double>(tokens) / std::max(now - began, 1e-3)));
-                        }});
+    for (std::size_t model = 0; model < groups.size(); ++model) {
+      const Group& group = groups[model];
+      if (group.prompts.empty()) continue;
+      before = written;
+      generate_batch(
+          decoder->use(model), group.prompts,
+          {.done =
+               [&](std::size_t i, Generation&& text) {
+                 ++done;
+                 full += text.reason == StopReason::kContextFull;
+                 finished[group.results[i]] = result_line(group.lines[i], lines[group.lines[i]],
+                                                          group.prompts[i], text, answerers[model]);
+                 for (auto next = finished.find(printed); next != finished.end();
+                      next = finished.find(++printed)) {
+                   console.write(next->second);
+                   finished.erase(next);
+                 }
+               },
+           .progress =
+               [&](std::int64_t tokens) {
+                 const double now = steady_seconds();
+                 written = before + tokens;
+                 progress->update(done, now,
+                                  fmt::format("{} tokens, {:.0f} tokens/s", written,
+                                              static_cast<double>(written) / std::max(now - began, 1e-3)));
+               }});
+    }
     progress->finish(steady_seconds());
     if (full > 0) {
       console.note(fmt::format("note: {} of {} texts stopped because the model's context ({}) is full", full,
-                               prompts.size(), config.max_positions));
+                               total, answerers.front().model().config.max_positions));
     }
     return 0;
   }
 
   std::string result_line(std::size_t index, const PromptLine& line, const BatchPrompt& prompt,
-                          const Generation& text, const Tokenizer& tokenizer) const {
-    StreamDecoder stream(tokenizer);
-    if (!line.prompt.empty() || writer_) {
-      for (const std::int32_t id : prompt.tokens) stream.push(id);
-    }
+                          const Generation& text, const Answerer& answerer) const {
+    StreamDecoder stream(answerer.tokenizer());
+    answerer.push_prompt(line.prompt, prompt.tokens, stream);
     std::string written;
     for (const std::int32_t id : text.ids) written += stream.push(id);
     written += stream.finish();
-    written = without_prefix(std::move(written));
+    written = answerer.without_prefix(std::move(written));
     nlohmann::ordered_json json{{"index", index}};
     if (!line.id.empty()) json["id"] = nlohmann::ordered_json::parse(line.id);
+    if (adapters_.given()) json["adapter"] = answerer.model().name;
     json["prompt"] = line.prompt;
     json["text"] = written;
     json["prompt_tokens"] = prompt.tokens.size();
@@ -326,12 +351,11 @@ class Generate final : public Command {
   }
 
   ModelArguments model_;
+  AdapterArguments adapters_;
   std::optional<std::string> prompt_, prompt_file_, prompts_;
   static constexpr std::int64_t kTogether = 8;
   std::optional<std::int64_t> batch_;
   TemplateArguments template_;
-  std::optional<data::ConversationWriter> writer_;  // set if --template is given
-  std::vector<data::Message> before_;               // the system turn, if given
   SamplingArguments sampling_;
   DeviceOptions device_;
   bool json_ = false;
@@ -348,12 +372,17 @@ extern const CommandEntry kGenerate{
     "newline.\n\n"
     "--prompts generates many texts together and prints one JSON object per line, in the order of the "
     "prompts. Prompt i, counted from 0, uses seed N+i unless it sets one, and gives the same text as "
-    "--prompt and --seed; in bf16, rounding may choose another token.",
+    "--prompt and --seed; in bf16, rounding may choose another token.\n\n"
+    "--adapters loads adapters next to one copy of MODEL, and answers each prompt by MODEL and by MODEL with "
+    "each of the adapters. --adapter, or \"adapter\" of a prompt, chooses the model that answers. The text "
+    "is "
+    "the same as without the other adapters (docs/posttrain.md).",
     "primus generate output/primus/root/quickstart --prompt 'In the beginning'\n"
     "primus generate Llama-3.2-1B -p 'The moon is' -n 64 -t 0 --dtype bf16\n"
     "printf 'And God said' | primus generate DIR --json\n"
     "primus generate DIR --template auto -p 'Name a prime.'\n"
-    "primus generate DIR --prompts prompts.jsonl --batch 16 > texts.jsonl",
+    "primus generate DIR --prompts prompts.jsonl --batch 16 > texts.jsonl\n"
+    "primus generate DIR --adapters legal=lora-legal code=lora-code --template auto -p 'Name a prime.'",
     make_command<Generate>,
     {Section::kUse, 1}};
 

@@ -12,12 +12,14 @@ namespace primus::cli {
 namespace {
 
 constexpr std::string_view kHint =
-    "write \"TEXT\", or {\"prompt\": \"TEXT\"} and optionally \"id\", \"seed\" and \"max_tokens\", on each "
-    "line";
+    "write \"TEXT\", or {\"prompt\": \"TEXT\"} and optionally \"id\", \"seed\", \"max_tokens\" and "
+    "\"adapter\", on "
+    "each line";
 
 PromptLine parse_line(std::string_view line, const std::string& name, std::int64_t number) {
   JsonReader json(line, name, {.first_line = number, .python = false, .hint = kHint});
   PromptLine result;
+  result.place = fmt::format("{}:{}", name, number);
   if (json.peek() == JsonReader::Kind::kString) {
     json.read_string(result.prompt);
     json.finish();
@@ -38,6 +40,9 @@ PromptLine parse_line(std::string_view line, const std::string& name, std::int64
       constexpr std::int64_t kMax = std::numeric_limits<std::int32_t>::max();
       result.max_tokens = json.read_size();
       if (*result.max_tokens > kMax) json.refuse(fmt::format("max_tokens is above {}", kMax));
+    } else if (key == "adapter") {
+      json.require(JsonReader::Kind::kString, "the value of", key);
+      json.read_string(result.adapter.emplace());
     } else {
       json.refuse(fmt::format("'{}' is not a valid key", key));
     }

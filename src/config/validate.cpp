@@ -19,6 +19,7 @@
 #include "config/stages.h"
 #include "config/trainer_config.h"
 #include "config/validate_parallel.h"
+#include "config/validate_snapshots.h"
 #include "config/validate_staleness.h"
 #include "config/without_effect.h"
 
@@ -47,6 +48,7 @@ class Validator {
     data();
     profile();
     validate_parallel(experiment_, problems_, warnings_);
+    if (config_.snapshot_interval > 0) validate_snapshots(experiment_, generates_answers(config_), problems_);
     validate_staleness(experiment_, problems_, warnings_);
     warn_of_keys_without_effect(experiment_, warnings_);
   }

@@ -54,6 +54,7 @@ class WithoutEffect {
     adapters();
     variables();
     needs(c.bf16, "with bf16", {"store_param_remainders"});
+    needs(c.snapshot_interval > 0, "with snapshot_interval", {"snapshot_copy_rate"});
     needs(c.sample_interval.has_value(), "with sample_interval", {"sample_prompt", "sample_tokens"});
     if (stage_of(c).material == Material::kPrompts) reinforcement();
     if (stage_of(c).material == Material::kPreferences) preferences();

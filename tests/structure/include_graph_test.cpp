@@ -50,7 +50,7 @@ const std::map<std::string, std::vector<std::string>> kMayUse = {
     {"safe/preflight",
      {"tensor", "device", "turbo", "comm", "config", "launch", "lm/model", "lm/train", "bench"}},
     {"safe/watch", {"lm/events", "lm/reward", "safe/preflight"}},
-    {"safe/supervise", {"comm", "launch", "lm/events"}},
+    {"safe/supervise", {"comm", "launch", "lm/checkpoint", "lm/events"}},
     {"safe/simulation", {"lm/events", "safe/supervise"}},
     {"safe/postmortem", {"lm/events", "lm/report"}},
     {"safe/dashboard", {"lm/events", "lm/report"}},

@@ -184,6 +184,7 @@ std::string experts_text(const TrainingForecast& f) {
   const std::int64_t even = largest_of(f.balanced);
   const MemoryNeed need{.device = {.persistent = even, .stash = 0, .scratch = 0},
                         .snapshot = f.memory.need.snapshot,
+                        .memory_snapshots = f.memory.need.memory_snapshots,
                         .host_buffers = f.memory.need.host_buffers};
   return fmt::format(
       "  {:<20}{}  reserved for unequal shares of the experts, up to all tokens of {} ranks on one rank\n  "
@@ -297,6 +298,7 @@ nlohmann::json to_json(const TrainingForecast& f, std::optional<std::int64_t> co
         {"stash", memory.stash},
         {"scratch", memory.scratch},
         {"checkpoint_copy", f.memory.need.snapshot},
+        {"memory_snapshots", f.memory.need.memory_snapshots},
         {"host_buffers", f.memory.need.host_buffers},
         {"program", f.program_bytes},
         {"total", claimed(f.memory.need, f.memory.supply)},
@@ -354,6 +356,9 @@ std::string to_text(const TrainingForecast& f, const config::TrainerConfig& c,
   const auto host_lines = [&] {
     if (need.snapshot > 0)
       line("  checkpoint copy", bytes(need.snapshot) + "  from the first save; async_save=false needs none");
+    if (need.memory_snapshots > 0)
+      line("  snapshots",
+           bytes(need.memory_snapshots) + "  two in memory and a copy; snapshot_interval=0 needs none");
     line("  host buffers", bytes(need.host_buffers) + "  batches read ahead");
   };
   if (shared) host_lines();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -14,6 +15,7 @@
 #include "lm/train/settings/training_settings.h"
 #include "safe/supervise/node_roster.h"
 #include "safe/supervise/node_supervisor.h"
+#include "safe/supervise/snapshot_home.h"
 
 namespace primus::cli {
 namespace {
@@ -58,6 +60,21 @@ std::vector<std::string> restart_words(std::vector<std::string> words, bool cont
     words.push_back(fmt::format("exit_duration_in_mins={}", std::max(kLeast, *minutes - seconds / kMinute)));
   }
   return words;
+}
+
+// Returns the folder for snapshots in memory; null if the run takes none.
+std::unique_ptr<supervise::SnapshotHome> home_of_snapshots(
+    const supervise::SupervisedJob& job, const config::TrainerConfig& trainer,
+    const std::optional<supervise::SupervisedNodes>& nodes) {
+  if (trainer.snapshot_interval == 0) return nullptr;
+  // A job that trains in the same folder of the run also uses this folder.
+  if (!nodes || nodes->node == 0) supervise::wait_for_lock(job.run);
+  constexpr double kMiB = 1 << 20;
+  const supervise::SnapshotHome::Options options{
+      .run = job.run,
+      .ranks = job.ranks,
+      .bytes_per_second = kMiB * static_cast<double>(trainer.snapshot_copy_rate)};
+  return std::make_unique<supervise::SnapshotHome>(options, nodes);
 }
 
 }  // namespace
@@ -147,14 +164,19 @@ int SuperviseOptions::run(const config::Experiment& experiment, int ranks, const
                           Console& console) const {
   supervise::SupervisedJob job = this->job(experiment, ranks, place.machines());
   job.say = [&console](const std::string& line) { console.note(line); };
-  if (place.machines() == 1) return supervise::supervise(job);
-  return supervise::supervise_nodes(job, {.nodes = static_cast<int>(place.machines()),
-                                          .places = static_cast<int>(place.nodes()),
-                                          .node = static_cast<int>(place.node()),
-                                          .address = place.master_address(),
-                                          .port = place.master_port(),
-                                          .token = job_token(),
-                                          .first_wait = job.hang.patience});
+  if (place.machines() == 1) {
+    const auto snapshots = home_of_snapshots(job, experiment.trainer, std::nullopt);
+    return supervise::supervise(job);
+  }
+  const supervise::SupervisedNodes nodes{.nodes = static_cast<int>(place.machines()),
+                                         .places = static_cast<int>(place.nodes()),
+                                         .node = static_cast<int>(place.node()),
+                                         .address = place.master_address(),
+                                         .port = place.master_port(),
+                                         .token = job_token(),
+                                         .first_wait = job.hang.patience};
+  const auto snapshots = home_of_snapshots(job, experiment.trainer, nodes);
+  return supervise::supervise_nodes(job, nodes);
 }
 
 std::string SuperviseOptions::plan(const config::Experiment& experiment, int ranks,
@@ -177,6 +199,10 @@ std::string SuperviseOptions::plan(const config::Experiment& experiment, int ran
       limits.max_delay, limits.loop, limits.mixed_loop, limits.nan_loop,
       std::max(planned.hang.shortest, planned.hang.for_services) + planned.hang.for_ranks, planned.hang.steps,
       planned.hang.patience);
+  if (const std::int64_t steps = experiment.trainer->snapshot_interval; steps > 0) {
+    text += fmt::format("  snapshots         every {} step{} in memory (/dev/shm){}\n", steps,
+                        steps == 1 ? "" : "s", nodes > 1 ? ", with a copy on another machine" : "");
+  }
   if (nodes > 1) {
     const supervise::RosterLimits limits;
     text += fmt::format(
@@ -201,6 +227,8 @@ nlohmann::json SuperviseOptions::plan_json(const config::Experiment& experiment,
       {"hang_seconds", std::max(planned.hang.shortest, planned.hang.for_services) + planned.hang.for_ranks},
       {"hang_steps", planned.hang.steps},
       {"patience_seconds", planned.hang.patience}};
+  if (experiment.trainer->snapshot_interval > 0)
+    plan["snapshot_interval"] = experiment.trainer->snapshot_interval;
   if (nodes > 1) {
     plan["machines"] = nodes;
     plan["spares"] = spares_;

@@ -33,6 +33,7 @@ struct ToJson {
                                     {"experiment", &run.experiment}}) {
       if (!text->empty()) json[key] = *text;
     }
+    if (!run.state_from.empty()) json["state_from"] = run.state_from;
     if (run.parameters > 0) json["parameters"] = run.parameters;
     if (!run.job.empty()) json["job"] = Json::parse(run.job);
     return text_of(json);
@@ -51,8 +52,11 @@ struct ToJson {
   std::string operator()(const EvaluationRecord& record) const { return to_json(record); }
   std::string operator()(const SampleRecord& record) const { return to_json(record); }
   std::string operator()(const CheckpointFacts& checkpoint) const {
-    return text_of(
-        Json{{"state", checkpoint.state == CheckpointFacts::State::kDurable ? "durable" : "saving"}});
+    using State = CheckpointFacts::State;
+    return text_of(Json{{"state", checkpoint.state == State::kDurable    ? "durable"
+                                  : checkpoint.state == State::kCopying  ? "copying"
+                                  : checkpoint.state == State::kInMemory ? "in memory"
+                                                                         : "saving"}});
   }
   std::string operator()(const RunWarning& warning) const { return to_json(warning); }
   std::string operator()(const FaultFacts& fault) const {

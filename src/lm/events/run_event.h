@@ -32,6 +32,9 @@ struct RunFacts {
   std::string host = {};        // name of this rank's host
   std::string experiment = {};  // all settings as YAML, as in experiment.yaml; only on rank 0
   std::string job = {};         // the job that trains, as to_json(RunJob) of run_job.h; only on rank 0
+  // Where the state of `first_iteration` was loaded from: "disk", or a snapshot in this host's memory
+  // ("memory") or, of at least one rank, in another host's memory ("partner"). Empty: a new start.
+  std::string state_from = {};
 };
 
 // The work of a rank outside of steps: "tokenizing corpus.txt". `share`: completed fraction, 0..1, if known.
@@ -51,6 +54,10 @@ struct CheckpointFacts {
   enum class State : std::uint8_t {
     kSaving,   // the checkpoint is being written
     kDurable,  // the checkpoint is synced to disk; the next start may load it
+    // It is no checkpoint, but a snapshot in memory (snapshot_interval): the rank begins to copy its state,
+    // or all ranks have completed the snapshot.
+    kCopying,
+    kInMemory,
   } state = State::kSaving;
 };
 

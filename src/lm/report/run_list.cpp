@@ -141,6 +141,12 @@ struct Marks {
 
 // Returns the planned steps in a `begin` event of a process that had nothing to train; nullopt for other
 // events.
+// Returns whether the state of a `begin` event came from a checkpoint on the disk.
+bool is_from_disk(std::string_view facts) {
+  return facts.find(R"("state_from":"memory")") == facts.npos &&
+         facts.find(R"("state_from":"partner")") == facts.npos;
+}
+
 std::optional<std::int64_t> planned_without_training(std::string_view facts) {
   bool trains = true;
   std::optional<std::int64_t> planned;
@@ -172,8 +178,9 @@ Marks read_events_of(const Path& file, RunStatus& run) {
         if (const auto planned = planned_without_training(event.facts))
           run.steps = std::max(*planned, event.step);
       }
-      // The process loaded this checkpoint, so the checkpoint must be complete on disk.
-      if (!marks.saved && event.step > 0) marks.saved = event.step;
+      // The process loaded this checkpoint, so the checkpoint must be complete on disk, unless the state came
+      // from a snapshot in memory.
+      if (!marks.saved && event.step > 0 && is_from_disk(event.facts)) marks.saved = event.step;
       return event.step > 0;
     }
     if (event.event == "end" && !began && !marks.ending) marks.ending = ending_from_json(event.facts);

@@ -96,7 +96,8 @@ Checkpointer::Checkpointer(RunPlan& plan, RunProgress& progress, TrainingSession
       rank_(session.rank()),
       trace_(trace),
       root_(checkpoint_root_of(plan.e)),
-      reader_(session.rank()) {}
+      reader_(session.rank()),
+      snapshots_(plan, session, reader_, plan.c.snapshot_interval > 0) {}
 
 void Checkpointer::open() {
   if (plan_.ranks.first()) {
@@ -110,6 +111,7 @@ void Checkpointer::open() {
   const int kept = static_cast<int>(plan_.c.keep_latest);
   writer_ = std::make_unique<AsyncWriter>(
       root_, SaveOptions{.keep_last = kept, .group = plan_.ranks.saving_group()});
+  snapshots_.open();
 }
 
 void Checkpointer::set_aside() {
@@ -138,6 +140,7 @@ ResumePoint Checkpointer::resume_point(const Path& root) const {
 
 void Checkpointer::load_or_initialize() {
   if (plan_.c.auto_continue_train) {
+    if (continue_from_memory()) return;
     const ResumePoint point = resume_point(checkpoint_root_of(plan_.e));
     if (point.reader) {
       continue_run(*point.reader);
@@ -212,6 +215,7 @@ void Checkpointer::continue_run(const CheckpointReader& checkpoint) {
   progress_.base_weights = state.base_weights;
   resumes_own_ = true;
   resume_from(checkpoint);
+  state_from_ = "disk";
 }
 
 void Checkpointer::finetune_from(const CheckpointReader& checkpoint) {
@@ -270,14 +274,8 @@ void Checkpointer::resume_from(const CheckpointReader& checkpoint) {
   load_checkpoint(checkpoint, session_.store(), rank_, optimizer);
   load_scales_of_fp8(checkpoint);
   restore_rule(checkpoint, optimizer);
-  progress_.iteration = last_saved_ = checkpoint.iteration();
-  if (progress_.clock && state.clock) progress_.clock->restore(*state.clock);
-  progress_.nan_iterations = state.nan_iterations;
-  progress_.result.loss = state.lm_loss;
-  plan_.log.info("continuing from {} (iteration {})", checkpoint.folder().string(), progress_.iteration);
-  log_newer_base(state);
-  progress_.last_rate = state.learning_rate;
-  resumed_ = state;
+  last_saved_ = checkpoint.iteration();
+  restore_progress(state, checkpoint);
 }
 
 bool Checkpointer::keeps_samples(std::int64_t train_iters) const {
@@ -451,6 +449,14 @@ std::vector<Snapshot::Blob> Checkpointer::make_model_files() const {
   return files;
 }
 
+void Checkpointer::agree_on_clock() {
+  if (!progress_.clock) return;
+  const double now = monotonic_seconds();
+  progress_.clock->set_seconds(
+      1e-6 * static_cast<double>(plan_.ranks.from_first(std::llround(1e6 * progress_.clock->seconds(now)))),
+      now);
+}
+
 std::string Checkpointer::trainer_state() const {
   const bool is_cyclic = plan_.objective->depends_on_ranks(plan_.c);
   return write_trainer_state(
@@ -475,12 +481,7 @@ std::string Checkpointer::trainer_state() const {
 
 void Checkpointer::save() {
   if (last_saved_ == progress_.iteration) return;
-  if (progress_.clock) {
-    const double now = monotonic_seconds();
-    progress_.clock->set_seconds(
-        1e-6 * static_cast<double>(plan_.ranks.from_first(std::llround(1e6 * progress_.clock->seconds(now)))),
-        now);
-  }
+  agree_on_clock();
   const comm::Activity busy = plan_.ranks.busy("saving a checkpoint");
   const RunTrace::HostWork saved(trace_, "begin a checkpoint");
   const double began = monotonic_seconds();

@@ -8,6 +8,7 @@
 
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/model/weights.h"
+#include "lm/train/memory_snapshots.h"
 #include "lm/train/run_plan.h"
 #include "lm/train/run_trace.h"
 #include "lm/train/step/session.h"
@@ -37,7 +38,13 @@ class Checkpointer {
   void save();
   void wait() { writer_->wait(); }
   // Waits until weights and moments may change again.
-  void wait_copied() { writer_->wait_copied(); }
+  void wait_copied();
+  // Takes a snapshot in memory, if the run takes any (MemorySnapshots). The conditions are those of save().
+  void take_snapshot();
+  // Whether the run continues from a snapshot in memory, and has no checkpoint of this step yet.
+  bool is_only_in_memory() const;
+  // Returns where the state was loaded from, as RunFacts::state_from.
+  const std::string& state_from() const { return state_from_; }
   // Rethrows an error of the writer. For each checkpoint that has become durable, logs once how it was
   // written.
   void check();
@@ -52,6 +59,11 @@ class Checkpointer {
   // Warns if the run to which the loaded `checkpoint` belongs is still being trained.
   void warn_of_training_base(const Path& checkpoint) const;
   void continue_run(const CheckpointReader& checkpoint);
+  // Continues from a snapshot in memory if there is one that is newer than the newest checkpoint. Returns
+  // whether it does.
+  bool continue_from_memory();
+  // Restores the progress of the run from a checkpoint's or snapshot's state.
+  void restore_progress(const TrainerState& state, const CheckpointReader& checkpoint);
   void resume_from(const CheckpointReader& checkpoint);
   void finetune_from(const CheckpointReader& checkpoint);
   // Returns whether a run of `train_iters` steps would read the same samples in the same order as this run,
@@ -68,6 +80,8 @@ class Checkpointer {
   void restore_rule(const CheckpointReader& checkpoint, bool has_states);
   std::vector<Snapshot::Blob> make_model_files() const;
   std::string trainer_state() const;
+  // All ranks take the time of the training clock from rank 0.
+  void agree_on_clock();
 
   RunPlan& plan_;
   RunProgress& progress_;
@@ -81,6 +95,8 @@ class Checkpointer {
   std::vector<Snapshot::Blob> model_files_;  // files that every checkpoint contains in addition to the
                                              // weights
   DeviceReader reader_;
+  MemorySnapshots snapshots_;
+  std::string state_from_;
   std::unique_ptr<AsyncWriter> writer_;  // declared after all members that its thread reads, so that it is
                                          // destroyed first
   std::int64_t last_saved_ = -1, last_logged_ = -1;

@@ -44,7 +44,8 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
     plan.log.info("stopped before the last evaluation: the next start runs it");
     interrupt(summary, asked());
   }
-  if (progress.iteration > summary.first_step && (summary.interrupted || !plan.c.disable_last_saving)) save();
+  const bool unsaved = progress.iteration > summary.first_step || checkpointer->is_only_in_memory();
+  if (unsaved && (summary.interrupted || !plan.c.disable_last_saving)) save();
   {
     const comm::Activity busy = plan.ranks.busy("saving a checkpoint");
     checkpointer->wait();
@@ -63,6 +64,15 @@ bool Trainer::Run::evaluate_due(TrainingSummary& summary, const std::atomic<bool
 void Trainer::Run::save() {
   finish_step();
   checkpointer->save();
+}
+
+void Trainer::Run::take_snapshot() {
+  const std::int64_t interval = plan.c.snapshot_interval;
+  // The end of a run saves a checkpoint.
+  if (interval == 0 || progress.iteration % interval != 0 || progress.iteration >= progress.last_iteration)
+    return;
+  finish_step();
+  checkpointer->take_snapshot();
 }
 
 bool Trainer::Run::run_steps(TrainingSummary& summary, const std::atomic<bool>& stop, double began) {
@@ -86,6 +96,7 @@ bool Trainer::Run::run_steps(TrainingSummary& summary, const std::atomic<bool>& 
     if (progress.iteration < progress.last_iteration) evaluate_due(summary, stop);
     // Saves before samples are written and before the final evaluation.
     if (progress.iteration % plan.c.save_interval == 0) save();
+    take_snapshot();
     if (progress.iteration < progress.last_iteration && !sample_due(stop)) return true;
     const bool late = plan.ranks.single() && is_out_of_time(began);
     if (late || (plan.c.exit_interval && progress.iteration % *plan.c.exit_interval == 0)) {

@@ -88,6 +88,8 @@ struct Trainer::Run {
   bool evaluate_due(TrainingSummary& summary, const std::atomic<bool>& stop);
   bool sample_due(const std::atomic<bool>& stop);
   void save();
+  // Takes a snapshot in memory, if one is due.
+  void take_snapshot();
   // Waits until all kernels and collectives have ended.
   void drain();
   // Begins or ends the trace between steps, if it is due to begin or end.

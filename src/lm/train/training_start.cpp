@@ -242,7 +242,8 @@ RunFacts Trainer::Run::run_facts(const StepMeasurement& measured) const {
                               plan.shape.expert),
           .host = host_name(),
           .experiment = plan.ranks.first() ? experiment_text(config::with_absolute_paths(plan.e)) : "",
-          .job = plan.ranks.first() ? to_json(this_job()) : ""};
+          .job = plan.ranks.first() ? to_json(this_job()) : "",
+          .state_from = checkpointer->state_from()};
 }
 
 MonitorOptions Trainer::Run::monitor_options() {

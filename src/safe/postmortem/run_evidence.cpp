@@ -58,7 +58,8 @@ class RankReader {
       evidence_.clear();
       record_ = {.rank = record_.rank, .node = text_of(event.facts, "host"), .began = event.time};
       record_.last_step = event.step;
-      if (event.step > 0) saved_ = event.step;
+      const std::string from = text_of(event.facts, "state_from");
+      if (event.step > 0 && from != "memory" && from != "partner") saved_ = event.step;
     }
     record_.last_time = std::max(record_.last_time, event.time);
     if (event.event == "step") record_.last_step = event.step;

@@ -72,12 +72,16 @@ void Attempt::add(const EventLine& event, int rank) {
   if (event.event == "begin") {
     began_ = event.step;
     step_ = event.step;
-    checkpoint_ = std::max(checkpoint_, event.step);
+    from_ = state_from_in(event.facts);
+    std::int64_t& saved = from_ == "memory" || from_ == "partner" ? snapshot_ : checkpoint_;
+    saved = std::max(saved, event.step);
     ending_.reset();
   }
   if (event.event == "step") step_ = event.step;
   if (event.event == "checkpoint" && event.facts.find("durable") != std::string_view::npos)
     checkpoint_ = std::max(checkpoint_, event.step);
+  if (event.event == "checkpoint" && state_in(event.facts) == "in memory")
+    snapshot_ = std::max(snapshot_, event.step);
   if (event.event == "end") ending_ = ending_from_json(event.facts);
 }
 
@@ -86,7 +90,11 @@ JobEnd Attempt::judge(const ProcessEnd& process, const std::optional<HangFinding
   using enum EndKind;
   using State = RunEnding::State;
   const bool complete = ending_ && (ending_->state == State::kFinished || ending_->state == State::kStopped);
-  JobEnd end{.exit_code = process.exit_code, .began = began_, .step = step_, .checkpoint = checkpoint_};
+  JobEnd end{.exit_code = process.exit_code,
+             .began = began_,
+             .step = step_,
+             .checkpoint = checkpoint_,
+             .snapshot = snapshot_};
   const int number = signal_in(process.exit_code);
   if (hang) {
     end.kind = complete ? kDone : process.asked_to_stop ? kStopped : kHang;

@@ -38,6 +38,8 @@ class Attempt {
   std::optional<std::int64_t> began() const { return began_; }
   std::int64_t step() const { return step_; }
   std::int64_t checkpoint() const { return checkpoint_; }
+  // Where the state of began() came from: RunFacts::state_from.
+  const std::string& from() const { return from_; }
   bool ended() const { return ending_.has_value(); }
 
   // Judges the end. `hang`: the supervisor has killed the job because of this finding; then `hang_rank` is
@@ -47,7 +49,8 @@ class Attempt {
 
  private:
   std::optional<std::int64_t> began_ = {};
-  std::int64_t step_ = 0, checkpoint_ = 0;
+  std::int64_t step_ = 0, checkpoint_ = 0, snapshot_ = 0;
+  std::string from_ = {};
   std::optional<RunEnding> ending_ = {};  // of rank 0
   std::string fault_ = {}, fault_text_ = {};
   std::optional<int> fault_rank_ = {};

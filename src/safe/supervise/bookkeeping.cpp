@@ -74,9 +74,10 @@ void Bookkeeping::add(const EventLine& event, int rank) {
     account_.phase(what, event.time);
     hang_->phase(what, now);
   } else if (event.event == "checkpoint") {
-    const bool saving = event.facts.find("durable") == std::string_view::npos;
-    if (saving) account_.saving(event.step, event.time);
-    hang_->saving(saving, now);
+    const std::string state = state_in(event.facts);
+    if (state == "copying") account_.copying(event.step, event.time);
+    if (state == "saving") account_.saving(event.step, event.time);
+    state == "saving" || state == "durable" ? hang_->saving(state == "saving", now) : hang_->sign(now);
   } else if (event.event == "end") {
     hang_->ended(now);
   } else {
@@ -88,6 +89,7 @@ void Bookkeeping::recovered(const EventLine& event) {
   if (!std::exchange(recovering_, false)) return;
   record("supervise_recovered", {},
          {{"first_step", event.step},
+          {"state_from", attempt_.from().empty() ? "start" : attempt_.from()},
           {"seconds", std::round(1e3 * (event.time - detected_at_)) / 1e3},
           {"repeats", std::max<std::int64_t>(0, furthest_ - event.step + 1)}});
 }
@@ -116,6 +118,7 @@ JobEnd Bookkeeping::end(const ProcessEnd& process, const std::optional<HangFindi
   if (facts_of) facts.update(facts_of(end));
   facts["exit_code"] = end.exit_code;
   facts["checkpoint"] = end.checkpoint;
+  if (end.snapshot > 0) facts["snapshot"] = end.snapshot;
   facts["text"] = end.text;
   record("supervise_detection", std::string(name_of(end.kind)), std::move(facts), true, end.rank);
   return end;
@@ -131,7 +134,9 @@ Action Bookkeeping::decide(const JobEnd& end) {
 void Bookkeeping::announce(const JobEnd& end, const Action& action) const {
   const std::string rank = end.rank ? fmt::format("rank {}, ", *end.rank) : "";
   const std::string step = end.began ? fmt::format("step {}", end.step) : "before the first step";
-  const std::string from = end.checkpoint > 0
+  const std::string from = end.snapshot > end.checkpoint
+                               ? fmt::format("from a snapshot in memory (step {} or later)", end.snapshot)
+                           : end.checkpoint > 0
                                ? fmt::format("from the newest checkpoint (step {})", end.checkpoint)
                                : "from the start";
   const std::string when =

@@ -42,6 +42,10 @@ double seconds_of_step(std::string_view facts) {
 
 std::string phase_in(std::string_view facts) { return string_at(facts, "what"); }
 
+std::string state_in(std::string_view facts) { return string_at(facts, "state"); }
+
+std::string state_from_in(std::string_view facts) { return string_at(facts, "state_from"); }
+
 std::string text_in(std::string_view facts) { return string_at(facts, "text"); }
 
 }  // namespace primus::supervise

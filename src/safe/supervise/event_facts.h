@@ -7,8 +7,10 @@
 
 namespace primus::supervise {
 
-double seconds_of_step(std::string_view facts);  // duration of the step of a `step` event
-std::string phase_in(std::string_view facts);    // the work of a `phase` event
-std::string text_in(std::string_view facts);     // the text of a `fault` event
+double seconds_of_step(std::string_view facts);     // duration of the step of a `step` event
+std::string phase_in(std::string_view facts);       // the work of a `phase` event
+std::string text_in(std::string_view facts);        // the text of a `fault` event
+std::string state_in(std::string_view facts);       // the state of a `checkpoint` event
+std::string state_from_in(std::string_view facts);  // where the state of a `begin` event came from
 
 }  // namespace primus::supervise

@@ -99,8 +99,9 @@ int usual_max_restarts(std::int64_t nodes) {
 void RecoveryPolicy::count(const JobEnd& end) {
   // The attempt before this one may have completed a checkpoint just before its end, without recording it.
   if (last_ && end.began && *end.began > newest_) without_checkpoint_ = same_rank_ = 0;
-  const bool progress = end.began && end.checkpoint > std::max(*end.began, newest_);
-  newest_ = std::max(newest_, end.checkpoint);
+  const std::int64_t saved = std::max(end.checkpoint, end.snapshot);
+  const bool progress = end.began && saved > std::max(*end.began, newest_);
+  newest_ = std::max(newest_, saved);
   without_checkpoint_ = progress ? 0 : without_checkpoint_ + 1;
   same_rank_ = progress                                                      ? 0
                : last_ && last_->rank == end.rank && last_->node == end.node ? same_rank_ + 1

@@ -42,6 +42,7 @@ struct JobEnd {
       {};                       // step at which the attempt began; empty if it was not ready for a step
   std::int64_t step = 0;        // last completed step
   std::int64_t checkpoint = 0;  // newest checkpoint on the disk; 0: none
+  std::int64_t snapshot = 0;    // newest snapshot in memory that all ranks completed; 0: none
   std::string text = {};        // the error in one sentence
   double time = 0;              // seconds of any clock that does not go backwards
   // For kDiskFull: free space, and the size of the newest checkpoint (0: unknown), in bytes.
@@ -96,7 +97,7 @@ class RecoveryPolicy {
   RecoveryLimits limits_;
   std::int64_t restarts_ = 0;
   std::deque<double> times_;    // restarts within the budget's window
-  std::int64_t newest_ = -1;    // newest checkpoint of all attempts
+  std::int64_t newest_ = -1;    // newest checkpoint or snapshot of all attempts
   int without_checkpoint_ = 0;  // ends in a row without a new checkpoint
   int same_rank_ = 0;           // of these, the newest ones that name the rank of last_, or like it none
   std::optional<JobEnd> last_ = {};

@@ -32,7 +32,7 @@ void TimeAccount::begin(std::int64_t step, double time) {
   const double kept = marks_.empty() ? 0 : marks_.back().useful;
   times_.repeated += times_.useful - kept;
   times_.useful = kept;
-  if (marks_.empty()) marks_.push_back({step, 0});
+  if (marks_.empty()) marks_.push_back({.step = step, .useful = 0, .in_memory = false});
 }
 
 void TimeAccount::step(std::int64_t, double seconds, double time) {
@@ -48,8 +48,26 @@ void TimeAccount::phase(std::string_view what, double time) {
 void TimeAccount::saving(std::int64_t step, double time) {
   spend(idle(), time);
   saving_ = true;
-  if (!marks_.empty() && marks_.back().step >= step) return;
-  marks_.push_back({step, times_.useful});
+  mark(step, false);
+}
+
+void TimeAccount::copying(std::int64_t step, double time) {
+  spend(idle(), time);
+  // Only two snapshots exist at a time. The marks of checkpoints are needed longer.
+  const auto newest =
+      std::find_if(marks_.rbegin(), marks_.rend(), [](const Mark& one) { return one.in_memory; });
+  const std::int64_t kept = newest == marks_.rend() ? step : newest->step;
+  std::erase_if(marks_, [&](const Mark& one) { return one.in_memory && one.step < kept; });
+  mark(step, true);
+}
+
+void TimeAccount::mark(std::int64_t step, bool in_memory) {
+  if (!marks_.empty() && marks_.back().step >= step) {
+    // A checkpoint of the same step outlives the snapshot.
+    if (marks_.back().step == step && !in_memory) marks_.back().in_memory = false;
+    return;
+  }
+  marks_.push_back({.step = step, .useful = times_.useful, .in_memory = in_memory});
   if (marks_.size() > kMarks) marks_.pop_front();
 }
 

@@ -22,7 +22,8 @@ class TimeAccount {
   void begin(std::int64_t step, double time);                 // ready for the step after `step`
   void step(std::int64_t step, double seconds, double time);  // the step has ended, and took `seconds`
   void phase(std::string_view what, double time);
-  void saving(std::int64_t step, double time);  // a save of this step begins
+  void saving(std::int64_t step, double time);   // a save of this step begins
+  void copying(std::int64_t step, double time);  // a snapshot of this step in memory begins
 
   // The supervisor has detected that the job has ended. The time since the latest event counts as
   // `detection`.
@@ -41,7 +42,9 @@ class TimeAccount {
   struct Mark {
     std::int64_t step;
     double useful;
+    bool in_memory;  // a snapshot, not a checkpoint
   };
+  void mark(std::int64_t step, bool in_memory);
 
   double start_, at_;
   State state_ = State::kStarting;

@@ -35,6 +35,28 @@ EndKind kind(const std::vector<std::string>& lines, const ProcessEnd& process) {
   return attempt(lines).judge(process, {}, {}).kind;
 }
 
+std::string saved(const std::string& state, int step) {
+  return R"({"event":"checkpoint","step":)" + std::to_string(step) +
+         R"(,"rank":0,"time":2,"facts":{"state":")" + state + R"("}})";
+}
+
+TEST(Attempt, TellsSnapshotsFromCheckpoints) {
+  const std::string from_memory =
+      R"({"event":"begin","step":6,"rank":0,"time":1,"facts":{"state_from":"memory"}})";
+  Attempt made = attempt({kBegin, saved("durable", 7), saved("copying", 9), kStep});
+  JobEnd end = made.judge({.exit_code = 137}, {}, {});
+  EXPECT_EQ(end.checkpoint, 7);
+  EXPECT_EQ(end.snapshot, 0);
+  end = attempt({kBegin, saved("in memory", 8), kStep}).judge({.exit_code = 137}, {}, {});
+  EXPECT_EQ(end.checkpoint, 6);
+  EXPECT_EQ(end.snapshot, 8);
+  made = attempt({from_memory, kStep});
+  EXPECT_EQ(made.from(), "memory");
+  end = made.judge({.exit_code = 137}, {}, {});
+  EXPECT_EQ(end.checkpoint, 0);
+  EXPECT_EQ(end.snapshot, 6);
+}
+
 TEST(Attempt, NamesEveryEnd) {
   using enum EndKind;
   EXPECT_EQ(kind({kBegin, kStep, end("finished", "", "")}, {.exit_code = 0}), kDone);

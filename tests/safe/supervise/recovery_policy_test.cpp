@@ -41,6 +41,17 @@ TEST(RecoveryPolicy, DoesNotRepeatWhatARestartCannotCure) {
   EXPECT_THAT(limited.hint, HasSubstr("ulimit -f"));
 }
 
+TEST(RecoveryPolicy, ASnapshotInMemoryIsProgress) {
+  RecoveryPolicy policy({});
+  for (int i = 0; i < 15; ++i) {
+    JobEnd end = end_at(EndKind::kLostRank, 100 + 10 * i, 100, 115 + 10 * i);
+    end.snapshot = 110 + 10 * i;
+    const Action action = policy.decide(end);
+    EXPECT_EQ(action.kind, kRestart);
+    EXPECT_EQ(action.delay, 0);
+  }
+}
+
 TEST(RecoveryPolicy, RestartsAtOnceAfterProgressAndElseWithADelay) {
   RecoveryPolicy policy({.loop = 100, .max_delay = 10});
   const auto delay = [&](std::int64_t began, std::int64_t checkpoint, std::int64_t step) {

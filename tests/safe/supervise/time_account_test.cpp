@@ -40,6 +40,27 @@ TEST(TimeAccount, DividesTheWholeTimeIntoItsParts) {
   EXPECT_DOUBLE_EQ(times.goodput(), 10.0 / 42);
 }
 
+TEST(TimeAccount, ASnapshotKeepsTheUsefulTimeAndACheckpointRemains) {
+  TimeAccount account(0);
+  account.begin(0, 0);
+  constexpr int kSnapshots = 3000;  // more than the marks that are kept
+  for (int i = 1; i <= kSnapshots; ++i) {
+    account.step(i, 1, i);
+    if (i == 10) account.saving(i, i);
+    account.copying(i, i);
+  }
+  account.detected(kSnapshots);
+  account.begin(kSnapshots - 1, kSnapshots);  // the newest snapshot was incomplete
+  RunTimes times = account.up_to(kSnapshots);
+  EXPECT_DOUBLE_EQ(times.repeated, 1);
+  EXPECT_DOUBLE_EQ(times.checkpoints, 0);
+  account.detected(kSnapshots);
+  account.begin(10, kSnapshots);  // no snapshot could be used
+  times = account.up_to(kSnapshots);
+  EXPECT_DOUBLE_EQ(times.useful, 10);
+  EXPECT_DOUBLE_EQ(sum(times), times.wall);
+}
+
 TEST(TimeAccount, AnOlderCheckpointLosesMore) {
   TimeAccount account(0);
   account.begin(100, 0);  // a resumed run

@@ -80,6 +80,8 @@ std::vector<Lever> levers(int data_ranks) {
   std::vector<Lever> levers = {
       {[](Config& c, ModelConfig&) { return std::exchange(c.async_save, false); },
        [](const Config&) { return Words{"async_save=false"}; }, "training pauses during saves"},
+      {[](Config& c, ModelConfig&) { return std::exchange(c.snapshot_interval, 0) > 0; },
+       [](const Config&) { return Words{"snapshot_interval=0"}; }, "restarts only from checkpoints"},
       {smaller_micro_batch,
        [](const Config& c) { return Words{fmt::format("micro_batch_size={}", c.micro_batch_size)}; },
        "the same global batch in more, smaller microbatches"},
@@ -224,8 +226,11 @@ MemoryNeed memory_need(const config::Experiment& e, const SessionSettings& setti
   const std::int64_t held =
       batches_read_ahead(settings.step.microbatches) + 2 + 2 * settings.step.microbatches;
   const auto whole = static_cast<double>(checkpoint_bytes(measured, settings, !c.no_save_optim));
+  const auto state = static_cast<double>(checkpoint_bytes(measured, settings, true));
   return {.device = measured.memory,
           .snapshot = c.async_save ? static_cast<std::int64_t>(measured.saved_share * whole) : 0,
+          .memory_snapshots =
+              c.snapshot_interval > 0 ? 3 * static_cast<std::int64_t>(measured.saved_share * state) : 0,
           .host_buffers = held * batch};
 }
 

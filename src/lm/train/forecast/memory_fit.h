@@ -19,9 +19,13 @@ namespace primus {
 struct MemoryNeed {
   engine::MemoryPlan device;  // memory for weights, gradients, optimizer states, activations and workspaces
   std::int64_t snapshot = 0;  // host memory for the copy of a checkpoint while it is written (async_save)
+  // Host memory for snapshots (snapshot_interval): two of this rank, and the copy from which one is written.
+  // With several hosts, this host also holds two of as many ranks of another host, which are not counted
+  // here; a run whose memory file system has no space for them is refused (MemorySnapshots::open).
+  std::int64_t memory_snapshots = 0;
   // Host memory for the batches that are read ahead, and for the batches of the current step.
   std::int64_t host_buffers = 0;
-  std::int64_t host() const { return snapshot + host_buffers; }
+  std::int64_t host() const { return snapshot + memory_snapshots + host_buffers; }
   std::int64_t total() const { return device.total() + host(); }
 };
 

@@ -59,6 +59,14 @@ class PlanRecovery final : public Command {
     args.option("--save-seconds", "S", &s.save_seconds,
                 "time of a save in the background, until a restart can use the checkpoint")
         .between(0, 1e6);
+    args.option("--snapshot-interval", "N,...", &snapshots_,
+                "steps between two snapshots in memory, 0 for none; one row for each")
+        .default_note("0");
+    args.option("--snapshot-pause", "S", &s.snapshot_pause, "time for which a snapshot pauses training")
+        .between(0, 1e6);
+    args.option("--snapshot-seconds", "S", &s.snapshot_seconds,
+                "time from a snapshot until all ranks and the partners of their nodes have it")
+        .between(0, 1e6);
     args.option("--start-seconds", "S", &s.start_seconds,
                 "time from the start of the processes to the first step, with loading the checkpoint")
         .between(0, 1e6);
@@ -75,6 +83,7 @@ class PlanRecovery final : public Command {
     request_.nodes = numbers("--nodes", nodes_, 1, kMostNodes);
     if (spares_) request_.spares = numbers("--spares", *spares_, 0, kMostNodes);
     if (intervals_) request_.intervals = numbers("--save-interval", *intervals_, 1, 1'000'000'000);
+    if (snapshots_) request_.snapshots = numbers("--snapshot-interval", *snapshots_, 0, 1'000'000'000);
     if (max_restarts_) request_.max_restarts = static_cast<int>(*max_restarts_);
     request_.runs = static_cast<int>(runs_);
     ProgressLine progress(
@@ -88,7 +97,7 @@ class PlanRecovery final : public Command {
  private:
   simulation::PlanRequest request_;
   std::string nodes_ = "16,128,1024";
-  std::optional<std::string> spares_, intervals_;
+  std::optional<std::string> spares_, intervals_, snapshots_;
   std::optional<std::int64_t> max_restarts_;
   std::int64_t runs_ = 20;
   bool json_ = false;
@@ -108,6 +117,7 @@ extern const CommandEntry kPlanRecovery{
     "the experiment.",
     "primus plan recovery --nodes 1024 --step-seconds 8 --save-pause 0.5 --save-seconds 40\n"
     "primus plan recovery --nodes 16,2048 --spares 0,4,16 --save-interval 50,200\n"
+    "primus plan recovery --nodes 1024 --step-seconds 8 --snapshot-interval 0,1,4 --snapshot-pause 0.05\n"
     "primus plan recovery --nodes 100000 --max-restarts 1000 --json",
     make_command<PlanRecovery>,
     {Section::kPlan, 2}};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <utility>
 
 #include "base/terminal/terminal.h"
@@ -37,9 +38,9 @@ class Planner {
           request_.spares.empty() ? std::vector{spares_needed(scenario)} : request_.spares;
       for (const std::int64_t number : spares) {
         scenario.spares = number;
-        if (request_.intervals.empty()) {
-          rows.push_back(search(scenario));
-        } else {
+        for (const std::int64_t snapshots : request_.snapshots) {
+          scenario.snapshot_interval = snapshots;
+          if (request_.intervals.empty()) rows.push_back(search(scenario));
           for (const std::int64_t interval : request_.intervals) rows.push_back(row(scenario, interval));
         }
       }
@@ -50,7 +51,10 @@ class Planner {
  private:
   PlanRow row(Scenario scenario, std::int64_t interval) {
     scenario.save_interval = interval;
-    PlanRow row{.nodes = scenario.nodes, .spares = scenario.spares, .save_interval = interval};
+    PlanRow row{.nodes = scenario.nodes,
+                .spares = scenario.spares,
+                .save_interval = interval,
+                .snapshot_interval = scenario.snapshot_interval};
     row.max_restarts = scenario.limits.max_restarts;
     row.worst = 1;
     const double part = 1 / (scenario.days * 24 * kHour * request_.runs);
@@ -117,8 +121,8 @@ std::int64_t usual_interval(const Scenario& s) {
 
 std::uint64_t simulated_runs(const PlanRequest& request) {
   const std::size_t intervals = request.intervals.empty() ? 2 * kHalf + 1 : request.intervals.size();
-  return request.nodes.size() * std::max<std::size_t>(1, request.spares.size()) * intervals *
-         static_cast<std::size_t>(request.runs);
+  return request.nodes.size() * std::max<std::size_t>(1, request.spares.size()) * request.snapshots.size() *
+         intervals * static_cast<std::size_t>(request.runs);
 }
 
 std::vector<PlanRow> plan_recovery(const PlanRequest& request,
@@ -134,16 +138,20 @@ std::string to_text(const PlanRequest& request, const std::vector<PlanRow>& rows
   for (const FaultKind& kind : published_faults())
     text += fmt::format("{} {} {:.0f} %", &kind == published_faults().data() ? "" : ",", kind.name,
                         100 * kind.share);
-  text += fmt::format("\n\n{:>7} {:>7} {:>13}  {:>8} {:>17}  {:>8} {:>7} {:>7} {:>7} {:>9} {:>6}  {:>12}\n",
-                      "nodes", "spares", "save_interval", "goodput", "of the runs", "repeated", "restart",
-                      "waiting", "detect.", "checkpts.", "other", "restarts/day");
+  // The column is only there if there are snapshots.
+  const bool snapshots = std::ranges::any_of(request.snapshots, [](std::int64_t n) { return n > 0; });
+  const auto column = [&](const std::string& cell) { return snapshots ? fmt::format(" {:>9}", cell) : ""; };
+  text += fmt::format("\n\n{:>7} {:>7} {:>13}{}  {:>8} {:>17}  {:>8} {:>7} {:>7} {:>7} {:>9} {:>6}  {:>12}\n",
+                      "nodes", "spares", "save_interval", column("snapshots"), "goodput", "of the runs",
+                      "repeated", "restart", "waiting", "detect.", "checkpts.", "other", "restarts/day");
   for (const PlanRow& row : rows) {
-    text += fmt::format("{:>7} {:>7} {:>13}  {:>8} {:>17}  {:>8} {:>7} {:>7} {:>7} {:>9} {:>6}  {:>12.1f}\n",
-                        row.nodes, row.spares, row.save_interval, percent(row.goodput),
-                        fmt::format("{} to {}", percent(row.worst), percent(row.best)),
-                        percent(row.shares.repeated), percent(row.shares.restart - row.waiting),
-                        percent(row.waiting), percent(row.shares.detection), percent(row.shares.checkpoints),
-                        percent(row.shares.other + row.shares.startup), row.restarts_per_day);
+    text +=
+        fmt::format("{:>7} {:>7} {:>13}{}  {:>8} {:>17}  {:>8} {:>7} {:>7} {:>7} {:>9} {:>6}  {:>12.1f}\n",
+                    row.nodes, row.spares, row.save_interval, column(std::to_string(row.snapshot_interval)),
+                    percent(row.goodput), fmt::format("{} to {}", percent(row.worst), percent(row.best)),
+                    percent(row.shares.repeated), percent(row.shares.restart - row.waiting),
+                    percent(row.waiting), percent(row.shares.detection), percent(row.shares.checkpoints),
+                    percent(row.shares.other + row.shares.startup), row.restarts_per_day);
   }
   text += '\n';
   for (const PlanRow& row : rows) {
@@ -171,12 +179,15 @@ std::string to_json(const PlanRequest& request, const std::vector<PlanRow>& rows
             {"step_seconds", s.step_seconds},
             {"save_pause", s.save_pause},
             {"save_seconds", s.save_seconds},
+            {"snapshot_pause", s.snapshot_pause},
+            {"snapshot_seconds", s.snapshot_seconds},
             {"start_seconds", s.start_seconds},
             {"rows", Json::array()}};
   for (const PlanRow& row : rows) {
     Json line{{"nodes", row.nodes},
               {"spares", row.spares},
               {"save_interval", row.save_interval},
+              {"snapshot_interval", row.snapshot_interval},
               {"goodput", row.goodput},
               {"worst", row.worst},
               {"best", row.best},

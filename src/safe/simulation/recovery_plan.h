@@ -15,17 +15,18 @@
 namespace primus::simulation {
 
 struct PlanRequest {
-  Scenario scenario = {};                    // without nodes, spares, save_interval and max_restarts
-  std::vector<std::int64_t> nodes = {};      // sizes of the job
-  std::vector<std::int64_t> spares = {};     // empty: spares_needed()
-  std::vector<std::int64_t> intervals = {};  // values of save_interval; empty: the best one is searched
-  std::optional<int> max_restarts = {};      // empty: supervise::usual_max_restarts() of the nodes
-  int runs = 20;                             // simulated runs per row, with the seeds 1, 2 ...
+  Scenario scenario = {};                     // without nodes, spares, intervals and max_restarts
+  std::vector<std::int64_t> nodes = {};       // sizes of the job
+  std::vector<std::int64_t> spares = {};      // empty: spares_needed()
+  std::vector<std::int64_t> intervals = {};   // values of save_interval; empty: the best one is searched
+  std::vector<std::int64_t> snapshots = {0};  // values of snapshot_interval; 0: no snapshots
+  std::optional<int> max_restarts = {};       // empty: supervise::usual_max_restarts() of the nodes
+  int runs = 20;                              // simulated runs per row, with the seeds 1, 2 ...
 };
 
 // Means over the runs of one scenario. Times are shares of the planned length of the run.
 struct PlanRow {
-  std::int64_t nodes = 0, spares = 0, save_interval = 0;
+  std::int64_t nodes = 0, spares = 0, save_interval = 0, snapshot_interval = 0;
   double goodput = 0, worst = 0, best = 0;  // mean, and the lowest and the highest goodput of a run
   RunTimes shares = {};                     // `wall` is below 1 if runs ended early
   double waiting = 0;                       // part of shares.restart: the job waits for a node

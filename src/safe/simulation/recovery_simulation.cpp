@@ -52,12 +52,18 @@ void check(const Scenario& s) {
   require(finite(s.step_seconds) && s.step_seconds > 0, "the time of a step");
   require(s.save_interval >= 1, "the number of steps between saves");
   require(finite(s.save_pause) && finite(s.save_seconds), "the time of a save");
+  require(s.snapshot_interval >= 0, "the number of steps between snapshots");
+  require(finite(s.snapshot_pause) && finite(s.snapshot_seconds), "the time of a snapshot");
   require(finite(s.start_seconds), "the time of a start");
   require(finite(s.days) && s.days > 0, "the length of the run");
   constexpr double kMostSaves = 1e7;
-  if (s.days * kDaySeconds / s.step_seconds / static_cast<double>(s.save_interval) > kMostSaves)
+  const double steps = s.days * kDaySeconds / s.step_seconds;
+  if (steps / static_cast<double>(s.save_interval) > kMostSaves)
     throw invalid(fmt::format("a run of {:g} days saves more than {:g} checkpoints", s.days, kMostSaves),
                   "choose a larger save interval, or fewer days");
+  if (s.snapshot_interval > 0 && steps / static_cast<double>(s.snapshot_interval) > kMostSaves)
+    throw invalid(fmt::format("a run of {:g} days takes more than {:g} snapshots", s.days, kMostSaves),
+                  "choose a larger snapshot interval, or fewer days");
 }
 
 class Simulation {
@@ -87,21 +93,44 @@ class Simulation {
   }
 
  private:
+  // A kind of saved state: checkpoints, or snapshots in memory.
+  struct Saves {
+    std::int64_t newest = 0, written = 0;  // newest usable state; the one that is being written
+    double usable_at = std::numeric_limits<double>::infinity();  // time at which `written` is usable
+
+    // Begins to write the state of a step, after the state before it. Returns the time after the pause.
+    double begin(std::int64_t step, double time, double last, double pause, double seconds) {
+      if (std::isfinite(usable_at)) time = std::max(time, usable_at);
+      if (time > last) return time;
+      if (std::isfinite(usable_at)) newest = written;
+      written = step;
+      time += pause;
+      usable_at = time + seconds;
+      return time;
+    }
+    // The job ends at this time.
+    void end(double time) {
+      if (usable_at <= time) newest = written;
+      usable_at = std::numeric_limits<double>::infinity();
+    }
+  };
+
   // Runs the job from now_ until the fault or the end of the run.
   JobEnd attempt(double fault) {
     const double last = std::min(fault, end_);
-    JobEnd ended{.exit_code = 3, .step = checkpoint_};
-    std::int64_t step = checkpoint_;
+    std::int64_t step = std::max(checkpoints_.newest, snapshots_.newest);
+    JobEnd ended{.exit_code = 3, .step = step};
     double time = now_ + s_.start_seconds;
     if (time <= last) {
       account_.begin(step, time);
       ended.began = step;
       time = train(step, time, last);
     }
-    if (durable_at_ <= last) checkpoint_ = saving_;
-    durable_at_ = std::numeric_limits<double>::infinity();
+    checkpoints_.end(last);
+    snapshots_.end(last);
     ended.step = step;
-    ended.checkpoint = checkpoint_;
+    ended.checkpoint = checkpoints_.newest;
+    ended.snapshot = snapshots_.newest;
     now_ = last;
     return ended;
   }
@@ -109,8 +138,11 @@ class Simulation {
   // Trains until `last`, and updates `step`. Returns the time of the last completed event.
   double train(std::int64_t& step, double time, double last) {
     for (;;) {
-      // All steps until the next save, or as many as end before `last`.
-      const std::int64_t due = s_.save_interval - step % s_.save_interval;
+      // All steps until the next save or snapshot, or as many as end before `last`.
+      const std::int64_t save = s_.save_interval - step % s_.save_interval;
+      const std::int64_t snapshot =
+          s_.snapshot_interval > 0 ? s_.snapshot_interval - step % s_.snapshot_interval : save + 1;
+      const std::int64_t due = std::min(save, snapshot);
       const double fit = std::floor((last - time) / s_.step_seconds);
       const std::int64_t done = fit < static_cast<double>(due) ? static_cast<std::int64_t>(fit) : due;
       if (done > 0) {
@@ -120,15 +152,16 @@ class Simulation {
         account_.step(step, seconds, time);
       }
       if (done < due) return time;
-      // A save begins when the one before it is durable.
-      account_.saving(step, time);
-      if (std::isfinite(durable_at_)) time = std::max(time, durable_at_);
-      if (time > last) return time;
-      if (std::isfinite(durable_at_)) checkpoint_ = saving_;
-      saving_ = step;
-      time += s_.save_pause;
-      durable_at_ = time + s_.save_seconds;
-      if (time > last) return time;
+      if (due == save) {
+        account_.saving(step, time);
+        time = checkpoints_.begin(step, time, last, s_.save_pause, s_.save_seconds);
+        if (time > last) return time;
+      }
+      if (due == snapshot) {
+        account_.copying(step, time);
+        time = snapshots_.begin(step, time, last, s_.snapshot_pause, s_.snapshot_seconds);
+        if (time > last) return time;
+      }
     }
   }
 
@@ -186,8 +219,7 @@ class Simulation {
   std::int64_t spares_;
   std::priority_queue<double, std::vector<double>, std::greater<>> repaired_;
   double now_ = 0;
-  std::int64_t checkpoint_ = 0, saving_ = 0;  // newest durable checkpoint; the one that is being saved
-  double durable_at_ = std::numeric_limits<double>::infinity();
+  Saves checkpoints_, snapshots_;
   Outcome out_;
 };
 

@@ -8,6 +8,8 @@
 //   - Some faults remove their node until it is repaired. A spare takes its place at once; without a spare,
 //     the job waits for the next repaired node. Spares have no faults.
 //   - A save pauses training, and is durable some time later. A save that is due earlier waits.
+//   - The same holds for snapshots in memory, which are usable some time later, when all ranks and the
+//     partners of their nodes have them. No fault hits a node and its partner.
 //
 // Free functions and plain data; thread-safe.
 #pragma once
@@ -43,11 +45,14 @@ struct Scenario {
   double node_hours = 0;     // mean time between two faults of a node, in hours; > 0
   double repair_hours = 24;  // mean time (exponentially distributed) until a removed node is a spare
   double step_seconds = 10;
-  std::int64_t save_interval = 100;  // steps
-  double save_pause = 1;             // seconds for which a save pauses training
-  double save_seconds = 60;          // seconds from the end of the pause until the checkpoint is durable
-  double start_seconds = 120;        // from the start of the processes until the first step
-  double days = 30;                  // length of the run
+  std::int64_t save_interval = 100;    // steps
+  double save_pause = 1;               // seconds for which a save pauses training
+  double save_seconds = 60;            // seconds from the end of the pause until the checkpoint is durable
+  std::int64_t snapshot_interval = 0;  // steps between snapshots in memory; 0: none
+  double snapshot_pause = 0.1;         // seconds for which a snapshot pauses training
+  double snapshot_seconds = 10;        // seconds from the end of the pause until a restart can use it
+  double start_seconds = 120;          // from the start of the processes until the first step
+  double days = 30;                    // length of the run
   supervise::RecoveryLimits limits = {};
 };
 

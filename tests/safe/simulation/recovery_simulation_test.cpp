@@ -30,6 +30,35 @@ double sum(const RunTimes& times) {
   return sum;
 }
 
+TEST(RecoverySimulation, SnapshotsLimitTheRepeatedStepsAndCostTheirPause) {
+  Scenario s;
+  s.node_hours = 1e9;
+  s.step_seconds = 10;
+  s.save_interval = 1000;
+  s.snapshot_interval = 10;
+  s.snapshot_pause = 2;
+  s.snapshot_seconds = 5;
+  s.start_seconds = 0;
+  s.save_pause = s.save_seconds = 0;
+  s.days = 1000 * 102.0 / 86400;  // 1000 intervals of ten steps and a pause
+  const Outcome quiet = simulate(s, 1);
+  EXPECT_NEAR(quiet.times.useful, 100'000, 10 + 1e-6);
+  EXPECT_NEAR(sum(quiet.times), quiet.times.wall, 1e-6);
+  Scenario faulty = unlimited();
+  faulty.node_hours = 10;
+  faulty.step_seconds = 10;
+  faulty.save_interval = 1000;
+  faulty.days = 30;
+  const Outcome disk = simulate(faulty, 1);
+  faulty.snapshot_interval = 10;
+  const Outcome memory = simulate(faulty, 1);
+  ASSERT_GT(memory.faults, 20);
+  // A fault repeats at most an interval, and what was done until the snapshot was usable.
+  EXPECT_LE(memory.times.repeated, static_cast<double>(memory.faults) * (100 + 10 + 10));
+  EXPECT_GT(disk.times.repeated, 5 * memory.times.repeated);
+  EXPECT_GT(memory.goodput, disk.goodput);
+}
+
 TEST(RecoverySimulation, WithoutFaultsOnlyTheStartAndTheSavesCostTime) {
   Scenario s;
   s.node_hours = 1e9;

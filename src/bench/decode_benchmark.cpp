@@ -6,8 +6,10 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "base/files/file.h"
 #include "base/text/sizes.h"
 #include "bench/benchmark_entry.h"
+#include "bench/composed_time.h"
 #include "bench/device_timer.h"
 #include "config/lora_settings.h"
 #include "lm/decode/scheduler.h"
@@ -17,13 +19,14 @@
 #include "lm/model/language_model.h"
 #include "lm/model/layer_kind.h"
 #include "turbo/devices/devices.h"
+#include "turbo/devices/tracing_device.h"
 
 namespace primus {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int64_t kPassTokens = 1024;  // tokens per prefill pass
+constexpr std::int64_t kReadings = 3;  // timed readings of prompts, after the first one
 constexpr std::uint64_t kSeed = 1234;
 
 double seconds_since(Clock::time_point begin) {
@@ -31,16 +34,18 @@ double seconds_since(Clock::time_point begin) {
 }
 
 // Sequences of equal length that are decoded as one batch. The prefixes of the sequences differ,
-// because equal prefixes would share cached pages.
+// because equal prefixes would share cached pages. `set`: number of the set of prompts. Sets have different
+// prefixes, if the vocabulary has enough tokens.
 class Texts {
  public:
-  Texts(DecodeScheduler& decoder, std::int64_t batch, std::int64_t context, bool sampled)
+  Texts(DecodeScheduler& decoder, std::int64_t batch, std::int64_t context, bool sampled,
+        std::int64_t set = 0)
       : decoder_(decoder), sampled_(sampled), prompts_(static_cast<std::size_t>(batch)) {
     const std::int64_t vocab = decoder.reader().config().vocab;
     for (std::int64_t text = 0; text < batch; ++text) {
       for (std::int64_t i = 0; i < context; ++i)
         prompts_[static_cast<std::size_t>(text)].push_back(
-            static_cast<std::int32_t>((i * 7919 + text) % vocab));
+            static_cast<std::int32_t>((i * 7919 + set * batch + text) % vocab));
     }
   }
   ~Texts() { cancel(); }
@@ -91,9 +96,62 @@ void check(const DecodeBenchmarkOptions& o) {
   if (o.tokens < 1 || o.tokens > kMaxTokens)
     throw invalid(
         fmt::format("the number of timed tokens is {}; it must be from 1 to {}", o.tokens, kMaxTokens));
+  if (o.pass_tokens < 1 || o.pass_tokens > kMaxTokens)
+    throw invalid(fmt::format("the number of tokens of a pass is {}; it must be from 1 to {}", o.pass_tokens,
+                              kMaxTokens));
   if (o.warmup < 0 || o.warmup > kMaxTokens)
     throw invalid(
         fmt::format("the number of warm-up steps is {}; it must be from 0 to {}", o.warmup, kMaxTokens));
+}
+
+// Seconds of the steps of a batch, and of each reading of its prompts. The first reading includes what
+// happens only once, such as the choice of kernels.
+struct BatchTimes {
+  std::vector<double> steps, readings;
+};
+
+BatchTimes time_batch(DecodeScheduler& decoder, std::int64_t batch, const DecodeBenchmarkOptions& options) {
+  const std::string what = fmt::format("batch {}", batch);
+  const auto say = [&](const std::string& phase, std::int64_t done = 0, std::int64_t total = 0) {
+    if (options.progress) options.progress(phase, done, total);
+  };
+  const auto seconds_of = [](const auto& work) {
+    const auto before = Clock::now();
+    work();
+    return std::max(seconds_since(before), 1e-9);
+  };
+  BatchTimes times;
+  say(what + ": reading the prompts");
+  // Other prompts are read first, because reading them may evict the pages of the prompts that are continued.
+  for (std::int64_t set = options.ceiling_seconds > 0 ? kReadings : 0; set > 0; --set) {
+    Texts others(decoder, batch, options.context, options.sampled, set);
+    times.readings.push_back(seconds_of([&] { others.read(); }));
+  }
+  if (options.trace) {
+    Texts others(decoder, batch, options.context, options.sampled, kReadings + 1);
+    options.trace->start();
+    others.read();
+    options.trace->stop();
+  }
+  Texts texts(decoder, batch, options.context, options.sampled);
+  times.readings.push_back(seconds_of([&] { texts.read(); }));
+  const std::int64_t all = options.warmup + options.tokens;
+  texts.begin(all);
+  for (std::int64_t i = 0; i < all; ++i) {
+    say(what, i, all);
+    const double seconds = seconds_of([&] { texts.write(); });
+    if (i >= options.warmup) times.steps.push_back(seconds);
+  }
+  return times;
+}
+
+// Returns a note that compares a reading of the prompts with its products and attention.
+std::string reading_note(std::int64_t batch, double tokens, double seconds, const ComposedTime& alone) {
+  return fmt::format(
+      "batch {}: prompts read again at {:.0f} tokens/s, {:.1f} % of {:.0f} tokens/s, the rate of only their "
+      "products ({:.2f} ms), attention ({:.2f} ms) and delta rules ({:.2f} ms)",
+      batch, tokens / seconds, 100 * alone.all() / seconds, tokens / alone.all(), 1e3 * alone.product_seconds,
+      1e3 * alone.attention_seconds, 1e3 * alone.delta_rule_seconds);
 }
 
 }  // namespace
@@ -138,6 +196,13 @@ BenchmarkReport benchmark_decoding(std::unique_ptr<Device> device, const ModelCo
       .suite = "decode", .device = device->description(), .dtype = std::string(name_of(options.dtype))};
   say("the memory's rate");
   report.copy_ceiling = DeviceTimer(*device, options.copy_seconds).copy_rate();
+  std::vector<ComposedTime> alone;  // of each batch
+  if (options.ceiling_seconds > 0) {
+    say("products and attention of the prompts");
+    for (const std::int64_t batch : options.batches)
+      alone.push_back(time_reading_alone(*device, config, batch, options.context,
+                                         {.dtype = options.dtype, .seconds = options.ceiling_seconds}));
+  }
 
   engine::Rank rank(std::move(device));
   // The weights are created once. Each case creates its own decoder in the memory of the previous case's
@@ -152,7 +217,7 @@ BenchmarkReport benchmark_decoding(std::unique_ptr<Device> device, const ModelCo
   const auto settings_of = [&](std::int64_t batch) {
     return ReaderSettings{.compute = options.dtype,
                           .capacity = room,
-                          .pass_tokens = std::min(kPassTokens, batch * options.context),
+                          .pass_tokens = std::min(options.pass_tokens, batch * options.context),
                           .sequences = batch,
                           .replay = true,
                           .keep_logits = options.sampled};
@@ -168,34 +233,25 @@ BenchmarkReport benchmark_decoding(std::unique_ptr<Device> device, const ModelCo
     store.initialize(rank.context(), kSeed);
     rank.compute().synchronize();
     DecodeScheduler decoder(rank, model, settings_of(maximum));
-    for (const std::int64_t batch : options.batches) {
-      const std::string what = fmt::format("batch {}", batch);
-      const std::int64_t all = options.warmup + options.tokens;
-      say(what + ": reading the prompts");
-      Texts texts(decoder, batch, options.context, options.sampled);
-      const auto before = Clock::now();
-      texts.read();
-      const double prompt_seconds = seconds_since(before);
-      texts.begin(options.warmup + options.tokens);
-      for (std::int64_t i = 0; i < options.warmup; ++i) {
-        say(what, i, all);
-        texts.write();
-      }
-      std::vector<double> times;
-      for (std::int64_t i = 0; i < options.tokens; ++i) {
-        say(what, options.warmup + i, all);
-        const auto start = Clock::now();
-        texts.write();
-        times.push_back(std::max(seconds_since(start), 1e-9));
-      }
+    for (std::size_t i = 0; i < options.batches.size(); ++i) {
+      const std::int64_t batch = options.batches[i];
+      BatchTimes times = time_batch(decoder, batch, options);
       const std::int64_t length = options.context + options.warmup + (options.tokens + 1) / 2;
+      const double prompt_tokens = static_cast<double>(options.context * batch);
       report.results.push_back({.name = fmt::format("batch {}, context {}", batch, options.context),
-                                .timing = summarize(std::move(times)),
+                                .timing = summarize(std::move(times.steps)),
                                 .bytes = bytes_of_decoding(config, families, options.dtype, batch, length),
                                 .tokens = static_cast<double>(batch)});
-      report.notes.push_back(
-          fmt::format("batch {}: prompts read at {:.0f} tokens/s", batch,
-                      static_cast<double>(options.context * batch) / std::max(prompt_seconds, 1e-9)));
+      report.notes.push_back(fmt::format("batch {}: prompts read at {:.0f} tokens/s", batch,
+                                         prompt_tokens / times.readings.front()));
+      if (alone.empty()) continue;
+      times.readings.erase(times.readings.begin());
+      const Timing reading = summarize(std::move(times.readings));
+      report.notes.push_back(reading_note(batch, prompt_tokens, reading.median, alone[i]));
+      report.results.push_back({.name = fmt::format("batch {}, reading {}", batch, options.context),
+                                .timing = reading,
+                                .tokens = prompt_tokens,
+                                .composed_seconds = alone[i].all()});
     }
   });
   for (const KernelChoice& choice : rank.device().choices())
@@ -247,6 +303,18 @@ class DecodeBenchmark final : public Benchmark {
                      "adapters",
              .target = &lora_rank_,
              .range = std::pair<double, double>{1, config::kMaxLoraDim}},
+            {.names = "--pass-tokens",
+             .value = "N",
+             .help = "maximum number of tokens of a pass that reads prompts",
+             .target = &options_.pass_tokens,
+             .range = kCounts},
+            {"--ceiling",
+             {},
+             "also read other prompts of the same length again, and compare this reading with the matrix "
+             "products, attention and delta rules of the prompts, each timed separately",
+             &ceiling_},
+            {"--trace", "FILE",
+             "record a reading of the prompts as a Chrome trace (open it in ui.perfetto.dev)", &trace_},
             {.names = "--batch-invariant",
              .help = "use the kernels of batch_invariant, to measure their cost",
              .target = &batch_invariant_}};
@@ -279,7 +347,20 @@ class DecodeBenchmark final : public Benchmark {
     DeviceSpec device = run.device;
     device.batch_invariant = batch_invariant_;
     if (batch_invariant_) check_batch_invariant(config_, turbo::choose_device(device).kind, run.dtype);
-    BenchmarkReport report = benchmark_decoding(turbo::open_device(device), config_, families_, options_);
+    constexpr double kCeilingSeconds = 0.2;  // duration of each of about ten measurements
+    if (ceiling_) options_.ceiling_seconds = kCeilingSeconds;
+    std::unique_ptr<Device> opened = turbo::open_device(device);
+    if (!trace_.empty()) {
+      options_.trace = std::make_shared<turbo::TraceRecorder>();
+      const DeviceTiming* const timing = turbo::timing_of(*opened);
+      opened = turbo::make_tracing_device(std::move(opened), timing, options_.trace);
+    }
+    BenchmarkReport report = benchmark_decoding(std::move(opened), config_, families_, options_);
+    if (options_.trace) {
+      const std::string file = run.own_file(trace_);
+      write_file_atomic(file, options_.trace->chrome_json({.name = report.device}));
+      run.note("trace: " + file);
+    }
     report.device += " | " + model_;
     if (!shortened_.empty()) report.notes.insert(report.notes.begin(), shortened_);
     return report;
@@ -308,7 +389,8 @@ class DecodeBenchmark final : public Benchmark {
   const FamilyRegistry families_ = builtin_families();
   std::string model_ = "llama3.1_8B", batches_ = "1,64", shortened_;
   std::optional<std::int64_t> vocabulary_, context_, lora_rank_;
-  bool batch_invariant_ = false;
+  bool batch_invariant_ = false, ceiling_ = false;
+  std::string trace_;
   DecodeBenchmarkOptions options_;
   ModelConfig config_;
 };

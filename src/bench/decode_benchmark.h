@@ -14,6 +14,7 @@
 #include "lm/model/family.h"
 #include "lm/model/model_config.h"
 #include "tensor/dtype.h"
+#include "turbo/devices/trace_recorder.h"
 
 namespace primus {
 
@@ -28,7 +29,15 @@ struct DecodeBenchmarkOptions {
   // False: chooses the most probable token.
   bool sampled = false;
   DType dtype = DType::kBF16;
+  // Maximum number of tokens of a pass that reads prompts.
+  std::int64_t pass_tokens = 4096;
   double copy_seconds = 0.5;  // duration of the memory bandwidth measurement
+  // Measuring time, in seconds, of each matrix product and attention of the prompts (composed_time.h). Above
+  // 0: each case also has a result for reading its prompts, and a note compares both. 0: not measured.
+  double ceiling_seconds = 0;
+  // If set, records one more reading of the prompts of each case. The device of benchmark_decoding() must be
+  // a tracing device with this recorder (turbo/devices/tracing_device.h).
+  std::shared_ptr<turbo::TraceRecorder> trace = {};
   // Called with the current phase ("weights", "batch 64") and its progress in tokens; 0 of 0 for a phase of
   // unknown length. May be empty.
   std::function<void(std::string_view what, std::int64_t done, std::int64_t total)> progress = {};

@@ -1,8 +1,10 @@
 #include "bench/model_shapes.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
+#include "lm/model/blocks/layers.h"
 #include "lm/model/layer_kind.h"
 
 namespace primus {
@@ -73,6 +75,7 @@ std::vector<LayersAttention> attentions_of(const ModelConfig& c, std::int64_t ba
     all.push_back({.shape = attention_of(c, "", length), .times = times});
     all.back().shape.batch = sequences;
     all.back().shape.window = window;
+    all.back().shape.sinks = a.sinks;
   };
   const bool windows = a.window > 0 && a.window<sequence, chunks = a.chunk> 0 && a.chunk < sequence;
   if (!windows && !chunks) local = 0;
@@ -82,6 +85,31 @@ std::vector<LayersAttention> attentions_of(const ModelConfig& c, std::int64_t ba
   } else if (chunks) {
     add(batch * (sequence / a.chunk), a.chunk, 0, local);
     add(batch, sequence % a.chunk, 0, local);
+  }
+  return all;
+}
+
+std::vector<LayersDeltaRule> delta_rules_of(const ModelConfig& c, std::int64_t batch, std::int64_t sequence) {
+  const LinearAttentionConfig& l = c.linear;
+  std::vector<LayersDeltaRule> all;
+  const std::int64_t blocks = c.layers + c.mtp.modules();
+  for (const bool by_channel : {false, true}) {
+    std::int64_t times = 0;
+    for (std::int64_t layer = 0; layer < blocks; ++layer) {
+      const std::int64_t like = std::min(layer, c.layers - 1);
+      if (c.has_state(like) && (c.spec(like).attention == &kDeltaAttention) == by_channel) ++times;
+    }
+    if (times == 0) continue;
+    all.push_back({.shape = {.batch = batch,
+                             .sequence = sequence,
+                             .key_heads = l.key_heads,
+                             .value_heads = l.value_heads,
+                             .key_dim = l.key_dim,
+                             .value_dim = l.value_dim,
+                             .channel_gates = by_channel,
+                             .normalise = true,
+                             .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(l.key_dim)))},
+                   .times = times});
   }
   return all;
 }

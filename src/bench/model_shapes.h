@@ -27,4 +27,13 @@ struct LayersAttention {
 std::vector<LayersAttention> attentions_of(const ModelConfig& config, std::int64_t batch,
                                            std::int64_t sequence);
 
+// The delta rule of all layers with linear attention, for `batch` sequences; at most one shape with gates per
+// head and one with gates per key channel.
+struct LayersDeltaRule {
+  turbo::DeltaRuleShape shape;
+  std::int64_t times = 1;  // occurrences per forward pass of the model
+};
+std::vector<LayersDeltaRule> delta_rules_of(const ModelConfig& config, std::int64_t batch,
+                                            std::int64_t sequence);
+
 }  // namespace primus

@@ -95,11 +95,14 @@ void time_float_layer(DeviceTimer& bench, const GemmCase& c, const OperatorBench
   // The weight gradient is timed first, because the other two products overwrite the operands of the weight
   // gradient.
   const auto bytes = static_cast<double>(x_bytes + y_bytes);
-  results.push_back(
-      bench.time(prefix + name_of(kRoles[2], c), weight, bytes + 2.0 * static_cast<double>(d_w_bytes)));
+  if (!options.forward_only)
+    results.push_back(
+        bench.time(prefix + name_of(kRoles[2], c), weight, bytes + 2.0 * static_cast<double>(d_w_bytes)));
   results.push_back(
       bench.time(prefix + name_of(kRoles[0], c), forward, bytes + static_cast<double>(w_bytes)));
-  results.push_back(bench.time(prefix + name_of(kRoles[1], c), input, bytes + static_cast<double>(w_bytes)));
+  if (!options.forward_only)
+    results.push_back(
+        bench.time(prefix + name_of(kRoles[1], c), input, bytes + static_cast<double>(w_bytes)));
   bench.release();
 }
 
@@ -219,6 +222,7 @@ void time_experts(DeviceTimer& bench, const GroupedGemmCase& which, const Operat
   }
   const auto moved = static_cast<double>(x_bytes + y_bytes);
   for (const int role : {2, 0, 1}) {
+    if (options.forward_only && role != 0) continue;
     const std::string name = fmt::format("{}{} experts, {} {}x{}x{}", prefix, which.experts,
                                          name_of_role(kRoles[role]), rows, which.out, which.in);
     const double bytes =
@@ -236,8 +240,9 @@ void time_experts(DeviceTimer& bench, const GroupedGemmCase& which, const Operat
 }
 
 // Times forward and backward.
-void time_attention(DeviceTimer& bench, const AttentionCase& which, DType dtype, const std::string& prefix,
-                    std::vector<BenchmarkResult>& results) {
+void time_attention(DeviceTimer& bench, const AttentionCase& which, const OperatorBenchmarkOptions& options,
+                    const std::string& prefix, std::vector<BenchmarkResult>& results) {
+  const DType dtype = options.dtype;
   const std::int64_t tokens = which.batch * which.sequence, q_width = which.heads * which.head_dim,
                      k_width = which.kv_heads * which.head_dim, v_width = which.kv_heads * which.value_dim,
                      out_width = which.heads * which.value_dim;
@@ -260,6 +265,7 @@ void time_attention(DeviceTimer& bench, const AttentionCase& which, DType dtype,
     f.k = bench.random(dtype, {tokens, k_width});
     f.v = bench.random(dtype, {tokens, v_width});
     f.q_stride = q_width, f.k_stride = k_width, f.v_stride = v_width;
+    if (which.sinks) f.sinks = bench.random(dtype, {which.heads});
     f.out = bench.empty(dtype, {tokens, out_width});
     f.lse = bench.empty(DType::kF32, {which.heads, tokens});
     bench.run_once(f);  // computes the inputs of the backward pass
@@ -279,11 +285,13 @@ void time_attention(DeviceTimer& bench, const AttentionCase& which, DType dtype,
   const std::string dims = which.value_dim == which.head_dim
                                ? fmt::format("{}", which.head_dim)
                                : fmt::format("{} and {}", which.head_dim, which.value_dim);
-  const std::string name = fmt::format("{}x{} {}/{} heads of {}{}{}", which.batch, which.sequence,
+  const std::string name = fmt::format("{}x{} {}/{} heads of {}{}{}{}", which.batch, which.sequence,
                                        which.heads, which.kv_heads, dims, which.causal ? " causal" : "",
-                                       which.window > 0 ? fmt::format(" window {}", which.window) : "");
+                                       which.window > 0 ? fmt::format(" window {}", which.window) : "",
+                                       which.sinks ? " sinks" : "");
   results.push_back(bench.time(whose + "forward " + name, forward, q + k + v + out + lse_bytes));
-  results.push_back(bench.time(whose + "backward " + name, backward, 2 * (q + k + v + out) + lse_bytes));
+  if (!options.forward_only)
+    results.push_back(bench.time(whose + "backward " + name, backward, 2 * (q + k + v + out) + lse_bytes));
   bench.release();
 }
 
@@ -395,8 +403,7 @@ BenchmarkReport benchmark_attention(Device& device, const std::vector<AttentionC
   for (const AttentionCase& which : cases) check_case(which);  // report all errors first
   DeviceTimer bench(device, options.seconds, options.rotated_bytes, options.progress);
   BenchmarkReport report = begin(bench, device, "attention", options);
-  for (const AttentionCase& which : cases)
-    time_attention(bench, which, options.dtype, prefix, report.results);
+  for (const AttentionCase& which : cases) time_attention(bench, which, options, prefix, report.results);
   for (const KernelChoice& choice : device.choices())
     if (choice.what.starts_with("attention")) report.notes.push_back(choice.what);
   return end(bench, device, std::move(report), options);

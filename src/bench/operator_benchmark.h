@@ -12,6 +12,7 @@
 #include "bench/report.h"
 #include "device/device.h"
 #include "tensor/dtype.h"
+#include "turbo/delta_rule/delta_rule.h"
 
 namespace primus {
 
@@ -26,6 +27,8 @@ struct OperatorBenchmarkOptions {
   bool fp4 = false;
   double seconds = 0.5;                 // duration of each measurement
   DType weight_gradient = DType::kF32;  // type of the buffer that a weight gradient is accumulated into
+  // Times only forward passes: one result per product and per attention. Not supported with fp8 and fp4.
+  bool forward_only = false;
   std::int64_t rotated_bytes = DeviceTimer::kRotatedBytes;
   DeviceTimer::Progress progress = {};
 };
@@ -47,6 +50,7 @@ struct AttentionCase {
   std::int64_t head_dim = 128, value_dim = 128;
   std::int64_t window = 0;
   bool causal = true;
+  bool sinks = false;  // a learned logit per query head, as in GPT-OSS
 };
 // Throws Error(kInvalid) for invalid sizes.
 void check_case(const AttentionCase& which);
@@ -54,6 +58,11 @@ void check_case(const AttentionCase& which);
 // model and the sizes. If the device has several implementations, a note names the used implementation.
 BenchmarkReport benchmark_attention(Device& device, const std::vector<AttentionCase>& cases,
                                     const OperatorBenchmarkOptions& options, const std::string& prefix = {});
+
+// Times forward and backward of the delta rule with random operands: two results per case. Gates are about
+// -0.1, and beta is about 0.5. The report has no ceilings. Throws Error(kInvalid) for unsupported shapes.
+BenchmarkReport benchmark_delta_rule(Device& device, const std::vector<turbo::DeltaRuleShape>& cases,
+                                     const OperatorBenchmarkOptions& options);
 
 // `tokens` tokens, each routed to `top_k` experts. A fraction `skew` of the rows goes to the first eighth of
 // the experts, and the rest evenly to the other experts. Negative skew: rows go evenly to all experts.
@@ -77,8 +86,8 @@ struct ModelProduct {
   bool operator==(const ModelProduct&) const = default;
 };
 // Times weight gradient, forward product and input gradient of each product. Returns three results per
-// product in this order; in fp8, six results per product. `suite`: suite of the report. fp8 and fp16 omit
-// experts, with a note.
+// product in this order, or only that of the forward product; in fp8, six results per product. `suite`: suite
+// of the report. fp8 and fp16 omit experts, with a note.
 BenchmarkReport benchmark_model_gemm(Device& device, const std::string& suite,
                                      const std::vector<ModelProduct>& products,
                                      const OperatorBenchmarkOptions& options);

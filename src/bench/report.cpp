@@ -176,6 +176,10 @@ nlohmann::ordered_json to_json(const BenchmarkReport& report) {
       line["share_of_gemm_ceiling"] = r.flops / r.timing.median / report.gemm_ceiling;
     if (report.copy_ceiling > 0 && r.bytes > 0)
       line["share_of_copy_ceiling"] = r.bytes / r.timing.median / report.copy_ceiling;
+    if (r.composed_seconds > 0) {
+      line["composed_seconds"] = r.composed_seconds;
+      line["share_of_composed"] = r.composed_seconds / r.timing.median;
+    }
     if (!r.rank_timings.empty()) {
       line["rank_median_seconds"] = nlohmann::ordered_json::array();
       for (const Timing& timing : r.rank_timings) line["rank_median_seconds"].push_back(timing.median);

@@ -34,6 +34,9 @@ struct BenchmarkResult {
   double flops = 0, bytes = 0;
   double bus_bytes = 0;  // for a collective: bytes over a rank's busiest link
   double tokens = 0;
+  // Seconds of only the matrix products, attention and delta rules of a call, each timed separately; 0: not
+  // measured.
+  double composed_seconds = 0;
   std::vector<Timing> rank_timings = {};  // indexed by rank; empty: not requested
 };
 

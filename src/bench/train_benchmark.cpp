@@ -10,8 +10,7 @@
 #include "base/error.h"
 #include "base/files/file.h"
 #include "bench/benchmark_entry.h"
-#include "bench/model_shapes.h"
-#include "bench/operator_benchmark.h"
+#include "bench/composed_time.h"
 #include "config/trainer_config.h"
 #include "lm/train/settings/training_settings.h"
 #include "lm/train/step/random_batch.h"
@@ -165,27 +164,13 @@ TrainBenchmarkReport time_steps(const config::Experiment& experiment, const Sess
 
 TrainBenchmarkReport::Ceiling time_alone(Device& device, const SessionSettings& settings, double seconds) {
   const StepSettings& step = settings.step;
-  const OperatorBenchmarkOptions options{
-      .dtype = settings.compute, .seconds = seconds, .weight_gradient = settings.gradients};
-  const auto sum = [](const std::vector<BenchmarkResult>& results, std::size_t first, std::size_t count) {
-    double total = 0;
-    for (std::size_t i = first; i < first + count; ++i) total += results[i].timing.median;
-    return total;
-  };
-  TrainBenchmarkReport::Ceiling ceiling;
-  const std::vector<ModelProduct> products = products_of(settings.model, step.micro_batch * step.sequence);
-  const BenchmarkReport timed = benchmark_model_gemm(device, "train", products, options);
-  for (std::size_t i = 0; i < products.size(); ++i)
-    ceiling.product_seconds += static_cast<double>(products[i].times) * sum(timed.results, 3 * i, 3);
-  const std::vector<LayersAttention> layers = attentions_of(settings.model, step.micro_batch, step.sequence);
-  std::vector<AttentionCase> shapes;
-  for (const LayersAttention& attention : layers) shapes.push_back(attention.shape);
-  const BenchmarkReport attention = benchmark_attention(device, shapes, options);
-  for (std::size_t i = 0; i < layers.size(); ++i)
-    ceiling.attention_seconds += static_cast<double>(layers[i].times) * sum(attention.results, 2 * i, 2);
-  ceiling.product_seconds *= static_cast<double>(step.microbatches);
-  ceiling.attention_seconds *= static_cast<double>(step.microbatches);
-  return ceiling;
+  const ComposedTime time = time_training_alone(
+      device, settings.model, step.micro_batch, step.sequence,
+      {.dtype = settings.compute, .weight_gradient = settings.gradients, .seconds = seconds});
+  const auto microbatches = static_cast<double>(step.microbatches);
+  return {.product_seconds = microbatches * time.product_seconds,
+          .attention_seconds = microbatches * time.attention_seconds,
+          .delta_rule_seconds = microbatches * time.delta_rule_seconds};
 }
 
 }  // namespace
@@ -200,7 +185,8 @@ TrainBenchmarkReport benchmark_training(const config::Experiment& experiment, co
     TrainBenchmarkReport::Ceiling ceiling =
         time_alone(*turbo::open_device(device_spec_of(experiment)), settings, options.ceiling_seconds);
     const double flops = report.model_flops_per_second * report.seconds;
-    ceiling.model_flops_per_second = flops / (ceiling.product_seconds + ceiling.attention_seconds);
+    ceiling.model_flops_per_second =
+        flops / (ceiling.product_seconds + ceiling.attention_seconds + ceiling.delta_rule_seconds);
     ceiling.share = report.model_flops_per_second / ceiling.model_flops_per_second;
     report.ceiling = ceiling;
   }
@@ -243,6 +229,7 @@ std::string to_json(const TrainBenchmarkReport& r) {
   if (r.ceiling) {
     json["ceiling"] = {{"product_seconds", r.ceiling->product_seconds},
                        {"attention_seconds", r.ceiling->attention_seconds},
+                       {"delta_rule_seconds", r.ceiling->delta_rule_seconds},
                        {"model_flops_per_second", r.ceiling->model_flops_per_second},
                        {"share", r.ceiling->share}};
   }
@@ -272,11 +259,12 @@ std::string to_text(const TrainBenchmarkReport& r) {
       static_cast<double>(r.memory.stash) / kMiB, static_cast<double>(r.memory.scratch) / kMiB,
       static_cast<double>(r.peak_resident_bytes) / kMiB);
   if (r.ceiling) {
+    const TrainBenchmarkReport::Ceiling& c = *r.ceiling;
     text += fmt::format(
-        "ceiling      {:.1f} model GFLOP/s if a step had only products ({:.3f} s) and attention ({:.3f} s), "
-        "{:.1f} % reached\n",
-        r.ceiling->model_flops_per_second / 1e9, r.ceiling->product_seconds, r.ceiling->attention_seconds,
-        100 * r.ceiling->share);
+        "ceiling      {:.1f} model GFLOP/s if a step had only products ({:.3f} s), attention ({:.3f} s) and "
+        "delta rules ({:.3f} s), {:.1f} % reached\n",
+        c.model_flops_per_second / 1e9, c.product_seconds, c.attention_seconds, c.delta_rule_seconds,
+        100 * c.share);
   }
   if (r.enqueue_seconds > 0) {
     text += fmt::format("host         {:.2f} ms to enqueue a microbatch, {} steps replayed as graphs\n",
@@ -316,8 +304,8 @@ class TrainBenchmark final : public Benchmark {
          .range = {{0, kMaxSteps}}},
         {"--ceiling",
          {},
-         "then time the model's matrix products and attention separately, and compare the steps with a step "
-         "that consists only of these",
+         "then time the model's matrix products, attention and delta rules separately, and compare the steps "
+         "with a step that consists only of these",
          &ceiling_},
         {"--trace", "FILE",
          "record more steps after the timed ones as a Chrome trace (open it in ui.perfetto.dev)", &trace_},

@@ -58,12 +58,12 @@ struct TrainBenchmarkReport {
   // synchronously.
   double enqueue_seconds = 0;
   std::int64_t replayed_steps = 0;  // timed and later steps that ran as graphs (lm/train/step/step_graphs.h)
-  // With TrainBenchmarkOptions::ceiling_seconds: the time of a step that only computes matrix products and
-  // attention, without recomputation. Uses the speeds that this run measured for each product and attention
-  // shape separately.
+  // With TrainBenchmarkOptions::ceiling_seconds: the time of a step that only computes matrix products,
+  // attention and delta rules, without recomputation. Uses the speeds that this run measured for each of them
+  // separately (composed_time.h).
   struct Ceiling {
-    double product_seconds = 0, attention_seconds = 0;
-    double model_flops_per_second = 0;  // FLOP/s of a step that takes the sum of both times
+    double product_seconds = 0, attention_seconds = 0, delta_rule_seconds = 0;
+    double model_flops_per_second = 0;  // FLOP/s of a step that takes the sum of these times
     double share = 0;                   // share of the ceiling that the timed steps reach
   };
   std::optional<Ceiling> ceiling = {};

@@ -62,6 +62,24 @@ TEST(DecodeBenchmark, TimesEveryBatch) {
                                             "batch 1", "batch 5: reading the prompts", "batch 5"}));
 }
 
+TEST(DecodeBenchmark, ComparesReadingOfPromptsWithItsProductsAndAttention) {
+  const BenchmarkReport report = benchmark_decoding(cpu(), tiny(), builtin_families(),
+                                                    {.batches = {2},
+                                                     .context = 20,
+                                                     .tokens = 3,
+                                                     .warmup = 1,
+                                                     .pass_tokens = 16,
+                                                     .copy_seconds = 0.001,
+                                                     .ceiling_seconds = 0.001});
+  ASSERT_EQ(report.results.size(), 2U);
+  EXPECT_EQ(report.results[0].composed_seconds, 0);
+  EXPECT_EQ(report.results[1].name, "batch 2, reading 20");
+  EXPECT_EQ(report.results[1].tokens, 40);
+  EXPECT_GE(report.results[1].timing.samples, 2);
+  EXPECT_GT(report.results[1].composed_seconds, 0);
+  EXPECT_THAT(report.notes, testing::Contains(testing::HasSubstr("batch 2: prompts read again at ")));
+}
+
 TEST(DecodeBenchmark, RefusesUnsupportedModels) {
   const auto run = [](DecodeBenchmarkOptions options) {
     return benchmark_decoding(cpu(), tiny(), builtin_families(), options);
@@ -72,6 +90,7 @@ TEST(DecodeBenchmark, RefusesUnsupportedModels) {
   EXPECT_THROW(run({.batches = {1}, .context = 10, .tokens = 0}), Error);
   EXPECT_THROW(run({.batches = {1}, .context = 10, .tokens = 10, .warmup = -1}), Error);
   EXPECT_THROW(run({.batches = {1}, .context = 50, .tokens = 20}), Error);
+  EXPECT_THROW(run({.batches = {1}, .context = 10, .pass_tokens = 0}), Error);
   // The prompt has one token, and the cache before it is empty.
   EXPECT_EQ(
       run({.batches = {2}, .context = 1, .tokens = 1, .warmup = 0, .copy_seconds = 0.001}).results.size(),

@@ -176,6 +176,51 @@ TEST(ModelShapes, WindowsAreKept) {
   EXPECT_EQ(attentions_of(c, 3, 16)[0].times, 4);
 }
 
+TEST(ModelShapes, SinksAreKept) {
+  ModelConfig c = dense();
+  EXPECT_FALSE(attentions_of(c, 1, 64)[0].shape.sinks);
+  c.attention.sinks = true;
+  EXPECT_TRUE(attentions_of(c, 1, 64)[0].shape.sinks);
+}
+
+TEST(ModelShapes, DeltaRulesOfLinearAttention) {
+  ModelConfig c = dense();
+  c.layers = 4;
+  EXPECT_TRUE(delta_rules_of(c, 2, 64).empty());
+  c.set_layers({0, 1, 2}, &LayerSpec::attention, &kGatedDeltaNet);
+  c.linear.key_heads = 2, c.linear.value_heads = 4, c.linear.key_dim = 16, c.linear.value_dim = 8;
+  std::vector<LayersDeltaRule> all = delta_rules_of(c, 2, 64);
+  ASSERT_EQ(all.size(), 1U);
+  EXPECT_EQ(all[0].times, 3);
+  EXPECT_EQ(all[0].shape.rows(), 128);
+  EXPECT_EQ(all[0].shape.width(), 2 * 32 + 32);
+  EXPECT_FALSE(all[0].shape.channel_gates);
+  EXPECT_EQ(attentions_of(c, 2, 64)[0].times, 1);
+  c.set_layers({0, 1, 2}, &LayerSpec::attention, &kDeltaAttention);
+  EXPECT_TRUE(delta_rules_of(c, 2, 64)[0].shape.channel_gates);
+}
+
+TEST(OperatorBenchmark, TimesDeltaRules) {
+  const turbo::DeltaRuleShape shape{.batch = 1,
+                                    .sequence = 70,
+                                    .key_heads = 1,
+                                    .value_heads = 2,
+                                    .key_dim = 16,
+                                    .value_dim = 8,
+                                    .channel_gates = true,
+                                    .normalise = true,
+                                    .scale = 0.25F};
+  const std::unique_ptr<Device> device = turbo::open_device({.kind = "cpu", .threads = 1});
+  OperatorBenchmarkOptions options{.seconds = 0.001, .rotated_bytes = 1};
+  EXPECT_EQ(benchmark_delta_rule(*device, {shape}, options).results.size(), 2U);
+  options.forward_only = true;
+  EXPECT_EQ(benchmark_delta_rule(*device, {shape}, options).results.size(), 1U);
+  EXPECT_EQ(
+      benchmark_attention(*device, {{.sequence = 16, .heads = 2, .kv_heads = 1, .sinks = true}}, options)
+          .results.size(),
+      1U);
+}
+
 TEST(ModelShapes, AttentionOfALayer) {
   const AttentionCase plain = attention_of(dense(), "mine", 64);
   EXPECT_EQ(plain.model, "mine");

@@ -61,7 +61,7 @@ std::int64_t paged_workspace(Context& context, const PagedAttention& a) {
 
 void paged_attention(Context& context, const PagedAttention& a) {
   if (context.batch_invariant()) return paged_in_order(context, a);
-  if (paged_decode(context, a)) return;
+  if (paged_decode(context, a) || paged_by_warpgroups(context, a)) return;
   with_float_type(a.q.dtype, [&](auto tag) {
     using T = decltype(tag);
     using Tiles = AttentionTiles<T>;

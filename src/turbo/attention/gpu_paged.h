@@ -65,6 +65,11 @@ std::int64_t paged_workspace(Context& context, const PagedAttention& call);
 void paged_in_order(Context& context, const PagedAttention& call);
 void check_paged_order(Context& context, const PagedAttention& call);
 
+// If the GPU has warpgroups and the kernel of paged_in_order() supports the call, enqueues that kernel, with
+// tiles of 128 new tokens of a sequence, and returns true; otherwise returns false. For passes that read
+// prompts.
+bool paged_by_warpgroups(Context& context, const PagedAttention& call);
+
 // Computes attention of few queries over many keys (decoding). The time is mainly that of reading keys and
 // values once. One block processes one run (a range of consecutive keys), so that one sequence can keep a GPU
 // busy. The results of the runs are merged in order. The result depends neither on the other sequences of the

@@ -1,4 +1,5 @@
-// Attention over pages on batch-invariant devices.
+// Attention over pages by warpgroups: on batch-invariant devices, and for prompts on all devices that have
+// warpgroups.
 #include "turbo/attention/gpu_attention.h"
 #include "turbo/attention/gpu_paged_warpgroups.h"
 
@@ -48,13 +49,27 @@ void attend(Context& context, const PagedAttention& a) {
   attend<kDim, false>(context, a);
 }
 
+bool fits_warpgroups(Context& context, const PagedAttention& a) {
+  return a.q.dtype == DType::kBF16 && a.score_cap == 0 && a.head_dim == a.value_dim &&
+         has_order(a.head_dim) &&
+         whole_lines(context, {&a.q, &a.k, &a.v, &a.out}, {a.q_stride, a.k_stride, a.v_stride});
+}
+
 }  // namespace
 
+bool paged_by_warpgroups(Context& context, const PagedAttention& a) {
+  if (!fits_warpgroups(context, a)) return false;
+  if (a.tokens == 0) return true;
+  if (a.head_dim == 64) {
+    attend<64, false>(context, a);
+  } else {
+    attend<128, false>(context, a);
+  }
+  return true;
+}
+
 void check_paged_order(Context& context, const PagedAttention& a) {
-  if (a.q.dtype == DType::kBF16 && a.score_cap == 0 && a.head_dim == a.value_dim && has_order(a.head_dim) &&
-      whole_lines(context, {&a.q, &a.k, &a.v, &a.out}, {a.q_stride, a.k_stride, a.v_stride}))
-    return;
-  refuse_order(a.head_dim, a.value_dim, a.q.dtype);
+  if (!fits_warpgroups(context, a)) refuse_order(a.head_dim, a.value_dim, a.q.dtype);
 }
 
 void paged_in_order(Context& context, const PagedAttention& a) {

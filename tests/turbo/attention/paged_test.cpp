@@ -41,6 +41,9 @@ std::vector<Case> cases() {
       {4, 2, 128, 128, 128, {{1, 300}, {1, 130}, {0, 4}}, 70},
       {8, 1, 32, 32, 64, {{1, 310}, {2, 60}}, 0, 50},
       {2, 2, 256, 256, 64, {{1, 200}}, 100, 0, true},
+      // Prompts and decoding with heads for warpgroups: several tiles of queries, and of keys.
+      {4, 2, 128, 128, 64, {{200, 300}, {1, 70}, {130, 130}, {0, 5}}},
+      {6, 2, 64, 64, 128, {{150, 290}, {3, 64}}, 70, 0, true},
       // Cases with soft caps, for few rows and for a prompt.
       {4, 2, 128, 128, 64, {{1, 200}, {1, 70}}, 90, 0, false, false, 0.5F},
       {4, 2, 16, 16, 64, {{1, 200}, {70, 190}}, 0, 0, true, false, 0.5F},

@@ -5,6 +5,7 @@
 #include "turbo/attention/gpu_cudnn.h"
 #include "turbo/attention/gpu_tiles_backward.h"
 #include "turbo/attention/gpu_warpgroups_backward.h"
+#include "turbo/gpu/reduce.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
@@ -96,22 +97,23 @@ void gradients(Context& context, const AttentionBackward& a, const BackwardTiles
          sizeof(typename Tiles::Memory));
 }
 
-// A block processes a head, and its warps divide the tokens among themselves.
+// parts[slice][head] = the sum over a slice of consecutive tokens. A block processes a slice of one head, and
+// its warps divide the tokens among themselves. The slices depend only on the number of tokens.
 template <class T>
-struct BackwardSinks {
+struct SinkParts {
   static constexpr int kThreads = 256;
   static constexpr int kWarps = kThreads / kWarp;
   const T *sinks, *out, *d_out;
   const float* lse;
-  float* d_sinks;
-  std::int64_t tokens, heads, value_dim;
-  bool accumulate;
+  double* parts;
+  std::int64_t tokens, heads, value_dim, slice_tokens;
 
   PRIMUS_DEVICE void operator()() const {
-    const std::int64_t head = block();
+    const std::int64_t head = block() % heads, begin = block() / heads * slice_tokens;
+    const std::int64_t end = smaller(begin + slice_tokens, tokens);
     const float sink = to_float(sinks[head]);
     double sum = 0;
-    for (std::int64_t token = warp(); token < tokens; token += kWarps) {
+    for (std::int64_t token = begin + warp(); token < end; token += kWarps) {
       const std::int64_t at = (token * heads + head) * value_dim;
       float part = 0;
       for (std::int64_t i = lane(); i < value_dim; i += kWarp) {
@@ -121,7 +123,26 @@ struct BackwardSinks {
       if (lane() == 0) sum -= static_cast<double>(::expf(sink - lse[head * tokens + token]) * part);
     }
     sum = block_reduce<kThreads>(sum);
-    if (thread() == 0)
+    if (thread() == 0) parts[block()] = sum;
+  }
+};
+
+// d_sinks[head] (+)= the sum of the head's parts. A warp processes a head.
+struct SinkSums {
+  static constexpr int kThreads = 256;
+  static constexpr int kWarps = kThreads / kWarp;
+  const double* parts;
+  float* d_sinks;
+  std::int64_t heads, slices;
+  bool accumulate;
+
+  PRIMUS_DEVICE void operator()() const {
+    const std::int64_t head = block() * kWarps + warp();
+    if (head >= heads) return;
+    double sum = 0;
+    for (std::int64_t slice = lane(); slice < slices; slice += kWarp) sum += parts[slice * heads + head];
+    sum = warp_reduce(sum);
+    if (lane() == 0)
       d_sinks[head] = static_cast<float>(accumulate ? static_cast<double>(d_sinks[head]) + sum : sum);
   }
 };
@@ -158,10 +179,16 @@ void attention_backward(Context& context, const AttentionBackward& a) {
 void attention_backward_sinks(Context& context, const AttentionBackwardSinks& a) {
   with_float_type(a.out.dtype, [&](auto tag) {
     using T = decltype(tag);
-    launch(context, a.heads,
-           BackwardSinks<T>{context.data<T>(a.sinks), context.data<T>(a.out), context.data<T>(a.d_out),
-                            context.data<float>(a.lse), context.data<float>(a.d_sinks), a.out.rows(), a.heads,
-                            a.value_dim, a.accumulate});
+    constexpr std::int64_t kMaxSlices = 64, kFewestTokens = 64;
+    const std::int64_t tokens = a.out.rows();
+    const std::int64_t slice_tokens = std::max(blocks_for(tokens, kMaxSlices), kFewestTokens);
+    const std::int64_t slices = blocks_for(tokens, slice_tokens);
+    auto* const parts = partials<double>(context, std::max<std::int64_t>(slices * a.heads, 1));
+    launch(context, slices * a.heads,
+           SinkParts<T>{context.data<T>(a.sinks), context.data<T>(a.out), context.data<T>(a.d_out),
+                        context.data<float>(a.lse), parts, tokens, a.heads, a.value_dim, slice_tokens});
+    launch(context, blocks_for(a.heads, SinkSums::kWarps),
+           SinkSums{parts, context.data<float>(a.d_sinks), a.heads, slices, a.accumulate});
   });
 }
 

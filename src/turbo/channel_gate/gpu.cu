@@ -71,21 +71,37 @@ struct Backward {
   }
 };
 
+// The gradients of a row with respect to the biases, then those with respect to the rate of each channel.
 template <class T>
 struct WeightTerm {
   static constexpr int kCount = 1;
   Gates<T> of;
   const float* d_g;
 
-  PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t i, float (&value)[kCount]) const {
-    if (i < of.width) {
-      value[0] = d_g[row * of.width + i] * of.decay(i).slope(of.x(row, i));
+  PRIMUS_DEVICE void operator()(std::int64_t row, std::int64_t at, float (&value)[kCount]) const {
+    const std::int64_t i = at % of.width;
+    const ChannelDecay decay = of.decay(i);
+    const float x = of.x(row, i);
+    value[0] = d_g[row * of.width + i] * (at < of.width ? decay.slope(x) : decay.slope_of_rate(x));
+  }
+};
+
+// Copies the gradients of the biases, and sums the gradients of the rates over the channels of each head.
+struct WeightSums {
+  const float* sums;  // [2 * width]
+  float* d_weight;
+  std::int64_t width, channels;
+
+  PRIMUS_DEVICE void operator()(std::int64_t i) const {
+    if (i < width) {
+      d_weight[i] = sums[i];
       return;
     }
-    value[0] = 0;
-    const std::int64_t begin = (i - of.width) * of.channels;
-    for (std::int64_t c = begin; c < begin + of.channels; ++c)
-      value[0] = multiply_add(d_g[row * of.width + c], of.decay(c).slope_of_rate(of.x(row, c)), value[0]);
+    const float* const rates = sums + width + (i - width) * channels;
+    float sum = 0;
+    PRIMUS_UNROLL_BY(8)
+    for (std::int64_t c = 0; c < channels; ++c) sum += rates[c];
+    d_weight[i] = sum;
   }
 };
 
@@ -108,16 +124,23 @@ void backward(Context& context, const ChannelGateBackward& a) {
   });
 }
 
+// The workspace has the sums of the terms, and then the sums of the slices of rows.
 std::int64_t weight_workspace(Context&, const ChannelGateBackwardWeight& a) {
-  return row_sum_workspace(a.of.z.rows(), a.d_weight.elements());
+  const std::int64_t columns = 2 * a.of.z.cols();
+  return columns * static_cast<std::int64_t>(sizeof(float)) + row_sum_workspace(a.of.z.rows(), columns);
 }
 
 void backward_weight(Context& context, const ChannelGateBackwardWeight& a) {
+  const std::int64_t width = a.of.z.cols();
+  auto* const sums = context.data<float>(a.workspace);
   with_float_type(a.of.z.dtype, [&](auto tag) {
     using T = decltype(tag);
-    row_sum(context, a.of.z.rows(), a.d_weight.elements(), context.data<float>(a.workspace), a.d_weight,
-            false, WeightTerm<T>{Gates<T>(context, a.of), context.data<float>(a.d_g)});
+    row_sum(context, a.of.z.rows(), 2 * width, sums + 2 * width,
+            Tensor(a.workspace.data, DType::kF32, {2 * width}), false,
+            WeightTerm<T>{Gates<T>(context, a.of), context.data<float>(a.d_g)});
   });
+  for_each(context, width + a.of.heads(),
+           WeightSums{sums, context.data<float>(a.d_weight), width, a.of.channels()});
 }
 
 struct Bias {

@@ -232,7 +232,8 @@ void grouped_gemm(Context& context, const GroupedGemm& call) {
 
 // ---- Biases -------------------------------------------------------------------------------------
 
-template <class T>
+// A thread processes kCount consecutive columns.
+template <class T, int kCount>
 struct AddGroupBias {
   static constexpr int kThreads = 256;
   const T *x, *bias;
@@ -254,17 +255,27 @@ struct AddGroupBias {
       }
     }
     if (low == experts) return;
-    for (std::int64_t i = thread(); i < n; i += kThreads)
-      y[row * n + i] = from_float<T>(to_float(x[row * n + i]) + to_float(bias[low * n + i]));
+    for (std::int64_t i = thread() * kCount; i < n; i += kThreads * kCount) {
+      float sum[kCount], addend[kCount];
+      load<kCount>(x + row * n + i, sum);
+      load<kCount>(bias + low * n + i, addend);
+      PRIMUS_UNROLL
+      for (int k = 0; k < kCount; ++k) sum[k] += addend[k];
+      store<kCount>(y + row * n + i, sum);
+    }
   }
 };
 
 void bias(Context& context, const GroupedBias& a) {
   with_float_type(a.y.dtype, [&](auto tag) {
     using T = decltype(tag);
-    launch(context, a.y.rows(),
-           AddGroupBias<T>{context.data<T>(a.x), context.data<T>(a.bias), context.data<T>(a.y),
-                           context.data<std::int32_t>(a.offsets), a.bias.rows(), a.y.cols()});
+    const T *x = context.data<T>(a.x), *bias = context.data<T>(a.bias);
+    T* y = context.data<T>(a.y);
+    const std::int64_t n = a.y.cols();
+    with_vector<T>(rows_of_vectors<T>(n, x, bias, y), [&](auto count) {
+      launch(context, a.y.rows(),
+             AddGroupBias<T, count>{x, bias, y, context.data<std::int32_t>(a.offsets), a.bias.rows(), n});
+    });
   });
 }
 
@@ -278,8 +289,9 @@ struct GroupBiasGradient {
   bool accumulate;
   PRIMUS_DEVICE void operator()(std::int64_t expert, std::int64_t i) const {
     float sum = accumulate ? d_bias[expert * n + i] : 0.0F;
-    for (std::int64_t row = offsets[expert]; row < offsets[expert + 1]; ++row)
-      sum += to_float(d_y[row * n + i]);
+    const std::int64_t end = offsets[expert + 1];
+    PRIMUS_UNROLL_BY(8)
+    for (std::int64_t row = offsets[expert]; row < end; ++row) sum += to_float(d_y[row * n + i]);
     d_bias[expert * n + i] = sum;
   }
 };

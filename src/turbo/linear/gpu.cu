@@ -1,8 +1,9 @@
 // Matrix products of linear layers. Our own kernels compute products of a few rows (linear/gpu_skinny.h,
-// linear/gpu_narrow.h), the products of routers (linear/gpu_split.h), forward products of batch-invariant
-// devices (linear/gpu_ordered.h), and add products of low rank (linear/gpu_short_sum.h). The library, if
-// there is one (linear/gpu_blas.h), computes all other products that it supports, in some cases with our own
-// addition (linear/added_apart.h). Our own kernels compute all products that the library does not support.
+// linear/gpu_narrow.h), products with one output (linear/gpu_single_column.h), the products of routers
+// (linear/gpu_split.h), forward products of batch-invariant devices (linear/gpu_ordered.h), and add products
+// of low rank (linear/gpu_short_sum.h). The library, if there is one (linear/gpu_blas.h), computes all other
+// products that it supports, in some cases with our own addition (linear/added_apart.h). Our own kernels
+// compute all products that the library does not support.
 #include <algorithm>
 
 #include "turbo/gpu/gemm_tile.h"
@@ -13,6 +14,7 @@
 #include "turbo/linear/gpu_narrow.h"
 #include "turbo/linear/gpu_ordered.h"
 #include "turbo/linear/gpu_short_sum.h"
+#include "turbo/linear/gpu_single_column.h"
 #include "turbo/linear/gpu_skinny.h"
 #include "turbo/linear/gpu_split.h"
 #include "turbo/linear/linear.h"
@@ -112,7 +114,9 @@ void gemm(Context& context, const Gemm& call) {
   if (!call.around.absent()) return multiply_normed(context, call);
   if (is_ordered(context, call)) return multiply_ordered(context, call);
   if (context.batch_invariant() && is_short_sum(call)) return add_short_sum(context, call);
-  if (multiply_narrow(context, call) || multiply_skinny(context, call)) return;
+  if (multiply_narrow(context, call) || multiply_skinny(context, call) ||
+      multiply_single_column(context, call))
+    return;
   if (is_split(call)) return multiply_split(context, call);
   if (is_short_sum(call)) return add_short_sum(context, call);
   if (is_added_apart(call)) return multiply_and_add(context, call);

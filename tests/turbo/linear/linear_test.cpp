@@ -119,6 +119,20 @@ TEST(Linear, LongSumsWithFewResultsMatchReference) {
   }
 }
 
+// GPUs compute layers with one output by multiply-adds (gpu_single_column.h). The cases have many rows,
+// partial vectors across a warp, and a row length that is not a multiple of a vector.
+TEST(Linear, LayersWithOneOutputMatchReference) {
+  Benches benches = every_bench();
+  for (const Layer& layer : {Layer{300, 264, 1}, {9, 1032, 1}, {1, 8, 1}, {40, 20, 1}}) {
+    for (const GemmRole role : kRoles) {
+      for (const bool accumulate : {false, true}) {
+        expect_product(benches, role, layer, {DType::kBF16, DType::kBF16, DType::kBF16}, accumulate);
+        expect_product(benches, role, layer, {DType::kBF16, DType::kBF16, DType::kF32}, accumulate);
+      }
+    }
+  }
+}
+
 // GPUs compute a product with a large sum and a 16-bit result in two parts (added_apart.h).
 TEST(Linear, LargeSumsMatchReference) {
   Benches benches;

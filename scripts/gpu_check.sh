@@ -4,9 +4,10 @@
 #
 #   scripts/gpu_check.sh [--built] [--gpus N] [--only WORD]... [OUTPUT_FOLDER]
 #
-# --only selects some of tests, rates, sanitizer, models, lost, graphs, decoding, peers (training compared
-# with PyTorch). With --gpus, runs only the multi-GPU tests, scripts/gpu_comm.sh and scripts/gpu_ranks.sh;
-# --only then accepts comm and rows of gpu_ranks.sh (losses, sharded, ...).
+# --only selects some of tests, rates, sanitizer, models, lost, graphs, decoding (generation and prompts, compared
+# with transformers), peers (training compared with PyTorch, and with a step of only products and attention).
+# With --gpus, runs only the multi-GPU tests, scripts/gpu_comm.sh and scripts/gpu_ranks.sh; --only then accepts
+# comm and rows of gpu_ranks.sh (losses, sharded, ...).
 #
 # Also runs on a bare CUDA machine. With --built, build/ was built on another machine and is used unchanged:
 # lib/primus, bin/primus, bin/gpu_bench and tests/turbo_*_test (-DPRIMUS_TESTS=ON -DPRIMUS_BENCHMARKS=ON).
@@ -188,12 +189,8 @@ if part models && [ -x build/bin/primus ]; then scripts/gpu_models.sh || failed=
 if part lost && [ -x build/bin/primus ]; then scripts/gpu_lost.sh || failed=1; fi
 if part graphs && [ -x build/bin/primus ]; then scripts/gpu_graphs.sh || failed=1; fi
 if part decoding && [ -x build/bin/primus ]; then
-  timeout 120 build/bin/primus benchmark decode --model llama3.1_8B --device cuda --batch 1,8,64 --context 512 --tokens 64 \
-    2>"$out/decoding.log" || {
-    failed=1
-    echo "FAILED  benchmark decode"
-    tail -5 "$out/decoding.log"
-  }
+  python3 -c 'import transformers' 2>/dev/null || echo "not run: transformers, the peer of generation, is not here"
+  PEER=$(python3 -c 'import torch, transformers' 2>/dev/null && echo 1 || echo 0) scripts/gpu_decoding.sh || failed=1
 fi
 if part peers && ! python3 -c 'import torch' 2>/dev/null; then
   echo "not run: PyTorch, the peer of training, is not here"

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Compares training on one GPU of this machine with PyTorch: same model, tokens and precision, one after the
 # other in this run. Prints a line per row: both rates, their ratio, both memory peaks, and our share of the
-# ceiling: the rate of a step that consists only of the model's products and attention, each timed separately
-# in the same run (benchmark train --ceiling).
+# ceiling: the rate of a step that consists only of the model's products, attention and delta rules, each timed
+# separately in the same run (benchmark train --ceiling).
 #
 #   scripts/gpu_peers.sh [FOLDER] [ROW]...     all rows by default
 #
@@ -18,6 +18,8 @@
 # whole     Llama-3.1-8B, all 32 layers, sequence 8192
 # moe, moe4       6 layers of Qwen3-30B-A3B at sequence 4096: microbatches of 2 and of 4 sequences, 8 per step
 # mixtral   2 layers of Mixtral 8x7B at sequence 4096
+# gptoss, deepseek, qwen35, kimi      without a peer: 4 layers of gpt-oss 20B; 3 layers of DeepSeek-V3's dimensions
+#           with 32 experts; 4 layers of Qwen3.5-35B-A3B and of Kimi Linear 48B-A3B, each with 64 experts
 #
 # Needs build/bin/primus, the plug-in next to it, and PyTorch for the peer. STEPS sets the number of timed
 # steps (4). Exits 1 if a row fails.
@@ -39,7 +41,7 @@ if ! ldconfig -p | grep -q 'libcudnn\.so\.9'; then
 fi
 
 # row NAME CONFIG WORDS -- DIMENSIONS ARGUMENTS: runs a row with our settings and with the settings of the peer script
-# $script.
+# $script. DIMENSIONS "none": there is no peer.
 script=torch_llama.py
 row() {
   name=$1
@@ -62,8 +64,9 @@ row() {
   }
   # Rows with equal peer settings share the peer's result.
   peer=$scratch/$(echo "$script $dimensions $*" | tr ' ,' '__').peer
+  [ "$dimensions" != none ] || echo none >"$peer"
   [ -e "$peer" ] || DIMS=$dimensions timeout 150 python3 "$peers/$script" "$@" 1 >"$peer" 2>&1 || true
-  grep -q 'tok/s' "$peer" || failed=1
+  grep -q 'tok/s\|^none$' "$peer" || failed=1
   python3 - "$name" "$scratch/$name.json" "$peer" <<'TABLE'
 import json, re, sys
 
@@ -82,7 +85,7 @@ if found:
         f" | peer {rate:8.0f} tokens/s {flops:6.1f} TFLOP/s {used:6.1f} GiB"
         f" | {ours['tokens_per_second'] / rate:.3f} of its rate, {planned / 2**30 / used:.2f} of its memory"
     )
-else:
+elif peer.strip() != "none":
     line += " | peer: " + (peer.strip().splitlines() or ["nothing"])[-1][:100]
 print(line, flush=True)
 TABLE
@@ -91,7 +94,8 @@ TABLE
 bf16="exp_avg_dtype=bf16 exp_avg_sq_dtype=bf16 main_grads_dtype=bf16"
 llama="num_layers=16 micro_batch_size=1"
 eight="4096,14336,32,8,128256"
-[ $# -gt 0 ] || set -- bf16 amp lean short long heads groups small adapters whole moe moe4 mixtral
+[ $# -gt 0 ] || set -- bf16 amp lean short long heads groups small adapters whole moe moe4 mixtral gptoss deepseek \
+  qwen35 kimi
 for wanted; do
   case $wanted in
     moe* | mixtral) script=torch_moe.py ;;
@@ -141,6 +145,21 @@ for wanted; do
     mixtral)
       row mixtral mixtral_8x7B_v0.1 num_layers=2 seq_length=4096 micro_batch_size=2 global_batch_size=8 $bf16 -- \
         4096,14336,32,8,32000,128,8,2 2 4096 2 4 bf16
+      ;;
+    gptoss)
+      row gptoss gpt_oss_20B num_layers=4 seq_length=4096 micro_batch_size=2 global_batch_size=8 $bf16 -- none
+      ;;
+    deepseek)
+      row deepseek deepseek_v3 num_layers=3 "moe_layer_freq=([0]*1+[1]*2)" num_experts=32 mtp_num_layers=0 \
+        seq_length=4096 micro_batch_size=2 global_batch_size=8 $bf16 -- none
+      ;;
+    qwen35)
+      row qwen35 qwen3_5_35B_A3B num_layers=4 num_experts=64 seq_length=8192 micro_batch_size=1 global_batch_size=4 \
+        $bf16 -- none
+      ;;
+    kimi)
+      row kimi qwen3_30B_A3B model=kimi_linear_48B_A3B.yaml num_layers=4 "linear_attention_freq=([1]*3+[0]*1)" \
+        "moe_layer_freq=([0]*1+[1]*3)" num_experts=64 seq_length=8192 micro_batch_size=1 global_batch_size=4 $bf16 -- none
       ;;
     *)
       echo "no row is called $wanted" >&2

@@ -1,0 +1,88 @@
+#!/bin/sh
+# Verifies on a GPU that the sampler and the trainer of reinforcement learning agree bit for bit with batch_invariant:
+# trains tiny Llamas in bf16 by GRPO, without adapters and with LoRA adapters of several ranks, and reads from each step
+# the difference between the log-probabilities of the decoder and of the training pass, which must be exactly 0, and the
+# ratios, which must be exactly 1. Without batch_invariant, the difference must be larger than 0, so that the check itself
+# is checked.
+#
+#   scripts/gpu_sampler.sh [RANK]...     ranks of adapters (none 8 16 64 96 by default; none: without adapters)
+#
+# Needs build/bin/primus and the plug-in next to it. PRIMUS sets another program, DEVICE another device. Exits 1 if a bit
+# differs.
+set -eu
+cd "$(dirname "$0")/.."
+primus=${PRIMUS:-build/bin/primus}
+device=${DEVICE:-cuda}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+if ! ldconfig -p | grep -q 'libcudnn\.so\.9'; then
+  beside=$(python3 -c 'import nvidia.cudnn as n; print(list(n.__path__)[0] + "/lib")' 2>/dev/null || true)
+  [ -z "$beside" ] || export LD_LIBRARY_PATH="$beside${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+fi
+[ $# -gt 0 ] || set -- none 8 16 64 96
+configs=examples/native/configs/CPU
+failed=0
+
+# start MODEL OVERRIDE...: trains the model from which all runs of its dimensions start.
+start() {
+  model=$1
+  shift
+  "$primus" train pretrain --config $configs/llama_tiny-sums.yaml --plain "workspace=$scratch" work_group=w user_name=u \
+    "device=$device" bf16=true "exp_name=start_$model" train_iters=40 "$@" >"$scratch/start.log" 2>&1 || {
+    tail -n 12 "$scratch/start.log" >&2
+    exit 1
+  }
+}
+
+# learn NAME MODEL ZERO OVERRIDE...: four steps of GRPO, which learn twice from the same answers. ZERO: whether the
+# difference must be 0.
+learn() {
+  name=$1 model=$2 zero=$3
+  shift 3
+  if ! "$primus" train grpo --config $configs/llama_tiny-grpo.yaml --plain "workspace=$scratch" work_group=w user_name=u \
+    "device=$device" bf16=true "exp_name=$name" "load=$scratch/w/u/start_$model" train_iters=4 log_interval=1 \
+    global_batch_size=192 max_completion_length=12 save_interval=100 "$@" >"$scratch/log" 2>&1; then
+    failed=1
+    echo "FAILED  $name"
+    tail -n 12 "$scratch/log"
+    return
+  fi
+  python3 - "$name" "$zero" "$scratch/w/u/$name" <<'CHECK' || failed=1
+import json, pathlib, sys
+
+name, zero, folder = sys.argv[1], sys.argv[2] == "zero", pathlib.Path(sys.argv[3])
+steps = []
+for path in folder.rglob("*.jsonl"):
+    for line in path.read_text().splitlines():
+        entry = json.loads(line)
+        found = [key for key in entry if key.endswith("sampling_logp_difference/mean")]
+        if found:
+            steps.append([entry[found[0]]] + [entry[key] for key in entry if key.endswith("sampling_logp_difference/max")])
+good = len(steps) == 4 and all((max(step) == 0) == zero for step in steps)
+print(f"{'ok     ' if good else 'FAILED '} {name}: difference of sampler and trainer in {len(steps)} steps:",
+      " ".join(f"{max(step):g}" for step in steps), flush=True)
+sys.exit(not good)
+CHECK
+}
+
+narrow="kv_channels=64 hidden_size=256 num_attention_heads=4 num_query_groups=2 ffn_hidden_size=520"
+wide="kv_channels=128 hidden_size=512 num_attention_heads=4 num_query_groups=1 ffn_hidden_size=1032 num_layers=4"
+# Settings are separate words.
+# shellcheck disable=SC2086
+start narrow $narrow
+# shellcheck disable=SC2086
+start wide $wide
+for rank; do
+  if [ "$rank" = none ]; then
+    lora=
+  else
+    lora="lora.enabled=true lora.dim=$rank lora.alpha=32 lora.target_modules=[linear_qkv,linear_proj,linear_fc1,linear_fc2]"
+  fi
+  # shellcheck disable=SC2086
+  learn "narrow_$rank" narrow zero $narrow batch_invariant=true $lora
+  # shellcheck disable=SC2086
+  learn "wide_$rank" wide zero $wide batch_invariant=true $lora
+done
+# shellcheck disable=SC2086
+learn usual narrow above $narrow
+exit $failed

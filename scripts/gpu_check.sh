@@ -4,10 +4,10 @@
 #
 #   scripts/gpu_check.sh [--built] [--gpus N] [--only WORD]... [OUTPUT_FOLDER]
 #
-# --only selects some of tests, rates, sanitizer, models, lost, graphs, decoding (generation and prompts, compared
-# with transformers), peers (training compared with PyTorch, and with a step of only products and attention).
-# With --gpus, runs only the multi-GPU tests, scripts/gpu_comm.sh and scripts/gpu_ranks.sh; --only then accepts
-# comm and rows of gpu_ranks.sh (losses, sharded, ...).
+# --only selects some of tests, rates, sanitizer, models, sampler (scripts/gpu_sampler.sh), lost, graphs, decoding
+# (generation and prompts, compared with transformers), peers (training compared with PyTorch, and with a step of
+# only products and attention). With --gpus, runs only the multi-GPU tests, scripts/gpu_comm.sh and
+# scripts/gpu_ranks.sh; --only then accepts comm and rows of gpu_ranks.sh (losses, sharded, ...).
 #
 # Also runs on a bare CUDA machine. With --built, build/ was built on another machine and is used unchanged:
 # lib/primus, bin/primus, bin/gpu_bench and tests/turbo_*_test (-DPRIMUS_TESTS=ON -DPRIMUS_BENCHMARKS=ON).
@@ -30,7 +30,7 @@ done
 if [ "$gpus" -gt 1 ]; then
   known="comm losses overlap replicated sharded tensor library pipeline context context_gather context_by_heads context_optim mixtral deepseek peer killed"
 else
-  known="tests rates sanitizer models lost graphs decoding peers"
+  known="tests rates sanitizer models sampler lost graphs decoding peers"
 fi
 for word in $parts; do
   case " $known " in
@@ -186,6 +186,7 @@ elif part sanitizer; then
   done
 fi
 if part models && [ -x build/bin/primus ]; then scripts/gpu_models.sh || failed=1; fi
+if part sampler && [ -x build/bin/primus ]; then scripts/gpu_sampler.sh || failed=1; fi
 if part lost && [ -x build/bin/primus ]; then scripts/gpu_lost.sh || failed=1; fi
 if part graphs && [ -x build/bin/primus ]; then scripts/gpu_graphs.sh || failed=1; fi
 if part decoding && [ -x build/bin/primus ]; then

@@ -77,6 +77,42 @@ TEST(OrderedProducts, ARowHasTheSameBitsForAnyNumberOfRows) {
   }
 }
 
+// Adds the product of adapters to the first `rows` rows of y.
+std::vector<unsigned char> added(OperatorBench& bench, const Tensor& low, const Tensor& up,
+                                 const std::vector<unsigned char>& y, std::int64_t rows) {
+  const Tensor to = bench.empty(DType::kBF16, {rows, up.shape[0]});
+  bench.write_bytes(to, y.data());
+  bench.run(Gemm{.role = GemmRole::kForward,
+                 .a = low.slice(0, rows),
+                 .b = up,
+                 .c = to,
+                 .accumulate = true,
+                 .workspace = {}});
+  return bench.bytes(to);
+}
+
+TEST(OrderedProducts, ARowOfAnAddedProductOfAdaptersHasTheSameBitsForAnyNumberOfRows) {
+  for (const DeviceUnderTest& device : batch_invariant_gpus()) {
+    OperatorBench bench(device);
+    const std::int64_t out = device.plugin.empty() ? 264 : 4096;
+    for (const std::int64_t rank : {8, 16, 24, 64}) {
+      constexpr std::int64_t kRows = 140;
+      const auto of = [&](std::int64_t rows, std::int64_t cols, std::uint64_t seed) {
+        return bench.upload(rounded(random_values(rows * cols, seed), DType::kBF16), DType::kBF16,
+                            {rows, cols});
+      };
+      const Tensor low = of(kRows, rank, 5), up = of(out, rank, 6);
+      const std::vector<unsigned char> y = bench.bytes(of(kRows, out, 7));
+      const std::vector<unsigned char> all = added(bench, low, up, y, kRows);
+      for (const std::int64_t rows : {1, 2, 8, 9, 63, 65, 128}) {
+        const std::vector<unsigned char> some = added(bench, low, up, y, rows);
+        ASSERT_TRUE(std::equal(some.begin(), some.end(), all.begin()))
+            << device.name() << ": rank " << rank << ", " << rows << " rows";
+      }
+    }
+  }
+}
+
 TEST(OrderedProducts, OtherProductsAreRefused) {
   for (const DeviceUnderTest& device : batch_invariant_gpus()) {
     OperatorBench bench(device);

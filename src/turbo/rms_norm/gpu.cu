@@ -28,6 +28,7 @@ struct Forward {
 
   PRIMUS_DEVICE void operator()() const {
     let_next_begin();
+    for (std::int64_t i = thread() * kCount; i < hidden; i += kThreads * kCount) prefetch(weight + i);
     wait_for_previous();
     const std::int64_t at = block() * hidden;
     const T* normed = delta ? sum + at : x + at;
@@ -86,25 +87,30 @@ struct ForwardByWarps {
 
   PRIMUS_DEVICE void operator()() const {
     let_next_begin();
-    wait_for_previous();
     const std::int64_t row = Row::row(), at = row * hidden;
+    PRIMUS_UNROLL
+    for (int p = 0; p < kPieces; ++p) {
+      if (row < rows && Row::column(p) < hidden) prefetch(weight + Row::column(p));
+    }
+    wait_for_previous();
     if (row >= rows) return;
-    float v[kPieces][kCount] = {};
+    // All loads come before the first store, which they could not pass.
+    float v[kPieces][kCount] = {}, d[kPieces][kCount] = {};
     float squares = 0;
     PRIMUS_UNROLL
     for (int p = 0; p < kPieces; ++p) {
       const std::int64_t i = Row::column(p);
-      if (i < hidden) load<kCount>(x + at + i, v[p]);
+      if (i >= hidden) continue;
+      load<kCount>(x + at + i, v[p]);
+      if (delta) load<kCount>(delta + at + i, d[p]);
     }
     PRIMUS_UNROLL
     for (int p = 0; p < kPieces; ++p) {
       const std::int64_t i = Row::column(p);
       if (i >= hidden) continue;
       if (delta) {
-        float d[kCount];
-        load<kCount>(delta + at + i, d);
         PRIMUS_UNROLL
-        for (int k = 0; k < kCount; ++k) v[p][k] = to_float(from_float<T>(v[p][k] + d[k]));
+        for (int k = 0; k < kCount; ++k) v[p][k] = to_float(from_float<T>(v[p][k] + d[p][k]));
         store<kCount>(sum + at + i, v[p]);
       }
       PRIMUS_UNROLL

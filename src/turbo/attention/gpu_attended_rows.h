@@ -1,8 +1,9 @@
 // The softmax in the forward kernel that computes attention with warpgroups (gpu_warpgroups.h).
 #pragma once
 
-#include <limits>
+#include <concepts>
 
+#include "turbo/attention/gpu_runs.h"
 #include "turbo/attention/gpu_scores.h"
 #include "turbo/attention/gpu_visibility.h"
 #include "turbo/gpu/warpgroup_products.h"
@@ -41,14 +42,14 @@ struct AttendedRows {
   }
 
   // Turns the scores of the keys from `first` on into weights. `first` is relative to the tile's first key.
-  // Updates the running maxima and sums, and the factors for earlier sums. Keys from `last` on are masked.
-  PRIMUS_DEVICE void softmax(Scores& scores, float scale, int first,
-                             int last = std::numeric_limits<int>::max()) {
+  // Updates the running maxima and sums, and the factors for earlier sums. Keys from `last` on, if given, are
+  // masked. A default value instead of a pack would cost a comparison per score.
+  PRIMUS_DEVICE void softmax(Scores& scores, float scale, int first, std::same_as<int> auto... last) {
     if (first < whole_begin || first + kKeys > whole_end) {
       PRIMUS_UNROLL
       for (int i = 0; i < Scores::kCount; ++i) {
         const int key = first + Scores::col(i), s = i / 2 % 2;
-        if (key < begin[s] || key >= end[s] || key >= last) scores.at[i] = -infinity();
+        if (key < begin[s] || key >= end[s] || (... || (key >= last))) scores.at[i] = -infinity();
       }
     }
     const float factor = scale * kLog2E;
@@ -64,8 +65,8 @@ struct AttendedRows {
       largest[s] = next == -infinity() ? 0.0F : next;
       shrink[s] = exp2_flushed(maximum[s] - largest[s]);
       maximum[s] = next;
-      total[s] *= shrink[s];  // the sum covers only this lane's columns; joined() adds the sums of the other
-                              // lanes
+      total[s] *= shrink[s];  // the sum covers only this lane's columns; of_lanes() adds the sums of the
+                              // other lanes
     }
     PRIMUS_UNROLL
     for (int i = 0; i < Scores::kCount; ++i) {
@@ -75,27 +76,17 @@ struct AttendedRows {
     }
   }
 
-  // A row's maximum and sum over all keys and the sink.
-  struct Joined {
-    float maximum, total;
-    float share;   // factor by which the weighted sum of values is multiplied
-    bool nothing;  // the query sees no key, so its result is zero
+  // Begins a new run (gpu_runs.h).
+  PRIMUS_DEVICE void restart() {
+    PRIMUS_UNROLL
+    for (int s = 0; s < kSlots; ++s) maximum[s] = -infinity(), total[s] = 0;
+  }
 
-    PRIMUS_DEVICE float log_sum() const { return nothing ? -infinity() : (maximum + ::log2f(total)) * kLn2; }
-  };
-  // Joins the sums of the lanes that share the row. `sink` is in base 2. If has_sink is false, `sink` must be
-  // -infinity.
-  PRIMUS_DEVICE Joined joined(int s, float sink, bool has_sink) const {
-    float sum = total[s];
+  // Returns the sum of the row over all lanes that share it.
+  PRIMUS_DEVICE static float of_lanes(float sum) {
     sum += from_lane_xor(sum, 1);
     sum += from_lane_xor(sum, 2);
-    Joined all;
-    all.maximum = ::fmaxf(maximum[s], sink);
-    all.nothing = all.maximum == -infinity();
-    const float less = all.nothing ? 0.0F : ::exp2f(maximum[s] - all.maximum);
-    all.total = sum * less + (has_sink ? ::exp2f(sink - all.maximum) : 0.0F);
-    all.share = all.nothing ? 0.0F : less / all.total;
-    return all;
+    return sum;
   }
 };
 

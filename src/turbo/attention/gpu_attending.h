@@ -7,8 +7,8 @@
 // a warpgroup, the scores of one tile of keys and the weighted values of the preceding tile are computed
 // concurrently.
 //
-// The result of a query depends only on where its tiles of keys begin: tiles without keys that the query sees
-// do not change the query's sums.
+// The result of a query depends only on where its tiles and runs of keys begin (gpu_runs.h): tiles without
+// keys that the query sees do not change the query's sums.
 #pragma once
 
 #include "turbo/attention/gpu_attended_rows.h"
@@ -18,8 +18,8 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// kListed: whether the fetching thread lists the first and last key of each step in shared memory. Otherwise
-// the steps of a tile are consecutive.
+// kListed: whether the fetching thread lists the first and last key of each step in shared memory, and which
+// steps begin a run. Otherwise the steps of a tile are consecutive and belong to one run.
 template <int kHeadDim, int kValueDim, int kNumGroups, bool kListed>
 struct AttendingWarpgroups {
   static constexpr bool kAlone = true;
@@ -40,9 +40,12 @@ struct AttendingWarpgroups {
     Gate queries_full, keys_full[kStages], keys_empty[kStages], values_full[kStages], values_empty[kStages];
     Gate turn[kGroups];
     int first_keys[kStages], last_keys[kStages];  // with kListed: keys [first, last) of a step
+    bool begins_run[kStages];  // with kListed: whether earlier steps belong to earlier runs
+    // With kListed: each thread's sums over the earlier runs.
+    float merged[kListed ? Sums::kCount : 1][kListed ? kAttending : 1];
   };
   static constexpr std::size_t kSharedBytes = sizeof(Memory) + kPanelAlignment;
-  static_assert(kSharedBytes <= 227 * 1024);
+  static_assert(kWarp != 32 || kSharedBytes <= 227 * 1024);
 
   // A tile of queries.
   struct Tile {
@@ -55,6 +58,8 @@ struct AttendingWarpgroups {
   // Where the results of a tile go, and its sinks. Computed only at the end, so that it takes no registers
   // before.
   struct Results {
+    float* part = nullptr;       // not null: the result of a run is written here instead (gpu_runs.h)
+    std::int64_t part_step = 0;  // elements between the parts of consecutive queries
     BFloat16* out;
     std::int64_t out_step;  // elements between the results of consecutive queries
     float* lse;             // may be null
@@ -96,6 +101,7 @@ struct AttendingWarpgroups {
     Scores scores;
     Sums sums;
     sums.clear();
+    Runs runs;
     if (tile.steps > 0) {
       LeftInRegisters weights[kKeys / 16];
       memory.queries_full.wait(0);
@@ -104,7 +110,7 @@ struct AttendingWarpgroups {
       multiply_keys(memory, scores, me, 0);
       end_group_of_products();
       wait_for_sums(scores);
-      weigh(memory, rows, scores, scale, 0);
+      weigh(memory, rows, runs, scores, scale, 0);
       PRIMUS_UNROLL
       for (int d = 0; d < kKeys / 16; ++d) weights[d] = to_left(scores, d);
       for (int step = 1; step < tile.steps; ++step) {
@@ -124,12 +130,16 @@ struct AttendingWarpgroups {
         end_group_of_products();
         if constexpr (kGroups > 1) release(memory.turn[1 - me]);
         wait_for_sums<1>(scores);
-        weigh(memory, rows, scores, scale, step);
+        const bool begins_run = weigh(memory, rows, runs, scores, scale, step);
         compute_before_waits(rows.total[0] + rows.total[1], memory.queries);
         wait_for_sums(sums);
         release(memory.values_empty[slot_before]);
-        PRIMUS_UNROLL
-        for (int i = 0; i < Sums::kCount; ++i) sums.at[i] *= rows.shrink[i / 2 % 2];
+        if (begins_run) {
+          runs.keep(memory, sums);
+        } else {
+          PRIMUS_UNROLL
+          for (int i = 0; i < Sums::kCount; ++i) sums.at[i] *= rows.shrink[i / 2 % 2];
+        }
         PRIMUS_UNROLL
         for (int d = 0; d < kKeys / 16; ++d) weights[d] = to_left(scores, d);
       }
@@ -144,23 +154,79 @@ struct AttendingWarpgroups {
       end_group_of_products();
       wait_for_sums(sums);
     }
-    finish(sums, rows, results(), first_row, tile.rows);
+    float maximum[kSlots], total[kSlots];
+    PRIMUS_UNROLL
+    for (int s = 0; s < kSlots; ++s) maximum[s] = rows.maximum[s], total[s] = Rows::of_lanes(rows.total[s]);
+    const Results to_tile = results();
+    if constexpr (kListed) {
+      if (!to_tile.part) runs.close(memory, sums, maximum, total);
+    }
+    finish(sums, maximum, total, to_tile, first_row, tile.rows);
   }
 
   PRIMUS_DEVICE static void release(Gate& gate) {
     if (lane() == 0) gate.arrive();
   }
 
-  // Turns the scores of a step into weights, and releases the keys of the step.
-  PRIMUS_DEVICE static void weigh(Memory& memory, Rows& rows, Scores& scores, float scale, int step) {
+  // A thread's sums over the runs before the current run. The sums over values are in shared memory.
+  struct Runs {
+    MergedRuns rows[kSlots];
+    MergedRuns::Factors factors[kSlots];  // of the last addition
+    bool any = false;                     // whether a run is complete
+
+    // Adds the maxima and totals of a complete run.
+    PRIMUS_DEVICE void add(const float (&maximum)[kSlots], const float (&total)[kSlots]) {
+      PRIMUS_UNROLL
+      for (int s = 0; s < kSlots; ++s) factors[s] = rows[s].add(maximum[s], total[s]);
+    }
+    // Adds the run's sums over values to `sums`.
+    PRIMUS_DEVICE void add(const Memory& memory, Sums& sums) const {
+      PRIMUS_UNROLL
+      for (int i = 0; i < Sums::kCount; ++i)
+        sums.at[i] = factors[i / 2 % 2].sum(any ? memory.merged[i][thread()] : 0.0F, sums.at[i]);
+    }
+    // Adds the run whose maxima and totals were added, and begins the sums of the next run.
+    PRIMUS_DEVICE void keep(Memory& memory, Sums& sums) {
+      if constexpr (kListed) {
+        add(memory, sums);
+        PRIMUS_UNROLL
+        for (int i = 0; i < Sums::kCount; ++i) memory.merged[i][thread()] = sums.at[i];
+        any = true;
+        sums.clear();
+      }
+    }
+    // Adds the last run. Sets the sums, maxima and totals of all runs.
+    PRIMUS_DEVICE void close(const Memory& memory, Sums& sums, float (&maximum)[kSlots],
+                             float (&total)[kSlots]) {
+      add(maximum, total);
+      add(memory, sums);
+      PRIMUS_UNROLL
+      for (int s = 0; s < kSlots; ++s) maximum[s] = rows[s].maximum, total[s] = rows[s].total;
+    }
+  };
+
+  // Turns the scores of a step into weights, and releases the keys of the step. Returns whether the step
+  // begins a run.
+  PRIMUS_DEVICE static bool weigh(Memory& memory, Rows& rows, Runs& runs, Scores& scores, float scale,
+                                  int step) {
     const int slot = step % kStages;
     if constexpr (kListed) {
       const int first = memory.first_keys[slot], last = memory.last_keys[slot];
+      const bool begins_run = memory.begins_run[slot];
       release(memory.keys_empty[slot]);
+      if (begins_run) {
+        float total[kSlots];
+        PRIMUS_UNROLL
+        for (int s = 0; s < kSlots; ++s) total[s] = Rows::of_lanes(rows.total[s]);
+        runs.add(rows.maximum, total);
+        rows.restart();
+      }
       rows.softmax(scores, scale, first, last);
+      return begins_run;
     } else {
       release(memory.keys_empty[slot]);
       rows.softmax(scores, scale, step * kKeys);
+      return false;
     }
   }
 
@@ -199,15 +265,19 @@ struct AttendingWarpgroups {
     }
   }
 
-  PRIMUS_DEVICE static void finish(const Sums& sums, const Rows& rows, const Results& to_tile, int first_row,
+  PRIMUS_DEVICE static void finish(const Sums& sums, const float (&maximum)[kSlots],
+                                   const float (&total)[kSlots], const Results& to_tile, int first_row,
                                    int end_row) {
+    if constexpr (kListed) {
+      if (to_tile.part) return write_part(sums, maximum, total, to_tile, first_row, end_row);
+    }
     PRIMUS_UNROLL
     for (int s = 0; s < kSlots; ++s) {
       const int i = first_row + Scores::row(2 * s);
       const bool there = i < end_row;
       const float sink =
           to_tile.sinks && there ? to_float(to_tile.sinks[i * to_tile.sink_step]) * kLog2E : -infinity();
-      const typename Rows::Joined joined = rows.joined(s, sink, to_tile.sinks != nullptr);
+      const JoinedSink joined(maximum[s], total[s], sink, to_tile.sinks != nullptr);
       if (to_tile.lse && there && lane() % 4 == 0) to_tile.lse[i] = joined.log_sum();
       // Each of four lanes has a word of two columns. After the exchange, one lane has all eight columns.
       PRIMUS_UNROLL
@@ -223,6 +293,24 @@ struct AttendingWarpgroups {
         if (!there) continue;
         BFloat16* const to = to_tile.out + i * to_tile.out_step + j / 16 * 32 + lane() % 4 * 8;
         *reinterpret_cast<Pack<std::uint32_t, 4>*>(to) = {words[0], words[1], words[2], words[3]};
+      }
+    }
+  }
+
+  // Writes the maximum, the total and the sums over values of a run.
+  PRIMUS_DEVICE static void write_part(const Sums& sums, const float (&maximum)[kSlots],
+                                       const float (&total)[kSlots], const Results& to_tile, int first_row,
+                                       int end_row) {
+    PRIMUS_UNROLL
+    for (int s = 0; s < kSlots; ++s) {
+      const int i = first_row + Scores::row(2 * s);
+      if (i >= end_row) continue;
+      float* const to = to_tile.part + i * to_tile.part_step;
+      if (lane() % 4 == 0) to[0] = maximum[s], to[1] = total[s];
+      PRIMUS_UNROLL
+      for (int j = 2 * s; j < Sums::kCount; j += 4) {
+        const float pair[2] = {sums.at[j], sums.at[j + 1]};
+        store(to + 2 + Sums::col(j), pair);
       }
     }
   }

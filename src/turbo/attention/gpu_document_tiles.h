@@ -2,6 +2,7 @@
 // then do not depend on the position of its document in a sequence (DeviceSpec::batch_invariant).
 #pragma once
 
+#include "turbo/attention/gpu_runs.h"
 #include "turbo/attention/gpu_visibility.h"
 
 namespace primus::turbo::PRIMUS_GPU {
@@ -13,6 +14,7 @@ struct DocumentTiles {
   const Visibility& of;
   int sequence, row, end_row;  // the first query of the current document, and the end of the queries
   int next_row;                // the first query of the next document
+  int document;                // its first key
   int key, end;
 
   PRIMUS_DEVICE DocumentTiles(const Visibility& visibility, int of_sequence, int first_row, int rows)
@@ -27,6 +29,11 @@ struct DocumentTiles {
     if (row < end_row) open();
   }
 
+  // Returns whether the current tile is the first of a run (gpu_runs.h) and earlier keys of the document
+  // belong to earlier runs. The queries of a document see no key of another document, so that their first run
+  // may continue the run of another document.
+  PRIMUS_DEVICE bool begins_run() const { return key > document && (key - document) % kRunKeys == 0; }
+
   // Returns the number of tiles from the current tile on, and moves to the end.
   PRIMUS_DEVICE int count() {
     int all = 0;
@@ -40,7 +47,7 @@ struct DocumentTiles {
 
  private:
   PRIMUS_DEVICE void open() {
-    const int document = of.document(sequence, row);
+    document = of.document(sequence, row);
     int low = row + 1, high = end_row;
     while (low < high) {
       const int middle = (low + high) / 2;

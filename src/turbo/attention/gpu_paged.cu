@@ -52,10 +52,7 @@ struct PagedForward {
 }  // namespace
 
 std::int64_t paged_workspace(Context& context, const PagedAttention& a) {
-  if (context.batch_invariant()) {
-    check_paged_order(context, a);
-    return 0;
-  }
+  if (context.batch_invariant()) return paged_order_workspace(context, a);
   return paged_decode_workspace(context, a);
 }
 

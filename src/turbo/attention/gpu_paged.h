@@ -60,9 +60,11 @@ std::int64_t paged_append_workspace(Context& context, const PagedAppend& call);
 void paged_attention(Context& context, const PagedAttention& call);
 std::int64_t paged_workspace(Context& context, const PagedAttention& call);
 
-// Computes attention on a batch-invariant device: tiles of keys begin at the first token of each sequence.
-// check_paged_order() throws Error(kUnsupported) if there is no kernel for the call.
+// Computes attention on a batch-invariant device: tiles and runs of keys (gpu_runs.h) begin at the first
+// token of each sequence. In decoding of few tokens, each run has a block; the workspace holds the results of
+// the runs. check_paged_order() throws Error(kUnsupported) if there is no kernel for the call.
 void paged_in_order(Context& context, const PagedAttention& call);
+std::int64_t paged_order_workspace(Context& context, const PagedAttention& call);
 void check_paged_order(Context& context, const PagedAttention& call);
 
 // If the GPU has warpgroups and the kernel of paged_in_order() supports the call, enqueues that kernel, with

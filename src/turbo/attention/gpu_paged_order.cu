@@ -6,6 +6,29 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
+// Returns whether the tokens are decoded: a tile has the heads of one token that share keys. The bits do not
+// depend on this choice.
+bool decodes(const PagedAttention& a) {
+  constexpr std::int64_t kFewTokens = 8, kMaxGroup = PagedWarpgroups<64, 64, true>::kRows;
+  return a.tokens <= std::max(a.sequences.batch(), kFewTokens) && a.heads / a.kv_heads <= kMaxGroup;
+}
+
+// Returns the number of runs per token that have blocks of their own, or 1: a block computes all runs of a
+// token. The bits do not depend on this choice. With a window or chunk, one run is added, because the visible
+// keys may begin anywhere in a run.
+std::int64_t runs_apart(const Context& context, const PagedAttention& a) {
+  constexpr std::int64_t kMaxBytes = std::int64_t{1} << 30;
+  std::int64_t seen = a.sequences.capacity();
+  if (a.window > 0) seen = std::min(seen, a.window);
+  if (a.chunk > 0) seen = std::min(seen, a.chunk);
+  const std::int64_t runs =
+      std::min(blocks_for(a.sequences.capacity(), kRunKeys), blocks_for(seen, kRunKeys) + 1);
+  const std::int64_t bytes = a.tokens * a.heads * runs * (a.value_dim + 2) * 4;
+  if (!decodes(a) || runs == 1 || bytes > kMaxBytes || a.tokens * a.kv_heads >= 2 * multiprocessors(context))
+    return 1;
+  return runs;
+}
+
 template <int kDim, bool kDecoding>
 void attend(Context& context, const PagedAttention& a) {
   using Kernel = PagedWarpgroups<kDim, kDim, kDecoding>;
@@ -21,7 +44,9 @@ void attend(Context& context, const PagedAttention& a) {
                     {stride, kAnyRows},
                     Kernel::kPageLines});
   };
-  Kernel kernel{
+  const std::int64_t runs = kDecoding ? runs_apart(context, a) : 1;
+  auto* const parts = runs > 1 ? context.data<float>(a.workspace) : nullptr;
+  const Kernel kernel{
       .of = {Pages(context, a.sequences), count(a.window), count(a.chunk)},
       .queries =
           kDecoding ? box_map({q, {kDim, a.heads, a.tokens}, {kDim, a.q_stride}, lines})
@@ -34,18 +59,21 @@ void attend(Context& context, const PagedAttention& a) {
       .heads = count(a.heads),
       .group = count(group),
       .query_lines = lines,
+      .runs = count(runs),
+      .in_runs = context.batch_invariant(),
+      .parts = parts,
       .scale = a.scale};
   const std::int64_t blocks =
-      kDecoding ? a.tokens * a.kv_heads : blocks_for(a.tokens, Kernel::kRows) * (batch + 1) * a.heads;
+      kDecoding ? a.tokens * a.kv_heads * runs : blocks_for(a.tokens, Kernel::kRows) * (batch + 1) * a.heads;
   launch(context, blocks, kernel, Kernel::kSharedBytes);
+  if (parts)
+    launch(context, a.tokens * a.heads,
+           PagedMerge<kDim>{kernel.of, parts, kernel.sinks, kernel.out, kernel.heads, kernel.runs});
 }
 
 template <int kDim>
 void attend(Context& context, const PagedAttention& a) {
-  // The bits do not depend on this choice.
-  constexpr std::int64_t kFewTokens = 8, kMaxGroup = PagedWarpgroups<kDim, kDim, true>::kRows;
-  if (a.tokens <= std::max(a.sequences.batch(), kFewTokens) && a.heads / a.kv_heads <= kMaxGroup)
-    return attend<kDim, true>(context, a);
+  if (decodes(a)) return attend<kDim, true>(context, a);
   attend<kDim, false>(context, a);
 }
 
@@ -66,6 +94,13 @@ bool paged_by_warpgroups(Context& context, const PagedAttention& a) {
     attend<128, false>(context, a);
   }
   return true;
+}
+
+std::int64_t paged_order_workspace(Context& context, const PagedAttention& a) {
+  check_paged_order(context, a);
+  const std::int64_t runs = runs_apart(context, a);
+  return runs > 1 ? a.tokens * a.heads * runs * (a.value_dim + 2) * static_cast<std::int64_t>(sizeof(float))
+                  : 0;
 }
 
 void check_paged_order(Context& context, const PagedAttention& a) {

@@ -9,7 +9,8 @@
 namespace primus::turbo::PRIMUS_GPU {
 
 // kDecoding: a tile has the query heads of one token that share keys, so that keys are read once for these
-// heads. Otherwise a tile has up to 128 tokens of one sequence and one head.
+// heads. With `parts`, each run of keys (gpu_runs.h) has a block, and PagedMerge adds the runs. Otherwise a
+// tile has up to 128 tokens of one sequence and one head.
 template <int kHeadDim, int kValueDim, bool kDecoding>
 struct PagedWarpgroups : AttendingWarpgroups<kHeadDim, kValueDim, kDecoding ? 1 : 2, true> {
   using Base = AttendingWarpgroups<kHeadDim, kValueDim, kDecoding ? 1 : 2, true>;
@@ -26,18 +27,26 @@ struct PagedWarpgroups : AttendingWarpgroups<kHeadDim, kValueDim, kDecoding ? 1 
   BFloat16* out;
   int tokens, heads, group;
   int query_lines;  // of a box of queries: a multiple of 8 in decoding
+  int runs;         // per query; 1 without parts
+  bool in_runs;     // false: the keys of a query are added as one run, which needs no merging
+  float* parts;     // [tokens, heads, runs, kPart], or null: a block computes all runs
   float scale;
+
+  // Floats of a part: the maximum, the total and the sums over values.
+  static constexpr int kPart = kValueDim + 2;
 
   PRIMUS_DEVICE void operator()() const {
 #if PRIMUS_WARPGROUPS
     let_next_begin();
-    wait_for_previous();
+    // In decoding, the fetching thread waits for the previous kernel.
+    if constexpr (!kDecoding) wait_for_previous();
     Tile tile;
     if (!open(tile)) return;
     Memory& memory = shared_panels<Memory>();
     this->start(
         memory,
         [&] {
+          if constexpr (kDecoding) wait_for_previous();
           this->attend(
               memory, tile, scale,
               [&](int i) {
@@ -47,21 +56,25 @@ struct PagedWarpgroups : AttendingWarpgroups<kHeadDim, kValueDim, kDecoding ? 1 
               [&] { return results_of(tile); });
         },
         [&] { fetch(memory, tile); });
+    if constexpr (kDecoding) wait_for_previous();  // every thread of the block
 #else
     wait_for_previous();
 #endif
   }
 
-  // Sets the tile of this block. Returns false if there is none; then clears the results of tokens that
-  // belong to no sequence.
+  // Sets the tile of this block. Returns false if there is none; then waits for the previous kernel, and
+  // clears the results of tokens that belong to no sequence.
   PRIMUS_DEVICE bool open(Tile& tile) const {
-    const int index = static_cast<int>(block()), batch = static_cast<int>(of.pages.batch);
+    const int index = static_cast<int>(block()) / runs, batch = static_cast<int>(of.pages.batch);
     if constexpr (kDecoding) {
       const int kv_heads = heads / group;
       tile.row = index / kv_heads;
       tile.head = index % kv_heads * group;
       tile.rows = group;
-      if (!of.has(tile.row)) return clear(tile.row, tile.row + 1, tile.head, group);
+      if (!of.has(tile.row)) {
+        wait_for_previous();
+        return parts ? false : clear(tile.row, tile.row + 1, tile.head, group);
+      }
     } else {
       const int item = index / heads;
       tile.head = index % heads;
@@ -75,7 +88,17 @@ struct PagedWarpgroups : AttendingWarpgroups<kHeadDim, kValueDim, kDecoding ? 1 
     const Query first = of.at(tile.row), last = of.at(kDecoding ? tile.row : tile.row + tile.rows - 1);
     tile.sequence = first.sequence;
     tile.begin = first.begin / kKeys * kKeys;
-    tile.steps = (last.end - tile.begin + kKeys - 1) / kKeys;
+    int end = last.end;
+    if (parts) {
+      const int run = (first.begin / kRunKeys + static_cast<int>(block()) % runs) * kRunKeys;
+      if (run > tile.begin) tile.begin = run;
+      if (run + kRunKeys < end) end = run + kRunKeys;
+      if (tile.begin >= end) {
+        wait_for_previous();
+        return false;
+      }
+    }
+    tile.steps = (end - tile.begin + kKeys - 1) / kKeys;
     // Lines after the last token of the sequence may have any bits.
     const int rest = of.pages.lengths[tile.sequence] - (tile.begin + (tile.steps - 1) * kKeys);
     tile.rest = rest < kKeys ? rest : kKeys;
@@ -83,7 +106,10 @@ struct PagedWarpgroups : AttendingWarpgroups<kHeadDim, kValueDim, kDecoding ? 1 
   }
 
   PRIMUS_DEVICE Results results_of(const Tile& tile) const {
-    return {.out = out + (static_cast<std::int64_t>(tile.row) * heads + tile.head) * kValueDim,
+    const std::int64_t part = (static_cast<std::int64_t>(tile.row) * heads + tile.head) * runs;
+    return {.part = parts ? parts + (part + block() % runs) * kPart : nullptr,
+            .part_step = std::int64_t{runs} * kPart,
+            .out = out + (static_cast<std::int64_t>(tile.row) * heads + tile.head) * kValueDim,
             .out_step = (kDecoding ? 1 : heads) * std::int64_t{kValueDim},
             .lse = nullptr,
             .sinks = sinks ? sinks + tile.head : nullptr,
@@ -100,6 +126,25 @@ struct PagedWarpgroups : AttendingWarpgroups<kHeadDim, kValueDim, kDecoding ? 1 
   }
 
   PRIMUS_DEVICE void fetch(Memory& memory, const Tile& tile) const {
+    // In decoding, the first tiles are fetched while the previous kernel still computes the queries and the
+    // rows of this pass. Earlier passes wrote the other rows, and the copies before this pass waited for
+    // these.
+    int early = 0;
+    if constexpr (kDecoding) {
+      const int fresh = of.pages.starts[tile.sequence + 1] - of.pages.starts[tile.sequence];
+      const int old = (of.pages.lengths[tile.sequence] - fresh - tile.begin) / kKeys;
+      early = old < kStages ? (old > 0 ? old : 0) : kStages;
+      if (early > tile.steps) early = tile.steps;
+    }
+    // Each function is called at one place, because long code takes time to load.
+    for (int step = 0; step <= tile.steps; ++step) {
+      if (step == early) fetch_queries(memory, tile);
+      if (step < tile.steps) fetch_keys(memory, tile, step);
+      if (step > 0) fetch_values(memory, tile, step - 1);
+    }
+  }
+  PRIMUS_DEVICE void fetch_queries(Memory& memory, const Tile& tile) const {
+    if constexpr (kDecoding) wait_for_previous();
     memory.queries_full.arrive_and_expect(kHeadDim * query_lines * static_cast<int>(sizeof(BFloat16)));
     PRIMUS_UNROLL
     for (int i = 0; i < kHeadDim; i += kPanelLine) {
@@ -110,22 +155,20 @@ struct PagedWarpgroups : AttendingWarpgroups<kHeadDim, kValueDim, kDecoding ? 1 
         copy_box(to, queries, tile.head * kHeadDim + i, tile.row, 0, memory.queries_full);
       }
     }
-    for (int step = 0; step <= tile.steps; ++step) {
-      const int key = tile.begin + step * kKeys;
-      if (step < tile.steps) {
-        const int slot = step % kStages;
-        memory.keys_empty[slot].wait(step / kStages % 2 ^ 1);
-        memory.first_keys[slot] = key, memory.last_keys[slot] = key + kKeys;
-        fetch_rows<kHeadDim>(memory.keys[slot], kPageLines * kPanelLine, kKeys * kPanelLine, keys, tile, key,
-                             memory.keys_full[slot]);
-      }
-      if (step > 0) {
-        const int slot = (step - 1) % kStages;
-        memory.values_empty[slot].wait((step - 1) / kStages % 2 ^ 1);
-        fetch_rows<kValueDim>(memory.values[slot], kPageLines * kValueDim, kPageLines * kPanelLine, values,
-                              tile, key - kKeys, memory.values_full[slot]);
-      }
-    }
+  }
+  PRIMUS_DEVICE void fetch_keys(Memory& memory, const Tile& tile, int step) const {
+    const int slot = step % kStages, key = tile.begin + step * kKeys;
+    memory.keys_empty[slot].wait(step / kStages % 2 ^ 1);
+    memory.first_keys[slot] = key, memory.last_keys[slot] = key + kKeys;
+    memory.begins_run[slot] = in_runs && step > 0 && key % kRunKeys == 0;
+    fetch_rows<kHeadDim>(memory.keys[slot], kPageLines * kPanelLine, kKeys * kPanelLine, keys, tile, key,
+                         memory.keys_full[slot]);
+  }
+  PRIMUS_DEVICE void fetch_values(Memory& memory, const Tile& tile, int step) const {
+    const int slot = step % kStages;
+    memory.values_empty[slot].wait(step / kStages % 2 ^ 1);
+    fetch_rows<kValueDim>(memory.values[slot], kPageLines * kValueDim, kPageLines * kPanelLine, values, tile,
+                          tile.begin + step * kKeys, memory.values_full[slot]);
   }
 
   // Fetches the rows of kKeys keys, as far as the sequence has them. `row_step` and `column_step`: elements
@@ -147,6 +190,39 @@ struct PagedWarpgroups : AttendingWarpgroups<kHeadDim, kValueDim, kDecoding ? 1 
         copy_box(to + half * row_step + i * column_step, from, kv_head * kDim + i * kPanelLine, row, 0, full);
       }
     }
+  }
+};
+
+// Adds the runs of each token and head in order. A thread computes columns.
+template <int kValueDim>
+struct PagedMerge {
+  static constexpr int kThreads = kValueDim, kPart = kValueDim + 2;
+  using StartsEarly = void;
+  Queries of;
+  const float* parts;
+  const BFloat16* sinks;  // may be null
+  BFloat16* out;
+  int heads, runs;
+
+  PRIMUS_DEVICE void operator()() const {
+    let_next_begin();
+    const int item = static_cast<int>(block()), row = item / heads, head = item % heads;
+    const bool there = of.has(row);
+    const Query query = there ? of.at(row) : Query{};
+    const int count = there ? (query.end - 1) / kRunKeys - query.begin / kRunKeys + 1 : 0;
+    const float* const from = parts + static_cast<std::int64_t>(item) * runs * kPart;
+    wait_for_previous();
+    MergedRuns merged;
+    float sum = 0;
+    PRIMUS_UNROLL_BY(8)
+    for (int run = 0; run < count; ++run) {
+      const float* const part = from + run * kPart;
+      sum = merged.add(part[0], part[1]).sum(sum, part[2 + thread()]);
+    }
+    const float sink = sinks && there ? to_float(sinks[head]) * kLog2E : -infinity();
+    const JoinedSink joined(merged.maximum, merged.total, sink, sinks != nullptr);
+    out[static_cast<std::int64_t>(item) * kValueDim + thread()] =
+        there ? from_float<BFloat16>(sum * joined.share) : BFloat16{};
   }
 };
 

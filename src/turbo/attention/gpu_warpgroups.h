@@ -90,6 +90,7 @@ struct ForwardWarpgroups : AttendingWarpgroups<kHeadDim, kValueDim, 2, kByDocume
           const int slot = step % kStages;
           memory.keys_empty[slot].wait(step / kStages % 2 ^ 1);
           memory.first_keys[slot] = key, memory.last_keys[slot] = of.end;
+          memory.begins_run[slot] = step > 0 && of.begins_run();
           fetch_keys(memory, tile, step, key);
           of.next();
         }

@@ -175,12 +175,18 @@ TEST(OrderOfAttention, ATokenHasTheSameBitsInTrainingPromptsAndDecoding) {
     expect_one_order(device, {4, 2, 64, {3, 70, 1, 140, 40}}, {200, 33});
     expect_one_order(device, {2, 1, 64, {6, 3}}, {1});
     expect_one_order(device, {2, 1, 64, {50, 150, 9}, 40, true}, {64});
+    // Several runs of keys. The second pass decodes three tokens, with a block per run.
+    expect_one_order(device, {2, 1, 64, {297 + 3, 40}}, {297});
+    expect_one_order(device, {2, 1, 64, {40, 381 + 3}, 260, true}, {381});
     if (device.plugin.empty()) continue;
     expect_one_order(device, {4, 2, 64, {3, 70, 1, 140, 40}}, {1, 7});
     expect_one_order(device, {2, 1, 64, {50, 150, 9}, 40, true}, {1});
     expect_one_order(device, {16, 8, 128, {1, 700, 64, 129, 300, 128, 127}}, {1, 8, 100, 1000});
     expect_one_order(device, {32, 4, 128, {300, 400, 90}, 200}, {1, 50, 1000});
     expect_one_order(device, {32, 8, 64, {2000, 90, 1100}, 0, true}, {1, 512});
+    expect_one_order(device, {16, 8, 128, {5000}}, {4999, 1000});
+    expect_one_order(device, {32, 8, 128, {4001, 900}, 1500, true}, {3998, 700});
+    expect_one_order(device, {8, 2, 128, {1700, 1600}}, {1});
   }
 }
 

@@ -17,11 +17,11 @@ inline constexpr int kRunKeys = 512;
 inline constexpr int kRunKeys = 128;
 #endif
 
-// The largest score (in base 2) and the sum of exponentials of a query over the runs so far.
+// The runs that were added so far, for one query: their largest score (in base 2) and the sum of exponentials.
 struct MergedRuns {
   float maximum = -infinity(), total = 0;
 
-  // Factors of the sums so far and of the added run.
+  // The factors by which earlier sums and the sums of the added run are multiplied.
   struct Factors {
     float before, added;
     PRIMUS_DEVICE float sum(float sum_before, float of_run) const {

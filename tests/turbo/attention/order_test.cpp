@@ -175,7 +175,7 @@ TEST(OrderOfAttention, ATokenHasTheSameBitsInTrainingPromptsAndDecoding) {
     expect_one_order(device, {4, 2, 64, {3, 70, 1, 140, 40}}, {200, 33});
     expect_one_order(device, {2, 1, 64, {6, 3}}, {1});
     expect_one_order(device, {2, 1, 64, {50, 150, 9}, 40, true}, {64});
-    // Several runs of keys. The second pass decodes three tokens, with a block per run.
+    // The texts have several runs of keys. The second pass decodes three tokens, and each run has a block.
     expect_one_order(device, {2, 1, 64, {297 + 3, 40}}, {297});
     expect_one_order(device, {2, 1, 64, {40, 381 + 3}, 260, true}, {381});
     if (device.plugin.empty()) continue;

@@ -193,7 +193,7 @@ void JobProcesses::reap() {
 }
 
 int JobProcesses::end_all(std::vector<pid_t>& remaining) {
-  int status = 0;
+  int status = pid_ > 0 ? SIGKILL : 0;  // also if the kernel does not end it
   const auto until = std::chrono::steady_clock::now() + 30s;
   if (pid_ > 0) ::kill(-pid_, SIGKILL);
   for (;;) {
@@ -212,6 +212,17 @@ int JobProcesses::end_all(std::vector<pid_t>& remaining) {
   pid_ = -1;
   ended_.close();
   return status;
+}
+
+bool JobProcesses::wait_for_end(std::vector<pid_t>& remaining) {
+  for (const pid_t pid : all()) ::waitpid(pid, nullptr, WNOHANG);
+  remaining = all();
+  return remaining.empty();
+}
+
+std::string remaining_text(const std::vector<pid_t>& remaining) {
+  return fmt::format("process{} {} cannot be ended: the kernel waits for a device or a file system",
+                     remaining.size() == 1 ? "" : "es", fmt::join(remaining, ", "));
 }
 
 JobSample JobProcesses::sample(double now) const {

@@ -45,6 +45,8 @@ class JobProcesses {
   // waitpid() does. `remaining`: numbers of processes that did not end, because the kernel waits for a
   // device.
   int end_all(std::vector<pid_t>& remaining);
+  // Reaps processes that end_all() could not end and that have ended since. Returns whether none remains.
+  bool wait_for_end(std::vector<pid_t>& remaining);
 
   // All processes of the job.
   std::vector<pid_t> all() const;
@@ -62,6 +64,12 @@ class JobProcesses {
   std::unique_ptr<launch::GroupGuard> guard_;
   std::vector<pid_t> own_;  // children of this process that do not belong to the job: the guard
 };
+
+// Describes processes that could not be ended, in one sentence, and the next step.
+std::string remaining_text(const std::vector<pid_t>& remaining);
+inline constexpr const char* kHintForRemaining =
+    "restart the machine, or the file server that it waits for; the same command then continues from the "
+    "newest checkpoint";
 
 // Returns the exit code for a status of waitpid(): 128 + N if signal N killed the process.
 int exit_code_of(int status);

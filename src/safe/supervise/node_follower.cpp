@@ -56,6 +56,8 @@ class Follower {
         if (launch::asks_to_stop(*signal) || *signal == SIGUSR1) throw Stopped{*signal};
       }
     };
+    // Before the connection, which waits only a moment for the first message: the file system may block.
+    const std::int64_t newest = newest_step(job_.checkpoints);
     try {
       leader_.emplace(nodes_.address, nodes_.port, nodes_.token, nodes_.node, nodes_.nodes,
                       comm::in(std::chrono::milliseconds(static_cast<std::int64_t>(1e3 * seconds))), check);
@@ -72,10 +74,8 @@ class Follower {
     had_leader_ = true;
     heard_ = steady_seconds();
     next_beat_ = heard_ + kNodeBeat;
-    leader_->send({.kind = Kind::kHello,
-                   .checkpoint = newest_step(job_.checkpoints),
-                   .text = host_name(),
-                   .more = shape_of(job_, nodes_)});
+    leader_->send(
+        {.kind = Kind::kHello, .checkpoint = newest, .text = host_name(), .more = shape_of(job_, nodes_)});
     return std::nullopt;
   }
 
@@ -88,14 +88,16 @@ class Follower {
     read_events();
     std::vector<NodeMessage> messages;
     leader_->receive(messages);
-    if (!messages.empty()) heard_ = std::max(heard_, steady_seconds());
+    // The calls below may wait for a file system. Messages that arrive meanwhile wait in the socket.
+    const double now = steady_seconds();
+    if (!messages.empty()) heard_ = now;
     for (const NodeMessage& message : messages) {
       if (message.kind == Kind::kQuit) return quit(message);
       follow(message);
     }
-    const double now = steady_seconds();
     const bool ended = part_.runs() && (polled[1].revents & POLLIN) != 0;
     if (ended || (part_.runs() && part_.must_end(now))) end(false, "");
+    if (!part_.runs() && !part_.left().empty()) return stuck();
     if (!leader_->open() || now - heard_ > kLeaderSilence) return lost_leader();
     if (now >= next_beat_) beat(now);
     return std::nullopt;
@@ -108,8 +110,6 @@ class Follower {
 
   void follow(const NodeMessage& message) {
     if (message.kind == Kind::kLead) {
-      heard_ = std::max(
-          heard_, steady_seconds() + std::clamp<double>(static_cast<double>(message.number), 0, kNodeQuiet));
       wants_sample_ = message.flag;
     } else if (message.kind == Kind::kStart) {
       start(message);
@@ -132,9 +132,7 @@ class Follower {
   }
 
   void end(bool stacks, const std::string& why) {
-    leader_->send({.kind = Kind::kAlive, .number = quiet_of_end(stacks)});
     leader_->send(part_.end(stacks, why, [this](const EventLine& event, int rank) { add(event, rank); }));
-    heard_ = std::max(heard_, steady_seconds());  // the leader's messages of this time wait in the socket
   }
 
   void read_events() {
@@ -175,7 +173,33 @@ class Follower {
     if (part_.runs()) part_.end(false, "", [](const EventLine&, int) {});
     job_.say(fmt::format("supervise: the supervisor of node 0 ({}) is lost; node {} has ended its ranks",
                          nodes_.address, nodes_.node));
+    if (const auto code = wait_for_remaining()) return code;
     return connect(kLeaderWait);
+  }
+
+  // The leader has been told that processes of this node do not end. The node returns without them.
+  std::optional<int> stuck() {
+    leader_->send({.kind = Kind::kBeat});  // fails if the leader has gone
+    leader_.reset();
+    if (const auto code = wait_for_remaining()) return code;
+    return connect(kLeaderWait);
+  }
+
+  // Waits until no process of an earlier attempt remains. Returns an exit code if they do not end.
+  std::optional<int> wait_for_remaining() {
+    const double began = steady_seconds();
+    for (std::string left = part_.left(); !left.empty(); left = part_.left()) {
+      pollfd polled{signals_.fd(), POLLIN, 0};
+      poll(&polled, 1, kNodeTickMs);
+      while (const auto signal = signals_.next()) {
+        if (launch::asks_to_stop(*signal) || *signal == SIGUSR1) throw Stopped{*signal};
+      }
+      if (steady_seconds() - began < job_.hang.patience) continue;
+      job_.say(fmt::format("supervise: processes remain: node {}: {}\n  hint: {}", nodes_.node, left,
+                           kHintForRemaining));
+      return kLostNodeCode;
+    }
+    return std::nullopt;
   }
 
   int quit(const NodeMessage& message) {

@@ -32,7 +32,7 @@ void NodeJob::start(const NodeMessage& message, const comm::Socket& listener) {
        std::vector{fmt::format("--nnodes={}", nodes_.places), fmt::format("--node_rank={}", place_),
                    "--master_addr=" + nodes_.address, fmt::format("--master_port={}", message.port)})
     command.push_back(std::move(word));
-  // This process has one thread, so it may change its own environment for its children.
+  // The thread that beats does not read the environment, so this one may change it for the children.
   ::setenv("PRIMUS_JOB_TOKEN", secret_of_attempt(nodes_.token, message.text, message.attempt).c_str(), 1);
   if (listener.valid()) {
     ::fcntl(listener.fd(), F_SETFD, 0);
@@ -79,12 +79,21 @@ NodeMessage NodeJob::end(bool stacks, const std::string& why,
   ended.flag = kills && kills_ && *kills > *kills_;
   ended.text = last_error(job_.run / "logs" / job_.module, job_.ranks, began_at_, place_ * job_.ranks);
   ended.checkpoint = newest_step(job_.checkpoints);
-  if (!remaining.empty()) {
-    job_.say(fmt::format(
-        "supervise: node {}: processes {} cannot be ended: the kernel waits for a device or a file system",
-        nodes_.node, fmt::join(remaining, ", ")));
+  remains_ = !remaining.empty();
+  if (remains_) {
+    ended.kind = NodeMessage::Kind::kStuck;
+    ended.text = remaining_text(remaining);
+    job_.say(fmt::format("supervise: node {}: {}", nodes_.node, ended.text));
   }
   return ended;
+}
+
+std::string NodeJob::left() {
+  if (!remains_) return "";
+  std::vector<pid_t> remaining;
+  if (!processes_.wait_for_end(remaining)) return remaining_text(remaining);
+  remains_ = false;
+  return "";
 }
 
 // Returns the path of the file.

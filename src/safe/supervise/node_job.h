@@ -42,7 +42,10 @@ class NodeJob {
   void read_events(const std::function<void(const EventLine&, int)>& event);
   JobSample sample(double now) { return processes_.sample(now); }
   void reap() { processes_.reap(); }
-  // Ends the processes, first writing their stacks if wanted, and returns the message kEnded.
+  // Names the processes of an ended attempt that could not be ended, in one sentence; empty: there are none.
+  std::string left();
+  // Ends the processes, first writing their stacks if wanted, and returns the message kEnded, or kStuck if
+  // processes remain.
   NodeMessage end(bool stacks, const std::string& why,
                   const std::function<void(const EventLine&, int)>& event);
 
@@ -58,6 +61,7 @@ class NodeJob {
   double began_at_ = 0;  // seconds since 1970
   std::optional<double> asked_at_ = {}, kill_at_ = {};
   std::optional<std::int64_t> kills_ = {};
+  bool remains_ = false;
 };
 
 }  // namespace primus::supervise

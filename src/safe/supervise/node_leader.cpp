@@ -42,8 +42,9 @@ class Leader {
         nodes_(nodes),
         part_(job, nodes, signals_.before()),
         books_(job),
-        server_(comm::listen_on(nodes.address, nodes.port), nodes.token, nodes.nodes),
-        roster_(nodes.nodes, nodes.places, {.first_wait = nodes.first_wait, .silence = kNodeSilence},
+        server_(comm::listen_on(nodes.address, nodes.port), nodes.token, nodes.nodes, shape_of(job, nodes)),
+        roster_(nodes.nodes, nodes.places,
+                {.first_wait = nodes.first_wait, .wait = job.recovery.node_wait, .silence = kNodeSilence},
                 steady_seconds()),
         samples_(static_cast<std::size_t>(nodes.nodes)),
         salt_(hex(random_bytes(kSalt))) {
@@ -79,8 +80,9 @@ class Leader {
       if (part_.pass_on(*signal, steady_seconds())) asked(*signal, part_.asked_again());
     }
     read_events();
-    server_.serve(handler_);
+    // Before serve(): the handlers may wait for a file system, and later messages wait in the sockets.
     const double now = steady_seconds();
+    server_.serve(handler_);
     const bool ended = part_.runs() && (polled[1].revents & POLLIN) != 0;
     if (ended || (part_.runs() && part_.must_end(now))) end_own(false);
     if (part_.must_end(now) && roster_.runs()) roster_.end_attempt();
@@ -121,7 +123,7 @@ class Leader {
     const double now = steady_seconds();
     if (message.kind == Kind::kHello) return greet(node, message, now);
     if (!roster_.is_here(node)) return;
-    roster_.heard(node, message.kind == Kind::kAlive ? static_cast<double>(message.number) : 0, now);
+    roster_.heard(node, now);
     const bool current = roster_.runs() && message.attempt == roster_.attempt();
     Seen& seen = samples_[static_cast<std::size_t>(node)];
     switch (message.kind) {
@@ -143,6 +145,10 @@ class Leader {
                               .memory_kill = message.flag,
                               .error = message.text},
                              now);
+      case Kind::kStuck:
+        if (!current) return;
+        server_.close(node);  // it returns when its processes have ended
+        return lost(node, printable(message.text));
       case Kind::kAsked:
         return asked_by(node, static_cast<int>(std::clamp<std::int64_t>(message.number, 1, 64)),
                         message.flag);
@@ -152,16 +158,6 @@ class Leader {
   }
 
   void greet(int node, const NodeMessage& message, double now) {
-    const std::string expected = shape_of(job_, nodes_);
-    if (message.more != expected) {
-      server_.send(
-          node, {.kind = Kind::kQuit,
-                 .number = 2,
-                 .text = fmt::format("node {} was started for another job ({}) than node 0 ({}); start the "
-                                     "same command on all machines",
-                                     node, printable(message.more), expected)});
-      return;
-    }
     roster_.joined(node, printable(message.text), now);
     roster_.sees_checkpoint(node, message.checkpoint);
     const bool late = roster_.attempt() > 0;
@@ -205,7 +201,7 @@ class Leader {
 
   void beat(double now) {
     next_beat_ = now + kNodeBeat;
-    roster_.heard(0, 0, now);
+    roster_.heard(0, now);
     if (part_.runs()) {
       part_.reap();
     } else {
@@ -231,6 +227,11 @@ class Leader {
         if (now - over_at_ < kWaitForSpace) return std::nullopt;
         return books_.finish(end_, Bookkeeping::without_space(*action_));
       }
+    }
+    if (const std::string left = part_.left(); !left.empty()) {
+      if (now - over_at_ < job_.recovery.node_wait) return std::nullopt;
+      return books_.give_up("processes remain", fmt::format("node 0 ({}): {}", roster_.host(0), left),
+                            kHintForRemaining);
     }
     if (now - over_at_ < kNextLockWait && RunLock::held(job_.run)) return std::nullopt;
     books_.begin();
@@ -297,8 +298,6 @@ class Leader {
   }
 
   void end_own(bool stacks) {
-    // Writing the stacks and ending may take their time, in which the leader sends no messages.
-    server_.send_all({.kind = Kind::kLead, .number = quiet_of_end(stacks)});
     const NodeMessage ended =
         part_.end(stacks, finding_ ? finding_->text : "",
                   [this](const EventLine& event, int rank) { books_.add(event, rank); });

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -14,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/files/sha256.h"
+#include "base/terminal/terminal.h"
 #include "comm/rendezvous/wire.h"
 
 namespace primus::supervise {
@@ -32,7 +34,7 @@ constexpr auto kIntroductionTime = 5s, kSendTime = 5s;
 
 // A key of its own, so that no proof for the rendezvous of the ranks is one for the supervisors.
 std::string key_of(const std::string& token) {
-  return std::string(as_text(hmac_sha256(token, "primus supervisors")));
+  return std::string(as_text(hmac_sha256(token, "primus supervisors 2")));
 }
 
 Error no_leader(const std::string& host, std::uint16_t port) {
@@ -46,19 +48,61 @@ std::string secret_of_attempt(const std::string& token, const std::string& salt,
   return hex(as_text(hmac_sha256(token, fmt::format("primus attempt {} {}", attempt, salt))));
 }
 
+// ---- Beats ----------------------------------------------------------------------------------------
+
+void Heart::start(std::function<void()> beat) {
+  beat_ = std::move(beat);
+  alive();
+  // Signals are for the main thread.
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run(); });
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void Heart::alive() { alive_ = steady_seconds(); }
+
+void Heart::stop() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stops_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Heart::run() {
+  std::unique_lock lock(mutex_);
+  while (!changed_.wait_for(lock, 1s, [this] { return stops_; })) {
+    lock.unlock();
+    if (steady_seconds() - alive_ < kMaxBlocked) beat_();
+    lock.lock();
+  }
+}
+
 // ---- The leader ---------------------------------------------------------------------------------
 
-NodeServer::NodeServer(Socket listener, const std::string& token, int nodes)
+NodeServer::NodeServer(Socket listener, const std::string& token, int nodes, std::string shape)
     : listener_(std::move(listener)),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       key_(key_of(token)),
-      nodes_(nodes) {
+      nodes_(nodes),
+      shape_(std::move(shape)) {
   epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
   if (!epoll_.valid() || ::epoll_ctl(epoll_.fd(), EPOLL_CTL_ADD, listener_.fd(), &event) != 0)
     throw io_error("cannot watch the connections of the job's machines", errno);
+  heart_.start([this] { beat(); });
 }
 
-NodeServer::~NodeServer() = default;
+NodeServer::~NodeServer() { heart_.stop(); }
+
+void NodeServer::beat() {
+  const std::lock_guard lock(mutex_);
+  for (Connection& one : connections_)
+    if (one.node >= 0 && !one.dead && !one.closing) post(one, {.kind = NodeMessage::Kind::kBeat});
+}
 
 NodeServer::Connection* NodeServer::of(int node) {
   for (Connection& one : connections_)
@@ -73,6 +117,24 @@ void NodeServer::want(const Connection& connection, bool writable) {
 }
 
 void NodeServer::serve(const Handler& handler) {
+  heart_.alive();
+  std::vector<Heard> heard;
+  {
+    const std::lock_guard lock(mutex_);
+    look();
+    heard.swap(heard_);
+  }
+  // The calls may wait for a file system, and the thread that beats needs the lock meanwhile.
+  for (const Heard& one : heard) {
+    if (one.message) {
+      handler.message(one.node, *one.message);
+    } else {
+      handler.lost(one.node, one.why);
+    }
+  }
+}
+
+void NodeServer::look() {
   constexpr int kEvents = 256;
   std::array<epoll_event, kEvents> events{};
   const int ready = ::epoll_wait(epoll_.fd(), events.data(), kEvents, 0);
@@ -85,14 +147,13 @@ void NodeServer::serve(const Handler& handler) {
     }
     if (connection->dead) continue;
     if ((event.events & EPOLLOUT) != 0) write(*connection);
-    if (!connection->dead && (event.events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0)
-      read(*connection, handler);
+    if (!connection->dead && (event.events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) read(*connection);
   }
   for (Connection& one : connections_) {
     if (!one.dead && one.deadline && comm::milliseconds_until(*one.deadline) == 0)
-      drop(one, nullptr, "no introduction");
+      drop(one, false, "no introduction");
     // A write found that the connection has ended.
-    if (one.dead && one.node >= 0) drop(one, &handler, "its connection ended");
+    if (one.dead && one.node >= 0) drop(one, true, "its connection ended");
   }
   connections_.remove_if([](const Connection& one) { return one.dead; });
 }
@@ -119,42 +180,57 @@ void NodeServer::accept_new() {
   }
 }
 
-void NodeServer::read(Connection& one, const Handler& handler) {
+void NodeServer::read(Connection& one) {
   std::array<char, 16 << 10> buffer;
   const ssize_t got = ::recv(one.socket.fd(), buffer.data(), buffer.size(), 0);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (got <= 0) return drop(one, &handler, "its connection ended");
+  if (got <= 0) return drop(one, true, "its connection ended");
   if (one.closing) return;
   one.in.append(buffer.data(), static_cast<std::size_t>(got));
-  if (one.node < 0) {
-    if (!introduce(one)) return;
-    // A second connection of a node: the node has noticed the end of the first one earlier than this process.
-    const int node = std::exchange(one.node, -1);
-    if (Connection* const before = of(node)) {
-      send(node, {.kind = NodeMessage::Kind::kQuit,
-                  .number = 2,
-                  .text = fmt::format("another supervisor has joined the job as node {}", node)});
-      handler.lost(node, "another supervisor took its number");
-      before->node = -1;
-      before->closing = true;
-      if (before->out.empty()) drop(*before, nullptr, "");
-    }
-    one.node = node;
-  }
+  if (one.claims < 0 && !introduce(one)) return;
   for (;;) {
     NodeMessage message;
     const FrameState state = take_frame(one.in, message);
-    if (state == FrameState::kBroken) return drop(one, &handler, "it sent an invalid message");
+    if (state == FrameState::kBroken) return drop(one, true, "it sent an invalid message");
     if (state == FrameState::kMore) return;
-    handler.message(one.node, message);
-    if (one.dead || one.closing) return;
+    if (one.node < 0 && !admit(one, message)) return;
+    heard_.push_back({.node = one.node, .message = std::move(message), .why = {}});
   }
+}
+
+// Judges the first message of an authenticated node. Supervisors of different jobs may have the same token
+// and port, so only a node of the same job may displace an earlier connection.
+bool NodeServer::admit(Connection& one, const NodeMessage& hello) {
+  using Kind = NodeMessage::Kind;
+  if (hello.kind != Kind::kHello) {
+    drop(one, false, "");
+    return false;
+  }
+  const auto quit = [this](Connection& connection, std::string text) {
+    connection.node = -1;
+    connection.closing = true;
+    post(connection, {.kind = Kind::kQuit, .number = 2, .text = std::move(text)});
+  };
+  if (hello.more != shape_) {
+    quit(one, fmt::format("node {} was started for another job ({}) than node 0 ({}); start the same command "
+                          "on all machines, and use another MASTER_PORT for each job",
+                          one.claims, printable(hello.more), shape_));
+    return false;
+  }
+  // The node has noticed the end of its first connection earlier than this process.
+  if (Connection* const before = of(one.claims)) {
+    heard_.push_back({.node = one.claims, .message = {}, .why = "another supervisor took its number"});
+    quit(*before, fmt::format("another supervisor has joined the job as node {}", one.claims));
+  }
+  one.node = one.claims;
+  one.deadline.reset();
+  return true;
 }
 
 // Takes an introduction from the front of the input. Returns whether the peer is a node of the job.
 bool NodeServer::introduce(Connection& one) {
   if (!kClientMagic.starts_with(std::string_view(one.in).substr(0, kClientMagic.size()))) {
-    drop(one, nullptr, "");  // another program
+    drop(one, false, "");  // another program
     return false;
   }
   if (one.in.size() < kIntroduction) return false;
@@ -171,8 +247,7 @@ bool NodeServer::introduce(Connection& one) {
                             nodes));
     return false;
   }
-  one.node = static_cast<int>(node);
-  one.deadline.reset();
+  one.claims = static_cast<int>(node);
   one.out += wire::u32(0) + wire::server_code(key_, one.nonce, nonce) + wire::u32(0);
   write(one);
   return !one.dead;
@@ -200,18 +275,21 @@ void NodeServer::write(Connection& one) {
   if (one.closing && !one.deadline) one.deadline = comm::in(kIntroductionTime);
 }
 
-void NodeServer::drop(Connection& one, const Handler* handler, const std::string& why) {
+void NodeServer::drop(Connection& one, bool tell, const std::string& why) {
   one.dead = true;
   const int node = std::exchange(one.node, -1);
-  if (node >= 0 && handler) handler->lost(node, why);
+  if (node >= 0 && tell) heard_.push_back({.node = node, .message = {}, .why = why});
+}
+
+void NodeServer::post(Connection& one, const NodeMessage& message) {
+  one.out += to_frame(message);
+  if (one.out.size() > kMaxOut) one.dead = true;  // it does not read; serve() reports it
+  if (!one.dead) write(one);
 }
 
 void NodeServer::send(int node, const NodeMessage& message) {
-  Connection* const one = of(node);
-  if (!one) return;
-  one->out += to_frame(message);
-  if (one->out.size() > kMaxOut) one->dead = true;  // it does not read; serve() reports it
-  if (!one->dead) write(*one);
+  const std::lock_guard lock(mutex_);
+  if (Connection* const one = of(node)) post(*one, message);
 }
 
 void NodeServer::send_all(const NodeMessage& message) {
@@ -219,10 +297,12 @@ void NodeServer::send_all(const NodeMessage& message) {
 }
 
 void NodeServer::close(int node) {
-  if (Connection* const one = of(node)) drop(*one, nullptr, "");
+  const std::lock_guard lock(mutex_);
+  if (Connection* const one = of(node)) drop(*one, false, "");
 }
 
 void NodeServer::flush(Deadline deadline) {
+  const std::lock_guard lock(mutex_);
   for (Connection& one : connections_) {
     while (!one.dead && !one.out.empty() && comm::milliseconds_until(deadline) != 0) {
       comm::wait_for(one.socket, POLLOUT, deadline);
@@ -277,7 +357,10 @@ bool NodeClient::introduce(const std::string& host, std::uint16_t port, const st
                 "start the same command with the same PRIMUS_JOB_TOKEN on all machines");
 }
 
+NodeClient::~NodeClient() { heart_.stop(); }
+
 void NodeClient::receive(std::vector<NodeMessage>& messages) {
+  heart_.alive();
   std::array<char, 16 << 10> buffer;
   while (open_) {
     const ssize_t got = ::recv(socket_.fd(), buffer.data(), buffer.size(), 0);
@@ -298,6 +381,9 @@ void NodeClient::receive(std::vector<NodeMessage>& messages) {
 }
 
 void NodeClient::send(const NodeMessage& message) {
+  const std::lock_guard lock(mutex_);
+  if (message.kind == NodeMessage::Kind::kHello)
+    heart_.start([this] { send({.kind = NodeMessage::Kind::kBeat}); });
   if (open_ && comm::send_all(socket_, to_frame(message), comm::in(kSendTime)) != comm::IoResult::kDone)
     open_ = false;
 }

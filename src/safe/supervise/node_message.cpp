@@ -14,7 +14,7 @@ namespace wire = comm::wire;
 bool is_kind(std::uint8_t byte) {
   using Kind = NodeMessage::Kind;
   const auto kind = static_cast<Kind>(byte);
-  return (kind >= Kind::kHello && kind <= Kind::kAsked) || (kind >= Kind::kLead && kind <= Kind::kQuit);
+  return (kind >= Kind::kHello && kind <= Kind::kBeat) || (kind >= Kind::kLead && kind <= Kind::kQuit);
 }
 
 // The bits of the word of flags.

@@ -20,14 +20,16 @@ struct NodeMessage {
     // From a node to the leader.
     kHello =
         1,   // first message: text: host; more: the job as the node sees it, which must equal the leader's
-    kAlive,  // once a second: number: seconds without messages that follow (stacks are written); sample;
-             // signs
+    kAlive,  // once a second: sample; signs
     kFault,  // a rank has recorded a fault; text: the line of its events; number: the rank
     kEnded,  // the processes of the attempt have ended: number: exit code; flag: killed by the kernel because
              // memory was exhausted; text: last error; more: file with stacks
     kAsked,  // the node was asked to stop by the signal `number`; flag: again, so at once
+    kStuck,  // instead of kEnded: processes of the attempt cannot be ended; text: one sentence
+    // From both sides.
+    kBeat,  // once a second, by a thread that uses no file: the machine and its supervisor are alive
     // From the leader to a node.
-    kLead = 32,  // once a second: number: as kAlive; flag: samples are wanted
+    kLead = 32,  // once a second: flag: samples are wanted
     kStart,  // start the ranks: number: place of the node in the job; port: of the ranks' rendezvous; text: a
              // salt of the attempt's secret; flag: continue the run; seconds: since the leader started
     kEnd,    // end the processes of the attempt; flag: write the stacks of all threads first; text: why

@@ -54,10 +54,7 @@ void Roster::lost(int node, const std::string& why, double now) {
   must_end_ = true;
 }
 
-void Roster::heard(int node, double quiet, double now) {
-  Node& one = at(node);
-  one.heard = std::max(one.heard, now + std::clamp(quiet, 0.0, limits_.ending));
-}
+void Roster::heard(int node, double now) { at(node).heard = std::max(at(node).heard, now); }
 
 void Roster::sees_checkpoint(int node, std::int64_t step) { at(node).checkpoint = step; }
 

@@ -44,8 +44,7 @@ class Roster {
   void joined(int node, std::string host, double now);
   // Returns whether this ends the attempt: the node had a place.
   void lost(int node, const std::string& why, double now);
-  // `quiet`: seconds without messages that the node has announced.
-  void heard(int node, double quiet, double now);
+  void heard(int node, double now);
   void sees_checkpoint(int node, std::int64_t step);
   // Ignored if the attempt is not the current one.
   void ended(int node, std::uint64_t attempt, NodeEnd end, double now);

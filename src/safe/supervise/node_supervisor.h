@@ -35,12 +35,6 @@ inline constexpr double kLeaderWait = 30;  // seconds in which a node whose lead
 // soon.
 inline constexpr int kNodeTickMs = 100;
 inline constexpr double kNodeBeat = 1, kIdleNodeBeat = 0.25;
-// Announced times without messages, in seconds: while processes end, and while their stacks are written
-// first.
-inline constexpr double kNodeEnding = 10, kNodeQuiet = 70;
-inline std::int64_t quiet_of_end(bool stacks) {
-  return static_cast<std::int64_t>(stacks ? kNodeQuiet : kNodeEnding);
-}
 
 // Runs this machine's part of the job to the job's end. Returns the exit code of the job, the same on all
 // machines, or 3 if the leader was lost. `job.ranks`: ranks per node. Signals and threads: see supervise().

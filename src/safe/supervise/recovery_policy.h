@@ -66,6 +66,9 @@ struct RecoveryLimits {
   int loop = 3, mixed_loop = 10, nan_loop = 2;
   // Delay of restarts: none after progress (a new checkpoint), then `first_delay`, doubled up to `max_delay`.
   double first_delay = 1, max_delay = 60;
+  // Seconds for which a job waits for a lost node or for a spare, and for processes that cannot be ended.
+  // Then it ends.
+  double node_wait = 60;
 };
 
 struct Action {

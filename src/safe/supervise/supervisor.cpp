@@ -94,11 +94,8 @@ class Supervisor {
     process.memory_kill = kills && kills_ && *kills > *kills_;
     process.last_error = last_error(job_.run / "logs" / job_.module, job_.ranks, books_.began_at());
     const JobEnd end = books_.end(process, finding, rank, std::move(facts));
-    if (!remaining.empty()) {
-      job_.say(fmt::format(
-          "supervise: processes {} cannot be ended: the kernel waits for a device or a file system",
-          fmt::join(remaining, ", ")));
-    }
+    remains_ = !remaining.empty();
+    if (remains_) job_.say("supervise: " + remaining_text(remaining));
     return end;
   }
 
@@ -158,9 +155,13 @@ class Supervisor {
         next = now + kSpaceEvery;
       }
       if (!space && now - began >= kSpaceWait) return books_.finish(end, Bookkeeping::without_space(action));
+      std::vector<pid_t> remaining;
+      remains_ = remains_ && !processes_.wait_for_end(remaining);
+      if (remains_ && now - began >= job_.recovery.node_wait)
+        return books_.give_up("processes remain", remaining_text(remaining), kHintForRemaining);
       const double delay = action.delay - (now - began);
       const bool locked = now - began < kLockWait && RunLock::held(job_.run);
-      if (delay <= 0 && space && !locked) return std::nullopt;
+      if (delay <= 0 && space && !locked && !remains_) return std::nullopt;
       pollfd polled{signals_.fd(), POLLIN, 0};
       poll(&polled, 1, 1 + static_cast<int>(1e3 * (delay > 0 ? std::min(delay, kPause) : kPause)));
       while (const auto signal = signals_.next()) {
@@ -177,6 +178,7 @@ class Supervisor {
   std::optional<double> sample_ = {};  // time of the last look at the processes
   std::optional<double> asked_at_ = {}, kill_at_ = {};
   std::optional<std::int64_t> kills_ = {};
+  bool remains_ = false;  // processes of the last attempt that could not be ended
 };
 
 }  // namespace

@@ -20,16 +20,17 @@ using ::testing::HasSubstr;
 // A server of `nodes` nodes, served until a condition holds.
 class NodeServing {
  public:
-  explicit NodeServing(int nodes, const std::string& token = "secret") {
+  explicit NodeServing(int nodes) {
     comm::Socket listener = comm::listen_on("127.0.0.1", 0);
     port = comm::port_of(listener);
-    server.emplace(std::move(listener), token, nodes);
+    server.emplace(std::move(listener), "secret", nodes, "this job");
   }
   template <class Condition>
   bool serve_until(Condition condition) {
     const NodeServer::Handler handler{
         [&](int node, const NodeMessage& message) {
-          texts.push_back(std::to_string(node) + " " + message.text);
+          if (message.kind == NodeMessage::Kind::kAlive)
+            texts.push_back(std::to_string(node) + " " + message.text);
         },
         [&](int node, const std::string& why) { lost.push_back(std::to_string(node) + " " + why); }};
     for (const auto until = comm::in(5s); comm::milliseconds_until(until) != 0;) {
@@ -40,9 +41,12 @@ class NodeServing {
     return false;
   }
   // Connects in another thread while this one serves.
-  std::unique_ptr<NodeClient> client(int node, int nodes, const std::string& token = "secret") {
+  std::unique_ptr<NodeClient> client(int node, int nodes, const std::string& token = "secret",
+                                     const std::string& job = "this job") {
     auto made = std::async(std::launch::async, [=, this] {
-      return std::make_unique<NodeClient>("127.0.0.1", port, token, node, nodes, comm::in(3s), [] {});
+      auto one = std::make_unique<NodeClient>("127.0.0.1", port, token, node, nodes, comm::in(3s), [] {});
+      one->send({.kind = NodeMessage::Kind::kHello, .more = job});
+      return one;
     });
     serve_until([&] { return made.wait_for(0s) == std::future_status::ready; });
     return made.get();
@@ -126,6 +130,7 @@ TEST(NodeLink, AnInvalidFrameEndsTheConnection) {
 TEST(NodeLink, ASecondConnectionReplacesTheFirst) {
   NodeServing server(2);
   const auto one = server.client(1, 2), again = server.client(1, 2);
+  EXPECT_TRUE(server.serve_until([&] { return !server.lost.empty(); }));
   EXPECT_THAT(server.lost, ElementsAre("1 another supervisor took its number"));
   std::vector<NodeMessage> got;
   EXPECT_TRUE(server.serve_until([&] {
@@ -138,6 +143,61 @@ TEST(NodeLink, ASecondConnectionReplacesTheFirst) {
   again->send({.text = "again"});
   EXPECT_TRUE(server.serve_until([&] { return !server.texts.empty(); }));
   EXPECT_EQ(server.lost.size(), 1U);
+}
+
+// A supervisor of another job may have the same token and port.
+TEST(NodeLink, ANodeOfAnotherJobDisplacesNone) {
+  NodeServing server(2);
+  const auto one = server.client(1, 2), stranger = server.client(1, 2, "secret", "another job");
+  std::vector<NodeMessage> got;
+  EXPECT_TRUE(server.serve_until([&] {
+    stranger->receive(got);
+    return !stranger->open();
+  }));
+  ASSERT_EQ(got.size(), 1U);
+  EXPECT_EQ(got[0].kind, NodeMessage::Kind::kQuit);
+  EXPECT_THAT(got[0].text, HasSubstr("was started for another job (another job) than node 0 (this job)"));
+  one->send({.text = "still here"});
+  EXPECT_TRUE(server.serve_until([&] { return !server.texts.empty(); }));
+  EXPECT_THAT(server.texts, ElementsAre("1 still here"));
+  EXPECT_TRUE(server.lost.empty());
+}
+
+// The first message must describe the node's job.
+TEST(NodeLink, AConnectionWithoutAHelloDisplacesNone) {
+  NodeServing server(2);
+  const auto one = server.client(1, 2);
+  auto made = std::async(std::launch::async, [&] {
+    return std::make_unique<NodeClient>("127.0.0.1", server.port, "secret", 1, 2, comm::in(3s), [] {});
+  });
+  server.serve_until([&] { return made.wait_for(0s) == std::future_status::ready; });
+  const auto other = made.get();
+  other->send({.text = "no hello"});
+  std::vector<NodeMessage> got;
+  EXPECT_TRUE(server.serve_until([&] {
+    other->receive(got);
+    return !other->open();
+  }));
+  EXPECT_TRUE(got.empty());
+  EXPECT_TRUE(server.lost.empty());
+  EXPECT_TRUE(server.texts.empty());
+}
+
+// The main loops of both sides may wait for a file system: the beats continue.
+TEST(NodeLink, BeatsNeedNoMainLoop) {
+  NodeServing server(2);
+  const auto one = server.client(1, 2);
+  server.serve_until([] { return true; });
+  std::this_thread::sleep_for(2500ms);
+  std::vector<NodeMessage> got;
+  one->receive(got);
+  EXPECT_GE(got.size(), 2U);
+  int beats = 0;
+  const NodeServer::Handler handler{
+      [&](int, const NodeMessage& message) { beats += message.kind == NodeMessage::Kind::kBeat ? 1 : 0; },
+      [](int, const std::string&) {}};
+  server.server->serve(handler);
+  EXPECT_GE(beats, 2);
 }
 
 }  // namespace

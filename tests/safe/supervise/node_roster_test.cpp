@@ -23,7 +23,7 @@ class NodesOfJob {
   RosterStep pass(double seconds) {
     for (const double until = now + seconds;; now += 0.5) {
       for (int node = 0; node < nodes_; ++node)
-        if (node != silent) roster.heard(node, 0, now);
+        if (node != silent) roster.heard(node, now);
       const RosterStep step = roster.step(now);
       if (step != RosterStep::kNothing || now >= until) return step;
     }
@@ -158,19 +158,23 @@ TEST(Roster, ASilentNodeIsLostAfterTenSeconds) {
   EXPECT_THAT(job.roster.problem().hint, HasSubstr("--exclude=h1"));
 }
 
-// A node that writes stacks announces how long it will be silent.
-TEST(Roster, AnnouncedSilenceIsNoLoss) {
-  NodesOfJob job(2, 2);
+// The node says so itself, so it is not recorded as silent.
+TEST(Roster, ANodeWhoseProcessesRemainIsLost) {
+  NodesOfJob job(3, 2);
   job.join_all();
   job.start();
-  job.silent = 1;
-  job.roster.heard(1, 40, job.now);
-  EXPECT_EQ(job.pass(45), RosterStep::kNothing);
-  EXPECT_EQ(job.pass(10), RosterStep::kEnd);
-  // An announcement has a limit.
-  job.roster.heard(1, 1e9, job.now);
+  job.roster.end_attempt();  // a hang
+  EXPECT_EQ(job.pass(0), RosterStep::kEnd);
   job.ended(0, 137);
-  EXPECT_EQ(job.pass(1000), RosterStep::kOver);
+  EXPECT_EQ(job.pass(30), RosterStep::kNothing);
+  job.roster.lost(1, "process 12 cannot be ended", job.now);
+  EXPECT_EQ(job.pass(0), RosterStep::kOver);
+  EXPECT_THAT(job.roster.take_silent(), ElementsAre());
+  EXPECT_FALSE(job.roster.lost_node());  // the hang is the cause
+  job.roster.next(job.now, job.now);
+  EXPECT_EQ(job.pass(1), RosterStep::kStart);
+  job.roster.start(job.now);
+  EXPECT_THAT(job.roster.places(), ElementsAre(0, 2));
 }
 
 TEST(Roster, ALostNodeMayReturn) {

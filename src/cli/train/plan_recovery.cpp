@@ -38,6 +38,8 @@ std::vector<std::int64_t> numbers(const char* option, const std::string& text, s
   return values;
 }
 
+constexpr double kMinute = 60;
+
 class PlanRecovery final : public Command {
  public:
   void declare(Arguments& args) override {
@@ -73,6 +75,10 @@ class PlanRecovery final : public Command {
     args.option("--max-restarts", "N", &max_restarts_, "as in training: restarts within any 24 hours")
         .between(0, 1e6)
         .default_note("20, and one more for each 64 nodes");
+    args.option("--node-wait", "MINUTES", &node_wait_,
+                "as in training: time in which a removed node must return if there is no spare; then the job "
+                "ends")
+        .between(0, 1e6);
     args.option("--days", "DAYS", &s.days, "length of the run").between(0.01, 3650);
     args.option("--runs", "N", &runs_, "simulated runs per row").between(1, 10000);
     args.flag("--json", json_, "print as JSON");
@@ -86,6 +92,7 @@ class PlanRecovery final : public Command {
     if (snapshots_) request_.snapshots = numbers("--snapshot-interval", *snapshots_, 0, 1'000'000'000);
     if (max_restarts_) request_.max_restarts = static_cast<int>(*max_restarts_);
     request_.runs = static_cast<int>(runs_);
+    request_.scenario.limits.node_wait = kMinute * node_wait_;
     ProgressLine progress(
         console.err, {.label = "simulating", .unit = "runs", .total = simulation::simulated_runs(request_)});
     const std::vector<simulation::PlanRow> rows = simulation::plan_recovery(
@@ -100,6 +107,7 @@ class PlanRecovery final : public Command {
   std::optional<std::string> spares_, intervals_, snapshots_;
   std::optional<std::int64_t> max_restarts_;
   std::int64_t runs_ = 20;
+  double node_wait_ = simulation::Scenario{}.limits.node_wait / kMinute;
   bool json_ = false;
 };
 
@@ -112,7 +120,8 @@ extern const CommandEntry kPlanRecovery{
     "and accounts for the time as in a real run. Goodput is the share of the time that trains steps whose "
     "result is kept. Faults have the kinds and shares that were published for Llama 3; silent corruption is "
     "left out, because it is not detected. A node that a fault removes is replaced by a spare; without "
-    "spares, the job waits for a repair, as if a scheduler started it again at that moment.\n\n"
+    "spares, the job waits --node-wait for a repair, and ends, as in training. A large --node-wait shows the "
+    "goodput of a job that waits for each repair.\n\n"
     "The time of a step, of a save and of a start are in the log of a run: measure them with a short run of "
     "the experiment.",
     "primus plan recovery --nodes 1024 --step-seconds 8 --save-pause 0.5 --save-seconds 40\n"

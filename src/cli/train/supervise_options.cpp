@@ -13,7 +13,6 @@
 #include "config/trainer_config.h"
 #include "lm/events/run_folder.h"
 #include "lm/train/settings/training_settings.h"
-#include "safe/supervise/node_roster.h"
 #include "safe/supervise/node_supervisor.h"
 #include "safe/supervise/snapshot_home.h"
 
@@ -84,6 +83,7 @@ std::vector<std::string> without_supervise(const std::vector<std::string>& words
   remove_option(kept, "--supervise", false);
   remove_option(kept, "--max-restarts", true);
   remove_option(kept, "--spares", true);
+  remove_option(kept, "--node-wait", true);
   return kept;
 }
 
@@ -101,12 +101,18 @@ void SuperviseOptions::declare(Arguments& arguments) {
       .option("--spares", "N", &spares_,
               "with --supervise and --nnodes: N of the machines wait, and take the place of a lost one")
       .between(0, 1e6);
+  arguments
+      .option("--node-wait,--node_wait", "MINUTES", &node_wait_,
+              "with --supervise and --nnodes: time in which a lost machine must return if there is no spare; "
+              "then the job ends")
+      .between(0, 1e6)
+      .default_note("1");
 }
 
 void SuperviseOptions::check(std::int64_t nodes, const std::optional<comm::JobEnvironment>& place) const {
   if (!supervise_) {
-    if (!max_restarts_ && spares_ == 0) return;
-    const char* const option = max_restarts_ ? "--max-restarts" : "--spares";
+    if (!max_restarts_ && spares_ == 0 && !node_wait_) return;
+    const char* const option = max_restarts_ ? "--max-restarts" : spares_ > 0 ? "--spares" : "--node-wait";
     throw invalid(fmt::format("{} needs --supervise", option),
                   fmt::format("add --supervise, or remove {}", option));
   }
@@ -150,6 +156,7 @@ supervise::SupervisedJob SuperviseOptions::job(const config::Experiment& experim
   };
   job.recovery.max_restarts =
       max_restarts_ ? static_cast<int>(*max_restarts_) : supervise::usual_max_restarts(nodes);
+  if (node_wait_) job.recovery.node_wait = kMinute * *node_wait_;
   job.hang.patience = kMinute * static_cast<double>(trainer.distributed_timeout_minutes);
   // Ranks notice after the same time that a peer hangs, end, and name its last collective.
   constexpr double kForRanks = 5;
@@ -204,7 +211,6 @@ std::string SuperviseOptions::plan(const config::Experiment& experiment, int ran
                         steps == 1 ? "" : "s", nodes > 1 ? ", with a copy on another machine" : "");
   }
   if (nodes > 1) {
-    const supervise::RosterLimits limits;
     text += fmt::format(
         "  machines          {} with {} rank{} each, and {} spare{}; one supervisor on each, and machine 0 "
         "leads\n"
@@ -212,7 +218,7 @@ std::string SuperviseOptions::plan(const config::Experiment& experiment, int ran
         "spare\n"
         "  lost leader       the others end their ranks after {:.0f} s, and themselves after {:.0f} s\n",
         nodes, ranks, ranks == 1 ? "" : "s", spares_, spares_ == 1 ? "" : "s", supervise::kNodeSilence,
-        limits.wait, supervise::kLeaderSilence, supervise::kLeaderWait);
+        limits.node_wait, supervise::kLeaderSilence, supervise::kLeaderWait);
   }
   return text;
 }
@@ -232,6 +238,7 @@ nlohmann::json SuperviseOptions::plan_json(const config::Experiment& experiment,
   if (nodes > 1) {
     plan["machines"] = nodes;
     plan["spares"] = spares_;
+    plan["node_wait_seconds"] = planned.recovery.node_wait;
   }
   return plan;
 }

@@ -1,5 +1,5 @@
-// The options --supervise, --max-restarts and --spares of training commands: this process starts the command
-// again as its child, watches it, and restarts it after faults (safe/supervise).
+// The options --supervise, --max-restarts, --spares and --node-wait of training commands: this process starts
+// the command again as its child, watches it, and restarts it after faults (safe/supervise).
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class SuperviseOptions {
   std::int64_t spares() const { return spares_; }
   int without_spares(int nodes) const { return nodes > 0 ? nodes - static_cast<int>(spares_) : nodes; }
   // Throws Error(kInvalid) if a process that is already a rank of a job cannot be supervised, for more spares
-  // than `nodes` machines (0: unknown) allow, and for --max-restarts and --spares without --supervise.
+  // than `nodes` machines (0: unknown) allow, and for the other options without --supervise.
   void check(std::int64_t nodes, const std::optional<comm::JobEnvironment>& place = {}) const;
 
   // Supervises this command with `ranks` ranks on this machine; returns its exit code.
@@ -39,9 +39,10 @@ class SuperviseOptions {
   bool supervise_ = false;
   std::int64_t spares_ = 0;
   std::optional<std::int64_t> max_restarts_;
+  std::optional<double> node_wait_;  // minutes
 };
 
-// Returns a command's words without --supervise, --max-restarts and --spares.
+// Returns a command's words without --supervise and the options that belong to it.
 std::vector<std::string> without_supervise(const std::vector<std::string>& words);
 
 }  // namespace primus::cli

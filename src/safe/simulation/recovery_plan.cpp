@@ -109,8 +109,18 @@ std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share);
 std::int64_t spares_needed(const Scenario& s) {
   double leaving = 0;
   for (const FaultKind& kind : published_faults()) leaving += kind.removes_node ? kind.share : 0;
+  // The number of nodes in repair has a Poisson distribution. A lost node finds no spare if `spares` nodes
+  // are in repair; the sum begins with numbers that do not occur.
   const double away = leaving * s.repair_hours / hours_between_faults(s);
-  return static_cast<std::int64_t>(std::ceil(away + 3 * std::sqrt(away)));
+  if (away <= 0) return leaving > 0 ? 1 : 0;
+  constexpr double kRare = 1e-6, kDeviations = 12, kMore = 30;
+  auto spares = static_cast<std::int64_t>(std::ceil(away + kDeviations * std::sqrt(away) + kMore));
+  for (double none = 0; spares > 0; --spares) {
+    const auto n = static_cast<double>(spares - 1);
+    none += std::exp(n * std::log(away) - away - std::lgamma(n + 1));
+    if (none > kRare) break;
+  }
+  return spares;
 }
 
 std::int64_t usual_interval(const Scenario& s) {
@@ -160,6 +170,8 @@ std::string to_text(const PlanRequest& request, const std::vector<PlanRow>& rows
                           row.gave_up_reason,
                           row.gave_up_reason == "too many restarts"
                               ? fmt::format("; --max-restarts is {}", row.max_restarts)
+                          : row.gave_up_reason == "lost node"
+                              ? fmt::format("; --node-wait is {:g} minutes", s.limits.node_wait / 60)
                               : std::string());
     }
     if (row.searched && row.shortest_good < row.longest_good) {
@@ -182,6 +194,7 @@ std::string to_json(const PlanRequest& request, const std::vector<PlanRow>& rows
             {"snapshot_pause", s.snapshot_pause},
             {"snapshot_seconds", s.snapshot_seconds},
             {"start_seconds", s.start_seconds},
+            {"node_wait_seconds", s.limits.node_wait},
             {"rows", Json::array()}};
   for (const PlanRow& row : rows) {
     Json line{{"nodes", row.nodes},

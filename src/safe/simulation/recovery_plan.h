@@ -39,8 +39,8 @@ struct PlanRow {
   std::int64_t shortest_good = 0, longest_good = 0;
 };
 
-// Returns the number of spares that lets a job wait for a node in at most about one of a thousand faults: the
-// mean number of nodes in repair, plus three standard deviations of a Poisson distribution.
+// Returns the smallest number of spares with which at most one of a million lost nodes finds no spare. The
+// number of nodes in repair has a Poisson distribution.
 std::int64_t spares_needed(const Scenario& scenario);
 
 // Returns the interval, in steps, of Young's formula: the square root of 2 * (time of a pause) * (time

@@ -191,11 +191,15 @@ class Simulation {
       return false;
     }
     now_ += action.delay;
-    if (fault.removes_node) replace_node();
+    if (fault.removes_node && !replace_node()) {
+      out_.gave_up = supervise::name_of(EndKind::kLostNode);
+      return false;
+    }
     return now_ < end_;
   }
 
-  void replace_node() {
+  // Returns false if no node comes in time.
+  bool replace_node() {
     repaired_.push(now_ + draws_.exponential(s_.repair_hours * kHourSeconds));
     while (!repaired_.empty() && repaired_.top() <= now_) {
       ++spares_;
@@ -203,12 +207,19 @@ class Simulation {
     }
     if (spares_ > 0) {
       --spares_;
-      return;
+      return true;
     }
     const double back = repaired_.top();
     repaired_.pop();
+    if (back - now_ > s_.limits.node_wait) {
+      const double until = std::min(now_ + s_.limits.node_wait, end_);
+      out_.waiting += until - std::min(now_, end_);
+      now_ = until;
+      return now_ >= end_;
+    }
     out_.waiting += std::min(back, end_) - std::min(now_, end_);
     now_ = back;
+    return true;
   }
 
   const Scenario& s_;

@@ -6,7 +6,8 @@
 //     job has a fault as soon as one of its nodes has one.
 //   - Each fault ends the whole job, which continues from the newest durable checkpoint.
 //   - Some faults remove their node until it is repaired. A spare takes its place at once; without a spare,
-//     the job waits for the next repaired node. Spares have no faults.
+//     the job waits for the next repaired node, but at most RecoveryLimits::node_wait: then it ends, as the
+//     supervisor does. Spares have no faults.
 //   - A save pauses training, and is durable some time later. A save that is due earlier waits.
 //   - The same holds for snapshots in memory, which are usable some time later, when all ranks and the
 //     partners of their nodes have them. No fault hits a node and its partner.

@@ -20,7 +20,8 @@ Scenario unlimited() {
                      .loop = 1'000'000,
                      .mixed_loop = 1'000'000,
                      .first_delay = 0,
-                     .max_delay = 0};
+                     .max_delay = 0,
+                     .node_wait = 1e9};
   return scenario;
 }
 
@@ -192,6 +193,31 @@ TEST(RecoveryPlan, EnoughSparesMakeWaitingRare) {
   EXPECT_LT(enough.waiting, 1e-3);
   request.spares = {0};
   EXPECT_GT(plan_recovery(request).at(0).waiting, 0.1);
+}
+
+// As the supervisor does: a job whose lost node does not return within the time of --node-wait ends.
+TEST(RecoverySimulation, AJobEndsWithoutANodeInTime) {
+  Scenario s = unlimited();
+  s.nodes = 1000;
+  s.node_hours = 5000;
+  s.spares = 0;
+  s.days = 30;
+  const Outcome waits = simulate(s, 1);
+  EXPECT_EQ(waits.gave_up, "");
+  EXPECT_NEAR(waits.times.wall, 30 * 86400, 1e-6);
+  s.limits.node_wait = supervise::RecoveryLimits{}.node_wait;
+  const Outcome ends = simulate(s, 1);
+  EXPECT_EQ(ends.gave_up, "lost node");
+  EXPECT_LT(ends.times.wall, 3 * 86400);
+  EXPECT_LE(ends.waiting, 60);
+  EXPECT_NEAR(sum(ends.times), ends.times.wall, 1e-6 * ends.times.wall);
+}
+
+TEST(RecoveryPlan, NamesTheLimitOfJobsThatEndWithoutANode) {
+  PlanRequest request{.nodes = {1000}, .spares = {0}, .intervals = {20}, .runs = 3};
+  request.scenario.node_hours = published_node_hours();
+  EXPECT_THAT(to_text(request, plan_recovery(request)),
+              HasSubstr("1000 nodes: 3 of 3 runs ended early: lost node; --node-wait is 1 minutes"));
 }
 
 // With the default of --max-restarts, no simulated run of the published scenario ends early.

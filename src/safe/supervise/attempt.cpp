@@ -85,6 +85,15 @@ void Attempt::add(const EventLine& event, int rank) {
   if (event.event == "end") ending_ = ending_from_json(event.facts);
 }
 
+void blame_full_disk(JobEnd& end, bool begun) {
+  constexpr std::uint64_t kLogs = std::uint64_t{64} << 10;
+  const bool unknown = end.kind == EndKind::kRefused || end.kind == EndKind::kError;
+  if (!unknown || end.explained || !begun || end.free_bytes >= std::max(end.checkpoint_bytes, kLogs)) return;
+  end.kind = EndKind::kDiskFull;
+  end.text =
+      fmt::format("no space was left to record the reason: the disk has {} bytes free", end.free_bytes);
+}
+
 JobEnd Attempt::judge(const ProcessEnd& process, const std::optional<HangFinding>& hang,
                       std::optional<int> hang_rank) const {
   using enum EndKind;
@@ -124,14 +133,17 @@ JobEnd Attempt::judge(const ProcessEnd& process, const std::optional<HangFinding
     end.kind = kFileLimit;
   } else if (reason == "disk full" || end.text.find(std::strerror(ENOSPC)) != std::string::npos) {
     end.kind = kDiskFull;
-  } else if (process.exit_code <= 2 || process.exit_code == kNotFound ||
+  } else if ((process.exit_code <= 2 && !(began_ && step_ > *began_)) || process.exit_code == kNotFound ||
              process.exit_code == kNotExecutable) {
+    // A run that has completed steps was accepted at its start. Its error may be one of the moment: the
+    // system allowed no thread or no file.
     end.kind = kRefused;
   } else {
     end.kind = process.memory_kill ? kMemoryKill : kind_of_reason(reason);
     if (end.kind == kError && rank_in(end.text)) end.kind = kLostRank;
   }
-  if (end.text.empty())
+  end.explained = !end.text.empty();
+  if (!end.explained)
     end.text = fmt::format("it ended with exit code {}; its message is above", end.exit_code);
   return end;
 }

@@ -56,6 +56,11 @@ class Attempt {
   std::optional<int> fault_rank_ = {};
 };
 
+// An end without any record, on a disk that has no space for the next checkpoint: the disk was full, and the
+// job could not say so. Needs the bytes of `end`. `begun`: this attempt, or an earlier one, was ready for a
+// step, so the job is not refused for another reason.
+void blame_full_disk(JobEnd& end, bool begun);
+
 // Returns N of the first "rank N was" or "rank N is missing" in a message about a lost rank.
 std::optional<int> rank_in(std::string_view text);
 

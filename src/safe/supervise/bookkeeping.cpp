@@ -110,6 +110,7 @@ JobEnd Bookkeeping::end(const ProcessEnd& process, const std::optional<HangFindi
   // The job may have ended between the commit of a checkpoint and its event.
   const NewestCheckpoint newest = newest_checkpoint(job_.checkpoints);
   end.checkpoint_bytes = newest.bytes;
+  blame_full_disk(end, continues_ || end.began.has_value());
   if (end.began && newest.step <= end.step) end.checkpoint = std::max(end.checkpoint, newest.step);
   const bool is_fault = end.kind != EndKind::kDone && end.kind != EndKind::kStopped;
   if (!is_fault) return end;
@@ -134,10 +135,12 @@ Action Bookkeeping::decide(const JobEnd& end) {
 void Bookkeeping::announce(const JobEnd& end, const Action& action) const {
   const std::string rank = end.rank ? fmt::format("rank {}, ", *end.rank) : "";
   const std::string step = end.began ? fmt::format("step {}", end.step) : "before the first step";
-  const std::string from = end.snapshot > end.checkpoint
+  // An attempt that ended before its first step has recorded no checkpoint.
+  const std::int64_t checkpoint = end.began ? end.checkpoint : newest_step(job_.checkpoints);
+  const std::string from = end.snapshot > checkpoint
                                ? fmt::format("from a snapshot in memory (step {} or later)", end.snapshot)
-                           : end.checkpoint > 0
-                               ? fmt::format("from the newest checkpoint (step {})", end.checkpoint)
+                           : checkpoint > 0 && (end.began || continues_)
+                               ? fmt::format("from the newest checkpoint (step {})", checkpoint)
                                : "from the start";
   const std::string when =
       action.free_bytes

@@ -44,6 +44,7 @@ struct JobEnd {
   std::int64_t checkpoint = 0;  // newest checkpoint on the disk; 0: none
   std::int64_t snapshot = 0;    // newest snapshot in memory that all ranks completed; 0: none
   std::string text = {};        // the error in one sentence
+  bool explained = true;        // the job has recorded or logged an error, or a signal ended it
   double time = 0;              // seconds of any clock that does not go backwards
   // For kDiskFull: free space, and the size of the newest checkpoint (0: unknown), in bytes.
   std::uint64_t free_bytes = 0, checkpoint_bytes = 0;

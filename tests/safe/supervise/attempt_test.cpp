@@ -72,6 +72,10 @@ TEST(Attempt, NamesEveryEnd) {
   EXPECT_EQ(kind({}, {.exit_code = 2}), kRefused);
   EXPECT_EQ(kind({}, {.exit_code = 1}), kRefused);
   EXPECT_EQ(kind({}, {.exit_code = 127}), kRefused);
+  EXPECT_EQ(kind({kBegin}, {.exit_code = 2}), kRefused);
+  // The job was accepted, and has completed steps: no thread could be started, for example.
+  EXPECT_EQ(kind({kBegin, kStep}, {.exit_code = 2}), kError);
+  EXPECT_EQ(kind({kBegin, kStep}, {.exit_code = 1}), kError);
   EXPECT_EQ(kind({}, {.exit_code = 3}), kError);
   EXPECT_EQ(kind({kBegin, end("failed", "NaN", "loss is NaN")}, {.exit_code = 3}), kNan);
   EXPECT_EQ(kind({kBegin, end("failed", "out of memory", "out of memory")}, {.exit_code = 3}), kMemory);
@@ -124,6 +128,21 @@ TEST(Attempt, UsesTheErrorLogBeforeTheFirstEvent) {
   const JobEnd found = Attempt().judge({.exit_code = 3, .last_error = "cannot open the device"}, {}, {});
   EXPECT_EQ(found.text, "cannot open the device");
   EXPECT_FALSE(found.began);
+}
+
+// On a full disk, a job may be unable to record why it ends.
+TEST(Attempt, AnEndWithoutARecordOnAFullDiskIsAFullDisk) {
+  const auto judged = [](const std::string& error, std::uint64_t free, bool begun = true) {
+    JobEnd end = attempt({kBegin}).judge({.exit_code = 2, .last_error = error}, {}, {});
+    end.free_bytes = free;
+    end.checkpoint_bytes = 1 << 20;
+    blame_full_disk(end, begun);
+    return end.kind;
+  };
+  EXPECT_EQ(judged("", 4096), EndKind::kDiskFull);
+  EXPECT_EQ(judged("", 2 << 20), EndKind::kRefused);
+  EXPECT_EQ(judged("", 4096, false), EndKind::kRefused);
+  EXPECT_EQ(judged("a line of the data is invalid", 4096), EndKind::kRefused);
 }
 
 TEST(Attempt, FindsTheRankInAMessage) {

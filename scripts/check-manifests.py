@@ -7,9 +7,9 @@ CRD.yaml: CustomResourceDefinitions as their projects publish them, for example
   config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml   of kubernetes-sigs/jobset
   manifests/base/crds/kubeflow.org_pytorchjobs.yaml          of kubeflow/trainer, branch release-1.9
 
-Renders both kinds with few and with all options, and checks every field like a cluster with strict
-validation: unknown fields, types, required fields, patterns, enumerations and limits. CEL rules are not
-evaluated. Needs PyYAML. Exit code: 0 if all manifests are valid, 1 if a manifest is invalid, 2 for bad arguments.
+Renders both kinds with few and with all options, and JobSets with placing and gates. Checks every field like a
+cluster with strict validation: unknown fields, types, required fields, patterns, enumerations and limits. CEL
+rules are not evaluated. Needs PyYAML. Exit code: 0 if all manifests are valid, 1 if a manifest is invalid, 2 for bad arguments.
 """
 
 import argparse
@@ -29,6 +29,12 @@ MANY = [*FEW, "--name", "llama-8b", "--namespace", "team", "-N", "4", "--gpus-pe
         "HF_TOKEN=hugging-face/token", "--secret", "wandb", "--volume", "/scratch:/scratch:ro", "--volume",
         "pvc/data:/data", "--queue", "gpus", "--service-account", "trainer", "--priority-class", "high",
         "--topology-key", "topology.kubernetes.io/zone", "--max-restarts", "0"]
+PLACED = [*FEW, "-N", "8", "--queue", "gpus", "--required-topology", "cloud.provider.com/topology-block",
+          "--slice-topology", "cloud.provider.com/topology-rack", "--slice-size", "4", "--gate", "job"]
+EXCLUSIVE = [*FEW, "-N", "8", "--exclusive-topology", "cloud.provider.com/topology-block", "--gate", "pods"]
+VARIANTS = {"jobset": {"few options": FEW, "all options": MANY, "Kueue and a gate job": PLACED,
+                       "exclusive and a gate in the pods": EXCLUSIVE},
+            "pytorchjob": {"few options": FEW, "all options": MANY}}
 TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "number": (int, float)}
 
 
@@ -99,8 +105,8 @@ def main():
     schemas = load_schemas(options.crd)
     good = True
     with tempfile.TemporaryDirectory() as folder:
-        for kind in ("jobset", "pytorchjob"):
-            for name, words in (("few options", FEW), ("all options", MANY)):
+        for kind, variants in VARIANTS.items():
+            for name, words in variants.items():
                 command = [options.primus, "k8s", "--kind", kind, *words, *COMMAND]
                 text = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
                 for document in yaml.safe_load_all(text):

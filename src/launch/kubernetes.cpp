@@ -12,6 +12,7 @@
 #include "base/text/json_text.h"
 #include "base/text/secrets.h"
 #include "launch/assignment.h"
+#include "launch/kubernetes_placing.h"
 #include "launch/kubernetes_values.h"
 #include "launch/node.h"
 #include "launch/place_options.h"
@@ -24,7 +25,9 @@ using Json = nlohmann::ordered_json;
 constexpr int kGraceSeconds = 120;  // time between SIGTERM and SIGKILL, in which ranks save a checkpoint
 // Kubernetes allows 63 characters, and names of pods add up to 23 characters to the job's name
 constexpr std::size_t kMaxName = 40;
-constexpr const char* kReplicatedJob = "node";
+constexpr const char *kReplicatedJob = "node", *kGateJob = "gate";
+// The gate has a port of its own, so that ranks of the command cannot meet ranks of a gate that still runs.
+constexpr const char* kGatePort = "29501";
 constexpr const char* kTokenKey = "token";
 // 'primus jobs' finds the jobs by this label.
 constexpr const char *kManagedBy = "app.kubernetes.io/managed-by", *kProgramLabel = "primus";
@@ -193,6 +196,7 @@ class Manifest {
                                                             : "",
                  kind.empty() ? "no --gpu-resource" : "--gpu-resource " + kind);
     check_sizes(s_);
+    check_placing(s_, request.has_ranks);
     const std::string resource = resource_of(s_);
     if (!resource.empty()) require_resource(resource, "--gpu-resource", "amd, nvidia, none, or amd.com/gpu");
     if (!s_.rdma_resource.empty())
@@ -228,22 +232,43 @@ class Manifest {
   }
 
  private:
+  // What a container runs.
+  enum class Part { kCommand, kGateJob, kGateInPod };
+
+  // A job of all nodes. `gate`: it runs the gate's command instead of the request's.
+  Json replicated_job(bool gate) const {
+    Json spec{{"parallelism", nodes_},
+              {"completions", nodes_},
+              {"completionMode", "Indexed"},
+              {"backoffLimit", 0},
+              {"template", pod("primus", {{"jobset.sigs.k8s.io/jobset-name", name_}}, gate)}};
+    Json job{{"name", gate ? kGateJob : kReplicatedJob}, {"replicas", 1}};
+    if (const auto annotations = annotations_of_job(s_.placing); !gate && !annotations.empty())
+      job["template"]["metadata"]["annotations"] = annotations;
+    job["template"]["spec"] = std::move(spec);
+    return job;
+  }
+
   Json job_set() const {
-    Json job{{"parallelism", nodes_},
-             {"completions", nodes_},
-             {"completionMode", "Indexed"},
-             {"backoffLimit", 0},
-             {"template", pod("primus", {{"jobset.sigs.k8s.io/jobset-name", name_}})}};
-    return {{"failurePolicy", {{"maxRestarts", s_.max_restarts.value_or(3)}}},
-            {"network", {{"enableDNSHostnames", true}}},
-            {"replicatedJobs",
-             Json::array({{{"name", kReplicatedJob}, {"replicas", 1}, {"template", {{"spec", job}}}}})}};
+    Json failures{{"maxRestarts", s_.max_restarts.value_or(3)}};
+    Json jobs = Json::array({replicated_job(false)});
+    if (s_.placing.gate == kGateOfJob) {
+      jobs[0]["dependsOn"] = Json::array({{{"name", kGateJob}, {"status", "Complete"}}});
+      jobs.insert(jobs.begin(), replicated_job(true));
+      // A restart would check the same nodes again.
+      failures["rules"] = Json::array({{{"name", "gateFailed"},
+                                        {"action", "FailJobSet"},
+                                        {"targetReplicatedJobs", Json::array({kGateJob})}}});
+    }
+    return {
+        {"failurePolicy", failures}, {"network", {{"enableDNSHostnames", true}}}, {"replicatedJobs", jobs}};
   }
 
   Json pytorch_job() const {
     const Json labels{{"training.kubeflow.org/job-name", name_}};
     const auto replicas = [&](int count) -> Json {
-      return {{"replicas", count}, {"restartPolicy", "OnFailure"}, {"template", pod("pytorch", labels)}};
+      return {
+          {"replicas", count}, {"restartPolicy", "OnFailure"}, {"template", pod("pytorch", labels, false)}};
     };
     Json specs{{"Master", replicas(1)}};
     if (nodes_ > 1) specs["Worker"] = replicas(nodes_ - 1);
@@ -251,28 +276,17 @@ class Manifest {
             {"pytorchReplicaSpecs", specs}};
   }
 
-  Json pod(const std::string& container_name, const Json& labels) const {
+  Json pod(const std::string& container_name, const Json& labels, bool gate) const {
     Json volumes = Json::array(), mounts = Json::array();
     volumes.push_back(
         {{"name", "shared-memory"}, {"emptyDir", {{"medium", "Memory"}, {"sizeLimit", s_.shared_memory}}}});
     mounts.push_back({{"name", "shared-memory"}, {"mountPath", "/dev/shm"}});
     for (std::size_t i = 0; i < s_.volumes.size(); ++i) add_volume(s_.volumes[i], i, volumes, mounts);
 
-    Json container{{"name", container_name}, {"image", s_.image}, {"command", command()}};
-    Json environment = Json::array(), whole = Json::array();
-    add_place(environment);
-    for (const std::string& text : s_.environment) {
-      const Assignment variable = parse_assignment(text, "env");
-      if (is_secret(variable.name, variable.value)) {
-        throw invalid(
-            fmt::format("{} is a secret, but the manifest would show it to all its readers", variable.name),
-            fmt::format("put it into a Secret, and name the Secret: --secret {}=SECRET/KEY", variable.name));
-      }
-      add_variable(variable, environment);
-    }
-    for (const std::string& secret : s_.secrets) add_secret(secret, environment, whole);
-    container["env"] = environment;
-    if (!whole.empty()) container["envFrom"] = whole;
+    Json container{{"name", container_name},
+                   {"image", s_.image},
+                   {"command", command(gate ? gate_command(request_.command) : request_.command)}};
+    add_environment(gate ? Part::kGateJob : Part::kCommand, container);
     container["resources"] = resources();
     container["securityContext"] = {{"allowPrivilegeEscalation", false},
                                     {"capabilities", {{"drop", {"ALL"}}}}};
@@ -293,18 +307,46 @@ class Manifest {
                                                         {"whenUnsatisfiable", "DoNotSchedule"},
                                                         {"labelSelector", {{"matchLabels", labels}}}}});
     }
+    if (!gate && s_.placing.gate == kGateOfPods) {
+      Json check = container;
+      check["name"] = kGateJob;
+      check["command"] = command(gate_command(request_.command));
+      add_environment(Part::kGateInPod, check);
+      spec["initContainers"] = Json::array({check});
+    }
     spec["containers"] = Json::array({container});
     spec["volumes"] = volumes;
-    return {{"spec", spec}};
+    Json pod{{"spec", spec}};
+    if (const auto annotations = annotations_of_pods(s_.placing); !annotations.empty())
+      pod = {{"metadata", {{"annotations", annotations}}}, {"spec", spec}};
+    return pod;
   }
 
-  Json command() const {
+  // Sets the variables of a container: those of its place, and those of the user.
+  void add_environment(Part part, Json& container) const {
+    Json environment = Json::array(), whole = Json::array();
+    add_place(environment, part);
+    for (const std::string& text : s_.environment) {
+      const Assignment variable = parse_assignment(text, "env");
+      if (is_secret(variable.name, variable.value)) {
+        throw invalid(
+            fmt::format("{} is a secret, but the manifest would show it to all its readers", variable.name),
+            fmt::format("put it into a Secret, and name the Secret: --secret {}=SECRET/KEY", variable.name));
+      }
+      add_variable(variable, environment);
+    }
+    for (const std::string& secret : s_.secrets) add_secret(secret, environment, whole);
+    container["env"] = environment;
+    if (!whole.empty()) container["envFrom"] = whole;
+  }
+
+  Json command(const std::vector<std::string>& arguments) const {
     Json words = Json::array({s_.program.empty() ? "primus" : s_.program});
-    const auto begin = request_.command.begin();
+    const auto begin = arguments.begin();
     words.push_back(*begin);
     // The operator sets RANK to the pod's number, and Kubernetes substitutes it here.
     if (s_.kind == "pytorchjob") words.insert(words.end(), {"--env", "NODE_RANK=$(RANK)"});
-    for (auto word = begin + 1; word != request_.command.end(); ++word) words.push_back(escaped(*word));
+    for (auto word = begin + 1; word != arguments.end(); ++word) words.push_back(escaped(*word));
     return words;
   }
 
@@ -318,7 +360,7 @@ class Manifest {
     return out;
   }
 
-  void add_place(Json& environment) const {
+  void add_place(Json& environment, Part part) const {
     environment.push_back(named("NNODES", std::to_string(nodes_)));
     // The run records its job, so that 'primus stop' can end it.
     environment.push_back(named("PRIMUS_KUBERNETES_JOB", name_));
@@ -332,8 +374,10 @@ class Manifest {
       index["fieldRef"]["fieldPath"] = "metadata.annotations['batch.kubernetes.io/job-completion-index']";
       environment.push_back({{"name", "NODE_RANK"}, {"valueFrom", index}});
       if (nodes_ > 1) {
-        environment.push_back(named("MASTER_ADDR", fmt::format("{0}-{1}-0-0.{0}", name_, kReplicatedJob)));
-        environment.push_back(named("MASTER_PORT", "29500"));
+        environment.push_back(
+            named("MASTER_ADDR",
+                  fmt::format("{0}-{1}-0-0.{0}", name_, part == Part::kGateJob ? kGateJob : kReplicatedJob)));
+        environment.push_back(named("MASTER_PORT", part == Part::kCommand ? "29500" : kGatePort));
       }
     }
     if (const auto secret = token_secret())

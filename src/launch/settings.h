@@ -50,12 +50,23 @@ struct ContainerSettings {
   std::vector<GivenOption> options;  // options of `docker run`, including image
 };
 
+// Where the pods of a job are placed, and whether nodes are checked before. Labels are names of node labels,
+// such as cloud.provider.com/topology-block; empty: not requested.
+struct KubernetesPlacing {
+  std::string required, preferred;  // Kueue: all pods on nodes with one value of the label
+  std::string slice;                // Kueue: each slice_size consecutive pods on nodes with one value
+  std::optional<int> slice_size;
+  std::string exclusive;      // JobSet: all pods on nodes with one value, which no other JobSet gets
+  std::string gate = "none";  // preflight before the command: "pods", "job" (kubernetes_placing.h)
+};
+
 struct KubernetesSettings {
   std::string kind = "jobset";  // or pytorchjob
   std::string name, image, service_account, queue, priority_class, program, gpu_resource, rdma_resource;
   std::string name_space;  // "namespace"
   std::string shared_memory = "16Gi", memory, cpus;
   std::string topology_key = "kubernetes.io/hostname";
+  KubernetesPlacing placing;
   std::optional<int> nodes, ranks_per_node, max_restarts;
   std::vector<std::string> environment;  // "NAME=VALUE"
   std::vector<std::string> secrets;      // "NAME=SECRET/KEY", or the name of a Secret whose values all become

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "launch/kubernetes_placing.h"
 #include "launch/kubernetes_values.h"
 #include "surroundings.h"
 
@@ -111,6 +112,96 @@ TEST(KubernetesPlan, NotesOutputThatIsLost) {
   settings.volumes = {"pvc/logs:/x"};
   EXPECT_TRUE(notes_on_output(settings, {"--log-file=/x/y.log"}).empty());
   EXPECT_EQ(notes_on_output(settings, {"--log-file=/xx/y.log"}).size(), 1U);
+}
+
+KubernetesRequest placed_request() {
+  KubernetesRequest request = pod_request();
+  request.has_ranks = true;
+  request.settings.nodes = 8;
+  request.command = {"direct", "--numa", "--env", "A=1", "--env=B=2", "--", "train", "pretrain"};
+  return request;
+}
+
+// Returns how often `part` occurs in the manifest.
+int count_in_manifest(const KubernetesRequest& request, const std::string& part) {
+  const std::string text = plan_kubernetes(request).manifest;
+  int count = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST(KubernetesPlan, KueuePlacesPodsByTopology) {
+  KubernetesRequest request = placed_request();
+  KubernetesPlacing& placing = request.settings.placing;
+  placing = {.required = "net/block", .preferred = "", .slice = "net/rack", .slice_size = 4, .exclusive = ""};
+  EXPECT_EQ(count_in_manifest(request, "kueue.x-k8s.io/podset-required-topology: \"net/block\"\n"), 1);
+  EXPECT_EQ(count_in_manifest(request, "kueue.x-k8s.io/podset-slice-required-topology: \"net/rack\"\n"), 1);
+  EXPECT_EQ(count_in_manifest(request, "kueue.x-k8s.io/podset-slice-size: \"4\"\n"), 1);
+  ASSERT_EQ(notes_on_placing(request.settings).size(), 1U);  // no queue
+  request.settings.queue = "gpus";
+  EXPECT_TRUE(notes_on_placing(request.settings).empty());
+  placing = {.required = "", .preferred = "net/block", .slice = "", .slice_size = {}, .exclusive = ""};
+  EXPECT_EQ(count_in_manifest(request, "kueue.x-k8s.io/podset-preferred-topology: \"net/block\"\n"), 1);
+  placing = {.required = "", .preferred = "", .slice = "", .slice_size = {}, .exclusive = "net/block"};
+  EXPECT_EQ(count_in_manifest(request, "alpha.jobset.sigs.k8s.io/exclusive-topology: \"net/block\"\n"), 1);
+}
+
+TEST(KubernetesPlan, RefusesImpossiblePlacing) {
+  const auto said = [](const KubernetesPlacing& placing, const std::string& kind = "jobset") {
+    KubernetesRequest request = placed_request();
+    request.settings.placing = placing;
+    request.settings.kind = kind;
+    return manifest_error(request);
+  };
+  KubernetesPlacing p{.required = "a/b", .preferred = "", .slice = "", .slice_size = {}, .exclusive = ""};
+  EXPECT_EQ(said(p), "");
+  EXPECT_EQ(said(p, "pytorchjob"), "a PyTorchJob has no placing by topology");
+  p.preferred = "a/c";
+  EXPECT_EQ(said(p), "--required-topology and --preferred-topology exclude each other");
+  p.preferred = "";
+  p.slice = "a/c";
+  EXPECT_EQ(said(p), "--slice-topology needs the number of pods of a slice");
+  p.slice_size = 3;
+  EXPECT_EQ(said(p), "--slice-size 3 does not divide the 8 nodes");
+  p.slice = "";
+  EXPECT_EQ(said(p), "--slice-size has no effect without --slice-topology");
+  p.slice_size = {};
+  p.exclusive = "a/c";
+  EXPECT_EQ(said(p), "--exclusive-topology is JobSet's own placing, and excludes that of Kueue");
+  p = {.required = "kubernetes.io/hostname", .preferred = "", .slice = "", .slice_size = {}, .exclusive = ""};
+  EXPECT_NE(said(p).find("--topology-key spreads them over its values"), std::string::npos) << said(p);
+  p = {};
+  p.gate = "pods";
+  EXPECT_EQ(said(p, "pytorchjob"), "a PyTorchJob has no gate");
+  KubernetesRequest without_ranks = placed_request();
+  without_ranks.has_ranks = false;
+  without_ranks.settings.placing.gate = "job";
+  EXPECT_EQ(manifest_error(without_ranks),
+            "--gate checks nodes before a command that runs on ranks, such as train pretrain");
+}
+
+TEST(KubernetesPlan, AGateChecksTheNodesFirst) {
+  KubernetesRequest request = placed_request();
+  EXPECT_EQ(gate_command(request.command),
+            (std::vector<std::string>{"direct", "--env", "A=1", "--env=B=2", "--", "preflight", "--quick",
+                                      "--dump-path", "/tmp/preflight"}));
+  request.settings.secrets = {"whole"};
+  request.settings.placing.gate = kGateOfPods;
+  EXPECT_EQ(count_in_manifest(request, "initContainers:\n"), 1);
+  EXPECT_EQ(count_in_manifest(request, "\"--quick\"\n"), 1);
+  EXPECT_EQ(count_in_manifest(request, "\"primus-node-0-0.primus\"\n"), 2);
+  EXPECT_EQ(count_in_manifest(request, "\"29501\"\n"), 1);
+  EXPECT_EQ(count_in_manifest(request, "secretRef:\n"), 2);
+  EXPECT_EQ(count_in_manifest(request, "dependsOn"), 0);
+  request.settings.placing.gate = kGateOfJob;
+  request.settings.queue = "gpus";
+  EXPECT_EQ(count_in_manifest(request, "initContainers"), 0);
+  EXPECT_EQ(count_in_manifest(request, "\"primus-gate-0-0.primus\"\n"), 1);
+  EXPECT_EQ(count_in_manifest(request, "status: \"Complete\"\n"), 1);
+  EXPECT_EQ(count_in_manifest(request, "action: \"FailJobSet\"\n"), 1);
+  const std::string manifest = plan_kubernetes(request).manifest;
+  EXPECT_LT(manifest.find("- name: \"gate\"\n"), manifest.find("- name: \"node\"\n"));
+  EXPECT_EQ(notes_on_placing(request.settings).size(), 2U);  // other nodes, and twice the quota
 }
 
 TEST(KubernetesPlan, ReadsQuantities) {

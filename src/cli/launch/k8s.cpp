@@ -10,6 +10,7 @@
 #include "cli/parse.h"
 #include "launch/assignment.h"
 #include "launch/kubernetes.h"
+#include "launch/kubernetes_placing.h"
 #include "launch/node.h"
 #include "launch/place_options.h"
 #include "launch/process.h"
@@ -52,6 +53,19 @@ class Kubernetes final : public Mode {
     args.option("--topology-key,--topology_key", "KEY", &topology_,
                 "spread pods over the values of this node label")
         .default_note(usual.topology_key);
+    args.option("--required-topology,--required_topology", "LABEL", &placing_.required,
+                "place all pods on nodes with one value of this label, by Kueue");
+    args.option("--preferred-topology,--preferred_topology", "LABEL", &placing_.preferred,
+                "like --required-topology, but with more values if the pods do not fit");
+    args.option("--slice-topology,--slice_topology", "LABEL", &placing_.slice,
+                "place each --slice-size consecutive pods on nodes with one value of this label, by Kueue");
+    args.option("--slice-size,--slice_size", "N", &placing_.slice_size, "pods of a slice");
+    args.option("--exclusive-topology,--exclusive_topology", "LABEL", &placing_.exclusive,
+                "place all pods on nodes with one value of this label, which no other JobSet gets");
+    args.option("--gate", "KIND", &placing_.gate,
+                "run 'preflight --quick' before the command, which starts only if it succeeds: in the same "
+                "pods, or as a job of its own (default: none)")
+        .choices = {"none", "pods", "job"};
     args.option("--max-restarts,--max_restarts", "N", &restarts_,
                 "how often a failed job is restarted (default: 3)");
   }
@@ -159,6 +173,11 @@ class Kubernetes final : public Mode {
     set_from("--service-account", launch::Form::kDnsName, account_, s.service_account);
     set_from("--priority-class", launch::Form::kDnsName, priority_, s.priority_class);
     set_from("--topology-key", launch::Form::kLabelName, topology_, s.topology_key);
+    set_from("--required-topology", launch::Form::kLabelName, placing_.required, s.placing.required);
+    set_from("--preferred-topology", launch::Form::kLabelName, placing_.preferred, s.placing.preferred);
+    set_from("--slice-topology", launch::Form::kLabelName, placing_.slice, s.placing.slice);
+    set_from("--exclusive-topology", launch::Form::kLabelName, placing_.exclusive, s.placing.exclusive);
+    take(placing_.gate, s.placing.gate);
     const auto number = [](const std::optional<std::int64_t>& from, const char* name, std::int64_t low,
                            std::int64_t high, std::optional<int>& to) {
       if (!from) return;
@@ -169,6 +188,7 @@ class Kubernetes final : public Mode {
     };
     number(nodes_, "--nodes", 1, launch::kMaxNodes, s.nodes);
     number(ranks_, "--gpus-per-node", 1, launch::kMaxRanksPerNode, s.ranks_per_node);
+    number(placing_.slice_size, "--slice-size", 1, launch::kMaxNodes, s.placing.slice_size);
     number(restarts_, "--max-restarts", 0, 1000, s.max_restarts);
     for (const std::string& text : environment_) {
       if (!launch::is_variable_name(text)) continue;
@@ -264,8 +284,9 @@ class Kubernetes final : public Mode {
     pods.outer_variables = std::move(given);
     launch::Plan plan = direct.mode->plan_elsewhere(there, command, pods);
     plan.steps.front().where = nodes == 1 ? "in the pod" : "in each pod";
-    for (const auto& notes : {launch::notes_on_pods(request), launch::notes_on_shell(request.settings, here),
-                              launch::notes_on_output(request.settings, options)})
+    for (const auto& notes :
+         {launch::notes_on_pods(request), launch::notes_on_shell(request.settings, here),
+          launch::notes_on_output(request.settings, options), launch::notes_on_placing(request.settings)})
       plan.steps.front().notes.insert(plan.steps.front().notes.end(), notes.begin(), notes.end());
     return plan;
   }
@@ -277,6 +298,10 @@ class Kubernetes final : public Mode {
   struct {
     std::optional<std::string> gpu_resource, rdma_resource, cpus, memory, shared_memory;
   } pod_;
+  struct {
+    std::optional<std::string> required, preferred, slice, exclusive, gate;
+    std::optional<std::int64_t> slice_size;
+  } placing_;
   std::optional<std::int64_t> nodes_, ranks_, restarts_;
   std::vector<std::string> environment_, secrets_, volumes_;
 };
@@ -294,6 +319,10 @@ const ModeEntry kKubernetes{
      "primus k8s apply --kind pytorchjob --image primus:1 --volume pvc/data:/data -- train pretrain "
      "--config "
      "/data/exp.yaml\n"
+     "primus k8s --image primus:1 -N 16 --queue gpus --required-topology cloud.provider.com/topology-block "
+     "--slice-topology cloud.provider.com/topology-rack --slice-size 4 --gate pods -- train pretrain "
+     "--config "
+     "/exp.yaml\n"
      "primus k8s --image primus:1 --secret HF_TOKEN=hugging-face/token -- direct --numa -- train pretrain "
      "--config "
      "/exp.yaml",

@@ -109,6 +109,11 @@ TEST_F(Dashboard, ABrowserDrawsThePage) {
              "{\"event\":\"begin\",\"step\":0,\"rank\":0,\"time\":1,\"facts\":{\"host\":\"<b>bold</b>\"}}\n"
              "{\"event\":\"step\",\"step\":1,\"rank\":0,\"time\":2,\"before\":0,\"facts\":{\"iteration\":1,"
              "\"elapsed_time_per_iteration_ms\":5}}\n");
+  make_folders(other / "timelines");
+  write_file(other / "timelines" / "stage-0000.jsonl",
+             R"({"step":2,"stage":0,"rank":0,"microseconds":1000,"left_out":0,"spans":[["F",0,0,0,250],)"
+             R"(["B",0,0,500,500]]})"
+             "\n");
   const std::unique_ptr<Program> server = start();
   const std::string drawn = (folder_.path() / "drawn").string();
   const std::string command =
@@ -119,6 +124,10 @@ TEST_F(Dashboard, ABrowserDrawsThePage) {
   EXPECT_THAT(dom, AllOf(HasSubstr(">Loss<"), HasSubstr("class=\"curve\""), HasSubstr("class=\"bad-mark\""),
                          HasSubstr("&lt;img src=x onerror=alert(1)&gt;"),
                          HasSubstr("&lt;b&gt;bold&lt;/b&gt;"), HasSubstr("<canvas")));
+  // The stage's shares: forward, backward, weight gradients, two kinds of waiting, and idle.
+  EXPECT_THAT(dom, HasSubstr("work of 1 stages in step 2"));
+  EXPECT_THAT(dom, HasSubstr("<td>25 %</td><td>50 %</td><td>0 %</td><td>0 %</td><td>0 %</td><td>25 %</td>"
+                             "<td>1.0 ms</td>"));
   EXPECT_THAT(dom, AllOf(Not(HasSubstr("<img")), Not(HasSubstr("<b>bold"))));
 }
 

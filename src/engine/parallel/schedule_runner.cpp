@@ -115,6 +115,7 @@ bool ScheduleRunner::in_turn() const {
 void ScheduleRunner::forward(const Work& work) {
   Buffer input;
   if (part_of(work) > 0) input = take_arrival(work, false);
+  const ScheduleClock::Timed timed(clock_, ScheduleClock::Kind::kForward, work);
   const WatchedWork watched(&rank_.compute(), label_for(work, settings_.stage));
   if (idle_.empty()) idle_.push_back(&lanes_.emplace_back(rank_.context(), rank_.stash()));
   Lane& lane = *idle_.back();
@@ -142,6 +143,7 @@ void ScheduleRunner::backward(const Work& work) {
   Lane& lane = *alive_.at({work.chunk, work.microbatch});
   const int part = part_of(work);
   if (part + 1 < shape().parts()) lane.tape.set_gradient(lane.sent, take_arrival(work, true));
+  const ScheduleClock::Timed timed(clock_, ScheduleClock::Kind::kBackward, work);
   const WatchedWork watched(&rank_.compute(), label_for(work, settings_.stage));
   lane.tape.backward();
   if (!splits_backward_) queue_.run(lane.tape);
@@ -154,6 +156,7 @@ void ScheduleRunner::backward(const Work& work) {
 
 void ScheduleRunner::weight(const Work& work) {
   Lane& lane = *alive_.at({work.chunk, work.microbatch});
+  const ScheduleClock::Timed timed(clock_, ScheduleClock::Kind::kWeight, work);
   const WatchedWork watched(&rank_.compute(), label_for(work, settings_.stage));
   parallel_.begin_pass(DataParallel::Pass::kWeight, work.chunk);
   queue_.run(lane.tape);
@@ -261,7 +264,10 @@ void ScheduleRunner::transfer(std::size_t end) {
   if (events_.empty()) events_.push_back(rank_.device().create_event());
   flight->event = std::move(events_.back());
   events_.pop_back();
-  exchange(batch, *flight->event, works);
+  {
+    const ScheduleClock::Timed timed(clock_, ScheduleClock::Kind::kWait, works.front());
+    exchange(batch, *flight->event, works);
+  }
   if (flight->sent.empty()) return;
   flights_.push_back(std::move(flight));
   retire_flights(kFlightsWithSends);
@@ -289,7 +295,10 @@ void ScheduleRunner::retire_flights(std::size_t maximum) {
 
 void ScheduleRunner::wait_for(Flight& flight) {
   if (!flight.event) return;
-  rank_.compute().wait(*flight.event);
+  {
+    const ScheduleClock::Timed timed(clock_, ScheduleClock::Kind::kWait, Work{});
+    rank_.compute().wait(*flight.event);
+  }
   events_.push_back(std::move(flight.event));
   flight.sent.clear();
 }

@@ -23,6 +23,7 @@
 
 #include "engine/parallel/data_parallel.h"
 #include "engine/parallel/pipeline_schedule.h"
+#include "engine/parallel/schedule_clock.h"
 #include "engine/parallel/stage_pass.h"
 #include "engine/runtime/rank.h"
 #include "engine/runtime/tape.h"
@@ -83,6 +84,9 @@ class ScheduleRunner {
   void set_gradient_observer(Tape::GradientObserver observer) { gradient_observer_ = std::move(observer); }
   // See Tape::Settings::stop.
   void set_stop(const std::atomic<bool>* stop) { stop_ = stop; }
+
+  // Sets the clock that times the work of steps; null: none. It must outlive the steps.
+  void set_clock(ScheduleClock* clock) { clock_ = clock; }
 
   // Returns whether this stage has the entire model and each microbatch ends before the next microbatch
   // begins. Then run() leaves no work in flight.
@@ -149,6 +153,7 @@ class ScheduleRunner {
   bool splits_backward_;
   WeightGradientQueue queue_;
   const std::atomic<bool>* stop_ = nullptr;
+  ScheduleClock* clock_ = nullptr;
   std::unique_ptr<Event> computed_;
   Tape::GradientObserver gradient_observer_;
 

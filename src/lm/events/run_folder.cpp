@@ -50,6 +50,10 @@ Path RunFolder::rank_logs(std::string_view module, int rank) const {
   return below(logs(), "module", module) / fmt::format("rank-{}", rank);
 }
 
+Path timeline_file(const Path& run, int stage) {
+  return run / "timelines" / fmt::format("stage-{:04}.jsonl", stage);
+}
+
 void RunFolder::create(Env& env) const { make_folders(root_, env); }
 
 std::string hint_for_run_name(const Path& given) {

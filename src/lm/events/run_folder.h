@@ -30,6 +30,9 @@ struct RunIdentity {
   std::string exp_name = {};
 };
 
+// Returns the file with the timelines of a pipeline stage, in the folder of a run (docs/formats/events.md).
+Path timeline_file(const Path& run, int stage);
+
 class RunFolder {
  public:
   // Throws Error(kInvalid), which names the key, if a component is empty or would lead outside of the

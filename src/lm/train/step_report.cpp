@@ -76,7 +76,8 @@ StepReport::StepReport(const RunPlan& plan, const RunProgress& progress, engine:
       rank_(rank),
       memory_(memory),
       device_properties_(rank.device().properties()),
-      work_(rank.device().synchronous()) {
+      work_(rank.device().synchronous()),
+      timeline_(plan, rank) {
   measure_peak();
   const config::TrainerConfig& c = plan.c;
   meter_.emplace(ThroughputOptions{.train_iters = progress.clock ? 0 : c.train_iters,

@@ -8,6 +8,7 @@
 #include "lm/events/device_peak.h"
 #include "lm/events/training_monitor.h"
 #include "lm/train/run_plan.h"
+#include "lm/train/step_timeline.h"
 #include "lm/train/work_clock.h"
 
 namespace primus {
@@ -34,6 +35,8 @@ class StepReport {
   void publish(const EnqueuedStep& step, double seconds, double ended);
   // Returns the clock of this rank's own work.
   WorkClock& work() { return work_; }
+  // Returns the record of what the stages do in some steps.
+  StepTimeline& timeline() { return timeline_; }
 
  private:
   void measure_peak();
@@ -47,6 +50,7 @@ class StepReport {
   std::optional<ThroughputMeter> meter_;
   double last_step_ended_ = 0;
   WorkClock work_;
+  StepTimeline timeline_;
 };
 
 }  // namespace primus

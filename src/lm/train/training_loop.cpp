@@ -207,6 +207,7 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
     }
   }
   report->work().begin_passes(loader->wait_seconds());
+  report->timeline().begin(progress.iteration + 1);
   step.begin(progress.iteration + 1, microbatches);
   try {
     for (std::int64_t i = 0; i < microbatches; ++i) {
@@ -225,8 +226,10 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
   step.report_work(own);
   {
     const RunTrace::HostWork enqueued(trace.get(), "gradients");
+    const StepTimeline::Sums sums(report->timeline());
     step.finish_gradients();
   }
+  report->timeline().end();
   update_weights(
       {.iteration = progress.iteration + 1,
        .began = began,
@@ -291,6 +294,7 @@ void Trainer::Run::finish_step() {
     const RunTrace::HostWork waited(trace.get(), "wait for a step's result");
     progress.result = session->step().result();
   }
+  report->timeline().write(step.iteration);
   progress.last_rate = step.learning_rate;
   const double ended = monotonic_seconds();
   nan_search->check(step.iteration);

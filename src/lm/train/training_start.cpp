@@ -218,6 +218,7 @@ void Trainer::Run::open_monitor(const StepMeasurement& measured) {
   checkpointer->log_changes(progress.iteration >= progress.last_iteration);
   nan_search = std::make_unique<NanSearch>(plan, progress, *session);
   report = std::make_unique<StepReport>(plan, progress, *rank, measured.memory);
+  session->step().set_schedule_clock(report->timeline().clock());
   plan.phase("");
   sampler = std::make_unique<Sampler>(plan, progress, *session);
 }

@@ -250,6 +250,7 @@
       }
     }
     drawRanks();
+    PrimusTimeline.load(fetched, byId('timeline'), report.runs);
   }
 
   function heatColor(share) {

@@ -5,6 +5,6 @@
 
 namespace primus::dashboard {
 
-extern const std::string_view k_dashboard_html, k_dashboard_css, k_dashboard_js;
+extern const std::string_view k_dashboard_html, k_dashboard_css, k_dashboard_js, k_timeline_js;
 
 }  // namespace primus::dashboard

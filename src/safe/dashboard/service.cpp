@@ -15,6 +15,7 @@
 #include "safe/dashboard/page_files.h"
 #include "safe/dashboard/prometheus.h"
 #include "safe/dashboard/run_events.h"
+#include "safe/dashboard/timelines.h"
 
 namespace primus::dashboard {
 namespace {
@@ -152,6 +153,15 @@ Reply Service::ranks(const Request& request) {
   return json(table);
 }
 
+Reply Service::timeline(const Request& request) {
+  const Run& run = one(request);
+  const auto step = integer(request, "step");
+  if (!step && request.query.contains("step")) throw invalid("step is a number");
+  Json table = timelines_json(run.status.folder, step);
+  table["id"] = run.id;
+  return json(table);
+}
+
 Reply Service::answer(const Request& request) {
   try {
     const std::string& path = request.path;
@@ -161,12 +171,14 @@ Reply Service::answer(const Request& request) {
               .body = std::string(k_page_css) + std::string(k_dashboard_css)};
     if (path == "/dashboard.js")
       return {.type = "text/javascript; charset=utf-8",
-              .body = "'use strict';\n" + std::string(k_charts_js) + std::string(k_dashboard_js)};
+              .body = "'use strict';\n" + std::string(k_charts_js) + std::string(k_timeline_js) +
+                      std::string(k_dashboard_js)};
     if (path == "/api/runs") return runs();
     if (path == "/api/report") return report(request);
     if (path == "/api/range") return range(request);
     if (path == "/api/events") return events(request);
     if (path == "/api/ranks") return ranks(request);
+    if (path == "/api/timeline") return timeline(request);
     if (path == "/api/stream")
       return {.type = "text/event-stream", .body = "retry: 2000\n\n", .stream = true};
     if (path == "/metrics")

@@ -30,6 +30,7 @@ class Service {
   Reply range(const Request& request);
   Reply events(const Request& request);
   Reply ranks(const Request& request);
+  Reply timeline(const Request& request);
   std::vector<Run*> named(const Request& request);
   Run& one(const Request& request);
 

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -10,6 +12,7 @@
 
 #include "device/forwarding_device.h"
 #include "device/timing.h"
+#include "engine/parallel/schedule_clock.h"
 #include "lm/train/tiny_model.h"
 #include "turbo/devices/tracing_device.h"
 
@@ -188,6 +191,60 @@ TEST(StepSeconds, AreTheDevicesTimeEvenBeforeAPause) {
     EXPECT_EQ(with.waits, kSteps * kPauses);
     EXPECT_EQ(with.waits, without.waits);
   }
+}
+
+// Spans have the times of the device, and the host waits only when it reads them.
+TEST(ScheduleClock, ReadsTheDevicesTimes) {
+  using Kind = engine::ScheduleClock::Kind;
+  WorkClock work;
+  ClockedDevice device(work);
+  const std::unique_ptr<Stream> stream = device.create_stream(StreamKind::kCompute);
+  engine::ScheduleClock clock(device, *stream, &kTiming);
+  std::vector<std::byte> memory(8);
+  const auto enqueue = [&](int operations) {
+    for (int i = 0; i < operations; ++i) stream->fill_zero(memory.data(), 8);
+  };
+  const auto time = [&](Kind kind, std::int64_t microbatch, int operations) {
+    const engine::ScheduleClock::Timed timed(&clock, kind, {.chunk = 1, .microbatch = microbatch});
+    enqueue(operations);
+  };
+  time(Kind::kForward, 0, 2);  // nothing is recorded before start()
+  for (int record = 0; record < 2; ++record) {
+    clock.start();
+    enqueue(1);
+    time(Kind::kForward, 3, 2);
+    enqueue(1);
+    time(Kind::kBackward, 4, 5);
+    clock.finish();
+    EXPECT_EQ(work.waits, record);
+    const engine::ScheduleClock::Times times = clock.read();
+    EXPECT_EQ(times.seconds, 9);
+    EXPECT_EQ(times.left_out, 0);
+    ASSERT_EQ(times.spans.size(), 2U);
+    EXPECT_EQ(times.spans[0].begin, 1);
+    EXPECT_EQ(times.spans[0].end, 3);
+    EXPECT_EQ(times.spans[1].kind, Kind::kBackward);
+    EXPECT_EQ(times.spans[1].chunk, 1);
+    EXPECT_EQ(times.spans[1].microbatch, 4);
+    EXPECT_EQ(times.spans[1].begin, 4);
+    EXPECT_EQ(times.spans[1].end, 9);
+  }
+}
+
+TEST(ScheduleClock, LimitsARecord) {
+  const std::unique_ptr<Device> device = guard_device();
+  const std::unique_ptr<Stream> stream = device->create_stream(StreamKind::kCompute);
+  engine::ScheduleClock clock(*device, *stream, nullptr);
+  clock.start();
+  for (std::size_t i = 0; i < engine::ScheduleClock::kMaxSpans + 3; ++i) {
+    const engine::ScheduleClock::Timed timed(&clock, engine::ScheduleClock::Kind::kForward, {});
+  }
+  clock.finish();
+  const engine::ScheduleClock::Times times = clock.read();
+  EXPECT_EQ(times.spans.size(), engine::ScheduleClock::kMaxSpans);
+  EXPECT_EQ(times.left_out, 3);
+  for (std::size_t i = 1; i < times.spans.size(); ++i)
+    EXPECT_LE(times.spans[i - 1].end, times.spans[i].begin);
 }
 
 }  // namespace

@@ -150,6 +150,37 @@ TEST_F(Dashboards, EventsOfARestartedRun) {
   EXPECT_EQ(events.at(2).at("void"), false);
 }
 
+TEST_F(Dashboards, TheTimelineOfAStep) {
+  const Path run = make_run("a", 10);
+  const auto line = [](int step, int stage, const std::string& spans) {
+    return fmt::format(
+        R"({{"step":{},"stage":{},"stages":2,"rank":{},"microseconds":900,"left_out":0,"spans":[{}]}})"
+        "\n",
+        step, stage, 2 * stage, spans);
+  };
+  Workspace workspace({folder_.path()});
+  Service service(workspace, "1.0");
+  const std::string id = id_of(service, "a");
+  EXPECT_TRUE(ask(service, "/api/timeline", {{"run", id}}).at("step").is_null());
+  append(run / "timelines" / "stage-0000.jsonl",
+         line(2, 0, "") + line(5, 0, R"(["F",0,0,1,10])") + "damaged\n" + line(5, 0, R"(["B",0,1,20,30])"));
+  append(run / "timelines" / "stage-0001.jsonl",
+         line(2, 1, R"(["F",0,0,1,10],["<b>",0,0,1,1],["F",0,0,-1,1],["F",0,0,1],{},["P",0,0,11,1e99])") +
+             line(5, 1, R"(["F",1,0,5,10])"));
+  json table = ask(service, "/api/timeline", {{"run", id}});
+  EXPECT_EQ(table.at("steps"), json({5, 2}));
+  EXPECT_EQ(table.at("step"), 5);
+  EXPECT_EQ(table.at("missing"), 0);
+  ASSERT_EQ(table.at("stages").size(), 2U);
+  // A restart has repeated step 5.
+  EXPECT_EQ(table.at("stages").at(0).at("spans"), json::parse(R"([["B",0,1,20,30]])"));
+  EXPECT_EQ(table.at("stages").at(1).at("rank"), 2);
+  table = ask(service, "/api/timeline", {{"run", id}, {"step", "2"}});
+  EXPECT_EQ(table.at("stages").at(1).at("spans"), json::parse(R"([["F",0,0,1,10]])"));
+  EXPECT_TRUE(ask(service, "/api/timeline", {{"run", id}, {"step", "3"}}).at("stages").empty());
+  EXPECT_EQ(service.answer({.path = "/api/timeline", .query = {{"run", id}, {"step", "x"}}}).status, 400);
+}
+
 TEST_F(Dashboards, NewStepsReachAViewerWithinTwoSeconds) {
   const Path run = make_run("a", 3);
   Workspace workspace({folder_.path()});

@@ -80,6 +80,8 @@ class TrainingStep : private engine::ChunkedModel {
   // Sets the clock of the rank's device, for the times in results. Call this function before the first step,
   // on a rank with memory. Null: no clock.
   void set_timing(const DeviceTiming* timing) { results_.set_timing(timing); }
+  // Sets the clock of this rank's schedule (ScheduleRunner::set_clock).
+  void set_schedule_clock(engine::ScheduleClock* clock) { runner_->set_clock(clock); }
   // Ends the accumulation of gradients: enqueues the sums over ranks, the gradient norm, and the copies that
   // result() reads.
   void finish_gradients();

@@ -13,6 +13,7 @@
 #include "comm/rendezvous/socket.h"
 #include "launch/assignment.h"
 #include "launch/direct_checks.h"
+#include "launch/direct_network.h"
 #include "launch/hardware.h"
 #include "launch/numa.h"
 #include "launch/place_options.h"
@@ -318,6 +319,7 @@ std::set<Path> note_files_elsewhere(const DirectSettings& settings, const Elsewh
   for (const Path& file : settings.patches) look_for(file, "--patch");
   for (const Path& folder : settings.hooks) look_for(folder, "--hooks");
   for (const Path& file : settings.environment_files) look_for(file, "--env");
+  if (const auto file = network_file(settings)) look_for(*file, "--topology");
   return only_there;
 }
 
@@ -375,6 +377,7 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
       settings.numa == Numa::kAuto && surroundings.setting("ENABLE_NUMA_BINDING") == "1";
   if (numa_by_variable && (gpus.any() || shape.ranks)) settings.numa = Numa::kOn;
   NodePlace place = find_node(surroundings, node_defaults(settings, given), gpus);
+  const auto placed = place_nodes(settings, command, given, surroundings, place);
   const bool own_ranks = shape.ranks && !shape.script;
   const bool reported = own_ranks && asks_for_ranks(command.words);
   const bool several = place.nodes > 1 || place.ranks > 1 || reported;
@@ -435,6 +438,7 @@ DirectPlan plan_direct(const DirectSettings& asked, const DirectCommand& command
     step.notes.insert(step.notes.end(), result.notes.begin(), result.notes.end());
     result.notes.clear();
   }
+  if (placed) add_network(*placed, surroundings.dry_run, step, result.plan);
   result.plan.steps.push_back(std::move(step));
   return result;
 }

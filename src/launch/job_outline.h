@@ -3,6 +3,7 @@
 // the command needs.
 #pragma once
 
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -10,6 +11,11 @@
 #include "base/files/file.h"
 
 namespace primus::launch {
+
+// The ranks on each axis of a job's mesh (engine/parallel/mesh.h).
+struct JobMesh {
+  int tensor = 1, context = 1, pipeline = 1, expert = 1, expert_tensor = 1;
+};
 
 struct JobOutline {
   std::vector<Path> reads = {};          // settings files: the experiment and the files that it extends
@@ -21,7 +27,8 @@ struct JobOutline {
   std::string process_per_node = {};     // framework that starts one process per node; empty: none
   // Title of a framework that neither saves nor stops at the signal before a time limit; empty: it does both.
   std::string deaf = {};
-  bool starts_anew = false;  // does not continue from its checkpoints (auto_continue_train: false)
+  std::optional<JobMesh> mesh = {};  // nullopt: the number of ranks or the framework's mesh is not known
+  bool starts_anew = false;          // does not continue from its checkpoints (auto_continue_train: false)
 };
 
 // Returns the variables of `outline` that a launcher may set in a container or pod. Leaves out variables of a

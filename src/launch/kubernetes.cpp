@@ -12,6 +12,7 @@
 #include "base/text/json_text.h"
 #include "base/text/secrets.h"
 #include "launch/assignment.h"
+#include "launch/direct_network.h"
 #include "launch/kubernetes_placing.h"
 #include "launch/kubernetes_values.h"
 #include "launch/node.h"
@@ -232,7 +233,7 @@ class Manifest {
   }
 
  private:
-  // What a container runs.
+  // Says what a container runs.
   enum class Part { kCommand, kGateJob, kGateInPod };
 
   // A job of all nodes. `gate`: it runs the gate's command instead of the request's.
@@ -303,7 +304,7 @@ class Manifest {
     spec["terminationGracePeriodSeconds"] = kGraceSeconds;
     if (nodes_ > 1) {
       spec["topologySpreadConstraints"] = Json::array({{{"maxSkew", 1},
-                                                        {"topologyKey", s_.topology_key},
+                                                        {"topologyKey", s_.placing.topology_key},
                                                         {"whenUnsatisfiable", "DoNotSchedule"},
                                                         {"labelSelector", {{"matchLabels", labels}}}}});
     }
@@ -368,6 +369,8 @@ class Manifest {
     Json name_space;
     name_space["fieldRef"]["fieldPath"] = "metadata.namespace";
     environment.push_back({{"name", "PRIMUS_KUBERNETES_NAMESPACE"}, {"valueFrom", name_space}});
+    if (s_.placing.slice_size)
+      environment.push_back(named(kTopologyVariable, fmt::format("slices={}", *s_.placing.slice_size)));
     if (s_.ranks_per_node) environment.push_back(named("GPUS_PER_NODE", std::to_string(*s_.ranks_per_node)));
     if (s_.kind == "jobset") {
       Json index;

@@ -23,7 +23,7 @@ void check_spread(const KubernetesSettings& s) {
        {std::pair("--required-topology", p.required), std::pair("--preferred-topology", p.preferred),
         std::pair("--exclusive-topology", p.exclusive),
         std::pair("--slice-topology", shares_slice ? p.slice : "")}) {
-    if (label.empty() || label != s.topology_key || s.nodes.value_or(1) == 1) continue;
+    if (label.empty() || label != s.placing.topology_key || s.nodes.value_or(1) == 1) continue;
     throw invalid(fmt::format("{} {} places several pods on nodes with one value of the label, but "
                               "--topology-key spreads them over its values",
                               option, label),

@@ -192,6 +192,11 @@ std::uint16_t port_of_job(std::uint64_t job) { return static_cast<std::uint16_t>
 
 std::vector<std::string> expand_nodes(std::string_view list) { return expand_up_to(list, kMaxListedNodes); }
 
+std::vector<std::string> nodes_of_step(const Surroundings& surroundings) {
+  const auto list = nodes_of_slurm(surroundings);
+  return list ? expand_nodes(*list) : std::vector<std::string>();
+}
+
 std::string first_node(std::string_view list) { return expand_up_to(list, 1).front(); }
 
 int tasks_of_node(std::string_view text, int node) {

@@ -82,6 +82,9 @@ int parse_ranks(const std::string& variable, const std::string& value);
 // Expands a Slurm list of names: "n[01-03,7],login" -> n01 n02 n03 n7 login. Throws Error(kInvalid).
 std::vector<std::string> expand_nodes(std::string_view list);
 
+// Returns the nodes of this Slurm step, or of its job, in the order of Slurm's node numbers; empty: unknown.
+std::vector<std::string> nodes_of_step(const Surroundings& surroundings);
+
 // Returns the first name of such a list without expanding the entire list.
 std::string first_node(std::string_view list);
 

@@ -286,6 +286,17 @@ Handlers direct_handlers(DirectSettings& d) {
          d.numa = !truth ? Numa::kAuto : *truth ? Numa::kOn : Numa::kOff;
        }},
       {"silent", to(d.silent)},
+      {"rank_order",
+       [&d](const Value& v, std::string_view key) {
+         std::string order;
+         to_one_of(order, {"given", "switch", "pipeline"})(v, key);
+         d.rank_order = rank_order_of(order);
+       }},
+      {"topology",
+       [&d](const Value& v, std::string_view key) {
+         d.topology = text_of(v, key);
+         check_network_source(*d.topology);
+       }},
       {"nnodes", to(d.nodes, 1, kMaxNodes)},
       {"gpus_per_node", to(d.ranks_per_node, 1, kMaxRanksPerNode)},
       {"master_addr", to(d.master_address)},
@@ -309,7 +320,7 @@ Handlers kubernetes_handlers(KubernetesSettings& k) {
           {"shm_size", to(k.shared_memory, Form::kQuantity)},
           {"memory", to(k.memory, Form::kQuantity)},
           {"cpus", to(k.cpus, Form::kQuantity)},
-          {"topology_key", to(k.topology_key, Form::kLabelName)},
+          {"topology_key", to(k.placing.topology_key, Form::kLabelName)},
           {"required_topology", to(k.placing.required, Form::kLabelName)},
           {"preferred_topology", to(k.placing.preferred, Form::kLabelName)},
           {"slice_topology", to(k.placing.slice, Form::kLabelName)},

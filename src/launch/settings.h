@@ -17,6 +17,7 @@
 
 #include "base/files/file.h"
 #include "launch/foreign_options.h"
+#include "launch/node_order.h"
 #include "launch/plan.h"
 
 namespace primus::launch {
@@ -35,6 +36,8 @@ struct DirectSettings {
   std::optional<int> nodes, ranks_per_node;
   std::optional<std::string> master_address;
   std::optional<std::uint16_t> master_port;
+  std::optional<RankOrder> rank_order;
+  std::optional<std::string> topology;  // the network of the nodes: "slurm", "slices=N", or a file
 };
 
 struct SlurmSettings {
@@ -53,6 +56,7 @@ struct ContainerSettings {
 // Where the pods of a job are placed, and whether nodes are checked before. Labels are names of node labels,
 // such as cloud.provider.com/topology-block; empty: not requested.
 struct KubernetesPlacing {
+  std::string topology_key = "kubernetes.io/hostname";  // pods are spread over the values of this label
   std::string required, preferred;  // Kueue: all pods on nodes with one value of the label
   std::string slice;                // Kueue: each slice_size consecutive pods on nodes with one value
   std::optional<int> slice_size;
@@ -65,7 +69,6 @@ struct KubernetesSettings {
   std::string name, image, service_account, queue, priority_class, program, gpu_resource, rdma_resource;
   std::string name_space;  // "namespace"
   std::string shared_memory = "16Gi", memory, cpus;
-  std::string topology_key = "kubernetes.io/hostname";
   KubernetesPlacing placing;
   std::optional<int> nodes, ranks_per_node, max_restarts;
   std::vector<std::string> environment;  // "NAME=VALUE"

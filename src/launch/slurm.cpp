@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "base/files/sha256.h"
@@ -54,6 +55,29 @@ int nodes_of(const std::vector<GivenOption>& options, const std::optional<std::s
   if (tasks && per_node) return (*tasks + *per_node - 1) / *per_node;
   if (tasks) return 0;
   return allocated ? number_of({{"nodes", *allocated}}, "nodes").value_or(0) : 1;
+}
+
+// Returns the names of the job's nodes, if they are known before the job runs.
+std::vector<std::string> names_of(const std::vector<GivenOption>& options, int nodes,
+                                  const std::optional<std::string>& allocated) {
+  const GivenOption* const list = find_given(options, "nodelist");
+  const std::optional<std::string> text = list ? list->value : allocated;
+  if (!text || nodes == 0) return {};
+  std::vector<std::string> names = expand_nodes(*text);
+  // Slurm numbers nodes in the order of its configuration, which is usually that of their numbers.
+  std::ranges::sort(names, [](const std::string& a, const std::string& b) {
+    return std::pair(a.size(), a) < std::pair(b.size(), b);
+  });
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return static_cast<int>(names.size()) == nodes ? names : std::vector<std::string>();
+}
+
+// Finds the number and the names of the job's nodes, if they are known before the job runs.
+void find_nodes(const std::vector<GivenOption>& options, bool batch, const Surroundings& surroundings,
+                ElsewhereNodes& nodes) {
+  const auto allocated = [&](const char* name) { return batch ? std::nullopt : surroundings.setting(name); };
+  nodes.nodes = nodes_of(options, allocated("SLURM_NNODES"));
+  nodes.names = names_of(options, nodes.nodes, allocated("SLURM_JOB_NODELIST"));
 }
 
 // Returns the number of tasks that each of `nodes` nodes starts; 0 nodes: not known. With `has_ranks`, the
@@ -373,7 +397,7 @@ SlurmPlan plan_slurm(const SlurmSettings& settings, const SlurmRequest& request,
   SlurmPlan plan;
   std::vector<GivenOption> step_options;
   std::vector<std::string> notes = sort_by_tool(request, tool, options, step_options);
-  plan.nodes.nodes = nodes_of(options, request.batch ? std::nullopt : surroundings.setting("SLURM_NNODES"));
+  find_nodes(options, request.batch, surroundings, plan.nodes);
   const GivenOption* const folder = find_given(options, "chdir");
   plan.nodes.same_folder = !folder;
   if (folder) plan.nodes.folder = folder->value;

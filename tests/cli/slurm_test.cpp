@@ -178,6 +178,10 @@ class Cluster {
               " NodeAddr=127.0.0.1 Port=" + std::to_string(free_port()) +
               " CPUs=2 RealMemory=2000 State=UNKNOWN\n";
     }
+    // Each node has a switch of its own.
+    conf += "TopologyPlugin=topology/tree\n";
+    write_file(f / "topology.conf",
+               "SwitchName=leaf1 Nodes=n1\nSwitchName=leaf2 Nodes=n2\nSwitchName=core Switches=leaf[1-2]\n");
     conf += "PartitionName=main Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO\n";
     write_file(f / "slurm.conf", conf);
     setenv("SLURM_CONF", (f / "slurm.conf").c_str(), 1);
@@ -378,6 +382,23 @@ TEST_F(Slurm, SrunTrainsOnTwoNodes) {
   EXPECT_EQ(result.exit_code, 0) << result.err << cluster_->tail("slurmd-n1.log");
   EXPECT_THAT(result.out, HasSubstr("done after iteration 3"));
   EXPECT_THAT(result.err, HasSubstr("[rank-0/4]"));
+}
+
+// Two switches are more than the request allows, so Slurm waits a second for nodes below one. Then the nodes
+// of two switches train, in an order that the run records.
+TEST_F(Slurm, NodesAreOrderedByTheNetwork) {
+  const Path here = folder("network");
+  const std::vector<std::string> words =
+      joined({"slurm", "srun", "-N", "2", "--switches=1@0:01", "--", "direct", "--rank-order", "switch",
+              "--env", "GPUS_PER_NODE=2"},
+             joined({"--"}, training({"train_iters=2", "workspace=" + here.string()})));
+  const ProgramResult result = run_program(words, options(here));
+  EXPECT_EQ(result.exit_code, 0) << result.err << cluster_->tail("slurmctld.log");
+  std::string events;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(here))
+    if (entry.path().filename() == "rank-00000.jsonl") events = read_file(entry.path());
+  EXPECT_THAT(events, HasSubstr(R"("node_order":{"order":"switch","source":"scontrol show topology",)"
+                                R"("nodes":[0,1],"switches":[[0,1],[0,2]]})"));
 }
 
 TEST_F(Slurm, TasksAreRanks) {

@@ -8,6 +8,9 @@
 #include "cli/launch/in_folder.h"
 #include "cli/launch/mode.h"
 #include "launch/assignment.h"
+#include "launch/direct_network.h"
+#include "launch/network.h"
+#include "launch/node_order.h"
 
 namespace primus::cli {
 namespace {
@@ -27,6 +30,13 @@ class Direct final : public Mode {
     args.option("--hooks", "FOLDER", &hooks_,
                 "run the hooks of this folder before the command; may be repeated");
     args.option("--log_file,--log-file", "PATH", &log_file_, "also append all output to this file");
+    args.option("--rank-order,--rank_order", "ORDER", &rank_order_,
+                "order of the nodes: given (the default), switch (consecutive nodes share a switch), or "
+                "pipeline (pipeline neighbors share a switch)")
+        .choices = {"given", "switch", "pipeline"};
+    args.option("--topology", "SOURCE", &topology_,
+                "network of the nodes: slurm (scontrol; the default in a Slurm job), slices=N (N consecutive "
+                "nodes share a switch), or a file with lines 'NODES SWITCH ...'");
     args.flag("--numa", numa_, "bind each rank to the cores and memory next to its GPU");
     args.flag("--no-numa,--no_numa", no_numa_, "do not bind ranks (the default)");
     args.flag("--silent", silent_,
@@ -59,8 +69,10 @@ class Direct final : public Mode {
     const Experiments experiments = there.folder        ? Experiments::kInAbsentFolder
                                     : there.same_folder ? Experiments::kInThisFolder
                                                         : Experiments::kElsewhere;
-    return launch::plan_direct_elsewhere(settings, command(context, settings, words, experiments), there,
-                                         context.surroundings.program);
+    const launch::DirectCommand planned = command(context, settings, words, experiments);
+    launch::Plan plan = launch::plan_direct_elsewhere(settings, planned, there, context.surroundings.program);
+    launch::add_network_elsewhere(settings, planned, there, context.surroundings, plan);
+    return plan;
   }
 
   int run(const ModeContext& context, Words words, Console& console) override {
@@ -92,6 +104,11 @@ class Direct final : public Mode {
     if (numa_ && no_numa_) throw invalid("--numa and --no-numa exclude each other", "remove one of them");
     if (numa_ || no_numa_) settings.numa = numa_ ? launch::Numa::kOn : launch::Numa::kOff;
     if (silent_) settings.silent = true;
+    if (rank_order_) settings.rank_order = launch::rank_order_of(*rank_order_);
+    if (topology_) {
+      launch::check_network_source(*topology_);
+      settings.topology = topology_;
+    }
     return settings;
   }
 
@@ -112,7 +129,7 @@ class Direct final : public Mode {
   }
 
   std::vector<std::string> environment_, patches_, hooks_;
-  std::optional<std::string> script_, log_file_;
+  std::optional<std::string> script_, log_file_, rank_order_, topology_;
   bool single_ = false, numa_ = false, no_numa_ = false, silent_ = false;
 };
 
@@ -129,6 +146,7 @@ const ModeEntry kDirect{
      "primus direct --env GPUS_PER_NODE=2 --env OMP_NUM_THREADS=2 -- train pretrain --config exp.yaml\n"
      "primus direct --dry-run -- train pretrain --config exp.yaml\n"
      "primus direct --script my_job.py --single -- --steps 10\n"
+     "primus direct --rank-order pipeline --topology network.txt -- train pretrain --config exp.yaml\n"
      "primus direct --patch fix.sh --log_file run.log -- train pretrain --config exp.yaml",
      nullptr},
     []() -> std::unique_ptr<Mode> { return std::make_unique<Direct>(); }};

@@ -9,6 +9,7 @@
 #include "cli/launch/mode.h"
 #include "cli/parse.h"
 #include "launch/assignment.h"
+#include "launch/direct_network.h"
 #include "launch/kubernetes.h"
 #include "launch/kubernetes_placing.h"
 #include "launch/node.h"
@@ -52,7 +53,7 @@ class Kubernetes final : public Mode {
     args.option("--priority-class,--priority_class", "NAME", &priority_, "priority class of the pods");
     args.option("--topology-key,--topology_key", "KEY", &topology_,
                 "spread pods over the values of this node label")
-        .default_note(usual.topology_key);
+        .default_note(usual.placing.topology_key);
     args.option("--required-topology,--required_topology", "LABEL", &placing_.required,
                 "place all pods on nodes with one value of this label, by Kueue");
     args.option("--preferred-topology,--preferred_topology", "LABEL", &placing_.preferred,
@@ -172,7 +173,7 @@ class Kubernetes final : public Mode {
     set_from("--queue", launch::Form::kDnsName, queue_, s.queue);
     set_from("--service-account", launch::Form::kDnsName, account_, s.service_account);
     set_from("--priority-class", launch::Form::kDnsName, priority_, s.priority_class);
-    set_from("--topology-key", launch::Form::kLabelName, topology_, s.topology_key);
+    set_from("--topology-key", launch::Form::kLabelName, topology_, s.placing.topology_key);
     set_from("--required-topology", launch::Form::kLabelName, placing_.required, s.placing.required);
     set_from("--preferred-topology", launch::Form::kLabelName, placing_.preferred, s.placing.preferred);
     set_from("--slice-topology", launch::Form::kLabelName, placing_.slice, s.placing.slice);
@@ -281,6 +282,8 @@ class Kubernetes final : public Mode {
     launch::use_given_master(given, pods.address, pods.port);
     if (const auto ranks = given.find("GPUS_PER_NODE"); ranks != given.end() && !ranks->second.empty())
       pods.ranks = pods.given_ranks = launch::parse_ranks("GPUS_PER_NODE", ranks->second);
+    if (const auto slice = request.settings.placing.slice_size)
+      given.emplace(launch::kTopologyVariable, fmt::format("slices={}", *slice));
     pods.outer_variables = std::move(given);
     launch::Plan plan = direct.mode->plan_elsewhere(there, command, pods);
     plan.steps.front().where = nodes == 1 ? "in the pod" : "in each pod";

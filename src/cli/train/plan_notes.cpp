@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+
+#include "base/error.h"
 #include "base/files/creatable.h"
 #include "cli/train/external.h"
 #include "config/hardware.h"
@@ -17,6 +20,26 @@ void note_unused_settings(const config::Experiment& experiment, const Console& c
     console.note("note: " + sentence);
 }
 
+namespace {
+
+// Returns nullopt if `ranks` ranks cannot have the mesh, which other checks report, or if the number of ranks
+// is not known and therefore 1.
+std::optional<launch::JobMesh> mesh_of(const config::Experiment& experiment, std::int64_t ranks) {
+  if (ranks <= 1) return std::nullopt;
+  try {
+    const engine::MeshShape mesh = mesh_shape_of(experiment, static_cast<int>(ranks));
+    return launch::JobMesh{.tensor = mesh.tensor,
+                           .context = mesh.context,
+                           .pipeline = mesh.pipeline,
+                           .expert = mesh.expert,
+                           .expert_tensor = mesh.expert_tensor};
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
 launch::JobOutline outline_of(const ExperimentArguments& arguments, const config::Experiment& experiment,
                               std::int64_t nodes, std::int64_t ranks_per_node) {
   launch::JobOutline outline{.reads = arguments.files_of(experiment),
@@ -29,6 +52,7 @@ launch::JobOutline outline_of(const ExperimentArguments& arguments, const config
   outline.writes = {run_folder_of(experiment).root(), checkpoint_root_of(experiment)};
   std::vector<std::string> notes = ExperimentArguments::announcements(experiment);
   if (experiment.framework == "native") {
+    outline.mesh = mesh_of(experiment, nodes * ranks_per_node);
     for (std::string& sentence : config::unused_settings_of_file(experiment))
       notes.push_back(std::move(sentence));
   } else {

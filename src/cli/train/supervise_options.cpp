@@ -12,6 +12,7 @@
 #include "config/stages.h"
 #include "config/trainer_config.h"
 #include "lm/events/run_folder.h"
+#include "lm/events/run_job.h"
 #include "lm/train/settings/training_settings.h"
 #include "safe/supervise/node_supervisor.h"
 #include "safe/supervise/snapshot_home.h"
@@ -44,6 +45,20 @@ std::string job_token() {
     return wanted == "RANK" ? "0" : wanted == "WORLD_SIZE" ? "1" : nullptr;
   };
   return comm::JobEnvironment::read(only_the_token)->token;
+}
+
+// Returns the switches above each of the job's `nodes` nodes, as the launcher tells them; empty: unknown.
+std::vector<std::vector<int>> switches_of_nodes(std::int64_t nodes) {
+  const char* const text = std::getenv(kNodeOrder);
+  const nlohmann::json order = nlohmann::json::parse(text ? text : "", nullptr, false);
+  if (!order.is_object() || !order.contains("switches")) return {};
+  std::vector<std::vector<int>> switches;
+  try {
+    switches = order["switches"].get<std::vector<std::vector<int>>>();
+  } catch (const nlohmann::json::exception&) {  // a variable of the user
+  }
+  if (static_cast<std::int64_t>(switches.size()) != nodes) switches.clear();
+  return switches;
 }
 
 // Returns the words that continue the run, `seconds` after the supervisor started.
@@ -181,7 +196,8 @@ int SuperviseOptions::run(const config::Experiment& experiment, int ranks, const
                                          .address = place.master_address(),
                                          .port = place.master_port(),
                                          .token = job_token(),
-                                         .first_wait = job.hang.patience};
+                                         .first_wait = job.hang.patience,
+                                         .switches = switches_of_nodes(place.machines())};
   const auto snapshots = home_of_snapshots(job, experiment.trainer, nodes);
   return supervise::supervise_nodes(job, nodes);
 }

@@ -194,6 +194,7 @@ RunJob this_job() {
     job.step = variable("SLURM_STEP_ID");
     job.cluster = variable("SLURM_CLUSTER_NAME");
   }
+  job.node_order = variable(kNodeOrder);
   return job;
 }
 
@@ -211,6 +212,8 @@ std::string to_json(const RunJob& job) {
   json["started"] = job.process.started;
   json["boot"] = job.process.boot;
   json["pid_space"] = job.process.pid_space;
+  if (const Json order = Json::parse(job.node_order, nullptr, false); order.is_object())
+    json["node_order"] = order;
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -42,6 +42,7 @@ struct RunJob {
   std::string cluster = {};     // Slurm: name of the cluster
   std::string name_space = {};  // Kubernetes: namespace
   std::string kind = {};        // Kubernetes: "jobset" or "pytorchjob"
+  std::string node_order = {};  // the launcher's order of the nodes, a JSON object (docs/formats/events.md)
   // The process that passes requests to stop on to the ranks: the supervisor, the launcher, or rank 0 itself.
   ProcessIdentity process = {};
 };
@@ -52,6 +53,9 @@ std::string_view name_of(RunJob::Scheduler scheduler);  // "local", "slurm", "ku
 constexpr const char* kKubernetesJob = "PRIMUS_KUBERNETES_JOB";
 constexpr const char* kKubernetesKind = "PRIMUS_KUBERNETES_KIND";
 constexpr const char* kKubernetesNamespace = "PRIMUS_KUBERNETES_NAMESPACE";
+
+// Variable in which a launcher that knows the network tells the order of the nodes.
+constexpr const char* kNodeOrder = "PRIMUS_NODE_ORDER";
 
 // Returns the job of this process. A process of a batch script that was started without srun is not a step of
 // Slurm: its scheduler is kNone.

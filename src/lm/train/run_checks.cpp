@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <initializer_list>
 #include <span>
 #include <string>
@@ -15,6 +16,7 @@
 #include "base/error.h"
 #include "config/trainer_config.h"
 #include "config/without_effect.h"
+#include "lm/events/run_job.h"
 #include "lm/train/forecast/memory_fit.h"
 #include "lm/train/settings/training_settings.h"
 
@@ -31,6 +33,8 @@ void compare_experiments(RunPlan& plan) {
   std::vector<std::pair<std::string, std::string>> settings_now;
   for (const auto& [key, value] : settings_of(text)) settings_now.emplace_back(key, value);
   settings_now.emplace_back("the tokenizer", fmt::format("{:016x}", plan.tokenizer->fingerprint()));
+  const char* const node_order = std::getenv(kNodeOrder);
+  settings_now.emplace_back("the order of nodes", node_order ? node_order : "the launcher's");
   plan.ranks.require_same(settings_now);
   // Compares the complete text, because the experiment contains more than settings.
   plan.ranks.require_same({{"the experiment", text}});

@@ -45,7 +45,7 @@ class Leader {
         server_(comm::listen_on(nodes.address, nodes.port), nodes.token, nodes.nodes, shape_of(job, nodes)),
         roster_(nodes.nodes, nodes.places,
                 {.first_wait = nodes.first_wait, .wait = job.recovery.node_wait, .silence = kNodeSilence},
-                steady_seconds()),
+                steady_seconds(), nodes.switches),
         samples_(static_cast<std::size_t>(nodes.nodes)),
         salt_(hex(random_bytes(kSalt))) {
     handler_.message = [this](int node, const NodeMessage& message) { hear(node, message); };

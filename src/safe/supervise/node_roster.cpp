@@ -17,19 +17,27 @@ std::string node_name(int node, const std::string& host) {
 
 }  // namespace
 
-Roster::Roster(int nodes, int places, const RosterLimits& limits, double now)
+Roster::Roster(int nodes, int places, const RosterLimits& limits, double now,
+               const std::vector<std::vector<int>>& switches)
     : first_places_(places),
       limits_(limits),
       nodes_(static_cast<std::size_t>(nodes)),
       places_(static_cast<std::size_t>(places), kVacant),
-      since_(now) {}
+      since_(now) {
+  for (std::size_t node = 0; node < std::min(switches.size(), nodes_.size()); ++node)
+    nodes_[node].switches = switches[node];
+}
 
 // ---- What the leader hears ----------------------------------------------------------------------
 
 void Roster::joined(int node, std::string host, double now) {
   Node& one = at(node);
   if (one.here) lost(node, "another supervisor took its number", now);
-  one = {.here = true, .heard = now, .joined = now, .host = std::move(host)};
+  one = {.here = true,
+         .heard = now,
+         .joined = now,
+         .host = std::move(host),
+         .switches = std::move(one.switches)};
   newest_joined_ = now;
 }
 
@@ -101,6 +109,21 @@ std::optional<int> Roster::place_of(int node) const {
   return found == places_.end() ? std::nullopt : std::optional(static_cast<int>(found - places_.begin()));
 }
 
+// Returns the free node that shares the most switches with the node `lost`; of several, the first. kVacant:
+// there is none.
+int Roster::nearest_spare(int lost) const {
+  const auto shared = [&](int node) {
+    return std::ranges::mismatch(at(node).switches, at(lost).switches).in1 - at(node).switches.begin();
+  };
+  int nearest = kVacant;
+  for (int node = 1; node < static_cast<int>(nodes_.size()); ++node) {
+    const bool waits_for_own = attempt_ == 0 && node < first_places_;
+    if (!at(node).here || place_of(node) || waits_for_own) continue;
+    if (nearest == kVacant || shared(node) > shared(nearest)) nearest = node;
+  }
+  return nearest;
+}
+
 // Gives vacant places to nodes without a place. Returns whether all places are taken.
 bool Roster::fill(double now) {
   const auto is_free = [&](int node) { return at(node).here && !place_of(node); };
@@ -115,10 +138,7 @@ bool Roster::fill(double now) {
     if (place == 0) continue;
     // Before the first attempt, a node of the job may be just a little later than a spare.
     if (attempt_ == 0 && now - newest_joined_ < limits_.spare_after) continue;
-    for (int node = 1; node < static_cast<int>(nodes_.size()) && holder == kVacant; ++node) {
-      const bool waits_for_own = attempt_ == 0 && node < first_places_;
-      if (is_free(node) && !waits_for_own) holder = node;
-    }
+    holder = nearest_spare(before);
   }
   return std::find(places_.begin(), places_.end(), kVacant) == places_.end();
 }

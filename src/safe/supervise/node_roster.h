@@ -3,7 +3,8 @@
 // no clock, no file and no socket, so tests and simulations use it in virtual time.
 //
 // A job has `places` places, each with the same number of ranks. Node 0 leads, always holds place 0, and
-// cannot be replaced. Nodes above `places` are spares: a spare takes the place of a lost node.
+// cannot be replaced. Nodes above `places` are spares: a spare takes the place of a lost node. If the network
+// is known, it is the spare that shares the most switches with the lost node.
 //
 // Times are seconds of a clock that does not go backwards. Not thread-safe.
 #pragma once
@@ -38,7 +39,9 @@ struct NodeEnd {
 class Roster {
  public:
   // `nodes`: all nodes, with spares. `places`: those that the job needs; at least 1, at most `nodes`.
-  Roster(int nodes, int places, const RosterLimits& limits, double now);
+  // `switches`: for each node, the switches above it, from the top to the lowest; empty: not known.
+  Roster(int nodes, int places, const RosterLimits& limits, double now,
+         const std::vector<std::vector<int>>& switches = {});
 
   // ---- Messages to the leader. Node 0 is the leader itself, and joins like the others. --------------------
   void joined(int node, std::string host, double now);
@@ -98,12 +101,14 @@ class Roster {
     double heard = 0, joined = 0;
     std::int64_t checkpoint = 0;
     std::string host = {}, why = {};
+    std::vector<int> switches = {};  // above the node, from the top to the lowest
   };
 
   Node& at(int node) { return nodes_[static_cast<std::size_t>(node)]; }
   const Node& at(int node) const { return nodes_[static_cast<std::size_t>(node)]; }
   void find_silent(double now);
   bool fill(double now);
+  int nearest_spare(int lost) const;
   bool all_see_the_checkpoint() const;
   Step gather(double now);
   Step run(double now);

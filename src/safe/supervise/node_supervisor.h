@@ -23,6 +23,7 @@ struct SupervisedNodes {
   std::uint16_t port = 0;    // node 0's port for supervisors; ranks use another free port in each attempt
   std::string token = {};    // the job's secret; may be empty if `address` is a loopback address
   double first_wait = 600;   // seconds in which all nodes must join
+  std::vector<std::vector<int>> switches = {};  // above each node, from the top to the lowest; empty: unknown
 };
 
 // A node counts as lost after this time without a message. A node that receives no message from its leader

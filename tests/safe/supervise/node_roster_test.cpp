@@ -13,7 +13,8 @@ using RosterStep = Roster::Step;
 // A roster in virtual time, whose nodes send their messages unless they are silenced.
 class NodesOfJob {
  public:
-  NodesOfJob(int nodes, int places) : nodes_(nodes), roster(nodes, places, {}, 0) {}
+  NodesOfJob(int nodes, int places, std::vector<std::vector<int>> switches = {})
+      : nodes_(nodes), roster(nodes, places, {}, 0, std::move(switches)) {}
 
   void join_all() {
     for (int node = 0; node < nodes_; ++node) join(node);
@@ -134,6 +135,22 @@ TEST(Roster, ASpareTakesThePlaceOfALostNode) {
   EXPECT_EQ(job.pass(1), RosterStep::kStart);
   job.roster.start(job.now);
   EXPECT_THAT(job.roster.places(), ElementsAre(0, 3, 1));
+}
+
+// Nodes 3 and 4 are spares; node 4 is below the switch of the lost node 2.
+TEST(Roster, TheNearestSpareTakesAPlace) {
+  NodesOfJob job(5, 3, {{0, 1}, {0, 1}, {0, 2}, {0, 1}, {0, 2}});
+  job.join_all();
+  job.start();
+  job.roster.lost(2, "its connection ended", job.now);
+  EXPECT_EQ(job.pass(0), RosterStep::kEnd);
+  job.ended(0, 137);
+  job.ended(1, 137);
+  EXPECT_EQ(job.pass(0), RosterStep::kOver);
+  job.roster.next(job.now, job.now);
+  EXPECT_EQ(job.pass(1), RosterStep::kStart);
+  job.roster.start(job.now);
+  EXPECT_THAT(job.roster.places(), ElementsAre(0, 1, 4));
 }
 
 TEST(Roster, ASilentNodeIsLostAfterTenSeconds) {

@@ -78,7 +78,7 @@ struct ElsewhereNodes {
   std::optional<std::string> folder = {};
   // The cores and the memory that a task of the job gets on a node; nullopt: unknown.
   std::optional<int> cores = {};
-  std::optional<double> memory = {};  // bytes
+  std::optional<double> memory = {};    // bytes
   std::vector<std::string> names = {};  // of the nodes, in the launcher's order; empty: unknown
   // Number of tasks of the job, each with one GPU, if the number of nodes is unknown; nullopt: unknown.
   std::optional<int> all_tasks = {};

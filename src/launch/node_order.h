@@ -43,7 +43,7 @@ NodeOrder order_nodes(const Network& network, RankOrder order, const OrderedJob&
 // Groups of ranks of one kind, and how many of them have nodes below several hosts or switches.
 struct CrossedGroups {
   std::string kind;           // "tensor", "context", "expert", "data", "pipeline"
-  int groups = 0, ranks = 0;  // ranks of each group
+  int groups = 0, ranks = 0;  // size of a group
   int across_hosts = 0;
   std::vector<int> across;  // for each level of switches, from the lowest to the top
 };

@@ -16,10 +16,12 @@ const std::string kExperiment = PRIMUS_SOURCE_DIR "/examples/native/configs/CPU/
 
 class NodeNetwork : public ::testing::Test {
  protected:
+  // Four nodes are below two leaf switches.
   void SetUp() override {
-    write_file(
-        folder_.path() / "network.txt",
-        "# four nodes below two leaf switches\na core leaf1\nb core leaf2\nc core leaf1\nd core leaf2\n");
+    std::string text = "# nodes and switches\n";
+    for (const char* line : {"a core leaf1", "b core leaf2", "c core leaf1", "d core leaf2"})
+      text += std::string(line) + "\n";
+    write_file(folder_.path() / "network.txt", text);
   }
 
   // Runs `primus direct` on each of four nodes of this machine with a rank each.

@@ -1,6 +1,6 @@
-// What the stages of a pipeline did in a recorded step (docs/formats/events.md#timelines-of-a-pipeline), as
-// JSON for the page. Files may be damaged or hostile: lines and spans that are not of the expected form are
-// left out. Thread-safe.
+// Reads what the stages of a pipeline did in a recorded step
+// (docs/formats/events.md#timelines-of-a-pipeline), as JSON for the page. Files may be damaged or hostile:
+// lines and spans that are not of the expected form are left out. Thread-safe.
 #pragma once
 
 #include <cstdint>

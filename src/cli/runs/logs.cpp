@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/terminal/terminal.h"
 #include "base/text/json_text.h"
 #include "cli/command.h"
 #include "cli/train/stop_signal.h"
@@ -216,14 +217,17 @@ class Logs final : public Command {
     constexpr std::chrono::milliseconds kPause{200}, kSlice{50};
     constexpr int kShare = 10;  // the pause is this much longer than the work
     const std::atomic<bool>& stop = catch_stop_signals();
+    const auto add = [&](const jobs::LogEntry& entry) { writer.add(entry); };
     while (!stop) {
       const auto begin = Clock::now();
-      view.follow([&](const jobs::LogEntry& entry) { writer.add(entry); });
+      view.follow(add, steady_seconds());
       writer.flush();
       const auto end = Clock::now();
       const auto next = end + std::max<Clock::duration>(kPause, (end - begin) * kShare);
       while (!stop && Clock::now() < next) std::this_thread::sleep_for(kSlice);
     }
+    view.follow(add);  // entries that were not complete yet
+    writer.flush();
   }
 
   std::string folder_, level_ = "info";
@@ -239,8 +243,9 @@ extern const CommandEntry kLogs{
     "Shows the logs of a run's ranks, merged by time",
     "An entry is a line of a log, with the lines that belong to it. Times have whole seconds; entries of one "
     "second are sorted by rank. The last entries are found from the ends of the files, so that large logs "
-    "cost no time. A line that is still being written is shown later; with --follow, an entry of several "
-    "lines may be shown in parts.\n\nColors are used only on a "
+    "cost no time. A line that is still being written is shown later; with --follow, the newest entry of a "
+    "rank is shown when another one follows, or when nothing was added to it for a second.\n\nColors are "
+    "used only on a "
     "terminal. --grep without -n searches the whole logs.",
     "primus logs output/team/me/run\n"
     "primus logs output/team/me/run --rank 0,3-5 --level warning -n 20\n"

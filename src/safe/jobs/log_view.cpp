@@ -90,13 +90,14 @@ void LogView::all(const EntryFn& entry) {
   }
 }
 
-void LogView::follow(const EntryFn& entry) {
+void LogView::follow(const EntryFn& entry, std::optional<double> now) {
   found_ = find_rank_logs(query_.run, query_.level, or_all(query_.wanted));
   std::vector<LogEntry> entries;
   for (const RankLog& log : found_) {
     auto& reader = readers_[log.folder];
     if (!reader) reader = std::make_unique<EntriesForward>(log);
-    while (reader->next(entries, true)) continue;
+    while (reader->next(entries, !now)) continue;
+    if (now) reader->settle(entries, *now);
   }
   std::ranges::stable_sort(entries, {}, [](const LogEntry& e) { return std::pair(e.order, e.rank); });
   for (const LogEntry& next : entries)

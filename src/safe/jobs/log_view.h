@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,8 +38,10 @@ class LogView {
   // Calls entry() for all matching entries. Memory is bounded.
   void all(const EntryFn& entry);
   // Calls entry() for the matching entries that were written since the last call of last(), all() or
-  // follow(), also by ranks that have begun since.
-  void follow(const EntryFn& entry);
+  // follow(), also by ranks that have begun since. With `now` (seconds of a clock that does not go
+  // backwards), the newest entry of a rank is left for a later call until it is complete
+  // (EntriesForward::settle). Without `now`, it is taken as it is.
+  void follow(const EntryFn& entry, std::optional<double> now = {});
 
  private:
   bool fits(const LogEntry& entry) const;

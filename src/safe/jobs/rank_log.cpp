@@ -296,6 +296,7 @@ bool EntriesForward::next(std::vector<LogEntry>& entries, bool all, std::size_t 
       const std::string text =
           files.read(part, at_.offset, std::min<std::uint64_t>(part.size, at_.offset + bytes));
       at_.offset += text.size();
+      read_ += text.size();
       take_lines(text, entries);
       const bool is_last = i + 1 == files.parts().size();
       if (!is_last && (at_.offset >= part.size || text.empty())) {
@@ -307,6 +308,11 @@ bool EntriesForward::next(std::vector<LogEntry>& entries, bool all, std::size_t 
   }
   if (!more && all) flush(entries);
   return more;
+}
+
+void EntriesForward::settle(std::vector<LogEntry>& entries, double now) {
+  if (std::exchange(settled_, read_) != read_) changed_ = now;
+  if (now - changed_ >= (line_.empty() ? kQuiet : kLongQuiet)) flush(entries);
 }
 
 void EntriesForward::take_lines(std::string_view text, std::vector<LogEntry>& entries) {

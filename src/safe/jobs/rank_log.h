@@ -119,6 +119,11 @@ class EntriesForward {
   // another header is an entry, too; otherwise it is kept for the next call. Returns false if the end was
   // reached.
   bool next(std::vector<LogEntry>& entries, bool all, std::size_t bytes = kLogBlock);
+  // Appends the entry that next() has kept if it is complete: no text was added to it for kQuiet seconds, or
+  // for kLongQuiet seconds after a line that is still unfinished. Call it after next(), again and again.
+  // `now`: seconds of a clock that does not go backwards.
+  void settle(std::vector<LogEntry>& entries, double now);
+  static constexpr double kQuiet = 1, kLongQuiet = 10;
 
  private:
   void add(std::string_view line, std::vector<LogEntry>& entries);
@@ -130,7 +135,9 @@ class EntriesForward {
   std::string line_;  // begin of an unfinished line
   LogEntry entry_;    // unfinished entry
   bool has_entry_ = false;
-  std::int64_t earlier_ = 0;  // largest `order` of the entries before
+  std::int64_t earlier_ = 0;              // largest `order` of the entries before
+  std::uint64_t read_ = 0, settled_ = 0;  // bytes read up to now, and up to the last change for settle()
+  double changed_ = 0;                    // time of that change
 };
 
 }  // namespace primus::jobs

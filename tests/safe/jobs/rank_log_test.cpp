@@ -197,6 +197,30 @@ TEST_F(RankLogs, FollowsRotationsAndNewRanks) {
   EXPECT_THAT(seen(), ElementsAre("z"));
 }
 
+TEST_F(RankLogs, FollowingKeepsAnEntryTogetherThatIsWrittenSlowly) {
+  LogView following = view();
+  std::vector<std::string> texts;
+  const auto seen = [&](double now) {
+    following.follow(into(texts), now);
+    return std::exchange(texts, {});
+  };
+  append(file(0), line(0, 1, "stack of rank 0"));
+  EXPECT_THAT(seen(10), IsEmpty());
+  append(file(0), "  frame 1\n");
+  EXPECT_THAT(seen(10.8), IsEmpty());
+  append(file(0), "  frame");
+  EXPECT_THAT(seen(11.6), IsEmpty());
+  EXPECT_THAT(seen(13), IsEmpty());  // its last line is unfinished
+  append(file(0), " 2\n" + line(0, 2, "next"));
+  EXPECT_THAT(seen(14), ElementsAre("stack of rank 0\n  frame 1\n  frame 2"));
+  EXPECT_THAT(seen(14.5), IsEmpty());
+  EXPECT_THAT(seen(15.1), ElementsAre("next"));
+  append(file(0), line(0, 3, "last"));
+  EXPECT_THAT(seen(16), IsEmpty());
+  following.follow(into(texts));  // the user ends the command
+  EXPECT_THAT(texts, ElementsAre("last"));
+}
+
 TEST_F(RankLogs, FollowsAfterAll) {
   append(file(0), line(0, 1, "a"));
   LogView following = view();

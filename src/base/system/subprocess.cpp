@@ -4,6 +4,7 @@
 #include <grp.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -57,7 +58,8 @@ bool executable(const std::string& file) {
   return ::stat(file.c_str(), &status) == 0 && S_ISREG(status.st_mode) && ::access(file.c_str(), X_OK) == 0;
 }
 
-// Sets `input` to /dev/null, or to a pipe that holds `text`.
+// Sets `input` to /dev/null, or to a pipe or a file in memory that holds `text`. The pipe is read
+// only when the program runs, so it must be able to hold the complete text.
 void open_input(const std::string& text, Descriptor& input) {
   PRIMUS_CHECK("run_subprocess", text.size() <= SubprocessOptions::kMaxInputBytes);
   if (text.empty()) {
@@ -65,12 +67,22 @@ void open_input(const std::string& text, Descriptor& input) {
     if (input.get() < 0) throw io_error("cannot open '/dev/null'", errno);
     return;
   }
+  if (text.size() > PIPE_BUF) {  // the capacity of a pipe is at least PIPE_BUF
+    input.set(::memfd_create("input", MFD_CLOEXEC));
+    if (input.get() < 0) throw io_error("cannot make a file in memory", errno);
+    for (std::size_t done = 0; done < text.size();) {
+      const ssize_t count =
+          ::pwrite(input.get(), text.data() + done, text.size() - done, static_cast<off_t>(done));
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0) throw io_error("cannot write to a file in memory", errno);
+      done += static_cast<std::size_t>(count);
+    }
+    return;
+  }
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw io_error("cannot make a pipe", errno);
   input.set(ends[0]);
   const Descriptor write(ends[1]);
-  // The capacity of a pipe is at least PIPE_BUF, so this write does not wait.
-  static_assert(SubprocessOptions::kMaxInputBytes <= PIPE_BUF);
   if (::write(write.get(), text.data(), text.size()) < 0) throw io_error("cannot write to a pipe", errno);
 }
 

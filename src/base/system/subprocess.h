@@ -18,7 +18,7 @@ struct SubprocessOptions {
   std::string path = {};
   // Text for the program's standard input, at most kMaxInputBytes; empty: /dev/null.
   std::string input = {};
-  static constexpr std::size_t kMaxInputBytes = 4096;
+  static constexpr std::size_t kMaxInputBytes = std::size_t{1} << 20;
   // If this process runs as root, the program runs as the user with the id 65534, without root's rights.
   bool unprivileged = false;
   // If not null, the program is killed soon after another thread has set it, as at the end of the time.

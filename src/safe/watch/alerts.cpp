@@ -54,7 +54,7 @@ std::string send_mail(const std::string& address, const std::string& json,
   const std::string text =
       fmt::format("To: {}\nSubject: {}\nContent-Type: text/plain; charset=utf-8\n\n{}\n{}\n", address,
                   subject, fields.value("text", ""), fields.dump(2));
-  return run_program({"sendmail", "-i", "-t"}, text.substr(0, SubprocessOptions::kMaxInputBytes), timeout);
+  return run_program({"sendmail", "-i", "-t"}, text, timeout);
 }
 
 }  // namespace
@@ -79,11 +79,9 @@ std::string alert_json(const AlertOptions& options, const RunEvent& event, const
   } else if (event.as<StopFacts>()) {
     text = "the run stops: " + event.cause;
   }
-  // Texts are shortened, so that the message fits the limit of a program's input.
-  constexpr std::size_t kLongest = 600;
+  constexpr std::size_t kLongest = 600, kMost = 4096;
   std::string message;
-  for (std::size_t longest = kLongest; message.empty() || message.size() >= SubprocessOptions::kMaxInputBytes;
-       longest /= 2) {
+  for (std::size_t longest = kLongest; message.empty() || message.size() > kMost; longest /= 2) {
     const Json json{{"run", shortened(options.run, longest)},
                     {"host", host_name()},
                     {"rank", event.rank},
@@ -185,19 +183,23 @@ Alerts::Alerts(std::vector<AlertRule> rules, AlertOptions options)
     state_->running = false;
     return;
   }
-  start_thread(
-      [state = state_] {
-        try {
-          state->run();
-        } catch (const std::exception&) {
-          ++state->failed;
-        }
-        const std::lock_guard lock(state->mutex);
-        state->running = false;
-        state->changed.notify_all();
-      },
-      "sends alerts")
-      .detach();
+  const auto body = [state = state_] {
+    try {
+      state->run();
+    } catch (const std::exception&) {
+      ++state->failed;
+    }
+    const std::lock_guard lock(state->mutex);
+    state->running = false;
+    state->changed.notify_all();
+  };
+  try {
+    start_thread(body, "sends alerts").detach();
+  } catch (const Error& error) {
+    if (options_.log) options_.log->warning("the run sends no alerts: {} ({})", error.what(), error.hint());
+    rules_.clear();
+    state_->running = false;
+  }
 }
 
 Alerts::~Alerts() {

@@ -41,6 +41,7 @@ std::string send_alert(const AlertRule& rule, const std::string& json, std::chro
 
 class Alerts final : public RunListener {
  public:
+  // If the system refuses a thread, logs a warning and sends no alerts.
   Alerts(std::vector<AlertRule> rules, AlertOptions options);
   ~Alerts() override;
   Alerts(const Alerts&) = delete;

@@ -1,5 +1,6 @@
 #include "safe/watch/rank_watch.h"
 
+#include <fmt/format.h>
 #include <time.h>
 
 #include <atomic>
@@ -7,6 +8,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/error.h"
 #include "base/system/threads.h"
 #include "base/terminal/terminal.h"
 #include "safe/watch/probe.h"
@@ -82,19 +84,24 @@ RankWatch::~RankWatch() {
 void RankWatch::begin(const RankPlace& place) {
   const ProbeContext context{.machine = options_.machine, .place = place, .nvml = options_.nvml};
   state_->running = true;
-  start_thread(
-      [state = state_, context, interval = options_.interval] {
-        try {
-          state->run(context, interval);
-        } catch (const std::exception&) {
-          // Without memory or files, the run continues without being watched.
-        }
-        const std::lock_guard lock(state->mutex);
-        state->running = false;
-        state->changed.notify_all();
-      },
-      "watches the machine")
-      .detach();
+  const auto body = [state = state_, context, interval = options_.interval] {
+    try {
+      state->run(context, interval);
+    } catch (const std::exception&) {
+      // Without memory or files, the run continues without being watched.
+    }
+    const std::lock_guard lock(state->mutex);
+    state->running = false;
+    state->changed.notify_all();
+  };
+  try {
+    start_thread(body, "watches the machine").detach();
+  } catch (const Error& error) {
+    state_->running = false;
+    state_->warnings.push_back({.detector = "not_watched",
+                                .text = fmt::format("the machine is not watched: {}", error.what()),
+                                .advice = error.hint()});
+  }
 }
 
 std::uint32_t RankWatch::symptoms() const { return state_->symptoms; }

@@ -26,6 +26,7 @@ class RankWatch final : public RankHealth {
   RankWatch(const RankWatch&) = delete;
   RankWatch& operator=(const RankWatch&) = delete;
 
+  // If the system refuses a thread, the machine is not watched, and take() returns a warning that says so.
   void begin(const RankPlace& place) override;
   std::uint32_t symptoms() const override;
   std::vector<RunWarning> take() override;

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/address_space.h"
 #include "base/error.h"
 #include "base/files/file.h"
 #include "base/temporary_folder.h"
@@ -257,6 +258,47 @@ TEST(Alerts, MailGoesThroughSendmail) {
   const std::string text{std::istreambuf_iterator<char>(mail), {}};
   EXPECT_THAT(text, HasSubstr("To: me@example.org\nSubject: Primus: warning in a\n"));
   EXPECT_THAT(text, HasSubstr("text of slow_rank"));
+}
+
+TEST(Alerts, LongMailsAreSentWhole) {
+  const TemporaryFolder folder;
+  const Path file = folder.path() / "sendmail";
+  std::ofstream(file) << "#!/bin/sh\ncat > " << (folder.path() / "mail").string() << "\n";
+  ASSERT_EQ(::chmod(file.c_str(), 0755), 0);
+  const std::string path = std::getenv("PATH");
+  setenv("PATH", (folder.path().string() + ":" + path).c_str(), 1);
+  {
+    Alerts alerts({parse_alert("warning -> mail:me@example.org")}, {.run = "/runs/" + std::string(500, 'r')});
+    RunEvent event = warning("slow_rank");
+    auto& facts = std::get<RunWarning>(event.facts);
+    facts.text = std::string(590, '"');
+    facts.advice = std::string(590, '"');
+    alerts.on(event);
+  }
+  setenv("PATH", path.c_str(), 1);
+  std::ifstream mail(folder.path() / "mail");
+  const std::string text{std::istreambuf_iterator<char>(mail), {}};
+  EXPECT_GT(text.size(), 4096U);
+  EXPECT_TRUE(text.ends_with("\"left_out\": 0\n}\n")) << text.substr(text.size() - 100);
+}
+
+bool continues_without_thread() {
+  const TemporaryFolder folder;
+  Logger log(LogOptions{.folder = folder.path().string()});
+  limit_address_space(1 << 20);
+  Alerts alerts({parse_alert("warning -> run:true")}, {.log = &log});
+  alerts.on(warning("slow_rank"));
+  std::ifstream file(folder.path() / "warning.log");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  return text.find("the run sends no alerts") != std::string::npos && !alerts.wants(EventKind::kWarning);
+}
+
+// The system also refuses a thread if a limit of processes is reached; a limit of memory is easier to set.
+TEST(Alerts, ARunWithoutAThreadForAlertsContinues) {
+  if (!kAddressSpaceCanBeLimited) GTEST_SKIP();
+  // A new process has no stacks of earlier threads, which another thread could use again.
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(std::_Exit(continues_without_thread() ? 0 : 1), ::testing::ExitedWithCode(0), "");
 }
 
 TEST(Alerts, LongTextsFitTheInputOfPrograms) {

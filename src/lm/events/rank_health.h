@@ -13,6 +13,7 @@ namespace primus {
 struct RankPlace {
   std::string device_kind;    // "cpu", "cuda", "hip"
   int device = 0;             // index of the device within its kind
+  std::string bus;            // the device's address on the PCI bus, such as "0000:1B:00.0"; empty: unknown
   bool first_on_host = true;  // this rank also watches what all ranks of the host share
   std::string folder;         // the run's folder
 };

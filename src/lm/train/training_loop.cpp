@@ -5,7 +5,9 @@
 
 #include "base/error.h"
 #include "config/trainer_config.h"
+#include "device/collectives.h"
 #include "lm/train/training_run.h"
+#include "turbo/devices/devices.h"
 
 namespace primus {
 
@@ -310,8 +312,10 @@ void Trainer::Run::finish_step() {
 void Trainer::Run::watch_machine() const {
   if (!plan.options.health) return;
   const DeviceProperties device = rank->device().properties();
+  const DeviceCollectives* const library = turbo::collectives_of(rank->device());
   plan.options.health->begin({.device_kind = device.kind,
                               .device = device.ordinal,
+                              .bus = library ? library->identity(device.ordinal) : "",
                               .first_on_host = plan.ranks.number_on_host() == 0,
                               .folder = plan.folder.root().string()});
 }

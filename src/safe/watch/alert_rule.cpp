@@ -39,9 +39,9 @@ constexpr Metric kMetrics[] = {
 
 constexpr std::string_view kEvents[] = {"warning", "fault", "stop", "end", "failed", "finished"};
 // Names of the warnings of the machine watch (probes/).
-constexpr std::string_view kFindings[] = {"gpu_memory",   "gpu_error",     "gpu_throttled", "gpu_link",
-                                          "kernel_fault", "kernel_notice", "network_port",  "memory_growth",
-                                          "disk_filling", "clock_jump"};
+constexpr std::string_view kFindings[] = {
+    "gpu_memory",   "gpu_error",     "gpu_throttled", "gpu_link",   "kernel_fault", "kernel_notice",
+    "network_port", "memory_growth", "disk_filling",  "clock_jump", "not_watched",  "silent_corruption"};
 
 std::vector<std::string> known_names() {
   std::vector<std::string> names(std::begin(kEvents), std::end(kEvents));

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
+
 #include "safe/preflight/gpu_facts.h"
 
 namespace primus::watch {
@@ -48,32 +51,47 @@ class AmdSource final : public GpuSource {
   int index_;
 };
 
+// Compares addresses on the bus, whose letters are upper case in some libraries.
+bool is_same_bus(const std::string& a, const std::string& b) {
+  return std::ranges::equal(
+      a, b, [](unsigned char x, unsigned char y) { return std::tolower(x) == std::tolower(y); });
+}
+
 }  // namespace
 
 namespace internal {
 
-std::unique_ptr<GpuSource> open_amd(const std::shared_ptr<const preflight::Machine>& machine, int index) {
+std::unique_ptr<GpuSource> open_amd(const std::shared_ptr<const preflight::Machine>& machine,
+                                    const std::string& selected, const std::string& bus) {
   preflight::GpuFacts facts;
   facts.amd_on_bus = 1;
   preflight::internal::collect_amd(*machine, std::nullopt, facts);
-  if (index < 0 || static_cast<std::size_t>(index) >= facts.gpus.size()) return nullptr;
-  return std::make_unique<AmdSource>(machine, index);
+  for (const preflight::Gpu& gpu : facts.gpus) {
+    if (!bus.empty() && is_same_bus(gpu.bus, bus)) return std::make_unique<AmdSource>(machine, gpu.index);
+  }
+  const auto number = preflight::leading_number(selected);
+  for (const preflight::Gpu& gpu : facts.gpus) {
+    // ROCR_VISIBLE_DEVICES lists unique ids as "GPU-<hexadecimal number>".
+    const bool chosen = number ? gpu.index == *number : !gpu.id.empty() && selected.ends_with(gpu.id);
+    if (chosen) return std::make_unique<AmdSource>(machine, gpu.index);
+  }
+  return nullptr;
 }
 
 }  // namespace internal
 
 std::unique_ptr<GpuSource> open_gpu(const std::shared_ptr<const preflight::Machine>& machine,
-                                    const std::string& kind, int device, const std::string& nvml) {
+                                    const std::string& kind, int device, const std::string& bus,
+                                    const std::string& nvml) {
   if (kind == "cuda")
-    return internal::open_nvidia(selected(*machine, {"CUDA_VISIBLE_DEVICES"}, device), nvml);
+    return internal::open_nvidia(selected(*machine, {"CUDA_VISIBLE_DEVICES"}, device), bus, nvml);
   if (kind != "hip") return nullptr;
   // HIP numbers the GPUs that ROCR_VISIBLE_DEVICES leaves.
   const auto in_rocr =
       preflight::leading_number(selected(*machine, {"HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}, device));
-  if (!in_rocr) return nullptr;
-  const auto number =
-      preflight::leading_number(selected(*machine, {"ROCR_VISIBLE_DEVICES"}, static_cast<int>(*in_rocr)));
-  return number ? internal::open_amd(machine, static_cast<int>(*number)) : nullptr;
+  const std::string number =
+      in_rocr ? selected(*machine, {"ROCR_VISIBLE_DEVICES"}, static_cast<int>(*in_rocr)) : "";
+  return internal::open_amd(machine, number, bus);
 }
 
 }  // namespace primus::watch

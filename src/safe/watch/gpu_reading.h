@@ -29,17 +29,24 @@ class GpuSource {
   virtual GpuReading read() = 0;
 };
 
-// Opens the GPU that a program sees as number `device` of its kind ("cuda", "hip"). The variables that select
-// GPUs (CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES) apply. `nvml`: the file of NVML.
-// Returns null if there is no such GPU, or if the driver's library is missing.
+// Opens the GPU at the address `bus` of the PCI bus ("0000:1B:00.0"). The driver and the runtime library may
+// number the GPUs of a machine differently, but both know this address. If `bus` is empty or the driver does
+// not know it, opens the GPU that a program sees as number `device` of its kind ("cuda", "hip"); the
+// variables that select GPUs (CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES) then apply, as
+// numbers or UUIDs. `nvml`: the file of NVML. Returns null if there is no such GPU, or if the driver's
+// library is missing.
 inline constexpr const char* kNvml = "libnvidia-ml.so.1";
 std::unique_ptr<GpuSource> open_gpu(const std::shared_ptr<const preflight::Machine>& machine,
-                                    const std::string& kind, int device, const std::string& nvml = kNvml);
+                                    const std::string& kind, int device, const std::string& bus = {},
+                                    const std::string& nvml = kNvml);
 
 namespace internal {
-// `selected`: number or UUID of the GPU.
-std::unique_ptr<GpuSource> open_nvidia(const std::string& selected, const std::string& nvml);
-std::unique_ptr<GpuSource> open_amd(const std::shared_ptr<const preflight::Machine>& machine, int index);
+// `selected`: number or UUID of the GPU, if `bus` does not find it.
+std::unique_ptr<GpuSource> open_nvidia(const std::string& selected, const std::string& bus,
+                                       const std::string& nvml);
+// `selected`: number or unique id ("GPU-<id>") of the GPU, if `bus` does not find it.
+std::unique_ptr<GpuSource> open_amd(const std::shared_ptr<const preflight::Machine>& machine,
+                                    const std::string& selected, const std::string& bus);
 }  // namespace internal
 
 }  // namespace primus::watch

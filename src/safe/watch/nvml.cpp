@@ -31,6 +31,8 @@ class Library {
     load("nvmlShutdown", shutdown);
     load("nvmlDeviceGetHandleByIndex_v2", by_index);
     load("nvmlDeviceGetHandleByUUID", by_uuid);
+    load("nvmlDeviceGetHandleByPciBusId_v2", by_bus);
+    load("nvmlDeviceGetIndex", index_of);
     load("nvmlDeviceGetTotalEccErrors", ecc_errors);
     load("nvmlDeviceGetTemperature", temperature);
     load("nvmlDeviceGetClockInfo", clock);
@@ -53,6 +55,8 @@ class Library {
   int (*shutdown)() = nullptr;
   int (*by_index)(unsigned, Device*) = nullptr;
   int (*by_uuid)(const char*, Device*) = nullptr;
+  int (*by_bus)(const char*, Device*) = nullptr;
+  int (*index_of)(Device, unsigned*) = nullptr;
   int (*ecc_errors)(Device, int kind, int counter, unsigned long long*) = nullptr;
   int (*temperature)(Device, int sensor, unsigned*) = nullptr;
   int (*clock)(Device, int kind, unsigned*) = nullptr;
@@ -75,8 +79,7 @@ class Library {
 
 class NvidiaSource final : public GpuSource {
  public:
-  NvidiaSource(std::unique_ptr<Library> library, std::string name)
-      : library_(std::move(library)), name_(std::move(name)) {}
+  explicit NvidiaSource(std::unique_ptr<Library> library) : library_(std::move(library)) {}
   ~NvidiaSource() override {
     if (events_ && library_->free_events) library_->free_events(events_);
     if (open_ && library_->shutdown) library_->shutdown();
@@ -84,15 +87,10 @@ class NvidiaSource final : public GpuSource {
   NvidiaSource(const NvidiaSource&) = delete;
   NvidiaSource& operator=(const NvidiaSource&) = delete;
 
-  bool open(const std::string& selected) {
+  bool open(const std::string& selected, const std::string& bus) {
     if (!library_->init || library_->init() != kSuccess) return false;
     open_ = true;
-    const auto index = preflight::leading_number(selected);
-    const int found = index && library_->by_index
-                          ? library_->by_index(static_cast<unsigned>(*index), &device_)
-                      : !index && library_->by_uuid ? library_->by_uuid(selected.c_str(), &device_)
-                                                    : -1;
-    if (found != kSuccess) return false;
+    if (!find(selected, bus)) return false;
     if (library_->create_events && library_->register_events && library_->wait &&
         library_->create_events(&events_) == kSuccess &&
         library_->register_events(device_, kXidEvents, events_) != kSuccess && library_->free_events) {
@@ -129,6 +127,23 @@ class NvidiaSource final : public GpuSource {
   }
 
  private:
+  bool find(const std::string& selected, const std::string& bus) {
+    if (!bus.empty() && library_->by_bus && library_->by_bus(bus.c_str(), &device_) == kSuccess) {
+      // nvidia-smi shows this number.
+      unsigned number = 0;
+      name_ = library_->index_of && library_->index_of(device_, &number) == kSuccess
+                  ? fmt::format("gpu {}", number)
+                  : "gpu " + bus;
+      return true;
+    }
+    name_ = "gpu " + selected;
+    const auto index = preflight::leading_number(selected);
+    if (index)
+      return library_->by_index && library_->by_index(static_cast<unsigned>(*index), &device_) == kSuccess;
+    return !selected.empty() && library_->by_uuid &&
+           library_->by_uuid(selected.c_str(), &device_) == kSuccess;
+  }
+
   void read_throttling(GpuReading& reading) const {
     static constexpr std::array<std::pair<unsigned long long, const char*>, 4> kReasons = {
         {{0x40, "thermal slowdown by hardware"},
@@ -162,10 +177,10 @@ class NvidiaSource final : public GpuSource {
 
 }  // namespace
 
-std::unique_ptr<GpuSource> open_nvidia(const std::string& selected, const std::string& nvml) {
-  if (selected.empty()) return nullptr;
-  auto source = std::make_unique<NvidiaSource>(std::make_unique<Library>(nvml), "gpu " + selected);
-  return source->open(selected) ? std::move(source) : nullptr;
+std::unique_ptr<GpuSource> open_nvidia(const std::string& selected, const std::string& bus,
+                                       const std::string& nvml) {
+  auto source = std::make_unique<NvidiaSource>(std::make_unique<Library>(nvml));
+  return source->open(selected, bus) ? std::move(source) : nullptr;
 }
 
 }  // namespace primus::watch::internal

@@ -29,7 +29,7 @@ int number(const char* name, unsigned* value) {
   return 0;
 }
 
-int gpu = 0;
+int gpus[8] = {};
 
 }  // namespace
 
@@ -44,11 +44,22 @@ struct Event {
 int nvmlInit_v2() { return 0; }
 int nvmlShutdown() { return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
-  *device = &gpu;
+  *device = &gpus[index % 8];
   return index < 8 ? 0 : 2;
 }
+// The GPU at the bus address "0000:1B:00.0" has the number that the value "bus" gives.
+int nvmlDeviceGetHandleByPciBusId_v2(const char* bus, void** device) {
+  unsigned long long index = 0;
+  if (std::strcmp(bus, "0000:1B:00.0") != 0 || !value_of("bus", index)) return 6;  // not found
+  *device = &gpus[index % 8];
+  return 0;
+}
+int nvmlDeviceGetIndex(void* device, unsigned* index) {
+  *index = static_cast<unsigned>(static_cast<int*>(device) - gpus);
+  return 0;
+}
 int nvmlDeviceGetHandleByUUID(const char* id, void** device) {
-  *device = &gpu;
+  *device = &gpus[0];
   return std::strcmp(id, "GPU-abc") == 0 ? 0 : 2;
 }
 int nvmlDeviceGetTotalEccErrors(void*, int kind, int, unsigned long long* count) {
@@ -63,7 +74,7 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(void*, unsigned long long* reasons
 int nvmlDeviceGetCurrPcieLinkWidth(void*, unsigned* value) { return number("width", value); }
 int nvmlDeviceGetMaxPcieLinkWidth(void*, unsigned* value) { return number("largest_width", value); }
 int nvmlEventSetCreate(void** set) {
-  *set = &gpu;
+  *set = &gpus[0];
   reported = 0;
   return 0;
 }
@@ -73,7 +84,7 @@ int nvmlEventSetWait_v2(void*, Event* event, unsigned) {
   unsigned long long xid = 0;
   if (!value_of("xid", xid, reported)) return 10;  // no event in time
   ++reported;
-  *event = {&gpu, 8, xid, 0, 0};
+  *event = {&gpus[0], 8, xid, 0, 0};
   return 0;
 }
 }

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <thread>
 
+#include "base/address_space.h"
 #include "safe/preflight/fake_machine.h"
 #include "safe/watch/probe.h"
 #include "safe/watch/rank_watch.h"
@@ -40,6 +41,7 @@ class Probes : public ::testing::Test {
   }
 
   FakeMachine fake_;
+  int sector_ = 0;
 };
 
 class NvidiaProbe : public Probes {
@@ -51,8 +53,9 @@ class NvidiaProbe : public Probes {
   void set(const std::string& more) const {
     std::ofstream(values_) << "temperature 60\nclock 1800\nlargest_clock 1980\n" << more;
   }
-  std::unique_ptr<Probe> open(int device = 0) const {
+  std::unique_ptr<Probe> open(int device = 0, const std::string& bus = "") const {
     ProbeContext of = context();
+    of.place.bus = bus;
     of.place.device_kind = "cuda";
     of.place.device = device;
     of.nvml = PRIMUS_FAKE_NVML;
@@ -117,6 +120,17 @@ TEST_F(NvidiaProbe, VisibleDevicesSelectTheGpu) {
   EXPECT_EQ(open(0), nullptr);
 }
 
+// On a machine with different cards, CUDA's first GPU is the fastest one, and NVML's the first on the bus.
+TEST_F(NvidiaProbe, TheAddressOnTheBusFindsTheGpu) {
+  set("xid 1\nbus 3\n");
+  EXPECT_THAT(look(*open(0, "0000:1B:00.0"), 0).warnings[0].text, HasSubstr("gpu 3 "));
+  fake_.set("CUDA_VISIBLE_DEVICES", "GPU-ab");  // CUDA accepts a part of a UUID, NVML does not
+  EXPECT_THAT(look(*open(0, "0000:1B:00.0"), 0).warnings[0].text, HasSubstr("gpu 3 "));
+  EXPECT_EQ(open(0), nullptr);
+  fake_.set("CUDA_VISIBLE_DEVICES", "5");
+  EXPECT_THAT(look(*open(0, "0000:FF:00.0"), 0).warnings[0].text, HasSubstr("gpu 5 "));
+}
+
 TEST_F(Probes, AMachineWithoutADriverHasNoGpuProbe) {
   ProbeContext of = context();
   of.place.device_kind = "cuda";
@@ -136,6 +150,19 @@ TEST_F(Probes, ErrorsOfAnAmdGpuAreReported) {
   const Findings found = look(*gpu, 5);
   ASSERT_THAT(found.warnings, SizeIs(1));
   EXPECT_THAT(found.warnings[0].text, HasSubstr("gpu 1 has 3 new uncorrectable ECC errors"));
+}
+
+TEST_F(Probes, AnAmdGpuIsFoundByItsAddressOnTheBus) {
+  preflight::test::make_amd_node(fake_);
+  ProbeContext of = context();
+  of.place = {.device_kind = "hip", .device = 0, .bus = "0000:13:00.0"};
+  const auto gpu = probe("gpu", of);
+  ASSERT_NE(gpu, nullptr);
+  EXPECT_THAT(look(*gpu, 0).warnings, IsEmpty());
+  fake_.write("/sys/class/drm/card3/device/ras/umc_err_count", "ue: 3\nce: 0\n");
+  const Findings found = look(*gpu, 5);
+  ASSERT_THAT(found.warnings, SizeIs(1));
+  EXPECT_THAT(found.warnings[0].text, HasSubstr("gpu 3 has 3 new"));
 }
 
 TEST_F(Probes, ErrorsOfRdmaPortsAreReported) {
@@ -165,6 +192,36 @@ TEST_F(Probes, MessagesOfTheKernelAreReported) {
   ASSERT_THAT(found.warnings, SizeIs(1));
   EXPECT_EQ(found.warnings[0].detector, "kernel_fault");
   EXPECT_THAT(found.warnings[0].text, HasSubstr("fallen off the bus"));
+}
+
+TEST_F(Probes, ABurstOfKernelMessagesIsOneWarningAndACount) {
+  fake_.write("/dev/kmsg", "");
+  const auto log = probe("kernel_log", context());
+  std::ofstream file(fake_.root().string() + "/dev/kmsg", std::ios::app);
+  const auto burst = [&](int messages) {
+    for (int i = 0; i < messages; ++i)
+      file << "3,1,1,-;I/O error, dev sda, sector " << ++sector_ << " op 0x0\n";
+    file.flush();
+  };
+  burst(100);
+  file << "3,1,1,-;NVRM: Xid (PCI:0000:00:06): 79, a\n3,1,1,-;NVRM: Xid (PCI:0000:00:07): 79, b\n"
+       << std::flush;
+  Findings found = look(*log, 0);
+  ASSERT_THAT(found.warnings, SizeIs(3));  // one for the disk, one for each GPU
+  EXPECT_THAT(found.warnings[0].text, HasSubstr("sector 1 "));
+  std::size_t later = 0;
+  for (int now = 5; now < 60; now += 5) {
+    burst(100);
+    later += look(*log, now).warnings.size();
+  }
+  EXPECT_EQ(later, 0U);
+  found = look(*log, 60);
+  ASSERT_THAT(found.warnings, SizeIs(1));
+  EXPECT_THAT(found.warnings[0].text,
+              AllOf(HasSubstr("1199 messages in 60 s; the newest: "), HasSubstr("sector 1200 ")));
+  EXPECT_THAT(look(*log, 65).warnings, IsEmpty());
+  burst(1);
+  EXPECT_THAT(look(*log, 130).warnings, SizeIs(1));
 }
 
 TEST_F(Probes, AJumpOfTheClockIsReported) {
@@ -254,6 +311,22 @@ TEST(RankWatch, CostsLittle) {
   const double each = watch.cpu_seconds() / watch.looks();
   printf("a look takes %.2f ms of CPU time, %.3f %% of a core\n", each * 1e3, each / 5 * 100);
   EXPECT_LT(each, 0.005 * 5);
+}
+
+bool continues_without_thread() {
+  RankWatch watch;
+  limit_address_space(1 << 20);
+  watch.begin({.device_kind = "cpu"});
+  const std::vector<RunWarning> found = watch.take();
+  return found.size() == 1 && found[0].detector == "not_watched" &&
+         found[0].text.find("cannot start a thread") != std::string::npos;
+}
+
+TEST(RankWatch, ARankWithoutAThreadForTheWatchContinues) {
+  if (!kAddressSpaceCanBeLimited) GTEST_SKIP();
+  // A new process has no stacks of earlier threads, which another thread could use again.
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(std::_Exit(continues_without_thread() ? 0 : 1), ::testing::ExitedWithCode(0), "");
 }
 
 TEST(RankWatch, FindingsAreTakenOnce) {

@@ -107,8 +107,9 @@ class GpuProbe final : public Probe {
 }  // namespace
 
 extern const ProbeEntry kGpuProbe{"gpu", true, [](const ProbeContext& context) -> std::unique_ptr<Probe> {
-                                    auto source = open_gpu(context.machine, context.place.device_kind,
-                                                           context.place.device, context.nvml);
+                                    auto source =
+                                        open_gpu(context.machine, context.place.device_kind,
+                                                 context.place.device, context.place.bus, context.nvml);
                                     return source ? std::make_unique<GpuProbe>(std::move(source)) : nullptr;
                                   }};
 

@@ -124,6 +124,21 @@ TEST(SlowRank, TheWarningNamesTheCause) {
   EXPECT_NEAR(found->value / found->usual, 1.3, 0.05);
 }
 
+// The passes take longest in all steps, but only the time for data has grown.
+TEST(SlowRank, ARankAloneInItsStageIsComparedWithItsFirstSteps) {
+  Cluster cluster(2, 2, 0.01, 1);
+  const auto detector = slow_rank();
+  std::optional<RunWarning> found;
+  for (int i = 1; i <= 100 && !found; ++i) {
+    IterationRecord record = cluster.step(i);
+    if (i > 50) record.ranks[1].data += 0.3;
+    found = detector->iteration(record);
+  }
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->rank, 1);
+  EXPECT_THAT(found->text, AllOf(HasSubstr("than in its first steps"), HasSubstr("mostly waiting for data")));
+}
+
 // On asynchronous devices, only waiting for data is measured.
 TEST(SlowRank, ASlowDataLoaderIsNamedWithoutTimesOfTheDevice) {
   const auto detector = slow_rank();

@@ -70,6 +70,7 @@ class SlowRank final : public Detector {
   struct Rank {
     std::deque<double> ratios;  // ratios of the steps in the window
     double base = 0;            // median work of the first window; 0: not known yet
+    RankWork first = {};        // medians of the parts of this work
     bool reported = false;
   };
   struct Step {
@@ -129,7 +130,12 @@ class SlowRank final : public Detector {
 
   std::optional<RunWarning> judge(std::int64_t iteration) {
     if (ranks_[0].base == 0) {
-      for (std::size_t i = 0; i < ranks_.size(); ++i) ranks_[i].base = median_compared(i);
+      for (std::size_t i = 0; i < ranks_.size(); ++i) {
+        ranks_[i].base = median_compared(i);
+        ranks_[i].first = {.data = median_work(i, data_of),
+                           .passes = median_work(i, passes_of),
+                           .update = median_work(i, update_of)};
+      }
     }
     std::vector<double> typical, spreads;
     for (const Rank& rank : ranks_) {
@@ -167,26 +173,32 @@ class SlowRank final : public Detector {
     return median_of(std::move(values));
   }
 
+  static double data_of(const RankWork& work) { return work.data; }
+  static double passes_of(const RankWork& work) { return work.passes; }
+  static double update_of(const RankWork& work) { return work.update; }
+  bool is_alone(std::size_t rank) const { return stages_.at(window_.back().ranks[rank].stage).size() == 1; }
+
   double median_work(std::size_t rank, double (*part)(const RankWork&)) const {
     std::vector<double> values;
     for (const Step& step : window_) values.push_back(part(step.ranks[rank]));
     return median_of(std::move(values));
   }
 
-  // Returns the seconds by which a part of the rank's work exceeds the median of its peers.
+  // Returns the seconds by which a part of the rank's work exceeds the median of its peers; for a rank that
+  // is alone in its stage, the work of its first steps.
   double excess(std::size_t rank, double (*part)(const RankWork&)) const {
     std::vector<double> peers;
     const int stage = window_.back().ranks[rank].stage;
     for (const std::size_t i : stages_.at(stage)) {
       if (i != rank) peers.push_back(median_work(i, part));
     }
-    return median_work(rank, part) - (peers.empty() ? 0 : median_of(std::move(peers)));
+    return median_work(rank, part) - (peers.empty() ? part(ranks_[rank].first) : median_of(std::move(peers)));
   }
 
   RunWarning warning(std::int64_t iteration, std::size_t rank, double ratio, double limit, int others) const {
-    const double data = excess(rank, [](const RankWork& w) { return w.data; });
-    const double passes = excess(rank, [](const RankWork& w) { return w.passes; });
-    const double update = excess(rank, [](const RankWork& w) { return w.update; });
+    const double data = excess(rank, data_of);
+    const double passes = excess(rank, passes_of);
+    const double update = excess(rank, update_of);
     const bool by_data = data >= passes && data >= update;
     const bool by_update = !by_data && update > passes;
     const char* const where = by_data     ? "waiting for data"
@@ -196,8 +208,10 @@ class SlowRank final : public Detector {
     for (const Step& step : window_) symptoms |= step.ranks[rank].symptoms;
     const double usual = window_.back().seconds / std::max(ratio, 1.0);
     std::string text = fmt::format(
-        "rank {} is slow: its own work in a step takes {:.0f} % longer than that of its peers, mostly {}",
-        rank, 100 * (ratio - 1), where);
+        "rank {} is slow: its own work in a step takes {:.0f} % longer than {}, mostly {}", rank,
+        100 * (ratio - 1),
+        is_alone(rank) ? "in its first steps, compared with the ranks of other stages" : "that of its peers",
+        where);
     if (others > 0) text += fmt::format("; {} more ranks are slow", others);
     const std::string found = describe_symptoms(symptoms);
     std::string advice = !found.empty() ? fmt::format("on the machine of rank {}, {}", rank, found)

@@ -32,6 +32,7 @@ constexpr Named kEnvironment[] = {
      "the node's place in a job, for the modes; docs/launch.md lists all such variables"},
     {"PRIMUS_LAUNCHED_STEP", "set by the launcher: the Slurm step of this process"},
     {"PRIMUS_JOB_TOKEN, PRIMUS_JOB_TOKEN_FILE", "the secret that the ranks of a job on several nodes share"},
+    {"PRIMUS_FLIP_BIT", "inverts a bit to test the checks for silent corruption; docs/watching.md"},
     {"PRIMUS_PRESETS", "folder of presets, used instead of the program's own"},
 };
 

@@ -18,6 +18,7 @@
 // writes its own part of the data. Thread-safety: see each class.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -62,6 +63,9 @@ struct SaveOptions {
   // The ranks that save together; each rank writes the elements that its sources hold. If null, this process
   // saves alone.
   std::shared_ptr<CheckpointGroup> group = {};
+  // If set, the newest checkpoint of an iteration that does not exceed this number is kept, too. The number
+  // may change at any time.
+  std::shared_ptr<const std::atomic<std::int64_t>> keep_behind = {};
 };
 
 // The folder of one run's checkpoints. In a job, every rank may call save(); the other functions that change
@@ -85,6 +89,10 @@ class CheckpointRoot {
   // `previous-1`, `previous-2` and so on. The new run never reads this subfolder. Returns the subfolder;
   // nullopt if there was nothing to move.
   std::optional<Path> set_aside();
+  // Moves the checkpoints of iterations after `good` to a new subfolder, `suspect-1`, `suspect-2` and so on,
+  // so that the run resumes from an older checkpoint. Returns the subfolder; nullopt if there was nothing to
+  // move. No save may be in progress.
+  std::optional<Path> set_aside_after(std::int64_t good);
 
   // Returns the iteration of the last checkpoint that this object saved durably.
   std::optional<std::int64_t> last_saved() const { return last_saved_; }

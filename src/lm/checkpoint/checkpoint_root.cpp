@@ -17,6 +17,7 @@ constexpr std::string_view kTemporary = ".tmp-";
 constexpr std::string_view kReplaced = ".replaced-";
 constexpr std::string_view kPrefix = "iter_";
 constexpr std::string_view kSetAside = "previous-";
+constexpr std::string_view kSuspect = "suspect-";
 constexpr std::string_view kNotOurs = "latest-";
 
 std::string folder_name(std::int64_t iteration) { return fmt::format("{}{:07}", kPrefix, iteration); }
@@ -138,6 +139,29 @@ std::optional<Path> CheckpointRoot::set_aside() {
   return aside;
 }
 
+std::optional<Path> CheckpointRoot::set_aside_after(std::int64_t good) {
+  recover();
+  std::vector<std::int64_t> kept = iterations(), moved;
+  std::erase_if(kept, [&](std::int64_t iteration) {
+    if (iteration > good) moved.push_back(iteration);
+    return iteration > good;
+  });
+  if (moved.empty()) return std::nullopt;
+  Path aside = free_path(kSuspect);
+  env_.make_folder(aside);
+  // `latest` first: if the process is killed before all checkpoints are moved, the run resumes from the kept
+  // one.
+  if (kept.empty()) {
+    if (env_.status(root_ / kLatest)) env_.rename(root_ / kLatest, aside / kLatest);
+  } else {
+    write_file_atomic(root_ / kLatest, folder_name(kept.back()) + "\n", env_);
+  }
+  for (const std::int64_t iteration : moved) env_.rename(folder(iteration), aside / folder_name(iteration));
+  env_.sync_folder(aside);
+  env_.sync_folder(root_);
+  return aside;
+}
+
 void CheckpointRoot::save(const Snapshot& snapshot) {
   SingleRank single;
   CheckpointGroup& group = options_.group ? *options_.group : single;
@@ -242,7 +266,12 @@ void CheckpointRoot::retire_old(std::int64_t newest) {
   auto old = iterations();
   std::erase_if(old, [&](std::int64_t iteration) { return iteration > newest; });
   const auto keep = static_cast<std::size_t>(options_.keep_last);
+  // The newest checkpoint of these iterations.
+  const std::int64_t behind = options_.keep_behind ? options_.keep_behind->load() : -1;
+  const auto above = std::ranges::upper_bound(old, behind);
+  const std::int64_t good = above == old.begin() ? -1 : *std::prev(above);
   for (std::size_t i = 0; i + keep < old.size(); ++i) {
+    if (old[i] == good) continue;
     // Renames the folder before removing it, so that a partly removed checkpoint is not mistaken for a
     // complete one.
     const Path doomed = root_ / fmt::format("{}{}", kTemporary, folder_name(old[i]));

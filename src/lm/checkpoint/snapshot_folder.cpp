@@ -14,7 +14,7 @@ namespace primus {
 namespace {
 
 constexpr std::string_view kRank = "rank-", kMade = " copied", kNone = " no copy";
-constexpr const char* kCopied = "copied";
+constexpr const char *kCopied = "copied", *kDistrusted = "distrusted";
 constexpr std::size_t kHistoryBytes = 8, kHistoryDigits = 2 * kHistoryBytes, kMaxIds = 64;
 
 bool is_history(std::string_view name) {
@@ -104,6 +104,20 @@ std::optional<SnapshotFolder::Copied> SnapshotFolder::copied(int rank) const {
   const std::string text = read_file(file, kLimit, env_);
   const auto id = snapshot_id_of(std::string_view(text).substr(0, text.find(' ')));
   return id ? std::optional(Copied{.id = *id, .exists = text.ends_with(kMade)}) : std::nullopt;
+}
+
+void SnapshotFolder::distrust(int rank, const std::vector<SnapshotId>& first) const {
+  std::vector<SnapshotId> all = first;
+  for (SnapshotId& earlier : distrusted(rank)) all.push_back(std::move(earlier));
+  make_folders(root_ / kDistrusted, env_);
+  write_file_atomic(root_ / kDistrusted / fmt::format("{}{:05}", kRank, rank), to_text(all), env_);
+}
+
+std::vector<SnapshotId> SnapshotFolder::distrusted(int rank) const {
+  const Path file = root_ / kDistrusted / fmt::format("{}{:05}", kRank, rank);
+  if (!env_.status(file)) return {};
+  constexpr std::uint64_t kLimit = 4096;
+  return snapshot_ids_of(read_file(file, kLimit, env_));
 }
 
 void SnapshotFolder::keep_only(Kind kind, int rank, const std::vector<SnapshotId>& kept) const {

@@ -6,6 +6,8 @@
 //   copied/rank-00003                        the newest snapshot of a rank of this host for which the
 //   supervisor
 //                                            has made a copy, or found no host that takes one
+//   distrusted/rank-00003                    the first snapshots of histories that may be damaged (silent
+//                                            corruption); later ones of these histories may be, too
 //   link                                     how to reach the other hosts (SnapshotLink); absent: one host
 //
 // HISTORY is a random number that rank 0 chooses at each start of the job. It tells the snapshots of an
@@ -65,6 +67,10 @@ class SnapshotFolder {
   };
   void record_copy(int rank, const Copied& copied) const;
   std::optional<Copied> copied(int rank) const;
+  // Records that these snapshots, and later ones of their histories, may be damaged. Adds to what the rank
+  // has recorded before.
+  void distrust(int rank, const std::vector<SnapshotId>& first) const;
+  std::vector<SnapshotId> distrusted(int rank) const;
   // Removes all snapshots of a rank except these, and what interrupted writers have left behind. No snapshot
   // of the rank may be written meanwhile.
   void keep_only(Kind kind, int rank, const std::vector<SnapshotId>& kept) const;

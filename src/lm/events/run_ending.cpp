@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "lm/events/corruption_error.h"
 #include "lm/events/lost_rank.h"
 
 namespace primus {
@@ -56,6 +57,7 @@ std::string reason_of(const std::exception& error) {
   if (const auto* file = dynamic_cast<const FileError*>(&error); file && file->out_of_space())
     return "disk full";
   if (says_a_rank_was_lost(text)) return std::string(kLostRank);
+  if (dynamic_cast<const CorruptionError*>(&error)) return std::string(kCorruptionReason);
   const auto* known = dynamic_cast<const Error*>(&error);
   return known && known->kind() == ErrorKind::kNumerics ? "NaN" : "error";
 }

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <utility>
 
 #include "base/error.h"
@@ -110,8 +111,25 @@ void Checkpointer::open() {
   }
   const int kept = static_cast<int>(plan_.c.keep_latest);
   writer_ = std::make_unique<AsyncWriter>(
-      root_, SaveOptions{.keep_last = kept, .group = plan_.ranks.saving_group()});
+      root_,
+      SaveOptions{.keep_last = kept, .group = plan_.ranks.saving_group(), .keep_behind = keep_behind_});
   snapshots_.open();
+}
+
+std::string Checkpointer::set_aside_after(std::int64_t good) {
+  wait();
+  log_written();
+  snapshots_.distrust_after(good);
+  if (!plan_.ranks.first()) return "";
+  CheckpointRoot root(root_);
+  const std::vector<std::int64_t> all = root.iterations();
+  const bool none_before = all.empty() || all.front() > good;
+  if (none_before && good > 0) return "";
+  const std::optional<Path> aside = root.set_aside_after(good);
+  std::string text = aside ? fmt::format("later checkpoints were moved to '{}'; ", aside->string()) : "";
+  return text + (none_before ? "the same command starts from the beginning"
+                             : fmt::format("the same command continues from step {}",
+                                           *std::prev(std::ranges::upper_bound(all, good))));
 }
 
 void Checkpointer::set_aside() {

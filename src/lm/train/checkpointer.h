@@ -2,6 +2,9 @@
 // checkpoints. Internal to lm/train. Not thread-safe; an AsyncWriter writes the files on its own thread.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -51,6 +54,15 @@ class Checkpointer {
   void log_written();
   std::optional<std::string> newest() const;
 
+  // The run's checks for silent corruption found nothing up to `iteration`: keeps the newest checkpoint up to
+  // there, in addition to keep_latest, because later ones may turn out to be damaged.
+  void keep_behind(std::int64_t iteration) { keep_behind_->store(iteration); }
+  // Ends the save in progress. Then rank 0 moves the checkpoints after iteration `good` to another folder
+  // (CheckpointRoot::set_aside_after). Returns on rank 0 what was done, as a sentence for an error's hint.
+  // All ranks must call it. If no checkpoint up to `good` is left although the run did not start from
+  // scratch, moves nothing, and returns "".
+  std::string set_aside_after(std::int64_t good);
+
  private:
   // Returns the newest valid checkpoint in `root`; logs damaged checkpoints.
   ResumePoint resume_point(const Path& root) const;
@@ -97,6 +109,7 @@ class Checkpointer {
   DeviceReader reader_;
   MemorySnapshots snapshots_;
   std::string state_from_;
+  std::shared_ptr<std::atomic<std::int64_t>> keep_behind_ = std::make_shared<std::atomic<std::int64_t>>(-1);
   std::unique_ptr<AsyncWriter> writer_;  // declared after all members that its thread reads, so that it is
                                          // destroyed first
   std::int64_t last_saved_ = -1, last_logged_ = -1;

@@ -121,6 +121,14 @@ bool MemorySnapshots::is_valid(const Path& snapshot, std::optional<CheckpointRea
   }
 }
 
+void MemorySnapshots::distrust_after(std::int64_t good) {
+  if (!on()) return;
+  std::vector<SnapshotId> first = {{.history = history_, .iteration = good + 1}};
+  if (complete_ && complete_->history != history_)
+    first.push_back({.history = complete_->history, .iteration = good + 1});
+  folder_->distrust(plan_.ranks.rank(), first);
+}
+
 // Makes sure that this rank has the snapshot among its own ones.
 bool MemorySnapshots::obtain(const SnapshotId& id, bool& from_partner, std::string& problem) {
   const int rank = plan_.ranks.rank();
@@ -150,6 +158,22 @@ std::optional<MemorySnapshots::Restored> MemorySnapshots::restore(std::int64_t c
   SingleRank single;
   CheckpointGroup& group = plan_.ranks.group() ? *plan_.ranks.group() : single;
   const int rank = group.rank();
+  const std::vector<SnapshotId> distrusted = snapshot_ids_of(in_step(
+      group, [&] { return to_text(folder_->distrusted(rank)); },
+      [&](const std::vector<std::string>& of_ranks) {
+        std::vector<SnapshotId> all;
+        for (const std::string& text : of_ranks) {
+          for (SnapshotId& one : snapshot_ids_of(text)) {
+            if (std::ranges::find(all, one) == all.end()) all.push_back(std::move(one));
+          }
+        }
+        return to_text(all);
+      }));
+  const auto may_be_damaged = [&](const SnapshotId& one) {
+    return std::ranges::any_of(distrusted, [&](const SnapshotId& first) {
+      return first.history == one.history && one.iteration >= first.iteration;
+    });
+  };
   // The snapshots that any rank has, the newest first.
   const std::string candidates = in_step(
       group,
@@ -162,8 +186,8 @@ std::optional<MemorySnapshots::Restored> MemorySnapshots::restore(std::int64_t c
         std::vector<SnapshotId> all;
         for (const std::string& text : of_ranks) {
           for (SnapshotId& one : snapshot_ids_of(text)) {
-            if (one.iteration > checkpoint && std::ranges::find(all, one) == all.end())
-              all.push_back(std::move(one));
+            const bool known = std::ranges::find(all, one) != all.end();
+            if (one.iteration > checkpoint && !known && !may_be_damaged(one)) all.push_back(std::move(one));
           }
         }
         std::ranges::stable_sort(all, std::greater(), &SnapshotId::iteration);

@@ -44,6 +44,9 @@ class MemorySnapshots {
   // snapshots of each rank of this host do not fit into the folder.
   void open();
 
+  // Records that the snapshots after this step may be damaged, so that no later start uses them.
+  void distrust_after(std::int64_t good);
+
   // Looks whether the last snapshot is complete on all ranks: written, and copied to another host if there is
   // one that takes it. Never waits for this.
   struct Settled {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/system/stop_request.h"
 #include "config/trainer_config.h"
 #include "device/collectives.h"
 #include "lm/train/training_run.h"
@@ -65,6 +66,7 @@ bool Trainer::Run::evaluate_due(TrainingSummary& summary, const std::atomic<bool
 
 void Trainer::Run::save() {
   finish_step();
+  if (checks.corruption->is_due(true)) checks.corruption->check();
   checkpointer->save();
 }
 
@@ -95,6 +97,10 @@ bool Trainer::Run::run_steps(TrainingSummary& summary, const std::atomic<bool>& 
     stopping = plan.ranks.single() ? stop.load() : progress.result.stop_votes > 0;
     if (progress.iteration == progress.first_iteration + 1) log_choices();
     log_graphs();
+    if (checks.corruption->is_due(false)) {
+      finish_step();
+      checks.corruption->check();
+    }
     if (progress.iteration < progress.last_iteration) evaluate_due(summary, stop);
     // Saves before samples are written and before the final evaluation.
     if (progress.iteration % plan.c.save_interval == 0) save();
@@ -193,51 +199,70 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
   report->work().begin_step(wait_before);
   TrainingStep& step = session->step();
   const RunTrace::HostWork whole(trace.get(), "step", progress.iteration + 1);
-  // A loss rule needs all batches of the step before the step begins. Without a rule, batches are read while
-  // the device works.
+  // A loss rule needs all batches of the step before the step begins, and a step that is computed twice reads
+  // them only once. Otherwise, batches are read while the device works.
   std::vector<data::Batch> batches;
   std::int64_t microbatches = plan.settings.step.microbatches;
-  if (session->rule()) {
+  const bool twice = checks.corruption->replays(progress.iteration + 1);
+  if (session->rule() || twice) {
     for (std::int64_t i = 0; i < microbatches; ++i) batches.push_back(next_batch(*loader));
-    finish_step();
-    const comm::Activity busy = plan.ranks.busy("preparing a step");
-    const RunTrace::HostWork prepared(trace.get(), "prepare the step");
-    try {
-      microbatches = session->before_step(progress.iteration + 1, batches);
-    } catch (const StopRequest&) {
-      return false;
-    }
   }
-  report->work().begin_passes(loader->wait_seconds());
-  report->timeline().begin(progress.iteration + 1);
-  step.begin(progress.iteration + 1, microbatches);
   try {
-    for (std::int64_t i = 0; i < microbatches; ++i) {
-      // A step changes the model only at its end, so the run can leave the step here. Waiting for the end
-      // might take minutes.
-      if (stop && plan.ranks.single()) return false;
-      const data::Batch& batch = session->rule() ? batches[static_cast<std::size_t>(i)] : next_batch(*loader);
-      const RunTrace::HostWork enqueued(trace.get(), "microbatch", i);
-      step.microbatch(i, batch);
+    if (session->rule()) {
+      finish_step();
+      const comm::Activity busy = plan.ranks.busy("preparing a step");
+      const RunTrace::HostWork prepared(trace.get(), "prepare the step");
+      microbatches = session->before_step(progress.iteration + 1, batches);
     }
+    report->work().begin_passes(loader->wait_seconds());
+    report->timeline().begin(progress.iteration + 1);
+    step.begin(progress.iteration + 1, microbatches);
+    run_passes(stop, batches, microbatches);
+    RankWork own = report->work().end_passes(loader->wait_seconds());
+    if (plan.options.health) own.symptoms = plan.options.health->symptoms();
+    step.report_work(own);
+    {
+      const RunTrace::HostWork enqueued(trace.get(), "gradients");
+      const StepTimeline::Sums sums(report->timeline());
+      step.finish_gradients();
+    }
+    report->timeline().end();
+    if (twice) replay_step(stop, batches, microbatches);
   } catch (const StopRequest&) {
     return false;
   }
-  RankWork own = report->work().end_passes(loader->wait_seconds());
-  if (plan.options.health) own.symptoms = plan.options.health->symptoms();
-  step.report_work(own);
-  {
-    const RunTrace::HostWork enqueued(trace.get(), "gradients");
-    const StepTimeline::Sums sums(report->timeline());
-    step.finish_gradients();
-  }
-  report->timeline().end();
   update_weights(
       {.iteration = progress.iteration + 1,
        .began = began,
        .data_wait_seconds = loader->wait_seconds() - wait_before,
        .computed = static_cast<double>(microbatches) / static_cast<double>(plan.settings.step.microbatches)});
   return true;
+}
+
+void Trainer::Run::run_passes(const std::atomic<bool>& stop, const std::vector<data::Batch>& batches,
+                              std::int64_t microbatches) {
+  const bool twice = checks.corruption->replays(progress.iteration + 1);
+  for (std::int64_t i = 0; i < microbatches; ++i) {
+    // A step changes the model only at its end, so the run can leave the step here. Waiting for the end
+    // might take minutes.
+    if (stop && plan.ranks.single()) throw StopRequest();
+    const data::Batch& batch = batches.empty() ? next_batch(*loader) : batches[static_cast<std::size_t>(i)];
+    const RunTrace::HostWork enqueued(trace.get(), "microbatch", i);
+    if (twice && i + 1 == microbatches) checks.corruption->begin_last_microbatch(progress.iteration + 1);
+    session->step().microbatch(i, batch);
+  }
+}
+
+void Trainer::Run::replay_step(const std::atomic<bool>& stop, const std::vector<data::Batch>& batches,
+                               std::int64_t microbatches) {
+  finish_step();  // the step before
+  const comm::Activity busy = plan.ranks.busy("computing a step again");
+  const RunTrace::HostWork again(trace.get(), "compute the step again");
+  checks.corruption->keep_bits();
+  session->step().begin(progress.iteration + 1, microbatches);
+  run_passes(stop, batches, microbatches);
+  session->step().finish_gradients();
+  checks.corruption->compare_bits(progress.iteration + 1);
 }
 
 void Trainer::Run::update_weights(EnqueuedStep step) {
@@ -299,7 +324,7 @@ void Trainer::Run::finish_step() {
   report->timeline().write(step.iteration);
   progress.last_rate = step.learning_rate;
   const double ended = monotonic_seconds();
-  nan_search->check(step.iteration);
+  checks.nan->check(step.iteration);
   const double seconds = report->seconds_of(step, ended);
   // A rank that does not arrive within the time of RankPatience (three step times or more) counts as lost.
   if (!plan.ranks.single()) rank->mesh().set_timeout(patience.after_step(seconds));

@@ -18,6 +18,7 @@
 #include "lm/events/run_folder.h"
 #include "lm/events/training_monitor.h"
 #include "lm/train/checkpointer.h"
+#include "lm/train/corruption/corruption_watch.h"
 #include "lm/train/evaluator.h"
 #include "lm/train/nan_search.h"
 #include "lm/train/run_length.h"
@@ -69,6 +70,13 @@ struct Trainer::Run {
   // Trains one step. Returns false if `stop` was set and the step was therefore abandoned without effect.
   // Ranks that train together always complete a step.
   bool train_step(const std::atomic<bool>& stop);
+  // Enqueues the microbatches of the next step. `batches`: those that were already read; empty: they are read
+  // one by one. Throws StopRequest if `stop` was set. Ranks that train together always complete a step.
+  void run_passes(const std::atomic<bool>& stop, const std::vector<data::Batch>& batches,
+                  std::int64_t microbatches);
+  // Computes the step whose gradients are finished again, and compares the bits of both computations.
+  void replay_step(const std::atomic<bool>& stop, const std::vector<data::Batch>& batches,
+                   std::int64_t microbatches);
   // Ends the step whose passes are enqueued: publishes the previous step, and enqueues the update. `step`:
   // the step's number, begin and waits.
   void update_weights(EnqueuedStep step);
@@ -122,7 +130,12 @@ struct Trainer::Run {
   std::unique_ptr<Checkpointer> checkpointer;
   std::unique_ptr<Evaluator> evaluator;
   std::unique_ptr<Sampler> sampler;
-  std::unique_ptr<NanSearch> nan_search;
+  // Search for wrong numbers.
+  struct Checks {
+    std::unique_ptr<NanSearch> nan;
+    std::unique_ptr<CorruptionWatch> corruption;
+  };
+  Checks checks;
   std::unique_ptr<StepReport> report;
   std::unique_ptr<data::BatchLoader> loader;
   std::optional<EnqueuedStep> pending;  // a step that has not been reported yet

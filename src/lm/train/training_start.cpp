@@ -216,7 +216,8 @@ void Trainer::Run::open_monitor(const StepMeasurement& measured) {
       [this](data::BatchLoader& batches) -> const data::Batch& { return next_batch(batches); });
   if (progress.iteration > 0) evaluator->end_at_target();
   checkpointer->log_changes(progress.iteration >= progress.last_iteration);
-  nan_search = std::make_unique<NanSearch>(plan, progress, *session);
+  checks.nan = std::make_unique<NanSearch>(plan, progress, *session);
+  checks.corruption = std::make_unique<CorruptionWatch>(plan, progress, *session, *checkpointer);
   report = std::make_unique<StepReport>(plan, progress, *rank, measured.memory);
   session->step().set_schedule_clock(report->timeline().clock());
   plan.phase("");

@@ -163,6 +163,10 @@ constexpr Pattern kCancelled[] = {
 
 // --- Programs, data, settings
 
+constexpr Pattern kCorruption[] = {{kEvent, "supervise silent corruption"},
+                                   {kEvent, "silent_corruption"},
+                                   {kEvent, "fault silent corruption"},
+                                   {kLog, "silent corruption: "}};
 constexpr Pattern kNan[] = {
     {kEvent, "supervise nan"}, {kEvent, "fault nan"}, {kLog, "is not a number (nan)"}};
 constexpr Pattern kDiskFull[] = {{kEvent, "supervise disk full"},
@@ -302,6 +306,10 @@ constexpr auto kCauses = std::to_array<Cause>({
      kPreempted},
     {"cancelled", kRequest, "the job was cancelled",
      "ask the owner of the job; the same command resumes the run.", kCancelled},
+    {"silent-corruption", kMachine, "a device or its memory gave wrong bits without reporting an error",
+     "leave the named rank's node out, and test its memory and GPU ('primus preflight'); the same command "
+     "continues from a checkpoint from before the damage.",
+     kCorruption},
     {"nan", kFault, "the loss or a gradient is not a number (NaN)",
      "lower 'lr', set 'clip_grad', or skip the data of this step; the log names the first operator with a "
      "NaN.",

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cstring>
 
+#include "lm/events/corruption_error.h"
 #include "lm/events/lost_rank.h"
 #include "safe/supervise/event_facts.h"
 
@@ -29,6 +30,7 @@ EndKind kind_of_reason(std::string_view reason) {
   if (reason == "NaN") return EndKind::kNan;
   if (reason == "disk full") return EndKind::kDiskFull;
   if (reason == "out of memory") return EndKind::kMemory;
+  if (reason == kCorruptionReason) return EndKind::kCorruption;
   if (reason == kLostRank) return EndKind::kLostRank;
   return EndKind::kError;
 }

@@ -111,6 +111,11 @@ JobEnd Bookkeeping::end(const ProcessEnd& process, const std::optional<HangFindi
   const NewestCheckpoint newest = newest_checkpoint(job_.checkpoints);
   end.checkpoint_bytes = newest.bytes;
   blame_full_disk(end, continues_ || end.began.has_value());
+  // The job has moved the checkpoints aside that may be damaged, and uses no snapshot that may be damaged.
+  if (end.kind == EndKind::kCorruption) {
+    end.checkpoint = newest.step;
+    end.snapshot = 0;
+  }
   if (end.began && newest.step <= end.step) end.checkpoint = std::max(end.checkpoint, newest.step);
   const bool is_fault = end.kind != EndKind::kDone && end.kind != EndKind::kStopped;
   if (!is_fault) return end;

@@ -37,6 +37,10 @@ std::string hint_for(EndKind kind) {
   switch (kind) {
     case EndKind::kNan:
       return "the message above names the first operator with a NaN; lower lr, or resume with other data";
+    case EndKind::kCorruption:
+      return "test the memory and the GPU of the rank's machine ('primus preflight'), or leave the machine "
+             "out "
+             "(Slurm: --exclude)";
     case EndKind::kMemory:
     case EndKind::kMemoryKill:
       return "reduce micro_batch_size or seq_length, or use recomputation; --dry-run shows the memory that a "
@@ -70,6 +74,8 @@ std::string_view name_of(EndKind kind) {
       return "disk full";
     case EndKind::kNan:
       return "NaN";
+    case EndKind::kCorruption:
+      return "silent corruption";
     case EndKind::kMemory:
       return "out of memory";
     case EndKind::kMemoryKill:
@@ -101,7 +107,8 @@ void RecoveryPolicy::count(const JobEnd& end) {
   if (last_ && end.began && *end.began > newest_) without_checkpoint_ = same_rank_ = 0;
   const std::int64_t saved = std::max(end.checkpoint, end.snapshot);
   const bool progress = end.began && saved > std::max(*end.began, newest_);
-  newest_ = std::max(newest_, saved);
+  // After silent corruption, the states since the last good check do not count any more.
+  newest_ = end.kind == EndKind::kCorruption ? end.checkpoint : std::max(newest_, saved);
   without_checkpoint_ = progress ? 0 : without_checkpoint_ + 1;
   same_rank_ = progress                                                      ? 0
                : last_ && last_->rank == end.rank && last_->node == end.node ? same_rank_ + 1

@@ -21,6 +21,7 @@ enum class EndKind : std::uint8_t {
   kFileLimit,   // a file exceeds the size limit of the process (ulimit -f)
   kDiskFull,    // no space on the disk
   kNan,         // a NaN or infinity in loss or gradients
+  kCorruption,  // a check found silent corruption; the checkpoints since the last good check are moved aside
   kMemory,      // an allocation failed
   kMemoryKill,  // the kernel killed a process, because memory was exhausted
   kKilled,      // killed by a signal from outside

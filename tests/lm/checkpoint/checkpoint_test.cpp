@@ -100,6 +100,29 @@ TEST_F(CheckpointTest, RetentionKeepsTheLastCheckpoints) {
       << "0 keeps all";
 }
 
+TEST_F(CheckpointTest, TheNewestCheckpointBeforeALimitIsKept) {
+  const auto limit = std::make_shared<std::atomic<std::int64_t>>(250);
+  for (const std::int64_t iteration : {100, 200, 300, 400, 500})
+    save(iteration, {.keep_last = 2, .keep_behind = limit});
+  EXPECT_THAT(names(), ElementsAre("iter_0000200", "iter_0000400", "iter_0000500", "latest"));
+  *limit = 400;
+  save(600, {.keep_last = 1, .keep_behind = limit});
+  EXPECT_THAT(names(), ElementsAre("iter_0000400", "iter_0000600", "latest"));
+}
+
+TEST_F(CheckpointTest, SuspectCheckpointsAreMovedAside) {
+  for (const std::int64_t iteration : {100, 200, 300}) save(iteration);
+  CheckpointRoot root("/run/checkpoints", {}, env_);
+  EXPECT_FALSE(root.set_aside_after(300));
+  EXPECT_EQ(root.set_aside_after(150), Path("/run/checkpoints/suspect-1"));
+  EXPECT_EQ(resume().reader->iteration(), 100);
+  EXPECT_THAT(env_.list("/run/checkpoints/suspect-1"), ElementsAre("iter_0000200", "iter_0000300"));
+  save(200);
+  EXPECT_EQ(root.set_aside_after(0), Path("/run/checkpoints/suspect-2"));
+  EXPECT_FALSE(resume().reader);
+  EXPECT_THAT(names(), ElementsAre("suspect-1", "suspect-2"));
+}
+
 // If a run resumes from an older checkpoint, keep_last ignores the newer checkpoints: they are neither
 // counted nor removed.
 TEST_F(CheckpointTest, AfterAnOlderCheckpointIsResumedTheNewSaveIsKept) {

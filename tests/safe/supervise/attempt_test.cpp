@@ -78,6 +78,11 @@ TEST(Attempt, NamesEveryEnd) {
   EXPECT_EQ(kind({kBegin, kStep}, {.exit_code = 1}), kError);
   EXPECT_EQ(kind({}, {.exit_code = 3}), kError);
   EXPECT_EQ(kind({kBegin, end("failed", "NaN", "loss is NaN")}, {.exit_code = 3}), kNan);
+  EXPECT_EQ(kind({kBegin, end("failed", "silent corruption", "silent corruption: rank 1 was found to")},
+                 {.exit_code = 3}),
+            kCorruption);
+  EXPECT_EQ(kind({kBegin, end("failed", "silent corruption", "no checkpoint is left")}, {.exit_code = 2}),
+            kRefused);
   EXPECT_EQ(kind({kBegin, end("failed", "out of memory", "out of memory")}, {.exit_code = 3}), kMemory);
   EXPECT_EQ(kind({kBegin, end("failed", "disk full", "No space left on device")}, {.exit_code = 2}),
             kDiskFull);

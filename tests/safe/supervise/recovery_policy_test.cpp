@@ -84,6 +84,16 @@ TEST(RecoveryPolicy, AnUnrecordedCheckpointIsProgress) {
   EXPECT_EQ(policy.decide(end_at(EndKind::kKilled, 14, 14, 17)).delay, 1);
 }
 
+// After a rollback, a checkpoint of a step that had been saved before is progress.
+TEST(RecoveryPolicy, CheckpointsBehindSilentCorruptionCountAgain) {
+  RecoveryPolicy policy({});
+  EXPECT_EQ(policy.decide(end_at(EndKind::kKilled, 0, 30, 35)).delay, 0);
+  const Action action = policy.decide(end_at(EndKind::kCorruption, 30, 10, 36));
+  EXPECT_EQ(action.kind, kRestart);
+  EXPECT_EQ(action.reason, "silent corruption");
+  EXPECT_EQ(policy.decide(end_at(EndKind::kKilled, 10, 20, 25)).delay, 0);
+}
+
 TEST(RecoveryPolicy, NamesACrashLoopWithoutCheckpoint) {
   RecoveryPolicy policy({});
   EXPECT_EQ(policy.decide(end_at(EndKind::kKilled, 0, 0, 1)).kind, kRestart);

@@ -513,6 +513,19 @@ std::string TrainingStep::find_non_finite_gradient() {
   return first.empty() && !of_second.empty() ? "second model: " + of_second : first;
 }
 
+bool TrainingStep::observe_weight_gradients(const GradientObserver& observer) {
+  if (settings_.record_after > 0 && why_not_recorded().empty()) return false;
+  if (observer) {
+    runner_->set_gradient_observer(
+        [observer](engine::OperatorCall&, const engine::Parameter* of, const Tensor& gradient) {
+          if (of) observer(gradient);
+        });
+  } else {
+    runner_->set_gradient_observer({});
+  }
+  return !joint_.second || joint_.second->observe_weight_gradients(observer);
+}
+
 std::string TrainingStep::find_damaged_weight(engine::ParameterStore& store) {
   for (const engine::ParameterUnit& unit : store.units()) {
     if (unit.stored.values.absent()) continue;

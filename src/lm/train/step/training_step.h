@@ -11,6 +11,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -110,6 +111,12 @@ class TrainingStep : private engine::ChunkedModel {
   // Returns the name of the first parameter of `store` with a NaN or an infinity in this rank's part; "" if
   // there is none.
   std::string find_damaged_weight(engine::ParameterStore& store);
+
+  // Calls `observer` with each weight gradient of this rank in the backward passes of microbatches that are
+  // added from now on, before gradients are summed over ranks. A gradient that several microbatches have
+  // contributed to is their sum so far. If steps are recorded (StepGraphs), does nothing and returns false.
+  using GradientObserver = std::function<void(const Tensor& gradient)>;
+  bool observe_weight_gradients(const GradientObserver& observer);
 
   const StepSettings& settings() const { return settings_; }
   // Returns the flag of set_stop(); null if the functions do not stop.

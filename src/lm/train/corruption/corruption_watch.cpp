@@ -1,0 +1,260 @@
+#include "lm/train/corruption/corruption_watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <iterator>
+#include <utility>
+
+#include "base/error.h"
+#include "config/trainer_config.h"
+#include "config/without_effect.h"
+#include "lm/events/corruption_error.h"
+#include "lm/events/training_monitor.h"
+#include "lm/train/corruption/replica_check.h"
+
+namespace primus {
+namespace {
+
+constexpr const char* kKeys[] = {"check_weight_hash_across_dp_replicas_interval", "replay_step_interval",
+                                 "golden_product_interval"};
+constexpr const char* kAdviceOnCopies =
+    "training with different weights gives wrong gradients: test the memory and the GPU of the machine "
+    "('primus preflight'), and leave it out until it is repaired";
+constexpr const char* kAdviceOnReplay =
+    "the device computes the same step differently: test the machine ('primus preflight'), and leave it out "
+    "until it is repaired";
+
+}  // namespace
+
+CorruptionWatch::CorruptionWatch(RunPlan& plan, RunProgress& progress, TrainingSession& session,
+                                 Checkpointer& checkpointer)
+    : plan_(plan),
+      progress_(progress),
+      session_(session),
+      checkpointer_(checkpointer),
+      interval_{plan.c.check_weight_hash_across_dp_replicas_interval.value_or(0),
+                plan.c.replay_step_interval.value_or(0), plan.c.golden_product_interval.value_or(0)} {
+  good_.fill(progress.iteration);
+  if (std::ranges::all_of(interval_, [](std::int64_t steps) { return steps == 0; })) {
+    if (plan.ranks.first() && config::is_said(plan.e, "corruption_action"))
+      plan.log.warning("corruption_action has no effect, because no check for silent corruption is on");
+    return;
+  }
+  if (progress.iteration >= progress.last_iteration) {  // no step is left
+    interval_.fill(0);
+    return;
+  }
+  refuse_settings();
+  if (plan.ranks.single() && std::exchange(interval_[kCopies], 0) > 0)
+    plan.log.warning("{} has no effect: one rank has no copies of its weights", kKeys[kCopies]);
+  if (const char* const text = std::getenv(kFlipBit)) flip_ = parse_bit_flip(text);
+  hash_.emplace(session.rank());
+  if (interval_[kCopies] > 0) {
+    session.rank().synchronize();
+    bool copied = false;
+    const double began = monotonic_seconds();
+    const Corruption finding = check_copies(&copied);
+    if (plan.ranks.first() && !copied)
+      plan.log.warning("{} has no effect: each rank stores another part of the weights and states",
+                       kKeys[kCopies]);
+    if (plan.ranks.first() && copied)
+      plan.log.info(
+          "copies of weights and optimizer states are compared every {} steps, and before each save: "
+          "{:.1f} ms each time",
+          interval_[kCopies], 1e3 * (monotonic_seconds() - began));
+    conclude(kCopies, progress.iteration, finding, kAdviceOnCopies);
+  }
+  if (interval_[kProducts] > 0) {
+    products_ = std::make_unique<GoldenProducts>(session.rank(), plan.settings.compute, *hash_);
+    const double began = monotonic_seconds();
+    if (!plan.ranks.any(!products_->repeatable())) {
+      check_products(progress.iteration);
+      plan.log.info("golden products are repeated every {} steps, and before each save: {:.1f} ms each time",
+                    interval_[kProducts], 1e3 * (monotonic_seconds() - began));
+    } else {
+      products_.reset();
+      interval_[kProducts] = 0;
+      plan.log.warning("{} has no effect: a device gives the same product different bits each time",
+                       kKeys[kProducts]);
+    }
+  }
+  checkpointer.keep_behind(progress.iteration);
+}
+
+void CorruptionWatch::refuse_settings() const {
+  if (interval_[kReplay] > 0 && !plan_.c.deterministic_mode)
+    throw plan_.e.error_for(kKeys[kReplay],
+                            "a step that is computed twice has equal bits only with deterministic_mode",
+                            "set deterministic_mode=true, or remove replay_step_interval");
+}
+
+bool CorruptionWatch::is_due(bool saves) const {
+  if (checked_ == progress_.iteration) return false;
+  const auto due = [&](Kind kind) {
+    return interval_[kind] > 0 && (saves || progress_.iteration % interval_[kind] == 0);
+  };
+  return due(kCopies) || due(kProducts);
+}
+
+void CorruptionWatch::check() {
+  const comm::Activity busy = plan_.ranks.busy("checking for silent corruption");
+  const std::int64_t step = checked_ = progress_.iteration;
+  session_.rank().synchronize();
+  if (interval_[kCopies] > 0) {
+    if (flips(BitFlip::Where::kParameter, step))
+      flip_bit(session_.rank(), session_.store().units().front().stored.values);
+    conclude(kCopies, step, check_copies(), kAdviceOnCopies);
+  }
+  if (interval_[kProducts] > 0) {
+    if (flips(BitFlip::Where::kProduct, step)) products_->damage();
+    conclude(kProducts, step, check_products(step), kAdviceOnReplay);
+  }
+}
+
+Corruption CorruptionWatch::check_copies(bool* copied) {
+  std::vector<StoredTensor> tensors = stored_tensors(session_.store(), session_.rank().mesh(), "");
+  if (session_.has_second()) {
+    std::vector<StoredTensor> second =
+        stored_tensors(session_.second().store(), session_.rank().mesh(), "second model: ");
+    tensors.insert(tensors.end(), std::make_move_iterator(second.begin()),
+                   std::make_move_iterator(second.end()));
+  }
+  Corruption finding = compare_copies(tensors, *hash_, *plan_.ranks.group(), copied);
+  if (finding.found()) finding.text += fmt::format(" after step {}", progress_.iteration);
+  return finding;
+}
+
+Corruption CorruptionWatch::check_products(std::int64_t iteration) {
+  const std::vector<std::string> answers = gather(products_->repeat() ? "" : "wrong");
+  Corruption finding;
+  for (std::size_t rank = 0; rank < answers.size(); ++rank) {
+    if (!answers[rank].empty()) finding.ranks.push_back(static_cast<int>(rank));
+  }
+  if (!finding.ranks.empty()) {
+    finding.text = fmt::format(
+        "{} {} found to compute a fixed matrix product with other bits than at the start, "
+        "after step {}",
+        name_ranks(finding.ranks), finding.ranks.size() == 1 ? "was" : "were", iteration);
+  }
+  return corruption_from(broadcast(to_text(finding)));
+}
+
+bool CorruptionWatch::replays(std::int64_t iteration) const {
+  return interval_[kReplay] > 0 && iteration % interval_[kReplay] == 0;
+}
+
+void CorruptionWatch::begin_last_microbatch(std::int64_t iteration) {
+  bits_ = {};
+  const bool damaged = first_.own.empty() && flips(BitFlip::Where::kGradient, iteration);
+  session_.step().observe_weight_gradients([this, damaged](const Tensor& gradient) {
+    session_.rank().compute().synchronize();
+    if (damaged && bits_.own.empty()) flip_bit(session_.rank(), gradient);
+    bits_.own.push_back(hash_->of({&gradient, 1}));
+  });
+}
+
+std::uint64_t CorruptionWatch::hash_of_gradients() {
+  session_.rank().synchronize();
+  std::vector<Tensor> gradients;
+  const auto add = [&](const engine::ParameterStore& store) {
+    for (const engine::ParameterUnit& unit : store.units()) {
+      if (unit.trained) gradients.push_back(unit.reduced);
+    }
+  };
+  add(session_.store());
+  if (session_.has_second()) add(session_.second().store());
+  gradients.push_back(session_.optimizer().gradient_norm());
+  return hash_->of(gradients);
+}
+
+void CorruptionWatch::keep_bits() {
+  bits_.summed = hash_of_gradients();
+  first_ = std::exchange(bits_, {});
+  session_.step().observe_weight_gradients({});
+  // The second computation of the step has a result of its own.
+  session_.step().result();
+}
+
+void CorruptionWatch::compare_bits(std::int64_t iteration) {
+  bits_.summed = hash_of_gradients();
+  session_.step().observe_weight_gradients({});
+  const Bits first = std::exchange(first_, {}), second = std::exchange(bits_, {});
+  const bool summed = first.summed != second.summed;
+  const bool own = first.own != second.own;
+  const std::vector<std::string> answers = gather(std::string(own ? "own" : "") + (summed ? "summed" : ""));
+  Corruption finding;
+  bool any = false;
+  for (std::size_t rank = 0; rank < answers.size(); ++rank) {
+    any = any || !answers[rank].empty();
+    const bool of_rank = answers[rank].starts_with("own") || answers.size() == 1;
+    if (!answers[rank].empty() && of_rank) finding.ranks.push_back(static_cast<int>(rank));
+  }
+  if (any) {
+    finding.text =
+        finding.ranks.empty()
+            ? fmt::format(
+                  "step {} gave other gradients when it was computed again, but the gradients of each rank "
+                  "before the sum over ranks had equal bits: a collective may be at fault",
+                  iteration)
+            : fmt::format(
+                  "{} {} found to compute other gradients when step {} was computed again{}",
+                  name_ranks(finding.ranks), finding.ranks.size() == 1 ? "was" : "were", iteration,
+                  finding.ranks.size() > 1 ? " (one of them may have spread the error to the others)" : "");
+  }
+  conclude(kReplay, iteration, corruption_from(broadcast(to_text(finding))), kAdviceOnReplay);
+}
+
+void CorruptionWatch::conclude(Kind kind, std::int64_t iteration, const Corruption& finding,
+                               const std::string& advice) {
+  const bool was_bad = std::exchange(bad_[kind], finding.found());
+  if (!finding.found()) {
+    good_[kind] = iteration;
+    std::int64_t all = iteration;
+    for (int other = 0; other < kKinds; ++other) {
+      if (interval_[other] > 0) all = std::min(all, good_[other]);
+    }
+    checkpointer_.keep_behind(all);
+    return;
+  }
+  if (!was_bad && plan_.ranks.first()) {
+    plan_.monitor->warn({.iteration = iteration,
+                         .detector = std::string(kCorruptionWarning),
+                         .text = finding.text,
+                         .advice = advice,
+                         .rank = finding.ranks.size() == 1 ? finding.ranks[0] : -1});
+  }
+  if (plan_.c.corruption_action == "stop") stop(kind, finding, advice);
+}
+
+void CorruptionWatch::stop(Kind kind, const Corruption& finding, const std::string& advice) {
+  // If rank 0 cannot move the checkpoints, its error ends the job.
+  const std::string moved = broadcast(checkpointer_.set_aside_after(good_[kind]));
+  const std::string found =
+      fmt::format("silent corruption: {} (the last good check of this kind was after step {})", finding.text,
+                  good_[kind]);
+  if (!moved.empty()) throw CorruptionError(found, moved + "; " + advice, true);
+  throw CorruptionError(
+      found,
+      "no checkpoint from before the damage is left: continue from an older copy, or with the "
+      "damaged state and " +
+          std::string(kKeys[kind]) + "=null; " + advice,
+      false);
+}
+
+bool CorruptionWatch::flips(BitFlip::Where where, std::int64_t iteration) const {
+  // A later process of the run, which continues behind the damage, repeats the step without the flip.
+  return flip_ && flip_->where == where && flip_->rank == plan_.ranks.rank() && flip_->step == iteration &&
+         progress_.first_iteration == 0;
+}
+
+std::vector<std::string> CorruptionWatch::gather(const std::string& own) const {
+  return plan_.ranks.single() ? std::vector{own} : plan_.ranks.group()->gather(own);
+}
+
+std::string CorruptionWatch::broadcast(const std::string& own) const {
+  return plan_.ranks.single() ? own : plan_.ranks.group()->broadcast(own);
+}
+
+}  // namespace primus

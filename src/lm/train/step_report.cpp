@@ -70,13 +70,13 @@ std::string peak_name(const Device& device, DType compute) {
 }  // namespace
 
 StepReport::StepReport(const RunPlan& plan, const RunProgress& progress, engine::Rank& rank,
-                       const engine::MemoryPlan& memory)
+                       const engine::MemoryPlan& memory, std::shared_ptr<turbo::WorkMeter> meter)
     : plan_(plan),
       progress_(progress),
       rank_(rank),
       memory_(memory),
       device_properties_(rank.device().properties()),
-      work_(rank.device().synchronous()),
+      work_(rank.device().synchronous(), std::move(meter), rank.compute()),
       timeline_(plan, rank) {
   measure_peak();
   const config::TrainerConfig& c = plan.c;

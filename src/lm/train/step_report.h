@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "engine/runtime/rank.h"
@@ -24,9 +25,9 @@ struct EnqueuedStep {
 class StepReport {
  public:
   // All arguments must outlive this object. On rank 0 the constructor measures the device's peak throughput,
-  // which takes a moment.
+  // which takes a moment. `meter`: see WorkClock.
   StepReport(const RunPlan& plan, const RunProgress& progress, engine::Rank& rank,
-             const engine::MemoryPlan& memory);
+             const engine::MemoryPlan& memory, std::shared_ptr<turbo::WorkMeter> meter);
 
   // Returns the duration in seconds of the step whose result is RunProgress::result. `ended`: the time at
   // which the result was read (monotonic_seconds()).

@@ -226,6 +226,7 @@ bool Trainer::Run::train_step(const std::atomic<bool>& stop) {
       const StepTimeline::Sums sums(report->timeline());
       step.finish_gradients();
     }
+    report->work().end_gradients();
     report->timeline().end();
     if (twice) replay_step(stop, batches, microbatches);
   } catch (const StopRequest&) {
@@ -327,7 +328,7 @@ void Trainer::Run::finish_step() {
   checks.nan->check(step.iteration);
   const double seconds = report->seconds_of(step, ended);
   // A rank that does not arrive within the time of RankPatience (three step times or more) counts as lost.
-  if (!plan.ranks.single()) rank->mesh().set_timeout(patience.after_step(seconds));
+  if (!plan.ranks.single()) rank->mesh().set_timeout(times.patience.after_step(seconds));
   report->publish(step, seconds, ended);
   report_findings();
   if (plan.ranks.first() && plan.c.log_completions && step.iteration % plan.c.log_interval == 0)

@@ -27,6 +27,7 @@
 #include "lm/train/sampler.h"
 #include "lm/train/step_report.h"
 #include "lm/train/trainer.h"
+#include "turbo/devices/work_device.h"
 
 namespace primus {
 
@@ -139,7 +140,13 @@ struct Trainer::Run {
   std::unique_ptr<StepReport> report;
   std::unique_ptr<data::BatchLoader> loader;
   std::optional<EnqueuedStep> pending;  // a step that has not been reported yet
-  RankPatience patience;
+  // Times of this rank, compared with those of other ranks. Declared after the rank, because the meter's
+  // events must be destroyed before the device.
+  struct Times {
+    RankPatience patience;
+    std::shared_ptr<turbo::WorkMeter> meter;  // null: the device's work is not measured
+  };
+  Times times;
   bool graphs_logged = false;
 };
 

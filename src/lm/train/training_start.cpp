@@ -11,6 +11,7 @@
 #include "base/terminal/terminal.h"
 #include "config/stages.h"
 #include "config/trainer_config.h"
+#include "device/timing.h"
 #include "lm/events/run_job.h"
 #include "lm/generate/model_folder.h"
 #include "lm/model/stated_adapters.h"
@@ -24,6 +25,7 @@
 #include "lm/train/step/loss_rule.h"
 #include "lm/train/training_run.h"
 #include "turbo/devices/devices.h"
+#include "turbo/devices/work_device.h"
 
 namespace primus {
 
@@ -82,6 +84,12 @@ void Trainer::Run::open_rank() {
     device = trace->watch(std::move(device));
     if (std::exchange(plan.settings.step.record_after, 0) > 0)
       warn_without_graphs(plan.log, "profile tells their kernels apart");
+  }
+  // A trace shows the waits, too, and its device does not wrap another wrapper.
+  const DeviceTiming* const timing = trace || plan.ranks.single() ? nullptr : turbo::timing_of(*device);
+  if (timing) {
+    times.meter = std::make_shared<turbo::WorkMeter>(*device, *timing);
+    device = turbo::make_work_device(std::move(device), times.meter);
   }
   engine::Mesh mesh = plan.ranks.make_mesh(*device, plan.shape);
   rank = std::make_unique<engine::Rank>(std::move(device), std::move(mesh));
@@ -218,7 +226,7 @@ void Trainer::Run::open_monitor(const StepMeasurement& measured) {
   checkpointer->log_changes(progress.iteration >= progress.last_iteration);
   checks.nan = std::make_unique<NanSearch>(plan, progress, *session);
   checks.corruption = std::make_unique<CorruptionWatch>(plan, progress, *session, *checkpointer);
-  report = std::make_unique<StepReport>(plan, progress, *rank, measured.memory);
+  report = std::make_unique<StepReport>(plan, progress, *rank, measured.memory, times.meter);
   session->step().set_schedule_clock(report->timeline().clock());
   plan.phase("");
   sampler = std::make_unique<Sampler>(plan, progress, *session);

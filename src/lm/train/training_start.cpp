@@ -225,7 +225,13 @@ void Trainer::Run::open_monitor(const StepMeasurement& measured) {
   if (progress.iteration > 0) evaluator->end_at_target();
   checkpointer->log_changes(progress.iteration >= progress.last_iteration);
   checks.nan = std::make_unique<NanSearch>(plan, progress, *session);
-  checks.corruption = std::make_unique<CorruptionWatch>(plan, progress, *session, *checkpointer);
+  checks.corruption = std::make_unique<CorruptionWatch>(
+      CorruptionSettings{.copies = plan.c.check_weight_hash_across_dp_replicas_interval.value_or(0),
+                         .replay = plan.c.replay_step_interval.value_or(0),
+                         .products = plan.c.golden_product_interval.value_or(0),
+                         .stop = plan.c.corruption_action == "stop",
+                         .deterministic = plan.c.deterministic_mode},
+      plan, progress, *session, *checkpointer);
   report = std::make_unique<StepReport>(plan, progress, *rank, measured.memory, times.meter);
   session->step().set_schedule_clock(report->timeline().clock());
   plan.phase("");

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "config/trainer_config.h"
 #include "config/without_effect.h"
 #include "lm/events/corruption_error.h"
 #include "lm/events/training_monitor.h"
@@ -28,14 +27,14 @@ constexpr const char* kAdviceOnReplay =
 
 }  // namespace
 
-CorruptionWatch::CorruptionWatch(RunPlan& plan, RunProgress& progress, TrainingSession& session,
-                                 Checkpointer& checkpointer)
-    : plan_(plan),
+CorruptionWatch::CorruptionWatch(const CorruptionSettings& settings, RunPlan& plan, RunProgress& progress,
+                                 TrainingSession& session, Checkpointer& checkpointer)
+    : settings_(settings),
+      plan_(plan),
       progress_(progress),
       session_(session),
       checkpointer_(checkpointer),
-      interval_{plan.c.check_weight_hash_across_dp_replicas_interval.value_or(0),
-                plan.c.replay_step_interval.value_or(0), plan.c.golden_product_interval.value_or(0)} {
+      interval_{settings.copies, settings.replay, settings.products} {
   good_.fill(progress.iteration);
   if (std::ranges::all_of(interval_, [](std::int64_t steps) { return steps == 0; })) {
     if (plan.ranks.first() && config::is_said(plan.e, "corruption_action"))
@@ -84,7 +83,7 @@ CorruptionWatch::CorruptionWatch(RunPlan& plan, RunProgress& progress, TrainingS
 }
 
 void CorruptionWatch::refuse_settings() const {
-  if (interval_[kReplay] > 0 && !plan_.c.deterministic_mode)
+  if (interval_[kReplay] > 0 && !settings_.deterministic)
     throw plan_.e.error_for(kKeys[kReplay],
                             "a step that is computed twice has equal bits only with deterministic_mode",
                             "set deterministic_mode=true, or remove replay_step_interval");
@@ -225,7 +224,7 @@ void CorruptionWatch::conclude(Kind kind, std::int64_t iteration, const Corrupti
                          .advice = advice,
                          .rank = finding.ranks.size() == 1 ? finding.ranks[0] : -1});
   }
-  if (plan_.c.corruption_action == "stop") stop(kind, finding, advice);
+  if (settings_.stop) stop(kind, finding, advice);
 }
 
 void CorruptionWatch::stop(Kind kind, const Corruption& finding, const std::string& advice) {

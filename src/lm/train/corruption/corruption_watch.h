@@ -29,11 +29,19 @@
 
 namespace primus {
 
+// The run's settings for the checks (config/keys.def). Intervals in steps; 0: never.
+struct CorruptionSettings {
+  std::int64_t copies = 0, replay = 0, products = 0;
+  bool stop = true;           // corruption_action
+  bool deterministic = true;  // deterministic_mode
+};
+
 class CorruptionWatch {
  public:
   // All arguments must outlive this object. Call it between steps, after the weights were loaded. Throws
   // Error if a setting has no effect or cannot work, and CorruptionError if copies differ already.
-  CorruptionWatch(RunPlan& plan, RunProgress& progress, TrainingSession& session, Checkpointer& checkpointer);
+  CorruptionWatch(const CorruptionSettings& settings, RunPlan& plan, RunProgress& progress,
+                  TrainingSession& session, Checkpointer& checkpointer);
 
   // Checks copies and products if they are due after the step RunProgress::iteration, or with `saves`, which
   // means that the state will be saved. The step's result must have been read.
@@ -69,6 +77,7 @@ class CorruptionWatch {
   std::vector<std::string> gather(const std::string& own) const;
   std::string broadcast(const std::string& own) const;
 
+  const CorruptionSettings settings_;
   RunPlan& plan_;
   RunProgress& progress_;
   TrainingSession& session_;

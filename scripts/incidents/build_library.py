@@ -1,0 +1,37 @@
+"""Builds the library of real runs, four at a time."""
+import concurrent.futures
+import os
+import random
+import shutil
+import sys
+
+from faults import FAULTS, Starter
+
+
+def build(program, library, seed, only=None, workers=4):
+    os.makedirs(library, exist_ok=True)
+    starter = Starter(os.path.abspath(program), library)
+    starter.prepare()
+    jobs = []
+    for kind, (count, make) in FAULTS.items():
+        for number in range(count):
+            name = f"{kind}-{number}"
+            if (only and kind not in only) or os.path.exists(os.path.join(library, name, "meta.json")):
+                continue
+            jobs.append((name, make))
+
+    def one(job):
+        name, make = job
+        try:
+            make(starter.named(name), random.Random(f"{seed} {name}"))
+            return None
+        except Exception as error:  # a run that cannot be made is reported, and is not in the library
+            shutil.rmtree(os.path.join(library, name), ignore_errors=True)
+            return f"{name}: {type(error).__name__}: {error}"
+
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        problems = [text for text in pool.map(one, jobs) if text]
+    os.remove(starter.older)  # as large as the program
+    for text in problems:
+        print("the library lacks a run: " + text, file=sys.stderr)
+    return problems

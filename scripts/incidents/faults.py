@@ -138,7 +138,7 @@ def slow_saves(start, rng):
     per_node = rng.choice([1, 2])
     rank = rng.randrange(per_node)
     run = start(per_node=per_node, steps=900, save=300, more=["async_save=false"], environment={
-        "LD_PRELOAD": start.shim, "INCIDENT_SLEEP": "1.5", "INCIDENT_PATH": "checkpoints",
+        "LD_PRELOAD": start.shim, "INCIDENT_SLEEP": "0.4", "INCIDENT_PATH": "checkpoints",
         "INCIDENT_RANK": str(rank)}).start().wait()
     run.meta.update(step=300)
     run.save()
@@ -244,7 +244,7 @@ FAULTS = {
     "crash-loop": (3, crash_loop), "slow-rank": (3, slow_rank), "disk-full": (3, disk_full),
     "quota": (3, failing_calls(122)), "read-only": (3, failing_calls(30)), "io-error": (5, failing_calls(5)),
     "denied": (3, failing_calls(13)), "slow-saves": (2, slow_saves), "nan": (3, diverged("1000")),
-    "spike": (3, diverged("3")), "bad-data": (4, bad_data), "too-much-memory": (3, too_much_memory),
+    "spike": (3, diverged("30")), "bad-data": (4, bad_data), "too-much-memory": (3, too_much_memory),
     "unknown-key": (3, refused(["learing_rate=1"], ["lr=abc"], ["micro_batch=2"], ["save_interval=-3"])),
     "mesh": (2, refused(["tensor_model_parallel_size=3"], ["pipeline_model_parallel_size=5"])),
     "no-data": (2, refused(["data_path=/data/corpus/train.jsonl"], ["data_path=/data/corpus/shard-*.bin"])),

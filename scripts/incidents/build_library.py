@@ -1,5 +1,6 @@
 """Builds the library of real runs, four at a time."""
 import concurrent.futures
+import json
 import os
 import random
 import shutil
@@ -24,6 +25,9 @@ def build(program, library, seed, only=None, workers=4):
         name, make = job
         try:
             make(starter.named(name), random.Random(f"{seed} {name}"))
+            with open(os.path.join(library, name, "meta.json")) as file:
+                if json.load(file).get("step") == 0:
+                    raise RuntimeError("the fault came before the first step")
             return None
         except Exception as error:  # a run that cannot be made is reported, and is not in the library
             shutil.rmtree(os.path.join(library, name), ignore_errors=True)

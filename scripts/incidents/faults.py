@@ -75,8 +75,11 @@ def crash_loop(start, rng):
         pid = run.pid(rank)
         if pid and pid != last:
             time.sleep(0.9)
-            run.hit(rank, signal.SIGSEGV)
             last = pid
+            try:
+                os.kill(pid, signal.SIGSEGV)
+            except ProcessLookupError:
+                pass  # the job ended this rank itself
         time.sleep(0.05)
     run.meta.update(first)
     run.wait().save()
@@ -144,11 +147,10 @@ def slow_saves(start, rng):
     run.save()
 
 
-def diverged(lr, more=()):
+def diverged(lr, steps=400):
     def make(start, rng):
         per_node = rng.choice([1, 2, 4])
-        run = start(per_node=per_node, steps=400, more=[f"lr={lr}", "min_lr=0", "lr_warmup_iters=100", "clip_grad=0",
-                                                        *more]).start().wait()
+        run = start(per_node=per_node, steps=steps, more=[f"lr={lr}", "min_lr=0", "lr_warmup_iters=100", "clip_grad=0"]).start().wait()
         run.meta["step"] = run.step()
         run.save()
     return make
@@ -244,7 +246,7 @@ FAULTS = {
     "crash-loop": (3, crash_loop), "slow-rank": (3, slow_rank), "disk-full": (3, disk_full),
     "quota": (3, failing_calls(122)), "read-only": (3, failing_calls(30)), "io-error": (5, failing_calls(5)),
     "denied": (3, failing_calls(13)), "slow-saves": (2, slow_saves), "nan": (3, diverged("1000")),
-    "spike": (3, diverged("30")), "bad-data": (4, bad_data), "too-much-memory": (3, too_much_memory),
+    "spike": (3, diverged("30", steps=60)), "bad-data": (4, bad_data), "too-much-memory": (3, too_much_memory),
     "unknown-key": (3, refused(["learing_rate=1"], ["lr=abc"], ["micro_batch=2"], ["save_interval=-3"])),
     "mesh": (2, refused(["tensor_model_parallel_size=3"], ["pipeline_model_parallel_size=5"])),
     "no-data": (2, refused(["data_path=/data/corpus/train.jsonl"], ["data_path=/data/corpus/shard-*.bin"])),

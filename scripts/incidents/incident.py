@@ -33,7 +33,7 @@ class Incident:
         self.gpu = self.rank % self.per_node if self.per_node > 1 else rng.randrange(8)
         self.pid = self.meta.get("pid") or rng.randrange(20000, 400000)
         self.real_time = self.fault_time()
-        self.delta = rng.randrange(-300 * 86400, 20 * 86400) if self.has_run else 0
+        self.delta = -rng.randrange(300 * 86400) if self.has_run else 0
         self.skews = [0.0] * self.nodes
         if self.nodes > 1 and rng.random() < 0.4:
             self.skews = [0.0] + [round(rng.uniform(-40, 40), 3) for _ in range(self.nodes - 1)]
@@ -139,6 +139,7 @@ class Incident:
         text = text.replace(os.path.join(self.source, "w/u/run"), f"{self.base}/team/me/{self.experiment}")
         text = text.replace("exp_name=run", "exp_name=" + self.experiment).replace(self.source, self.base)
         text = re.sub(r"/[^\s\"']*/bin/primus", "/opt/primus/bin/primus", text)
+        text = re.sub(r"/[^\s\"']*/build/(bin|lib/primus)", r"/opt/primus/\1", text)
         text = re.sub(r"/[^\s\"']*/llama_tiny-pretrain.yaml", "/home/me/experiment.yaml", text)
         text = text.replace("127.0.0.1", self.network + ".10")
         if host:
@@ -232,8 +233,20 @@ class Incident:
         with open(path, "w", errors="surrogateescape") as file:
             file.write(text)
 
+    def aftermath(self):
+        """Errors that follow from the end of the job on other nodes, and look like causes."""
+        for node in range(self.nodes):
+            if node != self.node and self.rng.random() < 0.3:
+                self.kernel(node, self.rng.uniform(1, 15), [m.xid(gpu, 45, f"pid={40000 + gpu}, name=primus, Ch {gpu:08x}")
+                                                           for gpu in range(self.rng.randrange(1, 4))])
+        if self.scheduler == "kubernetes" and self.rng.random() < 0.5:
+            self.kube(self.rng.randrange(self.nodes), self.rng.uniform(5, 30), "Warning", "BackOff",
+                      f"Back-off restarting failed container trainer in pod {self.pod(0)}_training({self.uid})")
+
     def write(self, folder):
         os.makedirs(folder)
+        if self.has_run and self.rank is not None and "pid" in self.meta:
+            self.aftermath()
         if self.has_run:
             self.write_run(folder)
             name = {"slurm": f"slurm-{self.job}.out", "kubernetes": f"kubernetes/{self.pod(0)}.log"}.get(self.scheduler, "console.log")

@@ -4,10 +4,8 @@ Each entry of the library is a folder with 'run' (the run's folder as the progra
 all its nodes) and 'meta.json': nodes, ranks of a node, the rank and node of the fault, its step, its time, the process
 that it hit, and the program's exit code.
 """
-import concurrent.futures
 import json
 import os
-import random
 import shutil
 import signal
 import socket

@@ -79,9 +79,9 @@ class Scores:
         self.seconds.append(seconds)
         given = {what: look_up(answer, self.keys[what]) for what in self.keys}
         names = self.mapping.get(truth["cause"])
-        if names is None:
+        if not names:
             self.unmapped.add(truth["cause"])
-        right = {"cause": names is not None and not error and given["cause"] in names}
+        right = {"cause": bool(names) and not error and given["cause"] in names}
         if truth["rank"] is not None:
             right["rank"] = str(given["rank"]) == str(truth["rank"])
         if truth["node"] is not None:

@@ -45,7 +45,9 @@ def candidates(library, cause):
 def make(library, seed, number, folder, causes):
     """Makes incident `number` of a seed in `folder`; returns its truth. Each incident depends on its number alone."""
     rng = random.Random(f"{seed} {number}")
-    cause = causes[number % len(causes)]
+    order = list(range(len(causes)))
+    random.Random(f"{seed} order {number // len(causes)}").shuffle(order)
+    cause = causes[order[number % len(causes)]]  # each cause comes equally often
     name = rng.choice(candidates(library, cause))
     incident = Incident(library, name, rng)
     if cause.evidence:

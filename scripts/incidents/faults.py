@@ -63,6 +63,17 @@ def node_killed(start, rng):
     run.wait(90).save()
 
 
+def node_lost(start, rng):
+    """A node and its supervisor are lost, no spare takes the place, and the leader gives up after a minute."""
+    nodes, per_node = rng.choice([(2, 1), (3, 1), (2, 2)])
+    run = start(nodes=nodes, per_node=per_node, supervise=True).start()
+    run.reach(rng.randrange(150, 900))
+    node = rng.randrange(1, nodes)
+    run.meta.update(time=time.time(), step=run.step(), node=node, rank=node * per_node)
+    run.agents[node].kill()
+    run.wait(110).save()
+
+
 def crash_loop(start, rng):
     per_node = rng.choice([1, 2, 3])
     run = start(per_node=per_node, supervise=True, save=100000).start()
@@ -147,10 +158,10 @@ def slow_saves(start, rng):
     run.save()
 
 
-def diverged(lr, steps=400):
+def diverged(lr, steps=400, **options):
     def make(start, rng):
         per_node = rng.choice([1, 2, 4])
-        run = start(per_node=per_node, steps=steps, more=[f"lr={lr}", "min_lr=0", "lr_warmup_iters=100", "clip_grad=0"]).start().wait()
+        run = start(per_node=per_node, steps=steps, **options, more=[f"lr={lr}", "min_lr=0", "lr_warmup_iters=100", "clip_grad=0"]).start().wait()
         run.meta["step"] = run.step()
         run.save()
     return make
@@ -251,6 +262,8 @@ FAULTS = {
     "mesh": (2, refused(["tensor_model_parallel_size=3"], ["pipeline_model_parallel_size=5"])),
     "no-data": (2, refused(["data_path=/data/corpus/train.jsonl"], ["data_path=/data/corpus/shard-*.bin"])),
     "no-plugin": (2, refused(["device=cuda"], ["device=hip"])),
+    "hang-supervised": (3, supervised(signal.SIGSTOP)), "nan-supervised": (2, diverged("1000", supervise=True)),
+    "node-lost": (2, node_lost),
     "port": (2, port_in_use), "unknown-host": (2, unknown_host), "settings": (3, other_settings),
     "version": (3, other_version), "damaged": (4, damaged_checkpoint), "finished": (3, finished),
 }

@@ -14,6 +14,22 @@ LINE_RANK = re.compile(r"\[rank-(\d+)/")
 FILE_RANK = re.compile(r"rank-0*(\d+)")
 
 
+BEFORE = re.compile(r'"before":\d+')
+
+
+def linked(text):
+    """Corrects the offsets of earlier lines ('before'), because names of other lengths have moved the lines."""
+    rows, at, last = [], 0, None
+    for line in text.splitlines(keepends=True):
+        if last is not None:
+            line = BEFORE.sub(f'"before":{last}', line, count=1)
+        rows.append(line)
+        if not line.startswith(('{"event":"step"', '{"event":"phase"')):
+            last = at
+        at += len(line.encode(errors="surrogateescape"))
+    return "".join(rows)
+
+
 class Incident:
     def __init__(self, library, name, rng):
         self.rng, self.source = rng, os.path.join(library, name)
@@ -175,8 +191,18 @@ class Incident:
             os.makedirs(os.path.dirname(target), exist_ok=True)
             with open(path, errors="surrogateescape") as file:
                 text = self.rewrite(file.read(), self.skew_of(rank), self.host(min(rank // self.per_node, self.nodes - 1)))
+            if name.startswith("events/rank-"):
+                text = linked(self.with_job(text))
             with open(target, "w", errors="surrogateescape") as file:
                 file.write(text)
+
+    def with_job(self, text):
+        """Names the scheduler of this incident, as the program does below Slurm and Kubernetes."""
+        if self.scheduler == "slurm":
+            return text.replace('"scheduler":"local"', f'"scheduler":"slurm","id":"{self.job}","step":"0"')
+        if self.scheduler == "kubernetes":
+            return text.replace('"scheduler":"local"', f'"scheduler":"kubernetes","id":"{self.experiment}","namespace":"training","kind":"jobset"')
+        return text
 
     def output_text(self):
         lines = []

@@ -164,11 +164,10 @@ class RealRun:
             time.sleep(0.002)
 
     def pid(self, rank):
-        for agent in self.agents:
-            for one in descendants(agent.pid):
-                if rank_of(one) == rank and self.is_program(one):
-                    return one
-        return self.agents[0].pid if self.per_node * self.nodes == 1 and not self.meta["supervise"] else None
+        found = [one for agent in self.agents for one in descendants(agent.pid) if self.is_program(one)]
+        if self.per_node * self.nodes == 1:  # the only rank is the process itself, or the child of its supervisor
+            return (found or [None])[0] if self.meta["supervise"] else self.agents[0].pid
+        return ([one for one in found if rank_of(one) == rank] or [None])[0]
 
     def is_program(self, pid):
         try:

@@ -26,8 +26,11 @@ def build(program, library, seed, only=None, workers=4):
         try:
             make(starter.named(name), random.Random(f"{seed} {name}"))
             with open(os.path.join(library, name, "meta.json")) as file:
-                if json.load(file).get("step") == 0:
-                    raise RuntimeError("the fault came before the first step")
+                meta = json.load(file)
+            if meta.get("step") == 0:
+                raise RuntimeError("the fault came before the first step")
+            if "pid" in meta and not name.startswith("slow") and not any(meta["exit_codes"]):
+                raise RuntimeError("the fault had no effect")
             return None
         except Exception as error:  # a run that cannot be made is reported, and is not in the library
             shutil.rmtree(os.path.join(library, name), ignore_errors=True)

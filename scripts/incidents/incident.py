@@ -158,13 +158,26 @@ class Incident:
         text = re.sub(r"/[^\s\"']*/build/(bin|lib/primus)", r"/opt/primus/\1", text)
         text = re.sub(r"/[^\s\"']*/llama_tiny-pretrain.yaml", "/home/me/experiment.yaml", text)
         text = text.replace("127.0.0.1", self.network + ".10")
-        if host:
-            text = text.replace(f'"{os.uname().nodename}"', f'"{host}"')
+        text = self.with_hosts(text, host or self.host(0))
         if getattr(self, "error", None):
             marker, new = self.error
-            text = re.sub(r"[^\n\":]*" + re.escape(marker) + r"[^\n\"]*", " " + new, text)
+            text = re.sub(r"[^\n\":]*" + re.escape(marker) + r"[^\n\"]*(\n *hint: build[^\n]*)?", " " + new, text)
         text = EPOCH.sub(lambda hit: self.shifted(hit, skew), text)
         return STAMP.sub(lambda hit: "[" + self.shifted_stamp(hit.group(1), skew) + "]", text)
+
+    def with_hosts(self, text, host):
+        """Replaces this machine's name by the names of the nodes."""
+        here = re.escape(os.uname().nodename)
+        def node(number):
+            return self.host(min(int(number), self.nodes - 1))
+        text = re.sub(rf"\bnode (\d+) \({here}\)", lambda hit: f"node {hit.group(1)} ({node(hit.group(1))})", text)
+        text = re.sub(rf"--exclude={here}\b", "--exclude=" + self.host(self.node), text)
+        rows = []
+        for line in text.split("\n"):
+            found = re.search(r'"node":(\d+)', line)
+            own = node(found.group(1)) if found else host
+            rows.append(line.replace(f'"{os.uname().nodename}"', f'"{own}"'))
+        return "\n".join(rows)
 
     def shifted(self, hit, skew):
         digits = len(hit.group(2) or "") - 1

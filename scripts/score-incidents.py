@@ -155,7 +155,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", nargs="?", help="folder that seed-incidents.py has made")
     seeder().options(parser)
-    parser.add_argument("--command", help="command of the diagnosis; FOLDER stands for the incident's folder")
+    parser.add_argument("--command", help="command that diagnoses; FOLDER in it is replaced by the path of the incident")
     parser.add_argument("--causes-file", default=os.path.join(SOURCE, "tests/safe/incidents/causes.json"))
     for what in ("cause", "rank", "node"):
         parser.add_argument(f"--{what}-key", help=f"key of the {what} in the command's JSON")

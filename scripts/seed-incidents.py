@@ -43,7 +43,7 @@ def candidates(library, cause):
 
 
 def make(library, seed, number, folder, causes):
-    """Makes incident `number` of a seed in `folder`; returns its truth. Each incident depends on its number alone."""
+    """Makes incident `number` of a seed in `folder`; returns its truth. The result depends only on seed and number."""
     rng = random.Random(f"{seed} {number}")
     order = list(range(len(causes)))
     random.Random(f"{seed} order {number // len(causes)}").shuffle(order)

@@ -29,7 +29,7 @@ def gpu_error(make, name, text):
         kernel(make)(i)
         if "abort" not in i.source or i.rng.random() < 0.3:
             return
-        i.output(f"error: {'hip' if name.startswith('hip') else 'cuda'}: cannot wait for the device: {text} ({name})")
+        i.output(f"error: {'hip' if name.startswith('hip') else 'cuda'}: {i.rng.choice(['cannot finish the work of a stream', 'cannot wait for an event'])}: {text} ({name})")
     return add
 
 
@@ -50,8 +50,8 @@ def machine_oom(i):
 
 
 def gpu_memory(i):
-    i.replace_errors("cuda: cannot allocate memory of the device: out of memory (cudaErrorMemoryAllocation)",
-                     "cannot allocate")
+    i.replace_errors(f"cuda: out of device memory: {i.rng.randrange(200, 9000) / 100} GiB asked for, "
+                     f"{i.rng.randrange(20, 900)} MiB of 79.1 GiB free", "out of memory: the run needs")
 
 
 def throttled(reason, low, high):
@@ -232,7 +232,7 @@ CAUSES = [
     Cause("image-pull", "the container's image cannot be pulled", ["none"], image_pull, rank=False, node=False, no_run=True),
     Cause("crash", "a rank crashed (SIGSEGV)", ["segv"], crashed),
     Cause("abort", "a rank aborted (SIGABRT), without another trace", ["abort"]),
-    Cause("killed", "somebody killed a rank (SIGKILL), without a trace of the kernel", ["kill", "kill-supervised"]),
+    Cause("killed", "a user or program killed a rank (SIGKILL), and the kernel logged nothing", ["kill", "kill-supervised"]),
     Cause("crash-loop", "a rank crashed again and again before a checkpoint", ["crash-loop"], crashed),
     Cause("checkpoint-damaged", "the checkpoint to continue from is damaged", ["damaged"], None, rank=False, node=False),
     Cause("settings-differ", "a rank has other settings than its peers", ["settings"], None),

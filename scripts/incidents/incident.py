@@ -161,7 +161,7 @@ class Incident:
         text = self.with_hosts(text, host or self.host(0))
         if getattr(self, "error", None):
             marker, new = self.error
-            text = re.sub(r"[^\n\":]*" + re.escape(marker) + r"[^\n\"]*(\n *hint: build[^\n]*)?", " " + new, text)
+            text = re.sub(re.escape(marker) + r"[^\n\"]*(\n *hint: build[^\n]*)?", new, text)
         text = EPOCH.sub(lambda hit: self.shifted(hit, skew), text)
         return STAMP.sub(lambda hit: "[" + self.shifted_stamp(hit.group(1), skew) + "]", text)
 
@@ -304,7 +304,7 @@ class Incident:
         self.damage(folder)
 
     def damage(self, folder):
-        """Cuts off logs or removes files that no cause depends on alone."""
+        """Truncates or removes some logs and events of ranks other than 0 and the culprit."""
         logs = sorted(glob.glob(folder + "/logs/*/rank-*/*.log") + glob.glob(folder + "/events/rank-*.jsonl"))
         logs = [path for path in logs if int(FILE_RANK.search(path[len(folder):]).group(1)) not in (0, self.rank)]
         for path in logs:

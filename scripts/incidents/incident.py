@@ -245,7 +245,9 @@ class Incident:
             if form == "journal":
                 return at.strftime(f"%b %d %H:%M:%S {self.host(node)} kernel: ")
             return at.strftime(f"%Y-%m-%dT%H:%M:%S.%f+00:00 {self.host(node)} kernel: ")
-        return "".join(show(moment) + text + "\n" for moment, text in rows)
+        def dated(moment, text):  # some messages contain the time themselves
+            return text.replace("1795880000", str(int(moment) - 60)).replace("1795880040", str(int(moment) - 20))
+        return "".join(show(moment) + dated(moment, text) + "\n" for moment, text in rows)
 
     def write_scheduler(self, folder):
         if self.scheduler == "kubernetes":
@@ -304,9 +306,13 @@ class Incident:
         self.damage(folder)
 
     def damage(self, folder):
-        """Truncates or removes some logs and events of ranks other than 0 and the culprit."""
+        """Truncates or removes some files: of the ranks, only those other than rank 0 and the rank of the fault."""
         logs = sorted(glob.glob(folder + "/logs/*/rank-*/*.log") + glob.glob(folder + "/events/rank-*.jsonl"))
         logs = [path for path in logs if int(FILE_RANK.search(path[len(folder):]).group(1)) not in (0, self.rank)]
+        for name, share in (("warnings.jsonl", 0.1), ("evaluations.jsonl", 0.2), ("sacct.txt", 0.2)):
+            path = os.path.join(folder, name)
+            if self.rng.random() < share and os.path.exists(path):
+                os.remove(path)
         for path in logs:
             if self.rng.random() < 0.1:
                 os.remove(path)

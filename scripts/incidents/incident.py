@@ -49,7 +49,7 @@ class Incident:
         self.gpu = self.rank % self.per_node if self.per_node > 1 else rng.randrange(8)
         self.pid = self.meta.get("pid") or rng.randrange(20000, 400000)
         self.real_time = self.fault_time()
-        self.delta = -rng.randrange(300 * 86400) if self.has_run else 0
+        self.delta = -rng.randrange(300 * 86400)
         self.skews = [0.0] * self.nodes
         if self.nodes > 1 and rng.random() < 0.4:
             self.skews = [0.0] + [round(rng.uniform(-40, 40), 3) for _ in range(self.nodes - 1)]

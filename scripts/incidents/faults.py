@@ -8,7 +8,7 @@ import time
 
 from real_runs import RealRun, SHIM
 
-SHAPES = [(1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (3, 1)]
+SHAPES = [(1, 1), (1, 2), (1, 4), (1, 4), (2, 2), (2, 2), (3, 1), (4, 1)]
 
 
 def shape(rng, least=1):
@@ -97,7 +97,7 @@ def crash_loop(start, rng):
 
 
 def slow_rank(start, rng):
-    nodes, per_node = rng.choice([(1, 2), (1, 4), (2, 1), (2, 2)])
+    nodes, per_node = rng.choice([(1, 2), (1, 4), (1, 3), (2, 2)])
     run = start(nodes=nodes, per_node=per_node, steps=100000,
                 more=["hidden_size=96", "ffn_hidden_size=384", "seq_length=64"]).start()
     run.reach(60)
@@ -254,7 +254,7 @@ FAULTS = {
     "segv": (4, signalled(signal.SIGSEGV)), "abort": (6, signalled(signal.SIGABRT)),
     "bus": (3, signalled(signal.SIGBUS)), "hang": (6, signalled(signal.SIGSTOP, 2)),
     "request": (4, stopped_by_request), "job-killed": (4, whole_job_killed), "node-killed": (4, node_killed),
-    "crash-loop": (3, crash_loop), "slow-rank": (3, slow_rank), "disk-full": (3, disk_full),
+    "crash-loop": (3, crash_loop), "slow-rank": (6, slow_rank), "disk-full": (3, disk_full),
     "quota": (3, failing_calls(122)), "read-only": (3, failing_calls(30)), "io-error": (5, failing_calls(5)),
     "denied": (3, failing_calls(13)), "slow-saves": (2, slow_saves), "nan": (3, diverged("1000")),
     "spike": (3, diverged("30", steps=60)), "bad-data": (4, bad_data), "too-much-memory": (3, too_much_memory),

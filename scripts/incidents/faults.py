@@ -1,5 +1,6 @@
 """The real faults of the library: each function starts real runs, and injects one kind of fault."""
 import os
+import re
 import shutil
 import signal
 import socket
@@ -286,10 +287,12 @@ class Starter:
         with open(self.limited, "w") as file:
             file.write(f'#!/bin/bash\nulimit -v 700000\nexec {self.program} "$@"\n')
         os.chmod(self.limited, 0o755)
+        version = re.search(rb"\d+\.\d+\.\d+", subprocess.run([self.program, "version"], check=True,
+                                                               capture_output=True).stdout).group(0)
         with open(self.program, "rb") as file:
             content = file.read()
         with open(self.older, "wb") as file:
-            file.write(content.replace(b"0.3.0", b"0.2.9"))
+            file.write(content.replace(version, version[:-1] + (b"9" if version[-1:] != b"9" else b"8")))
         os.chmod(self.older, 0o755)
 
     def __call__(self, **options):

@@ -17,6 +17,7 @@
 #include "cli/command.h"
 #include "safe/postmortem/bundle.h"
 #include "safe/postmortem/diagnosis.h"
+#include "safe/postmortem/incident_folder.h"
 #include "safe/postmortem/kernel_log.h"
 #include "safe/postmortem/report.h"
 #include "safe/postmortem/run_evidence.h"
@@ -59,7 +60,7 @@ class Postmortem final : public Command {
       const postmortem::Bundle bundle =
           postmortem::pack({.run = folder_,
                             .running = file.running,
-                            .logs = {logs_.begin(), logs_.end()},
+                            .logs = all_logs(),
                             .kernel_log = kernel,
                             .report = postmortem::report_text(file, diagnosis, Terminal{})});
       write_output(*bundle_, bundle.archive, overwrite_.existing());
@@ -85,16 +86,27 @@ class Postmortem final : public Command {
                        postmortem::CaseFile& file) const {
     double newest = 0;
     for (const postmortem::RankRecord& rank : file.ranks) newest = std::max(newest, rank.last_time);
-    for (const std::string& log : logs_) postmortem::read_text(log, {}, newest, file);
-    if (opened) {
-      for (const Path& log : opened->logs) postmortem::read_text(log, {}, newest, file);
-      if (opened->kernel_log) postmortem::read_text(*opened->kernel_log, {}, newest, file);
-      return {};
-    }
+    std::vector<Path> logs = all_logs();
+    if (opened) logs.insert(logs.end(), opened->logs.begin(), opened->logs.end());
+    if (opened && opened->kernel_log) logs.push_back(*opened->kernel_log);
+    for (const Path& log : logs) postmortem::read_log(log, newest, file);
+    postmortem::complete_nodes(logs, file);
+    if (opened) return {};
     const char* const path = std::getenv("PATH");
     std::string kernel = postmortem::kernel_log(path ? path : "/usr/sbin:/usr/bin:/sbin:/bin", file);
     if (!kernel.empty()) postmortem::read_output(kernel, "dmesg", 0, file);
     return kernel;
+  }
+
+  // The files of --log, and the logs beside the run's own records.
+  std::vector<Path> all_logs() const {
+    std::vector<Path> logs(logs_.begin(), logs_.end());
+    const auto status = Env::posix().status(folder_);
+    if (!status || status->type != FileStatus::Type::kFolder) return logs;
+    for (const Path& log : postmortem::logs_beside(folder_)) {
+      if (std::ranges::find(logs, log) == logs.end()) logs.push_back(log);
+    }
+    return logs;
   }
 
   // Replaces the names of extracted files by the names that they had.

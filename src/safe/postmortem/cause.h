@@ -12,9 +12,12 @@ namespace primus::postmortem {
 // How a piece of evidence relates to the end of the run, the weakest explanation first.
 enum class Role : std::uint8_t {
   kConsequence,  // a reaction to another rank's end: "connection reset by peer"
+  kStop,         // the run was asked to stop; nothing says why
+  kTrouble,      // a trouble that does not end a run, but may be why somebody stopped it: "rank 1 is slow"
   kDeath,        // a process ended without saying why: "killed by signal 9"
-  kRequest,      // a user, a limit or a scheduler asked the run to end
+  kRequest,      // a scheduler or a limit of the job asked the run to end
   kFault,        // a fault of the program, its data or its settings
+  kLoop,         // a supervisor gave up, because the same fault came again and again
   kMachine,  // a fault of the machine, the network or the storage, as the kernel or a scheduler reports it
 };
 

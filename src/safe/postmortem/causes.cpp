@@ -27,6 +27,8 @@ constexpr Pattern kHostOutOfMemory[] = {{kKernel, "out of memory: killed process
                                         {kLog, "out-of-memory killer ended"},
                                         {kLog, "oom_kill event"},
                                         {kLog, "oom-kill event"},
+                                        {kLog, "cannot allocate memory"},
+                                        {kEvent, "cannot allocate memory"},
                                         {kKernel, "killed process*total-vm"}};
 constexpr Pattern kGpuLost[] = {{kKernel, "xid*: 79,"},
                                 {kKernel, "gpu has fallen off the bus"},
@@ -77,16 +79,24 @@ constexpr Pattern kGpuAccess[] = {
     {kKernel, "amdgpu*page fault"}, {kLog, "illegal memory access"}, {kLog, "memory access fault by gpu"},
     {kLog, "misaligned address"},   {kLog, "hsa_status_error"},      {kEvent, "gpu_error*xid 31,"},
     {kEvent, "gpu_error*xid 13,"},  {kEvent, "gpu_error*xid 43,"}};
-constexpr Pattern kGpuHeat[] = {{kKernel, "nvrm*thermal"},
-                                {kKernel, "amdgpu*over temperature"},
-                                {kKernel, "amdgpu*thermal"},
-                                {kKernel, "temperature above threshold"},
-                                {kKernel, "critical temperature reached"}};
-constexpr Pattern kMachineCheck[] = {
-    {kKernel, "mce:*hardware error"},  {kKernel, "machine check*uncorrected"},
-    {kKernel, "hardware error*fatal"}, {kKernel, "edac* ue "},
-    {kKernel, "kernel panic"},         {kKernel, "nmi watchdog*lockup"},
-    {kKernel, "soft lockup"},          {kKernel, "memory failure:*hardware memory corruption"}};
+constexpr Pattern kGpuPower[] = {{kLog, "hw power brake slowdown*: active"},
+                                 {kEvent, "gpu_throttled*power brake"}};
+constexpr Pattern kGpuHeat[] = {
+    {kLog, "hw thermal slowdown*: active"},   {kLog, "sw thermal slowdown*: active"},
+    {kEvent, "gpu_throttled*thermal"},        {kKernel, "nvrm*thermal"},
+    {kKernel, "amdgpu*over temperature"},     {kKernel, "amdgpu*thermal"},
+    {kKernel, "temperature above threshold"}, {kKernel, "critical temperature reached"}};
+constexpr Pattern kMachineCheck[] = {{kKernel, "machine check exception"},
+                                     {kKernel, "machine check*uncorrected"},
+                                     {kKernel, "processor context corrupt"},
+                                     {kKernel, "uncorrected hardware memory error"},
+                                     {kKernel, "fatal machine check"},
+                                     {kKernel, "hardware error*fatal"},
+                                     {kKernel, "edac* ue "},
+                                     {kKernel, "kernel panic"},
+                                     {kKernel, "nmi watchdog*lockup"},
+                                     {kKernel, "soft lockup"},
+                                     {kKernel, "memory failure:*hardware memory corruption"}};
 constexpr Pattern kDiskFault[] = {{kKernel, "i/o error, dev"},
                                   {kKernel, "buffer i/o error"},
                                   {kKernel, "nvme*controller is down"},
@@ -178,6 +188,7 @@ constexpr Pattern kQuota[] = {{kLog, "disk quota exceeded"}, {kEvent, "disk quot
 constexpr Pattern kFileLimit[] = {
     {kEvent, "supervise file size limit"}, {kLog, "file too large"}, {kEvent, "file too large"}};
 constexpr Pattern kDeviceOutOfMemory[] = {
+    {kLog, "out of device memory"},      {kEvent, "out of device memory"},
     {kLog, "cuda out of memory"},        {kLog, "cuda_error_out_of_memory"},
     {kLog, "cudaerrormemoryallocation"}, {kEvent, "supervise out of memory"},
     {kLog, "hiperroroutofmemory"},       {kLog, "hip out of memory"},
@@ -186,6 +197,11 @@ constexpr Pattern kLibrary[] = {{kLog, "error while loading shared libraries"},
                                 {kLog, "version `glibc"},
                                 {kLog, "undefined symbol"},
                                 {kLog, "driver version is insufficient"},
+                                {kLog, "unsupported display driver"},
+                                {kLog, "the nvidia driver shows no gpu"},
+                                {kLog, "driver/library version mismatch"},
+                                {kKernel, "nvrm: api mismatch"},
+                                {kLog, "cannot find the device plug-in"},
                                 {kLog, "no kernel image is available"}};
 constexpr Pattern kDescriptors[] = {{kLog, "too many open files"}, {kEvent, "too many open files"}};
 constexpr Pattern kThreads[] = {{kLog, "fork: retry"},
@@ -194,13 +210,24 @@ constexpr Pattern kThreads[] = {{kLog, "fork: retry"},
                                 {kKernel, "fork rejected by pids controller"}};
 constexpr Pattern kPermission[] = {{kLog, "permission denied"}, {kEvent, "permission denied"}};
 constexpr Pattern kDamaged[] = {
-    {kEvent, "checksum"}, {kLog, "checksum"}, {kLog, "is damaged"}, {kEvent, "is damaged"}};
+    {kEvent, "checksum"},      {kLog, "checksum"},          {kLog, "is damaged"},  {kEvent, "is damaged"},
+    {kLog, "crc32c"},          {kEvent, "crc32c"},          {kLog, "broken json"}, {kEvent, "broken json"},
+    {kLog, "not valid utf-8"}, {kEvent, "not valid utf-8"}, {kLog, "cut short"},   {kEvent, "cut short"}};
 constexpr Pattern kVersions[] = {{kLog, "uses version*of the rendezvous protocol"},
                                  {kLog, "was started with world_size="},
+                                 {kLog, "ranks*and*differ in"},
+                                 {kEvent, "ranks*and*differ in"},
                                  {kLog, "other settings"},
                                  {kLog, "another version of primus"}};
 constexpr Pattern kMismatch[] = {{kLog, "differ in what they call"}, {kEvent, "differ in what they call"}};
-constexpr Pattern kMissing[] = {{kLog, "no such file or directory"}, {kEvent, "no such file or directory"}};
+constexpr Pattern kSetting[] = {{kLog, "command line: error:"},
+                                {kLog, ".yaml:*error:"},
+                                {kLog, ".yml:*error:"},
+                                {kLog, "error: unknown key"}};
+constexpr Pattern kMissing[] = {{kLog, "names only one of a pair of files"},
+                                {kEvent, "names only one of a pair of files"},
+                                {kLog, "no such file or directory"},
+                                {kEvent, "no such file or directory"}};
 constexpr Pattern kSegmentation[] = {{kKernel, "segfault at"},
                                      {kKernel, "general protection fault"},
                                      {kLog, "segmentation fault"},
@@ -220,8 +247,15 @@ constexpr Pattern kNetwork[] = {{kLog, "no route to host"},
                                 {kLog, "network is unreachable"},
                                 {kLog, "temporary failure in name resolution"},
                                 {kLog, "name or service not known"},
-                                {kLog, "cannot assign requested address"},
-                                {kLog, "address already in use"}};
+                                {kLog, "cannot assign requested address"}};
+constexpr Pattern kPort[] = {{kLog, "address already in use"},
+                             {kEvent, "address already in use"},
+                             {kLog, "is in use by another program"},
+                             {kEvent, "is in use by another program"}};
+constexpr Pattern kCrashLoop[] = {{kEvent, "supervise gave up (crash loop)"}};
+constexpr Pattern kSlowRank[] = {{kEvent, "slow_rank"}};
+constexpr Pattern kSlowStorage[] = {{kEvent, "slow_saves"}, {kEvent, "slow_data"}, {kEvent, "slow_storage"}};
+constexpr Pattern kDivergence[] = {{kEvent, "loss_growth"}, {kEvent, "the run diverges"}};
 constexpr Pattern kNeverArrived[] = {
     {kLog, "missing ranks"}, {kLog, "ranks are missing"}, {kLog, "have not arrived"}};
 constexpr Pattern kHang[] = {{kEvent, "supervise hang"},
@@ -245,7 +279,7 @@ constexpr Pattern kRankLost[] = {{kEvent, "was lost"},
 constexpr Pattern kReset[] = {
     {kLog, "connection reset by peer"}, {kLog, "broken pipe"}, {kLog, "connection closed by remote peer"}};
 constexpr Pattern kOtherError[] = {{kEvent, "fault error"}};
-constexpr Pattern kStop[] = {{kEvent, "stop sig"}, {kEvent, "stop asked to stop"}};
+constexpr Pattern kAskedToStop[] = {{kEvent, "stop sig"}, {kEvent, "stop asked to stop"}};
 constexpr Pattern kLimit[] = {{kEvent, "stop exit_"}};
 
 constexpr auto kCauses = std::to_array<Cause>({
@@ -264,12 +298,15 @@ constexpr auto kCauses = std::to_array<Cause>({
      kGpuFirmware},
     {"gpu-reset", kMachine, "a GPU hung and was reset",
      "restart the node, and run 'primus preflight' on it before it takes jobs again.", kGpuReset},
+    {"gpu-power", kMachine, "a GPU is slowed down by its power supply (power brake)",
+     "check the power supplies and the power limits of the node and its rack.", kGpuPower},
     {"gpu-heat", kMachine, "a GPU or CPU is too hot",
      "check the node's cooling, and leave the node out until then.", kGpuHeat},
     {"gpu-access-fault", kFault, "a kernel read or wrote outside its memory on a GPU",
      "repeat the run on another node. If it fails at the same step, report the fault with the log.",
      kGpuAccess},
-    {"host-out-of-memory", kMachine, "the host's memory was full, and the kernel killed a process",
+    {"host-out-of-memory", kMachine,
+     "the host's memory was full: the kernel killed a process, or refused memory",
      "use fewer ranks per node, or a larger memory limit of the job; 'primus train ... --dry-run' prints the "
      "memory that a rank needs.",
      kHostOutOfMemory},
@@ -335,10 +372,12 @@ constexpr auto kCauses = std::to_array<Cause>({
      "check the owner and the mode of the named path on this node.", kPermission},
     {"damaged-file", kFault, "a file is damaged",
      "restore the named file; an earlier checkpoint loads with load=RUN/checkpoints/iter_N.", kDamaged},
-    {"different-ranks", kFault, "the ranks were started with different programs or settings",
-     "install one version on all nodes, and start all ranks by one command.", kVersions},
     {"different-collectives", kFault, "ranks called different collectives",
      "report this with the logs: it is a fault of the program, or ranks differ in their data.", kMismatch},
+    {"different-ranks", kFault, "the ranks were started with different programs or settings",
+     "install one version on all nodes, and start all ranks by one command.", kVersions},
+    {"wrong-setting", kFault, "a setting of the experiment is wrong",
+     "correct the named setting; 'primus config reference KEY' explains it.", kSetting},
     {"segmentation-fault", kFault, "a process read or wrote outside its memory",
      "repeat the run. If it fails again, report it with the log; on one node only, test the node's memory.",
      kSegmentation},
@@ -348,12 +387,17 @@ constexpr auto kCauses = std::to_array<Cause>({
      "use a build for this CPU (scripts/build.sh -DPRIMUS_CPU_KERNELS=all).", kIllegal},
     {"aborted", kFault, "the program found an error in its own state and ended",
      "report the message with the log.", kAbort},
+    {"port-in-use", kFault, "another program uses the port of the rendezvous",
+     "set MASTER_PORT to a free port on all ranks; 'ss -ltnp' shows which program uses the port.", kPort},
     {"network-setup", kFault, "a host could not be reached by its name or address",
      "check MASTER_ADDR, the network's interface and open ports between the nodes.", kNetwork},
     {"rank-never-started", kFault, "some ranks never started", "look at the log of the named ranks' nodes.",
      kNeverArrived},
     {"missing-file", kFault, "a file or folder does not exist", "check the named path on this node.",
      kMissing},
+    {"crash-loop", kLoop, "the job failed again and again without progress, and the supervisor gave up",
+     "repair the cause that the evidence names ('or' lists it); then the same command continues.",
+     kCrashLoop},
     {"collective-failed", kDeath, "a collective failed",
      "look at the network and GPUs of the named rank's node.", kCollectives},
     {"hang", kDeath, "a rank hung, and the other ranks ended",
@@ -368,9 +412,18 @@ constexpr auto kCauses = std::to_array<Cause>({
      "look for the rank that ended first.", kReset},
     {"other-error", kFault, "an error ended the run", "read the message; 'primus runs' shows it, too.",
      kOtherError},
-    {"stopped", kRequest, "the run was asked to stop", "start the same command again, which resumes the run.",
-     kStop},
-    {"limit", kRequest, "the run reached a limit of its experiment",
+    {"slow-rank", kTrouble, "a rank is slower than its peers, and slowed down the run",
+     "look at heat, power and other programs on the rank's node, or leave the node out.", kSlowRank},
+    {"slow-storage", kTrouble, "saving or reading took a large share of the time",
+     "look at the load of the storage server and at this node's mount; save less often, or in the background "
+     "('async_save').",
+     kSlowStorage},
+    {"divergence", kTrouble, "the loss grew instead of falling",
+     "lower 'lr', lengthen 'lr_warmup_iters' or set 'clip_grad', and load an earlier checkpoint.",
+     kDivergence},
+    {"stopped", kStop, "the run was asked to stop", "start the same command again, which resumes the run.",
+     kAskedToStop},
+    {"limit", kStop, "the run reached a limit of its experiment",
      "start the same command again, which resumes the run.", kLimit},
     {"died-silently",
      kDeath,

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <set>
 #include <tuple>
 
 namespace primus::postmortem {
@@ -34,25 +35,42 @@ double last_progress(const CaseFile& file) {
   return last;
 }
 
-std::string node_of_rank(const CaseFile& file, int rank) {
-  const auto found = std::ranges::find(file.ranks, rank, &RankRecord::rank);
-  return found == file.ranks.end() ? std::string() : found->node;
-}
-
 // Host names are compared without their domain.
 bool same_node(std::string_view a, std::string_view b) {
   return !a.empty() && a.substr(0, a.find('.')) == b.substr(0, b.find('.'));
+}
+
+// Returns the node of a rank whose records are missing: launchers fill the listed nodes in blocks. Returns an
+// empty text if a known rank is on another node than this order says.
+std::string listed_node(const CaseFile& file, int rank) {
+  const auto world = static_cast<std::size_t>(std::max(file.world, 0)), nodes = file.hosts.size();
+  if (nodes == 0 || world < nodes || rank < 0 || static_cast<std::size_t>(rank) >= world) return {};
+  const std::size_t each = (world + nodes - 1) / nodes;
+  const auto listed = [&](int of) -> const std::string& {
+    return file.hosts[std::min(static_cast<std::size_t>(of) / each, nodes - 1)];
+  };
+  const bool fits = std::ranges::all_of(file.ranks, [&](const RankRecord& one) {
+    return one.node.empty() || same_node(one.node, listed(one.rank));
+  });
+  return fits ? listed(rank) : std::string();
+}
+
+std::string node_of_rank(const CaseFile& file, int rank) {
+  const auto found = std::ranges::find(file.ranks, rank, &RankRecord::rank);
+  if (found != file.ranks.end() && !found->node.empty()) return found->node;
+  return listed_node(file, rank);
 }
 
 class Judge {
  public:
   explicit Judge(const CaseFile& file) : file_(file), first_(first_stopped(file)), end_(last_progress(file)) {
     begin_ = first_ ? first_->last_time : end_;
+    find_lost();
     for (const Evidence& one : file.evidence) {
-      if (one.cause && one.cause->name == std::string_view("rank-lost") && one.rank >= 0 && !lost_)
-        lost_ = one.rank;
+      if (!is_relevant(one)) continue;
+      const bool of_machine = one.source == Source::kKernel || one.source == Source::kScheduler;
+      (of_machine ? by_machine_ : by_program_).insert(one.cause);
     }
-    if (first_ && !lost_) lost_ = first_->rank;
   }
 
   bool is_relevant(const Evidence& one) const {
@@ -69,7 +87,9 @@ class Judge {
   // Smaller keys are better explanations.
   auto key(const Evidence& one) const {
     const double time = one.time > 0 ? one.time : std::numeric_limits<double>::max();
-    return std::tuple(-static_cast<int>(one.cause->role), !concerns_first(one), time);
+    const bool both = by_machine_.contains(one.cause) && by_program_.contains(one.cause);
+    return std::tuple(-static_cast<int>(one.cause->role), is_about_others(one), is_symptom(one.cause->name),
+                      !concerns_first(one), !both, time);
   }
 
   std::optional<int> lost() const { return lost_; }
@@ -79,6 +99,37 @@ class Judge {
     return std::ranges::all_of(file_.ranks, [](const RankRecord& rank) { return !rank.node.empty(); }) &&
            !file_.ranks.empty();
   }
+  // The rank that failed first. Other ranks name it: "rank 2 was lost". The clocks of nodes differ, so the
+  // words count before the times: a rank that "ended with exit code 3" may have reacted to another one.
+  void find_lost() {
+    std::pair<int, double> best{0, 0};
+    for (const Evidence& one : file_.evidence) {
+      if (!one.cause || one.rank < 0 || !is_relevant(one)) continue;
+      const int weight = weight_of(one);
+      const double time = one.time > 0 ? one.time : std::numeric_limits<double>::max();
+      if (weight == 0 || (lost_ && std::pair(-weight, time) >= best)) continue;
+      best = {-weight, time};
+      lost_ = one.rank;
+    }
+    if (first_ && -best.first < kNamed) lost_ = first_->rank;
+  }
+  static constexpr int kNamed = 2;
+  static int weight_of(const Evidence& one) {
+    const std::string_view name = one.cause->name;
+    if (name == "hang") return kNamed + 1;
+    if (one.text.find("ended with exit code") != std::string::npos) return 1;
+    if (name == "rank-lost" || one.text.find("killed by signal") != std::string::npos) return kNamed;
+    return name == "slow-rank" ? 1 : 0;
+  }
+  // A cause that only repeats what another cause of its role explains.
+  static bool is_symptom(std::string_view name) {
+    constexpr std::array kNames = {"node-lost",   "aborted",   "segmentation-fault", "bus-error",
+                                   "other-error", "rank-lost", "rank-never-started", "collective-failed"};
+    return std::ranges::find(kNames, name) != kNames.end();
+  }
+  bool is_about_others(const Evidence& one) const {
+    return lost_ && (one.rank >= 0 || !one.node.empty()) && !concerns_first(one);
+  }
   bool concerns_first(const Evidence& one) const {
     if (!lost_) return false;
     return one.rank == *lost_ || same_node(one.node, node_of_rank(file_, *lost_));
@@ -87,11 +138,13 @@ class Judge {
   const CaseFile& file_;
   const RankRecord* first_;
   std::optional<int> lost_;
+  std::set<const Cause*> by_machine_,
+      by_program_;  // the causes that kernels and schedulers, or programs, report
   double begin_ = 0, end_ = 0;
 };
 
 Confidence confidence_in(const Evidence& best, const std::vector<const Evidence*>& relevant) {
-  if (best.cause->role <= Role::kDeath) return Confidence::kPossible;
+  if (best.cause->role <= Role::kDeath && best.cause->role != Role::kTrouble) return Confidence::kPossible;
   // Another cause of the same role that was reported earlier or at an unknown time.
   const bool contested = std::ranges::any_of(relevant, [&](const Evidence* other) {
     return other->cause != best.cause && other->cause->role == best.cause->role &&
@@ -105,8 +158,18 @@ void add_alternatives(const std::vector<const Evidence*>& relevant, Diagnosis& r
   for (const Evidence* one : relevant) {
     const bool known = one->cause == result.cause ||
                        std::ranges::find(result.alternatives, one->cause) != result.alternatives.end();
-    if (known || one->cause->role <= Role::kDeath || result.alternatives.size() == kMost) continue;
+    const bool weak = one->cause->role <= Role::kDeath && one->cause->role != Role::kTrouble;
+    if (known || weak || result.alternatives.size() == kMost) continue;
     result.alternatives.push_back(one->cause);
+  }
+}
+
+// Takes a missing rank or node from other evidence of the same cause.
+void complete(const std::vector<const Evidence*>& relevant, Diagnosis& result) {
+  for (const Evidence* one : relevant) {
+    if (one->cause != result.cause) continue;
+    if (result.node.empty() && (result.rank < 0 || one->rank == result.rank)) result.node = one->node;
+    if (result.rank < 0 && same_node(one->node, result.node)) result.rank = one->rank;
   }
 }
 
@@ -128,7 +191,10 @@ Diagnosis diagnose(const CaseFile& file) {
   std::ranges::stable_sort(result.timeline, {}, [](const Evidence& one) {
     return one.time > 0 ? one.time : std::numeric_limits<double>::max();
   });
-  if (file.running || file.state == "finished") return result;
+  if (file.running) return result;
+  // A finished run may have had trouble.
+  if (file.state == "finished")
+    std::erase_if(relevant, [](const Evidence* one) { return one->cause->role != Role::kTrouble; });
   std::ranges::stable_sort(relevant, {}, [&](const Evidence* one) { return judge.key(*one); });
   if (!relevant.empty()) {
     const Evidence& best = *relevant.front();
@@ -138,8 +204,10 @@ Diagnosis diagnose(const CaseFile& file) {
     result.node = best.node;
     result.time = best.time;
     result.summary = best.text;
+    complete(relevant, result);
     add_alternatives(relevant, result);
-  } else if (file.state.empty() || file.state == "running") {
+  } else if (file.state != "finished" && !file.ranks.empty() &&
+             (file.state.empty() || file.state == "running")) {
     result.cause = &cause_named("died-silently");
     result.confidence = Confidence::kPossible;
     result.time = last_progress(file);

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,7 @@ struct Evidence {
   std::int64_t line = 0;  // number of the line, from 1; 0: unknown
   double time = 0;        // seconds since 1970; 0: unknown
   int rank = -1;          // the rank that the evidence is about; -1: unknown
+  int writer = -1;        // the rank whose clock dated the evidence; -1: unknown
   std::string node = {};  // the node that the evidence is about; empty: unknown
   std::string text = {};  // the text, without control characters and secrets
   const Cause* cause = nullptr;
@@ -29,6 +32,8 @@ struct RankRecord {
   std::int64_t last_step = 0;  // newest completed step
   std::string phase = {};      // work outside of steps at the end: "saving a checkpoint"; empty: none
   bool ended = false;          // whether it recorded its end
+  double ahead = 0;            // seconds by which its clock was ahead of the reference rank's, and already
+                               // subtracted from its times
 };
 
 // A fault after which the supervisor restarted the run.
@@ -51,6 +56,9 @@ struct CaseFile {
   std::vector<Evidence> evidence = {};
   std::vector<Restart> restarts = {};   // by the supervisor, the oldest first
   std::vector<std::string> notes = {};  // what could not be read, and why
+  int world = 0;                        // ranks of the job; 0: unknown
+  std::vector<std::string> hosts = {};  // nodes of the job in the order in which a scheduler lists them
+  std::map<std::string, std::string, std::less<>> pods = {};  // nodes of Kubernetes' pods
 };
 
 }  // namespace primus::postmortem

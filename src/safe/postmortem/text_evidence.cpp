@@ -184,6 +184,7 @@ std::string name_at(std::string_view line, std::size_t at, std::string_view ends
 std::string node_of(std::string_view line) {
   // "srun: error: n2: task 1: Killed"
   constexpr std::string_view kError = "srun: error: ";
+  if (line.find("DUE TO NODE FAILURE") != std::string_view::npos) return {};  // ON names the reporting node
   if (const std::size_t at = line.find(kError); at != std::string_view::npos) {
     const std::string node = name_at(line, at + kError.size(), ":");
     if (line.find(node + ": task") != std::string_view::npos && !node.empty()) return node;
@@ -192,6 +193,8 @@ std::string node_of(std::string_view line) {
     if (const std::size_t at = line.find(before); at != std::string_view::npos)
       return name_at(line, at + before.size(), " ,;:*");
   }
+  // "n2:4711:4712 [1] NCCL WARN ..."
+  if (line.find(" NCCL ") != std::string_view::npos) return name_at(line, 0, ":");
   // "Nov 28 05:00:31 host kernel: ..." and "2026-11-28T05:00:31+00:00 host kernel: ..."
   if (const std::size_t at = line.find(" kernel:"); at != std::string_view::npos) {
     std::size_t begin = at;
@@ -242,18 +245,83 @@ class Collector {
   std::map<const Cause*, std::vector<Evidence>> kept_;
 };
 
-void take_line(std::string_view line, std::int64_t number, const std::string& file, std::optional<int> rank,
-               double near, Collector& into) {
+// Where the lines of a file come from.
+struct Origin {
+  std::string file;
+  std::optional<int> rank = {};
+  double near = 0;
+  std::string node = {};
+};
+
+// Returns whether the line is a row of 'sacct -P': "26|name|TIMEOUT|0:0|2026-...|2026-...|n[1-2]".
+bool is_sacct(std::string_view line) {
+  return std::ranges::count(line, '|') >= 5 && line.find("|20") != std::string_view::npos &&
+         is_digit(line[0]);
+}
+
+std::vector<std::string_view> words_of(std::string_view line) {
+  std::vector<std::string_view> words;
+  for (std::size_t at = line.find_first_not_of(' '); at != std::string_view::npos;
+       at = line.find_first_not_of(' ', at)) {
+    const std::size_t end = std::min(line.find(' ', at), line.size());
+    words.push_back(line.substr(at, end - at));
+    at = end;
+  }
+  return words;
+}
+
+// Returns whether the line is a row of 'kubectl get pods' ("run-0 0/1 Evicted ...") or of 'kubectl get
+// events'
+// ("2m Warning Evicted pod/run-0 ...").
+bool is_kubernetes_row(std::string_view line) {
+  const std::vector<std::string_view> words = words_of(line.substr(0, 400));
+  if (words.size() < 4) return false;
+  const bool pod = words[1].size() >= 3 && is_digit(words[1][0]) &&
+                   words[1].find('/') != std::string_view::npos && is_digit(words[1].back()) &&
+                   is_digit(words[3][0]);
+  const bool event =
+      (words[1] == "Normal" || words[1] == "Warning") && words[3].find('/') != std::string_view::npos;
+  return pod || event;
+}
+
+// Takes the nodes of pods and of a Slurm job from tables.
+void take_table(std::string_view line, CaseFile& into) {
+  constexpr std::size_t kMost = 1 << 16;
+  if (is_sacct(line)) {
+    const std::string_view nodes = line.substr(line.rfind('|') + 1);
+    if (nodes.find('[') != std::string_view::npos || !into.hosts.empty()) return;  // an abbreviated list
+    for (std::size_t at = 0; at <= nodes.size() && into.hosts.size() < kMost;) {
+      const std::size_t end = std::min(nodes.find(',', at), nodes.size());
+      if (std::string name = name_at(nodes, at, ","); !name.empty()) into.hosts.push_back(std::move(name));
+      at = end + 1;
+    }
+    return;
+  }
+  if (!is_kubernetes_row(line) || into.pods.size() >= kMost) return;
+  const std::vector<std::string_view> words = words_of(line);
+  constexpr std::string_view kAssigned = "Successfully assigned ";
+  if (const std::size_t at = line.find(kAssigned); at != std::string_view::npos) {
+    const std::vector<std::string_view> parts = words_of(line.substr(at + kAssigned.size()));
+    if (parts.size() < 3) return;
+    const std::string pod(parts[0].substr(parts[0].find('/') + 1));
+    into.pods.try_emplace(pod, parts[2]);
+  } else if (words[1] != "Normal" && words[1] != "Warning" && words.size() >= 7) {
+    if (words[6] != "<none>") into.pods.try_emplace(std::string(words[0]), words[6]);
+  }
+}
+
+void take_line(std::string_view line, std::int64_t number, const Origin& origin, Collector& into) {
   const Source source = source_of(line);
   const Cause* const cause = match(source, line);
   if (!cause) return;
-  const LineFacts facts = facts_of(line, near);
+  const LineFacts facts = facts_of(line, origin.near);
   into.add({.source = source,
-            .file = file,
+            .file = origin.file,
             .line = number,
             .time = facts.time,
-            .rank = facts.rank >= 0 ? facts.rank : rank.value_or(-1),
-            .node = facts.node,
+            .rank = facts.rank >= 0 ? facts.rank : origin.rank.value_or(-1),
+            .writer = origin.rank.value_or(-1),
+            .node = facts.node.empty() ? origin.node : facts.node,
             .text = shown(line),
             .cause = cause});
 }
@@ -310,9 +378,14 @@ LineFacts facts_of(std::string_view line, double near) {
   LineFacts facts;
   const std::string_view head = line.substr(0, kMaxHead);
   facts.time = own_time(head);
+  // The last time of a line of sacct is the job's end.
+  if (is_sacct(line)) facts.time = iso_time(line.substr(line.rfind("|20") + 1));
   if (facts.time == 0) facts.time = iso_time(head);
   if (facts.time == 0) facts.time = named_month_time(head, near);
   facts.rank = blamed_rank(line);
+  // "ranks 0 and 2 differ in hidden_size": the ranks are compared with rank 0.
+  if (line.find(" differ in ") != std::string_view::npos && line.find("ranks ") != std::string_view::npos)
+    facts.rank = number_after(line.substr(line.find("ranks ")), " and ");
   for (const std::string_view word : {"[rank-", "[rank ", "rank ", "task ", "Rank "}) {
     if (facts.rank < 0) facts.rank = number_after(line, word);
   }
@@ -323,7 +396,8 @@ LineFacts facts_of(std::string_view line, double near) {
 Source source_of(std::string_view line) {
   const std::string_view head = line.substr(0, kMaxHead);
   if (contains_any(head, {"srun:", "slurmstepd:", "slurmctld", "slurmd", "sbatch:", "requeue job",
-                          "Requeuing JobId", "kubelet", "*** JOB", "*** STEP"}))
+                          "Requeuing JobId", "kubelet", "*** JOB", "*** STEP"}) ||
+      is_sacct(line) || is_kubernetes_row(line))
     return Source::kScheduler;
   const bool dmesg = head.starts_with("[") && head.find("] ") != std::string_view::npos && !own_time(head) &&
                      head.find("[rank-") == std::string_view::npos;
@@ -332,13 +406,18 @@ Source source_of(std::string_view line) {
   return Source::kLog;
 }
 
-void read_text(const Path& file, std::optional<int> rank, double near, CaseFile& into) {
+void read_text(const Path& file, std::optional<int> rank, double near, CaseFile& into,
+               const std::string& node) {
   Collector collector(into);
   const std::string name = file.string();
   if (const nlohmann::json list = kubernetes_list(file); !list.is_null())
     return take_kubernetes(list, name, collector);
   std::int64_t number = 0;
-  read_lines(file, [&](std::string_view line) { take_line(line, ++number, name, rank, near, collector); });
+  const Origin origin{.file = name, .rank = rank, .near = near, .node = node};
+  read_lines(file, [&](std::string_view line) {
+    take_line(line, ++number, origin, collector);
+    take_table(line, into);
+  });
 }
 
 void read_output(std::string_view text, const std::string& name, double near, CaseFile& into) {
@@ -346,7 +425,7 @@ void read_output(std::string_view text, const std::string& name, double near, Ca
   for (std::int64_t number = 1; !text.empty(); ++number) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), line.size() + 1));
-    take_line(line, number, name, {}, near, collector);
+    take_line(line, number, {.file = name, .near = near}, collector);
   }
 }
 

@@ -29,9 +29,12 @@ LineFacts facts_of(std::string_view line, double near);
 Source source_of(std::string_view line);
 
 // Adds the lines of `file` that report a cause. A file that is a JSON object with "items" is read as
-// Kubernetes' events ('kubectl get events -o json'). `rank`: the rank that wrote the file, if known. At most
-// 8 lines per cause are kept, the first and the newest ones. Throws FileError.
-void read_text(const Path& file, std::optional<int> rank, double near, CaseFile& into);
+// Kubernetes' events ('kubectl get events -o json'). `rank`: the rank that wrote the file, if known. `node`:
+// the node that the file is about, if known. At most 8 lines per cause are kept, the first and the newest
+// ones. The nodes of pods and the nodes of a Slurm job are taken from tables of 'kubectl' and 'sacct'. Throws
+// FileError.
+void read_text(const Path& file, std::optional<int> rank, double near, CaseFile& into,
+               const std::string& node = {});
 
 // Adds the lines of `text`, such as a program's output. Reports show `name` in place of a file's name.
 void read_output(std::string_view text, const std::string& name, double near, CaseFile& into);

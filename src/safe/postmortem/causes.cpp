@@ -283,6 +283,9 @@ constexpr Pattern kAskedToStop[] = {{kEvent, "stop sig"}, {kEvent, "stop asked t
 constexpr Pattern kLimit[] = {{kEvent, "stop exit_"}};
 
 constexpr auto kCauses = std::to_array<Cause>({
+    {"crash-loop", kLoop, "the job failed again and again without progress, and the supervisor gave up",
+     "repair the cause that the evidence names ('or' lists it); then the same command continues.",
+     kCrashLoop},
     {"gpu-lost", kMachine, "a GPU has fallen off its bus",
      "drain the node; power-cycle it, and if this happens again, replace the GPU. Start the job without "
      "the node.",
@@ -395,9 +398,6 @@ constexpr auto kCauses = std::to_array<Cause>({
      kNeverArrived},
     {"missing-file", kFault, "a file or folder does not exist", "check the named path on this node.",
      kMissing},
-    {"crash-loop", kLoop, "the job failed again and again without progress, and the supervisor gave up",
-     "repair the cause that the evidence names ('or' lists it); then the same command continues.",
-     kCrashLoop},
     {"collective-failed", kDeath, "a collective failed",
      "look at the network and GPUs of the named rank's node.", kCollectives},
     {"hang", kDeath, "a rank hung, and the other ranks ended",

@@ -64,6 +64,11 @@ std::string node_of_rank(const CaseFile& file, int rank) {
 class Judge {
  public:
   explicit Judge(const CaseFile& file) : file_(file), first_(first_stopped(file)), end_(last_progress(file)) {
+    // A job that failed before its run began has only logs.
+    if (file.ranks.empty()) {
+      for (const Evidence& one : file.evidence)
+        end_ = std::max(end_, one.source == Source::kKernel ? 0 : one.time);
+    }
     begin_ = first_ ? first_->last_time : end_;
     find_lost();
     for (const Evidence& one : file.evidence) {
@@ -111,7 +116,8 @@ class Judge {
       best = {-weight, time};
       lost_ = one.rank;
     }
-    if (first_ && -best.first < kNamed) lost_ = first_->rank;
+    const bool orderly = file_.state == "stopped" || file_.state == "finished";
+    if (first_ && -best.first < kNamed && !(lost_ && orderly)) lost_ = first_->rank;
   }
   static constexpr int kNamed = 2;
   static int weight_of(const Evidence& one) {
@@ -192,9 +198,15 @@ Diagnosis diagnose(const CaseFile& file) {
     return one.time > 0 ? one.time : std::numeric_limits<double>::max();
   });
   if (file.running) return result;
-  // A finished run may have had trouble.
-  if (file.state == "finished")
-    std::erase_if(relevant, [](const Evidence* one) { return one->cause->role != Role::kTrouble; });
+  // A finished run may have had trouble, or a rank of a later attempt logged an error before it began.
+  if (file.state == "finished") {
+    const double end = last_progress(file);
+    std::erase_if(relevant, [&](const Evidence* one) {
+      const bool later = one->writer >= 0 && one->source == Source::kLog && one->time > end &&
+                         one->cause->role >= Role::kFault;
+      return one->cause->role != Role::kTrouble && !later;
+    });
+  }
   std::ranges::stable_sort(relevant, {}, [&](const Evidence* one) { return judge.key(*one); });
   if (!relevant.empty()) {
     const Evidence& best = *relevant.front();

@@ -77,7 +77,7 @@ void add_restarts(const CaseFile& file, std::vector<Row>& rows) {
 
 std::vector<Row> facts(const CaseFile& file, const Diagnosis& d) {
   std::vector<Row> rows = {{"run", file.run}, {"state", state_of(file)}};
-  if (file.running || file.state == "finished") {
+  if (file.running || (file.state == "finished" && d.confidence == Confidence::kNone)) {
     add_restarts(file, rows);
     return rows;
   }

@@ -157,8 +157,9 @@ int number_after(std::string_view line, std::string_view word) {
 // not complete; rank 1 is missing and does not answer" is about rank 1. Returns -1 if the line names none.
 int blamed_rank(std::string_view line) {
   constexpr std::string_view kRank = "rank ";
-  for (const std::string_view phrase : {" has not called it", " is missing and does not answer", " was lost",
-                                        " was killed", " stopped before the end", " is slow", " has been "}) {
+  for (const std::string_view phrase :
+       {" has not called it", " is missing and does not answer", " was lost", " was killed",
+        " stopped before the end", " is slow", " has been ", " has exited"}) {
     for (std::size_t at = line.find(phrase); at != std::string_view::npos; at = line.find(phrase, at + 1)) {
       std::size_t begin = at;
       while (begin > 0 && is_digit(line[begin - 1])) --begin;
@@ -251,7 +252,14 @@ struct Origin {
   std::optional<int> rank = {};
   double near = 0;
   std::string node = {};
+  double last_time = 0;  // of the rank's preceding line; 0: unknown, or not the log of a rank
 };
+
+// Returns whether the kernel killed a process that is no rank: "Killed process 4711 (node_exporter)".
+bool is_other_process(std::string_view line) {
+  const std::size_t at = line.find("Killed process ");
+  return at != std::string_view::npos && line.find("(primus", at) == std::string_view::npos;
+}
 
 // Returns whether the line is a row of 'sacct -P': "26|name|TIMEOUT|0:0|2026-...|2026-...|n[1-2]".
 bool is_sacct(std::string_view line) {
@@ -313,8 +321,10 @@ void take_table(std::string_view line, CaseFile& into) {
 void take_line(std::string_view line, std::int64_t number, const Origin& origin, Collector& into) {
   const Source source = source_of(line);
   const Cause* const cause = match(source, line);
-  if (!cause) return;
-  const LineFacts facts = facts_of(line, origin.near);
+  if (!cause || is_other_process(line)) return;
+  LineFacts facts = facts_of(line, origin.near);
+  // A rank's message may have several lines, of which the first one has the time.
+  if (facts.time == 0) facts.time = origin.last_time;
   into.add({.source = source,
             .file = origin.file,
             .line = number,
@@ -413,11 +423,18 @@ void read_text(const Path& file, std::optional<int> rank, double near, CaseFile&
   if (const nlohmann::json list = kubernetes_list(file); !list.is_null())
     return take_kubernetes(list, name, collector);
   std::int64_t number = 0;
-  const Origin origin{.file = name, .rank = rank, .near = near, .node = node};
+  Origin origin{.file = name, .rank = rank, .near = near, .node = node};
+  Evidence last;  // the newest line of the log of a job without records
   read_lines(file, [&](std::string_view line) {
+    const bool dated = rank || (into.ranks.empty() && source_of(line) != Source::kKernel);
+    const double time = dated ? facts_of(line, near).time : 0;
+    if (rank && time > 0) origin.last_time = time;
+    if (!rank && time >= last.time)
+      last = {.source = source_of(line), .file = name, .line = number + 1, .time = time, .text = shown(line)};
     take_line(line, ++number, origin, collector);
     take_table(line, into);
   });
+  if (last.time > 0) into.evidence.push_back(std::move(last));
 }
 
 void read_output(std::string_view text, const std::string& name, double near, CaseFile& into) {

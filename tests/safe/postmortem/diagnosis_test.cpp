@@ -7,6 +7,8 @@
 
 #include "base/files/file.h"
 #include "base/files/scratch_folder.h"
+#include "safe/postmortem/clocks.h"
+#include "safe/postmortem/incident_folder.h"
 #include "safe/postmortem/report.h"
 #include "safe/postmortem/run_evidence.h"
 
@@ -117,6 +119,113 @@ TEST(Diagnosis, ASilentDeathIsSaid) {
   file.state.clear();
   file.evidence.clear();
   EXPECT_EQ(diagnose(file).cause->name, "died-silently");
+}
+
+// A slow rank may be why somebody stopped a run, but it does not explain a kill.
+TEST(Diagnosis, ATroubleExplainsAStop) {
+  CaseFile file = lost_rank();
+  for (RankRecord& rank : file.ranks) rank.ended = true;
+  file.state = "stopped";
+  file.evidence = {evidence(Source::kEvent, kEnd - 20, 3, "", "warning slow_rank: rank 3 is slow"),
+                   evidence(Source::kEvent, kEnd, 0, "n1", "stop SIGTERM")};
+  EXPECT_EQ(diagnose(file).cause->name, "slow-rank");
+  EXPECT_EQ(diagnose(file).rank, 3);
+  EXPECT_EQ(diagnose(file).node, "n2");
+  file.state = "finished";
+  EXPECT_EQ(diagnose(file).cause->name, "slow-rank");
+  file.evidence.push_back(evidence(Source::kEvent, kEnd, 2, "", "rank 2 was killed by signal 9 (Killed)"));
+  file.state = "failed";
+  EXPECT_EQ(diagnose(file).cause->name, "killed");
+}
+
+// A rank that ends with an exit code may have reacted to a rank that hangs.
+TEST(Diagnosis, TheRankThatHangsPrecedesTheRankThatEnds) {
+  CaseFile file = lost_rank();
+  for (RankRecord& rank : file.ranks) rank.ended = true;
+  file.evidence = {
+      evidence(Source::kEvent, kEnd, 3, "", "fault a rank was lost: rank 3 ended with exit code 3"),
+      evidence(Source::kEvent, kEnd + 1, 1, "", "rank 3: all_reduce: rank 1 is missing and does not answer"),
+      evidence(Source::kKernel, kEnd - 9, -1, "n1", "NVRM: Xid (PCI:1): 79, GPU has fallen off the bus.")};
+  EXPECT_EQ(diagnose(file).cause->name, "gpu-lost");
+  EXPECT_EQ(diagnose(file).rank, 1);
+}
+
+// The scheduler reports the loss of a node that a fault of its machine caused.
+TEST(Diagnosis, AFaultExplainsALostNodeAndASignal) {
+  CaseFile file = lost_rank();
+  file.evidence.push_back(evidence(Source::kScheduler, kEnd - 5, -1, "n2", "error: Node failure on n2"));
+  file.evidence.push_back(
+      evidence(Source::kKernel, kEnd, -1, "n2", "Kernel panic - not syncing: Fatal machine check"));
+  EXPECT_EQ(diagnose(file).cause->name, "machine-check");
+  file.evidence = {evidence(Source::kEvent, kEnd, 2, "", "rank 2 was killed by signal 6 (Aborted)"),
+                   evidence(Source::kLog, 0, -1, "", "error: an illegal memory access was encountered"),
+                   evidence(Source::kKernel, kEnd, -1, "n2", "NVRM: Xid (PCI:1): 31, MMU Fault")};
+  EXPECT_EQ(diagnose(file).cause->name, "gpu-access-fault");
+}
+
+// What a program and a kernel both report precedes what only a kernel reports.
+TEST(Diagnosis, TwoWitnessesPrecedeOne) {
+  CaseFile file = lost_rank();
+  file.evidence = {evidence(Source::kKernel, kEnd - 2, -1, "n2", "I/O error, dev nvme1n1, sector 3"),
+                   evidence(Source::kKernel, kEnd - 1, -1, "n2", "EXT4-fs: Remounting filesystem read-only"),
+                   evidence(Source::kEvent, kEnd, 2, "", "fault error: cannot write: Read-only file system")};
+  EXPECT_EQ(diagnose(file).cause->name, "read-only-file-system");
+}
+
+TEST(Diagnosis, ACrashLoopIsNamedWithItsFault) {
+  CaseFile file = lost_rank();
+  file.evidence.push_back(evidence(Source::kEvent, kEnd, 2, "", "supervise crashed: killed by signal 11"));
+  file.evidence.push_back(
+      evidence(Source::kEvent, kEnd, -1, "", "supervise gave up (crash loop): 3 times signal 11"));
+  const Diagnosis d = diagnose(file);
+  EXPECT_EQ(d.cause->name, "crash-loop");
+  EXPECT_EQ(d.rank, 2);
+  ASSERT_FALSE(d.alternatives.empty());
+  EXPECT_EQ(d.alternatives[0]->name, "segmentation-fault");
+}
+
+// Launchers fill the nodes of a job in blocks.
+TEST(Diagnosis, TheNodeOfARankWithoutRecords) {
+  CaseFile file{.run = "run",
+                .evidence = {evidence(Source::kLog, kEnd, 2, "", "ranks 0 and 2 differ in x: 1, 2")}};
+  file.world = 3;
+  file.hosts = {"n1", "n2"};
+  EXPECT_EQ(diagnose(file).cause->name, "different-ranks");
+  EXPECT_EQ(diagnose(file).node, "n2");
+  file.ranks.push_back({.rank = 0, .node = "n2", .last_time = kEnd});
+  EXPECT_EQ(diagnose(file).node, "");
+}
+
+// Ranks complete a step together, so the times of steps show that the clock of n2 is 30 s behind.
+TEST(Clocks, OfNodesAreAligned) {
+  CaseFile file;
+  file.ranks = {{.rank = 0, .node = "n1", .began = 100, .last_time = 120},
+                {.rank = 1, .node = "n2", .began = 70.5, .last_time = 90}};
+  file.evidence = {evidence(Source::kKernel, 89, -1, "n2", "Kernel panic")};
+  align_clocks({{0, {{1, 110}, {2, 120}}}, {1, {{1, 80}, {2, 90}}}}, file);
+  EXPECT_EQ(file.ranks[1].ahead, -30);
+  EXPECT_EQ(file.ranks[1].last_time, 120);
+  EXPECT_EQ(file.evidence[0].time, 119);
+  // A rank of an earlier job has the same steps, but began at another time.
+  file.ranks[1] = {.rank = 1, .node = "n2", .began = 20, .last_time = 90};
+  align_clocks({{0, {{1, 110}}}, {1, {{1, 80}}}}, file);
+  EXPECT_EQ(file.ranks[1].ahead, 0);
+}
+
+TEST(ReadRun, LogsBesideTheRecordsAreRead) {
+  const ScratchFolder folder("postmortem");
+  std::filesystem::create_directories(folder.path() / "kernel");
+  std::filesystem::create_directories(folder.path() / "checkpoints");
+  write_file_atomic(folder.path() / "kernel" / "n2.log", "x");
+  write_file_atomic(folder.path() / "slurm-1.out", "x");
+  write_file_atomic(folder.path() / "ending.json", "{}");
+  write_file_atomic(folder.path() / "checkpoints" / "latest.txt", "x");
+  const std::vector<Path> logs = logs_beside(folder.path());
+  ASSERT_EQ(logs.size(), 2U);
+  EXPECT_EQ(node_of_file(logs[0], {}), "n2");
+  EXPECT_EQ(node_of_file("n7-kernel.log", lost_rank()), "");
+  EXPECT_EQ(node_of_file("n2-kernel.log", lost_rank()), "n2");
+  EXPECT_EQ(read_run(folder.path()).notes.size(), 1U);  // no records of a run
 }
 
 // A finding on the machine of a rank explains the end of the run.

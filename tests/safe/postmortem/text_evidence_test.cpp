@@ -6,6 +6,7 @@
 #include <ctime>
 
 #include "base/files/scratch_folder.h"
+#include "safe/postmortem/incident_folder.h"
 
 namespace primus::postmortem {
 namespace {
@@ -100,6 +101,70 @@ TEST(Causes, LinesOfKernelsSchedulersAndPrograms) {
             "gpu-access-fault");
   EXPECT_EQ(cause_of("error: cannot write 'x': No space left on device"), "disk-full");
   EXPECT_EQ(cause_of("[20261128 05:00:31][rank-2/4][INFO] iteration 3"), "");
+}
+
+// Messages that name their cause, but that the first rules missed, and harmless ones that they took for
+// causes.
+TEST(Causes, LinesOfJobsThatFailEarly) {
+  EXPECT_EQ(cause_of("command line: error: unknown key 'micro_batch'"), "wrong-setting");
+  EXPECT_EQ(cause_of("error: port 60597 of 10.0.0.1 is in use by another program"), "port-in-use");
+  EXPECT_EQ(cause_of("error: cannot find the device plug-in 'cuda': no libprimus_cuda.so in /opt"),
+            "library-missing");
+  EXPECT_EQ(cause_of("error: cuda: out of device memory: 29.01 GiB asked for"), "device-out-of-memory");
+  EXPECT_EQ(cause_of("error: ranks 0 and 2 differ in the version of Primus: 0.3.0, 0.2.9"),
+            "different-ranks");
+  EXPECT_EQ(cause_of("x: the bytes of tensor 'w' differ from their CRC32C"), "damaged-file");
+  EXPECT_EQ(cause_of("            HW Power Brake Slowdown : Active"), "gpu-power");
+  EXPECT_EQ(cause_of("            HW Power Brake Slowdown : Not Active"), "");
+  EXPECT_EQ(cause_of("Nov 28 05:00:31 n2 kernel: mce: [Hardware Error]: Machine check events logged"), "");
+  EXPECT_EQ(
+      cause_of("Nov 28 05:00:31 n2 kernel: mce: [Hardware Error]: CPU 9: Machine Check Exception: 5 Bank 1"),
+      "machine-check");
+}
+
+TEST(LineFacts, TheRankThatDiffersOrHasExited) {
+  EXPECT_EQ(facts_of("ranks 0 and 2 differ in the version of Primus: 0.3.0, 0.2.9", 0).rank, 2);
+  EXPECT_EQ(
+      facts_of("[rank-1/4] the connection was lost: rank 0 has exited, or its host is unreachable", 0).rank,
+      0);
+  // The node that reports a failure is another one than the node that failed.
+  EXPECT_EQ(facts_of("slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT x DUE TO NODE FAILURE ***", 0).node,
+            "");
+  EXPECT_EQ(facts_of("n2:4711:4712 [1] transport/net_ib.cc:1 NCCL WARN NET/IB : port error", 0).node, "n2");
+}
+
+TEST(ReadText, TablesOfSlurmAndKubernetes) {
+  const ScratchFolder folder("postmortem");
+  const Path sacct = folder.path() / "sacct.txt", events = folder.path() / "events.txt";
+  write_file_atomic(sacct,
+                    "JobID|JobName|State|ExitCode|Start|End|NodeList\n"
+                    "26|x|TIMEOUT|0:0|2026-11-28T04:00:31|2026-11-28T05:00:31|n1,n2\n");
+  write_file_atomic(
+      events,
+      "2026-11-28T05:00:00Z Normal  Scheduled pod/run-1 Successfully assigned train/run-1 to n2\n"
+      "2026-11-28T05:00:31Z Warning Evicted   pod/run-1 The node was low on resource: memory.\n");
+  CaseFile into;
+  read_log(sacct, 0, into);
+  read_log(events, 0, into);
+  complete_nodes({}, into);
+  EXPECT_THAT(into.hosts, testing::ElementsAre("n1", "n2"));
+  std::vector<std::string> found;
+  for (const Evidence& one : into.evidence) {
+    if (!one.cause) continue;
+    found.push_back(std::string(one.cause->name) + " " + one.node);
+    EXPECT_NE(one.time, 0);
+  }
+  EXPECT_THAT(found, testing::UnorderedElementsAre("time-limit ", "evicted n2"));
+}
+
+TEST(ReadText, AProcessOfAnotherProgramIsNoCause) {
+  const ScratchFolder folder("postmortem");
+  const Path file = folder.path() / "kernel.log";
+  write_file_atomic(
+      file, "Nov 28 05:00:31 n2 kernel: Out of memory: Killed process 7 (node_exporter) total-vm:1kB\n");
+  CaseFile into;
+  read_text(file, {}, 0, into);
+  EXPECT_THAT(into.evidence, IsEmpty());
 }
 
 TEST(ReadText, KeepsFewLinesOfACauseAndHidesSecrets) {

@@ -3,7 +3,9 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "base/files/file.h"
 #include "base/files/scratch_folder.h"
@@ -288,6 +290,26 @@ TEST(ReadRun, KeepsOnlyTheLastProcess) {
   const std::string text = report_text(file, d, Terminal{});
   EXPECT_THAT(text, HasSubstr("1 steps, after the checkpoint of step 4"));
   EXPECT_THAT(report_page(file, d, "test"), HasSubstr("layers.1.mlp"));
+}
+
+// Incidents that scripts/seed-incidents.py made from real runs, cut to their last lines.
+TEST(Incidents, OfAnotherAuthorAreDiagnosed) {
+  const Path root = Path(PRIMUS_DOCS).parent_path() / "tests" / "safe" / "incidents" / "golden";
+  const auto expected = nlohmann::json::parse(read_file(root / "expected.json", 1 << 20));
+  EXPECT_GE(expected.size(), 10U);
+  for (const nlohmann::json& one : expected) {
+    const Path folder = root / one["folder"].get<std::string>();
+    CaseFile file = read_run(folder);
+    double newest = 0;
+    for (const RankRecord& rank : file.ranks) newest = std::max(newest, rank.last_time);
+    const std::vector<Path> logs = logs_beside(folder);
+    for (const Path& log : logs) read_log(log, newest, file);
+    complete_nodes(logs, file);
+    const Diagnosis d = diagnose(file);
+    EXPECT_EQ(d.cause->name, one["causes"][0].get<std::string>()) << folder;
+    if (one["rank"].is_number()) EXPECT_EQ(d.rank, one["rank"].get<int>()) << folder;
+    if (one["node"].is_string()) EXPECT_EQ(d.node, one["node"].get<std::string>()) << folder;
+  }
 }
 
 // An operator looks up a cause by its name, so docs/postmortem.md must list each one once.

@@ -151,7 +151,8 @@ constexpr Pattern kNodeLost[] = {{kEvent, "supervise lost node"},
                                  {kScheduler, "nodeshutdown"},
                                  {kScheduler, "terminated by taint"},
                                  {kLog, "due to node failure"}};
-constexpr Pattern kTimeLimit[] = {{kScheduler, "due to time limit"},
+constexpr Pattern kTimeLimit[] = {{kScheduler, "|timeout|"},
+                                  {kScheduler, "due to time limit"},
                                   {kLog, "due to time limit"},
                                   {kScheduler, "deadlineexceeded"},
                                   {kScheduler, "activedeadlineseconds"}};
@@ -170,8 +171,10 @@ constexpr Pattern kImage[] = {{kScheduler, "imagepullbackoff"},
 constexpr Pattern kUnschedulable[] = {{kScheduler, "failedscheduling"},
                                       {kScheduler, "nodes are available*insufficient"}};
 constexpr Pattern kMountFailed[] = {{kScheduler, "failedmount"}, {kScheduler, "mountvolume.setup failed"}};
-constexpr Pattern kCancelled[] = {
-    {kScheduler, "cancelled at"}, {kScheduler, "signal*to*cancelled by"}, {kLog, "cancelled at"}};
+constexpr Pattern kCancelled[] = {{kScheduler, "|cancelled by"},
+                                  {kScheduler, "cancelled at"},
+                                  {kScheduler, "signal*to*cancelled by"},
+                                  {kLog, "cancelled at"}};
 
 // --- Programs, data, settings
 

@@ -307,8 +307,12 @@ TEST(Incidents, OfAnotherAuthorAreDiagnosed) {
     complete_nodes(logs, file);
     const Diagnosis d = diagnose(file);
     EXPECT_EQ(d.cause->name, one["causes"][0].get<std::string>()) << folder;
-    if (one["rank"].is_number()) EXPECT_EQ(d.rank, one["rank"].get<int>()) << folder;
-    if (one["node"].is_string()) EXPECT_EQ(d.node, one["node"].get<std::string>()) << folder;
+    if (one["rank"].is_number()) {
+      EXPECT_EQ(d.rank, one["rank"].get<int>()) << folder;
+    }
+    if (one["node"].is_string()) {
+      EXPECT_EQ(d.node, one["node"].get<std::string>()) << folder;
+    }
   }
 }
 

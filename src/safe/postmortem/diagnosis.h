@@ -29,12 +29,11 @@ struct Diagnosis {
   std::vector<const Cause*> alternatives = {};  // further causes that the evidence names, the best first
 };
 
-// Returns the diagnosis. The cause is chosen among evidence of the time around the end of the run:
-//   1. by role: a fault of the machine explains a fault of the program, which explains a request or a death
-//      without a reason, which explains the reactions of other ranks;
-//   2. evidence about the rank or the node that stopped first precedes evidence about others;
-//   3. earlier evidence precedes later evidence.
-// A finished or running run has the cause "unknown" and no confidence.
+// Returns the diagnosis. The cause is chosen among evidence of the time around the end of the run, by the
+// role of its cause, by whether it concerns the rank or node that failed first, by the number of its
+// witnesses, and by its time (docs/postmortem.md, "How the cause is chosen"). A running run has the cause
+// "unknown" and no confidence. A finished one has a cause only if it had trouble, or if a later attempt
+// failed.
 Diagnosis diagnose(const CaseFile& file);
 
 }  // namespace primus::postmortem

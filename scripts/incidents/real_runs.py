@@ -171,8 +171,8 @@ class RealRun:
 
     def is_program(self, pid):
         try:
-            with open(f"/proc/{pid}/comm") as file:
-                return file.read().strip() == "primus"
+            return os.path.samefile(f"/proc/{pid}/exe", self.program) or \
+                any(os.path.samefile(f"/proc/{pid}/exe", one) for one in self.programs.values())
         except OSError:
             return False
 
@@ -180,6 +180,7 @@ class RealRun:
         pid = self.pid(rank)
         self.meta.update(rank=rank, node=rank // self.per_node, time=time.time(), step=self.step(), pid=pid)
         if pid is None:
+            self.wait(0)  # leaves no process behind
             raise RuntimeError(f"rank {rank} has no process")
         os.kill(pid, number)
         return self

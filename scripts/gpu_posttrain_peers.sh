@@ -25,7 +25,9 @@ fi
 
 # peer SCRIPT ARGUMENT...: prints the lines of the peer that start with PEER.
 peer() {
-  timeout 200 python3 "benchmarks/peers/$@" >"$scratch/peer" 2>&1 || true
+  script=benchmarks/peers/$1
+  shift
+  timeout 200 python3 "$script" "$@" >"$scratch/peer" 2>&1 || true
   grep -aoE 'PEER .*' "$scratch/peer" || {
     failed=1
     tail -n 3 "$scratch/peer"

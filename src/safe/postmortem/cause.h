@@ -13,7 +13,7 @@ namespace primus::postmortem {
 enum class Role : std::uint8_t {
   kConsequence,  // a reaction to another rank's end: "connection reset by peer"
   kStop,         // the run was asked to stop; nothing says why
-  kTrouble,      // a trouble that does not end a run, but may be why somebody stopped it: "rank 1 is slow"
+  kTrouble,      // does not end a run, but may be why a user stopped it: "rank 1 is slow"
   kDeath,        // a process ended without saying why: "killed by signal 9"
   kRequest,      // a scheduler or a limit of the job asked the run to end
   kFault,        // a fault of the program, its data or its settings

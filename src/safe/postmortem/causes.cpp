@@ -268,7 +268,7 @@ constexpr Pattern kPort[] = {{kLog, "address already in use"},
                              {kLog, "is in use by another program"},
                              {kEvent, "is in use by another program"}};
 constexpr Pattern kCrashLoop[] = {{kEvent, "supervise gave up (crash loop)"}};
-constexpr Pattern kSlowRank[] = {{kEvent, "slow_rank"}};
+constexpr Pattern kRankSlow[] = {{kEvent, "slow_rank"}};
 constexpr Pattern kSlowStorage[] = {{kEvent, "slow_saves"}, {kEvent, "slow_data"}, {kEvent, "slow_storage"}};
 constexpr Pattern kDivergence[] = {{kEvent, "loss_growth"}, {kEvent, "the run diverges"}};
 constexpr Pattern kNeverArrived[] = {
@@ -428,7 +428,7 @@ constexpr auto kCauses = std::to_array<Cause>({
     {"other-error", kFault, "an error ended the run", "read the message; 'primus runs' shows it, too.",
      kOtherError},
     {"slow-rank", kTrouble, "a rank is slower than its peers, and slowed down the run",
-     "look at heat, power and other programs on the rank's node, or leave the node out.", kSlowRank},
+     "look at heat, power and other programs on the rank's node, or leave the node out.", kRankSlow},
     {"slow-storage", kTrouble, "saving or reading took a large share of the time",
      "look at the load of the storage server and at this node's mount; save less often, or in the background "
      "('async_save').",

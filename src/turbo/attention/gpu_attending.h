@@ -12,9 +12,9 @@
 #pragma once
 
 #include "turbo/attention/gpu_attended_rows.h"
+#include "turbo/attention/gpu_attending_results.h"
 #include "turbo/gpu/box_copy.h"
 #include "turbo/gpu/warpgroup_products.h"
-#include "turbo/gpu/warpgroup_results.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 
@@ -29,7 +29,9 @@ struct AttendingWarpgroups {
   using Scores = WarpgroupSums<kKeys>;
   using Sums = WarpgroupSums<kValueDim>;
   using Rows = AttendedRows<kKeys>;
+  using Results = AttendingResults<kKeys, kValueDim>;
   static constexpr int kSlots = Rows::kSlots;
+  using Runs = AttendingRuns<kListed, kValueDim, kSlots>;
 
   // Queries and keys have one panel per 64 columns of the head. Values have one panel for each block of 64
   // keys by 64 columns.
@@ -53,18 +55,6 @@ struct AttendingWarpgroups {
     int begin, steps;  // the first key, and the number of key tiles
     int rest;          // number of lines of the last values that are valid
     int rows;          // number of queries
-  };
-
-  // Where the results of a tile go, and its sinks. Computed only at the end, so that it takes no registers
-  // before.
-  struct Results {
-    float* part = nullptr;       // not null: the result of a run is written here instead (gpu_runs.h)
-    std::int64_t part_step = 0;  // elements between the parts of consecutive queries
-    BFloat16* out;
-    std::int64_t out_step;  // elements between the results of consecutive queries
-    float* lse;             // may be null
-    const BFloat16* sinks;  // of the first query's head; may be null
-    int sink_step;          // 1: each query is of the next head
   };
 
   // Initialises the mbarriers, and starts the two roles: attend() and fetch().
@@ -161,49 +151,13 @@ struct AttendingWarpgroups {
     if constexpr (kListed) {
       if (!to_tile.part) runs.close(memory, sums, maximum, total);
     }
-    finish(sums, maximum, total, to_tile, first_row, tile.rows);
+    if (kListed && to_tile.part) return to_tile.write_part(sums, maximum, total, first_row, tile.rows);
+    to_tile.write(sums, maximum, total, first_row, tile.rows);
   }
 
   PRIMUS_DEVICE static void release(Gate& gate) {
     if (lane() == 0) gate.arrive();
   }
-
-  // A thread's sums over the runs before the current run. The sums over values are in shared memory.
-  struct Runs {
-    MergedRuns rows[kSlots];
-    MergedRuns::Factors factors[kSlots];  // of the last addition
-    bool any = false;                     // whether a run is complete
-
-    // Adds the maxima and totals of a complete run.
-    PRIMUS_DEVICE void add(const float (&maximum)[kSlots], const float (&total)[kSlots]) {
-      PRIMUS_UNROLL
-      for (int s = 0; s < kSlots; ++s) factors[s] = rows[s].add(maximum[s], total[s]);
-    }
-    // Adds the run's sums over values to `sums`.
-    PRIMUS_DEVICE void add(const Memory& memory, Sums& sums) const {
-      PRIMUS_UNROLL
-      for (int i = 0; i < Sums::kCount; ++i)
-        sums.at[i] = factors[i / 2 % 2].sum(any ? memory.merged[i][thread()] : 0.0F, sums.at[i]);
-    }
-    // Adds the run whose maxima and totals were added, and begins the sums of the next run.
-    PRIMUS_DEVICE void keep(Memory& memory, Sums& sums) {
-      if constexpr (kListed) {
-        add(memory, sums);
-        PRIMUS_UNROLL
-        for (int i = 0; i < Sums::kCount; ++i) memory.merged[i][thread()] = sums.at[i];
-        any = true;
-        sums.clear();
-      }
-    }
-    // Adds the last run. Sets the sums, maxima and totals of all runs.
-    PRIMUS_DEVICE void close(const Memory& memory, Sums& sums, float (&maximum)[kSlots],
-                             float (&total)[kSlots]) {
-      add(maximum, total);
-      add(memory, sums);
-      PRIMUS_UNROLL
-      for (int s = 0; s < kSlots; ++s) maximum[s] = rows[s].maximum, total[s] = rows[s].total;
-    }
-  };
 
   // Turns the scores of a step into weights, and releases the keys of the step. Returns whether the step
   // begins a run.
@@ -262,56 +216,6 @@ struct AttendingWarpgroups {
     for (int d = 0; d < kKeys / 16; ++d) {
       const BFloat16* const panels = memory.values[slot] + d / kDepths * kPanelLine * kValueDim;
       multiply<true>(sums, weights[d], at_depth<true>(panels, d % kDepths));
-    }
-  }
-
-  PRIMUS_DEVICE static void finish(const Sums& sums, const float (&maximum)[kSlots],
-                                   const float (&total)[kSlots], const Results& to_tile, int first_row,
-                                   int end_row) {
-    if constexpr (kListed) {
-      if (to_tile.part) return write_part(sums, maximum, total, to_tile, first_row, end_row);
-    }
-    PRIMUS_UNROLL
-    for (int s = 0; s < kSlots; ++s) {
-      const int i = first_row + Scores::row(2 * s);
-      const bool there = i < end_row;
-      const float sink =
-          to_tile.sinks && there ? to_float(to_tile.sinks[i * to_tile.sink_step]) * kLog2E : -infinity();
-      const JoinedSink joined(maximum[s], total[s], sink, to_tile.sinks != nullptr);
-      if (to_tile.lse && there && lane() % 4 == 0) to_tile.lse[i] = joined.log_sum();
-      // Each of four lanes has a word of two columns. After the exchange, one lane has all eight columns.
-      PRIMUS_UNROLL
-      for (int j = 2 * s; j < Sums::kCount; j += 16) {
-        std::uint32_t words[4];
-        PRIMUS_UNROLL
-        for (int w = 0; w < 4; ++w) {
-          const Pack<BFloat16, 2> pair{from_float<BFloat16>(sums.at[j + 4 * w] * joined.share),
-                                       from_float<BFloat16>(sums.at[j + 4 * w + 1] * joined.share)};
-          words[w] = std::bit_cast<std::uint32_t>(pair);
-        }
-        transpose_among_four(words);
-        if (!there) continue;
-        BFloat16* const to = to_tile.out + i * to_tile.out_step + j / 16 * 32 + lane() % 4 * 8;
-        *reinterpret_cast<Pack<std::uint32_t, 4>*>(to) = {words[0], words[1], words[2], words[3]};
-      }
-    }
-  }
-
-  // Writes the maximum, the total and the sums over values of a run.
-  PRIMUS_DEVICE static void write_part(const Sums& sums, const float (&maximum)[kSlots],
-                                       const float (&total)[kSlots], const Results& to_tile, int first_row,
-                                       int end_row) {
-    PRIMUS_UNROLL
-    for (int s = 0; s < kSlots; ++s) {
-      const int i = first_row + Scores::row(2 * s);
-      if (i >= end_row) continue;
-      float* const to = to_tile.part + i * to_tile.part_step;
-      if (lane() % 4 == 0) to[0] = maximum[s], to[1] = total[s];
-      PRIMUS_UNROLL
-      for (int j = 2 * s; j < Sums::kCount; j += 4) {
-        const float pair[2] = {sums.at[j], sums.at[j + 1]};
-        store(to + 2 + Sums::col(j), pair);
-      }
     }
   }
 };

@@ -17,7 +17,8 @@ inline constexpr int kRunKeys = 512;
 inline constexpr int kRunKeys = 128;
 #endif
 
-// The runs that were added so far, for one query: their largest score (in base 2) and the sum of exponentials.
+// The runs that were added so far, for one query: their largest score (in base 2) and the sum of
+// exponentials.
 struct MergedRuns {
   float maximum = -infinity(), total = 0;
 

@@ -123,7 +123,7 @@ TEST(Diagnosis, ASilentDeathIsSaid) {
   EXPECT_EQ(diagnose(file).cause->name, "died-silently");
 }
 
-// A slow rank may be why somebody stopped a run, but it does not explain a kill.
+// A slow rank may be why a user stopped a run, but it does not explain a kill.
 TEST(Diagnosis, ATroubleExplainsAStop) {
   CaseFile file = lost_rank();
   for (RankRecord& rank : file.ranks) rank.ended = true;

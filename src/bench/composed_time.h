@@ -1,6 +1,6 @@
 // The time of a pass that consists only of a model's matrix products, attention and delta rules. Each of them
-// is timed separately on the device, with random operands. Omits routers, like the FLOP count, and norms,
-// convolutions, and everything else that only moves data. Single-threaded.
+// is timed separately on the device, with random operands. Omits routers, like the FLOP count, the gradient
+// of sinks, norms, convolutions, and everything else that only moves data. Single-threaded.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace primus {
 
 struct ComposedTime {
   double product_seconds = 0;
-  double attention_seconds = 0;  // attention with its windows and sinks
+  double attention_seconds = 0;  // attention with its windows; sinks only in the forward pass
   double delta_rule_seconds = 0;
   double all() const { return product_seconds + attention_seconds + delta_rule_seconds; }
 };

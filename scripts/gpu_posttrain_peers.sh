@@ -8,7 +8,8 @@
 #         of 2, bf16; peer: transformers and PEFT with compiled blocks (benchmarks/peers/peft_llama.py)
 # grpo    GRPO of Qwen3-0.6B with such adapters: 64 answers of up to 256 tokens; peer: TRL with transformers' generation
 #         (benchmarks/peers/trl_grpo.py), whose answers all have 256 tokens. Our rates are those of the log: generation in
-#         rollout/tokens_per_second, and learning in milliseconds per iteration, without generation
+#         rollout/tokens_per_second, and learning in milliseconds per iteration, without generation. TRL must
+#         report three steps
 #
 # Needs build/bin/primus, the plug-in next to it, and for the peers PyTorch, transformers, PEFT, and TRL. PRIMUS sets another
 # program. Exits 1 if a program fails. TRL does not use vLLM here.
@@ -23,15 +24,16 @@ if ! ldconfig -p | grep -q 'libcudnn\.so\.9'; then
   [ -z "$beside" ] || export LD_LIBRARY_PATH="$beside${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 fi
 
-# peer SCRIPT ARGUMENT...: prints the lines of the peer that start with PEER.
+# peer LINES SCRIPT ARGUMENT...: prints the lines of the peer that start with PEER. Fails if there are fewer than LINES.
 peer() {
-  script=benchmarks/peers/$1
-  shift
+  lines=$1 script=benchmarks/peers/$2
+  shift 2
   timeout 200 python3 "$script" "$@" >"$scratch/peer" 2>&1 || true
-  grep -aoE 'PEER .*' "$scratch/peer" || {
+  grep -aoE 'PEER .*' "$scratch/peer" || true
+  if [ "$(grep -acE 'PEER .*' "$scratch/peer")" -lt "$lines" ]; then
     failed=1
     tail -n 3 "$scratch/peer"
-  }
+  fi
 }
 
 [ $# -gt 0 ] || set -- lora grpo
@@ -52,12 +54,12 @@ ours = json.load(open(sys.argv[1]))
 rate, used = ours["tokens_per_second"], ours["memory_bytes"]["device_used"] / 2**30
 print(f"OURS lora: {rate:.0f} tok/s mem {used:.1f} GiB", flush=True)
 ROW
-      peer peft_llama.py 32 4096 2 4
+      peer 1 peft_llama.py 32 4096 2 4
       ;;
     grpo)
-      MODEL=qwen3_0.6B PRIMUS=$primus scripts/gpu_rollouts.sh vocab_size=151936 micro_batch_size=16 | sed 's/^/OURS grpo: /' ||
-        failed=1
-      peer trl_grpo.py --microbatch 64 --steps 3
+      MODEL=qwen3_0.6B PRIMUS=$primus scripts/gpu_rollouts.sh vocab_size=151936 micro_batch_size=16 >"$scratch/ours" || failed=1
+      sed 's/^/OURS grpo: /' "$scratch/ours"
+      peer 3 trl_grpo.py --microbatch 64 --steps 3
       ;;
     *)
       echo "no row is called $wanted; rows: lora grpo" >&2

@@ -9,8 +9,9 @@ weights). TRL's settings are those of a user who wants speed: no recomputation, 
 largest microbatch that fits (--microbatch). --paged generates by transformers' continuous batching instead of
 generate().
 
-Prints one line per step: seconds of generation and of the rest of the step, and tokens per second of both, where the
-rest learns from prompts and answers. The first step warms up. Needs PyTorch, transformers, PEFT and TRL.
+Prints one line per step: seconds of generation and of the rest of the step, and tokens of answers per second of
+both. The rest also reads the prompts, whose tokens are not counted. The first step warms up. Needs PyTorch,
+transformers, PEFT and TRL.
 """
 import argparse
 import os
@@ -69,7 +70,7 @@ def make_model(name, tokenizer, device):
 class Timed(GRPOTrainer):
     """Measures the seconds of generation, and counts generated tokens."""
 
-    generation, generated, prompts = 0.0, 0, 0
+    generation, generated = 0.0, 0
 
     def _generate_single_turn(self, prompt_ids, *arguments, **options):
         synchronize()
@@ -78,7 +79,6 @@ class Timed(GRPOTrainer):
         synchronize()
         self.generation += time.perf_counter() - begin
         self.generated += sum(len(answer) for answer in result[0])
-        self.prompts += sum(len(prompt) for prompt in prompt_ids)
         return result
 
 
@@ -94,15 +94,15 @@ class Report(transformers.TrainerCallback):
     def on_step_begin(self, *_arguments, **_options):
         synchronize()
         self.begin = time.perf_counter()
-        self.trainer.generation, self.trainer.generated, self.trainer.prompts = 0.0, 0, 0
+        self.trainer.generation, self.trainer.generated = 0.0, 0
 
     def on_step_end(self, _arguments, state, _control, **_options):
         synchronize()
         t = self.trainer
         rest = time.perf_counter() - self.begin - t.generation
         print(f"PEER trl step {state.global_step}: generated {t.generated} tokens in {t.generation:.2f} s, "
-              f"{t.generated / max(t.generation, 1e-9):.0f} tok/s; learned {t.generated + t.prompts} tokens in "
-              f"{rest:.2f} s, {(t.generated + t.prompts) / rest:.0f} tok/s; "
+              f"{t.generated / max(t.generation, 1e-9):.0f} tok/s; learned from them in "
+              f"{rest:.2f} s, {t.generated / rest:.0f} tok/s; "
               f"mem {torch.cuda.max_memory_allocated() / 2**30 if torch.cuda.is_available() else 0:.1f} GiB", flush=True)
 
 

@@ -1,7 +1,8 @@
 #include "lm/decode/adapter_decoder.h"
 
-#include <algorithm>
+#include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 
@@ -11,10 +12,11 @@ AdapterDecoder::AdapterDecoder(std::unique_ptr<Device> device, std::span<const M
                                const FamilyRegistry& families, std::vector<ReaderSettings> settings)
     : rank_(std::move(device)), settings_(std::move(settings)) {
   PRIMUS_CHECK("AdapterDecoder", !models.empty() && models.size() == settings_.size());
-  std::int64_t positions = 0;
+  // Each model has tables of its own length, so that it computes the same bits as without the other models.
+  std::vector<std::int64_t> positions;
   for (ReaderSettings& own : settings_) {
     own.replay = true;  // allowed, because the rank has no other user
-    positions = std::max(positions, own.capacity);
+    positions.push_back(own.capacity);
   }
   std::size_t measured = 0;
   models_ = measured_models(

@@ -2,6 +2,7 @@
 // The weights are in the rank's persistent arena, and zero until they are loaded.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -39,16 +40,18 @@ using InferenceModels = std::vector<std::unique_ptr<InferenceModel>>;
 // Creates models on `rank`, whose memory nothing else may use. The second and all further models share the
 // weights of the first one (InferenceModel). First, runs `use` on each of these models without memory to
 // measure the required memory, and reserves this memory. `use` must need as much memory as any later use of
-// the models. `configs`: at least one.
+// the models. `configs`: at least one. `positions`: one length per model (InferenceModel), because the rotary
+// factors of some models depend on it (make_rope_table).
 template <class Use>
 InferenceModels measured_models(engine::Rank& rank, std::span<const ModelConfig> configs,
-                                const FamilyRegistry& families, DType compute, std::int64_t positions,
-                                const Use& use) {
+                                const FamilyRegistry& families, DType compute,
+                                std::span<const std::int64_t> positions, const Use& use) {
   const auto make = [&] {
     InferenceModels models;
-    for (const ModelConfig& config : configs) {
+    for (std::size_t i = 0; i < configs.size(); ++i) {
       const InferenceModel* const base = models.empty() ? nullptr : models.front().get();
-      models.push_back(std::make_unique<InferenceModel>(rank, config, families, compute, positions, base));
+      models.push_back(
+          std::make_unique<InferenceModel>(rank, configs[i], families, compute, positions[i], base));
     }
     return models;
   };
@@ -62,7 +65,8 @@ template <class Use>
 std::unique_ptr<InferenceModel> measured_model(engine::Rank& rank, const ModelConfig& config,
                                                const FamilyRegistry& families, DType compute,
                                                std::int64_t positions, const Use& use) {
-  return std::move(measured_models(rank, std::span(&config, 1), families, compute, positions, use).front());
+  return std::move(
+      measured_models(rank, std::span(&config, 1), families, compute, std::span(&positions, 1), use).front());
 }
 
 }  // namespace primus

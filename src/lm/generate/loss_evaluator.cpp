@@ -43,7 +43,8 @@ LossEvaluator::LossEvaluator(std::unique_ptr<Device> device, std::span<const Mod
   for (std::size_t i = 0; i < size; ++i) {
     positions_[i] = static_cast<std::int32_t>(static_cast<std::int64_t>(i) % settings.sequence);
   }
-  models_ = measured_models(rank_, models, families, settings.compute, settings.sequence,
+  const std::vector<std::int64_t> positions(models.size(), settings.sequence);
+  models_ = measured_models(rank_, models, families, settings.compute, positions,
                             [this](const InferenceModel& measured) {
                               engine::Tape tape(rank_.context(), rank_.stash());
                               losses_of(measured.model, tape);

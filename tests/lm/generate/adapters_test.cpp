@@ -8,13 +8,19 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "../../base/temporary_folder.h"
 #include "base/error.h"
 #include "device/guard_device.h"
+#include "lm/checkpoint/elements.h"
+#include "lm/checkpoint/safetensors.h"
+#include "lm/checkpoint/tensor_source.h"
 #include "lm/decode/adapter_decoder.h"
 #include "lm/generate/generate.h"
 #include "lm/generate/loss_evaluator.h"
@@ -25,6 +31,7 @@ namespace primus {
 namespace {
 
 using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 const Path kPeft = Path(PRIMUS_SOURCE_DIR) / "tests" / "golden" / "peft";
@@ -110,6 +117,41 @@ TEST(SharedBase, AdaptersAmongOthersGiveTheBitsOfAdaptersAlone) {
     for (std::size_t i = 0; i < models.size(); ++i)
       for (std::size_t j = 0; j < i; ++j) EXPECT_NE(seen[i], seen[j]) << models[i].name;
   }
+}
+
+// The rotary factors of longrope depend on the longest sequence of a model.
+TEST(SharedBase, EachModelHasTheRotaryFactorsOfItsOwnCapacity) {
+  const ModelFolder folder =
+      find_model_folder(Path(PRIMUS_SOURCE_DIR) / "tests" / "golden" / "models" / "phi3");
+  const ModelConfig config = load_model_config(folder, builtin_families());
+  const std::int64_t below = config.rope_scaling.original_max_positions, above = below + 1;
+  ModelConfig lora = config;
+  lora.lora = {.dim = 2, .alpha = 4, .modules = {"linear_proj"}};
+  // Without loaded adapters, the second model has the weights of the first one.
+  const auto texts = [&](const std::vector<ModelConfig>& models,
+                         const std::vector<std::int64_t>& capacities) {
+    std::vector<ReaderSettings> settings;
+    for (const std::int64_t capacity : capacities) settings.push_back({.capacity = capacity, .sequences = 3});
+    AdapterDecoder decoder(test::cpu(), models, builtin_families(), settings);
+    load_model_weights(folder, decoder.store(0), decoder.rank());
+    std::vector<std::vector<std::uint32_t>> bits;
+    for (std::size_t i = 0; i < models.size(); ++i) {
+      decoder.use(i).submit({.prompt = test::some_tokens(10, config.vocab),
+                             .settings = {.max_tokens = 4, .log_probs = true},
+                             .on_token = [&](const DecodedToken& token) {
+                               bits.back().push_back(std::bit_cast<std::uint32_t>(*token.log_prob));
+                               return true;
+                             }});
+      bits.emplace_back();
+      while (decoder.use(i).step()) {
+      }
+    }
+    return bits;
+  };
+  const auto short_alone = texts({config}, {below}).front(), long_alone = texts({config}, {above}).front();
+  EXPECT_NE(short_alone, long_alone);
+  EXPECT_THAT(texts({config, lora}, {below, above}), ElementsAre(short_alone, long_alone));
+  EXPECT_THAT(texts({config, lora}, {above, below}), ElementsAre(long_alone, short_alone));
 }
 
 TEST(SharedBase, LossesAreThoseOfAdaptersAlone) {

@@ -19,15 +19,13 @@
 namespace primus {
 namespace {
 
-// Returns whether both tensors have the same values. If one of them is bf16, the values of the other one are
-// rounded to bf16, because a run may have a narrower type than its base model.
-bool same_values(const TensorView& a, const TensorView& b) {
+// Returns whether both tensors have the same values. `rounded`: after rounding to bf16.
+bool same_values(const TensorView& a, const TensorView& b, bool rounded) {
   if (!std::ranges::equal(a.shape, b.shape)) return false;
   if (a.dtype == b.dtype && a.column_stride == 0 && b.column_stride == 0)
     return a.data.size() == b.data.size() && std::memcmp(a.data.data(), b.data.data(), a.data.size()) == 0;
   require_float(a);
   require_float(b);
-  const bool narrow = a.dtype == DType::kBF16 || b.dtype == DType::kBF16;
   std::int64_t elements = 1;
   for (const std::int64_t extent : a.shape) elements *= extent;
   constexpr std::int64_t kAtOnce = 1 << 18;
@@ -45,7 +43,7 @@ bool same_values(const TensorView& a, const TensorView& b) {
     read(a, first, count, of_a);
     read(b, first, count, of_b);
     const auto same = [&](float x, float y) {
-      return narrow ? BFloat16(x).bits == BFloat16(y).bits : x == y;
+      return rounded ? BFloat16(x).bits == BFloat16(y).bits : x == y;
     };
     if (!std::ranges::equal(of_a, of_b, same)) return false;
   }
@@ -65,7 +63,11 @@ void check_shared(const AdaptedModel& model, const LanguageTensors& base,
           model.folder.adapters && folder.files().back().find(tensors.full_name(part.name)).has_value();
       if (model.folder.adapters && !in_peft) continue;
       const std::optional<TensorView> own = tensors.find(part.name), of_base = base.find(part.name);
-      if (own && of_base && own->dtype != DType::kU8 && same_values(*own, *of_base)) continue;
+      const bool comparable = own && of_base && own->dtype != DType::kU8;
+      // A run may have a narrower type than its base model. If the model computes in bf16, loading rounds
+      // both.
+      const bool loads_rounded = p.value.dtype == DType::kBF16;
+      if (comparable && same_values(*own, *of_base, loads_rounded)) continue;
       const Path& where = model.folder.adapters ? *model.folder.adapters : model.folder.path;
       if (own && own->dtype == DType::kU8) {
         throw invalid(fmt::format("adapters '{}' were trained next to weights in 4 bits, which differ from "
@@ -74,6 +76,14 @@ void check_shared(const AdaptedModel& model, const LanguageTensors& base,
                       fmt::format("primus model export {} FOLDER --adapters writes only the adapters, and "
                                   "--adapters {}=FOLDER uses them next to the weights of the base model",
                                   where.string(), model.name))
+            .at(where.string());
+      }
+      if (comparable && !loads_rounded && same_values(*own, *of_base, true)) {
+        throw invalid(
+            fmt::format("'{}' of adapters '{}' equals that of the base model '{}' only after rounding "
+                        "to bf16",
+                        part.name, model.name, base.where()),
+            "compute in bf16 (--dtype bf16), or use these adapters without other ones")
             .at(where.string());
       }
       throw invalid(

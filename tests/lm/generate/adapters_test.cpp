@@ -44,8 +44,8 @@ AdaptedModel base_model(const Path& folder = kBase) {
   return {std::string(kBaseName), found, load_model_config(found, builtin_families())};
 }
 
-AdaptedModel adapted(const std::string& name, const Path& base = kBase) {
-  const ModelFolder found = find_adapters(kPeft / "peft" / name, find_model_folder(base), builtin_families());
+AdaptedModel adapted(const std::string& name, const Path& base = kBase, const Path& folder = kPeft / "peft") {
+  const ModelFolder found = find_adapters(folder / name, find_model_folder(base), builtin_families());
   return {name, found, load_model_config(found, builtin_families())};
 }
 
@@ -206,9 +206,10 @@ TEST(SharedBase, TheWeightsOfTheBaseAreInMemoryOnce) {
 }
 
 // Returns the error of loading these adapters next to a base model.
-std::string refusal_of(const std::string& name, const Path& base) {
+std::string refusal_of(const std::string& name, const Path& base, DType compute = DType::kF32,
+                       const Path& folder = kPeft / "peft") {
   try {
-    Loaded({base_model(base), adapted(name, base)}, DType::kF32);
+    Loaded({base_model(base), adapted(name, base, folder)}, compute);
   } catch (const Error& error) {
     return error.render();
   }
@@ -234,6 +235,34 @@ TEST(SharedBase, OtherWeightsAreRefused) {
       refusal_of("lora_saved_head", other),
       AllOf(HasSubstr("'model.embed_tokens.weight' of adapters 'lora_saved_head' differs from the base"),
             HasSubstr("give the model next to which they were trained")));
+}
+
+// Adapters that were trained in bf16 have rounded copies of the base weights.
+TEST(SharedBase, RoundedWeightsAreUsedOnlyInBf16) {
+  const test::TemporaryFolder folder;
+  const Path rounded = folder.path() / "lora_saved_head";
+  std::filesystem::copy(kPeft / "peft" / "lora_saved_head", rounded);
+  const SafetensorsFile file =
+      SafetensorsFile::open(kPeft / "peft" / "lora_saved_head" / "adapter_model.safetensors");
+  std::vector<std::vector<std::byte>> values(file.size());
+  std::vector<TensorSource> sources;
+  for (std::size_t i = 0; i < file.size(); ++i) {
+    const TensorView tensor = file[i];
+    std::vector<float> floats(tensor.data.size() / sizeof(float));
+    to_float(tensor.dtype, tensor.data, floats);
+    values[i].resize(floats.size() * 2);
+    from_float(floats, DType::kBF16, values[i]);
+    TensorSource source;
+    source.name = tensor.name;
+    source.dtype = DType::kBF16;
+    source.shape.assign(tensor.shape.begin(), tensor.shape.end());
+    source.data = values[i].data();
+    sources.push_back(std::move(source));
+  }
+  save_safetensors(rounded, sources, {.stem = "adapter_model"});
+  EXPECT_EQ(refusal_of("lora_saved_head", kBase, DType::kBF16, folder.path()), "");
+  EXPECT_THAT(refusal_of("lora_saved_head", kBase, DType::kF32, folder.path()),
+              AllOf(HasSubstr("only after rounding to bf16"), HasSubstr("--dtype bf16")));
 }
 
 TEST(SharedBase, OnlyAdaptersAreAdapters) {

@@ -46,10 +46,21 @@ class SeveralAdapters : public ::testing::Test {
   }
   std::vector<json> lines(const ProgramResult& result) const {
     EXPECT_EQ(result.exit_code, 0) << result.err;
+    return parsed(result.out);
+  }
+  static std::vector<json> parsed(const std::string& out) {
     std::vector<json> all;
-    std::istringstream text(result.out);
+    std::istringstream text(out);
     for (std::string line; std::getline(text, line);) all.push_back(json::parse(line));
     return all;
+  }
+  // Returns "INDEX MODEL" of each result.
+  static std::vector<std::string> sources_of(const std::vector<json>& results) {
+    std::vector<std::string> sources;
+    for (const json& result : results)
+      sources.push_back(
+          fmt::format("{} {}", result.at("index").get<int>(), result.at("adapter").get<std::string>()));
+    return sources;
   }
   // The options that load both adapters.
   std::vector<std::string> both(std::vector<std::string> words) const {
@@ -108,20 +119,33 @@ TEST_F(SeveralAdapters, PromptsOfAFileChooseTheirModels) {
       lines(run({"generate", at("dora"), "--prompts", "of_b.jsonl", "-n", "6", "--batch", "2"}));
   ASSERT_EQ(answers.size(), 8U);
   ASSERT_EQ(alone.size(), 3U);
-  std::size_t next = 0;
-  for (std::size_t i = 0; i < answers.size(); ++i) {
-    EXPECT_EQ(answers[i].at("index"), i);
-    EXPECT_EQ(answers[i].at("adapter"), i % 3 == 1 ? "b" : i == 3 ? "base" : "a");
-    if (i % 3 != 1) continue;
-    EXPECT_EQ(answers[i].at("ids"), alone[next++].at("ids"));
-  }
-  // Without --adapter, a prompt without a name has the answers of all models.
+  EXPECT_THAT(sources_of(answers), ElementsAre("3 base", "0 a", "2 a", "5 a", "6 a", "1 b", "4 b", "7 b"));
+  for (std::size_t i = 0; i < alone.size(); ++i) EXPECT_EQ(answers[5 + i].at("ids"), alone[i].at("ids"));
+  // Without --adapter, a prompt without a name has the answers of all models, one model after the other.
   ASSERT_EQ(usual.size(), 4U + 4 * 3);
-  std::vector<std::string> names;
-  for (std::size_t i = 0; i < 5; ++i)
-    names.push_back(
-        fmt::format("{} {}", usual[i].at("index").get<int>(), usual[i].at("adapter").get<std::string>()));
-  EXPECT_THAT(names, ElementsAre("0 base", "0 a", "0 b", "1 b", "2 base"));
+  EXPECT_THAT(sources_of(usual), ElementsAre("0 base", "2 base", "3 base", "5 base", "6 base", "0 a", "2 a",
+                                             "5 a", "6 a", "0 b", "1 b", "2 b", "4 b", "5 b", "6 b", "7 b"));
+}
+
+// The last model has a weight that is not a number.
+TEST_F(SeveralAdapters, ResultsBeforeAnErrorAreKept) {
+  const Path weights = Path(at("dora")) / "adapter_model.safetensors";
+  std::string bytes = read_file(weights);
+  bytes.replace(bytes.size() - 4, 4, "\xff\xff\xff\x7f");
+  write_file(weights, bytes);
+  write_file(folder_.path() / "all.jsonl", "\"1 2 3\"\n\"4 5\"\n\"6\"\n");
+  const ProgramResult texts =
+      run(both({"generate", kPeftBase, "--prompts", "all.jsonl", "-n", "4", "--batch", "2"}));
+  EXPECT_EQ(texts.exit_code, 3) << texts.err;
+  EXPECT_THAT(sources_of(parsed(texts.out)), ElementsAre("0 base", "1 base", "2 base", "0 a", "1 a", "2 a"));
+  write_file(folder_.path() / "text.txt", "1 2 3 4 5 6 7 8 9 10");
+  const ProgramResult losses = run(both({"eval", "loss", kPeftBase, "--data", "text.txt", "--json"}));
+  EXPECT_EQ(losses.exit_code, 3) << losses.err;
+  const std::vector<json> results = parsed(losses.out);
+  ASSERT_EQ(results.size(), 3U);
+  EXPECT_EQ(results[0].at("adapter"), "base");
+  EXPECT_EQ(results[1].at("adapter"), "a");
+  EXPECT_TRUE(results[2].contains("error")) << results[2];
 }
 
 TEST_F(SeveralAdapters, LossesAreThoseOfTheAdaptersAlone) {

@@ -87,7 +87,6 @@ class EvalLoss final : public Command {
     const std::unique_ptr<LossEvaluator> evaluator = evaluator_of(models, families, settings, console);
 
     note_plain_text(console);
-    std::vector<Line> lines;
     for (std::size_t i = 0; i < models.size(); ++i) {
       evaluator->select(i);
       const double start = steady_seconds();
@@ -109,36 +108,25 @@ class EvalLoss final : public Command {
       if (report.bits_per_byte) text += fmt::format("bits per byte  {:.4f}\n", *report.bits_per_byte);
       text += fmt::format("tokens         {}\ndocuments      {}\ncontext        {} tokens\n", report.tokens,
                           report.documents, settings.sequence);
-      lines.push_back({std::move(json), std::move(text)});
+      print(json, text, models, i, console);
     }
-    print(lines, models, console);
     return 0;
   }
 
  private:
-  // The result of a model.
-  struct Line {
-    nlohmann::json json;
-    std::string text;
-  };
-
-  // Prints the results: with adapters, one for each model.
-  void print(std::vector<Line>& lines, const std::vector<UsedModel>& models, const Console& console) const {
-    if (!adapters_.given()) {
-      if (json_) {
-        console.write(json_text(lines.front().json) + "\n");
-      } else {
-        console.print(lines.front().text);
-      }
-      return;
-    }
-    for (std::size_t i = 0; i < lines.size(); ++i) {
-      if (json_) {
-        lines[i].json["adapter"] = models[i].name;
-        console.write(json_text(lines[i].json, -1) + "\n");
-      } else {
-        console.print(fmt::format("{}[{}]\n{}", i > 0 ? "\n" : "", models[i].name, lines[i].text));
-      }
+  // Prints the result of model `i`, as soon as it is known, so that an error of a later model loses no
+  // result.
+  void print(nlohmann::json json, const std::string& text, const std::vector<UsedModel>& models,
+             std::size_t i, const Console& console) const {
+    const bool several = adapters_.given();
+    if (json_) {
+      if (several) json["adapter"] = models[i].name;
+      // Several models write one line each.
+      console.write((several ? json_text(json, -1) : json_text(json)) + "\n");
+    } else if (several) {
+      console.print(fmt::format("{}[{}]\n{}", i > 0 ? "\n" : "", models[i].name, text));
+    } else {
+      console.print(text);
     }
   }
 
@@ -218,7 +206,6 @@ class EvalLoss final : public Command {
     const std::unique_ptr<LossEvaluator> evaluator = evaluator_of(
         models, families, {.compute = device_.compute(), .sequence = sequence, .batch = batch_}, console);
 
-    std::vector<Line> lines;
     for (std::size_t i = 0; i < models.size(); ++i) {
       evaluator->select(i);
       const double start = steady_seconds();
@@ -238,9 +225,8 @@ class EvalLoss final : public Command {
       if (report.without_answer > 0)
         text += fmt::format("left out       {}, without an answer within {} tokens\n", report.without_answer,
                             sequence);
-      lines.push_back({json, std::move(text)});
+      print(json, text, models, i, console);
     }
-    print(lines, models, console);
     return 0;
   }
 

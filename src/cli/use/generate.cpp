@@ -208,8 +208,7 @@ class Generate final : public Command {
   // The texts that one model generates together.
   struct Group {
     std::vector<BatchPrompt> prompts;
-    std::vector<std::size_t> lines;    // the line of each prompt
-    std::vector<std::size_t> results;  // the number of its result in the output
+    std::vector<std::size_t> lines;  // the line of each prompt
   };
 
   // Divides the prompts among the models. Each model's texts are the same as without the other models, so its
@@ -218,7 +217,6 @@ class Generate final : public Command {
                                const Console& console) const {
     std::vector<Group> groups(answerers.size());
     const std::vector<std::size_t> usual = answering(answerers.size());
-    std::size_t results = 0;
     for (std::size_t i = 0; i < lines.size(); ++i) {
       const PromptLine& line = lines[i];
       for (const std::size_t model :
@@ -233,7 +231,6 @@ class Generate final : public Command {
         Group& group = groups[model];
         group.prompts.push_back({std::move(ids), std::move(own)});
         group.lines.push_back(i);
-        group.results.push_back(results++);
       }
     }
     return groups;
@@ -270,8 +267,7 @@ class Generate final : public Command {
     }
     const std::unique_ptr<AdapterDecoder> decoder = decoder_of(answerers, families, readers, console);
 
-    std::map<std::size_t, std::string> finished;  // results that wait for earlier ones
-    std::size_t printed = 0, done = 0, full = 0;
+    std::size_t done = 0, full = 0;
     std::int64_t before = 0, written = 0;  // tokens of the earlier models, and of all
     std::optional<ProgressLine> progress(
         std::in_place, console.err, ProgressOptions{.label = "writing", .unit = "texts", .total = total});
@@ -280,28 +276,32 @@ class Generate final : public Command {
       const Group& group = groups[model];
       if (group.prompts.empty()) continue;
       before = written;
-      generate_batch(
-          decoder->use(model), group.prompts,
-          {.done =
-               [&](std::size_t i, Generation&& text) {
-                 ++done;
-                 full += text.reason == StopReason::kContextFull;
-                 finished[group.results[i]] = result_line(group.lines[i], lines[group.lines[i]],
-                                                          group.prompts[i], text, answerers[model]);
-                 for (auto next = finished.find(printed); next != finished.end();
-                      next = finished.find(++printed)) {
-                   console.write(next->second);
-                   finished.erase(next);
-                 }
-               },
-           .progress =
-               [&](std::int64_t tokens) {
-                 const double now = steady_seconds();
-                 written = before + tokens;
-                 progress->update(done, now,
-                                  fmt::format("{} tokens, {:.0f} tokens/s", written,
-                                              static_cast<double>(written) / std::max(now - began, 1e-3)));
-               }});
+      // Each model's results are printed before the next model begins, so that an error of a later model
+      // loses none of them.
+      std::map<std::size_t, std::string> finished;  // results that wait for earlier ones
+      std::size_t printed = 0;
+      generate_batch(decoder->use(model), group.prompts,
+                     {.done =
+                          [&](std::size_t i, Generation&& text) {
+                            ++done;
+                            full += text.reason == StopReason::kContextFull;
+                            finished[i] = result_line(group.lines[i], lines[group.lines[i]], group.prompts[i],
+                                                      text, answerers[model]);
+                            for (auto next = finished.find(printed); next != finished.end();
+                                 next = finished.find(++printed)) {
+                              console.write(next->second);
+                              finished.erase(next);
+                            }
+                          },
+                      .progress =
+                          [&](std::int64_t tokens) {
+                            const double now = steady_seconds();
+                            written = before + tokens;
+                            progress->update(
+                                done, now,
+                                fmt::format("{} tokens, {:.0f} tokens/s", written,
+                                            static_cast<double>(written) / std::max(now - began, 1e-3)));
+                          }});
     }
     progress->finish(steady_seconds());
     if (full > 0) {
@@ -375,8 +375,9 @@ extern const CommandEntry kGenerate{
     "--prompt and --seed; in bf16, rounding may choose another token.\n\n"
     "--adapters loads adapters next to one copy of MODEL, and answers each prompt by MODEL and by MODEL with "
     "each of the adapters. --adapter, or \"adapter\" of a prompt, chooses the model that answers. The text "
-    "is "
-    "the same as without the other adapters (docs/posttrain.md).",
+    "is the same as without the other adapters. With --prompts, all results of one model come before those "
+    "of "
+    "the next one (docs/posttrain.md).",
     "primus generate output/primus/root/quickstart --prompt 'In the beginning'\n"
     "primus generate Llama-3.2-1B -p 'The moon is' -n 64 -t 0 --dtype bf16\n"
     "printf 'And God said' | primus generate DIR --json\n"

@@ -29,7 +29,7 @@ std::optional<std::string> source_of(const DirectSettings& settings, const Surro
 OrderedJob job_of(const DirectCommand& command, int nodes, int ranks, const Variables& given) {
   OrderedJob job{.ranks = ranks, .spares = spare_nodes(command.words)};
   try {
-    if (command.outline) job.mesh = command.outline(nodes, ranks, given).mesh.value_or(JobMesh{});
+    if (command.outline) job.mesh = command.outline(nodes, ranks, given).mesh;
   } catch (const Error&) {  // the checks of the job report it
   }
   return job;
@@ -47,7 +47,7 @@ std::string variable_of(const PlacedNodes& placed) {
     }
     switches.push_back(std::move(path));
   }
-  Json order{{"order", name_of(placed.asked)}, {"source", placed.network.source}};
+  Json order{{"order", name_of(placed.order.used)}, {"source", placed.network.source}};
   order["nodes"] = placed.order.nodes;
   order["switches"] = std::move(switches);
   const auto text = [&] { return order.dump(-1, ' ', false, Json::error_handler_t::replace); };
@@ -76,16 +76,19 @@ std::optional<PlacedNodes> place_nodes(const DirectSettings& settings, const Dir
                                       names.size(), place.nodes));
     return std::nullopt;
   }
-  PlacedNodes placed{.network = find_network(named.value_or("slurm"), names, place.nodes, surroundings),
+  if (place.task && asked != RankOrder::kGiven)
+    require_equal_tasks(surroundings.setting("SLURM_STEP_TASKS_PER_NODE").value_or(""), place.nodes);
+  PlacedNodes placed{.network = find_network(named.value_or("slurm"), names, place.nodes, surroundings,
+                                             {.orders = asked != RankOrder::kGiven, .node = place.node}),
                      .order = {},
-                     .job = job_of(command, place.nodes, place.ranks, given),
-                     .asked = asked};
+                     .job = job_of(command, place.nodes, place.ranks, given)};
   placed.order = order_nodes(placed.network, asked, placed.job);
   for (const auto* notes : {&placed.network.notes, &placed.order.notes})
     place.notes.insert(place.notes.end(), notes->begin(), notes->end());
   if (!placed.network.is_known()) return std::nullopt;
   place.node = placed.place = placed.order.place_of(place.node);
-  if (place.task) place.task->rank = place.node * place.task->local_world + place.task->local_rank;
+  if (place.task && asked != RankOrder::kGiven)
+    place.task->rank = place.node * place.task->local_world + place.task->local_rank;
   return placed;
 }
 
@@ -124,8 +127,7 @@ void add_network_elsewhere(const DirectSettings& settings, const DirectCommand& 
     ranks = parse_ranks("GPUS_PER_NODE", count->second);
   PlacedNodes placed{.network = find_network(source, nodes.names, nodes.nodes, surroundings),
                      .order = {},
-                     .job = job_of(command, nodes.nodes, ranks.value_or(nodes.gpus.value_or(1)), given),
-                     .asked = asked};
+                     .job = job_of(command, nodes.nodes, ranks.value_or(nodes.gpus.value_or(1)), given)};
   placed.order = order_nodes(placed.network, asked, placed.job);
   for (const auto* more : {&placed.network.notes, &placed.order.notes})
     notes.insert(notes.end(), more->begin(), more->end());

@@ -14,10 +14,10 @@
 
 namespace primus::launch {
 
-// The launcher sets this variable to a JSON object, if it knows the network: "order", "source" of the
-// network, "nodes" (the launcher's number of the node at each place), and "switches" (for the node at each
-// place, the numbers of the switches above it, from the top to the lowest). Runs record it, and supervisors
-// choose spares by it.
+// The launcher sets this variable to a JSON object, if it knows the network: "order" (NodeOrder::used),
+// "source" of the network, "nodes" (the launcher's number of the node at each place), and "switches" (for the
+// node at each place, the numbers of the switches above it, from the top to the lowest). Runs record it, and
+// supervisors choose spares by it.
 inline constexpr const char* kNodeOrderVariable = "PRIMUS_NODE_ORDER";
 // Source of the network if neither --topology nor the settings name one.
 inline constexpr const char* kTopologyVariable = "PRIMUS_TOPOLOGY";
@@ -26,13 +26,13 @@ struct PlacedNodes {
   Network network;
   NodeOrder order;
   OrderedJob job;
-  RankOrder asked = RankOrder::kGiven;
   int place = 0;  // of this node
 };
 
 // Moves this node to the place that the settings request (rank_order, topology), in `place`. Returns nullopt
 // if the settings request nothing, or if the network is not known; notes in `place` tell why. Throws the
-// errors of find_network(), and Error(kInvalid) if no network is named outside of Slurm.
+// errors of find_network(), and Error(kInvalid) if no network is named outside of Slurm, or if an order is
+// requested and nodes have different numbers of Slurm tasks.
 std::optional<PlacedNodes> place_nodes(const DirectSettings& settings, const DirectCommand& command,
                                        const Variables& given, const Surroundings& surroundings,
                                        NodePlace& place);

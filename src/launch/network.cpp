@@ -100,25 +100,39 @@ Network without_switches(std::string source, std::vector<std::string> nodes, std
 
 constexpr const char* kScontrol = "scontrol show topology";
 
-Network network_of_slurm(const std::vector<std::string>& nodes, const Surroundings& surroundings) {
+bool is_blank(const std::string& text) { return text.find_first_not_of(" \t\r\n") == std::string::npos; }
+
+Network network_of_slurm(const std::vector<std::string>& nodes, const Surroundings& surroundings,
+                         const SlurmQuery& query) {
   const auto scontrol = surroundings.find_program("scontrol");
+  if (!scontrol && query.orders) {
+    // Other nodes may have the program, so this node cannot decide alone to keep Slurm's order.
+    throw Error(ErrorKind::kDependency,
+                "the program scontrol is not installed here, so --rank-order does not know the network",
+                "name the network in a file, by --topology FILE, or remove --rank-order");
+  }
   if (!scontrol) {
     return without_switches(kScontrol, nodes,
                             "the program scontrol is not installed here, so the network is not known: nodes "
                             "keep Slurm's order");
   }
   SubprocessResult shown;
+  bool silent = false;
   for (int i = 0; i < kTries; ++i) {
-    if (i > 0) std::this_thread::sleep_for(std::chrono::seconds(i));
+    std::this_thread::sleep_for(wait_before_query(i, query.node));
     shown = run_subprocess({scontrol->string(), "show", "topology"},
                            {.timeout = std::chrono::seconds(30), .output_limit = kMaxTopology});
-    if (shown.ok()) break;
+    // Where Slurm has no topology, scontrol says so. No answer at all is a failure.
+    silent = shown.ok() && is_blank(shown.out) && is_blank(shown.err);
+    if (shown.ok() && !silent) break;
   }
-  if (!shown.ok()) {
+  if (!shown.ok() || silent) {
     // Other nodes may have succeeded, so this node cannot decide alone to keep Slurm's order.
     throw Error(ErrorKind::kDependency,
                 fmt::format("'{}' failed {} times: {}", kScontrol, kTries,
-                            shown.timed_out ? "no answer within 30 s" : shown.err.substr(0, 200)),
+                            shown.timed_out ? "no answer within 30 s"
+                            : silent        ? "empty answer"
+                                            : shown.err.substr(0, 200)),
                 "name the network in a file, by --topology FILE, or remove --rank-order");
   }
   return parse_slurm_topology(shown.out, nodes);
@@ -141,6 +155,12 @@ std::optional<int> slice_of(const std::string& source) {
 
 bool Network::is_known() const {
   return std::ranges::any_of(switches, [](const SwitchPath& path) { return !path.empty(); });
+}
+
+std::chrono::milliseconds wait_before_query(int number, int node) {
+  if (number == 0) return {};
+  // Nodes that failed at the same time repeat their queries at 100 different times.
+  return std::chrono::seconds(number) + std::chrono::milliseconds(node % 100 * 20);
 }
 
 Network parse_slurm_topology(std::string_view text, std::vector<std::string> nodes) {
@@ -238,7 +258,7 @@ Network read_network_file(const Path& file, std::vector<std::string> nodes, int 
 }
 
 Network find_network(const std::string& source, const std::vector<std::string>& nodes, int count,
-                     const Surroundings& surroundings) {
+                     const Surroundings& surroundings, const SlurmQuery& query) {
   if (const auto size = slice_of(source)) {
     Network network{
         .source = fmt::format("slices of {} nodes", *size), .nodes = nodes, .switches = {}, .notes = {}};
@@ -253,7 +273,7 @@ Network find_network(const std::string& source, const std::vector<std::string>& 
     throw invalid("--topology slurm: this is no step of a Slurm job",
                   "name a file with the nodes and their switches: --topology FILE");
   }
-  return network_of_slurm(nodes, surroundings);
+  return network_of_slurm(nodes, surroundings, query);
 }
 
 void check_network_source(const std::string& source) {

@@ -2,13 +2,13 @@
 //
 //   Slurm        `scontrol show topology`, for the plug-ins topology/tree and topology/block
 //   a file       lines "NODES SWITCH...": a node, or a Slurm list of nodes, and the names of the switches
-//   above
-//                it, from the top of the network to the lowest one. '#' begins a comment
+//                above it, from the top of the network to the lowest one. '#' begins a comment
 //   "slices=N"   each N consecutive nodes share a switch, as Kueue guarantees with --slice-size
 //
 // Thread-safe.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,12 +40,22 @@ Network parse_slurm_topology(std::string_view text, std::vector<std::string> nod
 // node that occurs twice, and for another number of nodes.
 Network read_network_file(const Path& file, std::vector<std::string> nodes, int count);
 
+// How a node asks Slurm.
+struct SlurmQuery {
+  // Whether nodes get other places by the answer. A node must then not decide alone that there is no network.
+  bool orders = false;
+  int node = 0;  // number of this node, which spreads the repeated queries of nodes over time
+};
+
+// Returns the time to wait before query `number` to Slurm; the first query has the number 0.
+std::chrono::milliseconds wait_before_query(int number, int node);
+
 // Returns the network of `source`: "slurm", "slices=N", or a file. `nodes`: names of the job's nodes, if
 // known; `count`: their number. Throws Error(kInvalid) for a source that the job cannot have, and
-// Error(kDependency) if scontrol fails. If scontrol is not installed or knows no switches, the network is not
-// known, and a note tells why.
+// Error(kDependency) if scontrol fails, or with SlurmQuery::orders if it is not installed. Otherwise, if
+// scontrol is not installed or knows no switches, the network is not known, and a note tells why.
 Network find_network(const std::string& source, const std::vector<std::string>& nodes, int count,
-                     const Surroundings& surroundings);
+                     const Surroundings& surroundings, const SlurmQuery& query = {});
 
 // Throws Error(kInvalid) if `source` is none of the above. Does not read a file.
 void check_network_source(const std::string& source);

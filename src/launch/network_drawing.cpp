@@ -70,7 +70,7 @@ std::string range(int first, int count) {
 std::vector<CrossedGroups> crossed_groups(const Network& network, const NodeOrder& order,
                                           const OrderedJob& job) {
   const int world = (static_cast<int>(order.nodes.size()) - job.spares) * job.ranks;
-  if (world < 1 || !divides(job.mesh, world)) return {};
+  if (world < 1 || !job.mesh || !divides(*job.mesh, world)) return {};
   using Key = std::vector<int>;
   const std::vector<std::pair<std::string, std::function<Key(const Place&)>>> kinds{
       {"tensor",
@@ -99,7 +99,7 @@ std::vector<CrossedGroups> crossed_groups(const Network& network, const NodeOrde
   for (const auto& [kind, key] : kinds) {
     std::map<Key, std::set<int>> groups;  // the nodes of each group
     for (int rank = 0; rank < world; ++rank)
-      groups[key(place_of(job.mesh, world, rank))].insert(
+      groups[key(place_of(*job.mesh, world, rank))].insert(
           order.nodes[static_cast<std::size_t>(rank / job.ranks)]);
     const int size = world / static_cast<int>(groups.size());
     if (size == 1) continue;
@@ -123,7 +123,7 @@ std::vector<std::string> drawn_network(const Network& network, const NodeOrder& 
                                        const OrderedJob& job) {
   std::vector<std::string> lines{fmt::format("network of {}:", printable(network.source))};
   const int places = static_cast<int>(order.nodes.size()) - job.spares;
-  const bool has_stages = job.mesh.pipeline > 1 && divides(job.mesh, places * job.ranks);
+  const bool has_stages = job.mesh && job.mesh->pipeline > 1 && divides(*job.mesh, places * job.ranks);
   // Nodes below the same switches are shown together, in the order of their places.
   std::map<SwitchPath, std::vector<int>> by_switch;
   for (int place = 0; place < static_cast<int>(order.nodes.size()); ++place)
@@ -144,7 +144,7 @@ std::vector<std::string> drawn_network(const Network& network, const NodeOrder& 
       if (place != node) line += fmt::format(" (given as {})", node);
       line += place < places ? ", " + range(place * job.ranks, job.ranks) : ", a spare";
       if (has_stages && place < places) {
-        const int of_stage = places * job.ranks / job.mesh.pipeline;
+        const int of_stage = places * job.ranks / job.mesh->pipeline;
         const int first = place * job.ranks / of_stage, last = ((place + 1) * job.ranks - 1) / of_stage;
         line +=
             first == last ? fmt::format(", stage {}", first) : fmt::format(", stages {}..{}", first, last);

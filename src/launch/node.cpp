@@ -215,6 +215,18 @@ int tasks_of_node(std::string_view text, int node) {
                 "set GPUS_PER_NODE, and start one task per node");
 }
 
+void require_equal_tasks(std::string_view text, int nodes) {
+  const int first = tasks_of_node(text, 0);
+  for (int node = 1; node < nodes; ++node) {
+    const int own = tasks_of_node(text, node);
+    if (own == first) continue;
+    throw invalid(
+        fmt::format("--rank-order needs as many tasks on each node, but node 0 has {} and node {} has {}",
+                    first, node, own),
+        "set --ntasks-per-node, or remove --rank-order");
+  }
+}
+
 namespace {
 
 // Finds the address and port of node 0, which all ranks of a job use.

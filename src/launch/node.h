@@ -92,4 +92,8 @@ std::string first_node(std::string_view list);
 // Error(kInvalid).
 int tasks_of_node(std::string_view text, int node);
 
+// Throws Error(kInvalid) if such a list has different numbers of tasks for the first `nodes` nodes: then
+// nodes cannot exchange their places.
+void require_equal_tasks(std::string_view text, int nodes);
+
 }  // namespace primus::launch

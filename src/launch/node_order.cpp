@@ -139,18 +139,29 @@ NodeOrder order_nodes(const Network& network, RankOrder order, const OrderedJob&
   std::iota(result.nodes.begin(), result.nodes.end(), 0);
   if (order == RankOrder::kGiven || !network.is_known() || job.spares >= count) return result;
   result.nodes = by_switches(network, job.spares);
-  const int places = count - job.spares, stages = job.mesh.pipeline;
-  if (order != RankOrder::kPipeline || stages == 1) return result;
+  result.used = RankOrder::kSwitch;
+  if (order != RankOrder::kPipeline) return result;
+  const auto note_switch = [&](const std::string& why) {
+    result.notes.push_back(fmt::format(
+        "--rank-order pipeline: {}, so consecutive nodes share a switch, as with --rank-order switch", why));
+  };
+  if (!job.mesh) {
+    note_switch("the pipeline's stages are not known");
+    return result;
+  }
+  const int places = count - job.spares, stages = job.mesh->pipeline;
+  if (stages == 1) {
+    note_switch("the job has one stage");
+    return result;
+  }
   const int world = places * job.ranks;
   const bool stages_in_node = world % stages == 0 && job.ranks % (world / stages) == 0;
-  if (places % stages == 0 && !stages_in_node) {
-    spread_over_stages(result.nodes, places, stages);
-  } else if (!stages_in_node) {
-    result.notes.push_back(
-        fmt::format("--rank-order pipeline: {} stages do not divide {} nodes, so consecutive nodes share a "
-                    "switch, as with --rank-order switch",
-                    stages, places));
+  if (!stages_in_node && places % stages != 0) {
+    note_switch(fmt::format("{} stages do not divide {} nodes", stages, places));
+    return result;
   }
+  result.used = RankOrder::kPipeline;
+  if (!stages_in_node) spread_over_stages(result.nodes, places, stages);
   return result;
 }
 

@@ -24,14 +24,16 @@ std::string_view name_of(RankOrder order);
 
 // Ranks of a job, without its spare nodes.
 struct OrderedJob {
-  int ranks = 1;   // per node
-  int spares = 0;  // nodes without ranks
-  JobMesh mesh = {};
+  int ranks = 1;                     // per node
+  int spares = 0;                    // nodes without ranks
+  std::optional<JobMesh> mesh = {};  // nullopt: not known
 };
 
 struct NodeOrder {
   std::vector<int> nodes;  // the launcher's number of the node at each place; spares hold the last ones
   std::vector<std::string> notes;  // deviations from the request, one sentence each
+  // The order of the nodes: the requested one, or kSwitch if the stages do not allow kPipeline.
+  RankOrder used = RankOrder::kGiven;
   // Returns the place of the node with the launcher's number `node`.
   int place_of(int node) const;
 };
@@ -47,7 +49,8 @@ struct CrossedGroups {
   int across_hosts = 0;
   std::vector<int> across;  // for each level of switches, from the lowest to the top
 };
-// Counts the groups of more than one rank of a job whose mesh divides its ranks; otherwise returns none.
+// Counts the groups of more than one rank of a job whose mesh is known and divides its ranks; otherwise
+// returns none.
 std::vector<CrossedGroups> crossed_groups(const Network& network, const NodeOrder& order,
                                           const OrderedJob& job);
 

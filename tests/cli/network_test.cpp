@@ -193,6 +193,33 @@ TEST_F(NodeNetwork, RefusesWhatItCannotKnow) {
   refused({"--topology", "network.txt"}, "has 4 nodes, but the job has 2");
 }
 
+// Ranks of exchanged nodes would overlap.
+TEST_F(NodeNetwork, NodesWithOtherNumbersOfTasksKeepTheirRanks) {
+  const auto plan_of = [&](const Words& options) {
+    Words words{"direct", "--dry-run", "--topology", "network.txt"};
+    words.insert(words.end(), options.begin(), options.end());
+    words.insert(words.end(), {"--", "train", "pretrain", "--config", kExperiment, "global_batch_size=48"});
+    return run_program(words, {.folder = folder_.path().string(),
+                               .environment = {{"PRIMUS_JOB_TOKEN", "of two nodes"},
+                                               {"SLURM_JOB_ID", "1"},
+                                               {"SLURM_STEP_ID", "0"},
+                                               {"SLURM_PROCID", "4"},
+                                               {"SLURM_LOCALID", "0"},
+                                               {"SLURM_NNODES", "2"},
+                                               {"SLURM_NTASKS", "6"},
+                                               {"SLURM_NODEID", "1"},
+                                               {"SLURM_STEP_TASKS_PER_NODE", "4,2"},
+                                               {"SLURM_STEP_NODELIST", "a,b"},
+                                               {"MASTER_ADDR", "a"}}});
+  };
+  const ProgramResult given = plan_of({});
+  EXPECT_EQ(given.exit_code, 0) << given.err;
+  EXPECT_THAT(given.out, HasSubstr("export RANK=4\n"));
+  const ProgramResult ordered = plan_of({"--rank-order", "switch"});
+  EXPECT_EQ(ordered.exit_code, 2);
+  EXPECT_THAT(ordered.err, HasSubstr("--rank-order needs as many tasks on each node, but node 0 has 4"));
+}
+
 // Nodes 1 and 2 exchange their places. The run records this, and has the same losses.
 TEST_F(NodeNetwork, AnotherOrderTrainsTheSame) {
   for (const ProgramResult& result : on_four_nodes({}, training("given")))

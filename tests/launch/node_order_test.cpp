@@ -5,12 +5,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <numeric>
+#include <optional>
 #include <random>
+#include <string>
 
 #include "base/error.h"
 #include "base/temporary_folder.h"
 #include "launch/network.h"
+#include "launch/node.h"
 #include "surroundings.h"
 
 namespace primus::launch {
@@ -139,6 +143,39 @@ TEST(Network, SlicesAndSources) {
   EXPECT_THAT(none.notes, ElementsAre(HasSubstr("scontrol is not installed here")));
 }
 
+// Nodes may get different answers, so a node does not decide alone to keep its place.
+TEST(Network, ANodeDoesNotKeepItsOrderAlone) {
+  test::Machine machine;
+  const auto refused = [&] {
+    try {
+      find_network("slurm", {"n1", "n2"}, 2, machine.surroundings(), {.orders = true, .node = 1});
+    } catch (const Error& error) {
+      return error.render();
+    }
+    return std::string();
+  };
+  machine.variables["PATH"] = "/nonexistent";
+  EXPECT_THAT(refused(), AllOf(HasSubstr("scontrol is not installed here"), HasSubstr("--topology FILE")));
+  const test::TemporaryFolder folder;
+  const Path scontrol = folder.path() / "scontrol";
+  machine.variables["PATH"] = folder.path().string();
+  const auto answers = [&](const std::string& script) {
+    write_file(scontrol, "#!/bin/sh\n" + script + "\n");
+    std::filesystem::permissions(scontrol, std::filesystem::perms::owner_all);
+  };
+  answers(":");
+  EXPECT_THAT(refused(), HasSubstr("failed 3 times: empty answer"));
+  answers("echo No topology information available >&2");
+  EXPECT_EQ(refused(), "");
+  EXPECT_EQ(wait_before_query(0, 5).count(), 0);
+  EXPECT_NE(wait_before_query(1, 4), wait_before_query(1, 5));
+}
+
+TEST(Network, NodesNeedEqualNumbersOfTasks) {
+  require_equal_tasks("4(x2),4", 3);
+  EXPECT_THAT(refusal([] { require_equal_tasks("4(x2),2", 3); }), HasSubstr("node 0 has 4 and node 2 has 2"));
+}
+
 TEST(NodeOrder, NodesOfASwitchAreConsecutive) {
   const Network network = network_of({0, 1, 0, 1, 2, 2, 0, 0});
   const NodeOrder order = order_nodes(network, RankOrder::kSwitch, job_of(8, {}));
@@ -180,6 +217,24 @@ TEST(NodeOrder, StagesThatDoNotDivideTheNodesAreNoted) {
   const NodeOrder uneven =
       order_nodes(network_of({0, 1, 0}), RankOrder::kPipeline, job_of(4, {.pipeline = 2}));
   EXPECT_THAT(uneven.notes, ElementsAre(HasSubstr("2 stages do not divide 3 nodes")));
+  EXPECT_EQ(order.used, RankOrder::kPipeline);
+  EXPECT_EQ(uneven.used, RankOrder::kSwitch);
+}
+
+TEST(NodeOrder, UnknownStagesAreNoted) {
+  const Network network = network_of({0, 1, 0, 1});
+  OrderedJob job = job_of(8, {.pipeline = 2});
+  EXPECT_EQ(order_nodes(network, RankOrder::kPipeline, job).used, RankOrder::kPipeline);
+  job.mesh = std::nullopt;
+  const NodeOrder unknown = order_nodes(network, RankOrder::kPipeline, job);
+  EXPECT_THAT(unknown.nodes, ElementsAre(0, 2, 1, 3));
+  EXPECT_EQ(unknown.used, RankOrder::kSwitch);
+  EXPECT_THAT(unknown.notes, ElementsAre(HasSubstr("the pipeline's stages are not known")));
+  EXPECT_THAT(crossed_groups(network, unknown, job), IsEmpty());
+  EXPECT_THAT(order_nodes(network, RankOrder::kSwitch, job).notes, IsEmpty());
+  const NodeOrder single = order_nodes(network, RankOrder::kPipeline, job_of(8, {}));
+  EXPECT_EQ(single.used, RankOrder::kSwitch);
+  EXPECT_THAT(single.notes, ElementsAre(HasSubstr("the job has one stage")));
 }
 
 TEST(NodeOrder, SparesAreBelowSmallSwitches) {

@@ -200,9 +200,11 @@ TEST(ScheduleClock, ReadsTheDevicesTimes) {
   ClockedDevice device(work);
   const std::unique_ptr<Stream> stream = device.create_stream(StreamKind::kCompute);
   engine::ScheduleClock clock(device, *stream, &kTiming);
-  std::vector<std::byte> memory(8);
+  constexpr std::int64_t kBytes = 8;
+  const auto release = [&](void* address) { device.release(address); };
+  const std::unique_ptr<void, decltype(release)> memory(device.allocate(kBytes), release);
   const auto enqueue = [&](int operations) {
-    for (int i = 0; i < operations; ++i) stream->fill_zero(memory.data(), 8);
+    for (int i = 0; i < operations; ++i) stream->fill_zero(memory.get(), kBytes);
   };
   const auto time = [&](Kind kind, std::int64_t microbatch, int operations) {
     const engine::ScheduleClock::Timed timed(&clock, kind, {.chunk = 1, .microbatch = microbatch});

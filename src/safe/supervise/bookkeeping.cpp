@@ -9,6 +9,7 @@
 
 #include "base/terminal/terminal.h"
 #include "lm/events/lost_rank.h"
+#include "lm/events/run_ending.h"
 #include "lm/events/run_event.h"
 #include "safe/supervise/event_facts.h"
 #include "safe/supervise/run_files.h"
@@ -98,6 +99,14 @@ JobEnd Bookkeeping::end(const ProcessEnd& process, const std::optional<HangFindi
                         std::optional<int> hang_rank, Json facts, const std::optional<LostNode>& lost,
                         const std::function<Json(const JobEnd&)>& facts_of) {
   JobEnd end = attempt_.judge(process, finding, hang_rank);
+  // Only a run that was already finished has nothing to do, and ends without a step.
+  const auto ending = read_ending(job_.run);
+  const bool finished = ending && ending->state == RunEnding::State::kFinished;
+  if (end.kind == EndKind::kDone && !end.began && !finished) {
+    end.kind = EndKind::kEarlyExit;
+    end.exit_code = 3;
+    end.text = "the process ended with exit code 0 before the run began";
+  }
   if (lost && end.kind != EndKind::kDone && end.kind != EndKind::kStopped) {
     end.kind = EndKind::kLostNode;
     end.exit_code = kLostNodeCode;

@@ -43,7 +43,8 @@ struct Restart {
   int rank = -1;                // the rank with the fault; -1: unknown
   std::string cause = {};       // "lost rank" (docs/formats/events.md)
   std::string text = {};        // the error
-  std::int64_t checkpoint = 0;  // step of the checkpoint from which the run continued
+  std::int64_t checkpoint = 0;  // step of the checkpoint or snapshot from which the run continued
+  std::string state_from = {};  // "memory", "partner", "disk", "start"; empty: the run has not continued
 };
 
 // Everything that was read.

@@ -61,9 +61,10 @@ std::string last_work(const CaseFile& file) {
 // Such as "17:40:24 crashed (rank 1, step 404), continued from step 400".
 std::string restart_text(const Restart& one) {
   const std::string rank = one.rank < 0 ? "" : fmt::format("rank {}, ", one.rank);
-  return fmt::format("{} {} ({}step {}), continued from step {}: {}",
+  const bool in_memory = one.state_from == "memory" || one.state_from == "partner";
+  return fmt::format("{} {} ({}step {}), continued from step {}{}: {}",
                      local_time(one.time, "%Y-%m-%d %H:%M:%S"), one.cause, rank, one.step, one.checkpoint,
-                     one.text);
+                     in_memory ? " in memory" : "", one.text);
 }
 
 void add_restarts(const CaseFile& file, std::vector<Row>& rows) {
@@ -153,7 +154,8 @@ nlohmann::ordered_json report_json(const CaseFile& file, const Diagnosis& d) {
                                 {"rank", one.rank < 0 ? Json() : Json(one.rank)},
                                 {"cause", one.cause},
                                 {"text", one.text},
-                                {"checkpoint_step", one.checkpoint}});
+                                {"checkpoint_step", one.checkpoint},
+                                {"state_from", one.state_from.empty() ? Json() : Json(one.state_from)}});
   }
   for (const Evidence& one : d.timeline) {
     json["evidence"].push_back({{"time", one.time > 0 ? Json(one.time) : Json()},

@@ -149,13 +149,17 @@ class RankReader {
   void add(const EventLine& event, std::string text) {
     // The launcher records the loss of another rank in rank 0's file.
     const int named = facts_of(text, event.time).rank;
+    // Two ranks with different bits: the recording rank is no more suspect than the other one.
+    const bool unknown = text.find("no majority tells which are right") != std::string::npos;
     // Findings in the kernel's log have the kernel's texts.
     const bool of_kernel = event.event == "warning" && event.cause.starts_with("kernel_");
     const Cause* const cause = match(of_kernel ? Source::kKernel : Source::kEvent, text);
     evidence_.push_back({.source = Source::kEvent,
                          .file = file_,
                          .time = event.time,
-                         .rank = named >= 0 ? named : record_.rank,
+                         .rank = unknown      ? -1
+                                 : named >= 0 ? named
+                                              : record_.rank,
                          .writer = record_.rank,
                          .text = std::move(text),
                          .cause = cause});

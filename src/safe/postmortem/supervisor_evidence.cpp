@@ -28,6 +28,11 @@ class SupervisorReader {
     const std::string kind = text_field(event, "event"), cause = text_field(event, "cause");
     if (kind == "supervise_detection") detect(event, facts, cause);
     if (kind == "supervise_action") act(event, facts, cause);
+    if (kind == "supervise_recovered" && !into_.restarts.empty()) {
+      Restart& restart = into_.restarts.back();
+      restart.state_from = text_field(facts, "state_from");
+      restart.checkpoint = whole_field(facts, "first_step", restart.checkpoint + 1) - 1;
+    }
     if (kind == "supervise_node" && cause == "lost")
       add(event, "supervise lost node: " + text_field(facts, "text"), text_field(facts, "host"));
   }

@@ -396,7 +396,8 @@ LineFacts facts_of(std::string_view line, double near) {
   // "ranks 0 and 2 differ in hidden_size": the ranks are compared with rank 0.
   if (line.find(" differ in ") != std::string_view::npos && line.find("ranks ") != std::string_view::npos)
     facts.rank = number_after(line.substr(line.find("ranks ")), " and ");
-  for (const std::string_view word : {"[rank-", "[rank ", "rank ", "task ", "Rank "}) {
+  // A rank that reports the error of another one: "[rank-0/2][ERROR] : rank 1: cannot save".
+  for (const std::string_view word : {"] : rank ", "[rank-", "[rank ", "rank ", "task ", "Rank "}) {
     if (facts.rank < 0) facts.rank = number_after(line, word);
   }
   facts.node = node_of(line);

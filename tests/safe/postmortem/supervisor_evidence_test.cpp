@@ -47,6 +47,15 @@ TEST_F(Supervised, RestartsAreListed) {
   EXPECT_EQ(report_json(file, d)["restarts"].size(), 1U);
 }
 
+TEST_F(Supervised, ARestartFromMemoryNamesItsStep) {
+  const CaseFile file = read(
+      R"({"event":"supervise_recovered","step":11,"time":201,"facts":{"first_step":11,"state_from":"memory"}})"
+      "\n");
+  ASSERT_THAT(file.restarts, SizeIs(1));
+  EXPECT_EQ(file.restarts[0].checkpoint, 10);
+  EXPECT_THAT(report_text(file, diagnose(file), Terminal{}), HasSubstr("continued from step 10 in memory: "));
+}
+
 TEST_F(Supervised, ARunningRunShowsItsRestarts) {
   CaseFile file = read("");
   file.running = true;

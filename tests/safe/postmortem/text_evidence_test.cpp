@@ -58,6 +58,8 @@ TEST(LineFacts, TheBlamedRank) {
   EXPECT_EQ(facts_of("rank 0 is in all_reduce #3 and waits for rank 1; rank 1 has not called it", 0).rank, 1);
   EXPECT_EQ(facts_of("rank 5 was lost: its process exited", 0).rank, 5);
   EXPECT_EQ(facts_of("[rank-3/4] the file was lost", 0).rank, 3);
+  EXPECT_EQ(facts_of("[rank-0/2][ERROR]    [---pretrain.cpp:437] : rank 1: cannot save checkpoint", 0).rank,
+            1);
 }
 
 TEST(LineFacts, RanksAndNodes) {

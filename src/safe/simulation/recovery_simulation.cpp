@@ -108,6 +108,8 @@ class Simulation {
       usable_at = time + seconds;
       return time;
     }
+    // Whether a state is still being written.
+    bool busy(double time) const { return std::isfinite(usable_at) && time < usable_at; }
     // The job ends at this time.
     void end(double time) {
       if (usable_at <= time) newest = written;
@@ -157,7 +159,8 @@ class Simulation {
         time = checkpoints_.begin(step, time, last, s_.save_pause, s_.save_seconds);
         if (time > last) return time;
       }
-      if (due == snapshot) {
+      // Training does not wait for a snapshot: the next one is left out instead.
+      if (due == snapshot && !snapshots_.busy(time)) {
         account_.copying(step, time);
         time = snapshots_.begin(step, time, last, s_.snapshot_pause, s_.snapshot_seconds);
         if (time > last) return time;

@@ -60,6 +60,21 @@ TEST(RecoverySimulation, SnapshotsLimitTheRepeatedStepsAndCostTheirPause) {
   EXPECT_GT(memory.goodput, disk.goodput);
 }
 
+// A snapshot that takes longer than the interval delays no step.
+TEST(RecoverySimulation, SlowSnapshotsAreLeftOut) {
+  Scenario s;
+  s.node_hours = 1e9;
+  s.step_seconds = 10;
+  s.save_interval = 1000;
+  s.snapshot_interval = 1;
+  s.snapshot_pause = 0;
+  s.snapshot_seconds = 35;
+  s.start_seconds = s.save_pause = s.save_seconds = 0;
+  s.days = 1;
+  const Outcome out = simulate(s, 1);
+  EXPECT_NEAR(out.times.useful, 86400, 10 + 1e-6);
+}
+
 TEST(RecoverySimulation, WithoutFaultsOnlyTheStartAndTheSavesCostTime) {
   Scenario s;
   s.node_hours = 1e9;

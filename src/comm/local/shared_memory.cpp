@@ -97,7 +97,8 @@ SharedMemory create_shared_memory(std::size_t bytes) {
   SharedMemory result;
   result.descriptor = Socket(memfd_create("primus", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!result.descriptor.valid() || ftruncate(result.descriptor.fd(), static_cast<off_t>(bytes)) != 0) {
-    throw io_error(fmt::format("cannot get {} bytes of shared memory", bytes), errno, kHint);
+    throw io_error(fmt::format("cannot get {} bytes of shared memory", bytes), errno,
+                   errno == EFBIG ? "raise the limit of file sizes (ulimit -f)" : kHint);
   }
   // Seals the file, because truncating it would crash processes that have mapped it.
   if (fcntl(result.descriptor.fd(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {

@@ -135,10 +135,11 @@ JobEnd Attempt::judge(const ProcessEnd& process, const std::optional<HangFinding
     end.kind = kFileLimit;
   } else if (reason == "disk full" || end.text.find(std::strerror(ENOSPC)) != std::string::npos) {
     end.kind = kDiskFull;
-  } else if ((process.exit_code <= 2 && !(began_ && step_ > *began_)) || process.exit_code == kNotFound ||
-             process.exit_code == kNotExecutable) {
+  } else if ((process.exit_code <= 2 && (reason == kCorruptionReason || !(began_ && step_ > *began_))) ||
+             process.exit_code == kNotFound || process.exit_code == kNotExecutable) {
     // A run that has completed steps was accepted at its start. Its error may be one of the moment: the
-    // system allowed no thread or no file.
+    // system allowed no thread or no file. But silent corruption has this exit code only if no state from
+    // before the damage is left (CorruptionError), so a restart would train on damaged weights.
     end.kind = kRefused;
   } else {
     end.kind = process.memory_kill ? kMemoryKill : kind_of_reason(reason);

@@ -83,6 +83,12 @@ TEST(Attempt, NamesEveryEnd) {
             kCorruption);
   EXPECT_EQ(kind({kBegin, end("failed", "silent corruption", "no checkpoint is left")}, {.exit_code = 2}),
             kRefused);
+  // No state from before the damage is left: a restart would continue from damaged weights.
+  EXPECT_EQ(
+      kind({kBegin, kStep, end("failed", "silent corruption", "no checkpoint is left")}, {.exit_code = 2}),
+      kRefused);
+  EXPECT_EQ(kind({kBegin, kStep, fault(1, "silent corruption", "no checkpoint is left")}, {.exit_code = 2}),
+            kRefused);
   EXPECT_EQ(kind({kBegin, end("failed", "out of memory", "out of memory")}, {.exit_code = 3}), kMemory);
   EXPECT_EQ(kind({kBegin, end("failed", "disk full", "No space left on device")}, {.exit_code = 2}),
             kDiskFull);

@@ -9,10 +9,11 @@ machine with a supervisor each), and injects one fault at an exact point of a ph
 is right in three cases:
   recovered    the losses of all steps and the final weights are bit for bit those of an undisturbed run, after the
                supervisor has detected a fault of a right name
-  unaffected   the same, without a restart
+  unaffected   the same, without a restart, if the fault need not be detected
   ended        the run ended with a right name and exit code, and the same command then completed it, bit for bit
 and if no process remains, and no checkpoint that was complete at the time of the fault was ignored. The script prints a
-table of kinds and phases, and the trials with a wrong outcome. Exit code 1: there is one.
+table of kinds and phases, and the trials with a wrong outcome. Exit code 1: there is one, or in more than a fifth of
+the trials a part of the fault did not happen (too late), so the script does not test what it says.
 
 Trials with equal setup, kind, phase and seed inject at the same point. The machine's speed may change which process
 acts first. Only Python's standard library, a C compiler and Linux are needed.
@@ -151,11 +152,14 @@ def main():
     total = sum(r["seconds"] for r in results)
     print(f"{len(results) - count['too late']} faults, seed {options.seed}: {count['recovered']} recovered, "
           f"{count['unaffected']} unaffected, {count['ended']} ended with the right name and completed by the same "
-          f"command, {wrong} wrong; {count['too late']} more runs ended before the fault; "
+          f"command, {wrong} wrong; {count['too late']} more were too late; "
           f"{total / max(1, len(results)):.1f} s a trial")
+    idle = 5 * count["too late"] > len(results)
+    if idle:
+        print(f"WRONG: in {count['too late']} of {len(results)} trials, a part of the fault did not happen")
     if not options.keep:
         shutil.rmtree(options.folder, ignore_errors=True)
-    sys.exit(1 if wrong else 0)
+    sys.exit(1 if wrong or idle or not results else 0)
 
 
 if __name__ == "__main__":

@@ -13,13 +13,14 @@ class Kind:
     then be complete after the same command. setups: in which the kind is possible. slow: takes ten seconds or more.
     then: what the script does after the fault: a function of the trial. victim: 'any' rank, or 'first'. lower: the
     newest checkpoint is damaged, so an older one is right. away: a node is away when the job ends, and cannot tell its
-    exit code."""
+    exit code. unseen: no supervisor that lives can detect it."""
 
     def __init__(self, actions, names=(), ends=(), setups="1 2", slow=False, then=None, victim="any", lower=False,
-                 second=None, options=(), not_in="", away=False):
+                 second=None, options=(), not_in="", away=False,
+                 unseen=False):
         self.actions, self.names, self.ends = actions, set(names), set(ends)
         self.setups, self.slow, self.then, self.victim = setups.split(), slow, then, victim
-        self.away = away
+        self.away, self.unseen = away, unseen
         self.lower, self.second, self.options, self.not_in = lower, second, list(options), not_in.split()
 
 
@@ -43,7 +44,8 @@ KINDS = {
     "kill-launcher": Kind("launcher-0=signal:9", STEP_CAUSES, setups="2 nodes"),
     "segv-launcher": Kind("launcher-0=signal:11", STEP_CAUSES, setups="2"),
     "kill-rank-and-launcher": Kind("rank-1=signal:9;launcher-0=signal:9", STEP_CAUSES, setups="2"),
-    "kill-supervisor": Kind("LEADER=signal:9", STEP_CAUSES, then="start-leader", setups="1 2 nodes"),
+    "kill-supervisor": Kind("LEADER=signal:9", STEP_CAUSES, then="start-leader", setups="1 2 nodes",
+                            unseen=True),
     "stop": Kind("VICTIM=signal:19", {"hang", "lost rank"}, slow=True, setups="1 2 nodes"),
     "pause": Kind("VICTIM=signal:19", then="continue-victim", setups="1 2 nodes"),
     "pause-supervisor": Kind("LEADER=signal:19", then="continue-leader", setups="1 2 nodes"),

@@ -144,8 +144,17 @@ static void record_saved(void) {
   if (to >= 0 && got > 0) syscall(SYS_write, to, name, got);
   if (to >= 0) close(to);
 }
+/* Records that an action of a fault was done: the script demands it. */
+static void delivered(const struct Fault* fault, int action) {
+  char path[600], name[96];
+  snprintf(name, sizeof name, "delivered-%s-%d", fault->token, action);
+  path_of(path, sizeof path, name);
+  const int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  if (fd >= 0) close(fd);
+}
 static void fire(struct Fault* fault) {
   char path[600], actions[1024], *rest = actions;
+  int number = -1;
   path_of(path, sizeof path, fault->token);
   if (unlink(path) != 0) return;
   record_saved();
@@ -157,12 +166,15 @@ static void fire(struct Fault* fault) {
     char* argument = strchr(what + 1, ':');
     if (argument) *argument++ = 0;
     const long value = argument ? atol(argument) : 0;
+    ++number;
     const pid_t target = process_of(one);
     if (target <= 0) continue;
+    /* An action may end this process. */
+    if (target == getpid()) delivered(fault, number);
     if (strcmp(what + 1, "sh") == 0) {
       run_shell(argument);
     } else if (strcmp(what + 1, "signal") == 0) {
-      kill(target, (int)value);
+      if (kill(target, (int)value) == 0) delivered(fault, number);
       if (target == getpid()) pause_ms(50);
     } else if (strcmp(what + 1, "wait") == 0) {
       pause_ms(value);
@@ -173,7 +185,7 @@ static void fire(struct Fault* fault) {
         if (target == getpid()) {
           act(i, value);
         } else {
-          sigqueue(target, SIGRTMIN + kSignal, code);
+          if (sigqueue(target, SIGRTMIN + kSignal, code) == 0) delivered(fault, number);
         }
       }
     }

@@ -162,7 +162,7 @@ class Trial:
 
     def plan(self):
         event, hook, count = self.point()
-        lines, needed = [], "-"
+        lines, needed, self.expected = [], "-", {}
         if self.phase == "restart":
             lines.append('before - rank-0 "event":"step","step":%d, clock 2 self=signal:9' %
                          (self.rng.randint(2, 8) + (30 if self.kind.lower else 20)))
@@ -171,12 +171,22 @@ class Trial:
         if self.kind.second:
             lines.append(f"second fault rank-0 - open {self.rng.randint(1, 12)} {self.actions(self.kind.second)}")
         for line in lines:
+            token, actions = line.split()[0], line.split()[-1]
+            self.expected[token] = [f"delivered-{token}-{i}" for i in range(len(actions.split(";")))]
             open(os.path.join(self.folder, line.split()[0]), "w").close()
         with open(os.path.join(self.folder, "plan"), "w") as file:
             file.write("\n".join(lines) + "\n")
 
     def fired(self, token="fault"):
         return not os.path.exists(os.path.join(self.folder, token))
+
+    def missing(self):
+        """Faults that did not happen at all, and actions that did not reach their process."""
+        found = [token for token in self.expected if not self.fired(token)]
+        for token, files in self.expected.items():
+            if token not in found:
+                found += [name for name in files if not os.path.exists(os.path.join(self.folder, name))]
+        return found
 
     # ---- Processes --------------------------------------------------------------------------------
 
@@ -303,7 +313,8 @@ class Trial:
     # ---- The trial --------------------------------------------------------------------------------
 
     def execute(self, reference):
-        """Returns 'recovered', 'unaffected', 'ended', 'too late' or, if the outcome is wrong, a text."""
+        """Returns 'recovered', 'unaffected', 'ended', 'too late' (a part of the fault did not happen) or, if the
+        outcome is wrong, a text."""
         began = time.monotonic()
         self.run_name = f"{self.setup}-{self.name}-{self.phase}-{self.seed}"
         self.folder = os.path.join(self.options.folder, "t-" + self.run_name)
@@ -357,9 +368,14 @@ class Trial:
         problem = self.judge_numbers(whole)
         if problem:
             return problem
-        if not fault:
+        if not fault or self.missing():
             return "too late"
-        return self.detail or ("recovered" if self.causes else "unaffected")
+        if self.detail or self.causes:
+            return self.detail or "recovered"
+        # After the last step, the run may be over before anything notices the fault.
+        if self.kind.names and not self.kind.unseen and self.phase != "end":
+            return f"not detected, instead of {' or '.join(sorted(self.kind.names))}"
+        return "unaffected"
 
     def judge_end(self):
         records = events_of(self.run, "supervisor")

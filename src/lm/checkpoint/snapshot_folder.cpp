@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <sstream>
 
 #include "base/files/sha256.h"
 #include "lm/checkpoint/checkpoint.h"
@@ -14,7 +15,7 @@ namespace primus {
 namespace {
 
 constexpr std::string_view kRank = "rank-", kMade = " copied", kNone = " no copy";
-constexpr const char *kCopied = "copied", *kDistrusted = "distrusted";
+constexpr const char *kCopied = "copied", *kDistrusted = "distrusted", *kHistories = "histories";
 constexpr std::size_t kHistoryBytes = 8, kHistoryDigits = 2 * kHistoryBytes, kMaxIds = 64;
 
 bool is_history(std::string_view name) {
@@ -106,9 +107,38 @@ std::optional<SnapshotFolder::Copied> SnapshotFolder::copied(int rank) const {
   return id ? std::optional(Copied{.id = *id, .exists = text.ends_with(kMade)}) : std::nullopt;
 }
 
+void SnapshotFolder::record_history(int rank, std::string_view history) const {
+  std::vector<std::string> all = histories(rank);
+  all.insert(all.begin(), std::string(history));
+  all.resize(std::min(all.size(), kMaxIds));
+  make_folders(root_ / kHistories, env_);
+  write_file_atomic(root_ / kHistories / fmt::format("{}{:05}", kRank, rank),
+                    fmt::format("{}", fmt::join(all, " ")), env_);
+}
+
+std::vector<std::string> SnapshotFolder::histories(int rank) const {
+  const Path file = root_ / kHistories / fmt::format("{}{:05}", kRank, rank);
+  if (!env_.status(file)) return {};
+  constexpr std::uint64_t kLimit = 4096;
+  std::istringstream text(read_file(file, kLimit, env_));
+  std::vector<std::string> found;
+  for (std::string word; text >> word;) {
+    if (is_history(word)) found.push_back(word);
+  }
+  return found;
+}
+
 void SnapshotFolder::distrust(int rank, const std::vector<SnapshotId>& first) const {
   std::vector<SnapshotId> all = first;
-  for (SnapshotId& earlier : distrusted(rank)) all.push_back(std::move(earlier));
+  for (SnapshotId& earlier : distrusted(rank)) {
+    const auto known = std::ranges::find(all, earlier.history, &SnapshotId::history);
+    if (known == all.end()) {
+      all.push_back(std::move(earlier));
+    } else {
+      known->iteration = std::min(known->iteration, earlier.iteration);
+    }
+  }
+  all.resize(std::min(all.size(), kMaxIds));
   make_folders(root_ / kDistrusted, env_);
   write_file_atomic(root_ / kDistrusted / fmt::format("{}{:05}", kRank, rank), to_text(all), env_);
 }

@@ -1,14 +1,14 @@
 // The folder of a host with the snapshots of a supervised job (snapshot_interval). It is on a file system in
 // memory, belongs to the job's supervisor on this host, and ends with it:
 //
-//   own/rank-00003/HISTORY/iter_0000100/     a snapshot of a rank of this host, in the form of a checkpoint
+//   own/rank-00003/HISTORY/iter_0000100/     a snapshot of a rank of this host, as a checkpoint
 //   copies/rank-00005/HISTORY/iter_0000100/  a copy of a snapshot of another host's rank
-//   copied/rank-00003                        the newest snapshot of a rank of this host for which the
-//   supervisor
-//                                            has made a copy, or found no host that takes one
-//   distrusted/rank-00003                    the first snapshots of histories that may be damaged (silent
-//                                            corruption); later ones of these histories may be, too
-//   link                                     how to reach the other hosts (SnapshotLink); absent: one host
+//   copied/rank-00003                        the rank's newest snapshot that the supervisor has handled:
+//                                            it has made a copy, or found no host that takes one
+//   histories/rank-00003                     the histories of the rank, the last one first
+//   distrusted/rank-00003                    the first snapshots of histories that may be damaged
+//                                            (silent corruption); later ones of them may be, too
+//   link                                     how to reach other hosts (SnapshotLink); absent: one host
 //
 // HISTORY is a random number that rank 0 chooses at each start of the job. It tells the snapshots of an
 // earlier start from those of the same step after a restart, so snapshots of two starts are never combined.
@@ -67,8 +67,12 @@ class SnapshotFolder {
   };
   void record_copy(int rank, const Copied& copied) const;
   std::optional<Copied> copied(int rank) const;
+  // Records that the rank begins a history, and returns the newest histories that it has recorded, at most
+  // 64, the last one first. Their snapshots may still exist on some host.
+  void record_history(int rank, std::string_view history) const;
+  std::vector<std::string> histories(int rank) const;
   // Records that these snapshots, and later ones of their histories, may be damaged. Adds to what the rank
-  // has recorded before.
+  // has recorded before, of which it keeps the newest 64 histories.
   void distrust(int rank, const std::vector<SnapshotId>& first) const;
   std::vector<SnapshotId> distrusted(int rank) const;
   // Removes all snapshots of a rank except these, and what interrupted writers have left behind. No snapshot

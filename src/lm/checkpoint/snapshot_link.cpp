@@ -193,8 +193,8 @@ std::vector<SnapshotId> all_of(const SnapshotFolder& folder, int rank) {
 
 // ---- How to reach the others ----------------------------------------------------------------------------
 
-std::string snapshot_key(const std::string& token) {
-  return hex(as_text(hmac_sha256(token, "primus snapshots")));
+std::string snapshot_key(const std::string& token, const std::string& shape) {
+  return hex(as_text(hmac_sha256(token, "primus snapshots " + shape)));
 }
 
 std::string SnapshotLink::text() const {
@@ -225,6 +225,15 @@ Path address_file(const SnapshotLink& link, int node) { return link.peers / fmt:
 void SnapshotLink::publish(const std::string& address, std::uint16_t port) const {
   make_folders(peers);
   write_file_atomic(address_file(*this, node), fmt::format("{} {}", address, port));
+}
+
+void SnapshotLink::withdraw(std::uint16_t port) const {
+  try {
+    const Path file = address_file(*this, node);
+    if (read_file(file, kMaxText).ends_with(fmt::format(" {}", port))) Env::posix().remove_file(file);
+  } catch (const Error&) {
+    // The next supervisor of this node replaces the file.
+  }
 }
 
 void SendRate::wait(std::uint64_t bytes) {
@@ -353,9 +362,9 @@ void SnapshotServer::accept() {
 void SnapshotServer::serve(const Socket& socket) {
   if (!prove_to_client(socket, link_.key)) return;
   for (;;) {
-    // A supervisor keeps its connection between two snapshots.
+    const comm::Deadline end = comm::in(kPatience);
     while (!comm::wait_for(socket, POLLIN, comm::in(100ms)))
-      if (stop_) return;
+      if (stop_ || std::chrono::steady_clock::now() >= end) return;
     const std::string request = receive_text(socket);
     std::string_view rest = request;
     const std::string_view what = word(rest);
@@ -386,8 +395,9 @@ void SnapshotServer::serve(const Socket& socket) {
 }
 
 void SnapshotServer::take(const Socket& socket, int rank, const SnapshotId& id, std::uint64_t bytes) {
-  // One copy at a time: its space was compared with the free space.
-  const std::scoped_lock lock(taking_);
+  // One copy at a time: its space was compared with the free space. A sender that waited might give up.
+  const std::unique_lock lock(taking_, std::try_to_lock);
+  if (!lock) return send_text(socket, SnapshotPeer::kBusy);
   // At most two copies of a rank exist: this one, and the newest before it.
   std::vector<SnapshotId> kept = folder_.list(Kind::kCopies, rank);
   std::erase(kept, id);

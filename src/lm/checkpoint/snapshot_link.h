@@ -2,16 +2,20 @@
 // supervisors send copies to the next host, and ranks that start on a host without their snapshots fetch
 // them.
 //
-//   server: magic, nonce       client: magic, nonce, HMAC(key, both nonces)       server: HMAC(key, both
-//   nonces) client: a request, "list RANK", "get RANK HISTORY/STEP" or "put RANK HISTORY/STEP BYTES" texts:
-//   length, bytes       a file: its name and size as a text, its bytes, their CRC32C
+//   server   magic, nonce
+//   client   magic, nonce, HMAC(key, both nonces)
+//   server   HMAC(key, both nonces)
+//   client   a request: "list RANK", "get RANK HISTORY/STEP" or "put RANK HISTORY/STEP BYTES"
+//
+// A text is its length and its bytes. A file is its name and size as a text, its bytes, and their CRC32C.
 //
 // Hosts find each other by files in a folder that all of them see: node-00003 holds the address and the port
 // of node 3. The key never leaves the hosts. Peers may be hostile until they have proved that they know it: a
-// connection must do so within five seconds, at most 64 connections exist, and texts have limits. The data
-// are not encrypted. A copy that does not fit into the memory file system is refused.
+// connection must do so within five seconds, at most 64 connections exist, and texts have limits. A
+// connection ends after 20 s without a request. The data are not encrypted. A copy that does not fit into the
+// memory file system is refused. A host receives one copy at a time, and refuses others meanwhile.
 //
-// Errors: Error. Thread-safety: each object belongs to one thread, but for SnapshotServer::stop().
+// Errors: Error. Thread-safety: each object belongs to one thread.
 #pragma once
 
 #include <atomic>
@@ -21,6 +25,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -42,9 +47,12 @@ struct SnapshotLink {
   // Reads the file that the supervisor has written; nullopt: there is only one host.
   static std::optional<SnapshotLink> read(const SnapshotFolder& folder);
   void publish(const std::string& address, std::uint16_t port) const;
+  // Removes this host's file, if it still names this port. Ignores errors.
+  void withdraw(std::uint16_t port) const;
 };
-// Returns the key for a job's token. No proof for another purpose is one for this purpose.
-std::string snapshot_key(const std::string& token);
+// Returns the key for a job's token. No proof for another purpose, or of another job, is one for this
+// purpose. `shape`: a text that is equal on the hosts of one job only.
+std::string snapshot_key(const std::string& token, const std::string& shape);
 
 // Limits the bytes that are sent within a second.
 class SendRate {
@@ -69,7 +77,9 @@ class SnapshotPeer {
   std::vector<SnapshotId> list(int rank);
   // Fetches one of them into `folder` as an own snapshot of this host.
   void get(int rank, const SnapshotId& id, const SnapshotFolder& folder);
-  // Sends a snapshot of this host. Returns an empty text, or why the peer does not take it.
+  // Sends a snapshot of this host. Returns an empty text, or why the peer does not take it; kBusy: it
+  // receives another copy.
+  static constexpr std::string_view kBusy = "it receives another copy";
   std::string put(int rank, const SnapshotId& id, const SnapshotFolder& folder, SendRate& rate);
 
  private:

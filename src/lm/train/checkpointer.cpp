@@ -116,22 +116,6 @@ void Checkpointer::open() {
   snapshots_.open();
 }
 
-std::string Checkpointer::set_aside_after(std::int64_t good) {
-  wait();
-  log_written();
-  snapshots_.distrust_after(good);
-  if (!plan_.ranks.first()) return "";
-  CheckpointRoot root(root_);
-  const std::vector<std::int64_t> all = root.iterations();
-  const bool none_before = all.empty() || all.front() > good;
-  if (none_before && good > 0) return "";
-  const std::optional<Path> aside = root.set_aside_after(good);
-  std::string text = aside ? fmt::format("later checkpoints were moved to '{}'; ", aside->string()) : "";
-  return text + (none_before ? "the same command starts from the beginning"
-                             : fmt::format("the same command continues from step {}",
-                                           *std::prev(std::ranges::upper_bound(all, good))));
-}
-
 void Checkpointer::set_aside() {
   if (plan_.c.auto_continue_train || !plan_.ranks.first()) return;
   const auto aside = CheckpointRoot(root_).set_aside();
@@ -157,6 +141,7 @@ ResumePoint Checkpointer::resume_point(const Path& root) const {
 }
 
 void Checkpointer::load_or_initialize() {
+  finish_set_aside();
   if (plan_.c.auto_continue_train) {
     if (continue_from_memory()) return;
     const ResumePoint point = resume_point(checkpoint_root_of(plan_.e));
@@ -494,7 +479,8 @@ std::string Checkpointer::trainer_state() const {
        .base = progress_.base,
        .base_weights = progress_.base_weights,
        .tokenizer = plan_.tokenizer_identity(),
-       .data = plan_.data_identity()});
+       .data = plan_.data_identity(),
+       .good_checks = progress_.good_checks});
 }
 
 void Checkpointer::save() {

@@ -57,13 +57,23 @@ class Checkpointer {
   // The run's checks for silent corruption found nothing up to `iteration`: keeps the newest checkpoint up to
   // there, in addition to keep_latest, because later ones may turn out to be damaged.
   void keep_behind(std::int64_t iteration) { keep_behind_->store(iteration); }
-  // Ends the save in progress. Then rank 0 moves the checkpoints after iteration `good` to another folder
-  // (CheckpointRoot::set_aside_after). Returns on rank 0 what was done, as a sentence for an error's hint.
-  // All ranks must call it. If no checkpoint up to `good` is left although the run did not start from
-  // scratch, moves nothing, and returns "".
-  std::string set_aside_after(std::int64_t good);
+  // States after iteration `good` may be damaged. Prevents that a later start uses them: no snapshot in
+  // memory is used, and rank 0 moves the checkpoints to another folder (CheckpointRoot::set_aside_after) when
+  // the save in progress has ended. If this process is killed before that, the next one moves them. Moves
+  // nothing if this process has continued from a later checkpoint, and none up to `good` is left. All ranks
+  // must call it, and get the same result. Errors of files become a result that does not recover.
+  struct SetAside {
+    bool recovers = false;  // whether the same command continues, or begins, before the damage
+    std::string text;       // what was done, or why it does not recover, for an error's hint
+  };
+  SetAside set_aside_after(std::int64_t good);
 
  private:
+  // The steps of set_aside_after() on rank 0. `may_begin`: whether the run may start from the beginning.
+  void note_suspects(std::int64_t good, bool may_begin) const;
+  SetAside move_suspects(std::int64_t good, bool may_begin) const;
+  // Completes set_aside_after() of a process that was killed meanwhile. All ranks must call it.
+  void finish_set_aside() const;
   // Returns the newest valid checkpoint in `root`; logs damaged checkpoints.
   ResumePoint resume_point(const Path& root) const;
   // Warns if the run has records of steps, but no checkpoint to continue from.

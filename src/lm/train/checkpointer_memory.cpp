@@ -25,6 +25,7 @@ void Checkpointer::restore_progress(const TrainerState& state, const CheckpointR
   progress_.iteration = checkpoint.iteration();
   if (progress_.clock && state.clock) progress_.clock->restore(*state.clock);
   progress_.nan_iterations = state.nan_iterations;
+  progress_.good_checks = state.good_checks;
   progress_.result.loss = state.lm_loss;
   plan_.log.info("continuing from {} (iteration {})", checkpoint.folder().string(), progress_.iteration);
   log_newer_base(state);

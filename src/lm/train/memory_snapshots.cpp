@@ -121,12 +121,41 @@ bool MemorySnapshots::is_valid(const Path& snapshot, std::optional<CheckpointRea
   }
 }
 
-void MemorySnapshots::distrust_after(std::int64_t good) {
-  if (!on()) return;
-  std::vector<SnapshotId> first = {{.history = history_, .iteration = good + 1}};
-  if (complete_ && complete_->history != history_)
-    first.push_back({.history = complete_->history, .iteration = good + 1});
-  folder_->distrust(plan_.ranks.rank(), first);
+bool MemorySnapshots::record_distrust(std::int64_t good) {
+  try {
+    std::vector<SnapshotId> first;
+    // A partner may still have copies of earlier histories.
+    for (std::string& history : folder_->histories(plan_.ranks.rank()))
+      first.push_back({.history = std::move(history), .iteration = good + 1});
+    folder_->distrust(plan_.ranks.rank(), first);
+    return true;
+  } catch (const Error& error) {
+    plan_.log.warning("cannot record that snapshots in memory may be damaged: {}", error.what());
+    return false;
+  }
+}
+
+bool MemorySnapshots::distrust_after(std::int64_t good) {
+  if (!on()) return true;
+  bool recorded = record_distrust(good);
+  if (!recorded) {
+    // Without them, there is also space for the record.
+    try {
+      if (pending_) writer_->wait();
+    } catch (const Error& error) {
+      plan_.log.warning("the last snapshot could not be written to memory: {}", error.what());
+    }
+    pending_.reset();
+    complete_.reset();
+    try {
+      folder_->keep_only(Kind::kOwn, plan_.ranks.rank(), {});
+      plan_.log.warning("the snapshots of rank {} were removed from memory", plan_.ranks.rank());
+    } catch (const Error& error) {
+      plan_.log.warning("snapshots cannot be removed from memory: {}", error.what());
+    }
+    recorded = record_distrust(good);
+  }
+  return plan_.ranks.any(recorded);
 }
 
 // Makes sure that this rank has the snapshot among its own ones.
@@ -268,6 +297,7 @@ void MemorySnapshots::open() {
                   "remount,size=... /dev/shm)");
   }
   make_folders(root);
+  folder_->record_history(rank, history_);
   has_partners_ = SnapshotLink::read(*folder_).has_value();
   writer_ = std::make_unique<AsyncWriter>(root, SaveOptions{});
 }
@@ -305,7 +335,17 @@ bool MemorySnapshots::is_done() {
 MemorySnapshots::Settled MemorySnapshots::settle() {
   if (!writer_) return {};
   if (!pending_) return {.free = true};
-  if (plan_.ranks.any(!is_done())) return {};
+  if (plan_.ranks.any(!is_done())) {
+    constexpr int kMany = 10;
+    if (++unfinished_ == kMany && plan_.ranks.first() && !std::exchange(warned_of_time_, true)) {
+      plan_.log.warning(
+          "the snapshot of step {} is still not complete after {} intervals: writing or copying it takes "
+          "long; restarts continue from older states. Raise snapshot_interval or snapshot_copy_rate",
+          pending_->iteration, kMany);
+    }
+    return {};
+  }
+  unfinished_ = 0;
   const SnapshotId written = *std::exchange(pending_, std::nullopt);
   const std::optional<std::string> failure = std::exchange(failure_, std::nullopt);
   if (failure && !std::exchange(warned_, true)) {

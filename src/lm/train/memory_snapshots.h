@@ -44,8 +44,14 @@ class MemorySnapshots {
   // snapshots of each rank of this host do not fit into the folder.
   void open();
 
-  // Records that the snapshots after this step may be damaged, so that no later start uses them.
-  void distrust_after(std::int64_t good);
+  // Records that the snapshots after this step may be damaged, those of earlier processes included, so that
+  // no later start uses them. Removes this rank's snapshots if they cannot be recorded. Returns whether a
+  // record exists on any rank, which suffices.
+  bool distrust_after(std::int64_t good);
+  // Returns the step of the newest complete snapshot.
+  std::optional<std::int64_t> newest() const {
+    return complete_ ? std::optional(complete_->iteration) : std::nullopt;
+  }
 
   // Looks whether the last snapshot is complete on all ranks: written, and copied to another host if there is
   // one that takes it. Never waits for this.
@@ -70,6 +76,7 @@ class MemorySnapshots {
   bool obtain(const SnapshotId& id, bool& from_partner, std::string& problem);
   void load(const CheckpointReader& reader);
   bool is_done();
+  bool record_distrust(std::int64_t good);
   bool has_copy(const SnapshotId& id);
 
   RunPlan& plan_;
@@ -79,7 +86,8 @@ class MemorySnapshots {
   std::optional<SnapshotId> complete_ = {}, pending_ = {};
   std::string history_ = {};
   std::optional<std::string> failure_ = {};  // why the pending snapshot could not be written
-  bool has_partners_ = false, warned_ = false, warned_of_copies_ = false;
+  bool has_partners_ = false, warned_ = false, warned_of_copies_ = false, warned_of_time_ = false;
+  int unfinished_ = 0;  // calls of settle() that found the pending snapshot incomplete
   std::unique_ptr<AsyncWriter> writer_ = {};
 };
 

@@ -231,6 +231,7 @@ std::string write_trainer_state(const TrainerState& s) {
   if (s.base_weights) state["base_weights"] = to_json(*s.base_weights);
   if (s.tokenizer) state["tokenizer"] = to_json(*s.tokenizer);
   if (s.data) state["data"] = to_json(*s.data);
+  if (!s.good_checks.empty()) state["good_checks"] = s.good_checks;
   return state.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
@@ -285,6 +286,12 @@ TrainerState read_trainer_state(const CheckpointReader& checkpoint) {
   state.base_weights = identity_in(json, "base_weights");
   state.tokenizer = identity_in(json, "tokenizer");
   state.data = identity_in(json, "data");
+  if (const auto checks = json.find("good_checks"); checks != json.end() && checks->is_object()) {
+    for (const auto& [key, step] : checks->items()) {
+      if (step.is_number_integer())
+        state.good_checks[key] = std::clamp<std::int64_t>(step.get<std::int64_t>(), 0, state.iteration);
+    }
+  }
   return state;
 }
 

@@ -52,6 +52,9 @@ struct TrainerState {
   // Identities of the weights from which the run started, of its tokenizer, and of its data; empty in older
   // checkpoints.
   std::optional<InputIdentity> base_weights, tokenizer, data;
+  // The step of the last good check for silent corruption, by the key of the check. The state itself may be
+  // newer, and is then unproven. Only the checks that were on are listed.
+  std::map<std::string, std::int64_t> good_checks = {};
 };
 std::string write_trainer_state(const TrainerState& state);
 TrainerState read_trainer_state(const CheckpointReader& checkpoint);

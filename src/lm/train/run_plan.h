@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -84,7 +85,8 @@ struct RunProgress {
   std::optional<InputIdentity> base_weights;  // identity of the weights in that folder when the run started
   // settings that affect learning and have changed since the previous process of this run
   std::vector<std::string> rule_changes;
-  std::optional<TrainingClock> clock;  // clock of train_minutes
+  std::optional<TrainingClock> clock;               // clock of train_minutes
+  std::map<std::string, std::int64_t> good_checks;  // as TrainerState::good_checks
 
   // Returns the number of steps of the run; with train_minutes, the current estimate.
   std::int64_t total_steps(const config::TrainerConfig& c) const;

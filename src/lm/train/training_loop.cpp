@@ -285,6 +285,7 @@ void Trainer::Run::update_weights(EnqueuedStep step) {
   }
   report->work().end_update();
   progress.iteration = step.iteration;
+  checks.corruption->updated(step.iteration);
   log_oscillation();
   pending = step;
   // A synchronous device has finished its work already, so waiting costs nothing.

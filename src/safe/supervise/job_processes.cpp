@@ -143,10 +143,21 @@ JobProcesses::~JobProcesses() {
 }
 
 // Prepares all data before the fork. execvp() allocates no memory in glibc 2.24 and later.
-void JobProcesses::start(const std::vector<std::string>& command) {
-  std::vector<char*> argv;
-  for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
-  argv.push_back(nullptr);
+void JobProcesses::start(const std::vector<std::string>& command,
+                         const std::map<std::string, std::string>& variables) {
+  const auto pointers = [](const std::vector<std::string>& words) {
+    std::vector<char*> all;
+    for (const std::string& word : words) all.push_back(const_cast<char*>(word.c_str()));
+    all.push_back(nullptr);
+    return all;
+  };
+  std::vector<std::string> environment;
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string text = *entry;
+    if (!variables.contains(text.substr(0, text.find('=')))) environment.push_back(text);
+  }
+  for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
+  const std::vector<char*> argv = pointers(command), envp = pointers(environment);
   const comm::Socket nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
@@ -158,7 +169,7 @@ void JobProcesses::start(const std::vector<std::string>& command) {
     ::pthread_sigmask(SIG_SETMASK, &mask_, nullptr);
     ::signal(SIGPIPE, SIG_DFL);
     ::dup2(nothing.fd(), 0);
-    ::execvp(argv[0], argv.data());
+    ::execvpe(argv[0], argv.data(), envp.data());
     ::_exit(127);
   }
   ::setpgid(pid, pid);  // in parent and child, because either may run first

@@ -11,6 +11,7 @@
 #include <signal.h>
 #include <sys/types.h>
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,8 +33,10 @@ class JobProcesses {
   JobProcesses(const JobProcesses&) = delete;
   JobProcesses& operator=(const JobProcesses&) = delete;
 
-  // Starts the job, in a process group of its own and with /dev/null as standard input. Throws Error.
-  void start(const std::vector<std::string>& command);
+  // Starts the job, in a process group of its own and with /dev/null as standard input. `variables`: for its
+  // environment, in addition to those of this process, which other threads may read meanwhile. Throws Error.
+  void start(const std::vector<std::string>& command,
+             const std::map<std::string, std::string>& variables = {});
   // A descriptor that becomes readable when the job's first process has ended; -1: there is no job.
   int ended_fd() const { return ended_.fd(); }
   pid_t pid() const { return pid_; }

@@ -4,7 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "base/error.h"
@@ -32,17 +33,16 @@ void NodeJob::start(const NodeMessage& message, const comm::Socket& listener) {
        std::vector{fmt::format("--nnodes={}", nodes_.places), fmt::format("--node_rank={}", place_),
                    "--master_addr=" + nodes_.address, fmt::format("--master_port={}", message.port)})
     command.push_back(std::move(word));
-  // The thread that beats does not read the environment, so this one may change it for the children.
-  ::setenv("PRIMUS_JOB_TOKEN", secret_of_attempt(nodes_.token, message.text, message.attempt).c_str(), 1);
+  std::map<std::string, std::string> variables = {
+      {"PRIMUS_JOB_TOKEN", secret_of_attempt(nodes_.token, message.text, message.attempt)}};
   if (listener.valid()) {
     ::fcntl(listener.fd(), F_SETFD, 0);
-    ::setenv(launch::kListenerVariable, std::to_string(listener.fd()).c_str(), 1);
+    variables[launch::kListenerVariable] = std::to_string(listener.fd());
   }
   began_at_ = unix_seconds();
   kills_ = memory_kills();
   tail_.emplace(job_.run, job_.ranks, place_ * job_.ranks);
-  processes_.start(command);
-  ::unsetenv(launch::kListenerVariable);
+  processes_.start(command, variables);
   attempt_ = message.attempt;
 }
 

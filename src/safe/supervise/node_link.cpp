@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -15,6 +14,8 @@
 
 #include "base/error.h"
 #include "base/files/sha256.h"
+#include "base/system/threads.h"
+#include "base/system/without_signals.h"
 #include "base/terminal/terminal.h"
 #include "comm/rendezvous/wire.h"
 
@@ -53,12 +54,8 @@ std::string secret_of_attempt(const std::string& token, const std::string& salt,
 void Heart::start(std::function<void()> beat) {
   beat_ = std::move(beat);
   alive();
-  // Signals are for the main thread.
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run(); });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  const WithoutSignals blocked;
+  thread_ = start_thread([this] { run(); }, "keeps the connections of supervisors alive");
 }
 
 void Heart::alive() { alive_ = steady_seconds(); }

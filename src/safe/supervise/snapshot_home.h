@@ -2,8 +2,9 @@
 // names it to the ranks. With several machines, it copies the snapshots of its ranks to the next machine that
 // it can reach, spares included (lm/checkpoint/snapshot_link.h).
 //
-// The folder is below /dev/shm, has mode 0700, and is removed with this object. The next start of the same
-// command on this machine removes the folder of a supervisor that was killed.
+// The folder is below /dev/shm, has mode 0700 and a random name, and is removed with this object. A
+// supervisor that was killed leaves its folder behind. The next supervisor with snapshots of any run of this
+// user on this machine removes it: the supervisor that owns a folder holds a lock in it.
 //
 // Uses threads that block all signals. Thread-safety: none.
 #pragma once
@@ -29,8 +30,8 @@ class SnapshotHome {
     double bytes_per_second = 0;  // at which snapshots are copied; 0: unlimited
     Path memory = "/dev/shm";     // a file system in memory
   };
-  // Makes the folder, and sets kSnapshotVariable. `nodes`: absent on a single machine. Throws Error(kInvalid)
-  // if another user owns the folder, and FileError. Call it before other threads exist.
+  // Makes the folder, and sets kSnapshotVariable. `nodes`: absent on a single machine. Throws Error and
+  // FileError. Call it before other threads exist.
   SnapshotHome(const Options& options, const std::optional<SupervisedNodes>& nodes);
   ~SnapshotHome();
   SnapshotHome(const SnapshotHome&) = delete;
@@ -45,7 +46,9 @@ class SnapshotHome {
 
   Options options_;
   SnapshotFolder folder_;
+  comm::Socket lock_ = {};  // of the folder
   std::optional<SnapshotLink> link_ = {};
+  std::uint16_t port_ = 0;           // of the link
   std::optional<int> partner_ = {};  // the node that took the last copy; used by copier_ only
   std::unique_ptr<SnapshotServer> server_ = {};
   std::atomic<bool> stop_{false};

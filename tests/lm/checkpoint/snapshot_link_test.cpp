@@ -45,7 +45,7 @@ class SnapshotHosts : public testing::Test {
       make_folders(home);
       folders_.emplace_back(home);
       links_.push_back({.peers = temporary_.path() / "peers",
-                        .key = snapshot_key("secret"),
+                        .key = snapshot_key("secret", "2 machines"),
                         .node = node,
                         .nodes = 3,
                         .ranks = 1,
@@ -104,6 +104,32 @@ TEST(SnapshotFolders, OnlyCompleteSnapshotsAreListedAndOthersRemoved) {
   EXPECT_THAT(folder.list(Kind::kOwn, 3), IsEmpty());
 }
 
+TEST(SnapshotFolders, DistrustCoversAllHistoriesAndStaysReadable) {
+  const test::TemporaryFolder temporary;
+  const SnapshotFolder folder(temporary.path());
+  EXPECT_THAT(folder.histories(3), IsEmpty());
+  folder.record_history(3, kFirst);
+  folder.record_history(3, kSecond);
+  EXPECT_THAT(folder.histories(3), ElementsAre(kSecond, kFirst));
+  folder.distrust(3, {{.history = kFirst, .iteration = 20}});
+  folder.distrust(3, {{.history = kSecond, .iteration = 15}, {.history = kFirst, .iteration = 30}});
+  EXPECT_THAT(folder.distrusted(3), UnorderedElementsAre(SnapshotId{.history = kFirst, .iteration = 20},
+                                                         SnapshotId{.history = kSecond, .iteration = 15}));
+  // A job with many restarts.
+  constexpr std::size_t kKept = 64;
+  std::vector<SnapshotId> many;
+  for (int start = 0; start < 100; ++start) {
+    many.insert(many.begin(), {.history = new_history(), .iteration = 1'000'000'000'000'000'000});
+    folder.record_history(3, many.front().history);
+  }
+  folder.distrust(3, many);
+  folder.distrust(3, {{.history = kFirst, .iteration = 5}});
+  EXPECT_EQ(folder.histories(3).size(), kKept);
+  ASSERT_EQ(folder.distrusted(3).size(), kKept);
+  EXPECT_EQ(folder.distrusted(3).front().history, kFirst);
+  EXPECT_EQ(folder.distrusted(3)[1], many.front());
+}
+
 TEST(SnapshotFolders, TheLinkIsReadStrictly) {
   const SnapshotLink link{.peers = "/a b/c", .key = "k", .node = 1, .nodes = 3, .ranks = 8, .world = 16};
   const auto read = SnapshotLink::parse(link.text());
@@ -144,7 +170,9 @@ TEST_F(SnapshotHosts, StrangersAndHostilePeersGetNothing) {
   const SnapshotId one{.history = kFirst, .iteration = 10};
   write_snapshot(folders_[0], Kind::kOwn, 0, one, "x");
   SnapshotLink other = links_[0];
-  other.key = snapshot_key("another secret");
+  other.key = snapshot_key("another secret", "2 machines");
+  EXPECT_FALSE(SnapshotPeer::connect(other, 1));
+  other.key = snapshot_key("secret", "another job");
   EXPECT_FALSE(SnapshotPeer::connect(other, 1));
   EXPECT_FALSE(SnapshotPeer::connect(links_[0], 0));  // no server
   // A peer that knows the key and asks for ranks that do not exist gets no answer.

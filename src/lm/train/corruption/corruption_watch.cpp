@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/files/file.h"
 #include "config/without_effect.h"
 #include "lm/events/corruption_error.h"
 #include "lm/events/training_monitor.h"
@@ -35,8 +36,9 @@ CorruptionWatch::CorruptionWatch(const CorruptionSettings& settings, RunPlan& pl
       session_(session),
       checkpointer_(checkpointer),
       interval_{settings.copies, settings.replay, settings.products} {
-  good_.fill(progress.iteration);
+  restore_good_steps();
   if (std::ranges::all_of(interval_, [](std::int64_t steps) { return steps == 0; })) {
+    progress.good_checks.clear();
     if (plan.ranks.first() && config::is_said(plan.e, "corruption_action"))
       plan.log.warning("corruption_action has no effect, because no check for silent corruption is on");
     return;
@@ -49,6 +51,8 @@ CorruptionWatch::CorruptionWatch(const CorruptionSettings& settings, RunPlan& pl
   if (plan.ranks.single() && std::exchange(interval_[kCopies], 0) > 0)
     plan.log.warning("{} has no effect: one rank has no copies of its weights", kKeys[kCopies]);
   if (const char* const text = std::getenv(kFlipBit)) flip_ = parse_bit_flip(text);
+  // A later process of the run, which continues behind the damage, repeats the step without the flip.
+  if (flip_ && Env::posix().status(flip_file())) flip_.reset();
   hash_.emplace(session.rank());
   if (interval_[kCopies] > 0) {
     session.rank().synchronize();
@@ -69,7 +73,9 @@ CorruptionWatch::CorruptionWatch(const CorruptionSettings& settings, RunPlan& pl
     products_ = std::make_unique<GoldenProducts>(session.rank(), plan.settings.compute, *hash_);
     const double began = monotonic_seconds();
     if (!plan.ranks.any(!products_->repeatable())) {
-      check_products(progress.iteration);
+      const Corruption finding = check_products(progress.iteration);
+      // A good check at the start tells nothing about the steps of the processes before this one.
+      if (finding.found()) conclude(kProducts, progress.iteration, finding, kAdviceOnReplay);
       plan.log.info("golden products are repeated every {} steps, and before each save: {:.1f} ms each time",
                     interval_[kProducts], 1e3 * (monotonic_seconds() - began));
     } else {
@@ -79,7 +85,29 @@ CorruptionWatch::CorruptionWatch(const CorruptionSettings& settings, RunPlan& pl
                        kKeys[kProducts]);
     }
   }
-  checkpointer.keep_behind(progress.iteration);
+  record_good_steps();
+}
+
+void CorruptionWatch::restore_good_steps() {
+  for (int kind = 0; kind < kKinds; ++kind) {
+    const auto recorded = progress_.good_checks.find(kKeys[kind]);
+    // If the check was off, the user has chosen to trust the state.
+    good_[kind] = recorded == progress_.good_checks.end() ? progress_.iteration
+                                                          : std::min(recorded->second, progress_.iteration);
+  }
+}
+
+void CorruptionWatch::record_good_steps() {
+  std::int64_t all = progress_.iteration;
+  for (int kind = 0; kind < kKinds; ++kind) {
+    if (interval_[kind] == 0) {
+      progress_.good_checks.erase(kKeys[kind]);
+      continue;
+    }
+    all = std::min(all, good_[kind]);
+    progress_.good_checks[kKeys[kind]] = good_[kind];
+  }
+  checkpointer_.keep_behind(all);
 }
 
 void CorruptionWatch::refuse_settings() const {
@@ -102,8 +130,6 @@ void CorruptionWatch::check() {
   const std::int64_t step = checked_ = progress_.iteration;
   session_.rank().synchronize();
   if (interval_[kCopies] > 0) {
-    if (flips(BitFlip::Where::kParameter, step))
-      flip_bit(session_.rank(), session_.store().units().front().stored.values);
     conclude(kCopies, step, check_copies(), kAdviceOnCopies);
   }
   if (interval_[kProducts] > 0) {
@@ -210,11 +236,7 @@ void CorruptionWatch::conclude(Kind kind, std::int64_t iteration, const Corrupti
   const bool was_bad = std::exchange(bad_[kind], finding.found());
   if (!finding.found()) {
     good_[kind] = iteration;
-    std::int64_t all = iteration;
-    for (int other = 0; other < kKinds; ++other) {
-      if (interval_[other] > 0) all = std::min(all, good_[other]);
-    }
-    checkpointer_.keep_behind(all);
+    record_good_steps();
     return;
   }
   if (!was_bad && plan_.ranks.first()) {
@@ -228,24 +250,35 @@ void CorruptionWatch::conclude(Kind kind, std::int64_t iteration, const Corrupti
 }
 
 void CorruptionWatch::stop(Kind kind, const Corruption& finding, const std::string& advice) {
-  // If rank 0 cannot move the checkpoints, its error ends the job.
-  const std::string moved = broadcast(checkpointer_.set_aside_after(good_[kind]));
+  const Checkpointer::SetAside aside = checkpointer_.set_aside_after(good_[kind]);
   const std::string found =
       fmt::format("silent corruption: {} (the last good check of this kind was after step {})", finding.text,
                   good_[kind]);
-  if (!moved.empty()) throw CorruptionError(found, moved + "; " + advice, true);
+  if (aside.recovers) throw CorruptionError(found, aside.text + "; " + advice, true);
   throw CorruptionError(
       found,
-      "no checkpoint from before the damage is left: continue from an older copy, or with the "
-      "damaged state and " +
-          std::string(kKeys[kind]) + "=null; " + advice,
+      fmt::format("{}: continue from an older copy, or with the damaged state and {}=null; {}", aside.text,
+                  kKeys[kind], advice),
       false);
 }
 
-bool CorruptionWatch::flips(BitFlip::Where where, std::int64_t iteration) const {
-  // A later process of the run, which continues behind the damage, repeats the step without the flip.
-  return flip_ && flip_->where == where && flip_->rank == plan_.ranks.rank() && flip_->step == iteration &&
-         progress_.first_iteration == 0;
+Path CorruptionWatch::flip_file() const { return plan_.folder.root() / ".bit-flipped"; }
+
+bool CorruptionWatch::flips(BitFlip::Where where, std::int64_t iteration) {
+  if (!flip_ || flip_->where != where || flip_->rank != plan_.ranks.rank() || flip_->step != iteration)
+    return false;
+  write_file(flip_file(), "PRIMUS_FLIP_BIT has inverted a bit of this run\n");
+  return true;
+}
+
+void CorruptionWatch::updated(std::int64_t iteration) {
+  if (!flips(BitFlip::Where::kParameter, iteration)) return;
+  session_.rank().synchronize();
+  const engine::StoredWeights& stored = session_.store().units().front().stored;
+  flip_bit(session_.rank(), stored.values);
+  // Otherwise the next update would compute the value again from the master weight.
+  if (!stored.master.absent() && stored.master.data != stored.values.data)
+    flip_bit(session_.rank(), stored.master);
 }
 
 std::vector<std::string> CorruptionWatch::gather(const std::string& own) const {

@@ -47,6 +47,9 @@ class CorruptionWatch {
   // means that the state will be saved. The step's result must have been read.
   bool is_due(bool saves) const;
   void check();
+  // Call it after each update was enqueued, with the number of updates: damages a weight for a test
+  // (kFlipBit).
+  void updated(std::int64_t iteration);
 
   // Returns whether step `iteration` is to be computed twice. Call the functions below in this order.
   bool replays(std::int64_t iteration) const;
@@ -67,13 +70,21 @@ class CorruptionWatch {
   };
 
   void refuse_settings() const;
+  // Takes the steps of the last good checks from the loaded state. The process that wrote it may have had no
+  // check since.
+  void restore_good_steps();
+  // Records good_ for the next saves and snapshots, and keeps a checkpoint from before it.
+  void record_good_steps();
   Corruption check_copies(bool* copied = nullptr);
   Corruption check_products(std::int64_t iteration);
   std::uint64_t hash_of_gradients();
   // Ends a check of step `iteration`: records that it was good, or reports the finding.
   void conclude(Kind kind, std::int64_t iteration, const Corruption& finding, const std::string& advice);
   [[noreturn]] void stop(Kind kind, const Corruption& finding, const std::string& advice);
-  bool flips(BitFlip::Where where, std::int64_t iteration) const;
+  // Returns whether this is the place of the bit flip, and records that it has happened.
+  bool flips(BitFlip::Where where, std::int64_t iteration);
+  // The file that tells later processes of the run that the bit was flipped.
+  Path flip_file() const;
   std::vector<std::string> gather(const std::string& own) const;
   std::string broadcast(const std::string& own) const;
 

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "config/trainer_config.h"
 #include "lm/events/corruption_error.h"
 #include "lm/train/checkpointer.h"
 
@@ -50,8 +49,8 @@ Checkpointer::SetAside Checkpointer::move_suspects(std::int64_t good, bool may_b
   if (last > 0) {
     text += fmt::format("the same command continues from step {}", last);
   } else {
-    text += plan_.c.load ? fmt::format("the same command starts from '{}' again", *plan_.c.load)
-                         : "the same command starts from the beginning";
+    text += progress_.base.empty() ? "the same command starts from the beginning"
+                                   : fmt::format("the same command starts from '{}' again", progress_.base);
   }
   const std::optional<std::int64_t> in_memory = snapshots_.newest();
   if (in_memory && *in_memory <= good && *in_memory > last)

@@ -110,6 +110,20 @@ TEST_F(Corruption, TheNextProcessMovesTheCheckpointsOfAKilledOne) {
   EXPECT_TRUE(has_checkpoint("noted", "iter_0000040"));
 }
 
+// Copies are compared before each snapshot, too, so that a restart from memory cannot hide the damage.
+TEST_F(Corruption, ADamagedStateBecomesNoSnapshot) {
+  test::expect_done(run_program(train("whole", 3, "no_shard", {})));
+  const ProgramResult result = run_program(
+      train("snapshots", 3, "no_shard",
+            {"check_weight_hash_across_dp_replicas_interval=20", "snapshot_interval=5", "--supervise"}),
+      flip("parameter:1:15"));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("rank 1 was found to hold other bits of "),
+                                HasSubstr("than 2 ranks with copies after step 15"),
+                                HasSubstr("supervise: restart 1 of")));
+  expect_equal("snapshots", "whole");
+}
+
 // The checkpoint of step 20 is newer than the last good replay, so the run continues from that of step 10.
 TEST_F(Corruption, AWrongGradientIsFoundByComputingTheStepAgain) {
   test::expect_done(run_program(train("whole", 2, "optim", {})));

@@ -76,6 +76,7 @@ void Trainer::Run::take_snapshot() {
   if (interval == 0 || progress.iteration % interval != 0 || progress.iteration >= progress.last_iteration)
     return;
   finish_step();
+  if (checks.corruption->is_due(true)) checks.corruption->check();
   checkpointer->take_snapshot();
 }
 

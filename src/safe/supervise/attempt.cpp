@@ -118,7 +118,8 @@ JobEnd Attempt::judge(const ProcessEnd& process, const std::optional<HangFinding
   if (end.text.empty()) end.text = process.last_error;
   const std::string reason = ending_ && ending_->state == State::kFailed ? ending_->reason : fault_;
   end.rank = rank_in(end.text);
-  if (!end.rank && !fault_.empty()) end.rank = fault_rank_;
+  // Rank 0 records silent corruption. If no rank is named, rank 0 is no more suspect than others.
+  if (!end.rank && !fault_.empty() && reason != kCorruptionReason) end.rank = fault_rank_;
   const bool file_limit = end.text.find(std::strerror(EFBIG)) != std::string::npos;
   if (process.asked_to_stop) {
     end.kind = kStopped;

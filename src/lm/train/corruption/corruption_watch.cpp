@@ -64,7 +64,7 @@ CorruptionWatch::CorruptionWatch(const CorruptionSettings& settings, RunPlan& pl
                        kKeys[kCopies]);
     if (plan.ranks.first() && copied)
       plan.log.info(
-          "copies of weights and optimizer states are compared every {} steps, and before each save: "
+          "copies of weights and optimizer states are compared every {} steps, before saves and snapshots: "
           "{:.1f} ms each time",
           interval_[kCopies], 1e3 * (monotonic_seconds() - began));
     // A good check at the start is no proof for the loaded state: loading distributes weights, so copies that
@@ -78,8 +78,9 @@ CorruptionWatch::CorruptionWatch(const CorruptionSettings& settings, RunPlan& pl
       const Corruption finding = check_products(progress.iteration);
       // A good check at the start tells nothing about the steps of the processes before this one.
       if (finding.found()) conclude(kProducts, progress.iteration, finding, kAdviceOnReplay);
-      plan.log.info("golden products are repeated every {} steps, and before each save: {:.1f} ms each time",
-                    interval_[kProducts], 1e3 * (monotonic_seconds() - began));
+      plan.log.info(
+          "golden products are repeated every {} steps, before saves and snapshots: {:.1f} ms each time",
+          interval_[kProducts], 1e3 * (monotonic_seconds() - began));
     } else {
       products_.reset();
       interval_[kProducts] = 0;

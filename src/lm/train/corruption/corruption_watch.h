@@ -6,9 +6,10 @@
 //   replay     a step is computed twice before its update; losses and gradients must have equal bits
 //   products   fixed matrix products must have the bits of the start (golden_products.h)
 //
-// Copies and products are also checked before each save, so that the damage that they find is not saved. A
-// finding becomes a warning; with corruption_action=stop, the checkpoints since the last good check of the
-// same kind are moved aside, and all ranks throw a CorruptionError. Internal to lm/train. Not thread-safe.
+// Copies and products are also checked before each save and snapshot, so that the damage that they find is
+// not saved. A finding becomes a warning; with corruption_action=stop, the checkpoints since the last good
+// check of the same kind are moved aside, and all ranks throw a CorruptionError. Internal to lm/train. Not
+// thread-safe.
 //
 // All ranks must make the same calls.
 #pragma once

@@ -64,7 +64,8 @@ KINDS = {
                       victim="first", setups="1 2 nodes"),
     "write-error": Kind("self=write-error", {"error", "lost rank"}, victim="first"),
     "file-limit": Kind("self=file-limit", {"file size limit"}, {(2, "file size limit")}, victim="first"),
-    "memory-limit": Kind("VICTIM=memory", STEP_CAUSES | {"out of memory", "error"}),
+    # Without memory for a thread before the first step, the job is refused.
+    "memory-limit": Kind("VICTIM=memory", STEP_CAUSES | {"out of memory", "error"}, {(2, "refused")}),
     "open-files": Kind("VICTIM=open-files", {"error", "lost rank"}, {(2, "refused")}),
     "read-only": Kind("self=read-only", {"error", "lost rank"}, {(2, "refused")}, victim="first"),
     "truncated": damage("truncate -s 100 $C/$N/model.safetensors", lower=True),

@@ -110,7 +110,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=MODELS, default="qwen3_0.6B")
     parser.add_argument("--answers", type=int, default=64, help="answers per step")
-    parser.add_argument("--tokens", type=int, default=256, help="tokens of each answer")
+    parser.add_argument("--tokens", type=int, default=256, help="tokens per answer")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--microbatch", type=int, default=16, help="answers per forward and backward pass")

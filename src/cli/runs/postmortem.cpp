@@ -98,7 +98,7 @@ class Postmortem final : public Command {
     return kernel;
   }
 
-  // The files of --log, and the logs beside the run's own records.
+  // Returns the files of --log, and the logs in the run's folder that the run itself did not write.
   std::vector<Path> all_logs() const {
     std::vector<Path> logs(logs_.begin(), logs_.end());
     const auto status = Env::posix().status(folder_);

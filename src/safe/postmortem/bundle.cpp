@@ -117,7 +117,7 @@ class Packer {
       if (Env::posix().status(run / name)) add_file(run / name, fmt::format("run/{}", name), kFileEnd);
     }
     for (const Path& path : files_below(run / kEventsFolder)) {
-      if (path.extension() == ".reserve") continue;  // space for the end of the file beside it
+      if (path.extension() == ".reserve") continue;  // it only reserves space on the disk
       const std::string name = "run/" + path.lexically_relative(run).string();
       const bool is_rank = path.filename().string().starts_with("rank-");
       if (is_rank) add_read(path, name, last_events);

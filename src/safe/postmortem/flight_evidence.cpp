@@ -136,7 +136,7 @@ class FlightAnalysis {
     }
   }
 
-  // Ranks count their exchanges separately, so their sequences say nothing about other ranks.
+  // The sequences of exchanges differ between ranks, so they cannot be compared.
   bool has_called(int rank, const Call& call) const {
     const auto found = newest_.find(std::pair(call.group, rank));
     return call.kind != kExchange && found != newest_.end() && found->second >= call.sequence;

@@ -1,4 +1,4 @@
-// The logs that an operator collected beside the records of a run: the job's output, the kernels' logs of the
+// The logs that an operator copied into a run's folder: the job's output, the kernels' logs of the
 // nodes, NCCL's logs, and the events of a scheduler.
 #pragma once
 

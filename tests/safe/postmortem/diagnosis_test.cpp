@@ -165,7 +165,7 @@ TEST(Diagnosis, AFaultExplainsALostNodeAndASignal) {
   EXPECT_EQ(diagnose(file).cause->name, "gpu-access-fault");
 }
 
-// What a program and a kernel both report precedes what only a kernel reports.
+// A cause that a program and a kernel report precedes a cause that only a kernel reports.
 TEST(Diagnosis, TwoWitnessesPrecedeOne) {
   CaseFile file = lost_rank();
   file.evidence = {evidence(Source::kKernel, kEnd - 2, -1, "n2", "I/O error, dev nvme1n1, sector 3"),

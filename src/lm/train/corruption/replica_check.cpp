@@ -70,7 +70,7 @@ Corruption compare_copies(const std::vector<StoredTensor>& tensors, DeviceHash& 
 }
 
 Corruption judge_copies(const std::vector<std::string>& lines_of_ranks, bool* copied) {
-  // The ranks of each hash, by copies and name.
+  // For each tensor (its copies and its name): the ranks that have each hash.
   std::map<std::pair<std::string, std::string>, std::map<std::string, std::vector<int>>> tensors;
   std::vector<std::pair<std::string, std::string>> order;
   for (std::size_t rank = 0; rank < lines_of_ranks.size(); ++rank) {

@@ -1,4 +1,4 @@
-// Compares the weights and optimizer states of which several ranks have copies. All copies must have the same
+// Compares weights and optimizer states that several ranks have copies of. All copies must have the same
 // bits after each update, because every rank applies the same gradients to them. Internal to lm/train.
 //
 // Copies exist on data ranks (with Sharding: of the parts that are not sharded), on tensor ranks of weights

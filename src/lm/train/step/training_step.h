@@ -113,8 +113,8 @@ class TrainingStep : private engine::ChunkedModel {
   std::string find_damaged_weight(engine::ParameterStore& store);
 
   // Calls `observer` with each weight gradient of this rank in the backward passes of microbatches that are
-  // added from now on, before gradients are summed over ranks. A gradient that several microbatches have
-  // contributed to is their sum so far. If steps are recorded (StepGraphs), does nothing and returns false.
+  // added from now on, before gradients are summed over ranks. After several microbatches, a gradient is
+  // the sum over them. If steps are recorded (StepGraphs), does nothing and returns false.
   using GradientObserver = std::function<void(const Tensor& gradient)>;
   bool observe_weight_gradients(const GradientObserver& observer);
 

@@ -38,6 +38,16 @@ inline std::vector<pid_t> children_of(pid_t parent) {
   return children;
 }
 
+// Returns the process that a supervisor watches; 0: there is none at the moment.
+inline pid_t job_of(pid_t supervisor) {
+  for (const pid_t child : children_of(supervisor)) {
+    std::ifstream file("/proc/" + std::to_string(child) + "/comm");
+    std::string name;
+    if (file >> name && name != "primus-guard") return child;
+  }
+  return 0;
+}
+
 // Finds the rank's process by its environment. Returns 0 if it does not exist yet.
 inline pid_t process_of_rank(pid_t launcher, int rank) {
   for (const pid_t child : children_of(launcher)) {

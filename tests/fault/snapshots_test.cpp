@@ -18,7 +18,7 @@
 namespace primus {
 namespace {
 
-using test::children_of;
+using test::job_of;
 using test::losses;
 using test::Program;
 using test::ProgramResult;
@@ -39,16 +39,6 @@ std::vector<std::string> train(const TemporaryFolder& folder, const std::string&
   more.insert(more.begin(), {"num_layers=2", "hidden_size=24", "ffn_hidden_size=48", "num_attention_heads=2",
                              "train_iters=" + std::to_string(kSteps), "save_interval=100000", "--quiet"});
   return test::train_ranks(folder, name, ranks, "optim", std::move(more));
-}
-
-// Returns the process that a supervisor watches; 0: there is none at the moment.
-pid_t job_of(pid_t supervisor) {
-  for (const pid_t child : children_of(supervisor)) {
-    std::ifstream file("/proc/" + std::to_string(child) + "/comm");
-    std::string name;
-    if (file >> name && name != "primus-guard") return child;
-  }
-  return 0;
 }
 
 // Returns the folders for snapshots of this user.

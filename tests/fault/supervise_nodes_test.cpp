@@ -18,7 +18,6 @@
 namespace primus {
 namespace {
 
-using test::children_of;
 using test::losses;
 using test::Program;
 using test::ProgramResult;
@@ -58,14 +57,7 @@ class Nodes {
   Program& at(int node) { return *programs_.at(node); }
 
   // Returns the process that starts the node's rank; 0: there is none at the moment.
-  pid_t job(int node) {
-    for (const pid_t child : children_of(at(node).pid())) {
-      std::ifstream file("/proc/" + std::to_string(child) + "/comm");
-      std::string name;
-      if (file >> name && name != "primus-guard") return child;
-    }
-    return 0;
-  }
+  pid_t job(int node) { return test::job_of(at(node).pid()); }
   pid_t rank(int node, int number) {
     const pid_t job = this->job(node);
     return job == 0 ? 0 : test::process_of_rank(job, number);

@@ -17,6 +17,7 @@ namespace primus {
 namespace {
 
 using test::children_of;
+using test::job_of;
 using test::losses;
 using test::Program;
 using test::ProgramResult;
@@ -39,16 +40,6 @@ std::vector<std::string> train(const TemporaryFolder& folder, const std::string&
   more.insert(more.begin(), {"num_layers=2", "hidden_size=24", "ffn_hidden_size=48", "num_attention_heads=2",
                              "train_iters=" + std::to_string(kSteps), "keep_latest=2", "--quiet"});
   return test::train_ranks(folder, name, ranks, "optim", std::move(more));
-}
-
-// Returns the process that the supervisor watches; 0: there is none at the moment.
-pid_t job_of(pid_t supervisor) {
-  for (const pid_t child : children_of(supervisor)) {
-    std::ifstream file("/proc/" + std::to_string(child) + "/comm");
-    std::string name;
-    if (file >> name && name != "primus-guard") return child;
-  }
-  return 0;
 }
 
 pid_t rank_process(pid_t supervisor, int ranks, int rank) {

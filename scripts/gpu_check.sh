@@ -104,11 +104,7 @@ else
 fi
 
 plugin=$PWD/build/lib/primus/libprimus_cuda.so
-# If cuDNN is not a system library, use PyTorch's.
-if ! ldconfig -p | grep -q 'libcudnn\.so\.9'; then
-  beside=$(python3 -c 'import nvidia.cudnn as n; print(list(n.__path__)[0] + "/lib")' 2>/dev/null || true)
-  [ -z "$beside" ] || export LD_LIBRARY_PATH="$beside${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-fi
+. scripts/find_cudnn.sh
 failed=0
 if part tests; then
   # Excludes tests of reference files, whose paths are those of the machine that built the programs.

@@ -15,10 +15,7 @@ cd "$(dirname "$0")/.."
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failed=0
-if ! ldconfig -p | grep -q 'libcudnn\.so\.9'; then
-  beside=$(python3 -c 'import nvidia.cudnn as n; print(list(n.__path__)[0] + "/lib")' 2>/dev/null || true)
-  [ -z "$beside" ] || export LD_LIBRARY_PATH="$beside${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-fi
+. scripts/find_cudnn.sh
 
 # measured NAME WORD...: runs benchmark decode and prints a line per result.
 measured() {

@@ -35,10 +35,7 @@ primus=build/bin/primus
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failed=0
-if ! ldconfig -p | grep -q 'libcudnn\.so\.9'; then
-  beside=$(python3 -c 'import nvidia.cudnn as n; print(list(n.__path__)[0] + "/lib")' 2>/dev/null || true)
-  [ -z "$beside" ] || export LD_LIBRARY_PATH="$beside${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-fi
+. scripts/find_cudnn.sh
 
 # row NAME CONFIG WORDS -- DIMENSIONS ARGUMENTS: runs a row with our settings and with the settings of the peer script
 # $script. DIMENSIONS "none": there is no peer.

@@ -16,10 +16,7 @@ cd "$(dirname "$0")/.."
 primus=${PRIMUS:-build/bin/primus}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-if ! ldconfig -p | grep -q 'libcudnn\.so\.9'; then
-  beside=$(python3 -c 'import nvidia.cudnn as n; print(list(n.__path__)[0] + "/lib")' 2>/dev/null || true)
-  [ -z "$beside" ] || export LD_LIBRARY_PATH="$beside${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-fi
+. scripts/find_cudnn.sh
 
 added=$(awk -v n="${PROMPT:-0}" 'BEGIN { for (i = 0; i < n; ++i) printf "%c", 97 + i % 23 }')
 i=0

@@ -14,10 +14,7 @@ primus=${PRIMUS:-build/bin/primus}
 device=${DEVICE:-cuda}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-if ! ldconfig -p | grep -q 'libcudnn\.so\.9'; then
-  beside=$(python3 -c 'import nvidia.cudnn as n; print(list(n.__path__)[0] + "/lib")' 2>/dev/null || true)
-  [ -z "$beside" ] || export LD_LIBRARY_PATH="$beside${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-fi
+. scripts/find_cudnn.sh
 [ $# -gt 0 ] || set -- none 8 16 64 96
 configs=examples/native/configs/CPU
 failed=0

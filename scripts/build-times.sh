@@ -6,7 +6,7 @@
 #   scripts/build-times.sh tests [CMake options]   a clean build of everything, as by test.sh, with each folder's share
 #   scripts/build-times.sh change [FILE...]        rebuilds of the program after a change to each file; default: an
 #                                                  operator's kernels, its contract, a command, the keys. For
-#                                                  src/config/keys.def also after adding a key
+#                                                  src/config/keys/optimizer.def also after adding a key
 #
 # Builds in build-times/, which stays for the next call. JOBS sets the number of parallel compilers; the
 # default is one per core.
@@ -74,25 +74,25 @@ case "$mode" in
   change)
     # shellcheck disable=SC2086 # options, split on purpose
     [ -f "$folder/CMakeCache.txt" ] || configured $program
-    [ $# -gt 0 ] || set -- src/turbo/swiglu/cpu.cpp src/turbo/swiglu/swiglu.cpp src/cli/model/info.cpp src/config/keys.def
+    [ $# -gt 0 ] || set -- src/turbo/swiglu/cpu.cpp src/turbo/swiglu/swiglu.cpp src/cli/model/info.cpp src/config/keys/optimizer.def
     for file; do [ -f "$file" ] || { echo "there is no file $file" >&2; exit 2; }; done
     ninja -C "$folder" -j "${JOBS:-$(nproc)}" primus >"$folder/build-times.log" 2>&1
     for file; do
       # A new timestamp is a change for ninja.
       touch "$file"
       measured "after a change of $file" primus
-      [ "$file" = src/config/keys.def ] || continue
+      [ "$file" = src/config/keys/optimizer.def ] || continue
       # A new timestamp costs as much as a changed help text or default. A new key costs more: it adds a field.
-      cp "$file" "$folder/keys.def"
-      trap 'cp "$folder/keys.def" src/config/keys.def' EXIT
+      cp "$file" "$folder/optimizer.def"
+      trap 'cp "$folder/optimizer.def" src/config/keys/optimizer.def' EXIT
       trap 'exit 1' INT TERM
-      sed 's/^GROUP(optimizer,/KEY(int64_t, key_of_build_times, 0, "measures builds", .own())\n&/' "$folder/keys.def" >"$file"
-      if cmp -s "$folder/keys.def" "$file"; then
-        echo "$file has no group 'optimizer' to add a key before" >&2
+      sed 's/^GROUP(optimizer,.*/&\nKEY(int64_t, key_of_build_times, 0, "measures builds", .own())/' "$folder/optimizer.def" >"$file"
+      if cmp -s "$folder/optimizer.def" "$file"; then
+        echo "$file has no group 'optimizer' to add a key to" >&2
         exit 1
       fi
       measured "after adding a key to $file" primus
-      cp "$folder/keys.def" "$file"
+      cp "$folder/optimizer.def" "$file"
       trap - EXIT INT TERM
     done
     ;;

@@ -350,7 +350,7 @@ std::string markdown_reference() {
       "# Configuration reference\n\n"
       "This page is for users who write experiments, and lists every key.\n"
       "[formats/experiment.md](formats/experiment.md) says how files are written and merged. The page is\n"
-      "generated from `src/config/keys.def` and `src/config/other_keys.def`; a test keeps it current (run\n"
+      "generated from `src/config/keys/` and `src/config/other_keys.def`; a test keeps it current (run\n"
       "`PRIMUS_UPDATE_DOCS=1 build/tests/config_test` to rewrite it).\n\n"
       "## Experiment\n\n";
   text += experiment_table(kExperimentKeys);

@@ -96,7 +96,7 @@ TEST(Newcomers, AnOptimizerNeedsOneFileAndItsKeys) {
   for (const auto& [name, file] : optimizers) EXPECT_EQ(files_with(name, "lm/"), std::set{file}) << name;
   // Keys marked .own() need no entry for other frameworks. The names of AdamW and Muon occur in more files:
   // AdamW is the default, and Muon has keys in other frameworks.
-  const std::string keys = "config/keys.def";
+  const std::string keys = "config/keys/optimizer.def";
   for (const char* word : {"\"lion\"", "lion_beta1", "lion_beta2"})
     EXPECT_EQ(files_with(word), (std::set<std::string>{keys, "lm/optimizer/lion.cpp"})) << word;
   EXPECT_EQ(files_with("\"sgd\""), (std::set<std::string>{keys, "lm/optimizer/sgd.cpp"}));
@@ -114,13 +114,15 @@ TEST(Newcomers, AnObjectiveNeedsOneFile) {
   for (const auto& [name, file] : objectives) EXPECT_EQ(files_with(name), std::set{file}) << name;
   // The entry of an objective names its stage. In config/, only the table of keys contains the name of a
   // stage.
-  EXPECT_EQ(definitions("config/", "^KEY\\(std::string, stage, .*\\.one_of\\((.*)\\)\\)$"),
-            (std::vector<std::pair<std::string, std::string>>{{"names_of_stages()", "config/keys.def"}}));
+  EXPECT_EQ(
+      definitions("config/", "^KEY\\(std::string, stage, .*\\.one_of\\((.*)\\)\\)$"),
+      (std::vector<std::pair<std::string, std::string>>{{"names_of_stages()", "config/keys/training.def"}}));
   const auto stages = definitions("lm/train/objectives/", "\\.stage = \\{\\.name = \"(\\w+)\"");
   EXPECT_EQ(stages.size(), objectives.size());
   for (const auto& [stage, file] : stages) {
     const std::string word = "\"" + stage + "\"";
-    for (const std::string& path : files_with(word, "config/")) EXPECT_EQ(path, "config/keys.def") << word;
+    for (const std::string& path : files_with(word, "config/"))
+      EXPECT_TRUE(path.starts_with("config/keys/")) << path << ": " << word;
     EXPECT_EQ(files_with(".name = " + word, "lm/train/"), std::set{file}) << word;
     for (const auto& [path, text] : sources()) {
       if (path.starts_with("lm/train/objectives/")) continue;
@@ -380,9 +382,9 @@ TEST(Newcomers, ADtypeNeedsTenFiles) {
 // files of other frameworks name a setting only if they treat the setting specially.
 TEST(Newcomers, AModelSettingNeedsItsKeyAndTheFileThatUsesIt) {
   const std::string llama4 = "lm/model/families/llama4.cpp", attention = "lm/model/blocks/self_attention.cpp";
-  EXPECT_EQ(files_with("qk_l2_norm"), (std::set<std::string>{"config/keys.def", llama4}));
+  EXPECT_EQ(files_with("qk_l2_norm"), (std::set<std::string>{"config/keys/model.def", llama4}));
   for (const char* setting : {"attention_temperature_floor", "attention_temperature_scale"}) {
-    EXPECT_EQ(files_with(setting, "config/"), std::set<std::string>{"config/keys.def"}) << setting;
+    EXPECT_EQ(files_with(setting, "config/"), std::set<std::string>{"config/keys/model.def"}) << setting;
     EXPECT_EQ(files_with(setting, "lm/"), std::set{attention}) << setting;
   }
   // The table of fields has only the fields of the whole model and of its rotary embedding.

@@ -16,7 +16,10 @@ everything with PRIMUS_PRESETS set to the presets of PATH. --meshes instead plan
 experiment whose layers, sequences or experts are divided over ranks, natively and otherwise unchanged, on the
 smallest sufficient number of 8, 16, ... 1024 ranks. --hardware plans each Megatron experiment natively on hosts with
 eight of the GPUs that its folder is named after (MI300X, MI325X, MI355X), on the minimum number that its mesh
-allows, and prints which of them fit, and what the others lack. --match TEXT uses only files with this text in
+allows, and prints which of them fit, and what the others lack. With --record FILE, --hardware uses only the experiments
+with the mixtures DeepSeek-V2-Lite, gpt-oss 20B, Qwen3-30B-A3B, Mixtral 8x7B and LFM2-8B-A1B, plans experiments with fp8
+again with fp8=null, because fp8 is not supported on AMD GPUs, and adds both numbers of experiments that fit to FILE
+(scripts/mixture_table.py). --match TEXT uses only files with this text in
 their path. Exit code: 0 if each refusal is for a known reason, 1 otherwise.
 """
 
@@ -28,6 +31,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 REDUCED = [
@@ -127,7 +131,7 @@ def plan_meshes(args, found):
 GIB = 1 << 30
 
 
-def plan_on_hosts(primus, path):
+def plan_on_hosts(primus, path, overrides=()):
     """(GPU, ranks, forecast or None, error) of an experiment on the minimum sufficient number of hosts with
     eight GPUs."""
     gpu = next((part for part in path.parts if re.fullmatch(r"MI\d+X?", part)), "MI300X").rstrip("X") + "X"
@@ -136,7 +140,7 @@ def plan_on_hosts(primus, path):
     first = ""
     for world in (8, 16, 32, 64, 128, 256, 512, 1024):
         _, out, err = run(primus, ["train", command, "--config", str(path), "--framework", "native", "--dry-run",
-                                   "--json", "--hardware", gpu.lower(), "--world", str(world)], env)
+                                   "--json", "--hardware", gpu.lower(), "--world", str(world), *overrides], env)
         answer = json.loads(out) if out.startswith("{") else {}
         if "memory_bytes" in answer:
             return gpu, world, answer, err
@@ -183,6 +187,33 @@ def plan_hardware(args, found):
         print(f"| {count} | {reason} |")
 
 
+MIXTURES = re.compile("deepseek_v2_lite|gpt_oss_20b|qwen3_30b_a3b|mixtral_8x7b|lfm2_8b", re.I)
+
+
+def record_mixtures(args, found):
+    """Counts the experiments with mixtures that fit, as published and without fp8, and adds the numbers to a file."""
+    paths = [path for engine, path in found
+             if engine == "megatron" and "examples" in path.parts and MIXTURES.search(path.name)]
+
+    def plan(path):
+        published = plan_on_hosts(args.primus, path)[2]
+        in_bf16 = published or plan_on_hosts(args.primus, path, ["fp8=null"])[2]
+        return [bool(forecast and forecast["memory_bytes"]["fits"]) for forecast in (published, in_bf16)]
+
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        fits = list(pool.map(plan, paths))
+    for path, (published, in_bf16) in zip(paths, fits):
+        if not published:
+            print(f"{path.relative_to(args.path)}: " + ("fits only with fp8=null" if in_bf16 else "does not fit, or is refused"))
+    numbers = {"of": len(paths), "fit": sum(p for p, _ in fits), "fit_without_fp8": sum(b for _, b in fits)}
+    print(f"of {numbers['of']} experiments, {numbers['fit']} fit, and {numbers['fit_without_fp8']} with fp8=null if fp8 is refused")
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as report:
+        json.dump(numbers, report)
+        report.flush()
+        table = pathlib.Path(__file__).resolve().parent / "mixture_table.py"
+        subprocess.run([sys.executable, table, "record", args.record, "experiments", "experiments", report.name], check=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=pathlib.Path)
@@ -192,12 +223,18 @@ def main():
     parser.add_argument("--own-presets", action="store_true")
     parser.add_argument("--meshes", action="store_true")
     parser.add_argument("--hardware", action="store_true")
+    parser.add_argument("--record", metavar="FILE", help="with --hardware: count only experiments with mixtures")
     parser.add_argument("--match", default="")
     args = parser.parse_args()
     if not (args.path / "examples").is_dir():
         sys.exit(f"{args.path} is no checkout of Primus: it has no folder examples")
 
     found = [(engine, path) for engine, path in experiments(args.path) if args.match in str(path)]
+    if args.record and not args.hardware:
+        parser.error("--record needs --hardware")
+    if args.record:
+        record_mixtures(args, found)
+        return
     if args.hardware:
         plan_hardware(args, found)
         return

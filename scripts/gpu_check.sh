@@ -6,8 +6,10 @@
 #
 # --only selects some of tests, rates, sanitizer, models, sampler (scripts/gpu_sampler.sh), lost, graphs, decoding
 # (generation and prompts, compared with transformers), peers (training compared with PyTorch, and with a step of
-# only products and attention). With --gpus, runs only the multi-GPU tests, scripts/gpu_comm.sh and
-# scripts/gpu_ranks.sh; --only then accepts comm and rows of gpu_ranks.sh (losses, sharded, ...).
+# only products and attention), and mixtures (the table of mixtures of experts in docs/performance.md, by
+# scripts/gpu_mixtures.sh; not run by default, because it repeats other parts). With --gpus, runs only the multi-GPU tests,
+# scripts/gpu_comm.sh and scripts/gpu_ranks.sh; --only then accepts comm, mixtures and rows of gpu_ranks.sh (losses,
+# sharded, ...).
 #
 # Also runs on a bare CUDA machine. With --built, build/ was built on another machine and is used unchanged:
 # lib/primus, bin/primus, bin/gpu_bench and tests/turbo_*_test (-DPRIMUS_TESTS=ON -DPRIMUS_BENCHMARKS=ON).
@@ -28,9 +30,9 @@ while :; do
   esac
 done
 if [ "$gpus" -gt 1 ]; then
-  known="comm losses overlap replicated sharded tensor library pipeline context context_gather context_by_heads context_optim mixtral deepseek peer killed"
+  known="comm mixtures losses overlap replicated sharded tensor library pipeline context context_gather context_by_heads context_optim mixtral deepseek peer killed"
 else
-  known="tests rates sanitizer models sampler lost graphs decoding peers"
+  known="tests rates sanitizer models sampler lost graphs decoding peers mixtures"
 fi
 for word in $parts; do
   case " $known " in
@@ -65,10 +67,11 @@ fi
 if [ "$gpus" -gt 1 ]; then
   code=0
   ! part comm || scripts/gpu_comm.sh "$gpus" "$out" || code=1
+  case "$parts " in *" mixtures "*) GPUS=$gpus scripts/gpu_mixtures.sh "$out" || code=1 ;; esac
   if [ -z "$parts" ]; then
     scripts/gpu_ranks.sh "$gpus" || code=1
   else
-    rows=$(for word in $parts; do [ "$word" = comm ] || echo "$word"; done)
+    rows=$(for word in $parts; do [ "$word" = comm ] || [ "$word" = mixtures ] || echo "$word"; done)
     [ -z "$rows" ] || ROWS=$rows scripts/gpu_ranks.sh "$gpus" || code=1
   fi
   exit $code
@@ -189,6 +192,9 @@ if part decoding && [ -x build/bin/primus ]; then
   python3 -c 'import transformers' 2>/dev/null || echo "not run: transformers, the peer of generation, is not here"
   PEER=$(python3 -c 'import torch, transformers' 2>/dev/null && echo 1 || echo 0) scripts/gpu_decoding.sh || failed=1
 fi
+case "$parts " in
+  *" mixtures "*) BENCH=$bench scripts/gpu_mixtures.sh "$out" || failed=1 ;;
+esac
 if part peers && ! python3 -c 'import torch' 2>/dev/null; then
   echo "not run: PyTorch, the peer of training, is not here"
 elif part peers && [ -x build/bin/primus ]; then

@@ -21,8 +21,9 @@
 # gptoss, deepseek, qwen35, kimi      without a peer: 4 layers of gpt-oss 20B; 3 layers of DeepSeek-V3's dimensions
 #           with 32 experts; 4 layers of Qwen3.5-35B-A3B and of Kimi Linear 48B-A3B, each with 64 experts
 #
-# Needs build/bin/primus, the plug-in next to it, and PyTorch for the peer. STEPS sets the number of timed
-# steps (4). Exits 1 if a row fails.
+# Needs build/bin/primus, the plug-in next to it, and PyTorch for the peer. STEPS sets the number of timed steps (4 here, 6
+# of the peer). WARM=1 runs only the peers, briefly, to fill PyTorch's cache of compiled code. RECORDS and ENDS: see
+# scripts/records.sh. Exits 1 if a row fails.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 peers=$root/benchmarks/peers
@@ -36,6 +37,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failed=0
 . scripts/find_cudnn.sh
+. scripts/records.sh
 
 # row NAME CONFIG WORDS -- DIMENSIONS ARGUMENTS: runs a row with our settings and with the settings of the peer script
 # $script. DIMENSIONS "none": there is no peer.
@@ -51,18 +53,33 @@ row() {
   done
   dimensions=$2
   shift 2
+  if [ -n "${WARM:-}" ]; then
+    # shellcheck disable=SC2086
+    DIMS=$dimensions timeout 150 python3 "$peers/$script" "$@" 1 --steps 1 || failed=1
+    return
+  fi
   # shellcheck disable=SC2086
-  timeout 120 "$primus" benchmark train --config "$config" --steps "${STEPS:-4}" --warmup 2 --ceiling --json device=cuda \
+  within 120 "$primus" benchmark train --config "$config" --steps "${STEPS:-4}" --warmup 2 --ceiling --json device=cuda \
     deterministic_mode=false $words >"$scratch/$name.json" 2>"$scratch/$name.log" || {
     failed=1
     echo "FAILED  $name"
     tail -n 5 "$scratch/$name.log"
+    record "$name" failed "$scratch/$name.log"
     return
   }
+  record "$name" train "$scratch/$name.json"
+  # The forecast of the memory needs no GPU.
+  # shellcheck disable=SC2086
+  if [ -n "${RECORDS:-}" ] && within 30 "$primus" train pretrain --config "$config" --dry-run --json --hardware \
+    "${HARDWARE:-h100}" --world 1 deterministic_mode=false $words >"$scratch/$name.plan" 2>"$scratch/$name.log"; then
+    record "$name" forecast "$scratch/$name.plan"
+  fi
   # Rows with equal peer settings share the peer's result.
   peer=$scratch/$(echo "$script $dimensions $*" | tr ' ,' '__').peer
   [ "$dimensions" != none ] || echo none >"$peer"
-  [ -e "$peer" ] || DIMS=$dimensions timeout 150 python3 "$peers/$script" "$@" 1 >"$peer" 2>&1 || true
+  # shellcheck disable=SC2086
+  [ -e "$peer" ] || DIMS=$dimensions within 150 python3 "$peers/$script" "$@" 1 ${STEPS:+--steps $STEPS} >"$peer" 2>&1 || true
+  [ "$dimensions" = none ] || record "$name" peer "$peer"
   grep -q 'tok/s\|^none$' "$peer" || failed=1
   python3 - "$name" "$scratch/$name.json" "$peer" <<'TABLE'
 import json, re, sys

@@ -16,13 +16,15 @@
 #               like context, with cp_comm_type all_gather and a2a, and with sharded optimizer states (not run by default)
 #   mixtral, deepseek
 #               Mixtral 8x7B with 2 layers and DeepSeek-V2-Lite with 5, expert-parallel; compared with data-parallel
+#   margins     DeepSeek-V2-Lite of that size, expert-parallel, with activations for all rows, for 1.5 and for 0.5 times the
+#               equal share of rows; compared with data-parallel (not run by default)
 #   peer        PyTorch's FSDP on the model of `sharded`: torchrun with benchmarks/peers/torch_fsdp.py, or the one in PEERS;
 #               run by default if torchrun is installed
 #   killed      killing one rank ends all of them
 # PRESET replaces Llama 3.1 8B by another dense model, with SEQUENCE tokens. STEPS: number of steps of each
 # timed run, before the two traced steps that give its rate. TRACE=1 prints how much communication was exposed in the
-# traced steps, TRACE=kernels also each kernel's time. KEEP is an empty folder in which the runs are kept. Exits 1 if a
-# test fails.
+# traced steps, TRACE=kernels also each kernel's time. KEEP is an empty folder in which the runs are kept. RECORDS (of
+# margins) and ENDS: see scripts/records.sh. Exits 1 if a test fails.
 set -eu
 cd "$(dirname "$0")/.."
 gpus=${1:-2}
@@ -44,6 +46,7 @@ else
   trap 'rm -rf "$scratch"' EXIT
 fi
 failed=0
+. scripts/records.sh
 # If NCCL is not a system library, use PyTorch's.
 if ! ldconfig -p | grep -q 'libnccl\.so\.2'; then
   beside=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib")' 2>/dev/null || true)
@@ -57,11 +60,12 @@ run() {
   name=$1
   config=$2
   shift 2
-  timeout "${LIMIT:-150}" "$primus" train pretrain --config "$config" --plain device=cuda workspace="$scratch" work_group=w \
+  within "${LIMIT:-150}" "$primus" train pretrain --config "$config" --plain device=cuda workspace="$scratch" work_group=w \
     user_name=u exp_name="$name" disable_last_saving=true "$@" >"$scratch/$name.log" 2>&1 || {
     failed=1
     echo "FAILED  $name"
     tail -n 12 "$scratch/$name.log"
+    record "$name" failed "$scratch/$name.log"
     return 1
   }
 }
@@ -252,6 +256,47 @@ experts() {
     $(settings_of expert) && beside "$row" "$row-data"
 }
 
+# margins: a forecast gives the memory of equal shares.
+margins() {
+  set -- $configs/any/deepseek_v2_lite-BF16-pretrain.yaml num_layers=5 'moe_layer_freq=([0]*1+[1]*4)' seq_length=4096 \
+    micro_batch_size=4 global_batch_size=$((8 * gpus)) reduce_gradients_each_microbatch=false
+  timed margin-none "$@" --nproc "$gpus" || return 0
+  alone margin-none
+  code=0
+  for margin in 1000 1.5 0.5; do
+    # shellcheck disable=SC2046
+    timed "margin-$margin" "$@" --nproc "$gpus" $(settings_of expert) moe_expert_capacity_margin=$margin || {
+      code=1
+      continue
+    }
+    beside "margin-$margin" margin-none
+    # shellcheck disable=SC2046
+    "$primus" train pretrain --config "$@" --dry-run --json --hardware "${HARDWARE:-h100}" --world "$gpus" \
+      deterministic_mode=false $(settings_of expert) moe_expert_capacity_margin=$margin >"$scratch/plan" 2>/dev/null || code=1
+    python3 - "$scratch" "$margin" "$(rate "margin-$margin" tokens_per_second)" "$(rate margin-none tokens_per_second)" \
+      "$(number "margin-$margin" memory_used_bytes "$steps")" >"$scratch/mesh" <<'MESH'
+import json, pathlib, sys
+
+folder, margin = pathlib.Path(sys.argv[1]), sys.argv[2]
+trace = json.loads(next((folder / "w" / "u" / f"margin-{margin}").glob("traces/*/rank-0.json")).read_text())
+steps = trace["primus"]["last_step"] - trace["primus"]["first_step"] + 1
+calls = [e["args"] for e in trace["traceEvents"] if e.get("cat") == "communication"]
+plan = json.loads((folder / "plan").read_text())["memory_bytes"]
+result = {
+    "rate": float(sys.argv[3]), "beside": float(sys.argv[4]), "memory_used": float(sys.argv[5]),
+    "equal_shares": plan["device_with_equal_shares_of_experts"] + plan["program"],
+    "bytes_per_step": sum(c["bytes"] for c in calls if c["group"] == "experts") / steps,
+    # 4 layers with experts and 8 sequences of 4096 tokens per GPU and step, of 2048 numbers of 2 bytes. A token's row is
+    # sent and returned in both passes.
+    "row_bytes_per_step": 4 * 4 * 8 * 4096 * 2048 * 2,
+}
+print(json.dumps(result))
+MESH
+    record "margin-$margin" mesh "$scratch/mesh"
+  done
+  return $code
+}
+
 peer() {
   if ! timeout "${LIMIT:-150}" torchrun --nproc-per-node "$gpus" "$peers/torch_fsdp.py" "$layers" "$sequence" 1 4 0 \
     >"$scratch/peer.log" 2>&1; then
@@ -294,6 +339,7 @@ for row in $rows; do
     pipeline) pipeline ;;
     context | context_gather | context_by_heads | context_optim) context "$row" ;;
     peer) peer ;;
+    margins) margins ;;
     killed) killed ;;
     replicated | sharded) dense "$row" ;;
     tensor)

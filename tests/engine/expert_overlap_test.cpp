@@ -2,6 +2,7 @@
 // events on guard devices, which have asynchronous streams. Results have equal bits with and without overlap.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -31,9 +32,9 @@ struct Order {
   std::vector<StreamKind> streams;
 
   // If a rank has several communication streams, the last one created transfers the tokens. The compute
-  // stream waits for each transfer. For each wait, returns the number of products enqueued since the start of
-  // the transfer.
-  std::vector<int> overlapped_products() const {
+  // stream waits for each transfer. For each wait, returns the number of products, or of all kernels,
+  // enqueued since the start of the transfer.
+  std::vector<int> overlapped(bool products) const {
     std::size_t compute = 0, in_flight = 0, for_collectives = 0;
     for (std::size_t s = 0; s < streams.size(); ++s) {
       if (streams[s] == StreamKind::kCompute) compute = s;
@@ -51,7 +52,8 @@ struct Order {
       if (entry.stream != compute || entry.what != What::kWait || start == recorded.end()) continue;
       int count = 0;
       for (std::size_t k = start->second; k < i; ++k)
-        count += entries[k].stream == compute && entries[k].what == What::kProduct;
+        count += entries[k].stream == compute &&
+                 (entries[k].what == What::kProduct || (!products && entries[k].what == What::kOtherKernel));
       counts.push_back(count);
     }
     return counts;
@@ -101,8 +103,9 @@ class RecordingDevice final : public ForwardingDevice {
 struct Training {
   std::vector<double> losses;
   std::map<std::string, std::vector<std::byte>> weights;  // by rank and name
-  std::vector<int> overlap;                               // overlapped products in the last step of rank 0
-  std::string went_wrong;                                 // first non-finite operator of rank 0
+  // Overlapped products and kernels in the last step of rank 0.
+  std::vector<int> overlap, kernels;
+  std::string went_wrong;  // first non-finite operator of rank 0
   bool same(const Training& other) const { return losses == other.losses && weights == other.weights; }
 };
 
@@ -135,7 +138,10 @@ class FailingDevice final : public ForwardingDevice {
   const turbo::Context* context_ = nullptr;
 };
 
-SessionSettings settings_of(const ModelConfig& model, bool overlap) {
+using Options = engine::ExpertParallel::Options;
+constexpr Options kApart = {.shared_experts = false}, kShared = {}, kAlternating = {.microbatches = true};
+
+SessionSettings settings_of(const ModelConfig& model, const Options& overlap) {
   SessionSettings settings = tiny_settings(DType::kF32, model);
   settings.step.microbatches = 1;
   settings.step.expert_overlap = overlap;
@@ -148,11 +154,12 @@ TestBatch batch_of(const SessionSettings& settings, int step, int rank) {
           static_cast<std::uint64_t>(10 * step + rank)};
 }
 
-// Trains two steps of one microbatch on two guard devices that share the experts. The first element of the
-// parameter `poisoned` is NaN.
-Training train_on_guards(const ModelConfig& model, bool overlap, bool recompute = false,
-                         const std::string& poisoned = {}) {
+// Trains two steps on two guard devices that share the experts. The first element of the parameter `poisoned`
+// is NaN.
+Training train_on_guards(const ModelConfig& model, const Options& overlap, bool recompute = false,
+                         const std::string& poisoned = {}, int microbatches = 1) {
   SessionSettings settings = settings_of(model, overlap);
+  settings.step.microbatches = microbatches;
   settings.step.recompute.full_layers = recompute ? model.layers : 0;
   settings.step.recompute.layers_per_group = recompute ? model.layers : 1;
   constexpr int kRanks = 2;
@@ -178,7 +185,9 @@ Training train_on_guards(const ModelConfig& model, bool overlap, bool recompute 
       for (int s = 0; s < 2; ++s) {
         order.entries.clear();
         step.begin(s + 1);
-        step.microbatch(0, batch_of(settings, s, r));
+        std::vector<TestBatch> batches;
+        for (int m = 0; m < microbatches; ++m) batches.push_back(batch_of(settings, s + 5 * m, r));
+        for (int m = 0; m < microbatches; ++m) step.microbatch(m, batches[static_cast<std::size_t>(m)]);
         step.finish_gradients();
         const double loss = step.result().loss;
         step.update(s + 1, 1e-2, 0.1);
@@ -191,7 +200,8 @@ Training train_on_guards(const ModelConfig& model, bool overlap, bool recompute 
         if (p.unit) training.weights[std::to_string(r) + " " + p.name] = weight_bits(rank, p);
       }
       if (r == 0) {
-        training.overlap = order.overlapped_products();
+        training.overlap = order.overlapped(true);
+        training.kernels = order.overlapped(false);
         training.went_wrong = went_wrong;
       }
     });
@@ -217,49 +227,79 @@ INSTANTIATE_TEST_SUITE_P(Ways, ExpertOverlap, ::testing::Bool(),
 // the two gradients of the wide product overlap the last transfer. The transfer between them gathers tokens
 // again for the gradients of expert weights, and overlaps nothing.
 TEST_P(ExpertOverlap, ProductsOfSharedExpertsRunBetweenStartAndWait) {
-  const Training overlap = train_on_guards(model_of(GetParam()), true);
+  const Training overlap = train_on_guards(model_of(GetParam()), kShared);
   EXPECT_EQ(overlap.overlap, (std::vector<int>{1, 1, 2, 0, 2}));
 }
 
 TEST_P(ExpertOverlap, ChangesNoBit) {
   const ModelConfig model = model_of(GetParam());
-  const Training apart = train_on_guards(model, false);
+  const Training apart = train_on_guards(model, kApart);
   EXPECT_EQ(apart.overlap, std::vector<int>());
-  EXPECT_TRUE(train_on_guards(model, true).same(apart));
-  EXPECT_TRUE(train_on_guards(model, true, true).same(apart)) << "recomputed";
+  EXPECT_TRUE(train_on_guards(model, kShared).same(apart));
+  EXPECT_TRUE(train_on_guards(model, kShared, true).same(apart)) << "recomputed";
 }
 
 // A group of recomputed blocks is replayed while gradients of its last block are in flight.
 TEST_P(ExpertOverlap, RecomputationRunsWhileTransfersAreInFlight) {
   ModelConfig model = model_of(GetParam());
   model.layers = 3;
-  const Training apart = train_on_guards(model, false, true);
-  EXPECT_TRUE(train_on_guards(model, true, true).same(apart));
-  EXPECT_TRUE(train_on_guards(model, true, false).same(apart)) << "not recomputed";
+  const Training apart = train_on_guards(model, kApart, true);
+  EXPECT_TRUE(train_on_guards(model, kShared, true).same(apart));
+  EXPECT_TRUE(train_on_guards(model, kShared, false).same(apart)) << "not recomputed";
 }
 
-// After a failed step, the caller can begin another step.
-TEST_P(ExpertOverlap, AFailedStepLeavesNoTransferInFlight) {
-  const ModelConfig model = model_of(GetParam());
-  const double expected = train_on_guards(model, true).losses.front();
-  const SessionSettings settings = settings_of(model, true);
+// A backward pass alternates with the forward pass of the next microbatch. Only the transfers of the first
+// forward pass and the last transfers of the last backward pass overlap nothing.
+TEST_P(ExpertOverlap, KernelsOfAnotherMicrobatchRunBetweenStartAndWait) {
+  ModelConfig model = model_of(GetParam());
+  model.moe.shared_ffn = 0;
+  const std::vector<int> overlap = train_on_guards(model, kAlternating, false, {}, 2).kernels;
+  ASSERT_EQ(overlap.size(), 10U);  // 2 transfers of each forward pass, and 3 of each backward pass
+  EXPECT_EQ(std::ranges::count(overlap, 0), 2 + 3) << ::testing::PrintToString(overlap);
+  for (std::size_t i = 2; i < 7; ++i) EXPECT_GT(overlap[i], 0) << ::testing::PrintToString(overlap);
+}
+
+TEST_P(ExpertOverlap, AlternatingMicrobatchesChangeNoBit) {
+  ModelConfig model = model_of(GetParam());
+  model.layers = 3;
+  for (const std::int64_t shared : {model.moe.shared_ffn, std::int64_t{0}}) {
+    model.moe.shared_ffn = shared;
+    const Training apart = train_on_guards(model, kApart, false, {}, 3);
+    EXPECT_TRUE(train_on_guards(model, kAlternating, false, {}, 3).same(apart)) << shared;
+    EXPECT_TRUE(train_on_guards(model, kAlternating, true, {}, 3).same(apart)) << shared << ", recomputed";
+    const Training two = train_on_guards(model, kApart, false, {}, 2);
+    EXPECT_FALSE(two.same(apart));
+    EXPECT_TRUE(train_on_guards(model, kAlternating, false, {}, 2).same(two)) << shared;
+  }
+}
+
+// Trains a step that fails, and then a step that does not.
+void expect_recovery(const ModelConfig& model, const Options& overlap, int microbatches) {
+  const double expected = train_on_guards(model, overlap, false, {}, microbatches).losses.front();
+  SessionSettings settings = settings_of(model, overlap);
+  settings.step.microbatches = microbatches;
   on_ranks(
       2, {.expert = 2},
       [&](engine::Rank& rank) {
         const auto session = open_session(rank, settings, builtin_families());
         session->store().initialize(rank.context(), 7);
         session->parallel().distribute_values();
-        const TestBatch batch = batch_of(settings, 0, rank.mesh().rank());
+        std::vector<TestBatch> batches;
+        for (int m = 0; m < microbatches; ++m)
+          batches.push_back(batch_of(settings, 5 * m, rank.mesh().rank()));
         auto& device = static_cast<FailingDevice&>(rank.device());
         TrainingStep& step = session->step();
         step.begin(1);
         device.fail_overlapped(&rank.context());
-        EXPECT_THROW(step.microbatch(0, batch), Error);
+        const auto run = [&] {
+          for (int m = 0; m < microbatches; ++m) step.microbatch(m, batches[static_cast<std::size_t>(m)]);
+        };
+        EXPECT_THROW(run(), Error);
         device.fail_overlapped(nullptr);
         EXPECT_EQ(rank.context().spared, 0) << "no transfer overlaps products after the error";
         step.begin(1);
         EXPECT_TRUE(rank.stash().empty());
-        step.microbatch(0, batch);
+        run();
         step.finish_gradients();
         EXPECT_EQ(step.result().loss, expected);
         rank.synchronize();
@@ -267,9 +307,15 @@ TEST_P(ExpertOverlap, AFailedStepLeavesNoTransferInFlight) {
       false, [] { return std::make_unique<FailingDevice>(guard_device()); });
 }
 
+// After a failed step, the caller can begin another step.
+TEST_P(ExpertOverlap, AFailedStepLeavesNoTransferInFlight) {
+  expect_recovery(model_of(GetParam()), kShared, 1);
+  expect_recovery(model_of(GetParam()), kAlternating, 2);
+}
+
 // The search for non-finite values reads operators' outputs, but not values that are still in flight.
 TEST_P(ExpertOverlap, TheFirstFaultyOperatorIsNamed) {
-  EXPECT_EQ(train_on_guards(model_of(GetParam()), true, false, "layers.1.moe.down").went_wrong,
+  EXPECT_EQ(train_on_guards(model_of(GetParam()), kShared, false, "layers.1.moe.down").went_wrong,
             "layers.1.linear_combine");
 }
 

@@ -150,7 +150,7 @@ Outcome step(Rank& rank, const Program& p, Communicator* world) {
 
   Outcome outcome;
   std::optional<ExpertParallel> experts;
-  if (world) experts.emplace(rank, *world, p.overlap);
+  if (world) experts.emplace(rank, *world, ExpertParallel::Options{.shared_experts = p.overlap});
   WeightGradientQueue queue;
   Tape tape(rank.context(), rank.stash());
   tape.begin({.recompute = p.recompute, .weight_gradients = &queue});
@@ -467,7 +467,7 @@ TEST_P(ParallelExperts, EqualOneRankWithAllExperts) {
       };
       const Dispatch d =
           plan_dispatch(routing, experts, rule.capacity,
-                        {.parallel = s.experts, .all_to_all = m.all_to_all, .overlap = m.shared});
+                        {.parallel = s.experts, .all_to_all = m.all_to_all, .shared = m.shared});
       InFlight there = begin_dispatch(s.x, d);
       const Value wide = shared(s.x, 0);
       InFlight back = begin_return(through_experts(end_dispatch(std::move(there), d), d.routing), d);

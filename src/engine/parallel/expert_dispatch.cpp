@@ -325,7 +325,7 @@ Dispatch plan_dispatch(const Routing& r, const SharedExperts& experts, std::int6
   dispatch.tokens = of_microbatch / sharing;
   if (options.parallel) {
     dispatch.ranks = experts.group->size();
-    dispatch.overlap = options.overlap && options.parallel->overlaps();
+    dispatch.overlap = options.parallel->overlaps(options.shared);
     if (options.all_to_all) return plan_all_to_all(r, experts, capacity, std::move(dispatch));
   }
   dispatch.routing = share_routing(r, experts, capacity);

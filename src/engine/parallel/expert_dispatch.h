@@ -33,7 +33,7 @@ namespace primus::engine {
 struct DispatchOptions {
   ExpertParallel* parallel = nullptr;  // null if and only if SharedExperts::group is null
   bool all_to_all = false;
-  bool overlap = false;  // lets other work overlap the transfers; needs ExpertParallel::overlaps()
+  bool shared = false;  // the model has shared experts, which can overlap the transfers
 };
 
 struct Dispatch {

@@ -9,18 +9,18 @@
 
 namespace primus::engine {
 
-ExpertParallel::ExpertParallel(Rank& rank, comm::Communicator& group, bool overlap)
-    : rank_(rank), group_(group), overlap_(overlap) {
-  if (!overlap) return;
+ExpertParallel::ExpertParallel(Rank& rank, comm::Communicator& group, const Options& options)
+    : rank_(rank), group_(group), options_(options) {
+  if (!overlaps(true)) return;
   stream_ = rank.device().create_stream(StreamKind::kCommunication);
   computed_ = rank.device().create_event();
 }
 
 void ExpertParallel::start(bool overlap, Collective collective, Buffer buffer) {
-  Flight& flight = flights_.emplace_back();
+  Flight& flight = flights_[strands_.current()].emplace_back();
   flight.buffer = std::move(buffer);
   if (!overlap) return collective(group_, rank_.compute());
-  PRIMUS_CHECK("ExpertParallel::start", overlap_);
+  PRIMUS_CHECK("ExpertParallel::start", stream_);
   if (events_.empty()) events_.push_back(rank_.device().create_event());
   flight.arrived = std::move(events_.back());
   events_.pop_back();
@@ -29,12 +29,15 @@ void ExpertParallel::start(bool overlap, Collective collective, Buffer buffer) {
   collective(group_, *stream_);
   stream_->record(*flight.arrived);
   spare_processors();
+  strands_.yield();
 }
 
-Buffer ExpertParallel::finish() {
-  PRIMUS_CHECK("ExpertParallel::finish", !flights_.empty());
-  Flight flight = std::move(flights_.back());
-  flights_.pop_back();
+Buffer ExpertParallel::finish() { return finish(flights_[strands_.current()]); }
+
+Buffer ExpertParallel::finish(std::vector<Flight>& flights) {
+  PRIMUS_CHECK("ExpertParallel::finish", !flights.empty());
+  Flight flight = std::move(flights.back());
+  flights.pop_back();
   if (flight.arrived) {
     rank_.compute().wait(*flight.arrived);
     events_.push_back(std::move(flight.arrived));
@@ -44,19 +47,23 @@ Buffer ExpertParallel::finish() {
 }
 
 void ExpertParallel::abandon() noexcept {
-  while (!flights_.empty()) {
-    try {
-      finish();
-    } catch (const std::exception&) {
-      // This transfer has failed too. The transfer's error is ignored, because an earlier error of this step
-      // is already being reported.
+  for (std::vector<Flight>& flights : flights_) {
+    while (!flights.empty()) {
+      try {
+        finish(flights);
+      } catch (const std::exception&) {
+        // This transfer has failed too. The transfer's error is ignored, because an earlier error of this
+        // step is already being reported.
+      }
     }
   }
   spare_processors();
 }
 
 void ExpertParallel::spare_processors() {
-  const bool in_flight = std::ranges::any_of(flights_, [](const Flight& f) { return f.arrived != nullptr; });
+  const bool in_flight = std::ranges::any_of(flights_, [](const std::vector<Flight>& flights) {
+    return std::ranges::any_of(flights, [](const Flight& f) { return f.arrived != nullptr; });
+  });
   rank_.context().spared = in_flight ? comm::kExpertOverlapProcessors : 0;
 }
 

@@ -4,12 +4,16 @@
 // One operator begins a collective, and a later operator waits for it. Collectives are waited for in reverse
 // order, because a replay (engine/runtime/tape.h) may dispatch other tokens while gradients are in flight.
 //
+// If microbatches alternate (Strands), another microbatch continues after each begin. Then each microbatch
+// waits for its own collectives in reverse order.
+//
 // Not thread-safe; one per rank. All ranks of the group make the same calls in the same order.
 #pragma once
 
 #include <memory>
 #include <vector>
 
+#include "base/system/strands.h"
 #include "base/system/thread_pool.h"
 #include "engine/runtime/rank.h"
 
@@ -17,18 +21,26 @@ namespace primus::engine {
 
 class ExpertParallel {
  public:
+  struct Options {
+    bool shared_experts = true;  // collectives overlap shared experts
+    bool microbatches = false;   // collectives overlap the computation of another microbatch
+  };
+
   // `group`: the ranks over which experts are distributed. `group` and `rank` must outlive this object.
-  // `overlap` false: no collective overlaps other work.
-  ExpertParallel(Rank& rank, comm::Communicator& group, bool overlap);
+  ExpertParallel(Rank& rank, comm::Communicator& group, const Options& options);
 
   comm::Communicator& group() { return group_; }
-  bool overlaps() const { return overlap_; }
+  // Returns whether collectives overlap other work. `shared`: the model has shared experts.
+  bool overlaps(bool shared) const { return options_.microbatches || (options_.shared_experts && shared); }
+  // Alternates between two microbatches; null without Options::microbatches.
+  Strands* strands() { return options_.microbatches ? &strands_ : nullptr; }
   // Allocates stash memory for a transfer.
   Buffer allocate(std::int64_t bytes) { return rank_.stash().allocate(bytes); }
 
   // Calls `collective` with a stream. The collective runs on this stream, after the work enqueued on the
   // compute stream up to now. `overlap`: uses a separate stream, so the collective overlaps later work of the
-  // compute stream. The operators' inputs and outputs must live until finish(); `buffer` is held until then.
+  // compute stream. Then another microbatch continues, if microbatches alternate. The operators' inputs and
+  // outputs must live until finish(); `buffer` is held until then.
   using Collective = FunctionRef<void(comm::Communicator& group, Stream& stream)>;
   void start(bool overlap, Collective collective, Buffer buffer);
   // Makes the compute stream wait for the most recent collective, and returns the buffer of that collective.
@@ -42,17 +54,19 @@ class ExpertParallel {
     std::unique_ptr<Event> arrived;  // null: the collective runs on the compute stream
     Buffer buffer;
   };
+  Buffer finish(std::vector<Flight>& flights);
   // Makes products leave some multiprocessors free for the collectives that overlap them.
   void spare_processors();
 
   Rank& rank_;
   comm::Communicator& group_;
-  bool overlap_;
+  Options options_;
+  Strands strands_;
   // The stream of transfers that overlap. It is not the rank's communication stream, because the transfers of
   // data-parallel shards on that stream would delay the experts.
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Event> computed_;
-  std::vector<Flight> flights_;
+  std::vector<Flight> flights_[2];              // of each of two alternating microbatches
   std::vector<std::unique_ptr<Event>> events_;  // unused events, for reuse
 };
 

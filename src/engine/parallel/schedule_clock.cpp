@@ -51,6 +51,7 @@ ScheduleClock::Timed::Timed(ScheduleClock* clock, Kind kind, const Work& work)
     clock_ = nullptr;
     return;
   }
+  span_ = clock_->spans_.size();
   clock_->spans_.push_back({.span = {.kind = kind, .chunk = work.chunk, .microbatch = work.microbatch},
                             .begin = clock_->mark(),
                             .end = {}});
@@ -59,7 +60,7 @@ ScheduleClock::Timed::Timed(ScheduleClock* clock, Kind kind, const Work& work)
 ScheduleClock::Timed::~Timed() {
   if (!clock_) return;
   try {
-    clock_->spans_.back().end = clock_->mark();
+    clock_->spans_[span_].end = clock_->mark();
   } catch (...) {
     // The device is lost, which the next call reports.
     clock_->recording_ = false;

@@ -56,6 +56,7 @@ class ScheduleClock {
 
    private:
     ScheduleClock* clock_;
+    std::size_t span_ = 0;  // index in spans_
   };
 
  private:

@@ -41,6 +41,8 @@ ScheduleRunner::ScheduleRunner(Rank& rank, DataParallel& parallel, ChunkedModel&
       splits_backward_(traits_of(settings_.schedule.kind).splits_backward),
       queue_(splits_backward_ ? WeightGradientQueue::Policy::kDeferred : settings_.weight_gradients) {
   position_ = end_ = list().size();
+  PRIMUS_CHECK("ScheduleRunner",
+               !settings_.strands || (shape().parts() == 1 && !splits_backward_ && in_order()));
   if (!settings_.pipeline) return;
   computed_ = rank.device().create_event();
   connect();
@@ -89,8 +91,14 @@ void ScheduleRunner::run(std::int64_t microbatches) {
       transfer(transfers_end(position_, false));
       continue;
     }
-    if (work.kind == Kind::kForward && work.microbatch >= microbatches) return;
+    const bool pair = alternates(work);
+    if ((work.kind == Kind::kForward || pair) && work.microbatch + pair >= microbatches) return;
     ++position_;
+    if (pair) {
+      const Work& next = list()[position_++];
+      settings_.strands->run([&] { backward(work); }, [&] { forward(next); });
+      continue;
+    }
     // Receives that follow this work overlap the work. So memory for the receives is allocated before the
     // kernels are enqueued.
     if (const std::size_t end = transfers_end(position_, true); end > position_) transfer(end);
@@ -108,15 +116,26 @@ void ScheduleRunner::run(std::int64_t microbatches) {
   retire_flights(0);  // ensures that every step begins with the same memory
 }
 
-bool ScheduleRunner::in_turn() const {
+bool ScheduleRunner::in_order() const {
   return shape().parts() == 1 && std::ranges::is_sorted(list(), {}, &Work::microbatch);
+}
+
+bool ScheduleRunner::in_turn() const { return !settings_.strands && in_order(); }
+
+bool ScheduleRunner::alternates(const Work& work) const {
+  return settings_.strands && work.kind == Kind::kBackward && position_ + 1 < end_;
+}
+
+// Labels of alternating passes would enclose each other's work, so these passes have none.
+Stream* ScheduleRunner::labelled_stream() const {
+  return settings_.strands && settings_.strands->running() ? nullptr : &rank_.compute();
 }
 
 void ScheduleRunner::forward(const Work& work) {
   Buffer input;
   if (part_of(work) > 0) input = take_arrival(work, false);
   const ScheduleClock::Timed timed(clock_, ScheduleClock::Kind::kForward, work);
-  const WatchedWork watched(&rank_.compute(), label_for(work, settings_.stage));
+  const WatchedWork watched(labelled_stream(), label_for(work, settings_.stage));
   if (idle_.empty()) idle_.push_back(&lanes_.emplace_back(rank_.context(), rank_.stash()));
   Lane& lane = *idle_.back();
   idle_.pop_back();
@@ -144,7 +163,7 @@ void ScheduleRunner::backward(const Work& work) {
   const int part = part_of(work);
   if (part + 1 < shape().parts()) lane.tape.set_gradient(lane.sent, take_arrival(work, true));
   const ScheduleClock::Timed timed(clock_, ScheduleClock::Kind::kBackward, work);
-  const WatchedWork watched(&rank_.compute(), label_for(work, settings_.stage));
+  const WatchedWork watched(labelled_stream(), label_for(work, settings_.stage));
   lane.tape.backward();
   if (!splits_backward_) queue_.run(lane.tape);
   if (!lane.losses.empty()) model_.losses_ready(lane.losses);

@@ -8,6 +8,10 @@
 // and receives run together. A receive that follows computation in the list begins concurrently with the
 // computation. At most two batches with sends hold memory at a time.
 //
+// With Settings::strands, a backward pass alternates with the next microbatch's forward pass (Strands): one
+// computes while the experts' tokens of the other are in transit. Gradients are added in the same order as
+// without strands, so results have the same bits.
+//
 // A measuring rank runs the same list, so the memory of the entire schedule is measured exactly. Not
 // thread-safe.
 #pragma once
@@ -21,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/system/strands.h"
 #include "engine/parallel/data_parallel.h"
 #include "engine/parallel/pipeline_schedule.h"
 #include "engine/parallel/schedule_clock.h"
@@ -62,6 +67,9 @@ class ScheduleRunner {
     bool adapters = true;                         // whether evaluation uses adapters (Tape::Settings)
     // For schedules that do not split backward passes; all other schedules defer weight gradients.
     WeightGradientQueue::Policy weight_gradients = WeightGradientQueue::Policy::kInline;
+    // Alternates between microbatches; null: each pass ends before the next begins. Only with a single part,
+    // and without Sharding::kParameters.
+    Strands* strands = nullptr;
   };
 
   // All arguments must outlive this object. The caller calls DataParallel::begin_step.
@@ -71,7 +79,8 @@ class ScheduleRunner {
   // this number of microbatches; -1: all microbatches of the schedule. Fewer than all are allowed only if
   // in_turn() returns true.
   void begin(std::int64_t microbatches = -1);
-  // Continues until the end of the list, or until the next forward pass needs a microbatch >= `microbatches`.
+  // Continues until the end of the list, or until the next forward pass needs a microbatch >= `microbatches`;
+  // with strands, also before a backward pass that alternates with such a forward pass.
   // Inputs of such microbatches are not available yet. Throws StopRequest if a stop was requested; then call
   // abandon().
   void run(std::int64_t microbatches);
@@ -89,7 +98,7 @@ class ScheduleRunner {
   void set_clock(ScheduleClock* clock) { clock_ = clock; }
 
   // Returns whether this stage has the entire model and each microbatch ends before the next microbatch
-  // begins. Then run() leaves no work in flight.
+  // begins. Then run() leaves no work in flight. False with strands.
   bool in_turn() const;
 
   // Returns whether the entire list has been enqueued.
@@ -125,6 +134,11 @@ class ScheduleRunner {
   const PipelineShape& shape() const { return settings_.schedule.shape; }
   int part_of(const Work& work) const { return shape().part(settings_.stage, work.chunk); }
 
+  // Returns whether this stage has the entire model and the list is sorted by microbatch.
+  bool in_order() const;
+  // Returns whether `work`, the next item of the list, alternates with the item after it.
+  bool alternates(const Work& work) const;
+  Stream* labelled_stream() const;
   void forward(const Work& work);
   void backward(const Work& work);
   void weight(const Work& work);

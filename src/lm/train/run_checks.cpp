@@ -93,8 +93,9 @@ void note_settings_without_effect(const RunPlan& plan, const engine::ParameterSt
        "torch_fsdp2_reshard_after_forward", "overlap_grad_reduce", "overlap_param_gather",
        "grad_reduce_in_bf16", "reduce_gradients_each_microbatch", "distributed_timeout_minutes"});
   constexpr auto kOfGpus = std::to_array<std::string_view>({"deterministic_mode", "tune_matmul"});
-  constexpr auto kBetweenExperts = std::to_array<std::string_view>(
-      {"moe_shared_expert_overlap", "moe_token_dispatcher_type", "moe_expert_capacity_margin"});
+  constexpr auto kBetweenExperts =
+      std::to_array<std::string_view>({"moe_shared_expert_overlap", "moe_token_dispatcher_type",
+                                       "moe_expert_capacity_margin", "overlap_moe_expert_parallel_comm"});
   const auto note = [&](std::string_view reason,
                         std::initializer_list<std::span<const std::string_view>> lists) {
     std::vector<std::string> unused;
@@ -114,6 +115,10 @@ void note_settings_without_effect(const RunPlan& plan, const engine::ParameterSt
             : note("with one rank", {kBetweenRanks});
   } else if (mixture && plan.shape.expert * plan.shape.expert_tensor == 1) {
     note("as no ranks share experts", {kBetweenExperts});
+  } else if (plan.c.overlap_moe_expert_parallel_comm) {
+    const std::string why = why_microbatches_do_not_alternate(plan.e, plan.ranks.size());
+    constexpr auto kOverlap = std::to_array<std::string_view>({"overlap_moe_expert_parallel_comm"});
+    if (!why.empty()) note("as " + why, {kOverlap});
   }
   if (plan.choose_device().kind == "cpu") note("on a CPU", {kOfGpus});
   const bool normalizes_heads = std::ranges::any_of(parameters.parameters(), [](const engine::Parameter& p) {

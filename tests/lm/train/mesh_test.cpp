@@ -348,6 +348,7 @@ struct Way {
   bool overlap_products = false;  // overlaps even small collectives of tensor ranks
   bool copy_engines = false;      // runs these collectives on copy engines
   bool overlap_shared = true;     // sends tokens while shared experts compute
+  bool alternate = false;         // sends tokens while another microbatch computes
 };
 
 // Returns the schedule and the parts of stages. If there are more parts than blocks, some parts are empty.
@@ -410,7 +411,7 @@ MeshOutcome train_on(const ModelConfig& model, const Way& way, const BeforeStep&
   // Splits products at multiples of three rows, so that collectives overlap the products.
   if (way.overlap_products)
     settings.step.tensor_overlap = {.min_bytes = 0, .flops_per_byte = 0.01, .rows_multiple = 3};
-  settings.step.expert_overlap = way.overlap_shared;
+  settings.step.expert_overlap = {.shared_experts = way.overlap_shared, .microbatches = way.alternate};
   settings.sharding = way.sharding;
   settings.sample_capacity = packs(model) ? 16 : 0;
   // With this epsilon, a gradient that is zero except for rounding does not cause an update of full size.
@@ -555,6 +556,17 @@ TEST_P(MeshTraining, EqualsOneDevice) {
     Way apart = c.way;
     apart.overlap_shared = false;
     const MeshOutcome other = train_on(c.model(), apart);
+    EXPECT_EQ(other.losses, many.losses);
+    EXPECT_EQ(other.norms, many.norms);
+    EXPECT_TRUE(other.weights == many.weights);
+    EXPECT_EQ(other.expert_traffic, many.expert_traffic);
+  }
+  if (c.way.shape.expert * c.way.shape.expert_tensor > 1 && c.way.shape.pipeline == 1 &&
+      c.way.sharding < Sharding::kParameters) {
+    // If microbatches alternate, bits and traffic are equal, too.
+    Way pairs = c.way;
+    pairs.alternate = true;
+    const MeshOutcome other = train_on(c.model(), pairs);
     EXPECT_EQ(other.losses, many.losses);
     EXPECT_EQ(other.norms, many.norms);
     EXPECT_TRUE(other.weights == many.weights);

@@ -229,14 +229,14 @@ class MixtureOfExperts final : public Layer {
     return experts;
   }
 
-  // Runs experts that are distributed over ranks. The shared experts overlap with the dispatch and the return
-  // of tokens.
+  // Runs experts that are distributed over ranks. The shared experts, and possibly another microbatch, overlap
+  // with the dispatch and the return of tokens.
   Value through_ranks(const Normed& normed, const Routing& routing, std::int64_t capacity,
                       const BlockInputs& in) const {
     const engine::Dispatch dispatch = plan_dispatch(routing, experts_for(routing, in), capacity,
                                                     {.parallel = experts_.group ? in.experts : nullptr,
                                                      .all_to_all = moe_.training.all_to_all,
-                                                     .overlap = shared_.has_value()});
+                                                     .shared = shared_.has_value()});
     const Value& h = normed.value();
     engine::InFlight there = begin_dispatch(latent_.down ? linear(h, *latent_.down) : h, dispatch);
     Value wide = shared_ ? shared_->widen(normed, in) : Value();

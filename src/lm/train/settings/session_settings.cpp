@@ -330,6 +330,19 @@ engine::Mesh measuring_mesh(const config::Experiment& e, int ranks, int rank) {
   return {std::make_unique<comm::MeasuringCommunicator>("world", rank, ranks), mesh_shape_of(e, ranks)};
 }
 
+std::string why_microbatches_do_not_alternate(const config::Experiment& e, int world) {
+  const config::TrainerConfig& c = e.trainer;
+  const engine::MeshShape shape = mesh_shape_of(e, world);
+  if (shape.expert * shape.expert_tensor == 1) return "no ranks share experts";
+  if (shape.pipeline > 1) return "the model has several pipeline stages";
+  if (sharding_of(c) == engine::Sharding::kParameters)
+    return "each pass gathers the sharded parameters for itself";
+  if (c.patch_primus_pipeline && c.pp_algorithm != "1f1b")
+    return "the schedule '" + c.pp_algorithm + "' has another order of passes";
+  if (c.num_microbatches(shape.data(world)) == 1) return "a step has only one microbatch";
+  return {};
+}
+
 SessionSettings session_settings_of(const config::Experiment& e, const ModelConfig& model, int world) {
   check_batches(e, world);
   const config::TrainerConfig& c = e.trainer;
@@ -357,7 +370,9 @@ SessionSettings session_settings_of(const config::Experiment& e, const ModelConf
                .seed = static_cast<std::uint64_t>(c.seed),
                .context_exchange = exchange,
                .tensor_overlap = {.overlap = c.tp_comm_overlap},
-               .expert_overlap = c.moe_shared_expert_overlap,
+               .expert_overlap = {.shared_experts = c.moe_shared_expert_overlap,
+                                  .microbatches = c.overlap_moe_expert_parallel_comm &&
+                                                  why_microbatches_do_not_alternate(e, world).empty()},
                .pipeline = pipeline_settings_of(e, model, shape.pipeline, c.num_microbatches(ranks)),
                .record_after = c.enable_cuda_graph ? c.cuda_graph_warmup_steps : 0},
       .optimizer = optimizer_settings_of(e, precision),

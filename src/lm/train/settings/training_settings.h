@@ -78,6 +78,8 @@ std::string lack_of_disk(const config::TrainerConfig& c, const Path& folder, std
 // Returns the mesh shape for `ranks` ranks. Throws if the sizes do not divide the number of ranks.
 engine::MeshShape mesh_shape_of(const config::Experiment& experiment, int ranks);
 engine::Sharding sharding_of(const config::TrainerConfig& trainer);
+// Returns why overlap_moe_expert_parallel_comm has no effect on `world` ranks; "" if it has.
+std::string why_microbatches_do_not_alternate(const config::Experiment& e, int world);
 // Returns the mesh of rank `rank`, without connections to other ranks, for measuring.
 engine::Mesh measuring_mesh(const config::Experiment& experiment, int ranks, int rank);
 data::DataOptions data_options_of(const config::Experiment& experiment, const Tokenizer& tokenizer);

@@ -154,8 +154,10 @@ std::int64_t expected_microbatches(TrainingSession& session) {
 StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& settings,
                                 const FamilyRegistry& families) {
   SessionSettings measured = settings;
-  // On one stage, all microbatches between the first and the last do the same work, so three are enough.
-  if (rank.mesh().shape().pipeline * settings.step.pipeline.chunks == 1 && !settings.loss_rule)
+  // On one stage, all microbatches between the first and the last do the same work, so three are enough. If
+  // microbatches alternate, the memory of each depends on the memory that the previous one has left.
+  if (rank.mesh().shape().pipeline * settings.step.pipeline.chunks == 1 && !settings.loss_rule &&
+      !settings.step.expert_overlap.microbatches)
     measured.step.microbatches = std::min<std::int64_t>(settings.step.microbatches, 3);
   TrainingSession session(rank, measured, families);
   session.store().initialize(rank.context(), 0);

@@ -60,6 +60,8 @@ class StepInputs {
   // Returns whether the model draws random numbers that depend on a token's number. In training, routers,
   // dropout and stochastic rounding do so.
   bool draws_random() const { return draws_random_; }
+  // Alternates between microbatches; null: they do not alternate (ScheduleRunner::Settings::strands).
+  Strands* strands() { return experts_ ? experts_->strands() : nullptr; }
   // Resets the state of exchanges between ranks after an error within a step.
   void abandon() noexcept {
     if (experts_) experts_->abandon();

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/parallel/context_attention.h"
+#include "engine/parallel/expert_parallel.h"
 #include "engine/parallel/mesh.h"
 #include "engine/parallel/pipeline_schedule.h"
 #include "engine/parallel/tensor_parallel.h"
@@ -40,8 +41,8 @@ struct StepSettings {
   engine::ContextParallel::Exchange context_exchange = engine::ContextParallel::Exchange::kRing;
   // When gathers and scatters of tensor parallelism overlap with matrix products.
   engine::TensorParallel::Options tensor_overlap = {};
-  // Whether the token exchange of expert parallelism overlaps with shared experts.
-  bool expert_overlap = true;
+  // The work that overlaps the token exchange of expert parallelism.
+  engine::ExpertParallel::Options expert_overlap = {};
   PipelineSettings pipeline = {};
   DType compute = DType::kF32;  // data type of activations; set by TrainingSession
   // Number of steps that run before a step is recorded for replay (lm/train/step/step_graphs.h), if that is

@@ -89,7 +89,7 @@ void TrainingStep::join(TrainingStep& other) {
   optimizer_.join(other.optimizer_);
 }
 
-engine::ScheduleRunner::Settings TrainingStep::runner_settings() const {
+engine::ScheduleRunner::Settings TrainingStep::runner_settings() {
   engine::Mesh& mesh = rank_.mesh();
   const PipelineSettings& pipeline = settings_.pipeline;
   engine::ScheduleRunner::Settings settings{
@@ -102,7 +102,8 @@ engine::ScheduleRunner::Settings TrainingStep::runner_settings() const {
                 model_.config().streams() * model_.config().hidden},
       .recompute = {},
       .precision = settings_.precision,
-      .weight_gradients = settings_.weight_gradients};
+      .weight_gradients = settings_.weight_gradients,
+      .strands = inputs_.strands()};
   for (int chunk = 0; chunk < model_.chunks(); ++chunk) {
     settings.recompute.push_back(settings_.recompute);
     settings.recompute.back().first_layer = model_.first_block(chunk);

@@ -129,7 +129,7 @@ class TrainingStep : private engine::ChunkedModel {
   bool drops_out() const {
     return model_.config().lora.training.dropout > 0 || settings_.precision.at_random;
   }
-  engine::ScheduleRunner::Settings runner_settings() const;
+  engine::ScheduleRunner::Settings runner_settings();
   // Resets the sums of losses.
   void begin_losses();
   Outputs forward(engine::Tape& tape, int chunk, std::int64_t microbatch, engine::Value x) override;

@@ -13,7 +13,7 @@
 #   experts 20    gpu_bench --experts, which also measures routers
 #   peers 100     transformers
 # With GPUS=2 there is one part:
-#   margins 180   the row of gpu_ranks.sh
+#   margins 300   the row of gpu_ranks.sh
 #
 # FOLDER/mixtures.jsonl gets each result as soon as it is measured, so results remain if the run is cut off. After LIMIT
 # seconds (540), nothing is started or continued; the table then shows what was not run. A later call with the missing

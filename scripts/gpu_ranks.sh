@@ -17,7 +17,8 @@
 #   mixtral, deepseek
 #               Mixtral 8x7B with 2 layers and DeepSeek-V2-Lite with 5, expert-parallel; compared with data-parallel
 #   margins     DeepSeek-V2-Lite of that size, expert-parallel, with activations for all rows, for 1.5 and for 0.5 times the
-#               equal share of rows; compared with data-parallel (not run by default)
+#               equal share of rows, with rows sent by all-to-all, and with transfers that overlap another microbatch, too;
+#               compared with data-parallel (not run by default)
 #   peer        PyTorch's FSDP on the model of `sharded`: torchrun with benchmarks/peers/torch_fsdp.py, or the one in PEERS;
 #               run by default if torchrun is installed
 #   killed      killing one rank ends all of them
@@ -263,16 +264,21 @@ margins() {
   timed margin-none "$@" --nproc "$gpus" || return 0
   alone margin-none
   code=0
-  for margin in 1000 1.5 0.5; do
-    # shellcheck disable=SC2046
-    timed "margin-$margin" "$@" --nproc "$gpus" $(settings_of expert) moe_expert_capacity_margin=$margin || {
+  for margin in 1000 1.5 0.5 alltoall overlap; do
+    case $margin in
+      alltoall) words="moe_expert_capacity_margin=1.5 moe_token_dispatcher_type=alltoall" ;;
+      overlap) words="$words overlap_moe_expert_parallel_comm=true" ;;
+      *) words="moe_expert_capacity_margin=$margin" ;;
+    esac
+    # shellcheck disable=SC2046,SC2086
+    timed "margin-$margin" "$@" --nproc "$gpus" $(settings_of expert) $words || {
       code=1
       continue
     }
     beside "margin-$margin" margin-none
-    # shellcheck disable=SC2046
+    # shellcheck disable=SC2046,SC2086
     "$primus" train pretrain --config "$@" --dry-run --json --hardware "${HARDWARE:-h100}" --world "$gpus" \
-      deterministic_mode=false $(settings_of expert) moe_expert_capacity_margin=$margin >"$scratch/plan" 2>/dev/null || code=1
+      deterministic_mode=false $(settings_of expert) $words >"$scratch/plan" 2>/dev/null || code=1
     python3 - "$scratch" "$margin" "$(rate "margin-$margin" tokens_per_second)" "$(rate margin-none tokens_per_second)" \
       "$(number "margin-$margin" memory_used_bytes "$steps")" >"$scratch/mesh" <<'MESH'
 import json, pathlib, sys

@@ -246,7 +246,7 @@ class TheRun(unittest.TestCase):
 
     def test_the_table_has_only_the_rows_of_the_requested_parts(self):
         self.assertNotIn("prompt", self.ranks.stdout)
-        self.assertIn("| 0.800, 0.800, none | missed: all rows kept, margin 1.5; margin 0.5: out of memory |", self.ranks.stdout)
+        self.assertIn("| 0.800, 0.800, none, 0.800, 0.800 | missed: all rows kept, margin 1.5, 1.5 by all-to-all, overlapped; margin 0.5: out of memory |", self.ranks.stdout)
         self.assertIn("3 values are missing", self.ranks.stderr)
 
     def test_measures_experts_over_ranks(self):

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "base/check.h"
@@ -110,8 +111,9 @@ bool BatchReader::reads_together(engine::Rank& rank, const ReaderSettings& setti
   return settings.parallel || mesh.tensor() || mesh.context() || mesh.pipeline() || mesh.experts();
 }
 
-// Returns powers of two, then multiples of 16, so that a pass has few padding rows. Each size is a multiple
-// of the number of tensor ranks, because all tensor ranks must have the same number of rows.
+// Returns powers of two up to 16, and then up to 16 sizes for each further power of two, at least 16 rows
+// apart. Larger passes have few padding rows, and there are few sizes to measure. Each size is a multiple of
+// the number of tensor ranks, because all tensor ranks must have the same number of rows.
 std::vector<std::int64_t> BatchReader::pass_sizes(std::int64_t maximum) const {
   const std::int64_t ranks = rank_.mesh().shape().tensor;
   std::vector<std::int64_t> sizes;
@@ -119,7 +121,11 @@ std::vector<std::int64_t> BatchReader::pass_sizes(std::int64_t maximum) const {
     size = (size + ranks - 1) / ranks * ranks;
     if (sizes.empty() || size > sizes.back()) sizes.push_back(size);
   };
-  for (std::int64_t size = 1; size < maximum; size += std::min<std::int64_t>(size, 16)) add(size);
+  const auto step = [](std::int64_t size) {
+    const auto power = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(size)));
+    return size < 16 ? size : std::max<std::int64_t>(16, power / 16);
+  };
+  for (std::int64_t size = 1; size < maximum; size += step(size)) add(size);
   add(maximum);
   return sizes;
 }
@@ -129,23 +135,23 @@ std::int64_t BatchReader::pass_size(std::int64_t rows, std::int64_t maximum) con
   return *std::lower_bound(sizes.begin(), sizes.end(), rows);
 }
 
-void BatchReader::measure() {
-  measure_passes();
+void BatchReader::measure(std::int64_t measured) {
+  measure_passes(measured);
   // The first run of the passes records which parameters to prefetch. The second run prefetches these
   // parameters, which needs more memory.
-  if (settings_.parallel) measure_passes();
+  if (settings_.parallel) measure_passes(measured);
 }
 
-void BatchReader::measure_passes() {
+void BatchReader::measure_passes(std::int64_t measured) {
   const std::int64_t top_k = TopLogits::kMax;
   for (const std::int64_t rows : pass_sizes(settings_.pass_tokens)) {
+    if (rows <= measured) continue;
     forward({.rows = rows});
-    if (settings_.sequences == 1)
-      continue;  // if there is only one sequence, no pass both reads a prompt and generates
     forward(mixed_pass(rows, {.log_probs = true}));
     forward(mixed_pass(rows, {.top_k = top_k, .log_probs = true}));
     forward(mixed_pass(rows, {.log_probs = true, .draws = true}));
   }
+  if (measured > 0) return;
   for (const std::int64_t rows : pass_sizes(settings_.sequences)) {
     forward(writing_pass(rows, {.log_probs = true}));
     forward(writing_pass(rows, {.top_k = top_k, .log_probs = true}));
@@ -243,7 +249,6 @@ void BatchReader::check(std::span<const Input> inputs) const {
     PRIMUS_CHECK("BatchReader", input.sequence > previous && input.sequence < settings_.sequences);
     previous = input.sequence;
     if (input.tokens.empty()) throw invalid("no token to read is given");
-    PRIMUS_CHECK("BatchReader", !input.tells || input.tokens.size() == 1);
     const Slot& s = slot(input.sequence);
     const std::int64_t room = std::min(settings_.capacity, static_cast<std::int64_t>(s.pages.size()) *
                                                                ReaderSettings::kPageTokens) -
@@ -301,21 +306,24 @@ void BatchReader::read(std::span<const Input> inputs, const WantedLogits& wanted
   }
   check(inputs);
   if (rows == 0) return;
-  const bool all_tell = telling.size() == inputs.size();
-  rows = pass_size(rows, all_tell ? settings_.sequences : settings_.pass_tokens);
+  // Whether the pass only generates: it has the last token of each text.
+  const bool writes = std::ssize(telling) == rows;
+  rows = pass_size(rows, writes ? settings_.sequences : settings_.pass_tokens);
   const Pass pass = telling.empty() ? Pass{.rows = rows}
-                    : all_tell      ? writing_pass(rows, wanted)
+                    : writes        ? writing_pass(rows, wanted)
                                     : mixed_pass(rows, wanted);
   fill(inputs, rows);
   forward(pass);
-  if (!telling.empty()) {
-    last_ = pass;
-    read_again_without_order(telling, wanted);
-  }
-  for (const Input& input : inputs) advance(input);
+  for (const Input& input : inputs) advance(input, input.tokens.size() - (input.tells ? 1 : 0));
+  if (telling.empty()) return;
+  for (Input& input : telling) input.tokens = input.tokens.last(1);
+  last_ = pass;
+  read_again_without_order(telling, wanted);
+  for (const Input& input : telling) advance(input, 1);
 }
 
-// Reads the tokens again, which writes the same values into the cache, and downloads all logits.
+// Reads the last tokens of the texts again, which writes the same values into the cache, and downloads all
+// logits.
 void BatchReader::read_again_without_order(std::span<const Input> telling, const WantedLogits& wanted) {
   if (last_.top_k == 0) return;
   bool ordered = true;
@@ -337,14 +345,16 @@ NextLogits BatchReader::next(std::size_t telling) const {
   return {std::span<const float>(logits_).subspan(telling * vocab, vocab)};
 }
 
-void BatchReader::advance(const Input& input) {
+void BatchReader::advance(const Input& input, std::size_t count) {
+  if (count == 0) return;
   Slot& s = slots_[static_cast<std::size_t>(input.sequence)];
-  pages_.write(s.pages, s.length, input.tokens);
+  const auto tokens = input.tokens.first(count);
+  pages_.write(s.pages, s.length, tokens);
   if (keeps_states()) {
     if (s.length == 0) s.state.clear(), s.reached = 0;
-    s.state.insert(s.state.end(), input.tokens.begin(), input.tokens.end());
+    s.state.insert(s.state.end(), tokens.begin(), tokens.end());
   }
-  s.length += static_cast<std::int64_t>(input.tokens.size());
+  s.length += static_cast<std::int64_t>(count);
   s.reached = std::max(s.reached, s.length);
 }
 

@@ -5,8 +5,10 @@
 // a phase of the rank (engine/runtime/phase.h) that lasts as long as the reader.
 //
 // A pass has one of a few fixed numbers of rows, and is padded with rows that belong to no sequence. So one
-// measurement per number of rows gives the memory of every pass. Lengths are in tables on the device, not in
-// launch arguments of kernels. So a recorded pass (Device::capture) can be replayed for every further token.
+// measurement per number of rows gives the memory of every pass. A pass that reads the last token of a prompt
+// also returns the logits of this token, so a prompt needs no further pass. Lengths are in tables on the
+// device, not in launch arguments of kernels. So a recorded pass (Device::capture) can be replayed for every
+// further token.
 //
 // Some layers keep a state per sequence instead of pages (short convolutions, delta rules). A new sequence
 // with the same prefix as an earlier sequence copies the states of the earlier sequence at the end of that
@@ -33,46 +35,11 @@
 #include "engine/runtime/phase.h"
 #include "engine/runtime/rank.h"
 #include "lm/decode/page_table.h"
+#include "lm/decode/reader_settings.h"
 #include "lm/decode/sampler.h"
 #include "lm/model/language_model.h"
 
 namespace primus {
-
-struct ReaderSettings {
-  static constexpr std::int64_t kPageTokens = 64;
-
-  DType compute = DType::kF32;  // compute type: fp32 or bf16
-  // Max tokens of a sequence; at most the model's max_positions and the length of its tables.
-  std::int64_t capacity = 0;
-  // Max tokens of a pass. A pass always has room for at least one token per sequence.
-  std::int64_t pass_tokens = 128;
-  std::int64_t sequences = 1;  // max number of sequences that are read concurrently
-  // Number of pages for all sequences together; a page holds kPageTokens tokens. 0: enough pages for all
-  // sequences at full capacity.
-  std::int64_t pages = 0;
-  // Allows recording and replaying passes that generate a token. Nothing else may use the rank's stash and
-  // scratch.
-  bool replay = false;
-  // Keeps the logits of a pass in fp32, so that log_probs() need not multiply by the head again. Without
-  // effect if ranks share the model, or if the model has no such logits (LanguageModel::has_loss_logits).
-  bool keep_logits = false;
-  // Gathers the weights if they are sharded over data ranks. Null: this rank has all weights.
-  engine::DataParallel* parallel = nullptr;
-  engine::PipelineShape pipeline = {};  // division of the model into pipeline stages
-
-  std::int64_t pages_for(std::int64_t tokens) const { return (tokens + kPageTokens - 1) / kPageTokens; }
-  std::int64_t all_pages() const { return pages > 0 ? pages : sequences * pages_for(capacity); }
-};
-
-// The results that the caller needs from a pass.
-struct WantedLogits {
-  std::int64_t top_k = 0;  // the top_k largest logits suffice; 0: all logits are needed
-  std::int64_t vocab = 0;  // only logits of ids below `vocab` are needed; 0: logits of all ids
-  bool log_probs = false;  // whether log_probs() will be called
-  // With top_k 0: the device draws the token of each text (BatchReader::Input::draw), so that no logits are
-  // copied to the host.
-  bool draws = false;
-};
 
 class BatchReader {
  public:
@@ -81,7 +48,9 @@ class BatchReader {
   BatchReader(engine::Rank& rank, const LanguageModel& model, const ReaderSettings& settings);
 
   // On a measuring rank: runs a pass of every size, so that the arenas record the memory that reading needs.
-  void measure();
+  // `measured`: settings.pass_tokens of a reader that was already measured and has otherwise the same
+  // settings (0: none). Passes that this reader measured are not measured again.
+  void measure(std::int64_t measured = 0);
 
   // Assigns an idle sequence to a text that begins with `tokens` (at least one). Returns nullopt if all
   // sequences are in use. Afterwards, length() is the number of leading tokens that need not be read, because
@@ -103,8 +72,7 @@ class BatchReader {
   struct Input {
     std::int64_t sequence;  // index of the sequence; must be below settings.sequences
     std::span<const std::int32_t> tokens;
-    bool tells = false;   // whether the pass returns logits for the token after the input; `tokens` must then
-                          // be a single token
+    bool tells = false;   // whether the pass returns logits for the token after the input
     TokenDraw draw = {};  // how the device draws the token, if WantedLogits::draws is set
   };
   // Throws the errors that read() would throw for these inputs, without reading anything.
@@ -160,8 +128,9 @@ class BatchReader {
   }
   void copy_page(const PageTable::Copy& copy);
   void copy_states(std::size_t from, std::size_t to);
-  void measure_passes();
-  void advance(const Input& input);  // records that the input's tokens have been read
+  void measure_passes(std::int64_t measured);
+  // Records that the input's first `count` tokens have been read.
+  void advance(const Input& input, std::size_t count);
   // Returns the possible numbers of rows of a pass, ascending. A pass with up to `maximum` rows is padded to
   // one of them.
   std::vector<std::int64_t> pass_sizes(std::int64_t maximum) const;
@@ -184,7 +153,8 @@ class BatchReader {
     std::unique_ptr<Graph> graph;
     Tensor logits;
   };
-  // Return a pass that returns logits for every row (writing_pass), or for some of its rows (mixed_pass).
+  // Return a pass that returns logits for every row (writing_pass: one token of each text), or for some of
+  // its rows (mixed_pass: also the last rows of prompts).
   Pass writing_pass(std::int64_t rows, const WantedLogits& wanted) const;
   Pass mixed_pass(std::int64_t rows, const WantedLogits& wanted) const;
   void forward(const Pass& pass);

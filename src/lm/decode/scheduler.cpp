@@ -146,27 +146,37 @@ bool DecodeScheduler::make_room(Id id, std::int64_t length) {
   return true;
 }
 
+// Returns how many tokens of prompts a step reads if it also generates a token of `generating` texts. At
+// least half of a full step is for prompts, as long as a pass has room, because many texts must not stop the
+// reading.
+std::int64_t DecodeScheduler::room_for_prompts(std::int64_t generating) const {
+  const ReaderSettings& settings = reader_.settings();
+  const std::int64_t maximum = settings.pass_tokens, beside = settings.generating_pass_tokens;
+  if (generating == 0 || beside == 0) return maximum - generating;
+  return std::min(maximum, std::max(beside, generating + beside / 2)) - generating;
+}
+
 // Plans a step. A step reads the single unread token of each text that is being generated. A step also reads
-// prompts without their last tokens, the oldest prompt first. The last token of a prompt is read like a
-// generated token, because that pass may be recorded.
+// prompts, the oldest prompt first. If it reads the last token of a prompt, it also generates a token.
 void DecodeScheduler::plan() {
   inputs_.clear();
   telling_.clear();
-  std::int64_t room = reader_.settings().pass_tokens;
-  for (const Id id : running_) room -= unread(text(id)) == 1 ? 1 : 0;
+  std::int64_t generating = 0;
+  for (const Id id : running_) generating += unread(text(id)) == 1 ? 1 : 0;
+  std::int64_t room = room_for_prompts(generating);
   std::vector<std::pair<Id, BatchReader::Input>> all;
   for (const Id id : std::vector<Id>(running_.begin(), running_.end())) {
     Text& t = text(id);
     if (t.sequence < 0) continue;  // the text has just given up its pages
     const std::int64_t left = unread(t), length = reader_.length(t.sequence);
-    const std::int64_t count = left == 1 ? 1 : std::min(left - 1, room);
+    const std::int64_t count = left == 1 ? 1 : std::min(left, room);
     if (count == 0) continue;
     if (!make_room(id, length + count)) break;
     if (left > 1) room -= count;
     const auto tokens = std::span<const std::int32_t>(t.tokens).subspan(static_cast<std::size_t>(length),
                                                                         static_cast<std::size_t>(count));
-    all.push_back(
-        {id, {t.sequence, tokens, left == 1, draw_of(t.request.settings.sampling, std::ssize(t.tokens))}});
+    const TokenDraw draw = draw_of(t.request.settings.sampling, std::ssize(t.tokens));
+    all.push_back({id, {t.sequence, tokens, count == left, draw}});
   }
   std::ranges::sort(all, {}, [](const auto& planned) { return planned.second.sequence; });
   for (const auto& [id, input] : all) {

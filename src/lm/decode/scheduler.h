@@ -1,6 +1,7 @@
 // Generates many texts concurrently with one model (continuous batching). Texts can be submitted and
 // cancelled between steps. A step is one pass of the model over all running texts. It reads one token of each
-// text that is being generated, and as many tokens of unread prompts as fit.
+// text that is being generated, and as many tokens of unread prompts as fit. The step that reads the last
+// token of a prompt also generates the text's first token.
 //
 // A text allocates cache pages as it grows. Texts with a common prefix share the pages of that prefix.
 // Examples are samples of one prompt that are submitted together, and texts with the same system prompt. If
@@ -91,6 +92,7 @@ class DecodeScheduler {
   std::int64_t unread(const Text& text) const;
   void admit();
   bool is_read_elsewhere(const Text& text) const;
+  std::int64_t room_for_prompts(std::int64_t generating) const;
   void plan();
   bool make_room(Id id, std::int64_t length);
   void stop_running(Id id);  // releases the text's sequence in the reader

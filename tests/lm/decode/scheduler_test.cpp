@@ -356,7 +356,8 @@ TEST(Scheduler, CancelledTextsReleaseTheirPages) {
   EXPECT_FALSE(decoder->step());
 }
 
-// While a long prompt is read, other texts continue.
+// While a long prompt is read, other texts continue. The step that reads the end of the prompt also generates
+// its first token.
 TEST(Scheduler, StepsStayWithinTheirBudgetAndKeepGenerating) {
   const ModelConfig config = longer(tiny_config());
   const auto decoder = decoder_of(config, {.capacity = 256, .pass_tokens = 10, .sequences = 4});
@@ -366,13 +367,39 @@ TEST(Scheduler, StepsStayWithinTheirBudgetAndKeepGenerating) {
   for (int i = 0; i < 11; ++i) {
     const DecodeCounts before = decoder->counts();
     decoder->step();
-    EXPECT_EQ(decoder->counts().written - before.written, 3);
+    EXPECT_EQ(decoder->counts().written - before.written, i < 10 ? 3 : 4);
     EXPECT_LE(decoder->counts().read - before.read, 10);
-    EXPECT_GE(decoder->counts().read - before.read, i < 10 ? 10 : 7);
+    EXPECT_GE(decoder->counts().read - before.read, i < 10 ? 10 : 8);
   }
   const std::int64_t written = decoder->counts().written;
   decoder->step();
-  EXPECT_EQ(decoder->counts().written - written, 4);
+  EXPECT_EQ(decoder->counts().written - written, 3);
+}
+
+// A step for which texts wait reads fewer tokens of prompts, but many waiting texts do not stop the reading.
+TEST(Scheduler, StepsAreShorterWhileTextsWaitForTokens) {
+  const ModelConfig config = longer(tiny_config());
+  for (const auto& [texts, shortened] : {std::pair{2, 16}, {12, 20}}) {
+    const auto decoder = decoder_of(
+        config, {.capacity = 256, .pass_tokens = 64, .generating_pass_tokens = 16, .sequences = 16});
+    const auto submit_long = [&](std::int32_t first) {
+      std::vector<std::int32_t> tokens = some_tokens(150, config.vocab);
+      tokens[0] = first;
+      return decoder->submit({.prompt = tokens, .settings = {.max_tokens = 1}});
+    };
+    const auto read_of_step = [&] {
+      const std::int64_t before = decoder->counts().read;
+      decoder->step();
+      return decoder->counts().read - before;
+    };
+    submit_long(1);
+    for (const std::int64_t expected : {64, 64, 22}) EXPECT_EQ(read_of_step(), expected);
+    for (std::int32_t i = 0; i < texts; ++i)
+      decoder->submit({.prompt = {i}, .settings = {.max_tokens = 200}});
+    decoder->step();
+    submit_long(2);
+    for (int i = 0; i < 5; ++i) EXPECT_EQ(read_of_step(), shortened);
+  }
 }
 
 TEST(Scheduler, RefusesImpossibleRequests) {

@@ -12,6 +12,7 @@
 #include "bench/composed_time.h"
 #include "bench/device_timer.h"
 #include "config/lora_settings.h"
+#include "lm/decode/pass_tokens.h"
 #include "lm/decode/scheduler.h"
 #include "lm/generate/model_folder.h"
 #include "lm/generate/preset_model.h"
@@ -96,8 +97,8 @@ void check(const DecodeBenchmarkOptions& o) {
   if (o.tokens < 1 || o.tokens > kMaxTokens)
     throw invalid(
         fmt::format("the number of timed tokens is {}; it must be from 1 to {}", o.tokens, kMaxTokens));
-  if (o.pass_tokens < 1 || o.pass_tokens > kMaxTokens)
-    throw invalid(fmt::format("the number of tokens of a pass is {}; it must be from 1 to {}", o.pass_tokens,
+  if (o.pass_tokens && (*o.pass_tokens < 1 || *o.pass_tokens > kMaxTokens))
+    throw invalid(fmt::format("the number of tokens of a pass is {}; it must be from 1 to {}", *o.pass_tokens,
                               kMaxTokens));
   if (o.warmup < 0 || o.warmup > kMaxTokens)
     throw invalid(
@@ -214,25 +215,27 @@ BenchmarkReport benchmark_decoding(std::unique_ptr<Device> device, const ModelCo
     model.allocate_tables(rank, room);
     with(store, model);
   };
-  const auto settings_of = [&](std::int64_t batch) {
-    return ReaderSettings{.compute = options.dtype,
-                          .capacity = room,
-                          .pass_tokens = std::min(options.pass_tokens, batch * options.context),
-                          .sequences = batch,
-                          .replay = true,
-                          .keep_logits = options.sampled};
-  };
   const std::int64_t maximum = *std::max_element(options.batches.begin(), options.batches.end());
+  ReaderSettings reader{.compute = options.dtype,
+                        .capacity = room,
+                        .sequences = maximum,
+                        .replay = true,
+                        .keep_logits = options.sampled};
+  limit_passes(reader, rank.device().properties(), maximum * options.context);
+  if (options.pass_tokens) reader.pass_tokens = std::min(*options.pass_tokens, maximum * options.context);
+  const std::int64_t available = options.pass_tokens ? 0 : memory_for_reading(rank.device());
+  engine::MemoryPlan plan;
   build([&](engine::ParameterStore& store, const LanguageModel& model) {
     store.initialize(rank.context(), kSeed);
-    BatchReader(rank, model, settings_of(maximum)).measure();
+    const PlannedReader planned{&model, &reader};
+    plan = measure_readers(rank, {&planned, 1}, available);
   });
-  rank.reserve(rank.high_water());
+  rank.reserve(plan);
   build([&](engine::ParameterStore& store, const LanguageModel& model) {
     say("weights");
     store.initialize(rank.context(), kSeed);
     rank.compute().synchronize();
-    DecodeScheduler decoder(rank, model, settings_of(maximum));
+    DecodeScheduler decoder(rank, model, reader);
     for (std::size_t i = 0; i < options.batches.size(); ++i) {
       const std::int64_t batch = options.batches[i];
       BatchTimes times = time_batch(decoder, batch, options);
@@ -307,6 +310,7 @@ class DecodeBenchmark final : public Benchmark {
              .value = "N",
              .help = "maximum number of tokens of a pass that reads prompts",
              .target = &options_.pass_tokens,
+             .shown_default = "as in generate",
              .range = kCounts},
             {"--ceiling",
              {},

@@ -29,8 +29,9 @@ struct DecodeBenchmarkOptions {
   // False: chooses the most probable token.
   bool sampled = false;
   DType dtype = DType::kBF16;
-  // Maximum number of tokens of a pass that reads prompts.
-  std::int64_t pass_tokens = 4096;
+  // Maximum number of tokens of a pass that reads prompts. Empty: the number that all commands use
+  // (lm/decode/pass_tokens.h).
+  std::optional<std::int64_t> pass_tokens = {};
   double copy_seconds = 0.5;  // duration of the memory bandwidth measurement
   // Measuring time, in seconds, of each matrix product and attention of the prompts (composed_time.h). Above
   // 0: each case also has a result for reading its prompts, and a note compares both. 0: not measured.

@@ -125,7 +125,7 @@ class Chat final : public Command {
         if (!own.writer) throw invalid("--tools needs a format of turns", "use a model with a chat template");
         own.writer->offer_tools(tools);
       }
-      readers.push_back({.compute = device_.compute(), .capacity = capacity_});
+      readers.push_back({.compute = device_.compute(), .capacity = capacity_, .pass_tokens = capacity_});
     }
     decoder_.emplace(device_.make(console), configs_of(models), families, readers);
     load_weights_of(

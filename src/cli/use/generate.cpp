@@ -106,13 +106,15 @@ class Generate final : public Command {
     if (batch_) throw invalid("--batch needs --prompts", "name a file of prompts with --prompts FILE");
     const std::string prompt = prompt_text(console);
     std::vector<std::vector<std::int32_t>> kept(answerers.size());
-    std::vector<ReaderSettings> readers(answerers.size(), {.compute = device_.compute(), .capacity = 1});
+    std::vector<ReaderSettings> readers(answerers.size(),
+                                        {.compute = device_.compute(), .capacity = 1, .pass_tokens = 1});
     for (const std::size_t i : answering(answerers.size())) {
       const Answerer& answerer = answerers[i];
       kept[i] = answerer.prompt_ids(prompt, answerer.settings(), "the prompt's", console);
       readers[i].capacity =
           std::min(answerer.model().config.max_positions,
                    static_cast<std::int64_t>(kept[i].size()) + answerer.settings().max_tokens);
+      readers[i].pass_tokens = std::ssize(kept[i]);
     }
     const std::unique_ptr<AdapterDecoder> decoder = decoder_of(answerers, families, readers, console);
     for (const std::size_t i : answering(answerers.size()))
@@ -237,18 +239,24 @@ class Generate final : public Command {
   }
 
   ReaderSettings reader_of(const Group& group, const Answerer& answerer) const {
-    ReaderSettings reader{.compute = device_.compute(), .capacity = 1};
+    ReaderSettings reader{.compute = device_.compute(), .capacity = 1, .pass_tokens = 1};
     if (group.prompts.empty()) return reader;
     reader.sequences = std::min<std::int64_t>(batch_.value_or(kTogether), std::ssize(group.prompts));
     for (const BatchPrompt& prompt : group.prompts)
       reader.capacity = std::max(reader.capacity, room_for(prompt, answerer.model().config.max_positions));
     // The number of cache pages that each sequence needs. Memory is allocated for the longest sequences that
     // may be decoded together.
-    std::vector<std::int64_t> pages;
-    for (const BatchPrompt& prompt : group.prompts)
+    std::vector<std::int64_t> pages, tokens;
+    for (const BatchPrompt& prompt : group.prompts) {
       pages.push_back(reader.pages_for(room_for(prompt, reader.capacity)));
-    std::sort(pages.begin(), pages.end(), std::greater<>());
-    reader.pages = std::accumulate(pages.begin(), pages.begin() + reader.sequences, std::int64_t{0});
+      tokens.push_back(std::ssize(prompt.tokens));
+    }
+    const auto sum_of_largest = [&](std::vector<std::int64_t>& sizes) {
+      std::sort(sizes.begin(), sizes.end(), std::greater<>());
+      return std::accumulate(sizes.begin(), sizes.begin() + reader.sequences, std::int64_t{0});
+    };
+    reader.pages = sum_of_largest(pages);
+    reader.pass_tokens = sum_of_largest(tokens);
     return reader;
   }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "lm/decode/pass_tokens.h"
 
 namespace primus {
 
@@ -16,12 +17,17 @@ AdapterDecoder::AdapterDecoder(std::unique_ptr<Device> device, std::span<const M
   std::vector<std::int64_t> positions;
   for (ReaderSettings& own : settings_) {
     own.replay = true;  // allowed, because the rank has no other user
+    limit_passes(own, rank_.device().properties(), own.pass_tokens);
     positions.push_back(own.capacity);
   }
-  std::size_t measured = 0;
-  models_ = measured_models(
-      rank_, models, families, settings_.front().compute, positions,
-      [&](const InferenceModel& model) { BatchReader(rank_, model.model, settings_[measured++]).measure(); });
+  const std::int64_t available = memory_for_reading(rank_.device());
+  models_ = planned_models(rank_, models, families, settings_.front().compute, positions,
+                           [&](const InferenceModels& measured) {
+                             std::vector<PlannedReader> readers;
+                             for (std::size_t i = 0; i < measured.size(); ++i)
+                               readers.push_back({&measured[i]->model, &settings_[i]});
+                             return measure_readers(rank_, readers, available);
+                           });
 }
 
 DecodeScheduler& AdapterDecoder::use(std::size_t model) {

@@ -20,6 +20,8 @@ class AdapterDecoder {
  public:
   // Creates the models with zero weights, which the caller then loads. The models after the first share the
   // weights of the first (InferenceModel). `settings`: one entry per model, all with the same compute type.
+  // ReaderSettings::pass_tokens is the number of tokens of the prompts that are read concurrently; passes are
+  // smaller if the device or its free memory require this (pass_tokens.h).
   // `families` is used only during construction. Throws Error(kInvalid) if a model does not support its
   // capacity, or cannot share the weights.
   AdapterDecoder(std::unique_ptr<Device> device, std::span<const ModelConfig> models,

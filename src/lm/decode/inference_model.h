@@ -38,14 +38,14 @@ struct InferenceModel {
 using InferenceModels = std::vector<std::unique_ptr<InferenceModel>>;
 
 // Creates models on `rank`, whose memory nothing else may use. The second and all further models share the
-// weights of the first one (InferenceModel). First, runs `use` on each of these models without memory to
-// measure the required memory, and reserves this memory. `use` must need as much memory as any later use of
-// the models. `configs`: at least one. `positions`: one length per model (InferenceModel), because the rotary
-// factors of some models depend on it (make_rope_table).
-template <class Use>
-InferenceModels measured_models(engine::Rank& rank, std::span<const ModelConfig> configs,
-                                const FamilyRegistry& families, DType compute,
-                                std::span<const std::int64_t> positions, const Use& use) {
+// weights of the first one (InferenceModel). First, calls `plan` with these models without memory. It returns
+// the memory of the models and of all their later uses (engine::MemoryPlan), which is then reserved.
+// `configs`: at least one. `positions`: one length per model (InferenceModel), because the rotary factors of
+// some models depend on it (make_rope_table).
+template <class Plan>
+InferenceModels planned_models(engine::Rank& rank, std::span<const ModelConfig> configs,
+                               const FamilyRegistry& families, DType compute,
+                               std::span<const std::int64_t> positions, const Plan& plan) {
   const auto make = [&] {
     InferenceModels models;
     for (std::size_t i = 0; i < configs.size(); ++i) {
@@ -55,9 +55,21 @@ InferenceModels measured_models(engine::Rank& rank, std::span<const ModelConfig>
     }
     return models;
   };
-  for (const std::unique_ptr<InferenceModel>& model : make()) use(*model);
-  rank.reserve(rank.high_water());
+  const engine::MemoryPlan memory = plan(make());
+  rank.reserve(memory);
   return make();
+}
+
+// Like planned_models(), but runs `use` on each of the models without memory, to measure the required memory.
+// `use` must need as much memory as any later use of the models.
+template <class Use>
+InferenceModels measured_models(engine::Rank& rank, std::span<const ModelConfig> configs,
+                                const FamilyRegistry& families, DType compute,
+                                std::span<const std::int64_t> positions, const Use& use) {
+  return planned_models(rank, configs, families, compute, positions, [&](const InferenceModels& models) {
+    for (const std::unique_ptr<InferenceModel>& model : models) use(*model);
+    return rank.high_water();
+  });
 }
 
 // Like measured_models(), but for one model.

@@ -15,7 +15,8 @@ struct ReaderSettings {
   DType compute = DType::kF32;  // compute type: fp32 or bf16
   // Max tokens of a sequence; at most the model's max_positions and the length of its tables.
   std::int64_t capacity = 0;
-  // Max tokens of a pass. A pass always has room for at least one token per sequence.
+  // Max tokens of a pass. A pass always has room for at least one token per sequence. pass_tokens.h has the
+  // rule by which programs choose this number.
   std::int64_t pass_tokens = 128;
   // Max tokens of a pass that also generates tokens, so that texts do not wait long for their next token
   // while a long prompt is read. 0: pass_tokens.

@@ -51,9 +51,8 @@ MemorySupply supply_for(RunPlan& plan, engine::Rank& rank) {
   return supply;
 }
 
-}  // namespace
-
-StepMeasurement measure_within_memory(RunPlan& plan, engine::Rank& rank) {
+// Measures the session. If it does not fit, measures it again with fewer rows that experts keep.
+StepMeasurement measure_session_that_fits(RunPlan& plan, engine::Rank& rank) {
   StepMeasurement measured = measure_session(rank, plan.settings, plan.families);
   if (!may_keep_fewer_rows(plan.c, plan.model)) return measured;
   const bool lacks = !fits(memory_need(plan.e, plan.settings, measured), supply_for(plan, rank));
@@ -62,6 +61,20 @@ StepMeasurement measure_within_memory(RunPlan& plan, engine::Rank& rank) {
   plan.settings.model.moe.training.capacity_margin = kMargin;
   plan.log.info("{}", describe_fewer_rows());
   return measure_session(rank, plan.settings, plan.families);
+}
+
+}  // namespace
+
+StepMeasurement measure_within_memory(RunPlan& plan, engine::Rank& rank) {
+  const StepMeasurement measured = measure_session_that_fits(plan, rank);
+  // Ranks that need different memory, such as pipeline stages, may measure different numbers of tokens per
+  // pass. All ranks use the smallest of these numbers.
+  std::int64_t tokens = SessionSettings::kSmallestSamplePass;
+  while (tokens < plan.settings.sample_pass_tokens && !plan.ranks.any(measured.sample_pass_tokens <= tokens))
+    tokens *= 2;
+  if (measured.sample_pass_tokens > 0)
+    plan.settings.sample_pass_tokens = std::min(tokens, measured.sample_pass_tokens);
+  return measured;
 }
 
 void check_memory(RunPlan& plan, engine::Rank& rank, const StepMeasurement& measured) {

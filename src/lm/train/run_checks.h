@@ -11,8 +11,9 @@ namespace primus {
 // Throws if ranks have different settings. Call this function before the first collective operation.
 void compare_experiments(RunPlan& plan);
 // Measures a step of the plan. If a rank lacks memory, the plan may be changed to keep fewer rows of shared
-// experts, and is measured again. The plan does not change if the experiment sets the number of kept rows.
-// Collective.
+// experts, and is measured again. The number of kept rows does not change if the experiment sets it.
+// Also sets the number of tokens per pass of the decoder, which is the same on all ranks
+// (SessionSettings::sample_pass_tokens). Collective.
 StepMeasurement measure_within_memory(RunPlan& plan, engine::Rank& rank);
 // Throws Error(kInvalid), which lists changes that would help, if there is not enough memory.
 void check_memory(RunPlan& plan, engine::Rank& rank, const StepMeasurement& measured);

@@ -58,12 +58,14 @@ VerifiedSession::VerifiedSession(std::unique_ptr<Device> device, const SessionSe
                                  const FamilyRegistry& families, const SafetensorsFolder& weights,
                                  data::Batch batch)
     : batches_({std::move(batch)}), settings_(settings), rank_(std::move(device)) {
-  engine::MemoryPlan plan = measure_session(rank_, settings, families).memory;
+  const StepMeasurement measured = measure_session(rank_, settings, families);
+  engine::MemoryPlan plan = measured.memory;
+  settings_.sample_pass_tokens = measured.sample_pass_tokens;
   {
     const std::int64_t before = rank_.persistent().high_water();
     trace_ = make_trace();
     plan.persistent += rank_.persistent().high_water() - before;
-    TrainingSession measuring(rank_, settings, families);
+    TrainingSession measuring(rank_, settings_, families);
     if (!settings_.model.scores) logits_of(measuring);
     const engine::MemoryPlan with_logits = rank_.high_water();
     plan.stash = std::max(plan.stash, with_logits.stash);
@@ -71,7 +73,7 @@ VerifiedSession::VerifiedSession(std::unique_ptr<Device> device, const SessionSe
   }
   rank_.reserve(plan);
   trace_ = make_trace();
-  session_ = std::make_unique<TrainingSession>(rank_, settings, families);
+  session_ = std::make_unique<TrainingSession>(rank_, settings_, families);
   load_weights(weights, session_->store(), rank_);
   if (session_->rule()) session_->rule()->load_weights(*session_);
   if (!trace_.experts.absent()) session_->step().set_routing_trace(&trace_);

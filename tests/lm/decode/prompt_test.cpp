@@ -4,6 +4,8 @@
 
 #include <limits>
 
+#include "lm/decode/adapter_decoder.h"
+#include "lm/decode/pass_tokens.h"
 #include "lm/generate/generate.h"
 #include "lm/generate/tiny_model.h"
 #include "lm/model/golden_configs.h"
@@ -124,6 +126,91 @@ TEST(Prompt, WithoutOrderEndsOnlyItsText) {
   while (decoder->step()) continue;
   const auto alone = random_decoder(cpu(), config, kSeed, {.capacity = 100});
   EXPECT_EQ(ids, generate(*alone, good, settings).ids);
+}
+
+TEST(PassTokens, FollowTheDeviceAndThePrompts) {
+  const DeviceProperties host{.kind = "cpu", .host_memory = true}, gpu{.kind = "cuda"};
+  const auto tokens = [](const DeviceProperties& device, std::int64_t prompts) {
+    ReaderSettings settings;
+    limit_passes(settings, device, prompts);
+    EXPECT_EQ(settings.generating_pass_tokens, pass_limits(device).generating);
+    return settings.pass_tokens;
+  };
+  EXPECT_EQ(tokens(gpu, 30), 30);
+  EXPECT_EQ(tokens(gpu, 0), 1);
+  EXPECT_EQ(tokens(gpu, 100000), 4096);
+  EXPECT_EQ(tokens(host, 100000), pass_limits(host).tokens);
+  EXPECT_LT(pass_limits(gpu).generating, pass_limits(gpu).tokens);
+}
+
+// Returns the memory of two readers, and changes their settings to the chosen numbers of tokens.
+engine::MemoryPlan plan_for(const ModelConfig& config, std::vector<ReaderSettings>& settings,
+                            std::int64_t available, std::int64_t smallest) {
+  engine::Rank rank(cpu());
+  InferenceModel model(rank, config, builtin_families(), DType::kF32, config.max_positions);
+  std::vector<PlannedReader> readers;
+  for (ReaderSettings& own : settings) readers.push_back({&model.model, &own});
+  return measure_readers(rank, readers, available, smallest);
+}
+
+TEST(PassTokens, BecomeFewerIfMemoryIsShort) {
+  ModelConfig config = tiny_config();
+  config.max_positions = 600;
+  const std::vector<ReaderSettings> wanted{{.capacity = 600, .pass_tokens = 600, .sequences = 3},
+                                           {.capacity = 200, .pass_tokens = 50}};
+  std::vector<ReaderSettings> all = wanted;
+  const engine::MemoryPlan unlimited = plan_for(config, all, 0, 16);
+  EXPECT_EQ(all[0].pass_tokens, 600);
+  EXPECT_EQ(all[1].pass_tokens, 50);
+  std::int64_t previous = 600;
+  for (const std::int64_t tokens : {256, 64, 16}) {
+    std::vector<ReaderSettings> fixed = wanted;
+    for (ReaderSettings& own : fixed) own.pass_tokens = std::min(own.pass_tokens, tokens);
+    const std::int64_t needed = plan_for(config, fixed, 0, 16).total();
+    EXPECT_LT(needed, unlimited.total());
+    std::vector<ReaderSettings> fitted = wanted;
+    const engine::MemoryPlan plan = plan_for(config, fitted, needed, 16);
+    EXPECT_EQ(plan.total(), needed) << "exactly the memory of a reader with this number of tokens";
+    EXPECT_EQ(fitted[0].pass_tokens, tokens);
+    EXPECT_LT(fitted[0].pass_tokens, previous);
+    EXPECT_EQ(fitted[1].pass_tokens, std::min<std::int64_t>(50, tokens));
+    previous = fitted[0].pass_tokens;
+  }
+  // The smallest passes are chosen even if they do not fit, so that the allocation reports the lack of
+  // memory.
+  std::vector<ReaderSettings> smallest = wanted;
+  plan_for(config, smallest, 1, 16);
+  EXPECT_EQ(smallest[0].pass_tokens, 16);
+}
+
+// Every pass of a decoder with a fitted number of tokens has the memory that was measured.
+TEST(PassTokens, OfAFittedDecoderHaveTheirMemory) {
+  ModelConfig config = tiny_config();
+  config.max_positions = 600;
+  std::vector<ReaderSettings> settings{{.capacity = 600, .pass_tokens = 600, .sequences = 3}};
+  std::vector<ReaderSettings> fixed = settings;
+  fixed[0].pass_tokens = 128;
+  const std::int64_t available = plan_for(config, fixed, 0, 16).total();
+  engine::Rank rank(cpu());
+  const auto make = [&] {
+    return std::make_unique<InferenceModel>(rank, config, builtin_families(), DType::kF32, 600);
+  };
+  const engine::MemoryPlan plan = [&] {
+    const auto measured = make();
+    const PlannedReader planned{&measured->model, settings.data()};
+    return measure_readers(rank, {&planned, 1}, available, 16);
+  }();
+  ASSERT_EQ(settings[0].pass_tokens, 128);
+  rank.reserve(plan);
+  const auto model = make();
+  model->store.initialize(rank.context(), kSeed);
+  DecodeScheduler decoder(rank, model->model, settings[0]);
+  for (std::size_t length = 1; length < 600; length += 37) {
+    decoder.submit({.prompt = some_tokens(length, config.vocab),
+                    .settings = {.sampling = {.seed = length}, .max_tokens = 3, .log_probs = true}});
+  }
+  while (decoder.step()) continue;
+  EXPECT_GT(decoder.counts().written, 30);
 }
 
 }  // namespace

@@ -86,7 +86,7 @@ void reserve_decoder(SessionSettings& settings, std::int64_t prompt_and_answer, 
                      bool together) {
   // More answers at a time make each pass more efficient. The pages of the cache do not grow with this number
   // (TrainingSession): if there are no more pages, the youngest answers wait. States grow with this number.
-  constexpr std::int64_t kMaxWithStates = 64, kMaxWithPages = 256, kPassTokens = 512;
+  constexpr std::int64_t kMaxWithStates = 64, kMaxWithPages = 256;
   const ModelConfig& model = settings.model;
   const bool states =
       model.any_keeps(Keeps::kInputs) || model.any_keeps(Keeps::kState) || model.any_keeps(Keeps::kPooled);
@@ -94,7 +94,7 @@ void reserve_decoder(SessionSettings& settings, std::int64_t prompt_and_answer, 
   const std::int64_t own = settings.step.micro_batch * settings.step.microbatches;
   settings.sample_capacity = std::max(settings.sample_capacity, prompt_and_answer);
   settings.sample_sequences = std::min(maximum, together ? own * data_ranks : own);
-  settings.sample_pass_tokens = kPassTokens;
+  settings.sample_pass_tokens = settings.sample_capacity * settings.sample_sequences;
 }
 
 bool generates_together(const SessionSettings& settings, const engine::MeshShape& shape, int world) {

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "base/check.h"
+#include "lm/decode/pass_tokens.h"
 
 namespace primus {
 namespace {
@@ -81,7 +83,6 @@ TrainingSession::TrainingSession(engine::Rank& rank, const SessionSettings& sett
     constexpr std::int64_t kFullTexts = 64;
     decoding_ = {.compute = settings.compute,
                  .capacity = settings.sample_capacity,
-                 .pass_tokens = settings.sample_pass_tokens,
                  .sequences = settings.sample_sequences,
                  .pages = std::min(settings.sample_sequences, kFullTexts) *
                           ReaderSettings().pages_for(settings.sample_capacity),
@@ -89,6 +90,9 @@ TrainingSession::TrainingSession(engine::Rank& rank, const SessionSettings& sett
                  .keep_logits = rule_ != nullptr,
                  .parallel = gathers ? &parallel() : nullptr,
                  .pipeline = settings.step.pipeline.shape(rank.mesh())};
+    limit_passes(*decoding_, rank.device().properties(), settings.sample_pass_tokens);
+    // Nobody waits for a single token of these texts, so the largest passes are best.
+    decoding_->generating_pass_tokens = 0;
   }
   if (rule_) rule_->prepare(*this);
 }
@@ -149,6 +153,20 @@ std::int64_t expected_microbatches(TrainingSession& session) {
   return session.step().may_skip() ? std::min(settings.filled_microbatches.value_or(all), all) : all;
 }
 
+// Measures the decoder, after all else of the session. Returns the memory of the session and the max number
+// of tokens of a pass, which increases only while the decoder needs no more memory than the rest of the
+// session.
+std::pair<engine::MemoryPlan, std::int64_t> memory_with_decoder(engine::Rank& rank,
+                                                                const TrainingSession& session) {
+  const engine::MemoryPlan before = rank.high_water();
+  if (!session.decoding()) return {before, 0};
+  ReaderSettings reader = *session.decoding();
+  const PlannedReader planned{&session.model(), &reader};
+  const engine::MemoryPlan memory =
+      measure_readers(rank, {&planned, 1}, before.total(), SessionSettings::kSmallestSamplePass);
+  return {memory, reader.pass_tokens};
+}
+
 }  // namespace
 
 StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& settings,
@@ -205,7 +223,7 @@ StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& setti
     whole_step(expected);
     evaluate();
   }
-  if (session.decoding()) BatchReader(rank, session.model(), *session.decoding()).measure();
+  const auto [memory, pass_tokens] = memory_with_decoder(rank, session);
   std::vector<GroupTraffic> communication;
   const std::vector<comm::Communicator*> groups = rank.mesh().groups();
   for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -218,7 +236,7 @@ StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& setti
     if (group.traffic.total_bytes() > 0) communication.push_back(std::move(group));
   }
   const std::int64_t parameters = session.store().elements();
-  return {.memory = rank.high_water(),
+  return {.memory = memory,
           .kernels = kernels,
           .parameters = parameters,
           .trained_parameters = session.store().trained_elements(),
@@ -230,13 +248,17 @@ StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& setti
           .state_bytes = session.store().state_bytes() +
                          (session.scales() ? session.scales()->state_bytes() : 0) + second_bytes(session),
           .why_not_recorded = settings.step.record_after > 0 ? step.why_not_recorded() : "",
-          .microbatches = expected + more};
+          .microbatches = expected + more,
+          .sample_pass_tokens = pass_tokens};
 }
 
 std::unique_ptr<TrainingSession> open_session(engine::Rank& rank, const SessionSettings& settings,
                                               const FamilyRegistry& families) {
-  rank.reserve(measure_session(rank, settings, families).memory);
-  return std::make_unique<TrainingSession>(rank, settings, families);
+  const StepMeasurement measured = measure_session(rank, settings, families);
+  rank.reserve(measured.memory);
+  SessionSettings own = settings;
+  own.sample_pass_tokens = measured.sample_pass_tokens;
+  return std::make_unique<TrainingSession>(rank, own, families);
 }
 
 }  // namespace primus

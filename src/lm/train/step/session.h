@@ -39,8 +39,12 @@ struct SessionSettings {
   std::int64_t sample_capacity = 0;   // max tokens of a sample text; 0: no sample texts are generated
   std::int64_t sample_sequences = 1;  // number of sample texts that are generated concurrently
   // Max number of tokens that a decoder reads in one pass. The default is small because prompts of sample
-  // texts are short.
+  // texts are short. Passes are smaller if the device requires it (lm/decode/pass_tokens.h).
   std::int64_t sample_pass_tokens = 32;
+  // With a larger value of sample_pass_tokens, measure_session() chooses a number from this one up to
+  // sample_pass_tokens. Passes do not increase the memory of the session, unless passes with this number of
+  // tokens already do.
+  static constexpr std::int64_t kSmallestSamplePass = 512;
   MakeLossRule loss_rule = {};  // if null, the loss is the mean of -ln p(label)
   // Number of microbatches of each data-parallel rank that a step is expected to fill, if the loss rule fills
   // fewer than all. Only for estimates of work and time.
@@ -134,10 +138,13 @@ struct StepMeasurement {
   // recorded.
   std::string why_not_recorded = {};
   std::int64_t microbatches = 1;  // number of microbatches that a step is expected to compute
+  // SessionSettings::sample_pass_tokens of a session with this memory; 0: the session has no decoder. All
+  // ranks that generate together must use the same number.
+  std::int64_t sample_pass_tokens = 0;
 };
 
 // Runs one step on a measuring rank, and an evaluation and passes of the decoder if the settings request
-// them.
+// them. A session with this memory needs StepMeasurement::sample_pass_tokens in its settings.
 StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& settings,
                                 const FamilyRegistry& families);
 

@@ -27,6 +27,7 @@ using test::TemporaryFolder;
 using test::wait_until;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr int kSteps = 400;
 
@@ -99,7 +100,10 @@ TEST(SuperviseNodes, ARunOutlivesARankAndANode) {
   const TemporaryFolder folder;
   test::expect_done(run_program(train(folder, "whole", 2, {})));
   const Path run = run_folder(folder.path(), "killed"), whole = run_folder(folder.path(), "whole");
-  Nodes nodes(folder, "killed", 3, {"--spares=1"});
+  const Path sent = folder.path() / "alerts";
+  Nodes nodes(folder, "killed", 3,
+              {"--spares=1",
+               "alerts=[\"node_lost, rank_lost, failed, gave_up -> run:cat >> " + sent.string() + "\"]"});
   std::vector<pid_t> seen;
   // A rank of node 1.
   ASSERT_TRUE(progress(run));
@@ -126,6 +130,10 @@ TEST(SuperviseNodes, ARunOutlivesARankAndANode) {
   expect_equal(run, whole);
   const std::string events = read_file(supervision_file(run));
   EXPECT_THAT(events, AllOf(HasSubstr(R"("cause":"lost node")"), HasSubstr(R"("node":1)")));
+  // The supervisor of node 0 reports both losses, and nobody reports a failed end.
+  EXPECT_THAT(read_file(sent),
+              AllOf(HasSubstr(R"("condition":"rank_lost")"), HasSubstr(R"("condition":"node_lost")"),
+                    HasSubstr("node 1 ("), Not(HasSubstr("failed")), Not(HasSubstr("gave_up"))));
 }
 
 // The supervisors of the other nodes end their ranks when the leader is lost, and continue when it returns.

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -224,7 +225,11 @@ TEST(SuperviseEnds, WhatARestartCannotCureIsNamed) {
 TEST(SuperviseEnds, ACrashLoopIsNamed) {
   const TemporaryFolder folder;
   const Path run = run_folder(folder.path(), "loop");
-  Program program(train(folder, "loop", 1, {"save_interval=1000", "train_iters=100000", "--supervise"}));
+  const Path sent = folder.path() / "alerts";
+  Program program(train(folder, "loop", 1,
+                        {"save_interval=1000", "train_iters=100000", "--supervise",
+                         "alerts=[\"rank_lost, restarted, gave_up -> run:cat >> " + sent.string() +
+                             "\", \"failed -> run:cat >> " + sent.string() + ".failed\"]"}));
   std::int64_t began = 0;
   for (int killed = 0; killed < 3; ++killed) {
     // Waits for the steps of this attempt: its events have one more `begin`.
@@ -246,6 +251,13 @@ TEST(SuperviseEnds, ACrashLoopIsNamed) {
   EXPECT_THAT(result.err, AllOf(HasSubstr("supervise: crash loop: "), HasSubstr("killed by signal 9"),
                                 HasSubstr("hint: ")));
   EXPECT_EQ(read_supervision(run)->ended, "crash loop");
+  // Later messages of a condition are left out for a minute, except for the end.
+  const std::string alerts = read_file(sent);
+  EXPECT_THAT(alerts, AllOf(HasSubstr(R"("condition":"rank_lost")"), HasSubstr(R"("condition":"restarted")"),
+                            HasSubstr(R"("condition":"gave_up")"), HasSubstr("killed by signal 9")));
+  const std::string failed = read_file(sent.string() + ".failed");
+  EXPECT_EQ(std::count(failed.begin(), failed.end(), '\n'), 1) << failed;
+  EXPECT_THAT(failed, HasSubstr(R"("cause":"gave_up: crash loop")"));
 }
 
 TEST(SuperviseOptions, RefuseWhatTheyCannotDo) {

@@ -9,10 +9,12 @@
 
 #include "base/error.h"
 #include "cli/options/own_command.h"
+#include "cli/train/alert_sender.h"
 #include "config/stages.h"
 #include "config/trainer_config.h"
 #include "lm/events/run_folder.h"
 #include "lm/events/run_job.h"
+#include "lm/events/supervision_alerts.h"
 #include "lm/train/settings/training_settings.h"
 #include "safe/supervise/node_supervisor.h"
 #include "safe/supervise/snapshot_home.h"
@@ -186,6 +188,12 @@ int SuperviseOptions::run(const config::Experiment& experiment, int ranks, const
                           Console& console) const {
   supervise::SupervisedJob job = this->job(experiment, ranks, place.machines());
   job.say = [&console](const std::string& line) { console.note(line); };
+  // The first machine's supervisor leads the others, and reports for all.
+  const bool reports = place.machines() == 1 || place.node() == 0;
+  const std::vector<watch::AlertRule> rules = watch::parse_alerts(experiment.trainer->alerts);
+  const AlertSender alerts(reports ? rules : std::vector<watch::AlertRule>{}, job.run.string());
+  job.tell = [&alerts](const RunEvent& event) { alerts.send(event); };
+  ::setenv(kSupervisedVariable, job.run.c_str(), 1);
   if (place.machines() == 1) {
     const auto snapshots = home_of_snapshots(job, experiment.trainer, std::nullopt);
     return supervise::supervise(job);

@@ -13,6 +13,7 @@
 #include "lm/events/run_event.h"
 #include "safe/supervise/event_facts.h"
 #include "safe/supervise/run_files.h"
+#include "safe/supervise/supervision_news.h"
 
 namespace primus::supervise {
 
@@ -41,11 +42,19 @@ double Bookkeeping::elapsed() const { return steady_seconds() - started_; }
 
 void Bookkeeping::record(std::string_view kind, std::string cause, Json facts, bool times,
                          std::optional<int> rank) {
+  if (kind == "supervise_node" && cause == "lost") {
+    tell(lost_node_news(furthest_, fmt::format("node {} ({}) is lost: {}", facts.value("node", 0),
+                                               facts.value("host", ""), facts.value("text", ""))));
+  }
   facts["attempt"] = attempts_;
   facts["restarts"] = policy_.restarts();
   const double now = unix_seconds();
   log_.write({.kind = kind, .step = furthest_, .rank = rank, .time = now, .cause = std::move(cause)},
              std::move(facts), times ? std::optional(account_.up_to(now)) : std::nullopt);
+}
+
+void Bookkeeping::tell(const RunEvent& event) const {
+  if (job_.tell) job_.tell(event);
 }
 
 void Bookkeeping::begin() {
@@ -93,6 +102,7 @@ void Bookkeeping::recovered(const EventLine& event) {
           {"state_from", attempt_.from().empty() ? "start" : attempt_.from()},
           {"seconds", std::round(1e3 * (event.time - detected_at_)) / 1e3},
           {"repeats", std::max<std::int64_t>(0, furthest_ - event.step + 1)}});
+  tell(restart_news(event.step, event.time - detected_at_, policy_.restarts()));
 }
 
 JobEnd Bookkeeping::end(const ProcessEnd& process, const std::optional<HangFinding>& finding,
@@ -135,6 +145,7 @@ JobEnd Bookkeeping::end(const ProcessEnd& process, const std::optional<HangFindi
   facts["checkpoint"] = end.checkpoint;
   if (end.snapshot > 0) facts["snapshot"] = end.snapshot;
   facts["text"] = end.text;
+  if (const auto news = fault_news(end)) tell(*news);
   record("supervise_detection", std::string(name_of(end.kind)), std::move(facts), true, end.rank);
   return end;
 }
@@ -182,6 +193,8 @@ int Bookkeeping::give_up(const std::string& reason, const std::string& text, con
 
 int Bookkeeping::stopped_waiting(int signal) {
   record("supervise_end", "stopped", {{"exit_code", 128 + signal}});
+  tell(ending_news(furthest_,
+                   {.state = RunEnding::State::kStopped, .reason = "stopped", .iteration = furthest_}));
   job_.say(
       "supervise: stopped between two starts of the job; the same command continues from the newest "
       "checkpoint");
@@ -192,6 +205,13 @@ int Bookkeeping::finish(const JobEnd& end, const Action& action) {
   const bool gives_up = action.kind == Action::Kind::kGiveUp;
   const int code = end.exit_code;
   record("supervise_end", action.reason, {{"exit_code", code}});
+  // The ranks of a supervised run do not report a failed end, because a restart may follow.
+  const auto ending = read_ending(job_.run);
+  if (gives_up) {
+    tell(give_up_news(furthest_, action));
+  } else if (end.began && ending && ending->state == RunEnding::State::kFailed) {
+    tell(ending_news(furthest_, *ending));
+  }
   if (gives_up)
     job_.say(fmt::format("supervise: {}: {}\n  hint: {}", action.reason, action.text, action.hint));
   // A job without steps has no times worth a line.

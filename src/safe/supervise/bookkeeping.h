@@ -60,6 +60,7 @@ class Bookkeeping {
 
  private:
   void recovered(const EventLine& event);
+  void tell(const RunEvent& event) const;
   void announce(const JobEnd& end, const Action& action) const;
 
   const SupervisedJob& job_;

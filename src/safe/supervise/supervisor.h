@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/files/file.h"
+#include "lm/events/run_event.h"
 #include "safe/supervise/hang_watch.h"
 #include "safe/supervise/recovery_policy.h"
 
@@ -29,6 +30,8 @@ struct SupervisedJob {
   HangLimits hang = {};
   // Shows a line to the user. Must not throw.
   std::function<void(const std::string&)> say = {};
+  // Reports an event of supervision_news.h to people. May be empty; must not throw or wait.
+  std::function<void(const RunEvent&)> tell = {};
 };
 
 // Runs the job to its end. Returns its exit code (128 + N if signal N killed it), or 3 if it hung.

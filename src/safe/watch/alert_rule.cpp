@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/text/suggest.h"
 #include "lm/events/detectors/detector.h"
+#include "lm/events/supervision_alerts.h"
 #include "lm/reward/http_post.h"
 #include "safe/preflight/machine.h"
 
@@ -38,6 +39,7 @@ constexpr Metric kMetrics[] = {
      [](const IterationRecord& r) { return r.memory ? std::optional(r.memory->used) : std::nullopt; }}};
 
 constexpr std::string_view kEvents[] = {"warning", "fault", "stop", "end", "failed", "finished"};
+constexpr std::string_view kOfSupervisor[] = {kRankLostAlert, kNodeLostAlert, kRestartedAlert, kGaveUpAlert};
 // Names of the warnings of the machine watch (probes/).
 constexpr std::string_view kFindings[] = {
     "gpu_memory",   "gpu_error",     "gpu_throttled", "gpu_link",   "kernel_fault", "kernel_notice",
@@ -45,6 +47,7 @@ constexpr std::string_view kFindings[] = {
 
 std::vector<std::string> known_names() {
   std::vector<std::string> names(std::begin(kEvents), std::end(kEvents));
+  names.insert(names.end(), std::begin(kOfSupervisor), std::end(kOfSupervisor));
   for (const DetectorEntry* entry : detectors()) names.emplace_back(entry->name);
   names.insert(names.end(), std::begin(kFindings), std::end(kFindings));
   return names;
@@ -171,9 +174,11 @@ const AlertCondition* matching(const AlertRule& rule, const RunEvent& event) {
     if (const auto* ending = event.as<RunEnding>()) {
       return condition.name == "end" ||
              (condition.name == "failed" && ending->state == RunEnding::State::kFailed) ||
+             (condition.name == kGaveUpAlert && event.cause.starts_with(kGaveUpAlert)) ||
              (condition.name == "finished" && ending->state == RunEnding::State::kFinished);
     }
-    return condition.name == name_of(event.kind());
+    const bool of_supervisor = event.cause == kRankLostAlert || event.cause == kNodeLostAlert;
+    return condition.name == name_of(event.kind()) || (of_supervisor && condition.name == event.cause);
   };
   const auto found = std::ranges::find_if(rule.when, fulfils);
   return found == rule.when.end() ? nullptr : &*found;

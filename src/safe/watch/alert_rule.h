@@ -2,8 +2,9 @@
 //
 // WHEN is a list of conditions, separated by commas, of which one must hold: the name of a detector
 // ("slow_rank"), "warning" (any detector), "fault", "stop", "end", "failed" (an end after a fault),
-// "finished", or a comparison of a metric of a step with a number ("lm_loss > 5"). ACTION is "run:COMMAND",
-// "http://HOST:PORT/PATH", "$NAME" (the address is in this environment variable), or "mail:ADDRESS".
+// "finished", an event of a supervisor (lm/events/supervision_alerts.h), or a comparison of a metric of a
+// step with a number ("lm_loss > 5"). ACTION is "run:COMMAND", "http://HOST:PORT/PATH", "$NAME" (the address
+// is in this environment variable), or "mail:ADDRESS".
 //
 // Plain data and pure functions.
 #pragma once

@@ -225,6 +225,8 @@ void Alerts::on(const RunEvent& event) {
     if (options_.run.empty()) options_.run = facts->folder;
     return;
   }
+  const auto* const ending = event.as<RunEnding>();
+  if (options_.supervised && ending && ending->state == RunEnding::State::kFailed) return;
   for (std::size_t rule = 0; rule < rules_.size(); ++rule) {
     if (event.kind() == EventKind::kStep) {
       check_metrics(rule, event);

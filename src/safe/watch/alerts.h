@@ -23,7 +23,8 @@ namespace primus::watch {
 struct AlertOptions {
   std::string run = {};  // folder of the run; empty: from the event `begin`
   int rank = 0;
-  Logger* log = nullptr;                                      // for failures; null: they are not logged
+  bool supervised = false;  // a supervisor reports a failed end, because it may restart the run
+  Logger* log = nullptr;    // for failures; null: they are not logged
   std::chrono::milliseconds pause = std::chrono::minutes(1);  // between messages of a rule and condition
   std::chrono::milliseconds retry =
       std::chrono::seconds(2);  // before the second try; then five times as long

@@ -173,6 +173,31 @@ TEST(Alerts, AWebhookGetsTheFindingsItWants) {
   EXPECT_EQ(bodies[1].at("condition"), "failed");
 }
 
+TEST(Alerts, ASupervisorReportsWhatItsRanksCannot) {
+  const RunEvent failed{.facts = RunEnding{.state = RunEnding::State::kFailed, .text = "killed"}};
+  RunEvent lost{.cause = "rank_lost", .facts = FaultFacts{.text = "rank 1 was killed by signal 9"}};
+  RunEvent gave_up = failed;
+  gave_up.cause = "gave_up: crash loop";
+  const AlertRule rule = parse_alert("rank_lost, gave_up -> run:x");
+  ASSERT_TRUE(matching(rule, lost));
+  EXPECT_EQ(matching(rule, lost)->name, "rank_lost");
+  EXPECT_EQ(matching(rule, gave_up)->name, "gave_up");
+  EXPECT_FALSE(matching(rule, failed));
+  EXPECT_FALSE(matching(parse_alert("node_lost -> run:x"), lost));
+  EXPECT_TRUE(matching(parse_alert("fault -> run:x"), lost));
+  EXPECT_TRUE(matching(parse_alert("failed -> run:x"), gave_up));
+  // The supervisor may restart the run.
+  const Server server;
+  {
+    Alerts alerts({parse_alert("failed, fault -> " + server.address())}, {.supervised = true});
+    alerts.on(failed);
+    alerts.on({.facts = FaultFacts{.text = "NaN"}});
+  }
+  const std::vector<json> bodies = server.bodies();
+  ASSERT_THAT(bodies, SizeIs(1));
+  EXPECT_EQ(bodies[0].at("text"), "NaN");
+}
+
 TEST(Alerts, AMetricIsReportedWhenItCrossesTheLimit) {
   const Server server;
   {

@@ -130,7 +130,7 @@ TEST(SuperviseNodes, ARunOutlivesARankAndANode) {
   expect_equal(run, whole);
   const std::string events = read_file(supervision_file(run));
   EXPECT_THAT(events, AllOf(HasSubstr(R"("cause":"lost node")"), HasSubstr(R"("node":1)")));
-  // The supervisor of node 0 reports both losses, and nobody reports a failed end.
+  // The supervisor of node 0 reports both losses. A failed end is not reported, because the run continues.
   EXPECT_THAT(read_file(sent),
               AllOf(HasSubstr(R"("condition":"rank_lost")"), HasSubstr(R"("condition":"node_lost")"),
                     HasSubstr("node 1 ("), Not(HasSubstr("failed")), Not(HasSubstr("gave_up"))));

@@ -15,6 +15,7 @@
 #include "cli/train/external.h"
 #include "cli/train/fit_options.h"
 #include "cli/train/forecast.h"
+#include "cli/train/lost_rank_record.h"
 #include "cli/train/plan_notes.h"
 #include "cli/train/stage_command.h"
 #include "cli/train/stop_signal.h"
@@ -27,7 +28,6 @@
 #include "config/trainer_config.h"
 #include "launch/local_launch.h"
 #include "lm/events/live_view.h"
-#include "lm/events/lost_rank.h"
 #include "lm/events/run_folder.h"
 #include "lm/train/job_start.h"
 #include "lm/train/objectives/objective.h"
@@ -377,11 +377,9 @@ class Train : public Command {
     start.output_file = [folder, module = experiment.module_name](int rank) {
       return folder.rank_logs(module, rank) / "output.log";
     };
+    const LostRankRecord record(folder.root());
     const launch::LaunchResult result = launch::run_local(start);
-    if (result.failed_rank >= 0) {
-      console.note("error: " + result.failure);
-      record_lost_rank(folder.root(), result.failed_rank, result.failure);
-    }
+    if (result.failed_rank >= 0) console.note("error: " + record.add(result));
     return result.exit_code;
   }
 

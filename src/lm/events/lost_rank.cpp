@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string_view>
 
 #include "lm/events/event_log.h"
 #include "lm/events/run_ending.h"
@@ -9,6 +10,8 @@
 
 namespace primus {
 namespace {
+
+constexpr std::string_view kKilledBySignal = "was killed by signal";
 
 // Returns the last step in the events of `file`; `began`, the step at which the process started, if there is
 // none.
@@ -19,12 +22,28 @@ std::int64_t last_step(const Path& file, std::int64_t began) {
   return std::max(step.step, began);
 }
 
+// Returns whether rank 0 has recorded after `since` that a rank was lost, but not how.
+bool lacks_signal(const Path& run, const RunEnding& ending, double since) {
+  if (ending.state != RunEnding::State::kFailed || ending.reason != kLostRank ||
+      ending.text.find(kKilledBySignal) != ending.text.npos)
+    return false;
+  bool recent = false;
+  read_rare_events(event_file(run, 0), [&](const EventLine& event) {
+    recent = event.event == "end" && event.time >= since;
+    return false;
+  });
+  return recent;
+}
+
 }  // namespace
 
-void record_lost_rank(const Path& run, int rank, const std::string& text) noexcept {
+void record_lost_rank(const Path& run, int rank, const std::string& text,
+                      std::optional<double> since) noexcept {
   try {
     const std::optional<RunEnding> before = read_ending(run);
-    if (!before || before->state != RunEnding::State::kRunning || RunLock::held(run)) return;
+    if (!before || RunLock::held(run)) return;
+    const bool adds = since && text.find(kKilledBySignal) != text.npos && lacks_signal(run, *before, *since);
+    if (before->state != RunEnding::State::kRunning && !adds) return;
     const RunEnding ending{.state = RunEnding::State::kFailed,
                            .reason = std::string(kLostRank),
                            .text = text,

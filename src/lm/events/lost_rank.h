@@ -3,6 +3,7 @@
 // Free function without state.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -15,7 +16,10 @@ inline constexpr std::string_view kLostRank = "a rank was lost";
 
 // Appends a fault of `rank` and the run's end to rank 0's events, and writes ending.json. `text`: one
 // sentence that says what happened. Does nothing if rank 0 has recorded an end, or if training had not begun.
+// Rank 0 sees only that a peer was lost, and not why. If it has recorded this after `since` (seconds since
+// 1970; the start of the job), and `text` names the signal that killed the peer, both are appended, too.
 // Never throws, because the launcher's own message is more important.
-void record_lost_rank(const Path& run, int rank, const std::string& text) noexcept;
+void record_lost_rank(const Path& run, int rank, const std::string& text,
+                      std::optional<double> since = {}) noexcept;
 
 }  // namespace primus

@@ -23,6 +23,7 @@ constexpr Pattern kHostOutOfMemory[] = {{kKernel, "out of memory: killed process
                                         {kScheduler, "oomkilled"},
                                         {kScheduler, "out_of_memory"},
                                         {kEvent, "supervise out-of-memory kill"},
+                                        {kEvent, "out-of-memory killer ended"},
                                         {kLog, "out of memory: killed process"},
                                         {kLog, "out-of-memory killer ended"},
                                         {kLog, "oom_kill event"},

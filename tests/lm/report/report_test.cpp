@@ -538,6 +538,28 @@ TEST_F(RecordedRuns, ALostRankIsRecordedByTheLauncher) {
   expect_same_without_either();
 }
 
+// Rank 0 sees only that its peer was lost; the launcher knows the signal.
+TEST_F(RecordedRuns, TheSignalOfALostRankIsAddedByTheLauncher) {
+  const double since = unix_seconds();
+  const std::string signal = "rank 1 was killed by signal 9 (Killed)";
+  train(0, 5,
+        RunEnding{.state = RunEnding::State::kFailed,
+                  .reason = std::string(kLostRank),
+                  .text = "rank 1 was lost",
+                  .iteration = 5});
+  record_lost_rank(run_.root(), 1, "rank 1 ended with exit code 3", since);
+  record_lost_rank(run_.root(), 1, signal, since + 3600);  // the end of an earlier job
+  EXPECT_EQ(run_status(run_.root()).failure, "rank 1 was lost");
+  for (int i = 0; i < 2; ++i) record_lost_rank(run_.root(), 1, signal + "\nits last lines", since);
+  EXPECT_EQ(run_status(run_.root()).failure, signal);
+  int ends = 0;
+  read_rare_events(event_file(run_.root(), 0), [&](const EventLine& event) {
+    ends += event.event == "end";
+    return true;
+  });
+  EXPECT_EQ(ends, 2) << "the signal is recorded once";
+}
+
 // The first steps were trained by a version of Primus that wrote no events.
 TEST_F(RecordedRuns, EventsThatBeginLateAreNotTheCompleteRun) {
   train(0, 3, std::nullopt);

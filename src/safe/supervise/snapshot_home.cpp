@@ -118,6 +118,7 @@ SnapshotHome::SnapshotHome(const Options& options, const std::optional<Supervise
   // Before the threads of the link exist, which read the environment.
   ::setenv(kSnapshotVariable, folder_.root().c_str(), 1);
   try {
+    guard_ = std::make_unique<FolderGuard>(folder_.root());
     if (nodes) open_link(*nodes);
   } catch (...) {
     ::unsetenv(kSnapshotVariable);

@@ -2,9 +2,10 @@
 // names it to the ranks. With several machines, it copies the snapshots of its ranks to the next machine that
 // it can reach, spares included (lm/checkpoint/snapshot_link.h).
 //
-// The folder is below /dev/shm, has mode 0700 and a random name, and is removed with this object. A
-// supervisor that was killed leaves its folder behind. The next supervisor with snapshots of any run of this
-// user on this machine removes it: the supervisor that owns a folder holds a lock in it.
+// The folder is below /dev/shm, has mode 0700 and a random name, and is removed with this object. If the
+// supervisor is killed, its guard removes the folder. If the guard was killed, too, the next supervisor with
+// snapshots of any run of this user on this machine does: the supervisor that owns a folder holds a lock in
+// it.
 //
 // Uses threads that block all signals. Thread-safety: none.
 #pragma once
@@ -18,6 +19,7 @@
 #include <thread>
 
 #include "lm/checkpoint/snapshot_link.h"
+#include "safe/supervise/folder_guard.h"
 #include "safe/supervise/node_supervisor.h"
 
 namespace primus::supervise {
@@ -47,6 +49,7 @@ class SnapshotHome {
   Options options_;
   SnapshotFolder folder_;
   comm::Socket lock_ = {};  // of the folder
+  std::unique_ptr<FolderGuard> guard_ = {};
   std::optional<SnapshotLink> link_ = {};
   std::uint16_t port_ = 0;           // of the link
   std::optional<int> partner_ = {};  // the node that took the last copy; used by copier_ only

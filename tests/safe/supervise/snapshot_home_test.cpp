@@ -3,7 +3,9 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/file.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -65,6 +67,21 @@ TEST_F(SnapshotHomes, WhatKilledSupervisorsLeftBehindIsRemoved) {
   EXPECT_FALSE(std::filesystem::exists(part));
   EXPECT_TRUE(std::filesystem::exists(live));
   EXPECT_TRUE(std::filesystem::exists(other));
+}
+
+TEST_F(SnapshotHomes, AKilledSupervisorLeavesNothing) {
+  const pid_t supervisor = ::fork();
+  if (supervisor == 0) {
+    const SnapshotHome home(options_, std::nullopt);
+    make_folders(home.folder().root() / "own" / "rank-00000");
+    ::kill(::getpid(), SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(supervisor, &status, 0), supervisor);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  for (int i = 0; i < 1000 && !std::filesystem::is_empty(options_.memory); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_TRUE(std::filesystem::is_empty(options_.memory));
 }
 
 // The rank takes no further snapshot before it reads the record.

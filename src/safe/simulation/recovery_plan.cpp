@@ -104,6 +104,31 @@ class Planner {
 
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
 
+// Below this goodput, no interval is worth an advice.
+constexpr double kHopeless = 0.05;
+
+// Returns the row that a note is about: "1024 nodes, 4 spares, snapshot_interval 20".
+std::string name_of(const PlanRow& row, const PlanRequest& request) {
+  const auto several = [](std::int64_t n) { return n == 1 ? "" : "s"; };
+  std::string name = fmt::format("{} node{}", row.nodes, several(row.nodes));
+  if (request.spares.size() > 1) name += fmt::format(", {} spare{}", row.spares, several(row.spares));
+  if (request.snapshots.size() > 1) name += fmt::format(", snapshot_interval {}", row.snapshot_interval);
+  return name;
+}
+
+// Returns why a row has a goodput near 0: the largest share of its lost time, and what reduces it.
+std::string reason_of(const PlanRow& row) {
+  const RunTimes& shares = row.shares;
+  const std::pair<double, std::string> parts[] = {
+      {shares.repeated, "steps are repeated, because a fault comes before the next save is complete"},
+      {shares.restart - row.waiting, "the job restarts; --start-seconds is too long for so many faults"},
+      {row.waiting, "the job waits for a repair or for space; add --spares"},
+      {shares.detection, "faults are detected"},
+      {shares.checkpoints, "training waits for saves; lower --save-pause"}};
+  const auto& most = *std::ranges::max_element(parts, {}, &std::pair<double, std::string>::first);
+  return fmt::format("{} of the time, {}", percent(most.first), most.second);
+}
+
 }  // namespace
 
 std::int64_t spares_needed(const Scenario& s) {
@@ -143,8 +168,8 @@ std::vector<PlanRow> plan_recovery(const PlanRequest& request,
 std::string to_text(const PlanRequest& request, const std::vector<PlanRow>& rows) {
   const Scenario& s = request.scenario;
   std::string text = fmt::format(
-      "Simulated: {} {} of {:g} days. A node has a fault every {:.0f} hours; faults by kind:", request.runs,
-      request.runs == 1 ? "run" : "runs", s.days, s.node_hours);
+      "Simulated: {} {} of {:g} {}. A node has a fault every {:.0f} hours; faults by kind:", request.runs,
+      request.runs == 1 ? "run" : "runs", s.days, s.days == 1 ? "day" : "days", s.node_hours);
   for (const FaultKind& kind : published_faults())
     text += fmt::format("{} {} {:.0f} %", &kind == published_faults().data() ? "" : ",", kind.name,
                         100 * kind.share);
@@ -166,16 +191,22 @@ std::string to_text(const PlanRequest& request, const std::vector<PlanRow>& rows
   text += '\n';
   for (const PlanRow& row : rows) {
     if (row.gave_up > 0) {
-      text += fmt::format("{} nodes: {} of {} runs ended early: {}{}\n", row.nodes, row.gave_up, request.runs,
-                          row.gave_up_reason,
+      text += fmt::format("{}: {} of {} runs ended early: {}{}\n", name_of(row, request), row.gave_up,
+                          request.runs, row.gave_up_reason,
                           row.gave_up_reason == "too many restarts"
                               ? fmt::format("; --max-restarts is {}", row.max_restarts)
                           : row.gave_up_reason == "lost node"
-                              ? fmt::format("; --node-wait is {:g} minutes", s.limits.node_wait / 60)
+                              ? fmt::format("; --node-wait is {:g} minute{}", s.limits.node_wait / 60,
+                                            s.limits.node_wait == 60 ? "" : "s")
                               : std::string());
     }
-    if (row.searched && row.shortest_good < row.longest_good) {
-      text += fmt::format("{} nodes: save_interval {} to {} have a goodput of at least {}\n", row.nodes,
+    if (row.goodput < kHopeless) {
+      text +=
+          fmt::format("{}: {}: {}\n", name_of(row, request),
+                      row.searched ? "no save_interval gives a useful goodput" : "the goodput is not useful",
+                      reason_of(row));
+    } else if (row.searched && row.shortest_good < row.longest_good) {
+      text += fmt::format("{}: save_interval {} to {} have a goodput of at least {}\n", name_of(row, request),
                           row.shortest_good, row.longest_good, percent(row.goodput - kGood));
     }
   }
@@ -210,7 +241,8 @@ std::string to_json(const PlanRequest& request, const std::vector<PlanRow>& rows
               {"gave_up", row.gave_up},
               {"lost", Json::parse(primus::to_json(row.shares))}};
     if (row.gave_up > 0) line["gave_up_reason"] = row.gave_up_reason;
-    if (row.searched) line["good_intervals"] = {row.shortest_good, row.longest_good};
+    if (row.searched && row.goodput >= kHopeless)
+      line["good_intervals"] = {row.shortest_good, row.longest_good};
     json["rows"].push_back(std::move(line));
   }
   return json_text(json) + "\n";

@@ -12,6 +12,7 @@ namespace primus::simulation {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // A scenario in which the policy never gives up and a fault costs only time.
 Scenario unlimited() {
@@ -232,7 +233,31 @@ TEST(RecoveryPlan, NamesTheLimitOfJobsThatEndWithoutANode) {
   PlanRequest request{.nodes = {1000}, .spares = {0}, .intervals = {20}, .runs = 3};
   request.scenario.node_hours = published_node_hours();
   EXPECT_THAT(to_text(request, plan_recovery(request)),
-              HasSubstr("1000 nodes: 3 of 3 runs ended early: lost node; --node-wait is 1 minutes"));
+              HasSubstr("1000 nodes: 3 of 3 runs ended early: lost node; --node-wait is 1 minute\n"));
+}
+
+TEST(RecoveryPlan, EachAdviceNamesItsRow) {
+  PlanRequest request{.nodes = {1000}, .snapshots = {0, 20}, .runs = 2};
+  request.scenario.node_hours = published_node_hours();
+  const std::string text = to_text(request, plan_recovery(request));
+  EXPECT_THAT(text, HasSubstr("1000 nodes, snapshot_interval 0: save_interval "));
+  EXPECT_THAT(text, HasSubstr("1000 nodes, snapshot_interval 20: save_interval "));
+}
+
+// A start takes longer than the time between two faults.
+TEST(RecoveryPlan, AHopelessGoodputHasAReasonAndNoAdvice) {
+  PlanRequest request{.nodes = {8000}, .max_restarts = 1'000'000, .runs = 1};
+  request.scenario = unlimited();
+  request.scenario.node_hours = published_node_hours();
+  request.scenario.start_seconds = 20000;
+  request.scenario.days = 10;
+  const std::vector<PlanRow> rows = plan_recovery(request);
+  ASSERT_LT(rows.at(0).goodput, 0.05);
+  const std::string text = to_text(request, rows);
+  EXPECT_THAT(text, HasSubstr("8000 nodes: no save_interval gives a useful goodput: "));
+  EXPECT_THAT(text, HasSubstr("of the time, the job restarts"));
+  EXPECT_THAT(text, Not(HasSubstr("have a goodput of at least")));
+  EXPECT_THAT(to_json(request, rows), Not(HasSubstr("good_intervals")));
 }
 
 // With the default of --max-restarts, no simulated run of the published scenario ends early.

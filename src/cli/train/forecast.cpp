@@ -81,8 +81,9 @@ std::vector<std::string> early_stops(const TrainingForecast& f) {
                     *interval));
   }
   if (c.exit_duration_in_mins) {
-    stops.push_back(fmt::format("{} minutes (exit_duration_in_mins); the command can be repeated to continue",
-                                *c.exit_duration_in_mins));
+    stops.push_back(
+        fmt::format("{} minute{} (exit_duration_in_mins); the command can be repeated to continue",
+                    *c.exit_duration_in_mins, *c.exit_duration_in_mins == 1 ? "" : "s"));
   }
   return stops;
 }

@@ -67,8 +67,8 @@ void RunLength::plan_time() {
                .data_steps = data_steps_of(planned),
                .finished = spent >= total};
     }
-    plan_.log.info("planned about {} steps ({} each) for {} minutes; the clock ends the run", planned,
-                   human_duration(step), *plan_.c.train_minutes);
+    plan_.log.info("planned about {} steps ({} each) for {} minute{}; the clock ends the run", planned,
+                   human_duration(step), *plan_.c.train_minutes, *plan_.c.train_minutes == 1 ? "" : "s");
   }
   const ClockState own = state.value_or(ClockState{});
   ClockState shared;

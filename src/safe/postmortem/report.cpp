@@ -40,9 +40,11 @@ std::string state_of(const CaseFile& file) {
 
 std::string lost_work(const CaseFile& file) {
   if (file.step == 0) return "none";
-  if (file.saved_step < 0) return fmt::format("no checkpoint: all {} steps", file.step);
+  if (file.saved_step < 0)
+    return file.step == 1 ? "no checkpoint: the step" : fmt::format("no checkpoint: all {} steps", file.step);
   if (file.saved_step >= file.step) return "none";
-  return fmt::format("{} steps, after the checkpoint of step {}", file.step - file.saved_step,
+  const std::int64_t lost = file.step - file.saved_step;
+  return fmt::format("{} step{}, after the checkpoint of step {}", lost, lost == 1 ? "" : "s",
                      file.saved_step);
 }
 

@@ -118,9 +118,9 @@ class RankReader {
     if (event.event == "checkpoint" && text_of(event.facts, "state") == "durable") saved_ = event.step;
     if (event.event == "warning") add(event, "warning " + event.cause + ": " + text_of(event.facts, "text"));
     if (event.event == "fault") {
-      const std::string where = text_of(event.facts, "operator");
-      add(event, "fault " + event.cause + ": " + text_of(event.facts, "text") +
-                     (where.empty() ? "" : " (first operator: " + where + ")"));
+      const std::string where = text_of(event.facts, "operator"), text = text_of(event.facts, "text");
+      const bool named = where.empty() || text.find(where) != text.npos;
+      add(event, "fault " + event.cause + ": " + text + (named ? "" : " (first operator: " + where + ")"));
     }
     if (event.event == "stop") add(event, "stop " + event.cause);
     if (event.event == "end") {

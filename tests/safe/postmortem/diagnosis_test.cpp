@@ -288,7 +288,7 @@ TEST(ReadRun, KeepsOnlyTheLastProcess) {
   EXPECT_EQ(file.saved_step, 4);
   EXPECT_THAT(d.summary, HasSubstr("layers.1.mlp"));
   const std::string text = report_text(file, d, Terminal{});
-  EXPECT_THAT(text, HasSubstr("1 steps, after the checkpoint of step 4"));
+  EXPECT_THAT(text, HasSubstr("1 step, after the checkpoint of step 4"));
   EXPECT_THAT(report_page(file, d, "test"), HasSubstr("layers.1.mlp"));
 }
 

@@ -95,6 +95,18 @@ std::string option_for_word(const std::string& word, const Arguments& arguments,
   return fmt::format("'{} --help' shows what it accepts", command);
 }
 
+// Returns the hint for a second value after an option that takes one value each time ("--adapter a b");
+// empty if `word` does not follow such a value.
+std::string repeated_option(const std::string& word, std::span<const std::string> words,
+                            const Arguments& arguments) {
+  const auto at = std::ranges::find(words, word);
+  if (at - words.begin() < 2 || at == words.end()) return "";
+  const std::string &option = at[-2], &value = at[-1];
+  const Argument* const argument = arguments.find(option);
+  if (!argument || argument->value.empty() || !repeats(*argument) || value.starts_with('-')) return "";
+  return fmt::format("write the option once for each value: {} {} {} {}", option, value, option, word);
+}
+
 Error unexpected(const std::string& word, const Arguments& arguments, const std::string& command) {
   if (!word.starts_with('-')) {
     return invalid(fmt::format("'{}' does not accept '{}'", command, word),
@@ -159,7 +171,9 @@ bool parse(const Arguments& arguments, std::span<const std::string> words, const
   if (arguments.rest()) {
     store(*arguments.rest(), extras);
   } else if (!extras.empty()) {
-    throw unexpected(extras.front(), arguments, command);
+    Error error = unexpected(extras.front(), arguments, command);
+    const std::string hint = repeated_option(extras.front(), words, arguments);
+    throw hint.empty() ? error : invalid(error.what(), hint);
   }
   for (const auto& [argument, option] : options) {
     if (option->count() > 0) {

@@ -199,6 +199,8 @@ TEST_F(SeveralAdapters, WrongNamesAndFoldersAreRefused) {
               AllOf(HasSubstr("there are no adapters 'b'"), HasSubstr("the names are base, a")));
   EXPECT_THAT(refused({"--adapter", "a"}),
               AllOf(HasSubstr("there are no adapters 'a'"), HasSubstr("--adapters a=FOLDER")));
+  EXPECT_THAT(refused({"--adapters", "a=" + lora, "--adapter", "a", "base"}),
+              HasSubstr("write the option once for each value: --adapter a --adapter base"));
   const ProgramResult twice = run({"generate", lora, "-p", "1", "--adapters", "b=" + at("dora")});
   EXPECT_EQ(twice.exit_code, 2);
   EXPECT_THAT(twice.err, AllOf(HasSubstr("has adapters itself"), HasSubstr("give their base model")));

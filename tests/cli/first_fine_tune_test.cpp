@@ -512,6 +512,10 @@ TEST_F(FirstFineTune, HintsOnFormatsFitTheCommand) {
   EXPECT_EQ(unsure.exit_code, 2);
   EXPECT_THAT(unsure.err, HasSubstr("--template chatml, the default of 'train posttrain' for this model"));
   EXPECT_EQ(loss({"--template", "chatml"}).exit_code, 0);
+  // The answers exist, but the context ends before them.
+  const ProgramResult cut = loss({"--template", "chatml", "--seq-length", "1"});
+  EXPECT_EQ(cut.exit_code, 2);
+  EXPECT_THAT(cut.err, AllOf(HasSubstr("no answer begins within 1 tokens"), HasSubstr("--seq-length ")));
 }
 
 TEST_F(FirstFineTune, BrokenRecordsMayBeSkipped) {

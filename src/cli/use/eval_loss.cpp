@@ -223,8 +223,8 @@ class EvalLoss final : public Command {
           report.loss, report.perplexity, report.tokens, report.conversations, sequence);
       if (report.truncated > 0) text += fmt::format("cut short      {}\n", report.truncated);
       if (report.without_answer > 0)
-        text += fmt::format("left out       {}, without an answer within {} tokens\n", report.without_answer,
-                            sequence);
+        text += fmt::format("left out       {}, without an answer within {} tokens (--seq-length)\n",
+                            report.without_answer, sequence);
       print(json, text, models, i, console);
     }
     return 0;

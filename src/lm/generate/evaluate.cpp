@@ -221,13 +221,23 @@ ConversationReport evaluate_conversations(LossEvaluator& evaluator,
                                           std::int64_t sequence,
                                           const std::function<void(const EvaluateProgress&)>& progress) {
   ConversationReport report;
+  std::optional<std::int64_t> nearest_late;  // shortest context that reaches an answer that was left out
   for (std::size_t i = 0; i < conversations.size(); ++i) {
     const auto begin = static_cast<std::size_t>(conversations.begin(i));
     const auto length = static_cast<std::size_t>(std::min(conversations.tokens(i), sequence + 1));
     const auto tokens = std::span(conversations.ids).subspan(begin, length);
     const auto learned = std::span(conversations.learned).subspan(begin, length);
-    if (length < 2 || std::ranges::none_of(learned.subspan(1), [](std::uint8_t one) { return one != 0; })) {
+    const auto is_learned = [](std::uint8_t one) { return one != 0; };
+    if (length < 2 || std::ranges::none_of(learned.subspan(1), is_learned)) {
       ++report.without_answer;
+      const auto rest =
+          std::span(conversations.learned)
+              .subspan(begin + length, static_cast<std::size_t>(conversations.tokens(i)) - length);
+      const auto first = std::ranges::find_if(rest, is_learned) - rest.begin();
+      if (first < std::ssize(rest)) {
+        const std::int64_t needed = static_cast<std::int64_t>(length) + first;
+        nearest_late = std::min(nearest_late.value_or(needed), needed);
+      }
       continue;
     }
     ++report.conversations;
@@ -240,6 +250,14 @@ ConversationReport evaluate_conversations(LossEvaluator& evaluator,
     }
   }
   evaluator.finish();
+  if (evaluator.tokens() == 0 && nearest_late) {
+    throw invalid(fmt::format("no answer begins within {} tokens (--seq-length), which is the part of a "
+                              "conversation that is read",
+                              sequence),
+                  fmt::format("--seq-length {} reaches the first answer; the default is the seq_length with "
+                              "which the model was trained",
+                              *nearest_late));
+  }
   if (evaluator.tokens() == 0) {
     throw invalid("no conversation has an answer to evaluate",
                   "'primus data conversations FILE --tokenizer MODEL' shows how they are read");

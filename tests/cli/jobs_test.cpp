@@ -108,12 +108,15 @@ TEST_F(RunningJobs, MistakesAreNamed) {
 
 TEST_F(RunningJobs, OfASchedulerAreListed) {
   tool("squeue", "printf '7\\0377\\037PENDING\\037\\037Priority\\037N/A\\0371:00\\037llama\\n'");
-  tool("kubectl", "echo 'connection refused' >&2; exit 1");
+  tool("kubectl",
+       "printf 'E1 memcache.go: again\\nE1 memcache.go: again\\nconnection refused\\n' >&2; exit 1");
   const auto result = run({"jobs"});
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_THAT(result.out,
               AllOf(HasSubstr("slurm:7"), HasSubstr("waiting"), HasSubstr("llama"), HasSubstr("Priority")));
-  EXPECT_THAT(result.err, HasSubstr("note: 'kubectl' failed (exit code 1): connection refused"));
+  // One line, without the repetitions of the tool.
+  EXPECT_THAT(result.err, HasSubstr("note: 'kubectl' failed (exit code 1): connection refused\n"));
+  EXPECT_THAT(result.err, ::testing::Not(HasSubstr("memcache")));
 }
 
 // The pods of 'primus k8s' name their job, so that the run records it.

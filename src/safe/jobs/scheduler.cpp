@@ -1,6 +1,7 @@
 #include "safe/jobs/scheduler.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -30,12 +31,16 @@ SubprocessResult Tools::run(const std::vector<std::string>& command) const {
 std::string Tools::output(const std::vector<std::string>& command) const {
   SubprocessResult result = run(command);
   if (result.exit_code != 0) {
-    std::string said = printable(result.err.empty() ? result.out : result.err);
+    std::string said = result.err.empty() ? result.out : result.err;
     said.erase(said.find_last_not_of(" \n") + 1);
-    std::ranges::replace(said, '\n', ' ');
-    constexpr std::size_t kMost = 400;
-    throw Error(ErrorKind::kIo, fmt::format("'{}' failed (exit code {}): {}", command[0], result.exit_code,
-                                            said.substr(0, kMost)));
+    // The tools repeat a failed connection in several lines, and say in the last one what it means.
+    if (const std::size_t line = said.rfind('\n'); line != said.npos) said.erase(0, line + 1);
+    said = printable(said);
+    constexpr std::size_t kMost = 160;
+    if (said.size() > kMost) said = said.substr(0, kMost) + "...";
+    throw Error(ErrorKind::kIo,
+                fmt::format("'{}' failed (exit code {}): {}", command[0], result.exit_code, said),
+                fmt::format("run '{}' to see all that it says", fmt::join(command, " ")));
   }
   return std::move(result.out);
 }

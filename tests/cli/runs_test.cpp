@@ -68,6 +68,18 @@ TEST_F(RunsAndReports, StatesOfRealRuns) {
   EXPECT_THAT(killed[0].at("folder").get<std::string>(), ::testing::EndsWith("/killed"));
 }
 
+// The model is too large for the memory that the limit leaves, or a file is missing: the run has only logs.
+TEST_F(RunsAndReports, ARunThatFailedBeforeItsFirstEventIsListed) {
+  const Path logs = run_folder(folder_.path(), "early") / "logs" / "pre_trainer" / "rank-0";
+  std::filesystem::create_directories(logs);
+  write_file(logs / "error.log", "[20261128 10:00:00][rank-0/1][ERROR]    [train.cpp:1] : no memory\n");
+  const json runs = list();
+  ASSERT_EQ(runs.size(), 1U);
+  EXPECT_EQ(runs[0].at("state"), "crashed");
+  EXPECT_EQ(runs[0].at("reason"), "before its first step");
+  EXPECT_EQ(runs[0].at("failure"), "no memory");
+}
+
 TEST_F(RunsAndReports, PrintsATable) {
   ASSERT_EQ(run_program(command("done", {"train_iters=5", "eval_interval=2", "eval_iters=1"})).exit_code, 0);
   const Path damaged = folder_.path() / "w" / "u" / "dam\x1b[31maged";

@@ -42,10 +42,12 @@ std::vector<std::string> train(const TemporaryFolder& folder, const std::string&
 // The supervisors of a job of two nodes with one rank each, and of a spare.
 class Nodes {
  public:
-  Nodes(const TemporaryFolder& folder, const std::string& name, int nodes, std::vector<std::string> more)
+  // `started`: so many supervisors are started; absent: all.
+  Nodes(const TemporaryFolder& folder, const std::string& name, int nodes, std::vector<std::string> more,
+        std::optional<int> started = {})
       : folder_(folder), name_(name), nodes_(nodes), more_(std::move(more)) {
     port_ = comm::port_of(comm::listen_on("127.0.0.1", 0));
-    for (int node = 0; node < nodes; ++node) start(node);
+    for (int node = 0; node < started.value_or(nodes); ++node) start(node);
   }
 
   void start(int node) {
@@ -155,6 +157,23 @@ TEST(SuperviseNodes, ARunContinuesWhenItsLeaderReturns) {
   EXPECT_THAT(other.err,
               HasSubstr("the supervisor of node 0 (127.0.0.1) is lost; node 1 has ended its ranks"));
   expect_equal(run, whole);
+}
+
+// The run has no events yet, but is listed, and can be stopped.
+TEST(SuperviseNodes, ARunThatWaitsForItsNodesIsListedAndStopped) {
+  const TemporaryFolder folder;
+  const Path run = run_folder(folder.path(), "waits");
+  Nodes nodes(folder, "waits", 2, {}, 1);
+  ASSERT_TRUE(wait_until([&] { return std::filesystem::exists(run / ".supervisor"); }));
+  const ProgramResult runs = run_program({"runs", folder.path().string(), "--json"});
+  EXPECT_THAT(runs.out, HasSubstr(R"("state": "waiting")"));
+  const ProgramResult jobs = run_program({"jobs", folder.path().string()});
+  EXPECT_THAT(jobs.out, AllOf(HasSubstr(fmt::format("process {}", nodes.at(0).pid())), HasSubstr("waiting"),
+                              HasSubstr("waits for the machines")));
+  const ProgramResult stop = run_program({"stop", run.string()});
+  EXPECT_EQ(stop.exit_code, 0) << stop.err;
+  EXPECT_EQ(nodes.at(0).wait().exit_code, 128 + SIGTERM);
+  EXPECT_FALSE(std::filesystem::exists(run / ".supervisor"));
 }
 
 // A request to stop on one machine ends the run on all, with a checkpoint.

@@ -17,6 +17,7 @@ Color color_of(RunState state) {
   switch (state) {
     case RunState::kRunning:
       return Color::kGreen;
+    case RunState::kWaiting:
     case RunState::kFinished:
       return Color::kBlue;
     case RunState::kDiverged:
@@ -50,7 +51,7 @@ class Runs final : public Command {
                 "order of the runs (age: newest first; step: highest first; loss: lowest first)")
         .choices = {"age", "name", "state", "step", "loss"};
     args.option("--state", "STATE", &state_, "list only runs in this state").choices = {
-        "running", "finished", "diverged", "interrupted", "crashed", "damaged"};
+        "running", "waiting", "finished", "diverged", "interrupted", "crashed", "damaged"};
     args.flag("--json", json_, "print as JSON");
   }
 
@@ -215,10 +216,14 @@ class Runs final : public Command {
 extern const CommandEntry kRuns{
     "runs",
     "Lists the runs under a folder: state, step, loss, speed, why they ended, warnings, settings",
-    "States: running: a process is training. finished: the last step is done, or target_eval_loss was "
+    "States: running: a process is training. waiting: its supervisor waits for the other machines of the "
+    "job. "
+    "finished: the last step is done, or target_eval_loss was "
     "reached. diverged: finished, but the loss rose and stayed high. interrupted: the run was stopped, and "
-    "its newest checkpoint has its last step. crashed: the run failed or was killed; the same command "
-    "continues from the newest checkpoint. damaged: the files cannot be read.\n\nThe last column shows why "
+    "its newest checkpoint has its last step. crashed: the run failed or was killed, perhaps before its "
+    "first "
+    "step; the same command continues from the newest checkpoint. damaged: the files cannot be read.\n\nThe "
+    "last column shows why "
     "a run ended (SIGTERM, exit_interval, NaN, disk full, out of memory, killed, error) and its number of "
     "warnings (warnings.jsonl). For a supervised run (train ... --supervise), it also has the number of "
     "restarts, and --json has the goodput and where the time went. Below a run are its error, its last "

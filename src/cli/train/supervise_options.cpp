@@ -15,6 +15,7 @@
 #include "lm/events/run_folder.h"
 #include "lm/events/run_job.h"
 #include "lm/events/supervision_alerts.h"
+#include "lm/events/supervisor_record.h"
 #include "lm/train/settings/training_settings.h"
 #include "safe/supervise/node_supervisor.h"
 #include "safe/supervise/snapshot_home.h"
@@ -206,6 +207,8 @@ int SuperviseOptions::run(const config::Experiment& experiment, int ranks, const
                                          .token = job_token(),
                                          .first_wait = job.hang.patience,
                                          .switches = switches_of_nodes(place.machines())};
+  if (place.node() == 0) supervise::wait_for_lock(job.run);
+  const SupervisorRecord record(job.run, place.node() == 0);
   const auto snapshots = home_of_snapshots(job, experiment.trainer, nodes);
   return supervise::supervise_nodes(job, nodes);
 }

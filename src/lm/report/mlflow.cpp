@@ -160,6 +160,7 @@ std::string experiment_id(const Path& store, const std::string& name) {
 int status_of(RunState state) {
   switch (state) {
     case RunState::kRunning:
+    case RunState::kWaiting:
       return 1;
     case RunState::kFinished:
     case RunState::kDiverged:

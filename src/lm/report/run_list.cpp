@@ -15,6 +15,7 @@
 #include "lm/events/event_log.h"
 #include "lm/events/metrics_file.h"
 #include "lm/events/run_folder.h"
+#include "lm/events/supervisor_record.h"
 #include "lm/report/metrics_line.h"
 #include "lm/report/run_records.h"
 
@@ -35,7 +36,7 @@ bool is_there(const Path& path) {
 double age_of(const Path& folder) {
   std::optional<double> newest;
   for (const Path& file : {folder / kMetrics, folder / kEvaluations, folder / RunFolder::kExperimentFile,
-                           event_file(folder, 0)}) {
+                           event_file(folder, 0), folder / kSupervisorFile, folder / "logs"}) {
     struct stat status {};
     if (::stat(file.c_str(), &status) != 0) continue;
     const double changed =
@@ -235,6 +236,10 @@ void judge(RunStatus& run, bool reached_target, const Marks& marks) {
     run.state = RunState::kRunning;
     return;
   }
+  if (supervisor_of(run.folder)) {
+    run.state = RunState::kWaiting;
+    return;
+  }
   const std::optional<RunEnding>& ending = marks.ending;
   const bool complete = reached_target || (run.steps && run.step >= *run.steps);
   const bool saved = run.step > 0 && marks.saved == run.step;
@@ -254,8 +259,33 @@ void judge(RunStatus& run, bool reached_target, const Marks& marks) {
   if (run.state == RunState::kFinished && diverged(run)) run.state = RunState::kDiverged;
 }
 
+// Folders with the logs of ranks: logs/<module>/rank-N.
+std::vector<Path> log_folders(const Path& folder) {
+  std::vector<Path> found;
+  std::error_code error;
+  for (std::filesystem::directory_iterator module(folder / "logs", error), end; !error && module != end;
+       module.increment(error)) {
+    if (is_there(module->path() / "rank-0")) found.push_back(module->path() / "rank-0");
+  }
+  return found;
+}
+
+// Explains a run that failed before its first event by the last error in its logs.
+void judge_start(RunStatus& run) {
+  if (run.state != RunState::kCrashed) return;
+  run.reason = "before its first step";
+  for (const Path& logs : log_folders(run.folder)) {
+    if (!is_there(logs / "error.log")) continue;
+    const std::string line = last_line(logs / "error.log");
+    // "[time][rank-0/1][ERROR]    [file:line] : message" (docs/formats/run-folder.md)
+    constexpr std::string_view kBefore = "] : ";
+    const std::size_t at = line.find(kBefore);
+    run.failure = at == line.npos ? line : line.substr(at + kBefore.size());
+  }
+}
+
 void search(const Path& folder, int depth, RunSearch& found) {
-  const bool run = is_run_folder(folder);
+  const bool run = is_run_folder(folder) || is_started_folder(folder);
   if (run) found.folders.push_back(folder);
   if (depth == 0) {
     found.notes.push_back(fmt::format("folders below '{}' were not searched", folder.string()));
@@ -282,6 +312,8 @@ std::string_view name_of(RunState state) {
   switch (state) {
     case RunState::kRunning:
       return "running";
+    case RunState::kWaiting:
+      return "waiting";
     case RunState::kFinished:
       return "finished";
     case RunState::kDiverged:
@@ -301,6 +333,10 @@ bool is_run_folder(const Path& folder) {
          is_there(event_file(folder, 0));
 }
 
+bool is_started_folder(const Path& folder) {
+  return !is_run_folder(folder) && (is_there(folder / kSupervisorFile) || !log_folders(folder).empty());
+}
+
 RunStatus run_status(const Path& folder) {
   RunStatus run{.folder = folder};
   try {
@@ -318,6 +354,7 @@ RunStatus run_status(const Path& folder) {
     const bool reached =
         target && run.step > 0 && marks.evaluated == run.step && run.validation_loss <= *target;
     judge(run, reached, marks);
+    if (!is_run_folder(folder)) judge_start(run);
     run.supervision = read_supervision(folder);
   } catch (const std::exception& error) {
     run.state = RunState::kDamaged;

@@ -20,6 +20,7 @@ namespace primus {
 
 enum class RunState : std::uint8_t {
   kRunning,      // a process holds the run's lock
+  kWaiting,      // its supervisor runs on this machine, and waits for the other machines of the job
   kFinished,     // the last step was completed and saved, or target_eval_loss was reached
   kDiverged,     // the run finished, but its loss grew and stayed high (detectors/loss_growth.cpp)
   kInterrupted,  // the run was stopped by request or by a limit, or it was killed after its last step was
@@ -54,6 +55,10 @@ struct RunStatus {
 // Returns whether `folder` belongs to a run: whether it has events, metrics.jsonl or experiment.yaml.
 bool is_run_folder(const Path& folder);
 
+// Returns whether a run was started in `folder` and has no records yet: it is loading, waits for its
+// machines, or failed before its first event.
+bool is_started_folder(const Path& folder);
+
 // Returns the status of the run in `folder`. Never throws an Error: problems become kDamaged.
 RunStatus run_status(const Path& folder);
 
@@ -69,8 +74,8 @@ struct RunSearch {
   std::vector<Path> folders = {};       // folders of the runs, sorted
   std::vector<std::string> notes = {};  // folders that could not be searched
 };
-// Finds `folder` if it is a run, and all runs below it. Does not follow symlinks. Throws Error(kInvalid) if
-// the folder does not exist.
+// Finds `folder` if it is a run or was started, and all runs below it. Does not follow symlinks. Throws
+// Error(kInvalid) if the folder does not exist.
 RunSearch find_runs(const Path& folder);
 
 }  // namespace primus

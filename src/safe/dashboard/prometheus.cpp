@@ -11,8 +11,9 @@
 namespace primus::dashboard {
 namespace {
 
-constexpr RunState kStates[] = {RunState::kRunning,     RunState::kFinished, RunState::kDiverged,
-                                RunState::kInterrupted, RunState::kCrashed,  RunState::kDamaged};
+constexpr RunState kStates[] = {RunState::kRunning,  RunState::kWaiting,     RunState::kFinished,
+                                RunState::kDiverged, RunState::kInterrupted, RunState::kCrashed,
+                                RunState::kDamaged};
 
 std::string escaped(std::string_view text) {
   std::string out;

@@ -77,7 +77,9 @@ void add_local(const OpenRun& run, std::vector<ListedJob>& jobs) {
   const std::optional<RunJob> recorded = run.start ? run.start->job : std::nullopt;
   const auto process = local_process(run.folder, recorded);
   if (!held && !process) return;
-  ListedJob job{.state = held ? "running" : "restarting"};
+  const bool waits = !held && run.status.state == RunState::kWaiting;
+  ListedJob job{.state = held ? "running" : waits ? "waiting" : "restarting"};
+  if (waits) job.reason = "its supervisor waits for the machines of the job";
   if (process) {
     job.name = fmt::format("process {}", process->pid);
     job.place = process->host;

@@ -11,6 +11,7 @@
 #include "base/terminal/terminal.h"
 #include "lm/events/run_event.h"
 #include "lm/events/run_folder.h"
+#include "lm/events/supervisor_record.h"
 #include "lm/report/run_list.h"
 
 namespace primus::jobs {
@@ -53,8 +54,9 @@ std::optional<ProcessIdentity> local_process(const Path& run, const std::optiona
     // The process may outlive the run. It still matters if it holds the lock or will start the run again.
     const auto supervision = read_supervision(run);
     if (RunLock::held(run) || (supervision && supervision->ended.empty())) return process;
-    return std::nullopt;
   }
+  // The supervisor of several machines waits for them; the newest record is of an earlier start, or missing.
+  if (const auto supervisor = supervisor_of(run)) return supervisor;
   // The run is starting and has recorded nothing yet, or an older version trains.
   return RunLock::held(run) ? lock_holder(run) : std::nullopt;
 }
@@ -62,7 +64,7 @@ std::optional<ProcessIdentity> local_process(const Path& run, const std::optiona
 StopRequest::StopRequest(const std::string& target, const Tools& tools) : tools_(tools) {
   const std::string name = printable(target);
   // A run that reads its data has a lock, and no records yet.
-  if (!is_run_folder(target) && !RunLock::held(target)) {
+  if (!is_run_folder(target) && !supervisor_of(target) && !RunLock::held(target)) {
     const auto job = named_job(target);
     if (!job) {
       const std::string hint = hint_for_run_name(target);

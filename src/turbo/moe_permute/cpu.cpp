@@ -133,29 +133,37 @@ void plan_routing(CpuContext& context, const PlanRouting& a) {
 
 // Runs on one thread, as plan_routing() does.
 void plan_dispatch(CpuContext& context, const PlanDispatch& a) {
-  const std::int64_t tokens = a.tokens(), top_k = a.experts.shape[1];
+  const std::int64_t tokens = a.tokens(), top_k = a.experts.shape[1], rows = a.held_rows();
   const auto* experts = context.data<std::int32_t>(a.experts);
   const std::int32_t* kept = a.kept.absent() ? nullptr : context.data<std::int32_t>(a.kept);
+  const std::int32_t* held = a.held.absent() ? nullptr : context.data<std::int32_t>(a.held);
   const DispatchPlan plan = a.parts();
   const auto list = [&](const Tensor& tensor) { return context.data<std::int32_t>(tensor); };
-  // Returns whether the slot's expert is one of the experts of `rank`.
-  const auto chosen = [&](std::int64_t slot, std::int64_t rank) {
-    return (!kept || kept[slot] >= 0) && experts[slot] / a.experts_of_rank == rank / a.ranks_of_expert;
+  // Returns whether one of the ranks of `peer` has the slot's expert.
+  const auto chosen = [&](std::int64_t slot, std::int64_t peer) {
+    const std::int64_t of_expert = experts[slot] / a.experts_of_rank * a.ranks_of_expert;
+    const std::int64_t of_peer = a.first + peer * a.span;
+    return (!kept || kept[slot] >= 0) && of_expert < of_peer + a.span &&
+           of_peer < of_expert + a.ranks_of_expert;
   };
-  const auto goes_to = [&](std::int64_t token, std::int64_t rank) {
+  const auto goes_to = [&](std::int64_t token, std::int64_t peer) {
     bool any = false;
-    for (std::int64_t k = 0; k < top_k; ++k) any = any || chosen(token * top_k + k, rank);
+    for (std::int64_t k = 0; k < top_k; ++k) any = any || chosen(token * top_k + k, peer);
     return any;
   };
   for (std::int64_t peer = 0; peer < a.ranks; ++peer) {
     const std::int64_t first = peer * a.maximum;
     std::int64_t out = first, in = first;
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const std::int64_t token = held ? held[row] : row;
+      const bool sends = token >= 0 && goes_to(a.rank * tokens + token, peer);
+      list(plan.parts)[row * a.ranks + peer] = sends ? static_cast<std::int32_t>(out) : -1;
+      if (sends) list(plan.sent)[out++] = static_cast<std::int32_t>(row);
+    }
     for (std::int64_t t = 0; t < tokens; ++t) {
-      const std::int64_t own = a.rank * tokens + t, other = peer * tokens + t;
-      const bool sends = goes_to(own, peer), receives = goes_to(other, a.rank);
-      list(plan.parts)[t * a.ranks + peer] = sends ? static_cast<std::int32_t>(out) : -1;
+      const std::int64_t other = peer * tokens + t;
+      const bool receives = goes_to(other, a.rank);
       list(plan.places)[other] = receives ? static_cast<std::int32_t>(in) : -1;
-      if (sends) list(plan.sent)[out++] = static_cast<std::int32_t>(t);
       if (!receives) continue;
       for (std::int64_t k = 0; k < top_k; ++k) {
         const std::int64_t slot = other * top_k + k;

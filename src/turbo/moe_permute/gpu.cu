@@ -303,34 +303,41 @@ void plan_routing(Context& context, const PlanRouting& a) {
   if (!a.head.absent()) split_plan(context, a);
 }
 
-// There are two blocks per peer rank: one block handles the rows sent to this peer, and the other block
-// handles the rows received from this peer.
+// There are two blocks per peer: one block handles the rows sent to this peer, and the other block handles
+// the rows received from this peer.
 struct PlaceTokens {
   static constexpr int kThreads = 256;
   const std::int32_t* experts;
   const std::int32_t* kept;  // may be null
+  const std::int32_t* held;  // may be null
   std::int32_t *sends, *receives, *sent, *parts, *sources, *places, *choices;
-  std::int64_t tokens, top_k, ranks, rank, maximum, experts_of_rank, ranks_of_expert;
+  std::int64_t tokens, rows, top_k, ranks, rank, maximum, experts_of_rank, ranks_of_expert, first_rank, span;
 
-  PRIMUS_DEVICE bool chosen(std::int64_t slot, std::int64_t of_rank) const {
-    return (!kept || kept[slot] >= 0) && experts[slot] / experts_of_rank == of_rank / ranks_of_expert;
+  // Returns whether one of the ranks of `peer` has the slot's expert.
+  PRIMUS_DEVICE bool chosen(std::int64_t slot, std::int64_t peer) const {
+    const std::int64_t of_expert = experts[slot] / experts_of_rank * ranks_of_expert;
+    const std::int64_t of_peer = first_rank + peer * span;
+    return (!kept || kept[slot] >= 0) && of_expert < of_peer + span && of_peer < of_expert + ranks_of_expert;
   }
 
   PRIMUS_DEVICE void operator()() const {
     Numbering<kThreads>& numbering = shared<Numbering<kThreads>>();
     const bool out = block() < ranks;
     const std::int64_t peer = out ? block() : block() - ranks, first = peer * maximum;
-    const std::int64_t from = out ? rank : peer, to = out ? peer : rank;
+    const std::int64_t from = out ? rank : peer, to = out ? peer : rank, count = out ? rows : tokens;
     auto next = static_cast<std::int32_t>(first);
-    for (std::int64_t begin = 0; begin < tokens; begin += kThreads) {
-      const std::int64_t t = begin + thread(), token = from * tokens + t;
+    for (std::int64_t begin = 0; begin < count; begin += kThreads) {
+      const std::int64_t i = begin + thread();
+      std::int64_t token = -1;  // numbered over all peers
+      if (i < count) token = out && held ? held[i] : i;
+      if (token >= 0) token += from * tokens;
       bool goes = false;
-      for (std::int64_t k = 0; t < tokens && k < top_k; ++k) goes = goes || chosen(token * top_k + k, to);
+      for (std::int64_t k = 0; token >= 0 && k < top_k; ++k) goes = goes || chosen(token * top_k + k, to);
       const std::int32_t row = numbering(goes ? 1 : 0, next);
-      if (t >= tokens) continue;
+      if (i >= count) continue;
       if (out) {
-        parts[t * ranks + peer] = goes ? row : -1;
-        if (goes) sent[row] = static_cast<std::int32_t>(t);
+        parts[i * ranks + peer] = goes ? row : -1;
+        if (goes) sent[row] = static_cast<std::int32_t>(i);
         continue;
       }
       places[token] = goes ? row : -1;
@@ -353,10 +360,26 @@ void plan_dispatch(Context& context, const PlanDispatch& a) {
   const DispatchPlan plan = a.parts();
   const auto list = [&](const Tensor& tensor) { return context.data<std::int32_t>(tensor); };
   launch(context, 2 * a.ranks,
-         PlaceTokens{list(a.experts), optional<std::int32_t>(context, a.kept), list(plan.sends),
-                     list(plan.receives), list(plan.sent), list(plan.parts), list(plan.sources),
-                     list(plan.places), list(plan.choices), a.tokens(), a.experts.shape[1], a.ranks, a.rank,
-                     a.maximum, a.experts_of_rank, a.ranks_of_expert});
+         PlaceTokens{list(a.experts),
+                     optional<std::int32_t>(context, a.kept),
+                     optional<std::int32_t>(context, a.held),
+                     list(plan.sends),
+                     list(plan.receives),
+                     list(plan.sent),
+                     list(plan.parts),
+                     list(plan.sources),
+                     list(plan.places),
+                     list(plan.choices),
+                     a.tokens(),
+                     a.held_rows(),
+                     a.experts.shape[1],
+                     a.ranks,
+                     a.rank,
+                     a.maximum,
+                     a.experts_of_rank,
+                     a.ranks_of_expert,
+                     a.first,
+                     a.span});
 }
 
 // ---- Rows ---------------------------------------------------------------------------------------

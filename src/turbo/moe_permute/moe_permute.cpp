@@ -33,10 +33,12 @@ void PlanDispatch::check() const {
   PRIMUS_CHECK(kId, experts.dtype == DType::kI32 && experts.shape.rank() == 2);
   PRIMUS_CHECK(kId, is_slots_of(kept, DType::kI32, experts));
   PRIMUS_CHECK(kId, ranks > 0 && rank >= 0 && rank < ranks && experts.shape[0] % ranks == 0);
-  PRIMUS_CHECK(kId, experts_of_rank > 0 && ranks_of_expert > 0 && ranks % ranks_of_expert == 0);
+  PRIMUS_CHECK(kId, experts_of_rank > 0 && ranks_of_expert > 0 && first >= 0 && span > 0);
+  PRIMUS_CHECK(kId, held.absent() || held.dtype == DType::kI32);
   PRIMUS_CHECK(kId, maximum >= 0 && maximum <= tokens());
-  PRIMUS_CHECK(kId, plan.dtype == DType::kI32 &&
-                        plan.shape == DispatchPlan::shape(ranks, tokens(), experts.shape[1], maximum));
+  PRIMUS_CHECK(
+      kId, plan.dtype == DType::kI32 &&
+               plan.shape == DispatchPlan::shape(ranks, tokens(), experts.shape[1], maximum, held_rows()));
 }
 
 void GatherRows::check() const {

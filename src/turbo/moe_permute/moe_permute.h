@@ -66,24 +66,29 @@ struct PlanRouting {
   double flops() const { return 0; }
 };
 
-// The rows that ranks exchange when they share the experts, in one int32 tensor. Each rank sends the row of a
-// token once to each rank that has an expert of this token. A rank sends at most `maximum` rows to any rank.
-// -1 marks an unused row or token.
+// The rows that ranks exchange when they share the experts, in one int32 tensor. Each rank sends a row that
+// it holds once to each peer that has an expert of the row's token. A rank sends at most `maximum` rows to
+// any peer. -1 marks an unused row or token.
 struct DispatchPlan {
-  Tensor sends, receives;  // [ranks]: number of rows sent to each rank, and received from each rank
-  Tensor sent;             // [ranks * maximum, 1]: for each outgoing row, its token on this rank
-  Tensor parts;            // [tokens, ranks]: for each token and rank, the outgoing row
+  Tensor sends, receives;  // [ranks]: number of rows sent to each peer, and received from each peer
+  Tensor sent;             // [ranks * maximum, 1]: for each outgoing row, the row of this rank
+  Tensor parts;            // [held, ranks]: for each row of this rank and each peer, the outgoing row
   // [ranks * maximum, 1]: for each incoming row, its token; tokens are numbered over all ranks.
   Tensor sources;
   Tensor places;  // [ranks * tokens, 1]: for each token of all ranks, its incoming row
   // [ranks * maximum, top_k]: for each incoming row, its token's experts; -1 for experts of other ranks.
   Tensor choices;
 
+  // `held`: number of rows of this rank.
+  static Shape shape(std::int64_t ranks, std::int64_t tokens, std::int64_t top_k, std::int64_t maximum,
+                     std::int64_t held) {
+    return {2 * ranks + ranks * (tokens + held) + ranks * maximum * (2 + top_k)};
+  }
   static Shape shape(std::int64_t ranks, std::int64_t tokens, std::int64_t top_k, std::int64_t maximum) {
-    return {2 * ranks + 2 * ranks * tokens + ranks * maximum * (2 + top_k)};
+    return shape(ranks, tokens, top_k, maximum, tokens);
   }
   DispatchPlan(const Tensor& plan, std::int64_t ranks, std::int64_t tokens, std::int64_t top_k,
-               std::int64_t maximum) {
+               std::int64_t maximum, std::int64_t held) {
     std::int64_t begin = 0;
     const auto next = [&](const Shape& of) {
       const std::int64_t end = begin + of.elements();
@@ -92,24 +97,36 @@ struct DispatchPlan {
     sends = next({ranks});
     receives = next({ranks});
     sent = next({ranks * maximum, 1});
-    parts = next({tokens, ranks});
+    parts = next({held, ranks});
     sources = next({ranks * maximum, 1});
     places = next({ranks * tokens, 1});
     choices = next({ranks * maximum, top_k});
   }
+  DispatchPlan(const Tensor& plan, std::int64_t ranks, std::int64_t tokens, std::int64_t top_k,
+               std::int64_t maximum)
+      : DispatchPlan(plan, ranks, tokens, top_k, maximum, tokens) {}
 };
 
 // Outgoing and incoming rows are in token order. Ranks with the same experts have consecutive numbers, and
 // experts are distributed in rank order.
+//
+// The members `first`, `span` and `held` describe one of two transfers, in which rows first travel between
+// hosts and then between the ranks of a host. Peer p then stands for the ranks [first + p * span, first + (p
+// + 1) * span), and this rank may hold rows of other ranks' tokens.
 struct PlanDispatch {
   static constexpr KernelId kId = KernelId::kPlanDispatch;
-  Tensor experts;  // [ranks * tokens, top_k] int32: choices of the tokens of all ranks
+  Tensor experts;  // [ranks * tokens, top_k] int32: choices of the tokens of all peers
   Tensor kept;     // like `experts`; values < 0 mark dropped choices; absent: no choice is dropped
   Tensor plan;     // output: a DispatchPlan
-  std::int64_t ranks, rank, maximum;
+  std::int64_t ranks, rank, maximum;  // `ranks`: number of peers, this rank included
   std::int64_t experts_of_rank, ranks_of_expert;
+  std::int64_t first = 0, span = 1;
+  // [rows] int32: the token of each row of this rank, in token order, or -1 for an unused row. Absent: the
+  // rows are the tokens.
+  Tensor held = {};
   std::int64_t tokens() const { return experts.shape[0] / ranks; }
-  DispatchPlan parts() const { return {plan, ranks, tokens(), experts.shape[1], maximum}; }
+  std::int64_t held_rows() const { return held.absent() ? tokens() : held.elements(); }
+  DispatchPlan parts() const { return {plan, ranks, tokens(), experts.shape[1], maximum, held_rows()}; }
   void check() const;
   double flops() const { return 0; }
 };

@@ -51,7 +51,8 @@ class MoePermuteChecks final : public OperatorChecks {
                        .ranks_of_expert = 1},
                       {&Pd::experts, &Pd::kept, &Pd::plan}, {},
                       {[](Pd& a) { a.rank = a.ranks; }, [](Pd& a) { a.maximum = a.tokens() + 1; },
-                       [](Pd& a) { a.ranks_of_expert = 0; }});
+                       [](Pd& a) { a.ranks_of_expert = 0; }, [](Pd& a) { a.span = 0; },
+                       [](Pd& a) { a.first = -1; }, [&](Pd& a) { a.held = i32({kTokens}); }});
     using Gr = GatherRows;
     expect_checks<Gr>(
         {.x = x, .offsets = offsets, .rows = chosen, .slots = slots, .weights = weights, .out = by_row},

@@ -163,6 +163,128 @@ TEST_P(MoePermuteTest, PlanDispatch) {
   }
 }
 
+// The two plans of rows that travel to each host once, and from there to the ranks of the host. Tokens are
+// numbered by place on the host, then host, then position.
+struct TwoHops {
+  int hosts, places, tokens, top_k, experts, ranks_of_expert;
+
+  int of_rank() const { return experts * ranks_of_expert / (hosts * places); }
+  int of_place() const { return hosts * tokens; }  // tokens of the ranks with one place
+};
+
+struct Transfers {
+  std::vector<int> sends, receives, sent, parts, sources, places;
+
+  // Lists the rows from this rank to `peers` peers, and from these peers to this rank. `sends(row, peer)`:
+  // whether the rank's row goes to the peer; `comes(peer, token)`: whether the token comes from the peer.
+  template <class Sends, class Comes>
+  Transfers(int peers, int maximum, int rows, int tokens, Sends goes, Comes comes)
+      : sent(static_cast<std::size_t>(peers * maximum), -1),
+        parts(static_cast<std::size_t>(rows * peers), -1),
+        sources(sent),
+        places(static_cast<std::size_t>(tokens * peers), -1) {
+    for (int peer = 0; peer < peers; ++peer) {
+      int out = peer * maximum, in = out;
+      for (int row = 0; row < rows; ++row) {
+        if (!goes(row, peer)) continue;
+        parts[static_cast<std::size_t>(row * peers + peer)] = out;
+        sent[static_cast<std::size_t>(out++)] = row;
+      }
+      for (int t = 0; t < tokens; ++t) {
+        if (!comes(peer, t)) continue;
+        places[static_cast<std::size_t>(peer * tokens + t)] = in;
+        sources[static_cast<std::size_t>(in++)] = peer * tokens + t;
+      }
+      sends.push_back(out - peer * maximum);
+      receives.push_back(in - peer * maximum);
+    }
+  }
+};
+
+void expect_transfers(OperatorBench& bench, const PlanDispatch& call, const Transfers& wanted) {
+  const DispatchPlan made = call.parts();
+  EXPECT_EQ(integers(bench.download(made.sends)), wanted.sends);
+  EXPECT_EQ(integers(bench.download(made.receives)), wanted.receives);
+  EXPECT_EQ(integers(bench.download(made.sent)), wanted.sent);
+  EXPECT_EQ(integers(bench.download(made.parts)), wanted.parts);
+  EXPECT_EQ(integers(bench.download(made.sources)), wanted.sources);
+  EXPECT_EQ(integers(bench.download(made.places)), wanted.places);
+}
+
+TEST_P(MoePermuteTest, PlanDispatchInTwoHops) {
+  OperatorBench bench(GetParam());
+  for (const TwoHops& c : {TwoHops{2, 2, 9, 2, 8, 1}, {2, 4, 21, 3, 16, 2}, {3, 2, 7, 1, 4, 3}}) {
+    const Slots s(c.places * c.of_place(), c.top_k, c.experts, 5);
+    const auto slot = [&](int token, int k) { return static_cast<std::size_t>(token * c.top_k + k); };
+    const auto has = [&](int rank, int token, int k) {
+      return s.experts[slot(token, k)] / c.of_rank() == rank / c.ranks_of_expert;
+    };
+    // Return whether a token goes to a rank, and to any rank of a host.
+    const auto to_rank = [&](int token, int rank) {
+      for (int k = 0; k < c.top_k; ++k)
+        if (has(rank, token, k)) return true;
+      return false;
+    };
+    const auto to_host = [&](int token, int host) {
+      for (int place = 0; place < c.places; ++place)
+        if (to_rank(token, host * c.places + place)) return true;
+      return false;
+    };
+    const Tensor experts = bench.upload(doubles(s.experts), DType::kI32, {s.tokens, c.top_k});
+    const int rows = c.hosts * c.tokens;
+    for (const auto& [host, place] : {std::pair(0, c.places - 1), std::pair(c.hosts - 1, 0)}) {
+      SCOPED_TRACE(testing::Message() << c.hosts << " hosts, host " << host << ", place " << place);
+      const int first = place * c.of_place();  // the first token of this place
+      PlanDispatch call{
+          .experts = experts.slice(first, first + c.of_place()),
+          .kept = {},
+          .plan = bench.empty(DType::kI32, DispatchPlan::shape(c.hosts, c.tokens, c.top_k, c.tokens)),
+          .ranks = c.hosts,
+          .rank = host,
+          .maximum = c.tokens,
+          .experts_of_rank = c.of_rank(),
+          .ranks_of_expert = c.ranks_of_expert,
+          .first = 0,
+          .span = c.places};
+      bench.run(call);
+      const Transfers between(
+          c.hosts, c.tokens, c.tokens, c.tokens,
+          [&](int row, int peer) { return to_host(first + host * c.tokens + row, peer); },
+          [&](int peer, int t) { return to_host(first + peer * c.tokens + t, host); });
+      expect_transfers(bench, call, between);
+
+      call = {.experts = experts,
+              .kept = {},
+              .plan = bench.empty(DType::kI32,
+                                  DispatchPlan::shape(c.places, c.of_place(), c.top_k, c.of_place(), rows)),
+              .ranks = c.places,
+              .rank = place,
+              .maximum = c.of_place(),
+              .experts_of_rank = c.of_rank(),
+              .ranks_of_expert = c.ranks_of_expert,
+              .first = host * c.places,
+              .span = 1,
+              .held = call.parts().sources};
+      bench.run(call);
+      const int rank = host * c.places + place;
+      const Transfers within(
+          c.places, c.of_place(), rows, c.of_place(),
+          [&](int row, int peer) {
+            const int token = between.sources[static_cast<std::size_t>(row)];
+            return token >= 0 && to_rank(first + token, host * c.places + peer);
+          },
+          [&](int peer, int t) { return to_rank(peer * c.of_place() + t, rank); });
+      expect_transfers(bench, call, within);
+      std::vector<int> choices;
+      for (const int token : within.sources) {
+        for (int k = 0; k < c.top_k; ++k)
+          choices.push_back(token >= 0 && has(rank, token, k) ? s.experts[slot(token, k)] : -1);
+      }
+      EXPECT_EQ(integers(bench.download(call.parts().choices)), choices);
+    }
+  }
+}
+
 TEST_P(MoePermuteTest, PlanRouting) {
   OperatorBench bench(GetParam());
   struct Case {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -154,24 +155,31 @@ TestBatch batch_of(const SessionSettings& settings, int step, int rank) {
           static_cast<std::uint64_t>(10 * step + rank)};
 }
 
-// Trains two steps on two guard devices that share the experts. The first element of the parameter `poisoned`
-// is NaN.
-Training train_on_guards(const ModelConfig& model, const Options& overlap, bool recompute = false,
+enum class Way : std::uint8_t { kAllGather, kAllToAll, kTwoHops };
+
+// Two hops need two hosts of two ranks.
+engine::MeshShape shape_of(Way way) {
+  return way == Way::kTwoHops ? engine::MeshShape{.expert = 4, .host = 2} : engine::MeshShape{.expert = 2};
+}
+
+// Trains two steps on two or four guard devices that share the experts. The first element of the parameter
+// `poisoned` is NaN.
+Training train_on_guards(Way way, const ModelConfig& model, const Options& overlap, bool recompute = false,
                          const std::string& poisoned = {}, int microbatches = 1) {
   SessionSettings settings = settings_of(model, overlap);
   settings.step.microbatches = microbatches;
   settings.step.recompute.full_layers = recompute ? model.layers : 0;
   settings.step.recompute.layers_per_group = recompute ? model.layers : 1;
-  constexpr int kRanks = 2;
+  const engine::MeshShape shape = shape_of(way);
   Training training;
-  auto worlds = comm::local::make_thread_group(kRanks, {.timeout = std::chrono::seconds(60)});
+  auto worlds = comm::local::make_thread_group(shape.expert, {.timeout = std::chrono::seconds(60)});
   std::mutex mutex;
   std::vector<std::thread> threads;
-  for (int r = 0; r < kRanks; ++r) {
+  for (int r = 0; r < shape.expert; ++r) {
     threads.emplace_back([&, r] {
       Order order;
       engine::Rank rank(std::make_unique<RecordingDevice>(guard_device(), order),
-                        engine::Mesh(std::move(worlds[static_cast<std::size_t>(r)]), {.expert = kRanks}));
+                        engine::Mesh(std::move(worlds[static_cast<std::size_t>(r)]), shape));
       const auto session = open_session(rank, settings, builtin_families());
       session->store().initialize(rank.context(), 7);
       for (engine::Parameter& p : session->store().parameters()) {
@@ -211,41 +219,48 @@ Training train_on_guards(const ModelConfig& model, const Options& overlap, bool 
 }
 
 // Returns a model with a dense block, and a block with routed and shared experts.
-ModelConfig model_of(bool all_to_all) {
+ModelConfig model_of(Way way) {
   ModelConfig model = tiny_deepseek();
   model.mtp = {};
-  model.moe.training.all_to_all = all_to_all;
+  model.moe.experts = 8;
+  model.moe.router.groups = 4;
+  model.moe.training.all_to_all = way != Way::kAllGather;
   return model;
 }
 
-class ExpertOverlap : public ::testing::TestWithParam<bool> {};
-INSTANTIATE_TEST_SUITE_P(Ways, ExpertOverlap, ::testing::Bool(),
-                         [](const auto& way) { return way.param ? "AllToAll" : "AllGather"; });
+class ExpertOverlap : public ::testing::TestWithParam<Way> {};
+INSTANTIATE_TEST_SUITE_P(Ways, ExpertOverlap,
+                         ::testing::Values(Way::kAllGather, Way::kAllToAll, Way::kTwoHops),
+                         [](const auto& way) {
+                           return way.param == Way::kAllGather  ? "AllGather"
+                                  : way.param == Way::kAllToAll ? "AllToAll"
+                                                                : "TwoHops";
+                         });
 
 // In the forward pass, the shared experts' wide product overlaps the dispatch, and the narrow one overlaps
 // the return. In the backward pass, the two gradients of the narrow product overlap the first transfer, and
 // the two gradients of the wide product overlap the last transfer. The transfer between them gathers tokens
 // again for the gradients of expert weights, and overlaps nothing.
 TEST_P(ExpertOverlap, ProductsOfSharedExpertsRunBetweenStartAndWait) {
-  const Training overlap = train_on_guards(model_of(GetParam()), kShared);
+  const Training overlap = train_on_guards(GetParam(), model_of(GetParam()), kShared);
   EXPECT_EQ(overlap.overlap, (std::vector<int>{1, 1, 2, 0, 2}));
 }
 
 TEST_P(ExpertOverlap, ChangesNoBit) {
   const ModelConfig model = model_of(GetParam());
-  const Training apart = train_on_guards(model, kApart);
+  const Training apart = train_on_guards(GetParam(), model, kApart);
   EXPECT_EQ(apart.overlap, std::vector<int>());
-  EXPECT_TRUE(train_on_guards(model, kShared).same(apart));
-  EXPECT_TRUE(train_on_guards(model, kShared, true).same(apart)) << "recomputed";
+  EXPECT_TRUE(train_on_guards(GetParam(), model, kShared).same(apart));
+  EXPECT_TRUE(train_on_guards(GetParam(), model, kShared, true).same(apart)) << "recomputed";
 }
 
 // A group of recomputed blocks is replayed while gradients of its last block are in flight.
 TEST_P(ExpertOverlap, RecomputationRunsWhileTransfersAreInFlight) {
   ModelConfig model = model_of(GetParam());
   model.layers = 3;
-  const Training apart = train_on_guards(model, kApart, true);
-  EXPECT_TRUE(train_on_guards(model, kShared, true).same(apart));
-  EXPECT_TRUE(train_on_guards(model, kShared, false).same(apart)) << "not recomputed";
+  const Training apart = train_on_guards(GetParam(), model, kApart, true);
+  EXPECT_TRUE(train_on_guards(GetParam(), model, kShared, true).same(apart));
+  EXPECT_TRUE(train_on_guards(GetParam(), model, kShared, false).same(apart)) << "not recomputed";
 }
 
 // A backward pass alternates with the forward pass of the next microbatch. Only the transfers of the first
@@ -253,7 +268,7 @@ TEST_P(ExpertOverlap, RecomputationRunsWhileTransfersAreInFlight) {
 TEST_P(ExpertOverlap, KernelsOfAnotherMicrobatchRunBetweenStartAndWait) {
   ModelConfig model = model_of(GetParam());
   model.moe.shared_ffn = 0;
-  const std::vector<int> overlap = train_on_guards(model, kAlternating, false, {}, 2).kernels;
+  const std::vector<int> overlap = train_on_guards(GetParam(), model, kAlternating, false, {}, 2).kernels;
   ASSERT_EQ(overlap.size(), 10U);  // 2 transfers of each forward pass, and 3 of each backward pass
   EXPECT_EQ(std::ranges::count(overlap, 0), 2 + 3) << ::testing::PrintToString(overlap);
   for (std::size_t i = 2; i < 7; ++i) EXPECT_GT(overlap[i], 0) << ::testing::PrintToString(overlap);
@@ -264,22 +279,23 @@ TEST_P(ExpertOverlap, AlternatingMicrobatchesChangeNoBit) {
   model.layers = 3;
   for (const std::int64_t shared : {model.moe.shared_ffn, std::int64_t{0}}) {
     model.moe.shared_ffn = shared;
-    const Training apart = train_on_guards(model, kApart, false, {}, 3);
-    EXPECT_TRUE(train_on_guards(model, kAlternating, false, {}, 3).same(apart)) << shared;
-    EXPECT_TRUE(train_on_guards(model, kAlternating, true, {}, 3).same(apart)) << shared << ", recomputed";
-    const Training two = train_on_guards(model, kApart, false, {}, 2);
+    const Training apart = train_on_guards(GetParam(), model, kApart, false, {}, 3);
+    EXPECT_TRUE(train_on_guards(GetParam(), model, kAlternating, false, {}, 3).same(apart)) << shared;
+    EXPECT_TRUE(train_on_guards(GetParam(), model, kAlternating, true, {}, 3).same(apart))
+        << shared << ", recomputed";
+    const Training two = train_on_guards(GetParam(), model, kApart, false, {}, 2);
     EXPECT_FALSE(two.same(apart));
-    EXPECT_TRUE(train_on_guards(model, kAlternating, false, {}, 2).same(two)) << shared;
+    EXPECT_TRUE(train_on_guards(GetParam(), model, kAlternating, false, {}, 2).same(two)) << shared;
   }
 }
 
 // Trains a step that fails, and then a step that does not.
-void expect_recovery(const ModelConfig& model, const Options& overlap, int microbatches) {
-  const double expected = train_on_guards(model, overlap, false, {}, microbatches).losses.front();
+void expect_recovery(Way way, const ModelConfig& model, const Options& overlap, int microbatches) {
+  const double expected = train_on_guards(way, model, overlap, false, {}, microbatches).losses.front();
   SessionSettings settings = settings_of(model, overlap);
   settings.step.microbatches = microbatches;
   on_ranks(
-      2, {.expert = 2},
+      shape_of(way).expert, shape_of(way),
       [&](engine::Rank& rank) {
         const auto session = open_session(rank, settings, builtin_families());
         session->store().initialize(rank.context(), 7);
@@ -309,13 +325,13 @@ void expect_recovery(const ModelConfig& model, const Options& overlap, int micro
 
 // After a failed step, the caller can begin another step.
 TEST_P(ExpertOverlap, AFailedStepLeavesNoTransferInFlight) {
-  expect_recovery(model_of(GetParam()), kShared, 1);
-  expect_recovery(model_of(GetParam()), kAlternating, 2);
+  expect_recovery(GetParam(), model_of(GetParam()), kShared, 1);
+  expect_recovery(GetParam(), model_of(GetParam()), kAlternating, 2);
 }
 
 // The search for non-finite values reads operators' outputs, but not values that are still in flight.
 TEST_P(ExpertOverlap, TheFirstFaultyOperatorIsNamed) {
-  EXPECT_EQ(train_on_guards(model_of(GetParam()), kShared, false, "layers.1.moe.down").went_wrong,
+  EXPECT_EQ(train_on_guards(GetParam(), model_of(GetParam()), kShared, false, "layers.1.moe.down").went_wrong,
             "layers.1.linear_combine");
 }
 

@@ -111,6 +111,23 @@ TEST(Mesh, ExpertsHaveTheirOwnGroups) {
   EXPECT_EQ(mesh.place().expert, 1);
 }
 
+// 16 ranks on hosts of four, with two groups of eight expert ranks on two hosts each.
+TEST(Mesh, ExpertGroupsOnSeveralHostsHaveGroupsForTwoHops) {
+  const auto between = [](Mesh& m) { return m.expert_hosts().between; };
+  const auto within = [](Mesh& m) { return m.expert_hosts().within; };
+  const MeshShape shape{.expert = 4, .expert_tensor = 2, .host = 4};
+  EXPECT_THAT(
+      groups(shape, 16, between),
+      UnorderedElementsAre(ElementsAre(0, 4), ElementsAre(1, 5), ElementsAre(2, 6), ElementsAre(3, 7),
+                           ElementsAre(8, 12), ElementsAre(9, 13), ElementsAre(10, 14), ElementsAre(11, 15)));
+  EXPECT_THAT(groups(shape, 16, within),
+              UnorderedElementsAre(ElementsAre(0, 1, 2, 3), ElementsAre(4, 5, 6, 7),
+                                   ElementsAre(8, 9, 10, 11), ElementsAre(12, 13, 14, 15)));
+  EXPECT_TRUE(groups({.expert = 4, .host = 4}, 16, between).empty()) << "each group is on one host";
+  EXPECT_TRUE(groups({.expert = 8, .host = 0}, 16, within).empty()) << "hosts are unknown";
+  EXPECT_TRUE(groups({.expert = 4, .host = 3}, 12, within).empty()) << "groups have parts of hosts";
+}
+
 // Reduce groups with equal ranks resolve to a single group.
 TEST(Mesh, GroupsOfTheSameRanksAreShared) {
   const Mesh data(world_of(1, 4), {});

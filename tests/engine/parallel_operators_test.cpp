@@ -109,6 +109,7 @@ struct Program {
   RecomputePolicy recompute = {};
   int tokens = 1;  // consecutive ranks that share tokens
   bool overlap = true;
+  int host = 0;  // consecutive ranks that share a host, for all-to-all in two hops; 0: one hop
 };
 
 struct Outcome {
@@ -124,6 +125,16 @@ Outcome step(Rank& rank, const Program& p, Communicator* world) {
     std::vector<int> members(static_cast<std::size_t>(p.tokens));
     std::iota(members.begin(), members.end(), world->rank() / p.tokens * p.tokens);
     tokens = world->split(members, "tokens." + std::to_string(members.front()));
+  }
+  std::unique_ptr<Communicator> between, within;
+  if (world && p.host > 0) {
+    std::vector<int> same_place, same_host;
+    for (int r = 0; r < world->size(); ++r) {
+      if (r % p.host == world->rank() % p.host) same_place.push_back(r);
+      if (r / p.host == world->rank() / p.host) same_host.push_back(r);
+    }
+    between = world->split(same_place, "between." + std::to_string(same_place.front()));
+    within = world->split(same_host, "within." + std::to_string(same_host.front()));
   }
   ParameterStore store;
   store.begin_group("all");
@@ -150,7 +161,9 @@ Outcome step(Rank& rank, const Program& p, Communicator* world) {
 
   Outcome outcome;
   std::optional<ExpertParallel> experts;
-  if (world) experts.emplace(rank, *world, ExpertParallel::Options{.shared_experts = p.overlap});
+  if (world)
+    experts.emplace(rank, *world, ExpertParallel::Options{.shared_experts = p.overlap},
+                    ExpertHosts{between.get(), within.get()});
   WeightGradientQueue queue;
   Tape tape(rank.context(), rank.stash());
   tape.begin({.recompute = p.recompute, .weight_gradients = &queue});
@@ -206,6 +219,9 @@ Outcome run(const Program& p, Communicator* world) {
   EXPECT_EQ(used.stash, plan.stash);
   EXPECT_EQ(used.scratch, plan.scratch);
   if (!world) return outcome;
+  if (p.host > 0) {
+    EXPECT_EQ(world->traffic()[comm::Kind::kAllToAll].calls, 0) << "rows travel in two hops";
+  }
   for (int kind = 0; kind < static_cast<int>(comm::Kind::kCount); ++kind) {
     EXPECT_EQ(world->traffic()[static_cast<comm::Kind>(kind)].bytes,
               measuring->traffic()[static_cast<comm::Kind>(kind)].bytes);
@@ -411,7 +427,7 @@ TEST(ParallelOperators, VocabularyOnAnyNumberOfRanks) {
 
 // --- Experts
 
-constexpr std::int64_t kExperts = 4, kTopK = 2, kHidden = 8, kFfn = 6, kTokens = 12;
+constexpr std::int64_t kHidden = 8, kFfn = 6, kTokens = 12;
 
 struct Mixture {
   const char* name;
@@ -420,11 +436,14 @@ struct Mixture {
   int ranks, tokens, expert_tensor;
   bool all_to_all = false;
   bool shared = false;  // two more products, one during the dispatch and one during the return
+  int host = 0;         // consecutive ranks that share a host, for all-to-all in two hops; 0: one hop
+  std::int64_t experts = 4, top_k = 2;
+  std::int64_t favorites = 0;  // above 0: all tokens choose these last experts first
 };
 
-// Returns part `r` of `n` of `count` experts from `first` on. `m` has the rows of all experts.
-Matrix expert_part(const Matrix& m, std::int64_t first, std::int64_t count, bool gate_up, int n, int r) {
-  const std::int64_t rows = m.rows / kExperts;
+// Returns part `r` of `n` of `count` experts from `first` on. `m` has `rows` rows for each expert.
+Matrix expert_part(const Matrix& m, std::int64_t rows, std::int64_t first, std::int64_t count, bool gate_up,
+                   int n, int r) {
   std::vector<Matrix> parts;
   for (std::int64_t e = first; e < first + count; ++e) {
     const Matrix expert = m.rows_of(e * rows, (e + 1) * rows);
@@ -440,17 +459,20 @@ class ParallelExperts : public ::testing::TestWithParam<Mixture> {};
 TEST_P(ParallelExperts, EqualOneRankWithAllExperts) {
   const Mixture m = GetParam();
   const int shards = m.ranks / m.expert_tensor, microbatches = m.ranks / m.tokens;
-  const std::int64_t count = kExperts / shards;
-  const Matrix router = Matrix::random(kExperts, kHidden, 5);
-  const Matrix gate_up = Matrix::random(kExperts * 2 * kFfn, kHidden, 6, 0.5F);
-  const Matrix down = Matrix::random(kExperts * kHidden, kFfn, 7, 0.5F);
-  const Matrix up_bias = Matrix::random(kExperts, 2 * kFfn, 8),
-               down_bias = Matrix::random(kExperts, kHidden, 9);
+  const std::int64_t count = m.experts / shards;
+  Matrix router = Matrix::random(m.experts, kHidden, 5);
+  // The first element of each token is 4 below.
+  for (std::int64_t e = m.experts - m.favorites; e < m.experts; ++e)
+    router.values[static_cast<std::size_t>(e * kHidden)] = 3;
+  const Matrix gate_up = Matrix::random(m.experts * 2 * kFfn, kHidden, 6, 0.5F);
+  const Matrix down = Matrix::random(m.experts * kHidden, kFfn, 7, 0.5F);
+  const Matrix up_bias = Matrix::random(m.experts, 2 * kFfn, 8),
+               down_bias = Matrix::random(m.experts, kHidden, 9);
   const Matrix shared_up = Matrix::random(kFfn, kHidden, 10), shared_down = Matrix::random(kHidden, kFfn, 11);
   const auto forward_of = [&](std::int64_t first, std::int64_t own_experts) {
     return [m, first, own_experts](const Scene& s) {
       RoutingRule rule;
-      rule.router.top_k = kTopK;
+      rule.router.top_k = m.top_k;
       rule.capacity = m.capacity;
       rule.balance_scale = 0.3F;
       rule.z_scale = 0.1F;
@@ -479,13 +501,16 @@ TEST_P(ParallelExperts, EqualOneRankWithAllExperts) {
     };
   };
   const auto shapes_of = [&](std::int64_t experts, std::int64_t ffn) {
-    std::vector<Shape> shapes{{kExperts, kHidden}, {experts, 2 * ffn, kHidden}, {experts, kHidden, ffn}};
+    std::vector<Shape> shapes{{m.experts, kHidden}, {experts, 2 * ffn, kHidden}, {experts, kHidden, ffn}};
     if (m.biases) shapes.insert(shapes.end(), {Shape{experts, 2 * ffn}, Shape{experts, kHidden}});
     if (m.shared) shapes.insert(shapes.end(), {Shape{kFfn, kHidden}, Shape{kHidden, kFfn}});
     return shapes;
   };
-  const auto x_of = [](int b) {
-    return Matrix::random(kTokens, kHidden, 20 + static_cast<std::uint64_t>(b));
+  const auto x_of = [&](int b) {
+    Matrix x = Matrix::random(kTokens, kHidden, 20 + static_cast<std::uint64_t>(b));
+    for (std::int64_t t = 0; m.favorites > 0 && t < kTokens; ++t)
+      x.values[static_cast<std::size_t>(t * kHidden)] = 4;
+    return x;
   };
   const auto d_y_of = [](int b) {
     return Matrix::random(kTokens, kHidden, 40 + static_cast<std::uint64_t>(b));
@@ -500,8 +525,8 @@ TEST_P(ParallelExperts, EqualOneRankWithAllExperts) {
       if (m.shared) weights.insert(weights.end(), {shared_up, shared_down});
       one.push_back(run({.x = x_of(b),
                          .weights = weights,
-                         .shapes = shapes_of(kExperts, kFfn),
-                         .forward = forward_of(0, kExperts),
+                         .shapes = shapes_of(m.experts, kFfn),
+                         .forward = forward_of(0, m.experts),
                          .d_y = d_y_of(b).values,
                          .recompute = recompute},
                         nullptr));
@@ -511,8 +536,9 @@ TEST_P(ParallelExperts, EqualOneRankWithAllExperts) {
     const auto program_of = [&](int r, bool overlap) {
       const int b = r / m.tokens, place = r % m.tokens, part = r % m.expert_tensor;
       const std::int64_t first = first_of(r);
-      std::vector<Matrix> weights{router, expert_part(gate_up, first, count, true, m.expert_tensor, part),
-                                  expert_part(down, first, count, false, m.expert_tensor, part)};
+      std::vector<Matrix> weights{router,
+                                  expert_part(gate_up, 2 * kFfn, first, count, true, m.expert_tensor, part),
+                                  expert_part(down, kHidden, first, count, false, m.expert_tensor, part)};
       if (m.biases) {
         weights.push_back(up_bias.rows_of(first, first + count));
         weights.push_back(down_bias.rows_of(first, first + count));
@@ -525,7 +551,8 @@ TEST_P(ParallelExperts, EqualOneRankWithAllExperts) {
                      .d_y = row_part(d_y_of(b), m.tokens, place).values,
                      .recompute = recompute,
                      .tokens = m.tokens,
-                     .overlap = overlap};
+                     .overlap = overlap,
+                     .host = m.host};
     };
     const std::vector<Outcome> many = run_ranks(m.ranks, [&](int r) { return program_of(r, true); });
     if (m.shared) {
@@ -546,14 +573,15 @@ TEST_P(ParallelExperts, EqualOneRankWithAllExperts) {
           d_down{down.rows, down.cols, d_whole[2]};
       const int part = r % m.expert_tensor;
       const std::int64_t first = first_of(r);
-      EXPECT_LE(difference(own.d_weights[1],
-                           expert_part(d_gate_up, first, count, true, m.expert_tensor, part).values),
-                kRounding);
+      EXPECT_LE(
+          difference(own.d_weights[1],
+                     expert_part(d_gate_up, 2 * kFfn, first, count, true, m.expert_tensor, part).values),
+          kRounding);
       EXPECT_LE(difference(own.d_weights[2],
-                           expert_part(d_down, first, count, false, m.expert_tensor, part).values),
+                           expert_part(d_down, kHidden, first, count, false, m.expert_tensor, part).values),
                 kRounding);
       if (!m.biases) continue;
-      const Matrix d_up{kExperts, 2 * kFfn, d_whole[3]}, d_down_bias{kExperts, kHidden, d_whole[4]};
+      const Matrix d_up{m.experts, 2 * kFfn, d_whole[3]}, d_down_bias{m.experts, kHidden, d_whole[4]};
       EXPECT_LE(difference(own.d_weights[3], d_up.rows_of(first, first + count).values), kRounding);
       EXPECT_LE(difference(own.d_weights[4], d_down_bias.rows_of(first, first + count).values), kRounding);
     }
@@ -589,6 +617,32 @@ INSTANTIATE_TEST_SUITE_P(AllToAll, ParallelExperts,
                                            Mixture{"shared_experts", 0, false, 2, 1, 1, true, true},
                                            Mixture{"shared_with_limit", 4, true, 4, 2, 1, true, true}),
                          [](const auto& c) { return std::string(c.param.name); });
+
+// Rows travel to each host once, and from there to the ranks of the host. The cases have two hosts of two
+// ranks, two of four and four of two; the last ones have experts divided over ranks of one host and of two.
+INSTANTIATE_TEST_SUITE_P(
+    TwoHops, ParallelExperts,
+    ::testing::Values(Mixture{"two_hosts_of_two", 0, false, 4, 1, 1, true, false, 2},
+                      Mixture{"with_capacity", 4, false, 4, 1, 1, true, false, 2},
+                      Mixture{"with_small_capacity", 1, false, 4, 1, 1, true, false, 2},
+                      Mixture{"with_biases", 0, true, 4, 1, 1, true, false, 2},
+                      Mixture{"shared_microbatch", 0, false, 4, 4, 1, true, false, 2},
+                      Mixture{"two_and_two", 5, true, 4, 2, 1, true, false, 2},
+                      Mixture{"shared_experts", 0, false, 4, 1, 1, true, true, 2},
+                      Mixture{"shared_with_limit", 4, true, 4, 2, 1, true, true, 2},
+                      Mixture{"two_hosts_of_four_top_1", 0, false, 8, 1, 1, true, true, 4, 16, 1},
+                      Mixture{"two_hosts_of_four_top_8", 0, false, 8, 1, 1, true, true, 4, 16, 8},
+                      Mixture{"four_hosts_of_two_top_1", 0, false, 8, 1, 1, true, true, 2, 16, 1},
+                      Mixture{"four_hosts_of_two_top_8", 0, false, 8, 1, 1, true, true, 2, 16, 8},
+                      Mixture{"four_hosts_of_two_top_8_dropped", 3, false, 8, 1, 1, true, true, 2, 16, 8},
+                      Mixture{"all_tokens_to_one_expert", 0, false, 4, 1, 1, true, true, 2, 4, 1, 1},
+                      Mixture{"all_tokens_to_one_host", 0, false, 8, 1, 1, true, true, 4, 16, 4, 4},
+                      Mixture{"most_tokens_dropped", 1, false, 8, 1, 1, true, true, 4, 16, 2, 2},
+                      Mixture{"width_over_ranks_of_a_host", 0, false, 8, 2, 2, true, false, 4},
+                      Mixture{"width_over_a_host", 3, false, 8, 2, 2, true, false, 2},
+                      Mixture{"width_over_parts_of_hosts", 0, false, 6, 3, 3, true, true, 2},
+                      Mixture{"width_over_all_ranks", 4, false, 6, 6, 6, true, false, 2, 4, 2}),
+    [](const auto& c) { return std::string(c.param.name); });
 
 }  // namespace
 }  // namespace primus::engine

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
+#include "engine/parallel/expert_hops.h"
 #include "tensor/scratch_tensor.h"
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/moe_permute/moe_permute.h"
@@ -20,18 +22,38 @@ struct RowAttributes {
   ExpertParallel* parallel;
   std::int64_t tokens, top_k;
   std::int64_t maximum;  // maximum rows per rank for all-to-all; 0: all-gather
+  std::int64_t to_host;  // maximum rows per host for all-to-all in two hops; 0: one hop
   bool overlap;
 
   bool all_to_all() const { return maximum > 0; }
+  bool two_hops() const { return to_host > 0; }
   std::int64_t ranks() const { return parallel->group().size(); }
+  // Number of rows that may arrive at this rank's experts.
   std::int64_t rows() const { return ranks() * (all_to_all() ? maximum : tokens); }
-  DispatchPlan plan(const Tensor& of) const {
-    return {of, static_cast<int>(ranks()), tokens, top_k, maximum};
+  // Number of rows that this rank may send for its tokens, and that may return.
+  std::int64_t sent_rows() const { return two_hops() ? hops().host_rows() : rows(); }
+  ExpertHops hops() const {
+    const ExpertHosts& hosts = parallel->hosts();
+    return {hosts.between->size(), hosts.within->size(), tokens, top_k, to_host, maximum};
+  }
+  Shape plan_shape() const {
+    return two_hops() ? hops().plan_shape()
+                      : DispatchPlan::shape(static_cast<int>(ranks()), tokens, top_k, maximum);
+  }
+  DispatchPlan one_hop(const Tensor& plan) const {
+    return {plan, static_cast<int>(ranks()), tokens, top_k, maximum};
+  }
+  // The plan by which this rank's tokens leave, and the plan by which rows arrive at this rank's experts.
+  DispatchPlan leaving(const Tensor& plan) const {
+    return two_hops() ? hops().between_hosts(plan) : one_hop(plan);
+  }
+  DispatchPlan arriving(const Tensor& plan) const {
+    return two_hops() ? hops().within_host(plan) : one_hop(plan);
   }
 };
 
 struct RowTransfer {
-  enum In : InputName { kRows, kPlan };  // kPlan: DispatchPlan, only for all-to-all
+  enum In : InputName { kRows, kPlan };  // kPlan: Dispatch::plan, only for all-to-all
   enum Out : OutputName { kMoved };
 };
 
@@ -41,7 +63,10 @@ class Call {
   explicit Call(OperatorCall& op) : op_(op), a_(op.attributes<RowAttributes>()) {}
 
   bool all_to_all() const { return a_.all_to_all(); }
-  DispatchPlan plan() const { return a_.plan(op_.in(RowTransfer::kPlan)); }
+  Tensor plan() const { return op_.in(RowTransfer::kPlan); }
+  Tensor of_sent(const Buffer& buffer, const Tensor& like) const {
+    return buffer.view(like.dtype, {a_.sent_rows(), like.cols()});
+  }
   Tensor of_tokens(const Buffer& buffer, const Tensor& like) const {
     return buffer.view(like.dtype, {a_.tokens, like.cols()});
   }
@@ -53,6 +78,7 @@ class Call {
   }
   Buffer token_buffer(const Tensor& like) const { return buffer(a_.tokens, like); }
   Buffer row_buffer(const Tensor& like) const { return buffer(a_.rows(), like); }
+  Buffer sent_buffer(const Tensor& like) const { return buffer(a_.sent_rows(), like); }
 
   // Each of the following functions starts a collective, which holds the buffer `held` until finish().
   void gather(const Tensor& own, const Tensor& all, Buffer held) const {
@@ -65,16 +91,18 @@ class Call {
   }
   // Packs x's rows into `packed`, and sends each row to the ranks that have experts of its token.
   void send(const Tensor& x, const Tensor& packed, const Tensor& out, Buffer held) const {
-    const DispatchPlan p = plan();
+    const DispatchPlan p = a_.leaving(plan());
     launch(op_.context(),
            turbo::CombineRows{.x = x, .rows = p.sent, .weights = {}, .previous = {}, .out = packed});
+    if (a_.two_hops()) return in_two_hops(send_by_hosts, packed, out, std::move(held));
     start([&](Communicator& group,
               Stream& stream) { group.all_to_all_rows(stream, packed, p.sends, out, p.receives); },
           std::move(held));
   }
   // Sends rows back to the ranks that sent them.
   void send_back(const Tensor& rows, const Tensor& returned, Buffer held) const {
-    const DispatchPlan p = plan();
+    if (a_.two_hops()) return in_two_hops(return_by_hosts, rows, returned, std::move(held));
+    const DispatchPlan p = a_.one_hop(plan());
     start([&](Communicator& group,
               Stream& stream) { group.all_to_all_rows(stream, rows, p.receives, returned, p.sends); },
           std::move(held));
@@ -83,14 +111,29 @@ class Call {
 
   // Sums the returned rows of each token, and adds `previous`.
   void sum(const Tensor& returned, const Tensor& previous, const Tensor& out) const {
-    launch(op_.context(),
-           turbo::CombineRows{
-               .x = returned, .rows = plan().parts, .weights = {}, .previous = previous, .out = out});
+    launch(op_.context(), turbo::CombineRows{.x = returned,
+                                             .rows = a_.leaving(plan()).parts,
+                                             .weights = {},
+                                             .previous = previous,
+                                             .out = out});
   }
 
  private:
-  void start(ExpertParallel::Collective collective, Buffer held) const {
-    a_.parallel->start(a_.overlap, collective, std::move(held));
+  void start(ExpertParallel::Collective collective, Buffer held, std::vector<Buffer> working = {}) const {
+    a_.parallel->start(a_.overlap, collective, std::move(held), std::move(working));
+  }
+  template <class Transfer>
+  void in_two_hops(Transfer transfer, const Tensor& from, const Tensor& to, Buffer held) const {
+    std::vector<Buffer> working{sent_buffer(from), row_buffer(from)};
+    const HopBuffers buffers{of_sent(working[0], from), of_rows(working[1], from)};
+    start(
+        [&](Communicator&, Stream& stream) {
+          // The kernel between the hops runs on the stream of the transfer.
+          const turbo::Context& compute = op_.context();
+          turbo::Context context{compute.device, stream, compute.scratch, compute.meter};
+          transfer(context, a_.parallel->hosts(), a_.hops(), plan(), from, buffers, to);
+        },
+        std::move(held), std::move(working));
   }
 
   OperatorCall& op_;
@@ -101,8 +144,8 @@ void begin_dispatch_forward(OperatorCall& op) {
   const Call call(op);
   const Tensor x = op.in(RowTransfer::kRows), rows = op.out(RowTransfer::kMoved);
   if (!call.all_to_all()) return call.gather(x, rows, {});
-  const Buffer packed = call.row_buffer(x);
-  call.send(x, call.of_rows(packed, x), rows, packed);
+  const Buffer packed = call.sent_buffer(x);
+  call.send(x, call.of_sent(packed, x), rows, packed);
 }
 
 // Waits until the rows have arrived. The transfer writes them directly to the output's memory.
@@ -117,8 +160,8 @@ void end_dispatch_backward(OperatorCall& op) {
   const Tensor d_rows = op.d_out(RowTransfer::kMoved);
   op.pass_d_in(RowTransfer::kRows, RowTransfer::kMoved);  // keeps the gradient's memory during the transfer
   if (call.all_to_all()) {
-    const Buffer returned = call.row_buffer(d_rows);
-    call.send_back(d_rows, call.of_rows(returned, d_rows), returned);
+    const Buffer returned = call.sent_buffer(d_rows);
+    call.send_back(d_rows, call.of_sent(returned, d_rows), returned);
   } else {
     const Buffer own = call.token_buffer(d_rows);
     call.scatter(d_rows, call.of_tokens(own, d_rows), own);
@@ -130,7 +173,7 @@ void begin_dispatch_backward(OperatorCall& op) {
   Buffer arrived = call.finish();
   if (!call.all_to_all()) return op.take_d_in(RowTransfer::kRows, std::move(arrived));
   const auto [d_x, previous] = op.d_in(RowTransfer::kRows);
-  call.sum(call.of_rows(arrived, d_x), previous, d_x);
+  call.sum(call.of_sent(arrived, d_x), previous, d_x);
 }
 
 void begin_return_forward(OperatorCall& op) {
@@ -209,35 +252,50 @@ struct PlanDispatch {
   enum Out : OutputName { kRowWeights, kRowPlan, kDispatchPlan };
 };
 
+// Gathers one row for each token of the group, in rank order. With two hops, the order is that of
+// gather_by_hosts().
+void gather_choices(OperatorCall& op, const DispatchAttributes& a, const Tensor& of_microbatch,
+                    const Tensor& all) {
+  ExpertParallel& parallel = *a.rows.parallel;
+  Stream& stream = op.context().stream;
+  if (a.rows.two_hops()) return gather_by_hosts(stream, parallel.hosts(), a.own(of_microbatch), all);
+  parallel.group().all_gather(stream, a.own(of_microbatch), all);
+}
+
 void plan_dispatch_forward(OperatorCall& op) {
   const auto a = op.attributes<DispatchAttributes>();
   Communicator& group = a.rows.parallel->group();
   const std::int64_t ranks = group.size(), tokens = ranks * a.rows.tokens;
   const Shape slots{tokens, a.rows.top_k};
-  const auto gather = [&](const Tensor& of_microbatch, const Tensor& all) {
-    group.all_gather(op.context().stream, a.own(of_microbatch), all);
-  };
   const ScratchTensor weights(op.context().scratch, DType::kF32, slots);
   const ScratchTensor choices(op.context().scratch, DType::kI32, slots);
-  gather(op.in(PlanDispatch::kWeights), weights.get());
-  gather(op.in(PlanDispatch::kExperts), choices.get());
+  gather_choices(op, a, op.in(PlanDispatch::kWeights), weights.get());
+  gather_choices(op, a, op.in(PlanDispatch::kExperts), choices.get());
   std::optional<ScratchTensor> kept;
   if (a.dropping) {
     kept.emplace(op.context().scratch, DType::kI32, slots);
-    gather(turbo::RoutingPlan(op.in(PlanDispatch::kPlan), a.all, op.in(PlanDispatch::kExperts).shape[0],
-                              a.rows.top_k)
-               .rows,
-           kept->get());
+    gather_choices(op, a,
+                   turbo::RoutingPlan(op.in(PlanDispatch::kPlan), a.all,
+                                      op.in(PlanDispatch::kExperts).shape[0], a.rows.top_k)
+                       .rows,
+                   kept->get());
   }
-  launch(op.context(), turbo::PlanDispatch{.experts = choices.get(),
-                                           .kept = kept ? kept->get() : Tensor(),
-                                           .plan = op.out(PlanDispatch::kDispatchPlan),
-                                           .ranks = ranks,
-                                           .rank = group.rank(),
-                                           .maximum = a.rows.maximum,
-                                           .experts_of_rank = a.experts.count,
-                                           .ranks_of_expert = ranks * a.experts.count / a.all});
-  const DispatchPlan plan = a.rows.plan(op.out(PlanDispatch::kDispatchPlan));
+  const Tensor dropped = kept ? kept->get() : Tensor(), whole = op.out(PlanDispatch::kDispatchPlan);
+  const std::int64_t ranks_of_expert = ranks * a.experts.count / a.all;
+  if (a.rows.two_hops()) {
+    plan_hops(op.context(), a.rows.parallel->hosts(), a.rows.hops(), choices.get(), dropped, a.experts.count,
+              ranks_of_expert, whole);
+  } else {
+    launch(op.context(), turbo::PlanDispatch{.experts = choices.get(),
+                                             .kept = dropped,
+                                             .plan = whole,
+                                             .ranks = ranks,
+                                             .rank = group.rank(),
+                                             .maximum = a.rows.maximum,
+                                             .experts_of_rank = a.experts.count,
+                                             .ranks_of_expert = ranks_of_expert});
+  }
+  const DispatchPlan plan = a.rows.arriving(whole);
   launch(op.context(), turbo::CombineRows{.x = weights.get(),
                                           .rows = plan.sources,
                                           .weights = {},
@@ -249,9 +307,10 @@ void plan_dispatch_forward(OperatorCall& op) {
 
 void plan_dispatch_backward(OperatorCall& op) {
   const auto a = op.attributes<DispatchAttributes>();
-  const DispatchPlan plan = a.rows.plan(op.out(PlanDispatch::kDispatchPlan));
-  Communicator& group = a.rows.parallel->group();
-  const std::int64_t tokens = group.size() * a.rows.tokens;
+  const DispatchPlan plan = a.rows.arriving(op.out(PlanDispatch::kDispatchPlan));
+  ExpertParallel& parallel = *a.rows.parallel;
+  Stream& stream = op.context().stream;
+  const std::int64_t tokens = parallel.group().size() * a.rows.tokens;
   const auto [d_weights, previous] = op.fresh_d_in(PlanDispatch::kWeights);
   const ScratchTensor of_all(op.context().scratch, DType::kF32, {tokens, a.rows.top_k});
   launch(op.context(), turbo::CombineRows{.x = op.d_out(PlanDispatch::kRowWeights),
@@ -261,7 +320,11 @@ void plan_dispatch_backward(OperatorCall& op) {
                                           .out = of_all.get()});
   // Each rank computes the gradient of its own tokens, so other tokens get zeros here.
   launch(op.context(), turbo::Fill{.out = d_weights, .value = 0});
-  group.reduce_scatter(op.context().stream, of_all.get(), a.own(d_weights), comm::Reduction::kSum);
+  if (a.rows.two_hops()) {
+    scatter_by_hosts(stream, parallel.hosts(), of_all.get(), a.own(d_weights));
+  } else {
+    parallel.group().reduce_scatter(stream, of_all.get(), a.own(d_weights), comm::Reduction::kSum);
+  }
   add_previous(op, {d_weights, previous});
 }
 
@@ -272,7 +335,7 @@ constexpr Operator kPlanDispatch{.name = "plan_dispatch",
                                  .for_input = saves(PlanDispatch::kDispatchPlan)};
 
 RowAttributes attributes_of(const Dispatch& d) {
-  return {d.parallel, d.tokens, d.routing.weights.shape()[1], d.maximum, d.overlap};
+  return {d.parallel, d.tokens, d.routing.weights.shape()[1], d.maximum, d.to_host, d.overlap};
 }
 
 Dispatch plan_all_to_all(const Routing& r, const SharedExperts& experts, std::int64_t capacity,
@@ -283,11 +346,14 @@ Dispatch plan_all_to_all(const Routing& r, const SharedExperts& experts, std::in
   // The number of rows from one rank to another is limited: a token is sent to a rank at most once, and an
   // expert accepts at most `capacity` tokens of a rank, which belong to one microbatch.
   const std::int64_t maximum = capacity > 0 ? std::min(tokens, experts.count * capacity) : tokens;
-  const RowAttributes rows{dispatch.parallel, tokens, top_k, maximum, dispatch.overlap};
+  if (const ExpertHosts& hosts = dispatch.parallel->hosts()) {
+    dispatch.to_host = max_rows_to_host(tokens, capacity, hosts.within->size(), experts.count,
+                                        ranks * experts.count / r.expert_count);
+  }
+  const RowAttributes rows{dispatch.parallel, tokens, top_k, maximum, dispatch.to_host, dispatch.overlap};
   const std::int64_t of_experts = experts.max_rows(ranks * tokens, of_microbatch, top_k, capacity);
   const OwnRows chosen{rows.rows(), top_k, of_experts, std::min(experts.keeps, of_experts)};
   const DispatchAttributes a{rows, experts, r.expert_count, capacity > 0, chosen};
-  const Shape dispatch_plan = DispatchPlan::shape(static_cast<int>(ranks), tokens, top_k, maximum);
   Tape::Outputs recorded =
       r.weights.tape().record(kPlanDispatch,
                               {{PlanDispatch::kWeights, r.weights},
@@ -296,7 +362,7 @@ Dispatch plan_all_to_all(const Routing& r, const SharedExperts& experts, std::in
                               nullptr,
                               {{PlanDispatch::kRowWeights, DType::kF32, {rows.rows(), top_k}},
                                {PlanDispatch::kRowPlan, DType::kI32, chosen.plan_shape(experts), false},
-                               {PlanDispatch::kDispatchPlan, DType::kI32, dispatch_plan, false}},
+                               {PlanDispatch::kDispatchPlan, DType::kI32, rows.plan_shape(), false}},
                               a);
   dispatch.routing = {.weights = std::move(recorded[PlanDispatch::kRowWeights]),
                       .experts = {},
@@ -352,11 +418,12 @@ Value end_dispatch(InFlight t, const Dispatch& d) {
 
 InFlight begin_return(Value rows, const Dispatch& d) {
   if (!d.parallel) return {std::move(rows), {}};
+  const RowAttributes a = attributes_of(d);
   const Tape::Output out{
-      RowTransfer::kMoved, rows.dtype(), {d.plan ? d.ranks * d.maximum : d.tokens, rows.shape()[1]}};
+      RowTransfer::kMoved, rows.dtype(), {d.plan ? a.sent_rows() : d.tokens, rows.shape()[1]}};
   Tape& tape = rows.tape();
   Value sent = tape.record(kBeginReturn, {{RowTransfer::kRows, rows}, {RowTransfer::kPlan, d.plan}}, nullptr,
-                           {out}, attributes_of(d))[RowTransfer::kMoved];
+                           {out}, a)[RowTransfer::kMoved];
   return {std::move(sent), std::move(rows)};
 }
 

@@ -8,13 +8,15 @@
 //   ...
 //   y = end_return(back, d);
 //
-// There are two methods. With all-gather, every rank gets all tokens of the group, and each token gets the
-// sum of the rows that all ranks return. With all-to-all, each rank sends a token's row once to each rank
-// that holds an expert of the token. Each of these ranks returns the sum of its experts' outputs for the row.
-// For the all-to-all, every rank first gathers the expert numbers that all tokens chose, a few numbers per
-// token. From these numbers, each rank computes on the device which rows it sends and receives. This needs no
-// host sync (comm::all_to_all_rows). Memory is allocated for the maximum number of rows: a rank's tokens, or
-// the number that capacities allow.
+// Tokens travel by one of three methods. With all-gather, every rank gets all tokens of the group, and each
+// token gets the sum of the rows that all ranks return. With all-to-all, each rank sends a token's row once
+// to each rank that holds an expert of the token. Each of these ranks returns the sum of its experts' outputs
+// for the row. For the all-to-all, every rank first gathers the expert numbers that all tokens chose, a few
+// numbers per token. From these numbers, each rank computes on the device which rows it sends and receives.
+// This needs no host sync (comm::all_to_all_rows). Memory is allocated for the maximum number of rows: a
+// rank's tokens, or the number that capacities allow. The third method is all-to-all in two hops, first
+// between hosts and then within a host. It is used if ExpertParallel::hosts() is not empty
+// (engine/parallel/expert_hops.h).
 //
 // The gradient of one transfer is the other transfer. When the backward pass reaches end_return(), it starts
 // to send the gradient of end_return()'s result. When the backward pass reaches begin_return(), it waits for
@@ -37,12 +39,13 @@ struct DispatchOptions {
 };
 
 struct Dispatch {
-  Routing routing;  // routing of the rows for this rank's experts; with all-to-all, row `rank *
+  Routing routing;  // routing of the rows for this rank's experts; with all-to-all in one hop, row `rank *
                     // maximum + i` is the i-th row from that rank
-  Value plan;       // turbo::DispatchPlan; empty for all-gather
+  Value plan;       // turbo::DispatchPlan, or the plans of two hops; empty for all-gather
   ExpertParallel* parallel = nullptr;  // null: this rank has all experts and sends no rows
   std::int64_t tokens = 0, ranks = 1;  // `tokens`: per rank
   std::int64_t maximum = 0;            // maximum number of rows from one rank to another
+  std::int64_t to_host = 0;            // with two hops: maximum number of rows from one rank to one host
   bool overlap = false;
 };
 
@@ -61,7 +64,7 @@ struct InFlight {
 InFlight begin_dispatch(const Value& x, const Dispatch& dispatch);
 Value end_dispatch(InFlight rows, const Dispatch& dispatch);
 // Send rows back: [ranks * maximum, c] -> [tokens, c], the sum of each token's rows; with all-to-all, added
-// in rank order.
+// in rank order. With two hops, each host adds its rows first, and rounds the sum to the type of the rows.
 InFlight begin_return(Value rows, const Dispatch& dispatch);
 Value end_return(InFlight rows, const Dispatch& dispatch);
 

@@ -9,16 +9,18 @@
 
 namespace primus::engine {
 
-ExpertParallel::ExpertParallel(Rank& rank, comm::Communicator& group, const Options& options)
-    : rank_(rank), group_(group), options_(options) {
+ExpertParallel::ExpertParallel(Rank& rank, comm::Communicator& group, const Options& options,
+                               const ExpertHosts& hosts)
+    : rank_(rank), group_(group), options_(options), hosts_(hosts) {
   if (!overlaps(true)) return;
   stream_ = rank.device().create_stream(StreamKind::kCommunication);
   computed_ = rank.device().create_event();
 }
 
-void ExpertParallel::start(bool overlap, Collective collective, Buffer buffer) {
+void ExpertParallel::start(bool overlap, Collective collective, Buffer buffer, std::vector<Buffer> working) {
   Flight& flight = flights_[strands_.current()].emplace_back();
   flight.buffer = std::move(buffer);
+  if (overlap) flight.working = std::move(working);
   if (!overlap) return collective(group_, rank_.compute());
   PRIMUS_CHECK("ExpertParallel::start", stream_);
   if (events_.empty()) events_.push_back(rank_.device().create_event());

@@ -26,10 +26,13 @@ class ExpertParallel {
     bool microbatches = false;   // collectives overlap the computation of another microbatch
   };
 
-  // `group`: the ranks over which experts are distributed. `group` and `rank` must outlive this object.
-  ExpertParallel(Rank& rank, comm::Communicator& group, const Options& options);
+  // `group`: the ranks over which experts are distributed. `group`, `hosts` and `rank` must outlive this
+  // object. `hosts`: for all-to-all in two hops (engine/parallel/expert_hops.h); empty: in one hop.
+  ExpertParallel(Rank& rank, comm::Communicator& group, const Options& options,
+                 const ExpertHosts& hosts = {});
 
   comm::Communicator& group() { return group_; }
+  const ExpertHosts& hosts() const { return hosts_; }
   // Returns whether collectives overlap other work. `shared`: the model has shared experts.
   bool overlaps(bool shared) const { return options_.microbatches || (options_.shared_experts && shared); }
   // Alternates between two microbatches; null without Options::microbatches.
@@ -40,9 +43,9 @@ class ExpertParallel {
   // Calls `collective` with a stream. The collective runs on this stream, after the work enqueued on the
   // compute stream up to now. `overlap`: uses a separate stream, so the collective overlaps later work of the
   // compute stream. Then another microbatch continues, if microbatches alternate. The operators' inputs and
-  // outputs must live until finish(); `buffer` is held until then.
+  // outputs must live until finish(); `buffer` and `working` are held until then.
   using Collective = FunctionRef<void(comm::Communicator& group, Stream& stream)>;
-  void start(bool overlap, Collective collective, Buffer buffer);
+  void start(bool overlap, Collective collective, Buffer buffer, std::vector<Buffer> working = {});
   // Makes the compute stream wait for the most recent collective, and returns the buffer of that collective.
   Buffer finish();
   // Abandons a step half-way, after an error: the compute stream waits for the transfers in flight, and their
@@ -53,6 +56,7 @@ class ExpertParallel {
   struct Flight {
     std::unique_ptr<Event> arrived;  // null: the collective runs on the compute stream
     Buffer buffer;
+    std::vector<Buffer> working;
   };
   Buffer finish(std::vector<Flight>& flights);
   // Makes products leave some multiprocessors free for the collectives that overlap them.
@@ -61,6 +65,7 @@ class ExpertParallel {
   Rank& rank_;
   comm::Communicator& group_;
   Options options_;
+  ExpertHosts hosts_;
   Strands strands_;
   // The stream of transfers that overlap. It is not the rank's communication stream, because the transfers of
   // data-parallel shards on that stream would delay the experts.

@@ -54,6 +54,12 @@ Mesh::Mesh(std::unique_ptr<comm::Communicator> world, const MeshShape& shape)
   context_ = split(every(of_data + place_.tensor, shape.context, shape.tensor), "context", Overlap::kKernels);
   if (shape.context > 1) sequence_ = split(every(of_data, tensor_context, 1), "sequence");
   experts_ = split(every(first + within / expert_ranks * expert_ranks, expert_ranks, 1), "experts");
+  if (shape.experts_on_hosts()) {
+    const int group = first + within / expert_ranks * expert_ranks, place = world_->rank() - group;
+    expert_places_ =
+        split(every(group + place % shape.host, expert_ranks / shape.host, shape.host), "expert_places");
+    expert_host_ = split(every(group + place / shape.host * shape.host, shape.host, 1), "expert_host");
+  }
   pipeline_ = split(every(within, shape.pipeline, stage_ranks), "pipeline");
   if (shape.pipeline > 1 && (place_.stage == 0 || place_.stage + 1 == shape.pipeline))
     ends_ = split({within, within + (shape.pipeline - 1) * stage_ranks}, "ends");
@@ -119,8 +125,9 @@ void Mesh::make_reduction(ReduceGroup group, const std::vector<int>& members) {
 }
 
 std::vector<comm::Communicator*> Mesh::groups() const {
-  std::vector<comm::Communicator*> groups = {world_.get(),   tensor_.get(),   context_.get(), sequence_.get(),
-                                             experts_.get(), pipeline_.get(), ends_.get()};
+  std::vector<comm::Communicator*> groups = {world_.get(),       tensor_.get(),   context_.get(),
+                                             sequence_.get(),    experts_.get(),  expert_places_.get(),
+                                             expert_host_.get(), pipeline_.get(), ends_.get()};
   for (const Owned& owned : owned_)
     groups.insert(groups.end(), {owned.all.get(), owned.shard.get(), owned.replicas.get()});
   std::erase(groups, nullptr);

@@ -31,7 +31,15 @@ struct MeshShape {
   int tensor = 1, context = 1, pipeline = 1;
   int expert = 1, expert_tensor = 1;  // number of a stage's ranks on each expert axis
   int copies = 1;  // number of copies of the sharded state: num_distributed_optimizer_instances
+  // Number of consecutive ranks of the job that share a host, for all-to-all of experts in two hops; 0: the
+  // all-to-all has one hop.
+  int host = 0;
 
+  // Returns whether each group of expert ranks has all ranks of several hosts.
+  bool experts_on_hosts() const {
+    const int ranks = expert * expert_tensor;
+    return host > 1 && ranks > host && ranks % host == 0;
+  }
   int stage_ranks(int world) const { return world / pipeline; }
   int data(int world) const { return world / (tensor * context * pipeline); }
   bool operator==(const MeshShape&) const = default;
@@ -55,6 +63,15 @@ enum class ReduceGroup : std::uint8_t {
 };
 inline constexpr std::size_t kReduceGroups = 4;
 constexpr std::size_t index(ReduceGroup group) { return static_cast<std::size_t>(group); }
+
+// The groups for all-to-all of experts in two hops (engine/parallel/expert_hops.h). Both are null if the
+// all-to-all has one hop.
+struct ExpertHosts {
+  comm::Communicator* between = nullptr;  // the expert ranks with this rank's place on each host, by host
+  comm::Communicator* within = nullptr;   // the expert ranks of this rank's host
+
+  explicit operator bool() const { return between != nullptr; }
+};
 
 // A reduce group, from the view of one of its ranks.
 struct Reduction {
@@ -99,6 +116,7 @@ class Mesh {
   comm::Communicator* sequence() { return shape_.context == 1 ? tensor_.get() : sequence_.get(); }
   // The ranks of the axes "expert tensor" and "expert", over which a layer's experts are spread.
   comm::Communicator* experts() { return experts_.get(); }
+  ExpertHosts expert_hosts() const { return {expert_places_.get(), expert_host_.get()}; }
   // One rank of each stage, in stage order.
   comm::Communicator* pipeline() { return pipeline_.get(); }
   // The ranks of pipeline() on the first and the last stage; null on other stages.
@@ -121,7 +139,8 @@ class Mesh {
 
   MeshShape shape_;
   MeshPlace place_;
-  std::unique_ptr<comm::Communicator> world_, tensor_, context_, sequence_, experts_, pipeline_, ends_;
+  std::unique_ptr<comm::Communicator> world_, tensor_, context_, sequence_, experts_, expert_places_,
+      expert_host_, pipeline_, ends_;
   struct Owned {
     std::unique_ptr<comm::Communicator> all, shard, replicas;
   };

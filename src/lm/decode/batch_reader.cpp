@@ -53,7 +53,8 @@ BatchReader::BatchReader(engine::Rank& rank, const LanguageModel& model, const R
       std::clamp(settings.pass_tokens, settings.sequences, settings.capacity * settings.sequences);
   // Exchange and computation do not overlap, because passes exchange only a few tokens.
   if (comm::Communicator* const group = rank.mesh().experts())
-    experts_.emplace(rank, *group, engine::ExpertParallel::Options{.shared_experts = false});
+    experts_.emplace(rank, *group, engine::ExpertParallel::Options{.shared_experts = false},
+                     rank.mesh().expert_hosts());
   cache_ = model.make_kv_cache(phase_, settings.compute, settings.sequences, settings.capacity,
                                settings.all_pages(), ReaderSettings::kPageTokens);
   const std::int64_t reported = pass_sizes(settings.sequences).back();

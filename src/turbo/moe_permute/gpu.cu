@@ -303,7 +303,7 @@ void plan_routing(Context& context, const PlanRouting& a) {
   if (!a.head.absent()) split_plan(context, a);
 }
 
-// There are two blocks per peer: one block handles the rows sent to this peer, and the other block handles
+// Each peer has two blocks: one block handles the rows sent to this peer, and the other block handles
 // the rows received from this peer.
 struct PlaceTokens {
   static constexpr int kThreads = 256;

@@ -907,6 +907,23 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"mixture_ep2_pp2_dp2", mixture_all_to_all, {8, {.pipeline = 2, .expert = 2}}}),
     [](const auto& c) { return std::string(c.param.name); });
 
+// Rows travel between hosts once, and from there to the ranks of the host. The last cases have ranks of a
+// tensor group on two hosts, and experts divided over the ranks of a host.
+INSTANTIATE_TEST_SUITE_P(
+    TwoHops, MeshTraining,
+    testing::Values(
+        Case{"two_hosts_of_two", latent_all_to_all, {4, {.expert = 4, .host = 2}}},
+        Case{"recomputed", latent_all_to_all, {4, {.expert = 4, .host = 2}, Sharding::kNone, true}},
+        Case{"zero3", mixture_all_to_all, {4, {.expert = 4, .host = 2}, Sharding::kParameters}},
+        Case{"two_hosts_of_four", latent_all_to_all, {8, {.tensor = 2, .expert = 8, .host = 4}}},
+        Case{"four_hosts_of_two", latent_all_to_all, {8, {.tensor = 4, .expert = 8, .host = 2}}},
+        Case{"biases_tp4", gpt_oss_all_to_all, {4, {.tensor = 4, .expert = 4, .host = 2}}},
+        Case{"tp2_ep2_etp2",
+             mixture_all_to_all,
+             {4, {.tensor = 2, .expert = 2, .expert_tensor = 2, .host = 2}}},
+        Case{"pp2_dp2", llama4_all_to_all, {8, {.pipeline = 2, .expert = 4, .host = 2}}}),
+    [](const auto& c) { return std::string(c.param.name); });
+
 constexpr Way scheduled(ScheduleKind schedule, Way way) {
   way.schedule = schedule;
   return way;
@@ -1037,7 +1054,7 @@ TEST(MeshExperts, TheKeptRowsChangeNoBit) {
   for (const Way& way :
        {Way{2, expert(2)}, Way{4, expert(4)}, Way{4, {.tensor = 2, .expert = 4}, Sharding::kStates, true},
         Way{4, {.expert = 2, .expert_tensor = 2}, Sharding::kParameters},
-        Way{4, expert(4), Sharding::kNone, false, DType::kBF16}})
+        Way{4, expert(4), Sharding::kNone, false, DType::kBF16}, Way{4, {.expert = 4, .host = 2}}})
     expect_kept_rows_change_no_bit(steered, one, way);
 }
 
@@ -1141,6 +1158,32 @@ TEST(MeshTraffic, AllToAllIsAsLargeAsCapacitiesAllow) {
     const comm::Traffic::Line& line = traffic[comm::Kind::kAllToAll];
     EXPECT_EQ(line.calls, calls);
     EXPECT_DOUBLE_EQ(line.bytes, static_cast<double>(calls * 3 * rows * model.hidden * 4));
+  }
+}
+
+// In two hops, a token's row leaves for each other host once, whatever number of the host's ranks need it.
+// The second hop moves what came from every host. The group of all expert ranks sends nothing.
+TEST(MeshTraffic, TwoHopsSendOneRowToEachHost) {
+  for (const int host : {2, 4}) {
+    ModelConfig model = by_all_to_all(mixture_of_eight());
+    model.moe.training.capacity_factor = 0;
+    SessionSettings settings = tiny_settings(DType::kF32, model);
+    settings.evaluation = false;
+    std::map<std::string, comm::Traffic> traffic;
+    on_ranks(8, {.expert = 8, .host = host}, [&](engine::Rank& rank) {
+      const StepMeasurement measured = measure_session(rank, settings, builtin_families());
+      if (rank.mesh().rank() != 0) return;
+      for (const GroupTraffic& group : measured.communication) traffic[group.group] = group.traffic;
+    });
+    EXPECT_EQ(traffic.count("experts"), 0U);
+    const comm::Traffic::Line between = traffic["expert_places"][comm::Kind::kAllToAll];
+    const comm::Traffic::Line within = traffic["expert_host"][comm::Kind::kAllToAll];
+    const std::int64_t tokens = settings.step.micro_batch * settings.step.sequence, hosts = 8 / host;
+    const std::int64_t row = model.hidden * 4, calls = 5 * model.layers * settings.step.microbatches;
+    EXPECT_EQ(between.calls, calls);
+    EXPECT_EQ(within.calls, calls);
+    EXPECT_DOUBLE_EQ(between.bytes, static_cast<double>(calls * (hosts - 1) * tokens * row));
+    EXPECT_DOUBLE_EQ(within.bytes, static_cast<double>(calls * (host - 1) * hosts * tokens * row));
   }
 }
 

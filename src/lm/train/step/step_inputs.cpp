@@ -26,7 +26,7 @@ StepInputs::StepInputs(engine::Rank& rank, const LanguageModel& model, const Ste
       draws_random_(draws_random_numbers(model.config(), settings)) {
   if (rank.mesh().tensor()) tensor_.emplace(rank, settings.tensor_overlap);
   if (comm::Communicator* const experts = rank.mesh().experts())
-    experts_.emplace(rank, *experts, settings.expert_overlap);
+    experts_.emplace(rank, *experts, settings.expert_overlap, rank.mesh().expert_hosts());
   if (rank.mesh().context()) context_.emplace(rank, settings.context_exchange);
   for (int r = 0; context_ && r < context_->ranks(); ++r) {
     std::vector<std::int32_t>& tokens = held_.emplace_back();

@@ -217,5 +217,38 @@ TEST_F(PlanHardware, NotesSettingsOfTheFileWithoutEffect) {
                                 HasSubstr("no checkpoint is written: disable_last_saving is true")));
 }
 
+// With experts on two hosts of eight GPUs, a row travels to the other host once, and not once to each GPU.
+// The plan prints the bytes of both methods.
+TEST_F(PlanHardware, PrintsTheBytesBetweenHostsByBothMethods) {
+  const std::string experiment = file(
+      "moe",
+      "      model_type: mixtral\n      num_layers: 2\n      hidden_size: 128\n      ffn_hidden_size: 64\n"
+      "      num_attention_heads: 4\n      num_query_groups: 4\n      kv_channels: 32\n"
+      "      seq_length: 256\n      global_batch_size: 16\n      num_experts: 16\n"
+      "      moe_ffn_hidden_size: 64\n      moe_router_topk: 4\n      expert_model_parallel_size: 16\n"
+      "      moe_token_dispatcher_type: alltoall\n");
+  const std::vector<std::string> options{"--hardware", "h100", "--world", "16"};
+  const ProgramResult text = plan(experiment, options);
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_THAT(text.out, AllOf(HasSubstr("expert_places (2)"), HasSubstr("expert_host (8)"),
+                              HasSubstr("    two hops          "), HasSubstr("    one hop, not used "),
+                              HasSubstr("if all experts are chosen equally often")));
+  std::vector<std::string> as_json = options;
+  as_json.emplace_back("--json");
+  const json stage = json::parse(plan(experiment, as_json).out).at("mesh").at("stages").at(0);
+  const json& methods = stage.at("experts_over_hosts");
+  EXPECT_EQ(methods.at("ranks_per_host"), 8);
+  const json& two = methods.at("two_hops").at("bytes_per_step_at_most");
+  const json& one = methods.at("one_hop").at("bytes_per_step_at_most");
+  EXPECT_DOUBLE_EQ(one.at("between_hosts"), 8 * two.at("between_hosts").get<double>());
+  EXPECT_DOUBLE_EQ(two.at("within_host"), 2 * one.at("within_host").get<double>());
+  as_json.emplace_back("moe_ranks_per_host=1");
+  EXPECT_FALSE(json::parse(plan(experiment, as_json).out)
+                   .at("mesh")
+                   .at("stages")
+                   .at(0)
+                   .contains("experts_over_hosts"));
+}
+
 }  // namespace
 }  // namespace primus

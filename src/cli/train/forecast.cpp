@@ -7,6 +7,7 @@
 
 #include "base/terminal/terminal.h"
 #include "cli/options/hardware.h"
+#include "cli/train/expert_traffic.h"
 #include "config/stages.h"
 #include "config/trainer_config.h"
 #include "lm/train/continued_run.h"
@@ -46,6 +47,8 @@ nlohmann::json mesh_json(const TrainingForecast& f) {
                         {"scratch", stage.memory.scratch}}},
                       {"kernel_flops_per_step", f.expected_stages()[i].kernels.total_flops()},
                       {"communication", sent}});
+    if (nlohmann::json hosts = expert_traffic_json(f, stage); !hosts.is_null())
+      stages.back()["experts_over_hosts"] = std::move(hosts);
   }
   return {{"ranks", f.world},
           {"tensor", f.mesh.tensor},
@@ -114,6 +117,7 @@ std::string mesh_text(const TrainingForecast& f) {
                                         fmt::format("{} ({})", group.group, group.ranks),
                                         human_bytes(line.bytes), kind, line.calls);
                   });
+    text += expert_traffic_text(f, stage);
   }
   return text;
 }

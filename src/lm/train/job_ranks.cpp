@@ -1,8 +1,12 @@
 #include "lm/train/job_ranks.h"
 
 #include <algorithm>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "comm/local/shared_memory.h"
 #include "comm/rank_state.h"
 #include "turbo/devices/devices.h"
 
@@ -14,10 +18,23 @@ std::chrono::milliseconds RankPatience::after_step(double seconds) {
   return comm::watchdog_timeout(std::chrono::duration_cast<std::chrono::milliseconds>(patience));
 }
 
+int ranks_per_host(const std::vector<std::string>& hosts) {
+  const auto each = static_cast<std::size_t>(std::ranges::count(hosts, hosts.front()));
+  if (hosts.size() % each != 0) return 0;
+  std::set<std::string> seen;
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
+    const bool begins = i % each == 0;
+    if (begins ? !seen.insert(hosts[i]).second : hosts[i] != hosts[i - 1]) return 0;
+  }
+  return static_cast<int>(each);
+}
+
 JobRanks::JobRanks(comm::Job* job) : job_(job) {
   if (single()) return;
   group_ = std::make_unique<StoreGroup>(*job->store(), "run", rank(), size());
   saving_group_ = std::make_shared<StoreGroup>(*job->store(), "saving", rank(), size());
+  const std::vector<std::string> hosts = group_->gather(comm::local::host_identity());
+  per_host_ = static_cast<int>(from_first(std::int64_t{first() ? ranks_per_host(hosts) : 0}));
 }
 
 void JobRanks::first_then_others(const std::function<void()>& work) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "comm/job.h"
 #include "engine/parallel/mesh.h"
@@ -25,6 +26,10 @@ class RankPatience {
   double longest_ = 0;
 };
 
+// Returns the number of ranks on each host, if all hosts have the same number of consecutive ranks; else 0.
+// `hosts`: the identity of each rank's host, at least one.
+int ranks_per_host(const std::vector<std::string>& hosts);
+
 class JobRanks {
  public:
   // If `job` is null, this process trains alone. The job must outlive this object.
@@ -38,6 +43,8 @@ class JobRanks {
   // among them.
   int on_host() const { return job_ ? job_->environment().local_world : 1; }
   int number_on_host() const { return job_ ? job_->environment().local_rank : 0; }
+
+  int per_host() const { return per_host_; }  // ranks_per_host() of all ranks
 
   // Runs `work` first on rank 0, then on the other ranks. The other ranks can use the files that rank 0
   // wrote.
@@ -64,6 +71,7 @@ class JobRanks {
 
  private:
   comm::Job* job_;
+  int per_host_ = 1;
   std::unique_ptr<CheckpointGroup> group_;
   std::shared_ptr<CheckpointGroup> saving_group_;
 };

@@ -9,10 +9,21 @@
 #include "config/stages.h"
 #include "config/trainer_config.h"
 #include "lm/train/objectives/conversation_objective.h"
+#include "lm/train/settings/expert_hosts.h"
 #include "lm/train/settings/loaded_tokenizer.h"
 #include "turbo/devices/devices.h"
 
 namespace primus {
+namespace {
+
+engine::MeshShape shape_of_job(const config::Experiment& e, const ModelConfig& model, const JobRanks& ranks) {
+  engine::MeshShape shape = mesh_shape_of(e, ranks.size());
+  if (!e.trainer->moe_ranks_per_host)
+    shape.host = choose_expert_hosts(model.moe, shape, ranks.per_host()).host;
+  return shape;
+}
+
+}  // namespace
 
 RunPlan::RunPlan(std::unique_ptr<Objective> run_objective, const config::Experiment& experiment,
                  const FamilyRegistry& registry, Logger& logger, const TrainerOptions& run_options,
@@ -28,7 +39,7 @@ RunPlan::RunPlan(std::unique_ptr<Objective> run_objective, const config::Experim
       folder(run_folder_of(e)),
       tokenizer(tokenizer_of(e, &model_notes)),
       model(model_of(e, registry, tokenizer.get(), &model_notes)),
-      shape(mesh_shape_of(e, ranks.size())),
+      shape(shape_of_job(e, model, ranks)),
       place(engine::place_of(shape, ranks.size(), ranks.rank())),
       settings(session_settings_of(e, model, ranks.size())),
       schedule(c, starts_from_weights(c)) {}

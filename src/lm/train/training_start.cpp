@@ -18,6 +18,7 @@
 #include "lm/train/mlperf_run.h"
 #include "lm/train/run_checks.h"
 #include "lm/train/run_data.h"
+#include "lm/train/settings/expert_hosts.h"
 #include "lm/train/settings/loaded_tokenizer.h"
 #include "lm/train/settings/start_weights.h"
 #include "lm/train/settings/training_settings.h"
@@ -98,6 +99,11 @@ void Trainer::Run::open_rank() {
     const std::string why = tensor->why_no_copy_engines();
     if (!why.empty()) plan.log.info("tensor ranks communicate without copy engines: {}", why);
   }
+  if (plan.c.moe_ranks_per_host) return;
+  engine::MeshShape without_hosts = plan.shape;
+  without_hosts.host = 0;
+  const std::string note = choose_expert_hosts(plan.model.moe, without_hosts, plan.ranks.per_host()).note;
+  if (!note.empty()) plan.log.info("{}", note);
 }
 
 namespace {

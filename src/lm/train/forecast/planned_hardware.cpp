@@ -23,6 +23,7 @@ int stride_of(const std::string& group, int ranks, const engine::MeshShape& mesh
   int all = ranks;  // size of the group that is split into shards and replicas
   if (base == "context" || base == "data") stride = mesh.tensor;
   if (base == "expert_data") stride = mesh.expert * mesh.expert_tensor;
+  if (base == "expert_places") stride = mesh.host;
   if (base == "pipeline") stride = stage_ranks;
   if (base == "ends") stride = stage_ranks * std::max(mesh.pipeline - 1, 1);
   if (group.ends_with(".replicas")) {

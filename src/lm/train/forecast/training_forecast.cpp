@@ -10,6 +10,7 @@
 #include "lm/train/continued_run.h"
 #include "lm/train/run_length.h"
 #include "lm/train/run_trace.h"
+#include "lm/train/settings/training_settings.h"
 #include "lm/train/step/step_time.h"
 #include "lm/train/training_run.h"
 #include "turbo/devices/devices.h"
@@ -38,6 +39,7 @@ Trainer::Fit Trainer::fit(const FitMemory& memory, int world, int on_host) {
   const bool there = !e.trainer->vocab_size || !missing_tokenizer(e.trainer) || kept_tokenizer(e);
   const std::unique_ptr<const Tokenizer> tokenizer = there ? tokenizer_of(e) : nullptr;
   const ModelConfig model = model_of(e, families_, tokenizer.get());
+  assume_expert_hosts(e, model.moe, world, on_host);
   Fit fit;
   fit.supply = supply_of_plan(e, world, on_host);
   MemorySupply& supply = fit.supply;
@@ -185,6 +187,7 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
   const ModelConfig model = model_of(e, families_, tokenizer.get(), &notes);
   for (const std::string& note : notes) log_.warning("{}", note);
   objective->check_samples(e);
+  assume_expert_hosts(e, model.moe, world, on_host);
   SessionSettings settings = session_settings_of(e, model, world);
   notes.clear();
   TrainingForecast f{.experiment = e, .model = model, .world = world, .mesh = mesh_shape_of(e, world)};

@@ -15,6 +15,7 @@
 #include "lm/model/batch_invariance.h"
 #include "lm/model/mesh_check.h"
 #include "lm/train/objectives/objective.h"
+#include "lm/train/settings/expert_hosts.h"
 #include "lm/train/settings/training_settings.h"
 #include "turbo/devices/devices.h"
 
@@ -268,6 +269,31 @@ OptimizerSettings optimizer_settings_of(const config::Experiment& e,
   return settings;
 }
 
+// Returns MeshShape::host according to moe_ranks_per_host; 0 if the key is not set. `shape` has all other
+// members. Throws if the key has no effect, or does not divide the ranks that share the experts.
+int host_of_key(const config::Experiment& e, const engine::MeshShape& shape) {
+  const config::TrainerConfig& c = e.trainer;
+  constexpr const char* kKey = "moe_ranks_per_host";
+  const int ranks = shape.expert * shape.expert_tensor;
+  if (!c.moe_ranks_per_host || ranks == 1) return 0;
+  if (c.moe_token_dispatcher_type == "allgather") {
+    throw e.error_for(kKey, fmt::format("{} has no effect with moe_token_dispatcher_type: allgather", kKey),
+                      fmt::format("set moe_token_dispatcher_type=alltoall, or remove {}", kKey));
+  }
+  const std::int64_t host = *c.moe_ranks_per_host;
+  if (host == 1 || host >= ranks) return 0;
+  if (ranks % host == 0) return static_cast<int>(host);
+  std::vector<int> divisors;
+  for (int d = 1; d <= ranks; ++d) {
+    if (ranks % d == 0) divisors.push_back(d);
+  }
+  throw e.error_for(kKey,
+                    fmt::format("{} is {}, which does not divide the {} ranks that share the experts "
+                                "(expert_model_parallel_size x expert_tensor_parallel_size)",
+                                kKey, host, ranks),
+                    fmt::format("set it to one of {}; 1 sends tokens in one hop", fmt::join(divisors, ", ")));
+}
+
 }  // namespace
 
 engine::MeshShape mesh_shape_of(const config::Experiment& e, int ranks) {
@@ -312,7 +338,16 @@ engine::MeshShape mesh_shape_of(const config::Experiment& e, int ranks) {
     divide("num_distributed_optimizer_instances", shape.copies, same_experts,
            fmt::format("the {} ranks that hold the same experts", same_experts));
   }
+  shape.host = host_of_key(e, shape);
   return shape;
+}
+
+void assume_expert_hosts(config::Experiment& e, const MoeConfig& moe, int world, int on_host) {
+  if (e.trainer->moe_ranks_per_host) return;
+  if (e.hardware) on_host = static_cast<int>(e.hardware->gpus_per_host);
+  on_host = std::clamp(on_host, 1, world);
+  const int host = choose_expert_hosts(moe, mesh_shape_of(e, world), on_host).host;
+  if (host > 0) e.trainer->moe_ranks_per_host = host;
 }
 
 engine::Sharding sharding_of(const config::TrainerConfig& c) {

@@ -77,6 +77,9 @@ void check_mesh(const config::Experiment& experiment, const FamilyRegistry& fami
 std::string lack_of_disk(const config::TrainerConfig& c, const Path& folder, std::int64_t checkpoint_bytes);
 // Returns the mesh shape for `ranks` ranks. Throws if the sizes do not divide the number of ranks.
 engine::MeshShape mesh_shape_of(const config::Experiment& experiment, int ranks);
+// Sets moe_ranks_per_host of an experiment that is planned, if a run with `on_host` ranks on each host would
+// send tokens in two hops. The planned hardware (--hardware) replaces `on_host`.
+void assume_expert_hosts(config::Experiment& e, const MoeConfig& moe, int world, int on_host);
 engine::Sharding sharding_of(const config::TrainerConfig& trainer);
 // Returns why overlap_moe_expert_parallel_comm has no effect on `world` ranks; "" if it has.
 std::string why_microbatches_do_not_alternate(const config::Experiment& e, int world);

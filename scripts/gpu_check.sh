@@ -103,7 +103,7 @@ else
       -o build/gpu/check/${name}_test
   ' sh {}
   # shellcheck disable=SC2086
-  ${CXX:-g++} $flags -O2 benchmarks/operators/gpu_bench.cpp $floors -lxsmm -lxsmmnoblas -ldl -lpthread -o $bench
+  ${CXX:-g++} $flags -O2 benchmarks/operators/gpu_bench.cpp benchmarks/operators/gpu_mixtures.cpp $floors -lxsmm -lxsmmnoblas -ldl -lpthread -o $bench
 fi
 
 plugin=$PWD/build/lib/primus/libprimus_cuda.so

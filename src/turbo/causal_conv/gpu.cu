@@ -3,6 +3,7 @@
 #include "turbo/causal_conv/gpu_backward.h"
 #include "turbo/causal_conv/gpu_cached.h"
 #include "turbo/causal_conv/gpu_forward.h"
+#include "turbo/causal_conv/gpu_weight_gradient.h"
 #include "turbo/gpu/loops.h"
 #include "turbo/gpu/register.h"
 
@@ -36,17 +37,13 @@ void backward_input(Context& context, const CausalConvBackwardInput& a) {
   });
 }
 
-std::int64_t weight_columns(const CausalConvBackwardWeight& a) {
-  return a.shape.channels * (a.of_bias ? 1 : a.shape.width);
-}
-
 std::int64_t backward_weight_workspace(Context&, const CausalConvBackwardWeight& a) {
-  return row_sum_workspace(a.shape.rows(), weight_columns(a));
+  const CausalConvShape& shape = a.shape;
+  if (a.of_bias) return row_sum_workspace(shape.rows(), shape.channels);
+  return WeightSlices(shape).count * shape.channels * shape.width * static_cast<std::int64_t>(sizeof(float));
 }
 
 void backward_weight(Context& context, const CausalConvBackwardWeight& a) {
-  const std::int64_t columns = weight_columns(a);
-  const RowSlices slices(a.shape.rows(), columns);
   auto* const lines = context.data<float>(a.workspace);
   with_type_and_form(a.bcx.dtype, a.shape.form, [&](auto tag, auto silu) {
     using T = decltype(tag);
@@ -54,15 +51,17 @@ void backward_weight(Context& context, const CausalConvBackwardWeight& a) {
     const bool wide = vectors<T>(in.channels, in.bcx, in.weight, in.bias, in.before, in.d_y, lines);
     if (a.of_bias) {
       return with_vector<T>(wide, [&](auto count) {
-        row_sum(context, in.rows, columns, lines, a.d_weight, a.accumulate, BiasTerm<T, silu, count>{in});
+        row_sum(context, in.rows, in.channels, lines, a.d_weight, a.accumulate, BiasTerm<T, silu, count>{in});
       });
     }
-    with_taps<T>(in.width, wide, [&](auto count, auto taps) {
+    const WeightSlices slices(a.shape);
+    // With more channels per thread, too few threads would fit on a processor.
+    with_taps<T, 4>(in.width, wide, [&](auto count, auto taps) {
       using Kernel = WeightParts<T, silu, count, taps>;
-      launch(context, blocks_for(in.channels / count * slices.count, Kernel::kThreads),
-             Kernel{in, lines, slices.rows_per_slice, slices.count});
+      const std::int64_t tiles = blocks_for(in.channels / count, Kernel::kPacks);
+      launch(context, slices.count * tiles, Kernel{in, lines, slices.run, tiles});
     });
-    sum_of_lines(context, lines, columns, slices.count, a.d_weight, a.accumulate);
+    sum_of_lines(context, lines, in.channels * in.width, slices.count, a.d_weight, a.accumulate);
   });
 }
 

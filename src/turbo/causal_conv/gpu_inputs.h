@@ -43,11 +43,12 @@ PRIMUS_DEVICE void activate(float (&x)[kCount]) {
   for (int k = 0; k < kCount; ++k) x[k] = silu(x[k]);
 }
 
-// x = the derivative of silu(x)
+// x = the derivative of silu(x). Exact exponentials and quotients would take longer than reading the
+// gradients.
 template <int kCount>
 PRIMUS_DEVICE void slope(float (&x)[kCount]) {
   PRIMUS_UNROLL
-  for (int k = 0; k < kCount; ++k) x[k] = silu_slope(x[k], sigmoid(x[k]));
+  for (int k = 0; k < kCount; ++k) x[k] = silu_slope(x[k], fast_quotient(1.0F, 1.0F + fast_exp(-x[k])));
 }
 
 // The inputs of the convolution, and the number of inputs that a token sees.
@@ -104,6 +105,16 @@ struct Inputs {
       float x[kCount];
       load<kCount>(b + 2 * channels, x);
       multiply(x, u);
+    }
+  }
+  // Loads u of the token `distance` tokens before this token; zeros if no token can see that input.
+  template <int kCount>
+  PRIMUS_DEVICE void load_earlier(std::int64_t segment, std::int64_t token, int distance,
+                                  std::int64_t channel, float (&u)[kCount]) const {
+    if (distance < width && (token >= distance || before)) {
+      load_input(segment, token - distance, channel, u);
+    } else {
+      start_from(nullptr, u);
     }
   }
   // Computes the gradient of a token's sums: d_y * C, or d_y * silu'(sums).

@@ -19,13 +19,7 @@ struct Window {
   template <class Inputs>
   PRIMUS_DEVICE void start(const Inputs& in, std::int64_t segment, std::int64_t token, std::int64_t channel) {
     PRIMUS_UNROLL
-    for (int d = 1; d < kTaps; ++d) {
-      if (d < in.width && (token >= d || in.before)) {
-        in.load_input(segment, token - d, channel, u[d - 1]);
-      } else {
-        start_from(nullptr, u[d - 1]);
-      }
-    }
+    for (int d = 1; d < kTaps; ++d) in.load_earlier(segment, token, d, channel, u[d - 1]);
   }
   // Advances to the next token, whose input is `next`.
   PRIMUS_DEVICE void take(const float (&next)[kCount]) {
@@ -79,12 +73,12 @@ void for_each_of_runs(Context& context, const CausalConvShape& shape, const Body
          Kernel{body, shape.segments, shape.tokens, run, packs, tiles});
 }
 
-// Calls body(channels per thread, taps) with compile-time constants. For common widths, a thread processes a
-// vector of channels if alignment allows it. For all other widths, a thread processes one channel, with the
+// Calls body(channels per thread, taps) with compile-time constants. For common widths, a thread processes
+// kChannels channels if alignment allows it. For all other widths, a thread processes one channel, with the
 // max. number of taps.
-template <class T, class Body>
+template <class T, int kChannels = kVector<T>, class Body>
 void with_taps(std::int64_t width, bool vectors, Body&& body) {
-  constexpr std::integral_constant<int, kVector<T>> kMany;
+  constexpr std::integral_constant<int, kChannels> kMany;
   if (vectors && width == 2) return body(kMany, std::integral_constant<int, 2>{});
   if (vectors && width == 3) return body(kMany, std::integral_constant<int, 3>{});
   if (vectors && width == 4) return body(kMany, std::integral_constant<int, 4>{});

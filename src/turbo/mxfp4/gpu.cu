@@ -67,10 +67,14 @@ struct RoundRows {
   }
 };
 
-// A thread processes one column of a strip of 32 rows.
-template <class T, bool kTiles, bool kRandom>
+// Rounds strips of 32 rows down their columns. A thread has kCount adjacent columns. If there are several,
+// two lanes share the rows of a strip, because 32 rows of several columns would need too many registers.
+template <class T, int kCount, bool kTiles, bool kRandom>
 struct RoundStrips {
-  static constexpr int kThreads = 256, kRows = static_cast<int>(kMxBlock);
+  static constexpr int kThreads = 128, kRows = static_cast<int>(kMxBlock), kLanes = kCount > 1 ? 2 : 1;
+  static constexpr int kOwn = kRows / kLanes, kAcross = 32 / kLanes;  // rows per thread; packs of 32 lanes
+  static constexpr int kColumns = kThreads / kLanes * kCount;         // columns of a block
+  static_assert(kOwn % kMxHadamard == 0);
   const T* x;
   T* out;
   const std::int32_t *offsets, *picks;  // may be null
@@ -78,64 +82,110 @@ struct RoundStrips {
   bool hadamard;
   Rounding<kRandom> rounding;
 
-  PRIMUS_DEVICE void transform(float (&values)[kRows], std::int64_t rows) const {
+  // Transforms each complete group of rows; `rows`: number of rows of this thread.
+  PRIMUS_DEVICE static void transform(float (&values)[kOwn][kCount], std::int64_t rows) {
     constexpr int kLength = static_cast<int>(kMxHadamard);
     PRIMUS_UNROLL
-    for (int first = 0; first < kRows; first += kLength) {
+    for (int first = 0; first < kOwn; first += kLength) {
       if (first + kLength > rows) return;
       PRIMUS_UNROLL
-      for (int apart = 1; apart < kLength; apart *= 2) {
+      for (int c = 0; c < kCount; ++c) {
         PRIMUS_UNROLL
-        for (int r = 0; r < kLength; ++r) {
-          if (r & apart) continue;
-          const float a = values[first + r], b = values[first + r + apart];
-          values[first + r] = a + b;
-          values[first + r + apart] = a - b;
+        for (int apart = 1; apart < kLength; apart *= 2) {
+          PRIMUS_UNROLL
+          for (int r = 0; r < kLength; ++r) {
+            if (r & apart) continue;
+            const float a = values[first + r][c], b = values[first + r + apart][c];
+            values[first + r][c] = a + b;
+            values[first + r + apart][c] = a - b;
+          }
         }
+        PRIMUS_UNROLL
+        for (int r = 0; r < kLength; ++r) values[first + r][c] *= 0.25F;
       }
-      PRIMUS_UNROLL
-      for (int r = 0; r < kLength; ++r) values[first + r] *= 0.25F;
     }
   }
 
-  PRIMUS_DEVICE void operator()() const {
-    const std::int64_t column = block() % across * kThreads + thread();
-    std::int64_t strip = block() / across, begin = 0, end = 0;
-    if (offsets) {
-      for (std::int64_t g = 0; g < groups && begin == end; ++g) {
-        const std::int64_t count = (offsets[g + 1] - offsets[g] + kRows - 1) / kRows;
-        if (strip < count) {
-          begin = offsets[g] + strip * kRows;
-          end = smaller(begin + kRows, static_cast<std::int64_t>(offsets[g + 1]));
-        }
-        strip -= count;
-      }
-    } else {
+  // Finds the rows of a strip. The lanes of a warp look at different groups.
+  PRIMUS_DEVICE void find_rows(std::int64_t strip, std::int64_t& begin, std::int64_t& end) const {
+    begin = end = 0;
+    if (!offsets) {
       const std::int64_t strips = (of_matrix + kRows - 1) / kRows, first = strip / strips * of_matrix;
       begin = first + strip % strips * kRows;
       end = smaller(begin + kRows, first + of_matrix);
+      return;
     }
+    std::int32_t before = 0;  // number of strips of earlier groups
+    for (std::int64_t first = 0; first < groups; first += kWarp) {
+      const std::int64_t g = first + lane();
+      const std::int32_t from = g < groups ? offsets[g] : 0, to = g < groups ? offsets[g + 1] : 0;
+      const std::int32_t count = (to - from + kRows - 1) / kRows;
+      std::int32_t until = count;
+      PRIMUS_UNROLL
+      for (int distance = 1; distance < kWarp; distance *= 2) {
+        const std::int32_t more = from_lane_before(until, distance);
+        if (lane() >= distance) until += more;
+      }
+      const std::int64_t own = strip - before - (until - count);
+      if (own >= 0 && own < count) {
+        begin = from + own * kRows;
+        end = smaller(begin + kRows, to);
+      }
+      before += warp_reduce(count);
+    }
+    // Only one lane found the strip, or none.
+    const auto largest = [](std::int64_t a, std::int64_t b) { return PRIMUS_GPU::larger(a, b); };
+    begin = warp_reduce(begin, largest);
+    end = warp_reduce(end, largest);
+  }
+
+  PRIMUS_DEVICE void operator()() const {
+    const int pack = thread() / 32 * kAcross + thread() % kAcross, half = thread() % 32 / kAcross;
+    const std::int64_t column = block() % across * kColumns + pack * kCount;
+    std::int64_t begin = 0, end = 0;
+    find_rows(block() / across, begin, end);
+    begin += half * kOwn;
     const bool here = column < cols;
-    float values[kRows];
-    PRIMUS_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      const std::int64_t row = begin + r;
-      values[r] = here && row < end ? to_float(x[(picks ? picks[row] : row) * cols + column]) : 0.0F;
+    const int rows = here ? static_cast<int>(PRIMUS_GPU::larger(smaller(end - begin, kOwn), 0)) : 0;
+    float values[kOwn][kCount] = {};
+    if (picks) {
+      PRIMUS_UNROLL
+      for (int r = 0; r < kOwn; ++r) {
+        if (r < rows) load<kCount>(x + picks[begin + r] * cols + column, values[r]);
+      }
+    } else {
+      PRIMUS_UNROLL
+      for (int r = 0; r < kOwn; ++r) {
+        if (r < rows) load<kCount>(x + (begin + r) * cols + column, values[r]);
+      }
     }
-    if (hadamard) transform(values, end - begin);
-    std::uint32_t largest = 0;
+    if (hadamard) transform(values, rows);
+    std::uint32_t largest[kCount] = {};
     PRIMUS_UNROLL
-    for (int r = 0; r < kRows; ++r) largest = larger(largest, magnitude(values[r]));
+    for (int c = 0; c < kCount; ++c) {
+      PRIMUS_UNROLL
+      for (int r = 0; r < kOwn; ++r) largest[c] = larger(largest[c], magnitude(values[r][c]));
+      if constexpr (kLanes > 1) largest[c] = larger(largest[c], from_lane_xor(largest[c], kAcross));
+    }
     if constexpr (kTiles) {
       PRIMUS_UNROLL
-      for (int mask = kRows / 2; mask > 0; mask /= 2) largest = larger(largest, from_lane_xor(largest, mask));
+      for (int c = 1; c < kCount; ++c) largest[0] = larger(largest[0], largest[c]);
+      PRIMUS_UNROLL
+      for (int mask = kRows / kCount / 2; mask > 0; mask /= 2)
+        largest[0] = larger(largest[0], from_lane_xor(largest[0], mask));
+      PRIMUS_UNROLL
+      for (int c = 1; c < kCount; ++c) largest[c] = largest[0];
     }
-    if (!here) return;
-    const MxScale scale = mx_scale(largest);
+    MxScale scales[kCount];
     PRIMUS_UNROLL
-    for (int r = 0; r < kRows; ++r) {
-      const std::int64_t row = begin + r;
-      if (row < end) out[row * cols + column] = from_float<T>(rounding(values[r], scale, row, column));
+    for (int c = 0; c < kCount; ++c) scales[c] = mx_scale(largest[c]);
+    PRIMUS_UNROLL
+    for (int r = 0; r < kOwn; ++r) {
+      if (r >= rows) break;
+      PRIMUS_UNROLL
+      for (int c = 0; c < kCount; ++c)
+        values[r][c] = rounding(values[r][c], scales[c], begin + r, column + c);
+      store<kCount>(out + (begin + r) * cols + column, values[r]);
     }
   }
 };
@@ -168,13 +218,17 @@ void round_as(Context& context, const RoundMxfp4& call) {
   // Counts one more strip per group, because each group may end with a partial strip.
   const std::int64_t strips =
       grouped ? call.out.rows() / kMxBlock + groups : matrices * blocks_for(of_matrix, kMxBlock);
+  // Four columns per thread fill the registers.
+  constexpr int kMany = 4;
   const auto with = [&](auto tiles) {
-    using Strips = RoundStrips<T, tiles, kRandom>;
-    const std::int64_t across = blocks_for(cols, Strips::kThreads);
-    launch(context, strips * across,
-           Strips{x, out, optional<std::int32_t>(context, call.offsets),
-                  optional<std::int32_t>(context, call.picks), groups, of_matrix, cols, across, call.hadamard,
-                  rounding});
+    with_flag(rows_of_vectors<T>(cols, x, out), [&](auto vectors) {
+      using Strips = RoundStrips<T, vectors ? kMany : 1, tiles, kRandom>;
+      const std::int64_t across = blocks_for(cols, Strips::kColumns);
+      launch(context, strips * across,
+             Strips{x, out, optional<std::int32_t>(context, call.offsets),
+                    optional<std::int32_t>(context, call.picks), groups, of_matrix, cols, across,
+                    call.hadamard, rounding});
+    });
   };
   if constexpr (!kRandom) {
     if (call.blocks == RoundMxfp4::Blocks::kTiles) return with(std::true_type{});

@@ -1,4 +1,7 @@
-// A block processes one row: it computes the maximum, the sum of exponentials, and the gradient.
+// A block processes one row: it computes the maximum, the sum of exponentials, and the gradient. If a row is
+// too long for one multiprocessor's memory and the GPU has pairs of blocks, each block of a pair processes
+// half a row.
+#include "device/gpu/pairs.h"
 #include "turbo/cross_entropy/cross_entropy.h"
 #include "turbo/cross_entropy/formula.h"
 #include "turbo/gpu/reduce.h"
@@ -156,9 +159,56 @@ PRIMUS_DEVICE bool is_label(std::int32_t label, std::int64_t vocab, Fault* fault
 // passes.
 constexpr int kRowThreads = 1024;
 
+// The columns that a block of a pair processes. Without pairs, one block processes the entire row.
+template <bool kPairs>
+struct Share {
+  std::int64_t token, first, columns;
+  int rank;
+
+  template <int kCount>
+  PRIMUS_DEVICE static Share of(std::int64_t vocab) {
+    if constexpr (kPairs) {
+      const std::int64_t half = half_of(vocab, kCount);
+      const int rank = static_cast<int>(block() % 2);
+      return {block() / 2, rank * half, rank == 0 ? half : vocab - half, rank};
+    } else {
+      return {block(), 0, vocab, 0};
+    }
+  }
+  static constexpr std::int64_t half_of(std::int64_t vocab, std::int64_t count) {
+    return (vocab + 2 * count - 1) / (2 * count) * count;
+  }
+  // Returns the statistics of the row, from those of this block's columns. Both blocks get the same bits.
+  PRIMUS_DEVICE SoftmaxStatistics of_row(const SoftmaxStatistics& own) const {
+    if constexpr (kPairs) return exchange(own);
+    return own;
+  }
+
+ private:
+  PRIMUS_DEVICE SoftmaxStatistics exchange(const SoftmaxStatistics& own) const {
+    struct Both {
+      double largest[2], sum[2];
+    };
+    Both& both = shared<Both>();
+    PairBarrier::wait();
+    if (thread() < 2) {
+      store_in_pair(&both.largest[rank], thread(), static_cast<double>(own.largest));
+      store_in_pair(&both.sum[rank], thread(), own.sum);
+    }
+    PairBarrier::begin();
+    PairBarrier::wait();
+    const auto one = static_cast<float>(both.largest[0]), other = static_cast<float>(both.largest[1]);
+    const float largest = ::fmaxf(one, other), base = exponent_base(largest);
+    const auto part = [&](float of_part, double sum) {
+      return sum * static_cast<double>(::expf(exponent_base(of_part) - base));
+    };
+    return {largest, part(one, both.sum[0]) + part(other, both.sum[1])};
+  }
+};
+
 // With kLikeParts, the sum of exponentials has the bits of Part, which may compute the same row in another
 // pass.
-template <class T, int kCount, bool kLikeParts, class Cap>
+template <class T, int kCount, bool kLikeParts, class Cap, bool kPairs = false>
 struct Loss {
   static constexpr int kThreads = kRowThreads;
   // With more loads per thread, too few registers would be left for the computation.
@@ -174,20 +224,23 @@ struct Loss {
   Cap capped;
 
   PRIMUS_DEVICE void operator()() const {
-    const std::int64_t token = block();
-    OwnRow row{logits + token * vocab, vocab, capped, kept};
-    T* d = d_logits ? d_logits + token * vocab : nullptr;
+    const auto share = Share<kPairs>::template of<kCount>(vocab);
+    const std::int64_t token = share.token, from = token * vocab + share.first;
+    OwnRow row{logits + from, share.columns, capped, kept};
+    T* d = d_logits ? d_logits + from : nullptr;
     const float weight = weights[token];
     if (weight == 0) return row.mask(d, loss + token);
-    SoftmaxStatistics of_row = row.statistics();
-    if constexpr (kLikeParts) of_row.sum = static_cast<float>(of_row.sum);
+    if constexpr (kPairs) PairBarrier::begin();
+    const SoftmaxStatistics of_share = row.statistics();
     const std::int32_t label = labels[token];
-    const float logit = is_label(label, vocab, fault) ? capped(row.x[label]) : infinity();
+    const float logit = is_label(label, vocab, fault) ? capped(logits[token * vocab + label]) : infinity();
+    SoftmaxStatistics of_row = share.of_row(of_share);
+    if constexpr (kLikeParts) of_row.sum = static_cast<float>(of_row.sum);
     const double label_logit = of_row.relative(logit);
-    if (thread() == 0) loss[token] = of_row.loss(weight, label_logit);
+    if (thread() == 0 && share.rank == 0) loss[token] = of_row.loss(weight, label_logit);
     if (!d) return;
     barrier();  // every thread has read the label's logit, which the gradient may overwrite
-    row.gradient(d, weight, of_row, label, label_logit);
+    row.gradient(d, weight, of_row, label - share.first, label_logit);
   }
 };
 
@@ -314,15 +367,34 @@ void cross_entropy(Context& context, const CrossEntropy& call) {
           using Kernel = Loss<T, kCount, like_parts, decltype(capped)>;
           // Without a gradient there is no second pass, so no columns are kept.
           constexpr std::int64_t kHeld = Kernel::OwnRow::kHeldColumns;
-          const std::int64_t in_shared =
-              d_logits
-                  ? std::clamp<std::int64_t>(vocab - kHeld, 0, columns_in_shared(context)) / kCount * kCount
-                  : 0;
-          launch(context, call.logits.shape[0],
-                 Kernel{logits, context.data<std::int32_t>(call.labels), context.data<float>(call.weights),
-                        context.data<float>(call.loss), d_logits, vocab,
-                        in_shared > 0 ? kHeld + in_shared : 0, faults(context), capped},
-                 static_cast<std::size_t>(in_shared) * sizeof(float));
+          const std::int64_t in_shared = d_logits ? columns_in_shared(context) : 0;
+          const auto launch_as = [&](auto pairs, std::int64_t columns) {
+            const std::int64_t kept =
+                std::clamp<std::int64_t>(columns - kHeld, 0, in_shared) / kCount * kCount;
+            const Loss<T, kCount, like_parts, decltype(capped), pairs> kernel{
+                logits,
+                context.data<std::int32_t>(call.labels),
+                context.data<float>(call.weights),
+                context.data<float>(call.loss),
+                d_logits,
+                vocab,
+                kept > 0 ? kHeld + kept : 0,
+                faults(context),
+                capped};
+            const auto bytes = static_cast<std::size_t>(kept) * sizeof(float);
+            if constexpr (pairs) {
+              launch_pairs(context, call.logits.shape[0], kernel, bytes);
+            } else {
+              launch(context, call.logits.shape[0], kernel, bytes);
+            }
+          };
+          // A block reads the columns twice that it does not keep. L2 still holds these columns if a row is
+          // short.
+          if constexpr (kMayHavePairs && !like_parts) {
+            if (d_logits && vocab > 2 * (kHeld + in_shared) && has_pairs(context))
+              return launch_as(std::true_type{}, Share<true>::half_of(vocab, kCount));
+          }
+          launch_as(std::false_type{}, vocab);
         });
       });
     });

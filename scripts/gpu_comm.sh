@@ -1,6 +1,6 @@
 #!/bin/sh
 # Tests communication between several GPUs of this machine: every collective against its reference, the
-# behavior when a rank hangs, fails or is killed, and the speed of collectives.
+# behavior when a rank hangs, fails or is killed, the time of sending rows to experts, and the speed of collectives.
 #
 #   scripts/gpu_comm.sh [GPUS] [OUTPUT_FOLDER]     2 GPUs by default; the plug-in lies in build/lib/primus
 #
@@ -81,6 +81,13 @@ check hang 'rank 1 has not called it: its last collective in that group was barr
 check stuck "exchange #2 .* of group 'tensor.0' did not complete within"
 check fail 'the data set of rank 1 is broken'
 check die "rank $((gpus - 1)) was lost|rank $((gpus - 1)) ended"
+for counted in on off; do
+  export PRIMUS_COUNTED_ROWS=$counted
+  ranks time_rows
+  echo "all_to_all_rows with PRIMUS_COUNTED_ROWS=$counted"
+  cat "$out/time_rows-0.log"
+done
+unset PRIMUS_COUNTED_ROWS
 if [ -x build/bin/comm_bench ] && [ -n "$device" ]; then
   timeout 200 build/bin/comm_bench --ranks "$gpus" --transport gpu --megabytes 256 2>&1 | tee "$out/comm_bench.log"
 fi

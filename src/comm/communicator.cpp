@@ -79,7 +79,15 @@ Communicator::Communicator(std::string name, int rank, int size, Overlap overlap
   require(size >= 1 && rank >= 0 && rank < size, "a rank is outside its group");
 }
 
+Traffic Communicator::traffic() const {
+  Traffic result = traffic_;
+  result.lines[static_cast<std::size_t>(Kind::kAllToAll)].bytes -= static_cast<double>(unsent_.load());
+  return result;
+}
+
 void Communicator::submit(Stream& stream, Call call, double bytes) {
+  prepare(stream, call);
+  bytes -= static_cast<double>(call.unsent);
   Traffic::Line& line = traffic_.lines[static_cast<std::size_t>(call.kind)];
   ++line.calls;
   line.bytes += bytes;
@@ -159,14 +167,14 @@ void Communicator::all_to_all(Stream& stream, const Tensor& in, std::span<const 
 }
 
 void Communicator::all_to_all_rows(Stream& stream, const Tensor& in, const Tensor& send_counts,
-                                   const Tensor& out, const Tensor& receive_counts) {
+                                   const Tensor& out, const Tensor& receive_counts, RowCounts counts) {
   check(in);
   check(out);
   require(in.shape == out.shape && in.dtype == out.dtype && in.shape.rank() == 2 && in.rows() % size_ == 0,
           "operands of all_to_all_rows are not equal parts of rows");
-  for (const Tensor* counts : {&send_counts, &receive_counts}) {
-    check(*counts);
-    require(counts->dtype == DType::kI32 && counts->elements() == size_,
+  for (const Tensor* list : {&send_counts, &receive_counts}) {
+    check(*list);
+    require(list->dtype == DType::kI32 && list->elements() == size_,
             "all_to_all_rows needs one int32 count for each rank");
   }
   require(!share_bytes(in, out), "all_to_all_rows does not work in place");
@@ -180,7 +188,8 @@ void Communicator::all_to_all_rows(Stream& stream, const Tensor& in, const Tenso
           .send_counts = parts,
           .receive_counts = parts,
           .send_rows = send_counts,
-          .receive_rows = receive_counts},
+          .receive_rows = receive_counts,
+          .row_counts = counts},
          bytes);
 }
 

@@ -32,6 +32,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -85,7 +86,8 @@ struct Transfer {
 // The calls this rank has made, by kind. `bytes`: bytes that this rank sends to other ranks, assuming that
 // all ranks exchange directly. all_reduce: 2 (n - 1) / n of the tensor; reduce_scatter: (n - 1) / n of `in`;
 // all_gather: n - 1 times `in`; broadcast: n - 1 times the tensor (root only); all_to_all and exchange: the
-// parts for other ranks.
+// parts for other ranks; all_to_all_rows: the counted rows for other ranks, once the call has read the
+// counts.
 struct Traffic {
   struct Line {
     std::int64_t calls = 0;
@@ -95,6 +97,13 @@ struct Traffic {
 
   const Line& operator[](Kind kind) const { return lines[static_cast<std::size_t>(kind)]; }
   double total_bytes() const;
+};
+
+// Identifies the contents of the counts of all_to_all_rows(). Calls of a communicator that pass the same
+// number must have the same counts.
+struct RowCounts {
+  std::uint64_t number = 0;  // 0: the counts are not identified
+  bool back = false;         // the rows return: what these counts send, the numbered counts receive
 };
 
 // A validated call, as passed to implementations.
@@ -108,6 +117,8 @@ struct Call {
   // For all_to_all_rows only: the number of rows used in each part. For this call, send_counts and
   // receive_counts hold the sizes of full parts.
   Tensor send_rows, receive_rows;
+  RowCounts row_counts;
+  std::int64_t unsent = 0;          // the bytes of rows for other ranks that prepare() found to be unused
   std::vector<Transfer> transfers;  // exchange
 };
 
@@ -139,12 +150,21 @@ class Communicator {
                   const Tensor& out, std::span<const std::int64_t> receive_counts);
   // all_to_all() with counts that are known only on the device. `in` and `out` are size() parts of rows,
   // [size() * rows, width]. The first send_counts[p] rows of part p of `in` go to rank p, to the start of
-  // this rank's part in that rank's `out`. Counts: [size()] int32 in device memory, read when the call runs,
-  // without a host sync. Other rows of `out` are undefined. Not in place. CPU communicators send only the
-  // counted rows. Vendor libraries need sizes at call time, so they send full parts; traffic() counts full
-  // parts, too.
+  // this rank's part in that rank's `out`. Counts: [size()] int32 in device memory, read when the call runs.
+  // Other rows of `out` are undefined. Not in place. Only the counted rows are sent.
+  //
+  // CPU communicators need no host sync. Vendor libraries need the sizes when they are called, so on GPUs the
+  // host waits in this call until the counts have arrived from the device. The host does not wait if an
+  // earlier call had the same `counts`, and hardly if count_rows() was called with enough work of the device
+  // in between. While the stream records a graph, GPUs send complete parts.
   void all_to_all_rows(Stream& stream, const Tensor& in, const Tensor& send_counts, const Tensor& out,
-                       const Tensor& receive_counts);
+                       const Tensor& receive_counts, RowCounts counts = {});
+  // Returns a number above 0 for RowCounts that this communicator has not returned before.
+  std::uint64_t new_row_number() { return ++row_numbers_; }
+  // Starts to copy counts to the host, for all_to_all_rows() calls with this number above 0. Call it after
+  // the stream's work that writes the counts. No effect on CPUs, and if the number is known.
+  virtual void count_rows(Stream& /*stream*/, const Tensor& /*send_counts*/, const Tensor& /*receive_counts*/,
+                          std::uint64_t /*number*/) {}
   // Runs all transfers of the batch concurrently, so their order cannot cause a deadlock. Between two ranks,
   // sends are matched with receives in the order of calls and of the batch. Matching transfers must have
   // equal counts and types. Ranks that no transfer names need not call exchange(). A rank may send to itself.
@@ -170,12 +190,17 @@ class Communicator {
   // else "".
   virtual std::string why_no_copy_engines() const { return {}; }
 
-  const Traffic& traffic() const { return traffic_; }
+  Traffic traffic() const;
 
  protected:
   Communicator(std::string name, int rank, int size, Overlap overlap = Overlap::kNothing);
+  // Corrects traffic() when an all_to_all_rows() reads its counts after enqueue(). `bytes`: the part of the
+  // rows for other ranks that is not sent. Any thread may call it.
+  void count_unsent(std::int64_t bytes) { unsent_ += bytes; }
 
  private:
+  // Called before enqueue(): a communicator that needs the row counts on the host waits for them here.
+  virtual void prepare(Stream& /*stream*/, Call& /*call*/) {}
   virtual void enqueue(Stream& stream, Call call) = 0;
   // Called by split() with valid arguments. `new_rank` is the index of this rank in `members`.
   virtual std::unique_ptr<Communicator> make_split(std::span<const int> members, int new_rank,
@@ -185,7 +210,9 @@ class Communicator {
   std::string name_;
   int rank_, size_;
   Overlap overlap_;
-  Traffic traffic_;
+  Traffic traffic_;  // with complete parts for all_to_all_rows()
+  std::uint64_t row_numbers_ = 0;
+  std::atomic<std::int64_t> unsent_{0};  // bytes in `traffic_` that were not sent
 };
 
 }  // namespace primus::comm

@@ -297,7 +297,7 @@ void HostCommunicator::run_broadcast(const Tensor& data, int root) {
 
 void HostCommunicator::run_all_to_all(const Call& call) {
   const std::int64_t element = size_of(call.in.dtype);
-  std::int64_t send_at = 0, receive_at = 0;
+  std::int64_t send_at = 0, receive_at = 0, unsent = 0;
   for (int peer = 0; peer < size(); ++peer) {
     std::int64_t sends = call.send_counts[static_cast<std::size_t>(peer)];
     std::int64_t receives = call.receive_counts[static_cast<std::size_t>(peer)];
@@ -306,7 +306,9 @@ void HostCommunicator::run_all_to_all(const Call& call) {
     send_at += sends;
     receive_at += receives;
     if (!call.send_rows.absent()) {
-      sends = counted_elements(call.send_rows, peer, call.in.cols(), sends);
+      const std::int64_t part = sends;
+      sends = counted_elements(call.send_rows, peer, call.in.cols(), part);
+      if (peer != rank()) unsent += (part - sends) * element;
       receives = counted_elements(call.receive_rows, peer, call.in.cols(), receives);
     }
     if (peer == rank()) {
@@ -318,6 +320,7 @@ void HostCommunicator::run_all_to_all(const Call& call) {
     messenger_.expect(peer, call.in.dtype, receives);
     messenger_.receive(peer, to, receives * element);
   }
+  count_unsent(unsent);
 }
 
 // Received data overwrites data that is not sent yet. So outgoing data is copied to a staging buffer, one

@@ -305,7 +305,11 @@ class Conformance {
     const Shape shape{n_ * rows, kWidth};
     const Tensor in = upload(dtype, make_values(dtype, shape.elements(), rank_, 6));
     const Tensor out = upload(dtype, blank(dtype, shape.elements()));
-    comm_.all_to_all_rows(stream_, in.reshaped(shape), sends, out.reshaped(shape), receives);
+    const double before = comm_.traffic()[Kind::kAllToAll].bytes;
+    const std::uint64_t number = comm_.new_row_number();
+    comm_.count_rows(stream_, sends, receives, number);
+    comm_.all_to_all_rows(stream_, in.reshaped(shape), sends, out.reshaped(shape), receives,
+                          {.number = number});
     for (int from = 0; from < n_; ++from) {
       const Bytes values = make_values(dtype, shape.elements(), from, 6);
       const auto first = values.begin() + rank_ * part;
@@ -314,6 +318,27 @@ class Conformance {
       const std::int64_t begin = from * rows * kWidth;
       expect(out.slice(begin, begin + count), wanted,
              label(Kind::kAllToAll, dtype, rows, false) + " of rows");
+    }
+    double sent = 0;
+    for (int to = 0; to < n_; ++to)
+      sent += to == rank_ ? 0 : static_cast<double>(between(rank_, to) * kWidth * size_of(dtype));
+    const double counted = comm_.traffic()[Kind::kAllToAll].bytes - before;
+    if (counted != sent)
+      wrong_ +=
+          fmt::format("rank {} of {}: all_to_all_rows counts {} bytes, not {}\n", rank_, n_, counted, sent);
+    // The rows return, first with known counts, then with counts that have no number.
+    for (const RowCounts known : {RowCounts{.number = number, .back = true}, RowCounts{}}) {
+      if (dtype != DType::kBF16) break;
+      const Bytes mine = make_values(dtype, shape.elements(), rank_, 6);
+      const Tensor back = upload(dtype, blank(dtype, shape.elements()));
+      comm_.all_to_all_rows(stream_, out.reshaped(shape), receives, back.reshaped(shape), sends, known);
+      for (int to = 0; to < n_; ++to) {
+        const auto first = mine.begin() + to * part;
+        const std::int64_t begin = to * rows * kWidth, count = between(rank_, to) * kWidth;
+        expect(back.slice(begin, begin + count), Bytes(first, first + count * size_of(dtype)),
+               label(Kind::kAllToAll, dtype, rows, false) + " of returning rows");
+      }
+      release(back);
     }
     release(in, out);
     release(sends, receives);

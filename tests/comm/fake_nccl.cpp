@@ -20,6 +20,7 @@ using Bytes = std::vector<std::byte>;
 
 thread_local int version = 22809;
 std::atomic<int> slowness{0}, alive{0}, aborted{0}, ids{0}, blocks{0};
+std::atomic<long long> sent{0};
 std::mutex errors_mutex;
 std::map<int, Result> errors;  // by rank
 
@@ -190,6 +191,7 @@ Result add_part(bool sends, const void* data, std::size_t count, DataType type, 
                 StreamHandle stream) {
   if (!group_work) return Result::kInvalidUsage;  // outside a group, a send would wait for its receiver
   group_work->comm = shared(comm);
+  if (sends) sent += static_cast<long long>(count) * size_of(dtype_of(type));
   group_work->parts.push_back(
       {sends, peer, const_cast<void*>(data), count * static_cast<std::size_t>(size_of(dtype_of(type)))});
   group_stream = stream;
@@ -226,6 +228,7 @@ void fake_nccl_error(int rank, int result) {
 void fake_nccl_slowness(int times) { slowness = times; }
 int fake_nccl_alive() { return alive; }
 int fake_nccl_aborted() { return aborted; }
+long long fake_nccl_sent() { return sent; }
 int fake_nccl_blocks() { return blocks; }
 
 Result ncclGetVersion(int* out) {

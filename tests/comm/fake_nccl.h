@@ -14,6 +14,8 @@ void fake_nccl_slowness(int times);
 int fake_nccl_alive();
 // Returns the number of communicators that were aborted.
 int fake_nccl_aborted();
+// Returns the number of bytes that all communicators have sent.
+long long fake_nccl_sent();
 // Returns the max blocks per kernel, as configured for the last communicator that was made.
 int fake_nccl_blocks();
 }

@@ -111,6 +111,57 @@ int stuck(Scene& s) {
   return 0;
 }
 
+// Prints the time of all_to_all_rows() and of other calls that move the same rows.
+int time_rows(Scene& s) {
+  constexpr std::int64_t kPart = 16384, kWidth = 2048;  // rows per pair of ranks, and elements of a row
+  constexpr int kWarm = 5, kCalls = 40;
+  const std::int64_t ranks = s.world.size();
+  const auto tensor = [&](DType dtype, const Shape& shape) {
+    return Tensor(s.device.allocate(shape.elements() * size_of(dtype)), dtype, shape);
+  };
+  const Tensor in = tensor(DType::kBF16, {ranks * kPart, kWidth}), out = tensor(DType::kBF16, in.shape);
+  const Tensor counts = tensor(DType::kI32, {ranks});
+  const auto time = [&](const std::string& what, std::int64_t rows, auto call) {
+    std::chrono::steady_clock::time_point begin;
+    for (int i = 0; i < kWarm + kCalls; ++i) {
+      if (i == kWarm) {
+        s.world.barrier(s.stream);
+        s.stream.synchronize();
+        begin = std::chrono::steady_clock::now();
+      }
+      call();
+    }
+    s.stream.synchronize();
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / kCalls;
+    const double bytes = static_cast<double>((ranks - 1) * rows * kWidth * 2);
+    if (s.world.rank() == 0)
+      std::printf("%-44s %6lld rows %8.1f us %7.1f GB/s\n", what.c_str(), static_cast<long long>(rows),
+                  seconds * 1e6, bytes / seconds * 1e-9);
+  };
+  const auto copied = tensor_ranks(s);
+  for (const std::int64_t rows : {kPart, kPart / 2, kPart / 8, std::int64_t{64}}) {
+    const std::vector<std::int32_t> host(static_cast<std::size_t>(ranks), static_cast<std::int32_t>(rows));
+    s.stream.copy_to_device(counts.data, host.data(), counts.bytes());
+    s.stream.synchronize();
+    const auto send = [&](RowCounts known) {
+      s.world.all_to_all_rows(s.stream, in, counts, out, counts, known);
+    };
+    time("rows, counts unknown to the host", rows, [&] { send({}); });
+    const std::uint64_t number = s.world.new_row_number();
+    time("rows, counts known", rows, [&] { send({.number = number}); });
+    std::vector<Transfer> transfers;
+    for (int peer = 0; peer < ranks; ++peer) {
+      if (peer == s.world.rank()) continue;
+      transfers.push_back(Transfer::send(in.slice(peer * kPart, peer * kPart + rows), peer));
+      transfers.push_back(Transfer::receive(out.slice(peer * kPart, peer * kPart + rows), peer));
+    }
+    time(copied->by_copy_engines() ? "exchange by copy engines" : "exchange by the library", rows,
+         [&] { copied->exchange(s.stream, transfers); });
+  }
+  return 0;
+}
+
 int mismatch(Scene& s) {
   const Tensor tensor = s.zeros(64 - (s.world.rank() == 1 ? 1 : 0));
   s.world.all_reduce(s.stream, tensor, tensor, Reduction::kSum);
@@ -135,7 +186,7 @@ int run(int argc, char** argv) {
       {"die", die},         {"die_first", die_first},
       {"hang", hang},       {"mismatch", mismatch},
       {"stuck", stuck},     {"fail", fail},
-      {"differ", differ}};
+      {"differ", differ},   {"time_rows", time_rows}};
   const auto scene = scenes.find(argc > 1 ? argv[1] : "");
   const std::string transport = argc > 2 ? argv[2] : "auto";
   if (scene == scenes.end()) return 2;

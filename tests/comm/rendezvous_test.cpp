@@ -69,6 +69,11 @@ TEST(JobEnvironment, ReadsTorchrunsVariables) {
   EXPECT_EQ(engines("off"), CopyEngines::kOff);
   EXPECT_EQ(engines("on"), CopyEngines::kOn);
   EXPECT_EQ(engines("all"), CopyEngines::kAll);
+  const auto counted = [](const char* wanted) {
+    return read({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"PRIMUS_COUNTED_ROWS", wanted}})->counted_rows;
+  };
+  EXPECT_TRUE(counted("") && counted("on"));
+  EXPECT_FALSE(counted("off"));
   EXPECT_TRUE(read({{"RANK", "0"}, {"WORLD_SIZE", "1"}}));
 }
 
@@ -89,6 +94,7 @@ TEST(JobEnvironment, NamesFaultyVariables) {
   EXPECT_THAT(with("MASTER_PORT", ""), HasSubstr("MASTER_PORT is not set"));
   EXPECT_THAT(with("MASTER_PORT", "65536"), HasSubstr("MASTER_PORT='65536'"));
   EXPECT_THAT(with("PRIMUS_COPY_ENGINES", "1"), HasSubstr("PRIMUS_COPY_ENGINES='1' is not a valid setting"));
+  EXPECT_THAT(with("PRIMUS_COUNTED_ROWS", "1"), HasSubstr("PRIMUS_COUNTED_ROWS='1' is not a valid setting"));
   EXPECT_THAT(with("LOCAL_RANK", "3"), HasSubstr("LOCAL_RANK=3 is not below"));
   EXPECT_THAT(with("PRIMUS_JOB_TOKEN_FILE", "/no/such/file"), HasSubstr("/no/such/file"));
   const std::string path = ::testing::TempDir() + "token";

@@ -222,9 +222,15 @@ Outcome run(const Program& p, Communicator* world) {
   if (p.host > 0) {
     EXPECT_EQ(world->traffic()[comm::Kind::kAllToAll].calls, 0) << "rows travel in two hops";
   }
-  for (int kind = 0; kind < static_cast<int>(comm::Kind::kCount); ++kind) {
-    EXPECT_EQ(world->traffic()[static_cast<comm::Kind>(kind)].bytes,
-              measuring->traffic()[static_cast<comm::Kind>(kind)].bytes);
+  for (int i = 0; i < static_cast<int>(comm::Kind::kCount); ++i) {
+    const auto kind = static_cast<comm::Kind>(i);
+    const double sent = world->traffic()[kind].bytes, measured = measuring->traffic()[kind].bytes;
+    // A dry run knows only the maximum number of rows for experts.
+    if (kind == comm::Kind::kAllToAll) {
+      EXPECT_LE(sent, measured);
+    } else {
+      EXPECT_EQ(sent, measured);
+    }
   }
   return outcome;
 }

@@ -64,7 +64,8 @@ NcclCommunicator::NcclCommunicator(std::string name, std::string id, std::vector
       members_(std::move(members)),
       context_(std::move(context)),
       state_(*context_->state),
-      recorder_group_(state_.recorder.add_group(this->name(), size())) {
+      recorder_group_(state_.recorder.add_group(this->name(), size())),
+      row_counter_(*context_, size()) {
   state_.abort->check();
   if (size() > 1) {
     context_->collectives.make_current(context_->ordinal);
@@ -151,6 +152,35 @@ void NcclCommunicator::wait_for_room() {
   }
 }
 
+bool NcclCommunicator::counts_rows(Stream& stream) const {
+  return handle_ && context_->counted_rows && !context_->collectives.recording(innermost(stream));
+}
+
+void NcclCommunicator::count_rows(Stream& stream, const Tensor& send_counts, const Tensor& receive_counts,
+                                  std::uint64_t number) {
+  if (number == 0 || !counts_rows(stream)) return;
+  state_.abort->check();
+  row_counter_.begin(stream, send_counts, receive_counts, number);
+}
+
+// Lists the rows of an all_to_all_rows() as the transfers of an exchange.
+void NcclCommunicator::prepare(Stream& stream, Call& call) {
+  if (call.send_rows.absent() || !counts_rows(stream)) return;
+  state_.abort->check();
+  const RowCounter::Counts rows = row_counter_.counts_of(stream, call, [this] { state_.abort->check(); });
+  const std::int64_t part = call.in.rows() / size();
+  for (int peer = 0; peer < size(); ++peer) {
+    const std::int64_t sends = rows.sends[static_cast<std::size_t>(peer)],
+                       receives = rows.receives[static_cast<std::size_t>(peer)];
+    if (sends < 0 || sends > part || receives < 0 || receives > part)
+      throw std::logic_error("communicator: a count exceeds the rows of a part");
+    const std::int64_t first = peer * part;
+    call.transfers.push_back(Transfer::send(call.in.slice(first, first + sends), peer));
+    call.transfers.push_back(Transfer::receive(call.out.slice(first, first + receives), peer));
+    if (peer != rank()) call.unsent += (part - sends) * call.in.cols() * size_of(call.in.dtype);
+  }
+}
+
 std::vector<int> NcclCommunicator::peers_of(const Call& call) const {
   std::vector<int> peers;
   const auto add = [&](int peer) {
@@ -166,13 +196,15 @@ std::vector<int> NcclCommunicator::peers_of(const Call& call) const {
 
 void NcclCommunicator::enqueue(Stream& stream, Call call) {
   state_.abort->check();
+  context_->collectives.make_current(context_->ordinal);
   const Signature signature = signature_of(call);
   Pending pending;
   pending.exchange = call.kind == Kind::kExchange;
+  pending.peers = peers_of(call);
+  if (!call.send_rows.absent() && !call.transfers.empty()) call.kind = Kind::kExchange;
   // Not all ranks take part in an exchange, so exchanges are counted separately.
   const std::uint64_t sequence = pending.exchange ? ++exchanges_ : ++collectives_;
   pending.record = state_.recorder.enqueued(recorder_group_, sequence, signature);
-  context_->collectives.make_current(context_->ordinal);
   // The watchdog cannot watch replays of a graph, because events recorded in a graph cannot be queried.
   if (context_->collectives.recording(innermost(stream)))
     return start(stream, call, signature, pending, true);
@@ -185,7 +217,6 @@ void NcclCommunicator::enqueue(Stream& stream, Call call) {
   wait_for_room();
   pending.begin = take_event();
   pending.end = take_event();
-  pending.peers = peers_of(call);
   stream.record(*pending.begin);
   start(stream, call, signature, pending, false);
   stream.record(*pending.end);

@@ -23,6 +23,7 @@
 
 #include "comm/nccl/handle.h"
 #include "comm/nccl/peer_copies.h"
+#include "comm/nccl/row_counter.h"
 #include "comm/nccl/watchdog.h"
 #include "comm/overlap.h"
 
@@ -47,6 +48,7 @@ struct Context {
   std::function<std::string(const std::string& key)> wait_for;
   std::chrono::milliseconds start_timeout = std::chrono::minutes(5);  // limit for a group's ranks to arrive
   CopyEngines copy_engines = CopyEngines::kAuto;
+  bool counted_rows = true;  // all_to_all_rows() sends only the counted rows; equal on all ranks
 };
 
 class NcclCommunicator final : public Communicator, private Watched {
@@ -57,6 +59,8 @@ class NcclCommunicator final : public Communicator, private Watched {
                    std::shared_ptr<Context> context, Overlap overlap = Overlap::kNothing);
   ~NcclCommunicator() override;
 
+  void count_rows(Stream& stream, const Tensor& send_counts, const Tensor& receive_counts,
+                  std::uint64_t number) override;
   void abort(const std::string& reason) noexcept override;
   void set_timeout(std::chrono::milliseconds timeout) override;
   bool by_copy_engines() const override { return copies_ != nullptr; }
@@ -73,6 +77,7 @@ class NcclCommunicator final : public Communicator, private Watched {
     std::optional<Clock::time_point> begun;
   };
 
+  void prepare(Stream& stream, Call& call) override;
   void enqueue(Stream& stream, Call call) override;
   std::unique_ptr<Communicator> make_split(std::span<const int> members, int new_rank,
                                            const std::string& name, Overlap overlap) override;
@@ -85,6 +90,8 @@ class NcclCommunicator final : public Communicator, private Watched {
   Result send_and_receive(Stream& stream, const Call& call, Comm comm) const;
   void copy_own_parts(Stream& stream, const Call& call) const;
   void stage(Stream& stream, Call& call);
+  // Returns whether all_to_all_rows() on this stream sends only the counted rows.
+  bool counts_rows(Stream& stream) const;
   std::unique_ptr<Event> take_event();
   void wait_for_room();
   // Called when `pending` has waited too long for other ranks: aborts the job, except if these ranks are busy
@@ -102,7 +109,8 @@ class NcclCommunicator final : public Communicator, private Watched {
   std::string why_no_copies_;
   bool ended_ = false;       // used only by the watchdog
   void* barrier_ = nullptr;  // one int32 on the device
-  Tensor staging_;           // send buffer of an in-place all_to_all
+  RowCounter row_counter_;
+  Tensor staging_;  // send buffer of an in-place all_to_all
   std::map<std::string, int> splits_;
   std::uint64_t collectives_ = 0, exchanges_ = 0;
   Stream* last_stream_ = nullptr;  // used only for comparison

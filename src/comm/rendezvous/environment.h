@@ -14,6 +14,9 @@
 //   PRIMUS_TRANSPORT               transport of ranks on CPUs: auto (default), shared-memory, tcp or mpi
 //   PRIMUS_COPY_ENGINES            which groups of GPUs on one host use copy engines, if supported:
 //                                  auto (default), off, on or all (see CopyEngines)
+//   PRIMUS_COUNTED_ROWS            on (default): GPUs send only the counted rows of all_to_all_rows(), and
+//   the
+//                                  host waits for the counts; off: complete parts. Equal on all ranks
 #pragma once
 
 #include <cstdint>
@@ -56,6 +59,7 @@ struct JobEnvironment {
   int listening_socket = -1;
   Transport transport = Transport::kAuto;
   CopyEngines copy_engines = CopyEngines::kAuto;
+  bool counted_rows = true;
   mpi::Library* mpi = nullptr;  // MPI, if mpirun started the ranks (comm/mpi/current_job.h), or null
 
   // Reads the environment. Returns nullopt if neither RANK nor WORLD_SIZE is set: a single process. Throws

@@ -24,6 +24,7 @@ struct RowAttributes {
   std::int64_t maximum;  // maximum rows per rank for all-to-all; 0: all-gather
   std::int64_t to_host;  // maximum rows per host for all-to-all in two hops; 0: one hop
   bool overlap;
+  std::uint64_t number;  // identifies the plan's counts of rows (comm::RowCounts)
 
   bool all_to_all() const { return maximum > 0; }
   bool two_hops() const { return to_host > 0; }
@@ -95,17 +96,22 @@ class Call {
     launch(op_.context(),
            turbo::CombineRows{.x = x, .rows = p.sent, .weights = {}, .previous = {}, .out = packed});
     if (a_.two_hops()) return in_two_hops(send_by_hosts, packed, out, std::move(held));
-    start([&](Communicator& group,
-              Stream& stream) { group.all_to_all_rows(stream, packed, p.sends, out, p.receives); },
-          std::move(held));
+    start(
+        [&](Communicator& group, Stream& stream) {
+          group.all_to_all_rows(stream, packed, p.sends, out, p.receives, {.number = a_.number});
+        },
+        std::move(held));
   }
   // Sends rows back to the ranks that sent them.
   void send_back(const Tensor& rows, const Tensor& returned, Buffer held) const {
     if (a_.two_hops()) return in_two_hops(return_by_hosts, rows, returned, std::move(held));
     const DispatchPlan p = a_.one_hop(plan());
-    start([&](Communicator& group,
-              Stream& stream) { group.all_to_all_rows(stream, rows, p.receives, returned, p.sends); },
-          std::move(held));
+    start(
+        [&](Communicator& group, Stream& stream) {
+          group.all_to_all_rows(stream, rows, p.receives, returned, p.sends,
+                                {.number = a_.number, .back = true});
+        },
+        std::move(held));
   }
   Buffer finish() const { return a_.parallel->finish(); }
 
@@ -131,7 +137,7 @@ class Call {
           // The kernel between the hops runs on the stream of the transfer.
           const turbo::Context& compute = op_.context();
           turbo::Context context{compute.device, stream, compute.scratch, compute.meter};
-          transfer(context, a_.parallel->hosts(), a_.hops(), plan(), from, buffers, to);
+          transfer(context, a_.parallel->hosts(), a_.hops(), plan(), a_.number, from, buffers, to);
         },
         std::move(held), std::move(working));
   }
@@ -284,7 +290,7 @@ void plan_dispatch_forward(OperatorCall& op) {
   const std::int64_t ranks_of_expert = ranks * a.experts.count / a.all;
   if (a.rows.two_hops()) {
     plan_hops(op.context(), a.rows.parallel->hosts(), a.rows.hops(), choices.get(), dropped, a.experts.count,
-              ranks_of_expert, whole);
+              ranks_of_expert, whole, a.rows.number);
   } else {
     launch(op.context(), turbo::PlanDispatch{.experts = choices.get(),
                                              .kept = dropped,
@@ -294,6 +300,9 @@ void plan_dispatch_forward(OperatorCall& op) {
                                              .maximum = a.rows.maximum,
                                              .experts_of_rank = a.experts.count,
                                              .ranks_of_expert = ranks_of_expert});
+    // The counts travel to the host while the device does the following work.
+    const DispatchPlan one_hop = a.rows.one_hop(whole);
+    group.count_rows(op.context().stream, one_hop.sends, one_hop.receives, a.rows.number);
   }
   const DispatchPlan plan = a.rows.arriving(whole);
   launch(op.context(), turbo::CombineRows{.x = weights.get(),
@@ -335,7 +344,7 @@ constexpr Operator kPlanDispatch{.name = "plan_dispatch",
                                  .for_input = saves(PlanDispatch::kDispatchPlan)};
 
 RowAttributes attributes_of(const Dispatch& d) {
-  return {d.parallel, d.tokens, d.routing.weights.shape()[1], d.maximum, d.to_host, d.overlap};
+  return {d.parallel, d.tokens, d.routing.weights.shape()[1], d.maximum, d.to_host, d.overlap, d.number};
 }
 
 Dispatch plan_all_to_all(const Routing& r, const SharedExperts& experts, std::int64_t capacity,
@@ -350,7 +359,9 @@ Dispatch plan_all_to_all(const Routing& r, const SharedExperts& experts, std::in
     dispatch.to_host = max_rows_to_host(tokens, capacity, hosts.within->size(), experts.count,
                                         ranks * experts.count / r.expert_count);
   }
-  const RowAttributes rows{dispatch.parallel, tokens, top_k, maximum, dispatch.to_host, dispatch.overlap};
+  dispatch.number = dispatch.parallel->group().new_row_number();
+  const RowAttributes rows{dispatch.parallel, tokens,           top_k,          maximum,
+                           dispatch.to_host,  dispatch.overlap, dispatch.number};
   const std::int64_t of_experts = experts.max_rows(ranks * tokens, of_microbatch, top_k, capacity);
   const OwnRows chosen{rows.rows(), top_k, of_experts, std::min(experts.keeps, of_experts)};
   const DispatchAttributes a{rows, experts, r.expert_count, capacity > 0, chosen};

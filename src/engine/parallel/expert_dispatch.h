@@ -13,10 +13,11 @@
 // to each rank that holds an expert of the token. Each of these ranks returns the sum of its experts' outputs
 // for the row. For the all-to-all, every rank first gathers the expert numbers that all tokens chose, a few
 // numbers per token. From these numbers, each rank computes on the device which rows it sends and receives.
-// This needs no host sync (comm::all_to_all_rows). Memory is allocated for the maximum number of rows: a
-// rank's tokens, or the number that capacities allow. The third method is all-to-all in two hops, first
-// between hosts and then within a host. It is used if ExpertParallel::hosts() is not empty
-// (engine/parallel/expert_hops.h).
+// Only these rows are sent (comm::all_to_all_rows). CPU ranks need no host sync; on GPUs, the host waits for
+// the numbers of rows in the forward pass, while the device packs the rows. Memory is allocated for the
+// maximum number of rows: a rank's tokens, or the number that capacities allow. The third method is
+// all-to-all in two hops, first between hosts and then within a host. It is used if ExpertParallel::hosts()
+// is not empty (engine/parallel/expert_hops.h).
 //
 // The gradient of one transfer is the other transfer. When the backward pass reaches end_return(), it starts
 // to send the gradient of end_return()'s result. When the backward pass reaches begin_return(), it waits for
@@ -47,6 +48,7 @@ struct Dispatch {
   std::int64_t maximum = 0;            // maximum number of rows from one rank to another
   std::int64_t to_host = 0;            // with two hops: maximum number of rows from one rank to one host
   bool overlap = false;
+  std::uint64_t number = 0;  // identifies the plan's counts of rows (comm::RowCounts)
 };
 
 // Plans the transfers of a microbatch. `routing`: the routing of the microbatch, as for share_routing(). The

@@ -64,7 +64,7 @@ void scatter_by_hosts(Stream& stream, const ExpertHosts& hosts, const Tensor& al
 
 void plan_hops(turbo::Context& context, const ExpertHosts& hosts, const ExpertHops& h, const Tensor& choices,
                const Tensor& kept, std::int64_t experts_of_rank, std::int64_t ranks_of_expert,
-               const Tensor& plan) {
+               const Tensor& plan, std::uint64_t number) {
   const std::int64_t host = hosts.between->rank(), place = hosts.within->rank();
   const std::int64_t of_place = h.hosts * h.tokens;
   const auto own_place = [&](const Tensor& of_all) {
@@ -91,23 +91,32 @@ void plan_hops(turbo::Context& context, const ExpertHosts& hosts, const ExpertHo
                                       .first = host * h.places,
                                       .span = 1,
                                       .held = h.between_hosts(plan).sources});
+  // The counts travel to the host while the device does the following work.
+  const DispatchPlan between = h.between_hosts(plan), within = h.within_host(plan);
+  hosts.between->count_rows(context.stream, between.sends, between.receives, number);
+  hosts.within->count_rows(context.stream, within.sends, within.receives, number);
 }
 
 void send_by_hosts(turbo::Context& context, const ExpertHosts& hosts, const ExpertHops& hops,
-                   const Tensor& plan, const Tensor& packed, const HopBuffers& buffers, const Tensor& out) {
+                   const Tensor& plan, std::uint64_t number, const Tensor& packed, const HopBuffers& buffers,
+                   const Tensor& out) {
   const DispatchPlan between = hops.between_hosts(plan), within = hops.within_host(plan);
-  hosts.between->all_to_all_rows(context.stream, packed, between.sends, buffers.of_hosts, between.receives);
+  hosts.between->all_to_all_rows(context.stream, packed, between.sends, buffers.of_hosts, between.receives,
+                                 {.number = number});
   combine(context, buffers.of_hosts, within.sent, buffers.of_ranks);
-  hosts.within->all_to_all_rows(context.stream, buffers.of_ranks, within.sends, out, within.receives);
+  hosts.within->all_to_all_rows(context.stream, buffers.of_ranks, within.sends, out, within.receives,
+                                {.number = number});
 }
 
 void return_by_hosts(turbo::Context& context, const ExpertHosts& hosts, const ExpertHops& hops,
-                     const Tensor& plan, const Tensor& rows, const HopBuffers& buffers,
+                     const Tensor& plan, std::uint64_t number, const Tensor& rows, const HopBuffers& buffers,
                      const Tensor& returned) {
   const DispatchPlan between = hops.between_hosts(plan), within = hops.within_host(plan);
-  hosts.within->all_to_all_rows(context.stream, rows, within.receives, buffers.of_ranks, within.sends);
+  hosts.within->all_to_all_rows(context.stream, rows, within.receives, buffers.of_ranks, within.sends,
+                                {.number = number, .back = true});
   combine(context, buffers.of_ranks, within.parts, buffers.of_hosts);
-  hosts.between->all_to_all_rows(context.stream, buffers.of_hosts, between.receives, returned, between.sends);
+  hosts.between->all_to_all_rows(context.stream, buffers.of_hosts, between.receives, returned, between.sends,
+                                 {.number = number, .back = true});
 }
 
 }  // namespace primus::engine

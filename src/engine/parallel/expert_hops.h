@@ -45,21 +45,24 @@ void gather_by_hosts(Stream& stream, const ExpertHosts& hosts, const Tensor& own
 void scatter_by_hosts(Stream& stream, const ExpertHosts& hosts, const Tensor& all, const Tensor& own);
 
 // Writes both plans. `choices`, `kept`: as for turbo::PlanDispatch, in the order of gather_by_hosts().
+// `number`: identifies the counts of both plans (comm::RowCounts).
 void plan_hops(turbo::Context& context, const ExpertHosts& hosts, const ExpertHops& hops,
                const Tensor& choices, const Tensor& kept, std::int64_t experts_of_rank,
-               std::int64_t ranks_of_expert, const Tensor& plan);
+               std::int64_t ranks_of_expert, const Tensor& plan, std::uint64_t number);
 
 // Working memory of a transfer in two hops.
 struct HopBuffers {
   Tensor of_hosts;  // [host_rows(), c]: rows between the hops
   Tensor of_ranks;  // [rank_rows(), c]: rows that leave for, or return from, the ranks of this host
 };
-// Sends the rows `packed` [host_rows(), c], one per token and host, to `out` [rank_rows(), c].
+// Sends the rows `packed` [host_rows(), c], one per token and host, to `out` [rank_rows(), c]. `number`: as
+// for plan_hops().
 void send_by_hosts(turbo::Context& context, const ExpertHosts& hosts, const ExpertHops& hops,
-                   const Tensor& plan, const Tensor& packed, const HopBuffers& buffers, const Tensor& out);
+                   const Tensor& plan, std::uint64_t number, const Tensor& packed, const HopBuffers& buffers,
+                   const Tensor& out);
 // Sends `rows` [rank_rows(), c] back to `returned` [host_rows(), c], one sum per token and host.
 void return_by_hosts(turbo::Context& context, const ExpertHosts& hosts, const ExpertHops& hops,
-                     const Tensor& plan, const Tensor& rows, const HopBuffers& buffers,
+                     const Tensor& plan, std::uint64_t number, const Tensor& rows, const HopBuffers& buffers,
                      const Tensor& returned);
 
 }  // namespace primus::engine

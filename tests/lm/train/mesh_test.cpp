@@ -467,7 +467,7 @@ MeshOutcome train_on(const ModelConfig& model, const Way& way, const BeforeStep&
         if (r == way.ranks - 1) {
           outcome.losses.push_back(evaluated);
           if (rank.mesh().tensor()) {
-            const comm::Traffic& traffic = rank.mesh().tensor()->traffic();
+            const comm::Traffic traffic = rank.mesh().tensor()->traffic();
             outcome.tensor_traffic = traffic.total_bytes();
             outcome.tensor_exchanges = traffic[comm::Kind::kExchange].calls;
           }

@@ -30,7 +30,7 @@ while :; do
   esac
 done
 if [ "$gpus" -gt 1 ]; then
-  known="comm mixtures losses overlap replicated sharded tensor library pipeline context context_gather context_by_heads context_optim mixtral deepseek peer killed"
+  known="comm mixtures losses overlap replicated sharded tensor library pipeline context context_gather context_by_heads context_optim mixtral deepseek dispatch peer killed"
 else
   known="tests rates sanitizer models sampler lost graphs decoding peers mixtures"
 fi

@@ -19,6 +19,8 @@
 #   margins     DeepSeek-V2-Lite of that size, expert-parallel, with activations for all rows, for 1.5 and for 0.5 times the
 #               equal share of rows, with rows sent by all-to-all, and with transfers that overlap another microbatch, too;
 #               compared with data-parallel (not run by default)
+#   dispatch    the same DeepSeek-V2-Lite, whose tokens travel by all-to-all: complete parts, counted rows, counted rows in
+#               fp8; compared with an all-gather (not run by default)
 #   peer        PyTorch's FSDP on the model of `sharded`: torchrun with benchmarks/peers/torch_fsdp.py, or the one in PEERS;
 #               run by default if torchrun is installed
 #   killed      killing one rank ends all of them
@@ -303,6 +305,20 @@ MESH
   return $code
 }
 
+# dispatch WORD...: times the ways in which tokens reach experts.
+dispatch() {
+  # shellcheck disable=SC2046
+  set -- "$@" global_batch_size=$((8 * gpus)) --nproc "$gpus" reduce_gradients_each_microbatch=false $(settings_of expert)
+  timed gathered "$@" || return 0
+  alone gathered
+  set -- "$@" moe_token_dispatcher_type=alltoall
+  export PRIMUS_COUNTED_ROWS=off
+  timed complete "$@" && beside complete gathered
+  unset PRIMUS_COUNTED_ROWS
+  timed counted "$@" && beside counted gathered
+  timed coded "$@" moe_dispatch_fp8=true && beside coded gathered
+}
+
 peer() {
   if ! timeout "${LIMIT:-150}" torchrun --nproc-per-node "$gpus" "$peers/torch_fsdp.py" "$layers" "$sequence" 1 4 0 \
     >"$scratch/peer.log" 2>&1; then
@@ -356,6 +372,10 @@ for row in $rows; do
     mixtral) experts mixtral $configs/any/mixtral_8x7B_v0.1-BF16-pretrain.yaml num_layers=2 seq_length=4096 micro_batch_size=2 ;;
     deepseek)
       experts deepseek $configs/any/deepseek_v2_lite-BF16-pretrain.yaml num_layers=5 'moe_layer_freq=([0]*1+[1]*4)' \
+        seq_length=4096 micro_batch_size=4
+      ;;
+    dispatch)
+      dispatch $configs/any/deepseek_v2_lite-BF16-pretrain.yaml num_layers=5 'moe_layer_freq=([0]*1+[1]*4)' \
         seq_length=4096 micro_batch_size=4
       ;;
     *)

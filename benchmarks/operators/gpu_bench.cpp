@@ -27,8 +27,10 @@
 #include "turbo/delta_rule/delta_rule.h"
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/embedding/embedding.h"
+#include "turbo/fp8_rows/fp8_rows.h"
 #include "turbo/grouped_linear/grouped_linear.h"
 #include "turbo/linear/linear.h"
+#include "turbo/moe_permute/moe_permute.h"
 #include "turbo/rms_norm/rms_norm.h"
 #include "turbo/rope/rope.h"
 #include "turbo/step_scalars.h"
@@ -166,6 +168,22 @@ void parts_of_attention(Bench& bench) {
   for (const Tensor& tensor : {out, part, lse, part_lse, fused}) bench.release(tensor);
 }
 
+// Rows that travel to experts in fp8, and the same rows in bf16.
+void rows_for_sending(Bench& bench) {
+  const std::int64_t tokens = 8192, hidden = 4096;
+  const Tensor x = bench.random(kHalf, {tokens, hidden}), out = bench.empty(kHalf, {tokens, hidden});
+  const Tensor coded = bench.empty(DType::kU8, {tokens, Fp8RowLayout{hidden}.bytes()});
+  const Tensor list =
+      bench.integers(tokens, [](std::int64_t i) { return static_cast<std::int32_t>(i * 4093 % 8192); });
+  const auto bytes = static_cast<double>(x.bytes() + coded.bytes());
+  bench.run("rows to fp8 8192x4096 bf16", EncodeRows{.x = x, .rows = list, .out = coded}, bytes, "GB/s");
+  bench.run("rows from fp8 8192x4096 bf16", DecodeRows{.x = coded, .used = list, .out = out}, bytes, "GB/s");
+  bench.run(
+      "rows packed 8192x4096 bf16",
+      CombineRows{.x = x, .rows = list.reshaped({tokens, 1}), .weights = {}, .previous = {}, .out = out},
+      2 * static_cast<double>(x.bytes()), "GB/s");
+}
+
 void memory_bound(Bench& bench) {
   const std::int64_t tokens = 8192, hidden = 4096, ffn = 14336, vocab = 32768;
   const double row = static_cast<double>(tokens * hidden) * 2;
@@ -198,6 +216,7 @@ void memory_bound(Bench& bench) {
   bench.run("swiglu backward 8192x14336 bf16",
             SwigluBackward{.gate_up = gate_up, .d_out = act, .d_gate_up = d_gate_up}, 5 * wide, "GB/s");
   short_convolution(bench);
+  rows_for_sending(bench);
   parts_of_attention(bench);
   const Tensor positions =
       bench.integers(tokens, [](std::int64_t i) { return static_cast<std::int32_t>(i); });

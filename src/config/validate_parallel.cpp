@@ -71,12 +71,26 @@ void check_sharding(const Experiment& e, Problems& problems, std::vector<std::st
   }
 }
 
+// Refuses fp8 for tokens that all ranks gather, and for tokens in two hops: only the all-to-all in one hop
+// has a step that decodes rows.
+void check_dispatch(const Experiment& e, Problems& problems) {
+  if (!e.trainer->moe_dispatch_fp8) return;
+  if (e.trainer->moe_token_dispatcher_type == "allgather")
+    problems.add(e.error_for(
+        "moe_dispatch_fp8", "moe_dispatch_fp8 needs moe_token_dispatcher_type: alltoall, but it is allgather",
+        "set moe_token_dispatcher_type: alltoall, or remove moe_dispatch_fp8"));
+  if (e.trainer->moe_ranks_per_host.value_or(1) > 1)
+    problems.add(e.error_for("moe_ranks_per_host", "moe_dispatch_fp8 sends tokens in one hop",
+                             "set moe_ranks_per_host: 1, or remove moe_dispatch_fp8"));
+}
+
 }  // namespace
 
 void validate_parallel(const Experiment& experiment, Problems& problems, std::vector<std::string>& warnings) {
   if (experiment.framework != "native") return;
   check_stages(experiment, problems, warnings);
   check_sharding(experiment, problems, warnings);
+  check_dispatch(experiment, problems);
 }
 
 }  // namespace primus::config

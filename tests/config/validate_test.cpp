@@ -95,6 +95,15 @@ TEST(Validate, ContradictionsBetweenShardingKeysAreReported) {
   EXPECT_THAT(warnings("      use_distributed_optimizer: false\n", {strategy}), ::testing::IsEmpty());
 }
 
+TEST(Validate, TokensInFp8NeedAnAllToAll) {
+  expect_error({"moe_dispatch_fp8=true"}, "moe_dispatch_fp8",
+               "moe_dispatch_fp8 needs moe_token_dispatcher_type: alltoall, but it is allgather");
+  for (const char* dispatcher : {"alltoall", "alltoall_seq", "flex"})
+    EXPECT_EQ(error({"moe_dispatch_fp8=true", std::string("moe_token_dispatcher_type=") + dispatcher}), "");
+  expect_error({"moe_dispatch_fp8=true", "moe_token_dispatcher_type=alltoall", "moe_ranks_per_host=2"},
+               "moe_ranks_per_host", "moe_dispatch_fp8 sends tokens in one hop");
+}
+
 TEST(Validate, KeysOfShardingNeedSharding) {
   const auto warnings = [](const std::vector<std::string>& arguments) {
     return load_text(experiment_text(""), arguments).warnings;

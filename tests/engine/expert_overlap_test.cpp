@@ -155,7 +155,7 @@ TestBatch batch_of(const SessionSettings& settings, int step, int rank) {
           static_cast<std::uint64_t>(10 * step + rank)};
 }
 
-enum class Way : std::uint8_t { kAllGather, kAllToAll, kTwoHops };
+enum class Way : std::uint8_t { kAllGather, kAllToAll, kFp8, kTwoHops };
 
 // Two hops need two hosts of two ranks.
 engine::MeshShape shape_of(Way way) {
@@ -225,15 +225,17 @@ ModelConfig model_of(Way way) {
   model.moe.experts = 8;
   model.moe.router.groups = 4;
   model.moe.training.all_to_all = way != Way::kAllGather;
+  model.moe.training.fp8_dispatch = way == Way::kFp8;
   return model;
 }
 
 class ExpertOverlap : public ::testing::TestWithParam<Way> {};
 INSTANTIATE_TEST_SUITE_P(Ways, ExpertOverlap,
-                         ::testing::Values(Way::kAllGather, Way::kAllToAll, Way::kTwoHops),
+                         ::testing::Values(Way::kAllGather, Way::kAllToAll, Way::kFp8, Way::kTwoHops),
                          [](const auto& way) {
                            return way.param == Way::kAllGather  ? "AllGather"
                                   : way.param == Way::kAllToAll ? "AllToAll"
+                                  : way.param == Way::kFp8      ? "Fp8"
                                                                 : "TwoHops";
                          });
 

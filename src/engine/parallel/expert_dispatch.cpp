@@ -9,6 +9,7 @@
 #include "engine/parallel/expert_hops.h"
 #include "tensor/scratch_tensor.h"
 #include "turbo/elementwise/elementwise.h"
+#include "turbo/fp8_rows/fp8_rows.h"
 #include "turbo/moe_permute/moe_permute.h"
 
 namespace primus::engine {
@@ -90,11 +91,16 @@ class Call {
               Stream& stream) { group.reduce_scatter(stream, all, own, comm::Reduction::kSum); },
           std::move(held));
   }
-  // Packs x's rows into `packed`, and sends each row to the ranks that have experts of its token.
+  // Packs x's rows into `packed`, and sends each row to the ranks that have experts of its token. If `packed`
+  // consists of bytes, the rows are encoded in fp8.
   void send(const Tensor& x, const Tensor& packed, const Tensor& out, Buffer held) const {
     const DispatchPlan p = a_.leaving(plan());
-    launch(op_.context(),
-           turbo::CombineRows{.x = x, .rows = p.sent, .weights = {}, .previous = {}, .out = packed});
+    if (packed.dtype == DType::kU8) {
+      launch(op_.context(), turbo::EncodeRows{.x = x, .rows = p.sent, .out = packed});
+    } else {
+      launch(op_.context(),
+             turbo::CombineRows{.x = x, .rows = p.sent, .weights = {}, .previous = {}, .out = packed});
+    }
     if (a_.two_hops()) return in_two_hops(send_by_hosts, packed, out, std::move(held));
     start(
         [&](Communicator& group, Stream& stream) {
@@ -150,8 +156,8 @@ void begin_dispatch_forward(OperatorCall& op) {
   const Call call(op);
   const Tensor x = op.in(RowTransfer::kRows), rows = op.out(RowTransfer::kMoved);
   if (!call.all_to_all()) return call.gather(x, rows, {});
-  const Buffer packed = call.sent_buffer(x);
-  call.send(x, call.of_sent(packed, x), rows, packed);
+  const Buffer packed = call.sent_buffer(rows);
+  call.send(x, call.of_sent(packed, rows), rows, packed);
 }
 
 // Waits until the rows have arrived. The transfer writes them directly to the output's memory.
@@ -159,6 +165,15 @@ void finish_forward(OperatorCall& op) {
   PRIMUS_CHECK("expert dispatch", op.in_or_out(RowTransfer::kRows, RowTransfer::kMoved).data ==
                                       op.out(RowTransfer::kMoved).data);
   Call(op).finish();
+}
+
+// Waits until encoded rows have arrived, and decodes them.
+void decode_forward(OperatorCall& op) {
+  const Call call(op);
+  call.finish();
+  launch(op.context(), turbo::DecodeRows{.x = op.in(RowTransfer::kRows),
+                                         .used = call.plan().sources,
+                                         .out = op.out(RowTransfer::kMoved)});
 }
 
 void end_dispatch_backward(OperatorCall& op) {
@@ -223,6 +238,12 @@ constexpr Operator kEndDispatch{.name = "end_dispatch",
                                 .for_input = saves(RowTransfer::kPlan),
                                 .in_place = true,
                                 .unsettled = true};
+constexpr Operator kEndEncodedDispatch{.name = "end_dispatch",
+                                       .operator_class = OperatorClass::kCommunication,
+                                       .forward = decode_forward,
+                                       .backward_input = end_dispatch_backward,
+                                       .for_input = saves(RowTransfer::kPlan),
+                                       .unsettled = true};
 constexpr Operator kBeginReturn{.name = "begin_return",
                                 .operator_class = OperatorClass::kCommunication,
                                 .forward = begin_return_forward,
@@ -403,6 +424,8 @@ Dispatch plan_dispatch(const Routing& r, const SharedExperts& experts, std::int6
   if (options.parallel) {
     dispatch.ranks = experts.group->size();
     dispatch.overlap = options.parallel->overlaps(options.shared);
+    PRIMUS_CHECK("plan_dispatch", options.all_to_all || !options.fp8);
+    dispatch.fp8 = options.fp8;
     if (options.all_to_all) return plan_all_to_all(r, experts, capacity, std::move(dispatch));
   }
   dispatch.routing = share_routing(r, experts, capacity);
@@ -413,7 +436,9 @@ InFlight begin_dispatch(const Value& x, const Dispatch& d) {
   if (!d.parallel) return {x, {}};
   const ReplayScope replay(x.tape());
   const RowAttributes a = attributes_of(d);
-  const Tape::Output out{RowTransfer::kMoved, x.dtype(), {a.rows(), x.shape()[1]}};
+  const std::int64_t width = x.shape()[1];
+  Tape::Output out{RowTransfer::kMoved, x.dtype(), {a.rows(), width}};
+  if (d.fp8) out = {RowTransfer::kMoved, DType::kU8, {a.rows(), turbo::Fp8RowLayout{width}.bytes()}};
   return {x.tape().record(kBeginDispatch, {{RowTransfer::kRows, x}, {RowTransfer::kPlan, d.plan}}, nullptr,
                           {out}, a)[RowTransfer::kMoved],
           x};
@@ -422,9 +447,10 @@ InFlight begin_dispatch(const Value& x, const Dispatch& d) {
 Value end_dispatch(InFlight t, const Dispatch& d) {
   if (!d.parallel) return std::move(t.rows);
   const ReplayScope replay(t.rows.tape());
-  const Tape::Output out{RowTransfer::kMoved, t.rows.dtype(), t.rows.shape()};
-  return t.rows.tape().record(kEndDispatch, {{RowTransfer::kRows, t.rows}, {RowTransfer::kPlan, d.plan}},
-                              nullptr, {out}, attributes_of(d))[RowTransfer::kMoved];
+  const Tape::Output out{RowTransfer::kMoved, t.from.dtype(), {t.rows.shape()[0], t.from.shape()[1]}};
+  return t.rows.tape().record(d.fp8 ? kEndEncodedDispatch : kEndDispatch,
+                              {{RowTransfer::kRows, t.rows}, {RowTransfer::kPlan, d.plan}}, nullptr, {out},
+                              attributes_of(d))[RowTransfer::kMoved];
 }
 
 InFlight begin_return(Value rows, const Dispatch& d) {

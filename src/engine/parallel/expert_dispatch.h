@@ -36,6 +36,9 @@ namespace primus::engine {
 struct DispatchOptions {
   ExpertParallel* parallel = nullptr;  // null if and only if SharedExperts::group is null
   bool all_to_all = false;
+  // Tokens travel to the experts in fp8 (turbo/fp8_rows); only with all_to_all. Their gradients and the
+  // results of the experts keep their type.
+  bool fp8 = false;     // tokens are sent to experts in fp8
   bool shared = false;  // the model has shared experts, which can overlap the transfers
 };
 
@@ -47,6 +50,7 @@ struct Dispatch {
   std::int64_t tokens = 0, ranks = 1;  // `tokens`: per rank
   std::int64_t maximum = 0;            // maximum number of rows from one rank to another
   std::int64_t to_host = 0;            // with two hops: maximum number of rows from one rank to one host
+  bool fp8 = false;                    // tokens are sent to experts in fp8
   bool overlap = false;
   std::uint64_t number = 0;  // identifies the plan's counts of rows (comm::RowCounts)
 };

@@ -89,6 +89,7 @@ MoeConfig::Training training(const StatedModel& stated, const ModelConfig& c) {
                     : t.moe_router_force_load_balancing_type == "uniform" ? RouterRule::Forced::kUniform
                                                                           : RouterRule::Forced::kEven,
           .all_to_all = t.moe_token_dispatcher_type != "allgather",
+          .fp8_dispatch = t.moe_dispatch_fp8,
           .capacity_margin = t.moe_expert_capacity_margin.value_or(MoeConfig::Training::kKeepAll)};
 }
 

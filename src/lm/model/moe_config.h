@@ -46,6 +46,7 @@ struct MoeConfig {
     turbo::RouterRule::Forced forced = turbo::RouterRule::Forced::kNo;
     // For expert parallelism. true: tokens are exchanged by all-to-all; false: by all-gather.
     bool all_to_all = false;
+    bool fp8_dispatch = false;  // tokens travel to experts in fp8; only with all_to_all
     // For expert parallelism: number of rows whose activations a rank keeps, as a multiple of the rank's
     // equal share of the choices. Does not affect results. Fewer kept rows take less memory and a few percent
     // more time.

@@ -107,7 +107,7 @@ void note_settings_without_effect(const RunPlan& plan, const engine::ParameterSt
        "grad_reduce_in_bf16", "reduce_gradients_each_microbatch", "distributed_timeout_minutes"});
   constexpr auto kOfGpus = std::to_array<std::string_view>({"deterministic_mode", "tune_matmul"});
   constexpr auto kBetweenExperts = std::to_array<std::string_view>(
-      {"moe_shared_expert_overlap", "moe_token_dispatcher_type", "moe_ranks_per_host",
+      {"moe_shared_expert_overlap", "moe_token_dispatcher_type", "moe_ranks_per_host", "moe_dispatch_fp8",
        "moe_expert_capacity_margin", "overlap_moe_expert_parallel_comm"});
   const auto note = [&](std::string_view reason,
                         std::initializer_list<std::span<const std::string_view>> lists) {

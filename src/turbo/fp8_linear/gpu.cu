@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "turbo/fp8_linear/fp8_linear.h"
+#include "turbo/gpu/fp8_codes.h"
 #include "turbo/gpu/gemm_tile.h"
 #include "turbo/gpu/loops.h"
 #include "turbo/gpu/reduce.h"
@@ -65,22 +66,6 @@ struct ScalesOfParts {
 // ---- Codes --------------------------------------------------------------------------------------
 
 constexpr int kLine = 16;  // number of codes in 16 bytes
-
-// Converts two values to codes; the second code is in the upper byte.
-template <class Code>
-PRIMUS_DEVICE std::uint32_t two_codes(float first, float second) {
-#if PRIMUS_CUDA_ARCH >= 890
-  std::uint16_t pair;
-  if constexpr (Code::kDType == DType::kF8E4M3) {
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(second), "f"(first));
-  } else {
-    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(second), "f"(first));
-  }
-  return pair;
-#else
-  return Code::nearest(first).bits | static_cast<std::uint32_t>(Code::nearest(second).bits) << 8U;
-#endif
-}
 
 // A block quantizes a tile of 64 x 64. A thread quantizes 16 elements of a row and writes the codes. Then the
 // thread reads 16 codes of a column from shared memory and writes these codes transposed. Extents are

@@ -236,6 +236,7 @@ class MixtureOfExperts final : public Layer {
     const engine::Dispatch dispatch = plan_dispatch(routing, experts_for(routing, in), capacity,
                                                     {.parallel = experts_.group ? in.experts : nullptr,
                                                      .all_to_all = moe_.training.all_to_all,
+                                                     .fp8 = moe_.training.fp8_dispatch,
                                                      .shared = shared_.has_value()});
     const Value& h = normed.value();
     engine::InFlight there = begin_dispatch(latent_.down ? linear(h, *latent_.down) : h, dispatch);

@@ -67,6 +67,7 @@ ExpertHostChoice choose_expert_hosts(const MoeConfig& moe, const engine::MeshSha
   if (!with_hosts.experts_on_hosts())
     return {0, fmt::format("{}: the {} ranks that share the experts do not fill several hosts of {} ranks",
                            kOne, ranks, on_host)};
+  if (moe.training.fp8_dispatch) return {0, fmt::format("{}: rows are in fp8 (moe_dispatch_fp8)", kOne)};
   if (!two_hops_are_faster(moe, with_hosts))
     return {0, fmt::format("{}: with {} of {} experts per token on {} hosts, two hops are not expected to be "
                            "faster (moe_ranks_per_host: {} requests them)",

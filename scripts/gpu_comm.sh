@@ -77,11 +77,14 @@ conforms() {
 conforms conform "every collective in five types, in and out of place, also in groups of half the ranks"
 conforms conform_tensor "the same of tensor ranks"
 grep -h "copy engines" "$out/conform_tensor-0.log"
+export PRIMUS_COUNTED_ROWS=direct
+conforms conform "the same with kernels that write rows to the memory of other GPUs"
+unset PRIMUS_COUNTED_ROWS
 check hang 'rank 1 has not called it: its last collective in that group was barrier #1'
 check stuck "exchange #2 .* of group 'tensor.0' did not complete within"
 check fail 'the data set of rank 1 is broken'
 check die "rank $((gpus - 1)) was lost|rank $((gpus - 1)) ended"
-for counted in on off; do
+for counted in on off direct; do
   export PRIMUS_COUNTED_ROWS=$counted
   ranks time_rows
   echo "all_to_all_rows with PRIMUS_COUNTED_ROWS=$counted"

@@ -314,6 +314,8 @@ dispatch() {
   set -- "$@" moe_token_dispatcher_type=alltoall
   export PRIMUS_COUNTED_ROWS=off
   timed complete "$@" && beside complete gathered
+  export PRIMUS_COUNTED_ROWS=direct
+  timed direct "$@" && beside direct gathered
   unset PRIMUS_COUNTED_ROWS
   timed counted "$@" && beside counted gathered
   timed coded "$@" moe_dispatch_fp8=true && beside coded gathered

@@ -81,7 +81,7 @@ Communicator::Communicator(std::string name, int rank, int size, Overlap overlap
 
 Traffic Communicator::traffic() const {
   Traffic result = traffic_;
-  result.lines[static_cast<std::size_t>(Kind::kAllToAll)].bytes -= static_cast<double>(unsent_.load());
+  result.lines[static_cast<std::size_t>(Kind::kAllToAll)].bytes -= static_cast<double>(unsent());
   return result;
 }
 

@@ -153,10 +153,11 @@ class Communicator {
   // this rank's part in that rank's `out`. Counts: [size()] int32 in device memory, read when the call runs.
   // Other rows of `out` are undefined. Not in place. Only the counted rows are sent.
   //
-  // CPU communicators need no host sync. Vendor libraries need the sizes when they are called, so on GPUs the
-  // host waits in this call until the counts have arrived from the device. The host does not wait if an
-  // earlier call had the same `counts`, and hardly if count_rows() was called with enough work of the device
-  // in between. While the stream records a graph, GPUs send complete parts.
+  // CPU communicators need no host sync, and neither do GPUs of one host with PRIMUS_COUNTED_ROWS=direct.
+  // Vendor libraries need the sizes when they are called, so on GPUs the host waits in this call until the
+  // counts have arrived from the device. The host does not wait if an earlier call had the same `counts`, and
+  // hardly if count_rows() was called with enough work of the device in between. While the stream records a
+  // graph, GPUs send complete parts.
   void all_to_all_rows(Stream& stream, const Tensor& in, const Tensor& send_counts, const Tensor& out,
                        const Tensor& receive_counts, RowCounts counts = {});
   // Returns a number above 0 for RowCounts that this communicator has not returned before.
@@ -197,6 +198,8 @@ class Communicator {
   // Corrects traffic() when an all_to_all_rows() reads its counts after enqueue(). `bytes`: the part of the
   // rows for other ranks that is not sent. Any thread may call it.
   void count_unsent(std::int64_t bytes) { unsent_ += bytes; }
+  // Returns the bytes that traffic() subtracts.
+  virtual std::int64_t unsent() const { return unsent_; }
 
  private:
   // Called before enqueue(): a communicator that needs the row counts on the host waits for them here.

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 
 #include "device/device.h"
@@ -18,7 +19,22 @@ struct PeerHandle {
   auto operator<=>(const PeerHandle&) const = default;
 };
 
-// Transfers and synchronisation between devices of one host. They do not occupy multiprocessors.
+// Copies of rows whose number is known only on the device.
+struct RowCopies {
+  // Copies the first *rows rows from `from` to `to`. `rows` is device memory.
+  struct Part {
+    const void* from;
+    void* to;
+    const std::int32_t* rows;
+    bool to_peer;  // `to` is memory of another device
+  };
+  std::span<const Part> parts;
+  std::int64_t row_bytes, maximum;  // `maximum`: rows that a part has space for
+  std::uint64_t* sent;  // host memory mapped by map_flags(); gets += bytes of the parts with to_peer
+  int processors;       // multiprocessors to use
+};
+
+// Transfers and synchronisation between devices of one host. Only copy_rows() occupies multiprocessors.
 // Stream::copy_on_device copies from memory of another process. A stream can also wait for flags in host
 // memory that all processes have mapped. Every function throws Error on failure.
 struct DevicePeers {
@@ -38,6 +54,8 @@ struct DevicePeers {
   void (*set_flag)(Stream& stream, void* flag, std::uint32_t value);
   // Makes later work of the stream wait until int32(*flag - value) >= 0.
   void (*wait_flag)(Stream& stream, void* flag, std::uint32_t value);
+  // Enqueues the copies. Null: not supported.
+  void (*copy_rows)(Stream& stream, const RowCopies& copies) = nullptr;
   // Whether copy engines are the default. True on devices where copy engines were tested and were faster.
   bool usual = false;
 };

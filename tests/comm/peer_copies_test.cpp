@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "comm/conformance.h"
+#include "comm/fake_peers.h"
 #include "comm/nccl_job.h"
 #include "engine/parallel/tensor_parallel.h"
 #include "tensor/bfloat16.h"
@@ -24,76 +25,16 @@ namespace primus::comm {
 namespace {
 
 using namespace std::chrono_literals;
+using test::garbles;
+using test::kPeers;
+using test::mapped;
 using test::none;
 using test::on_all_ranks;
+using test::opened;
 using test::Rank;
+using test::refuses_to_open;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-// ---- The functions of a plug-in, on guard devices: all translate addresses by one offset -----------------
-
-constexpr std::uintptr_t kPage = 4096;
-constexpr std::ptrdiff_t kOpened = kPage;  // handles differ from addresses by this offset
-
-std::atomic<int> opened{0}, mapped{0};
-std::atomic<bool> refuses_to_open{false};  // on the rank "0000:01"
-std::atomic<bool> garbles{false};          // opened addresses are wrong on two ranks
-
-PeerHandle share(int, const void* address, std::int64_t& offset) {
-  const auto at = reinterpret_cast<std::uintptr_t>(address);
-  const std::uintptr_t base = at / kPage * kPage;
-  // Leads to the neighbouring page, which belongs to the same buffer if there are two ranks.
-  const std::ptrdiff_t wrong = !garbles ? 0 : test::this_gpu == "0000:00" ? kOpened : -kOpened;
-  const std::uintptr_t handle = base + kOpened + static_cast<std::uintptr_t>(wrong);
-  offset = static_cast<std::int64_t>(at - base);
-  PeerHandle result;
-  std::memcpy(result.bytes.data(), &handle, sizeof(handle));
-  return result;
-}
-
-void* open(int, const PeerHandle& handle) {
-  if (refuses_to_open && test::this_gpu == "0000:01") {
-    throw Error(ErrorKind::kIo, "fake: cannot open the memory of another GPU");
-  }
-  std::uintptr_t value = 0;
-  std::memcpy(&value, handle.bytes.data(), sizeof(value));
-  ++opened;
-  return reinterpret_cast<void*>(value - kOpened);
-}
-
-struct Flag {
-  std::atomic<std::uint32_t>* at;
-  std::uint32_t value;
-};
-
-template <void (*kWork)(const Flag&)>
-void launch(Stream& stream, void* flag, std::uint32_t value) {
-  const Flag arguments{static_cast<std::atomic<std::uint32_t>*>(flag), value};
-  stream.launch(
-      [](KernelContext&, const void* a) {
-        Flag here{};
-        std::memcpy(&here, a, sizeof(here));
-        kWork(here);
-      },
-      &arguments, sizeof(arguments));
-}
-
-void set(const Flag& flag) { *flag.at = flag.value; }
-void wait(const Flag& flag) {
-  while (static_cast<std::int32_t>(*flag.at - flag.value) < 0) std::this_thread::sleep_for(50us);
-}
-
-constexpr DevicePeers kPeers{.share = share,
-                             .open = open,
-                             .close = [](int, void*) noexcept { --opened; },
-                             .map_flags =
-                                 [](int, void* host, std::int64_t) {
-                                   ++mapped;
-                                   return host;
-                                 },
-                             .unmap_flags = [](int, void*) noexcept { --mapped; },
-                             .set_flag = launch<set>,
-                             .wait_flag = launch<wait>};
 
 // ---- Tests ------------------------------------------------------------------------------------------
 

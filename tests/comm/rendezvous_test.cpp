@@ -74,6 +74,11 @@ TEST(JobEnvironment, ReadsTorchrunsVariables) {
   };
   EXPECT_TRUE(counted("") && counted("on"));
   EXPECT_FALSE(counted("off"));
+  const auto direct = [](const char* wanted) {
+    return read({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"PRIMUS_COUNTED_ROWS", wanted}})->direct_rows;
+  };
+  EXPECT_TRUE(direct("direct") && counted("direct"));
+  EXPECT_FALSE(direct("on") || direct("off"));
   EXPECT_TRUE(read({{"RANK", "0"}, {"WORLD_SIZE", "1"}}));
 }
 

@@ -109,6 +109,7 @@ NcclCommunicator::NcclCommunicator(std::string name, std::string id, std::vector
 NcclCommunicator::~NcclCommunicator() {
   context_->watchdog.remove(*this);
   copies_.reset();
+  rows_.reset();
   handle_.reset();
   if (barrier_) context_->device.release(barrier_);
   if (!staging_.absent()) context_->device.release(staging_.data);
@@ -145,15 +146,35 @@ void NcclCommunicator::wait_for_room() {
   for (;;) {
     {
       const std::lock_guard lock(mutex_);
-      if (pending_.size() < (copies_ ? kMaxPendingCopies : kMaxPending)) return;
+      if (pending_.size() < (copies_ || rows_ ? kMaxPendingCopies : kMaxPending)) return;
     }
     state_.abort->check();
     std::this_thread::sleep_for(1ms);
   }
 }
 
-bool NcclCommunicator::counts_rows(Stream& stream) const {
-  return handle_ && context_->counted_rows && !context_->collectives.recording(innermost(stream));
+void NcclCommunicator::open_rows() {
+  state_.abort->check();
+  std::string why = "devices of this kind cannot access each other's memory";
+  std::unique_ptr<PeerCopies> opened;
+  if (context_->collectives.peers)
+    opened = PeerCopies::open(*context_, "rows/" + hex(as_text(sha256(id_))), size(), rank(), why,
+                              PeerCopies::Use::kRows);
+  if (!opened)
+    throw invalid(fmt::format("PRIMUS_COUNTED_ROWS=direct is not possible in group '{}': {}", name(), why),
+                  "choose on, which copies the row counts to the host");
+  const std::lock_guard lock(mutex_);
+  rows_ = std::move(opened);
+}
+
+std::int64_t NcclCommunicator::unsent() const {
+  return Communicator::unsent() + (rows_ ? rows_->unsent() : 0);
+}
+
+bool NcclCommunicator::counts_rows(Stream& stream) {
+  if (!handle_ || !context_->counted_rows || context_->collectives.recording(innermost(stream))) return false;
+  if (context_->direct_rows && !rows_) open_rows();
+  return !rows_;
 }
 
 void NcclCommunicator::count_rows(Stream& stream, const Tensor& send_counts, const Tensor& receive_counts,
@@ -230,7 +251,8 @@ void NcclCommunicator::enqueue(Stream& stream, Call call) {
 void NcclCommunicator::start(Stream& stream, Call& call, const Signature& signature, const Pending& pending,
                              bool recording) {
   if (call.kind == Kind::kAllToAll && call.in.data == call.out.data) stage(stream, call);
-  copy_own_parts(stream, call);
+  const bool direct = rows_ && !recording && !call.send_rows.absent();
+  if (!direct) copy_own_parts(stream, call);
   if (!handle_) return;
   bool noted = false;
   const auto waiting = [&](std::chrono::milliseconds waited) {
@@ -241,6 +263,7 @@ void NcclCommunicator::start(Stream& stream, Call& call, const Signature& signat
     be_late(pending, waited);
     state_.abort->check();
   };
+  if (direct) return rows_->move_rows(stream, call, waiting);
   // A graph would replay the flag values of its recording, so copy engines are not used in graphs.
   if (copies_ && !recording) {
     if (call.kind == Kind::kExchange) return copies_->exchange(stream, call.transfers, waiting);
@@ -446,11 +469,12 @@ bool NcclCommunicator::end() noexcept {
   const bool first = !std::exchange(ended_, true);
   if (first && handle_) handle_->end();
   const std::lock_guard lock(mutex_);
+  if (rows_) rows_->release();
   for (const Pending& pending : pending_) {
     if (first && pending.begun) state_.recorder.ended(pending.record, true);
   }
   // A concurrent call may have enqueued further waits for flags, so release() is needed again.
-  return copies_ != nullptr;
+  return copies_ || rows_;
 }
 
 }  // namespace primus::comm::nccl

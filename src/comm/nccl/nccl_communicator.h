@@ -49,6 +49,7 @@ struct Context {
   std::chrono::milliseconds start_timeout = std::chrono::minutes(5);  // limit for a group's ranks to arrive
   CopyEngines copy_engines = CopyEngines::kAuto;
   bool counted_rows = true;  // all_to_all_rows() sends only the counted rows; equal on all ranks
+  bool direct_rows = false;  // kernels write these rows to the other GPUs' memory; equal on all ranks
 };
 
 class NcclCommunicator final : public Communicator, private Watched {
@@ -78,6 +79,7 @@ class NcclCommunicator final : public Communicator, private Watched {
   };
 
   void prepare(Stream& stream, Call& call) override;
+  std::int64_t unsent() const override;
   void enqueue(Stream& stream, Call call) override;
   std::unique_ptr<Communicator> make_split(std::span<const int> members, int new_rank,
                                            const std::string& name, Overlap overlap) override;
@@ -91,7 +93,9 @@ class NcclCommunicator final : public Communicator, private Watched {
   void copy_own_parts(Stream& stream, const Call& call) const;
   void stage(Stream& stream, Call& call);
   // Returns whether all_to_all_rows() on this stream sends only the counted rows.
-  bool counts_rows(Stream& stream) const;
+  bool counts_rows(Stream& stream);
+  // Prepares PRIMUS_COUNTED_ROWS=direct at the first all_to_all_rows(). Throws Error if it is not possible.
+  void open_rows();
   std::unique_ptr<Event> take_event();
   void wait_for_room();
   // Called when `pending` has waited too long for other ranks: aborts the job, except if these ranks are busy
@@ -107,8 +111,9 @@ class NcclCommunicator final : public Communicator, private Watched {
   std::optional<Handle> handle_;  // none in a group of one rank
   std::unique_ptr<PeerCopies> copies_;
   std::string why_no_copies_;
-  bool ended_ = false;       // used only by the watchdog
-  void* barrier_ = nullptr;  // one int32 on the device
+  std::unique_ptr<PeerCopies> rows_;  // for all_to_all_rows(); changed with mutex_ locked
+  bool ended_ = false;                // used only by the watchdog
+  void* barrier_ = nullptr;           // one int32 on the device
   RowCounter row_counter_;
   Tensor staging_;  // send buffer of an in-place all_to_all
   std::map<std::string, int> splits_;

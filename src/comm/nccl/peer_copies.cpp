@@ -10,6 +10,7 @@
 
 #include "comm/local/shared_memory.h"
 #include "comm/nccl/nccl_communicator.h"
+#include "comm/overlap.h"
 #include "device/watched.h"
 
 namespace primus::comm::nccl {
@@ -24,7 +25,7 @@ constexpr std::size_t kLine = 64, kPage = 4096;
 // Time limit of the trial: much longer than mapping memory or a first copy takes.
 constexpr auto kTrialTime = 20s;
 constexpr auto kPeersFarewell = 2s;
-constexpr std::int64_t kTrialWords = 1024, kTrialBytes = kTrialWords * 4;
+constexpr std::int64_t kTrialWords = 1024, kTrialBytes = kTrialWords * 4, kTrialRows = 64;
 // release() sets the flags to the last number plus this value, which ends all waits for the next 2^30
 // transfers.
 constexpr std::uint32_t kBeyond = 1u << 30;
@@ -62,6 +63,8 @@ struct PeerCopies::Lane {
   // Written by hosts: number of transfers that the sender posted, and number that the receiver found.
   alignas(kLine) std::atomic<std::uint32_t> posted;
   alignas(kLine) std::atomic<std::uint32_t> found;
+  // Bytes that move_rows() sent to other ranks; only in a rank's lane to itself.
+  alignas(kLine) std::atomic<std::uint64_t> row_bytes;
   alignas(kLine) Post posts[kPosts];
 };
 
@@ -100,7 +103,11 @@ PeerCopies::~PeerCopies() {
 }
 
 std::unique_ptr<PeerCopies> PeerCopies::open(Context& context, const std::string& key, int size, int rank,
-                                             std::string& why) {
+                                             std::string& why, Use use) {
+  if (use == Use::kRows && !context.collectives.peers->copy_rows) {
+    why = "devices of this kind cannot write rows to each other's memory";
+    return nullptr;
+  }
   const auto name = [&](const char* round, int member) {
     return fmt::format("{}/{}/{}", key, round, member);
   };
@@ -136,10 +143,11 @@ std::unique_ptr<PeerCopies> PeerCopies::open(Context& context, const std::string
   // This memory is freed only after all ranks have unmapped it, because another rank may still read it after
   // a failed trial.
   const std::unique_ptr<void, std::function<void(void*)>> memory(
-      context.device.allocate(kTrialBytes * size), [&](void* address) { context.device.release(address); });
+      context.device.allocate(kTrialBytes * (2 * size + 1)),
+      [&](void* address) { context.device.release(address); });
   std::unique_ptr<PeerCopies> copies(new PeerCopies(context, size, rank));
   if (!attempt("meet", [&] { copies->meet(key); }) || !attempt("map", [&] { copies->map(); })) return nullptr;
-  const bool works = attempt("try", [&] { copies->try_out(memory.get()); });
+  const bool works = attempt("try", [&] { copies->try_out(memory.get(), use); });
   copies->close();
   agree("closed", {});
   if (!works) copies.reset();
@@ -172,17 +180,19 @@ void PeerCopies::map() {
   flags_ = static_cast<std::byte*>(device_.map_flags(ordinal_, shared_.get(), bytes));
 }
 
-// Tests the copies: every rank sends some words to every other rank.
-void PeerCopies::try_out(void* memory) {
+// Tests the copies: every rank sends some words to every other rank. `memory`: one part for the words of each
+// rank; for rows, then one part for the words to each rank, and the row counts.
+void PeerCopies::try_out(void* memory, Use use) {
   Device& device = context_.device;
   const std::unique_ptr<Stream> stream = device.create_stream(StreamKind::kCommunication);
   const std::unique_ptr<Event> event = device.create_event();
-  PinnedBuffer host(device, kTrialBytes * size_);
+  PinnedBuffer host(device, kTrialBytes * (2 * size_ + 1));
   auto* const words = reinterpret_cast<std::uint32_t*>(host.data());
   const auto part = [&](int of) {
     return Tensor(static_cast<std::byte*>(memory) + of * kTrialBytes, DType::kI32, {kTrialWords});
   };
-  for (std::int64_t i = 0; i < kTrialWords; ++i) words[i] = trial_word(rank_, i);
+  for (std::int64_t i = 0; i < kTrialWords * 2 * size_; ++i) words[i] = trial_word(rank_, i % kTrialWords);
+  for (int peer = 0; peer < size_; ++peer) words[kTrialWords * 2 * size_ + peer] = kTrialRows;
   const auto end = Clock::now() + kTrialTime;
   auto& region = *reinterpret_cast<Region*>(shared_.get());
   struct OtherFailed {};  // another rank has failed and reports why
@@ -198,8 +208,20 @@ void PeerCopies::try_out(void* memory) {
     if (Clock::now() > end) throw Error(ErrorKind::kIo, "a test of the copy engines did not finish in time");
   };
   try {
-    stream->copy_to_device(part(rank_).data, words, kTrialBytes);
-    exchange(*stream, transfers, patience);
+    if (use == Use::kExchange) {
+      stream->copy_to_device(part(rank_).data, words, kTrialBytes);
+      exchange(*stream, transfers, patience);
+    } else {
+      const Shape shape{size_ * kTrialRows, kTrialWords / kTrialRows};
+      const Tensor counts(part(2 * size_).data, DType::kI32, {size_});
+      stream->copy_to_device(part(size_).data, words, kTrialBytes * size_);
+      stream->copy_to_device(counts.data, words + kTrialWords * 2 * size_, counts.bytes());
+      Call call;
+      call.in = Tensor(part(size_).data, DType::kI32, shape);
+      call.out = Tensor(memory, DType::kI32, shape);
+      call.send_rows = counts;
+      move_rows(*stream, call, patience);
+    }
     stream->copy_to_host(words, memory, kTrialBytes * size_);
     stream->record(*event);
     while (!context_.collectives.reached(*event)) {
@@ -236,8 +258,8 @@ PeerCopies::Lane& PeerCopies::lane(int from, int to) const {
   return reinterpret_cast<Lane*>(shared_.get() + sizeof(Region))[from * size_ + to];
 }
 
-void* PeerCopies::on_device(const std::atomic<std::uint32_t>& flag) const {
-  return flags_ + (reinterpret_cast<const std::byte*>(&flag) - shared_.get());
+void* PeerCopies::on_device(const void* flag) const {
+  return flags_ + (static_cast<const std::byte*>(flag) - shared_.get());
 }
 
 void PeerCopies::post(Lane& lane, std::uint32_t number, const Tensor& data, Waiting waiting) {
@@ -248,8 +270,7 @@ void PeerCopies::post(Lane& lane, std::uint32_t number, const Tensor& data, Wait
   lane.posted.store(number, std::memory_order_release);
 }
 
-const void* PeerCopies::find(Lane& lane, int from, std::uint32_t number, std::int64_t bytes,
-                             Waiting waiting) {
+void* PeerCopies::find(Lane& lane, int from, std::uint32_t number, std::int64_t bytes, Waiting waiting) {
   wait_until(
       [&] { return static_cast<std::int32_t>(lane.posted.load(std::memory_order_acquire) - number) >= 0; },
       waiting);
@@ -262,7 +283,7 @@ const void* PeerCopies::find(Lane& lane, int from, std::uint32_t number, std::in
   const auto key = std::pair(from, post.handle);
   auto at = opened_.find(key);
   if (at == opened_.end()) at = opened_.emplace(key, device_.open(ordinal_, post.handle)).first;
-  return static_cast<const std::byte*>(at->second) + post.offset;
+  return static_cast<std::byte*>(at->second) + post.offset;
 }
 
 void PeerCopies::exchange(Stream& stream, std::span<const Transfer> transfers, Waiting waiting) {
@@ -280,7 +301,7 @@ void PeerCopies::exchange(Stream& stream, std::span<const Transfer> transfers, W
     const std::uint32_t number = number_of(sent);
     Lane& to = lane(rank_, transfer.peer);
     post(to, number, transfer.data, waiting);
-    device_.set_flag(flags, on_device(to.ready), number);
+    device_.set_flag(flags, on_device(&to.ready), number);
     sent = number;
     if (std::find(sent_to.begin(), sent_to.end(), transfer.peer) == sent_to.end())
       sent_to.push_back(transfer.peer);
@@ -293,12 +314,12 @@ void PeerCopies::exchange(Stream& stream, std::span<const Transfer> transfers, W
     const void* const source = find(from, transfer.peer, number, transfer.data.bytes(), waiting);
     // This number must be set before the stream waits, so that release() also ends the wait of this transfer.
     received = number;
-    device_.wait_flag(flags, on_device(from.ready), number);
+    device_.wait_flag(flags, on_device(&from.ready), number);
     stream.copy_on_device(transfer.data.data, source, transfer.data.bytes());
-    device_.set_flag(flags, on_device(from.done), number);
+    device_.set_flag(flags, on_device(&from.done), number);
   }
   for (const int peer : sent_to) {
-    device_.wait_flag(flags, on_device(lane(rank_, peer).done), peers_[static_cast<std::size_t>(peer)].sent);
+    device_.wait_flag(flags, on_device(&lane(rank_, peer).done), peers_[static_cast<std::size_t>(peer)].sent);
   }
 }
 
@@ -316,6 +337,62 @@ void PeerCopies::all_gather(Stream& stream, const Tensor& in, const Tensor& out,
   }
   exchange(stream, transfers, waiting);
   if (part(rank_).data != in.data) stream.copy_on_device(part(rank_).data, in.data, bytes);
+}
+
+void PeerCopies::move_rows(Stream& stream, const Call& call, Waiting waiting) {
+  const std::int64_t part = call.in.bytes() / size_;
+  if (part == 0) return;
+  const auto part_of = [&](const Tensor& all, int peer) {
+    return Tensor(static_cast<std::byte*>(all.data) + peer * part, DType::kU8, {part});
+  };
+  const auto peer_at = [&](int distance) { return (rank_ + distance) % size_; };
+  const auto counts_of = [&](int peer) -> Peer& { return peers_[static_cast<std::size_t>(peer)]; };
+  Stream& flags = innermost(stream);
+  for (int distance = 1; distance < size_; ++distance) {
+    const int peer = peer_at(distance);
+    Peer& last = counts_of(peer);
+    const std::uint32_t number = last.sent.load(std::memory_order_relaxed) + 1;
+    Lane& to = lane(rank_, peer);
+    post(to, number, part_of(call.out, peer), waiting);
+    device_.set_flag(flags, on_device(&to.ready), number);
+    last.sent = number;
+  }
+  std::vector<RowCopies::Part> parts;
+  const auto add = [&](void* to, int peer) {
+    parts.push_back({.from = part_of(call.in, peer).data,
+                     .to = to,
+                     .rows = static_cast<const std::int32_t*>(call.send_rows.data) + peer,
+                     .to_peer = peer != rank_});
+  };
+  for (int distance = 1; distance < size_; ++distance) {
+    const int peer = peer_at(distance);
+    Peer& last = counts_of(peer);
+    const std::uint32_t number = last.received.load(std::memory_order_relaxed) + 1;
+    Lane& from = lane(peer, rank_);
+    add(find(from, peer, number, part, waiting), peer);
+    last.received = number;  // before the stream waits, as in exchange()
+    device_.wait_flag(flags, on_device(&from.ready), number);
+  }
+  add(part_of(call.out, rank_).data, rank_);
+  complete_ += part * (size_ - 1);
+  const std::int64_t row_bytes = call.in.cols() * size_of(call.in.dtype);
+  device_.copy_rows(flags, {.parts = parts,
+                            .row_bytes = row_bytes,
+                            .maximum = part / row_bytes,
+                            .sent = static_cast<std::uint64_t*>(on_device(&lane(rank_, rank_).row_bytes)),
+                            .processors = kExpertOverlapProcessors});
+  for (int distance = 1; distance < size_; ++distance) {
+    const int peer = peer_at(distance);
+    device_.set_flag(flags, on_device(&lane(peer, rank_).done), counts_of(peer).received);
+  }
+  for (int distance = 1; distance < size_; ++distance) {
+    const int peer = peer_at(distance);
+    device_.wait_flag(flags, on_device(&lane(rank_, peer).done), counts_of(peer).sent);
+  }
+}
+
+std::int64_t PeerCopies::unsent() const {
+  return complete_ - static_cast<std::int64_t>(lane(rank_, rank_).row_bytes);
 }
 
 void PeerCopies::release() noexcept {

@@ -14,7 +14,12 @@
 // The order of streams cannot cause a deadlock, because a rank posts and sets `ready` before it waits for any
 // peer of the same call.
 //
-// Thread-safety: exchange() belongs to the rank's thread; any thread may call release().
+// move_rows() works the other way round: the receiver posts where it wants the rows, and the sender's kernel
+// writes them there, because only the sender's device knows their number. Here `ready` says that this memory
+// may be overwritten, and `done` that all rows have arrived.
+//
+// Thread-safety: exchange(), all_gather() and move_rows() belong to the rank's thread; any thread may
+// call release() and unsent().
 #pragma once
 
 #include <atomic>
@@ -38,11 +43,13 @@ struct Context;
 
 class PeerCopies {
  public:
+  enum class Use { kExchange, kRows };  // kRows: for move_rows()
+
   // Collective: all ranks of the group call it with a `key` unique to the group. It tests all requirements of
-  // the copies. If copies between any two ranks do not work, returns null on every rank, with the same `why`.
+  // `use`. If copies between any two ranks do not work, returns null on every rank, with the same `why`.
   // Throws Error if the job is aborted or a rank does not arrive.
   static std::unique_ptr<PeerCopies> open(Context& context, const std::string& key, int size, int rank,
-                                          std::string& why);
+                                          std::string& why, Use use = Use::kExchange);
   // Destroy this object only after the streams have finished its work. Waits briefly until the peers have
   // finished too.
   ~PeerCopies();
@@ -57,6 +64,13 @@ class PeerCopies {
 
   // Runs Communicator::all_gather(). Calls `waiting` as exchange() does.
   void all_gather(Stream& stream, const Tensor& in, const Tensor& out, Waiting waiting);
+
+  // Runs Communicator::all_to_all_rows(), including the rank's rows for itself, without a wait for the
+  // counts. Calls `waiting` as exchange() does.
+  void move_rows(Stream& stream, const Call& call, Waiting waiting);
+  // Returns by how many bytes complete parts for other ranks exceed the rows that move_rows() has sent so
+  // far.
+  std::int64_t unsent() const;
 
   // After an abort: unblocks the stream's waits; the data in memory is undefined afterwards. Running peers
   // may overwrite the flags again, so call release() repeatedly until the work has ended.
@@ -75,14 +89,14 @@ class PeerCopies {
   // Unmaps the other ranks' memory.
   void close() noexcept;
   void map();
-  void try_out(void* memory);
+  void try_out(void* memory, Use use);
   void pass(Stream& stream, Event& event);
 
   Lane& lane(int from, int to) const;
   // Returns the device address of a flag in shared memory.
-  void* on_device(const std::atomic<std::uint32_t>& flag) const;
+  void* on_device(const void* flag) const;
   void post(Lane& lane, std::uint32_t number, const Tensor& data, Waiting waiting);
-  const void* find(Lane& lane, int from, std::uint32_t number, std::int64_t bytes, Waiting waiting);
+  void* find(Lane& lane, int from, std::uint32_t number, std::int64_t bytes, Waiting waiting);
 
   Context& context_;
   const DevicePeers& device_;
@@ -91,6 +105,7 @@ class PeerCopies {
   std::byte* flags_ = nullptr;  // device address of `shared_`; null: not mapped
   std::vector<Peer> peers_;
   std::map<std::pair<int, PeerHandle>, void*> opened_;  // mapped memory, by owning rank and handle
+  std::atomic<std::int64_t> complete_{0};  // bytes of complete parts for other ranks in move_rows()
   const int failures_;
 };
 

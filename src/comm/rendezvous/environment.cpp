@@ -55,10 +55,12 @@ CopyEngines parse_copy_engines(const std::string& name) {
                 "choose auto, off, on or all");
 }
 
-bool parse_counted_rows(const std::string& name) {
-  if (name == "on") return true;
-  if (name == "off") return false;
-  throw invalid(fmt::format("PRIMUS_COUNTED_ROWS='{}' is not a valid setting", name), "choose on or off");
+void parse_counted_rows(const std::string& name, JobEnvironment& result) {
+  result.counted_rows = name != "off";
+  result.direct_rows = name == "direct";
+  if (name == "on" || name == "off" || name == "direct") return;
+  throw invalid(fmt::format("PRIMUS_COUNTED_ROWS='{}' is not a valid setting", name),
+                "choose on, off or direct");
 }
 
 }  // namespace
@@ -130,7 +132,7 @@ std::optional<JobEnvironment> JobEnvironment::read(const Getter& get) {
   result.token = read_token(get);
   result.transport = parse_transport(text(get, "PRIMUS_TRANSPORT").value_or("auto"), "PRIMUS_TRANSPORT");
   result.copy_engines = parse_copy_engines(text(get, "PRIMUS_COPY_ENGINES").value_or("auto"));
-  result.counted_rows = parse_counted_rows(text(get, "PRIMUS_COUNTED_ROWS").value_or("on"));
+  parse_counted_rows(text(get, "PRIMUS_COUNTED_ROWS").value_or("on"), result);
   const auto address = text(get, "MASTER_ADDR");
   auto port = number(get, "PRIMUS_MASTER_PORT", 1, 65535);
   if (!port) {

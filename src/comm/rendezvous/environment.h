@@ -16,7 +16,9 @@
 //                                  auto (default), off, on or all (see CopyEngines)
 //   PRIMUS_COUNTED_ROWS            on (default): GPUs send only the counted rows of all_to_all_rows(), and
 //   the
-//                                  host waits for the counts; off: complete parts. Equal on all ranks
+//                                  host waits for the counts; direct: the host does not wait, and kernels
+//                                  write the rows to the memory of the host's other GPUs; off: complete
+//                                  parts. Equal on all ranks
 #pragma once
 
 #include <cstdint>
@@ -59,7 +61,7 @@ struct JobEnvironment {
   int listening_socket = -1;
   Transport transport = Transport::kAuto;
   CopyEngines copy_engines = CopyEngines::kAuto;
-  bool counted_rows = true;
+  bool counted_rows = true, direct_rows = false;
   mpi::Library* mpi = nullptr;  // MPI, if mpirun started the ranks (comm/mpi/current_job.h), or null
 
   // Reads the environment. Returns nullopt if neither RANK nor WORLD_SIZE is set: a single process. Throws

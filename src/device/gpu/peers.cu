@@ -7,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "device/gpu/copy_rows.h"
 #include "device/gpu/gpu_device.h"
 #include "device/gpu/runtime.h"
 
@@ -206,6 +207,14 @@ void unmap_flags(int ordinal, void* host) noexcept {
   (void)PRIMUS_GPU_CALL(HostUnregister)(host);
 }
 
+void copy_rows(Stream& stream, const RowCopies& copies) {
+  const auto handle = static_cast<StreamHandle>(collectives().stream_handle(stream));
+  each_copy_rows(copies, [&](int blocks, const CopyRows& kernel) {
+    internal::enter<CopyRows><<<static_cast<unsigned>(blocks), CopyRows::kThreads, 0, handle>>>(kernel);
+    check(PRIMUS_GPU_CALL(GetLastError)(), "copy rows to other GPUs");
+  });
+}
+
 constexpr DevicePeers kPeers{.share = share,
                              .open = open,
                              .close = close,
@@ -213,6 +222,7 @@ constexpr DevicePeers kPeers{.share = share,
                              .unmap_flags = unmap_flags,
                              .set_flag = set_flag,
                              .wait_flag = wait_flag,
+                             .copy_rows = copy_rows,
                              .usual = kUsual};
 
 }  // namespace

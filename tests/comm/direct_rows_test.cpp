@@ -1,0 +1,195 @@
+// Tests all_to_all_rows() with PRIMUS_COUNTED_ROWS=direct, without a GPU: kernels that write to other ranks'
+// memory run in the emulator. Every buffer is overwritten with poison once its work is done.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "comm/conformance.h"
+#include "comm/fake_peers.h"
+#include "comm/nccl_job.h"
+
+namespace primus::comm {
+namespace {
+
+using namespace std::chrono_literals;
+using test::none;
+using test::Rank;
+using ::testing::HasSubstr;
+
+struct DirectRows : ::testing::TestWithParam<int> {
+  DirectRows() { collectives.peers = &test::kPeers; }
+  void TearDown() override {
+    EXPECT_EQ(test::opened, 0) << "memory of a peer is still mapped";
+    EXPECT_EQ(test::mapped, 0);
+    test::refuses_to_open = false;
+  }
+  // Ranks end together, as in peer_copies_test.cpp.
+  std::vector<std::string> run(int ranks, const std::function<void(Rank&, Communicator&)>& body) const {
+    std::atomic<int> through{0};
+    const auto all = [&](Rank& r) {
+      const auto world = r.job.world(r.device, &collectives);
+      const auto wait_for_all = [&] {
+        ++through;
+        for (int i = 0; i < 3000 && through < ranks; ++i) std::this_thread::sleep_for(10ms);
+      };
+      try {
+        body(r, *world);
+      } catch (...) {
+        wait_for_all();
+        throw;
+      }
+      wait_for_all();
+    };
+    return test::on_all_ranks(ranks, all, CopyEngines::kAuto, true, true);
+  }
+  DeviceCollectives collectives = test::fake_collectives();
+};
+INSTANTIATE_TEST_SUITE_P(All, DirectRows, ::testing::Values(2, 3));
+
+TEST_P(DirectRows, EveryCollectiveEqualsItsReference) {
+  const auto errors = run(GetParam(), [&](Rank& r, Communicator& group) {
+    const auto stream = r.device.create_stream(StreamKind::kCommunication);
+    EXPECT_EQ(test::Conformance(group, r.device, *stream).run({0, 1, 7, 130}), "");
+  });
+  EXPECT_EQ(errors, none(GetParam()));
+}
+
+// One rank's buffers.
+struct Load {
+  static constexpr std::int64_t kPart = 24, kWidth = 20;  // rows of a part, and elements of a row
+
+  Load(Device& device, int size)
+      : ranks(size),
+        in(device.allocate(size * kPart * kWidth * 4), DType::kI32, {size * kPart, kWidth}),
+        out(device.allocate(in.bytes()), DType::kI32, in.shape),
+        counts(device.allocate(2 * size * 4), DType::kI32, {2 * size}) {}
+
+  int ranks;
+  Tensor in, out, counts;
+
+  void send(Communicator& group, Stream& stream) const {
+    group.all_to_all_rows(stream, in, counts.slice(0, ranks), out, counts.slice(ranks, 2 * ranks));
+  }
+};
+
+// All rows to one rank, no rows to a rank, no rows at all, and other numbers for each pair.
+int rows_of(int round, int from, int to) {
+  switch (round % 4) {
+    case 0:
+      return to == 1 ? static_cast<int>(Load::kPart) : 0;
+    case 1:
+      return to == 0 ? 0 : 5;
+    case 2:
+      return (from * 5 + to * 3 + round) % 23;
+    default:
+      return 0;
+  }
+}
+
+// The loads change in each round, and in each round another rank is slow
+// to write its rows or to read what it received.
+TEST_P(DirectRows, MemoryIsReusedInStreamOrderWithUnevenLoads) {
+  struct Fill {
+    Load load;
+    int round, rank;
+    std::atomic<int>* wrong;
+  };
+  const int ranks = GetParam();
+  std::atomic<int> wrong{0};
+  std::atomic<std::int64_t> sent{0}, counted{0};
+  const auto errors = run(ranks, [&](Rank& r, Communicator& group) {
+    const auto stream = r.device.create_stream(StreamKind::kCommunication);
+    const Load load(r.device, ranks);
+    for (int round = 0; round < 24; ++round) {
+      const Fill fill{load, round, r.rank, &wrong};
+      const auto launch = [&](auto work) { stream->launch(work, &fill, sizeof(fill)); };
+      launch([](KernelContext& context, const void* a) {
+        const auto& f = *static_cast<const Fill*>(a);
+        auto& cpu = static_cast<cpu::CpuContext&>(context);
+        const int n = f.load.ranks;
+        if (f.round % n == f.rank) std::this_thread::sleep_for(300us);
+        std::fill_n(cpu.data<std::int32_t>(f.load.in), f.load.in.elements(), 100 * f.round + f.rank);
+        if (f.round == 0) std::fill_n(cpu.data<std::int32_t>(f.load.out), f.load.out.elements(), -1);
+        auto* const counts = cpu.data<std::int32_t>(f.load.counts);
+        for (int peer = 0; peer < n; ++peer) {
+          counts[peer] = rows_of(f.round, f.rank, peer);
+          counts[n + peer] = rows_of(f.round, peer, f.rank);
+        }
+      });
+      load.send(group, *stream);
+      launch([](KernelContext& context, const void* a) {
+        const auto& f = *static_cast<const Fill*>(a);
+        auto& cpu = static_cast<cpu::CpuContext&>(context);
+        if (f.round % f.load.ranks != f.rank) std::this_thread::sleep_for(2ms);
+        auto* const out = cpu.data<std::int32_t>(f.load.out);
+        constexpr std::int64_t kPart = Load::kPart * Load::kWidth;
+        for (int from = 0; from < f.load.ranks; ++from) {
+          const std::int64_t arrived = rows_of(f.round, from, f.rank) * Load::kWidth;
+          for (std::int64_t i = 0; i < kPart; ++i)
+            *f.wrong += out[from * kPart + i] != (i < arrived ? 100 * f.round + from : -1);
+        }
+        std::fill_n(out, f.load.out.elements(), -1);
+        std::fill_n(cpu.data<std::int32_t>(f.load.in), f.load.in.elements(), -2);
+        std::fill_n(cpu.data<std::int32_t>(f.load.counts), f.load.counts.elements(), 1000);
+      });
+      for (int to = 0; to < ranks; ++to)
+        sent += to == r.rank ? 0 : rows_of(round, r.rank, to) * Load::kWidth * 4;
+    }
+    stream->synchronize();
+    counted += static_cast<std::int64_t>(group.traffic()[Kind::kAllToAll].bytes);
+  });
+  EXPECT_EQ(errors, none(ranks));
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(counted, sent) << "traffic() counts the rows";
+}
+
+// The host of a rank does not wait, and its device waits for the other rank's device.
+TEST_F(DirectRows, AMissingDeviceIsNamedAndAllRanksWakeUp) {
+  const auto errors = run(2, [&](Rank& r, Communicator& group) {
+    const auto stream = r.device.create_stream(StreamKind::kCommunication);
+    const Load load(r.device, 2);
+    const std::vector<std::int32_t> counts(4, 3);
+    stream->copy_to_device(load.counts.data, counts.data(), load.counts.bytes());
+    load.send(group, *stream);
+    stream->synchronize();
+    group.set_timeout(300ms);
+    std::atomic<bool> go{false};
+    const std::atomic<bool>* const pointer = &go;
+    if (r.rank == 1) {
+      stream->launch(
+          [](KernelContext&, const void* flag) {
+            while (!**static_cast<const std::atomic<bool>* const*>(flag)) std::this_thread::sleep_for(1ms);
+          },
+          &pointer, sizeof(pointer));
+    }
+    for (int i = 0; i < 3; ++i) load.send(group, *stream);
+    while (!r.job.state().abort->aborted()) std::this_thread::sleep_for(5ms);
+    if (r.rank == 0) stream->synchronize();  // the wait ends, though rank 1 is still stuck
+    go = true;
+    stream->synchronize();
+    r.job.state().abort->check();
+  });
+  for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("rank 0: all_to_all #2"));
+}
+
+TEST_F(DirectRows, AreRefusedIfARankCannotReachItsPeers) {
+  const auto send = [](Rank& r, Communicator& group) {
+    const auto stream = r.device.create_stream(StreamKind::kCommunication);
+    const Load load(r.device, 2);
+    load.send(group, *stream);
+  };
+  test::refuses_to_open = true;
+  for (const std::string& error : run(2, send))
+    EXPECT_THAT(error, HasSubstr("PRIMUS_COUNTED_ROWS=direct is not possible in group 'world': rank 1: fake: "
+                                 "cannot open the memory of another GPU"));
+  test::refuses_to_open = false;
+  collectives.peers = nullptr;
+  for (const std::string& error : run(2, send))
+    EXPECT_THAT(error, HasSubstr("devices of this kind cannot access each other's memory"));
+}
+
+}  // namespace
+}  // namespace primus::comm

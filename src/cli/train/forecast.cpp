@@ -288,6 +288,7 @@ std::string answers_text(const TrainingForecast& f, const config::TrainerConfig&
                      c.global_batch_size / c.num_generations, c.max_completion_length, of_rank) +
          fmt::format("{:<22}{} of {} microbatches, if all answers have that length\n", "  packed into",
                      f.step().microbatches, of_rank / c.micro_batch_size) +
+         (f.microbatch.empty() ? "" : fmt::format("{:<22}{}\n", "  rows", f.microbatch)) +
          fmt::format("{:<22}generating the answers, and scoring them\n", "  not in the time");
 }
 
@@ -325,6 +326,7 @@ nlohmann::json to_json(const TrainingForecast& f, std::optional<std::int64_t> co
                       ? nlohmann::json()
                       : nlohmann::json(f.seconds_per_step * static_cast<double>(steps_left(f, continued)))}};
   if (generates_answers(f)) json["answers_per_step"] = f.experiment.trainer->global_batch_size;
+  if (!f.microbatch.empty()) json["microbatch_choice"] = f.microbatch;
   if (f.world > 1) json["mesh"] = mesh_json(f);
   json["memory_changes"] = changes_of(f.memory);
   if (f.hardware) json["hardware"] = hardware_json(f);

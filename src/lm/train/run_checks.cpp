@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdlib>
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +18,7 @@
 #include "config/trainer_config.h"
 #include "config/without_effect.h"
 #include "lm/events/run_job.h"
+#include "lm/train/forecast/fit_choice.h"
 #include "lm/train/forecast/memory_fit.h"
 #include "lm/train/settings/training_settings.h"
 
@@ -51,9 +53,30 @@ MemorySupply supply_for(RunPlan& plan, engine::Rank& rank) {
   return supply;
 }
 
+// Decreases a chosen micro_batch_size until the run fits on every rank.
+void decrease_microbatch(RunPlan& plan, engine::Rank& rank, StepMeasurement& measured) {
+  if (!has_chosen_microbatch(plan.e)) return;
+  const std::int64_t before = plan.c.micro_batch_size;
+  const auto lacks = [&] {
+    return !fits_with_reserve(memory_need(plan.e, plan.settings, measured), supply_for(plan, rank));
+  };
+  while (plan.ranks.any(lacks())) {
+    const std::optional<std::int64_t> rows = smaller_microbatch(plan.e, plan.ranks.size());
+    if (!rows) break;
+    set_chosen_microbatch(plan.e, *rows);
+    const std::int64_t record_after = plan.settings.step.record_after;  // a trace records nothing
+    plan.settings = session_settings_of(plan.e, plan.model, plan.ranks.size());
+    plan.settings.step.record_after = record_after;
+    measured = measure_session(rank, plan.settings, plan.families);
+  }
+  if (plan.ranks.first() && plan.c.micro_batch_size != before)
+    plan.log.info("{}", describe_decrease(before, plan.c.micro_batch_size));
+}
+
 // Measures the session. If it does not fit, measures it again with fewer rows that experts keep.
 StepMeasurement measure_session_that_fits(RunPlan& plan, engine::Rank& rank) {
   StepMeasurement measured = measure_session(rank, plan.settings, plan.families);
+  decrease_microbatch(plan, rank, measured);
   if (!may_keep_fewer_rows(plan.c, plan.model)) return measured;
   const bool lacks = !fits(memory_need(plan.e, plan.settings, measured), supply_for(plan, rank));
   if (!plan.ranks.any(lacks)) return measured;

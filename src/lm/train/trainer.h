@@ -41,6 +41,7 @@ struct HardwarePlan {
 struct TrainingForecast {
   config::Experiment experiment;  // the experiment, with the settings of planned_experiment()
                                   // (Objective::plan)
+  std::string microbatch;         // why micro_batch_size was chosen (fit_choice.h); empty: it was not
   ModelConfig model;
   int world = 1;           // number of ranks
   engine::MeshShape mesh;  // parallel layout of the ranks

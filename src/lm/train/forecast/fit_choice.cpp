@@ -10,10 +10,13 @@
 
 #include "base/error.h"
 #include "base/terminal/terminal.h"
+#include "config/missing_data.h"
 #include "config/trainer_config.h"
 #include "engine/parallel/pipeline_schedule.h"
+#include "lm/train/continued_run.h"
 #include "lm/train/forecast/planned_hardware.h"
 #include "lm/train/settings/training_settings.h"
+#include "turbo/devices/devices.h"
 
 namespace primus {
 namespace {
@@ -296,6 +299,113 @@ std::string describe_choice(const FitChoice& choice, const MemorySupply& supply)
       choice.microbatches, choice.microbatches == 1 ? "" : "es",
       choice.microbatch_was_given ? ", as in the run so far" : "", bytes(claimed(choice.need, supply)),
       bytes(supply.device), work, choice.next.empty() ? "" : "; " + choice.next);
+}
+
+// ---- Microbatches of reinforcement learning -------------------------------------------------------
+
+namespace {
+
+constexpr std::string_view kKey = "micro_batch_size";
+
+bool runs_on_gpu(const config::Experiment& e) {
+  if (e.hardware) return e.hardware->device != "cpu";
+  return turbo::choose_device(device_spec_of(e, 1)).kind != "cpu";
+}
+
+// Returns whether each update of a step gets whole microbatches of this number of rows.
+bool divides(const config::Experiment& e, std::int64_t rows, int world) {
+  const std::int64_t unit = e.trainer->num_mini_batches * mesh_shape_of(e, world).data(world) * rows;
+  return e.trainer->global_batch_size % unit == 0;
+}
+
+MemoryNeed largest_need(const config::Experiment& e, const ModelConfig& model, const FamilyRegistry& families,
+                        const MemorySupply& supply, int world) {
+  const SessionSettings settings = session_settings_of(e, model, world);
+  const engine::MeshShape mesh = mesh_shape_of(e, world);
+  MemoryNeed largest;
+  for (int stage = 0; stage < mesh.pipeline; ++stage) {
+    engine::Rank rank(planning_device(e).device, measuring_mesh(e, world, stage * mesh.stage_ranks(world)));
+    const MemoryNeed need = memory_need(e, settings, measure_session(rank, settings, families));
+    if (stage == 0 || claimed(need, supply) > claimed(largest, supply)) largest = need;
+  }
+  return largest;
+}
+
+}  // namespace
+
+bool leaves_microbatch_open(const config::Experiment& e) {
+  const config::Provenance said = e.provenance_of(kKey);
+  if (said.layer < config::Layer::kModulePreset) return true;
+  const std::string_view file = said.origin.source ? std::string_view(said.origin.source->name) : "";
+  if (file == config::kNoExperimentFile) return true;
+  // The preset of the stage sets a size for every device. A preset of the user counts as a choice.
+  return said.layer == config::Layer::kModulePreset && file.ends_with(e.trainer->stage + "_trainer.yaml");
+}
+
+std::optional<MicrobatchChoice> choose_microbatch(const config::Experiment& e, int world) {
+  if (!leaves_microbatch_open(e) || !runs_on_gpu(e)) return std::nullopt;
+  const config::TrainerConfig& c = e.trainer;
+  if (const auto state = own_state(e)) {
+    const std::optional<std::int64_t> rows = recorded_microbatch(*state);
+    if (rows && divides(e, *rows, world))
+      return MicrobatchChoice{
+          .rows = *rows, .why = fmt::format("micro_batch_size is {}, as when the run was started", *rows)};
+  }
+  const engine::MeshShape mesh = mesh_shape_of(e, world);
+  const std::int64_t answers = c.global_batch_size / (c.num_mini_batches * mesh.data(world));
+  // With several pipeline stages, few microbatches leave stages idle.
+  const std::int64_t most_rows = answers / (4 * mesh.pipeline);
+  const std::int64_t most_tokens = MicrobatchChoice::kMaxTokens * mesh.context;
+  std::int64_t rows = std::min(most_rows, most_tokens / c.seq_length);
+  while (rows > c.micro_batch_size && !divides(e, rows, world)) --rows;
+  if (rows <= c.micro_batch_size) return std::nullopt;
+  return MicrobatchChoice{
+      .rows = rows,
+      .why = fmt::format(
+          "micro_batch_size is not set: chose {} of {} rows, which are {} tokens (at most {}, and "
+          "a quarter of the rows of an update)",
+          rows, answers, rows * c.seq_length, most_tokens)};
+}
+
+void set_chosen_microbatch(config::Experiment& e, std::int64_t rows) {
+  e.trainer->micro_batch_size = rows;
+  e.provenance.insert_or_assign(std::string(kKey), config::Provenance{config::Layer::kDerived, {}});
+}
+
+bool has_chosen_microbatch(const config::Experiment& e) {
+  return e.provenance_of(kKey).layer == config::Layer::kDerived;
+}
+
+std::optional<std::int64_t> smaller_microbatch(const config::Experiment& e, int world) {
+  std::int64_t rows = e.trainer->micro_batch_size;
+  while (--rows > 0) {
+    if (divides(e, rows, world)) return rows;
+  }
+  return std::nullopt;
+}
+
+bool fits_with_reserve(const MemoryNeed& need, MemorySupply supply) {
+  supply.device -= supply.device / 10;
+  return fits(need, supply);
+}
+
+std::string describe_decrease(std::int64_t before, std::int64_t after) {
+  return fmt::format(
+      "decreased micro_batch_size from {} to {}, so that a tenth of the device's memory stays free", before,
+      after);
+}
+
+std::string fit_chosen_microbatch(config::Experiment& e, const ModelConfig& model,
+                                  const FamilyRegistry& families, const MemorySupply& supply, int world) {
+  if (!has_chosen_microbatch(e)) return {};
+  const std::int64_t before = e.trainer->micro_batch_size;
+  while (!fits_with_reserve(largest_need(e, model, families, supply, world), supply)) {
+    const std::optional<std::int64_t> rows = smaller_microbatch(e, world);
+    if (!rows) break;
+    set_chosen_microbatch(e, *rows);
+  }
+  const std::int64_t after = e.trainer->micro_batch_size;
+  return after == before ? std::string() : describe_decrease(before, after);
 }
 
 }  // namespace primus

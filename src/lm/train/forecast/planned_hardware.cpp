@@ -123,6 +123,13 @@ MemorySupply supply_of(const config::Hardware& hardware, const PlannedMemory& me
           .hardware = hardware.name};
 }
 
+MemorySupply planning_supply(const config::Experiment& e, int world, int on_host) {
+  const turbo::PlannedDevice planned = planning_device(e, on_host);
+  if (!e.hardware) return supply_of(*planned.device);
+  return supply_of(*e.hardware, planned_memory(*e.hardware, *planned.device, measuring_mesh(e, world, 0),
+                                               planned.by_cpu_kernels));
+}
+
 PlannedTime planned_time(const config::Hardware& hardware, const std::vector<StepMeasurement>& stages,
                          const engine::MeshShape& mesh, int world, DType compute, double bubble) {
   PlannedTime time;

@@ -35,6 +35,9 @@ struct PlannedMemory {
 PlannedMemory planned_memory(const config::Hardware& hardware, const Device& device, const engine::Mesh& mesh,
                              bool by_cpu_kernels);
 MemorySupply supply_of(const config::Hardware& hardware, const PlannedMemory& memory);
+// Returns the memory that a rank of `e` can use: of the planned hardware if there is any, otherwise of this
+// machine's device. `on_host`: as `ranks` of planning_device().
+MemorySupply planning_supply(const config::Experiment& e, int world, int on_host);
 
 // Seconds per step, estimated from the hardware's published peaks and from the fraction of a peak that steps
 // usually reach.

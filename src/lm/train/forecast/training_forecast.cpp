@@ -1,5 +1,6 @@
 // Implements Trainer::forecast() and Trainer::fit(), which plan a run before it has a folder.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -8,6 +9,7 @@
 #include "base/terminal/terminal.h"
 #include "config/trainer_config.h"
 #include "lm/train/continued_run.h"
+#include "lm/train/forecast/fit_choice.h"
 #include "lm/train/run_length.h"
 #include "lm/train/run_trace.h"
 #include "lm/train/settings/training_settings.h"
@@ -22,15 +24,6 @@ namespace {
 // Fraction of the rate of large matrix products that a complete step usually reaches (docs/performance.md).
 constexpr double kUsualShare = 0.5;
 
-// Returns the memory that a rank can use: of the planned hardware if there is any, otherwise of this
-// machine's device.
-MemorySupply supply_of_plan(const config::Experiment& e, int world, int on_host) {
-  const turbo::PlannedDevice planned = planning_device(e, on_host);
-  if (!e.hardware) return supply_of(*planned.device);
-  return supply_of(*e.hardware, planned_memory(*e.hardware, *planned.device, measuring_mesh(e, world, 0),
-                                               planned.by_cpu_kernels));
-}
-
 }  // namespace
 
 Trainer::Fit Trainer::fit(const FitMemory& memory, int world, int on_host) {
@@ -41,7 +34,7 @@ Trainer::Fit Trainer::fit(const FitMemory& memory, int world, int on_host) {
   const ModelConfig model = model_of(e, families_, tokenizer.get());
   assume_expert_hosts(e, model.moe, world, on_host);
   Fit fit;
-  fit.supply = supply_of_plan(e, world, on_host);
+  fit.supply = planning_supply(e, world, on_host);
   MemorySupply& supply = fit.supply;
   if (e.hardware && memory.bytes > supply.total) {
     throw invalid(
@@ -188,9 +181,18 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
   for (const std::string& note : notes) log_.warning("{}", note);
   objective->check_samples(e);
   assume_expert_hosts(e, model.moe, world, on_host);
+  std::string microbatch = has_chosen_microbatch(e) ? fmt::format("{}", fmt::join(plan.facts, "; ")) : "";
+  if (const std::string fewer =
+          fit_chosen_microbatch(e, model, families_, planning_supply(e, world, on_host), world);
+      !fewer.empty())
+    microbatch += "; " + fewer;
   SessionSettings settings = session_settings_of(e, model, world);
   notes.clear();
-  TrainingForecast f{.experiment = e, .model = model, .world = world, .mesh = mesh_shape_of(e, world)};
+  TrainingForecast f{.experiment = e,
+                     .microbatch = std::move(microbatch),
+                     .model = model,
+                     .world = world,
+                     .mesh = mesh_shape_of(e, world)};
   if (tokenizer)
     settings.filled_microbatches = objective->filled_microbatches({.experiment = e, .tokenizer = *tokenizer},
                                                                   settings.step, f.mesh.data(world));

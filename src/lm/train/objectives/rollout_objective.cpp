@@ -16,6 +16,7 @@
 #include "lm/data/chat_template.h"
 #include "lm/data/prompt_dataset.h"
 #include "lm/reward/reward.h"
+#include "lm/train/forecast/fit_choice.h"
 #include "lm/train/objectives/answer_generator.h"
 #include "lm/train/objectives/conversation_objective.h"
 #include "lm/train/objectives/policy_rule.h"
@@ -136,7 +137,13 @@ class RolloutLearning final : public Objective {
     check_reward_models(experiment);
     tools_of(experiment);
     leave_out_evaluation(experiment, "the metrics of training show the rewards");
-    return {.experiment = std::move(experiment)};
+    ObjectivePlan plan;
+    if (const auto choice = choose_microbatch(experiment, world)) {
+      set_chosen_microbatch(experiment, choice->rows);
+      plan.facts.push_back(choice->why);
+    }
+    plan.experiment = std::move(experiment);
+    return plan;
   }
 
   std::optional<std::int64_t> planned_samples(const DataRequest& request, double epochs) const override {

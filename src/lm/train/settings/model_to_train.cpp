@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,6 +16,8 @@
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/generate/model_folder.h"
 #include "lm/model/key_conditions.h"
+#include "lm/train/forecast/fit_choice.h"
+#include "lm/train/forecast/planned_hardware.h"
 #include "lm/train/objectives/objective.h"
 #include "lm/train/resume.h"
 #include "lm/train/settings/loaded_model.h"
@@ -228,7 +231,14 @@ std::string experiment_text(config::Experiment e) {
 
 std::string exported_text(const config::Experiment& experiment, const FamilyRegistry& families, int world) {
   if (experiment.framework != "native") return config::to_yaml(experiment);
-  return experiment_text(planned_experiment(experiment, families, world));
+  config::Experiment planned = planned_experiment(experiment, families, world);
+  const bool readable = !missing_tokenizer(planned.trainer) || kept_tokenizer(planned);
+  if (has_chosen_microbatch(planned) && readable) {
+    const std::unique_ptr<const Tokenizer> tokenizer = tokenizer_of(planned);
+    fit_chosen_microbatch(planned, model_of(planned, families, tokenizer.get()), families,
+                          planning_supply(planned, world, 1), world);
+  }
+  return experiment_text(std::move(planned));
 }
 
 config::Experiment planned_experiment(const config::Experiment& experiment, const FamilyRegistry& families,

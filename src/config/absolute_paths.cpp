@@ -49,8 +49,9 @@ Experiment with_absolute_paths(Experiment experiment) {
   for (auto* path : {&c.save, &c.data_cache_path, &c.tensorboard_dir}) {
     if (*path) *path = absolute(**path);
   }
-  for (auto* path : {&c.load, &c.pretrained_checkpoint, &c.hf_path, &c.tokenizer_model, &c.vocab_file,
-                     &c.merge_file, &c.sft_dataset_name, &c.teacher_model_name_or_path, &c.value_load})
+  for (auto* path :
+       {&c.load, &c.pretrained_checkpoint, &c.hf_path, &c.tokenizer_model, &c.vocab_file, &c.merge_file,
+        &c.sft_dataset_name, &c.teacher_model_name_or_path, &c.value_load, &c.reference_adapters})
     make_absolute_if_there(*path);
   for (std::string& function : c.reward) {
     constexpr std::string_view kModel = "model:";

@@ -250,6 +250,7 @@ constexpr auto kNeedless = std::to_array<std::pair<std::string_view, std::string
      "'primus slurm srun -N 4 -- train pretrain ...' starts on 4 nodes; without Slurm, --nnodes on each"},
     {"nproc", "'primus train ... --nproc N' starts N ranks; commands without this option have one rank"},
     {"peft", "adapters are set in a map: lora.enabled=true, lora.dim=32 (docs/models.md)"},
+    {"ref_adapter_name", "set reference_adapters to the PEFT folder of the reference model's adapters"},
     {"ref_model", "the reference model is the model at the start of the run: leave it out"},
     {"report_to", "each run writes TensorBoard files; 'primus report RUN --mlflow FOLDER' writes for MLflow"},
     {"reward_model_path", "reward=model:FOLDER scores answers with a reward model (docs/rewards.md)"},

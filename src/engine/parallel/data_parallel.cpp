@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "engine/runtime/shared_parameters.h"
 #include "turbo/elementwise/elementwise.h"
 
 namespace primus::engine {
@@ -32,6 +33,8 @@ void DataParallel::begin_pass(Pass pass, int chunk) {
 }
 
 void DataParallel::use(const Parameter& parameter) {
+  // The values of another store's parameters are complete (allocate_beside()).
+  if (is_shared(store_, parameter)) return;
   ParameterUnit& unit = *parameter.unit;
   if (unit.sharding < Sharding::kParameters) {
     if (traffic_of(unit).gathering) wait_for_values(unit);

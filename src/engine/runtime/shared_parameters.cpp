@@ -17,7 +17,7 @@ bool is_shared(const ParameterStore& store, const Parameter& parameter) {
 }
 
 void allocate_beside(ParameterStore& store, const ParameterStore& base, const ParameterStore::Layout& layout,
-                     Arena& arena) {
+                     Arena& arena, Shared which) {
   PRIMUS_CHECK("allocate_beside", !layout.train && layout.sharding == Sharding::kNone);
   std::map<std::string_view, const Parameter*> known;
   for (const Parameter& p : base.parameters()) known.emplace(p.name, &p);
@@ -32,6 +32,7 @@ void allocate_beside(ParameterStore& store, const ParameterStore& base, const Pa
         throw invalid("the base model has no parameter " + p->name + " of this shape",
                       "the adapters belong to another base model");
       }
+      if (which == Shared::kFrozen && found->second->trainable) return false;
       shared.emplace_back(p, found->second);
       return true;
     });

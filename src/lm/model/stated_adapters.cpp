@@ -103,6 +103,17 @@ void freeze_routers(ModelConfig& model) {
 
 }  // namespace
 
+LoraConfig read_adapters(const Path& folder, const ModelConfig& model, const FamilyRegistry& families) {
+  const Path file = folder / kPeftConfig;
+  if (!Env::posix().status(file)) {
+    throw invalid(
+        fmt::format("'{}' is no PEFT folder: it has no {}", folder.string(), kPeftConfig),
+        "'primus model export RUN FOLDER --adapters' writes the adapters of a run as a PEFT folder");
+  }
+  return adapters_of(read_peft_config(read_file(file, kConfigLimit), file.string()), model, families,
+                     file.string());
+}
+
 void set_adapters(const config::Experiment& experiment, ModelConfig& model, const FamilyRegistry& families,
                   std::vector<std::string>* warnings) {
   const config::Value* const map = experiment.settings.find("lora");

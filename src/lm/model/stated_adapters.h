@@ -20,6 +20,10 @@ void set_adapters(const config::Experiment& experiment, ModelConfig& model, cons
 // Returns the PEFT folder whose adapters the experiment trains further (lora.adapters); nullopt: none.
 std::optional<Path> adapters_to_load(const config::Experiment& experiment);
 
+// Reads adapter_config.json of a PEFT folder with adapters of `model`, which has none. Throws Error(kInvalid)
+// if the folder is no PEFT folder, or if its adapters belong to another model.
+LoraConfig read_adapters(const Path& folder, const ModelConfig& model, const FamilyRegistry& families);
+
 // Returns a warning if adapter_config.json of the PEFT folder `adapters` names another base model than the
 // folder `load` or a folder around it; otherwise "". Equal last parts of both paths count as one model,
 // because folders move. Throws Error for a file that cannot be read.

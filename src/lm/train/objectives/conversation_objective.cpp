@@ -9,12 +9,15 @@
 #include "base/error.h"
 #include "base/files/file.h"
 #include "base/text/json_text.h"
+#include "config/lora_settings.h"
 #include "config/missing_data.h"
 #include "config/trainer_config.h"
 #include "lm/data/conversation_format.h"
 #include "lm/data/sft_dataset.h"
 #include "lm/generate/generation_config.h"
+#include "lm/train/settings/start_weights.h"
 #include "lm/train/settings/training_settings.h"
+#include "lm/train/step/session.h"
 
 namespace primus {
 
@@ -93,6 +96,45 @@ void put_chat_template(const data::ConversationStyle& style, const Tokenizer& to
     config->content = json_text(settings) + "\n";
   }
   files.push_back({kFile, jinja});
+}
+
+void check_reference_adapters(const config::Experiment& experiment) {
+  constexpr const char* kKey = "reference_adapters";
+  const config::TrainerConfig& c = experiment.trainer;
+  if (!c.reference_adapters) return;
+  const auto refuse = [&](const std::string& what, const std::string& next) {
+    throw experiment.error_for(kKey, what, next);
+  };
+  const config::Value* const map = experiment.settings.find("lora");
+  const config::LoraSettings lora = map && map->is_map() ? config::read_lora(*map) : config::LoraSettings();
+  if (!lora.enabled) {
+    refuse(
+        "reference_adapters needs LoRA: without it, the reference model is the model at the start of the run",
+        "set lora.enabled=true, or remove reference_adapters");
+  }
+  if (lora.base_weights != "none") {
+    refuse(fmt::format("reference_adapters does not support base weights in 4 bits (lora.base_weights: {})",
+                       lora.base_weights),
+           "remove lora.base_weights, or reference_adapters");
+  }
+  if (!c.load) refuse("reference_adapters needs load, the base model of the adapters", "set load");
+  if (c.reference_free || c.beta.value_or(0) == 0) {
+    refuse(fmt::format("reference_adapters has no effect, because {} means that there is no reference model",
+                       c.reference_free ? "reference_free" : "beta 0"),
+           c.reference_free ? "set reference_free=false, or remove reference_adapters"
+                            : "set beta above 0, or remove reference_adapters");
+  }
+  if (!Env::posix().status(Path(*c.reference_adapters) / "adapter_config.json")) {
+    refuse(fmt::format("'{}' is no PEFT folder: it has no adapter_config.json", *c.reference_adapters),
+           "'primus model export RUN FOLDER --adapters' writes the adapters of a run as a PEFT folder");
+  }
+}
+
+ReferenceWeights reference_weights_of(const config::Experiment& experiment) {
+  return {[experiment](TrainingSession& session, ModelInstance& reference) {
+            load_reference_weights(experiment, session.rank(), reference);
+          },
+          experiment.trainer->reference_adapters.value_or("")};
 }
 
 }  // namespace primus

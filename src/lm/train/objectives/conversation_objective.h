@@ -1,5 +1,6 @@
-// Parts of objectives whose data are conversations, preferences or prompts: the key sft_dataset_name, and the
-// files of trained models. Errors are Error(kInvalid) at the offending key.
+// Parts of objectives whose data are conversations, preferences or prompts: the key sft_dataset_name, the
+// files of trained models, and the settings of reference models. Errors are Error(kInvalid) at the offending
+// key.
 #pragma once
 
 #include <functional>
@@ -8,6 +9,7 @@
 
 #include "lm/data/chat_template.h"
 #include "lm/train/objectives/objective.h"
+#include "lm/train/objectives/reference_model.h"
 
 namespace primus {
 
@@ -34,5 +36,12 @@ void put_stop_ids(const config::Experiment& experiment, const ModelConfig& model
 // files that contain the template. Changes nothing if `files` contain no tokenizer.
 void put_chat_template(const data::ConversationStyle& style, const Tokenizer& tokenizer,
                        std::vector<Snapshot::Blob>& files);
+
+// Refuses a key reference_adapters that has no effect, or that the run does not support: without LoRA,
+// without a reference model, or with base weights in 4 bits. Throws Error(kInvalid) at the key.
+void check_reference_adapters(const config::Experiment& experiment);
+
+// Returns the weights of the reference model of a run.
+ReferenceWeights reference_weights_of(const config::Experiment& experiment);
 
 }  // namespace primus

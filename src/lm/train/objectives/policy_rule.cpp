@@ -152,11 +152,11 @@ struct DeviceTables {
 
 class PolicyRule final : public LossRule {
  public:
-  PolicyRule(const PolicySettings& settings, LoadReference load_reference)
+  PolicyRule(const PolicySettings& settings, ReferenceWeights reference)
       : settings_(settings),
         terms_(terms_of(settings)),
         metrics_(metrics_of(terms_, settings)),
-        reference_(compares_with_reference(settings), std::move(load_reference)),
+        reference_(compares_with_reference(settings), std::move(reference)),
         top_entropy_(settings.entropy.top_quantile) {
     std::ranges::fill(places_, std::int8_t{-1});
     for (std::size_t i = 0; i < metrics_.size(); ++i)
@@ -455,10 +455,9 @@ ModelConfig with_temperature(ModelConfig model, double temperature) {
   return model;
 }
 
-MakeLossRule policy_rule(const PolicySettings& settings, LoadReference load_reference) {
+MakeLossRule policy_rule(const PolicySettings& settings, ReferenceWeights reference) {
   check_policy(settings);
-  return
-      [settings, load = std::move(load_reference)] { return std::make_unique<PolicyRule>(settings, load); };
+  return [settings, load = std::move(reference)] { return std::make_unique<PolicyRule>(settings, load); };
 }
 
 }  // namespace primus

@@ -30,8 +30,8 @@ bool compares_with_reference(const PolicySettings& settings);
 // Throws Error(kUnsupported) for a temperature other than 1 if the model caps its logits.
 ModelConfig with_temperature(ModelConfig model, double temperature);
 
-// Returns the function that makes the rule. Throws the errors of check_policy(). `load_reference` is required
+// Returns the function that makes the rule. Throws the errors of check_policy(). `reference` is required
 // if the objective needs a reference model and the trained model has no adapters.
-MakeLossRule policy_rule(const PolicySettings& settings, LoadReference load_reference = {});
+MakeLossRule policy_rule(const PolicySettings& settings, ReferenceWeights reference = {});
 
 }  // namespace primus

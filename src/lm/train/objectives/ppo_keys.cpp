@@ -11,6 +11,7 @@
 #include "lm/generate/model_folder.h"
 #include "lm/model/family.h"
 #include "lm/model/mesh_check.h"
+#include "lm/train/objectives/conversation_objective.h"
 #include "lm/train/settings/start_weights.h"
 #include "lm/train/settings/training_settings.h"
 
@@ -129,12 +130,7 @@ MakeLossRule ppo_rule_of(const config::Experiment& experiment) {
               load_start_weights(experiment, session.rank(), model);
             }
           }};
-  return ppo_rule(
-      ppo_settings_of(experiment),
-      [experiment](TrainingSession& session, ModelInstance& reference) {
-        load_start_weights(experiment, session.rank(), reference);
-      },
-      std::move(value));
+  return ppo_rule(ppo_settings_of(experiment), reference_weights_of(experiment), std::move(value));
 }
 
 }  // namespace primus

@@ -143,9 +143,9 @@ class ValueRule final : public LossRule {
 
 class PolicyAndValueRule final : public PpoRule {
  public:
-  PolicyAndValueRule(const PpoSettings& settings, LoadReference load_reference, ValueModel value_model)
+  PolicyAndValueRule(const PpoSettings& settings, ReferenceWeights reference, ValueModel value_model)
       : settings_(settings),
-        reference_(settings.kl_coef != 0, std::move(load_reference)),
+        reference_(settings.kl_coef != 0, std::move(reference)),
         value_model_(std::move(value_model)),
         value_rule_(settings, tables_) {}
 
@@ -424,10 +424,10 @@ ModelConfig value_model_of(ModelConfig policy) {
   return policy;
 }
 
-MakeLossRule ppo_rule(const PpoSettings& settings, LoadReference load_reference, ValueModel value_model) {
+MakeLossRule ppo_rule(const PpoSettings& settings, ReferenceWeights reference, ValueModel value_model) {
   check_ppo(settings);
   PRIMUS_CHECK("ppo_rule", value_model.config && value_model.load);
-  return [settings, load = std::move(load_reference), value = std::move(value_model)] {
+  return [settings, load = std::move(reference), value = std::move(value_model)] {
     return std::make_unique<PolicyAndValueRule>(settings, load, value);
   };
 }

@@ -43,8 +43,8 @@ struct ValueModel {
 // adapters.
 ModelConfig value_model_of(ModelConfig policy);
 
-// Returns the function that makes the rule. Throws the errors of check_ppo(). `load_reference` is required if
+// Returns the function that makes the rule. Throws the errors of check_ppo(). `reference` is required if
 // kl_coef is not 0 and the policy has no adapters.
-MakeLossRule ppo_rule(const PpoSettings& settings, LoadReference load_reference, ValueModel value_model);
+MakeLossRule ppo_rule(const PpoSettings& settings, ReferenceWeights reference, ValueModel value_model);
 
 }  // namespace primus

@@ -14,8 +14,6 @@
 #include "lm/train/objectives/conversation_objective.h"
 #include "lm/train/objectives/preference_rule.h"
 #include "lm/train/objectives/sft.h"
-#include "lm/train/settings/start_weights.h"
-#include "lm/train/step/session.h"
 
 namespace primus {
 namespace {
@@ -34,6 +32,7 @@ class PreferenceLearning final : public ConversationLearning {
 
   void prepare(config::Experiment& experiment) const override {
     preference_settings_of(experiment, method_);  // checks the settings
+    check_reference_adapters(experiment);
     if (trains_scores()) refuse_texts(experiment);
     leave_out_evaluation(experiment, "the metrics of training show how often the chosen answer wins");
   }
@@ -51,10 +50,7 @@ class PreferenceLearning final : public ConversationLearning {
   }
 
   MakeLossRule loss_rule(const config::Experiment& experiment) const override {
-    return preference_rule(preference_settings_of(experiment, method_),
-                           [experiment](TrainingSession& session, ModelInstance& reference) {
-                             load_start_weights(experiment, session.rank(), reference);
-                           });
+    return preference_rule(preference_settings_of(experiment, method_), reference_weights_of(experiment));
   }
 
  private:

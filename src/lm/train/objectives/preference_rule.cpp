@@ -187,11 +187,11 @@ struct DeviceTables {
 
 class PreferenceRule final : public LossRule {
  public:
-  PreferenceRule(const PreferenceSettings& settings, LoadReference load_reference)
+  PreferenceRule(const PreferenceSettings& settings, ReferenceWeights reference)
       : settings_(settings),
         terms_(terms_of(settings)),
         metrics_(metrics_of(terms_.form)),
-        reference_(compares_with_reference(settings), std::move(load_reference)) {
+        reference_(compares_with_reference(settings), std::move(reference)) {
     std::ranges::fill(places_, std::int8_t{-1});
     for (std::size_t i = 0; i < metrics_.size(); ++i)
       places_[static_cast<std::size_t>(metrics_[i].metric)] = static_cast<std::int8_t>(i);
@@ -489,11 +489,9 @@ void check_preferences(const PreferenceSettings& s) {
   }
 }
 
-MakeLossRule preference_rule(const PreferenceSettings& settings, LoadReference load_reference) {
+MakeLossRule preference_rule(const PreferenceSettings& settings, ReferenceWeights reference) {
   check_preferences(settings);
-  return [settings, load = std::move(load_reference)] {
-    return std::make_unique<PreferenceRule>(settings, load);
-  };
+  return [settings, load = std::move(reference)] { return std::make_unique<PreferenceRule>(settings, load); };
 }
 
 }  // namespace primus

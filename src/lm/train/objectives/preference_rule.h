@@ -26,8 +26,8 @@ void check_preferences(const PreferenceSettings& settings);
 // Returns whether the loss reads log-probabilities of a reference model.
 bool compares_with_reference(const PreferenceSettings& settings);
 
-// Returns the function that makes the rule. Throws the errors of check_preferences(). `load_reference` is
+// Returns the function that makes the rule. Throws the errors of check_preferences(). `reference` is
 // required if the loss needs a reference model and the trained model has no adapters.
-MakeLossRule preference_rule(const PreferenceSettings& settings, LoadReference load_reference = {});
+MakeLossRule preference_rule(const PreferenceSettings& settings, ReferenceWeights reference = {});
 
 }  // namespace primus

@@ -1,13 +1,16 @@
 #include "lm/train/objectives/reference_model.h"
 
+#include <utility>
+
 #include "base/check.h"
+#include "lm/model/stated_adapters.h"
 #include "lm/train/step/session.h"
 
 namespace primus {
 
 ScoredModel reference_of(TrainingSession& session) {
-  const bool adapters = static_cast<bool>(session.model().config().lora);
-  return {adapters ? session.trained() : session.frozen("reference"), {.adapters = !adapters}};
+  const bool apart = session.has_frozen("reference");
+  return {apart ? session.frozen("reference") : session.trained(), {.adapters = apart}};
 }
 
 StepSettings scorer_settings(const TrainingSession& session) {
@@ -17,9 +20,15 @@ StepSettings scorer_settings(const TrainingSession& session) {
 }
 
 std::vector<FrozenModel> ReferenceModel::frozen_models(const ModelConfig& model) const {
-  if (!used_ || model.lora) return {};
-  PRIMUS_CHECK("ReferenceModel", load_ != nullptr);
-  return {{.name = "reference", .model = model}};
+  const bool own_adapters = !weights_.adapters.empty();
+  if (!used_ || (model.lora && !own_adapters)) return {};
+  PRIMUS_CHECK("ReferenceModel", weights_.load != nullptr);
+  if (!own_adapters) return {{.name = "reference", .model = model}};
+  ModelConfig reference = model;
+  reference.lora = {};
+  reference.lora = read_adapters(weights_.adapters, reference, builtin_families());
+  return {
+      {.name = "reference", .model = std::move(reference), .folder = weights_.adapters, .shares_base = true}};
 }
 
 void ReferenceModel::prepare(TrainingSession& session) {
@@ -29,7 +38,7 @@ void ReferenceModel::prepare(TrainingSession& session) {
 }
 
 void ReferenceModel::load_weights(TrainingSession& session) const {
-  if (!frozen_models(session.model().config()).empty()) load_(session, session.frozen("reference"));
+  if (session.has_frozen("reference")) weights_.load(session, session.frozen("reference"));
 }
 
 }  // namespace primus

@@ -1,7 +1,11 @@
-// The reference model of an objective: the trained model without its adapters. If the run has no adapters, it
-// is a frozen model with the name "reference", whose weights the caller loads. Not thread-safe.
+// The reference model of an objective: the trained model without its adapters. It is a frozen model with the
+// name "reference", whose weights the caller loads, if the run has no adapters, or if the reference model has
+// adapters of its own (reference_adapters). A model with own adapters uses the frozen weights of the trained
+// model, if possible. Not thread-safe.
 #pragma once
 
+#include <concepts>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -15,6 +19,17 @@ namespace primus {
 
 // Loads the weights of the frozen reference model. Called on every rank of the mesh.
 using LoadReference = std::function<void(TrainingSession& session, ModelInstance& reference)>;
+
+struct ReferenceWeights {
+  ReferenceWeights() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor): most callers have only a function
+  template <std::convertible_to<LoadReference> F>
+  ReferenceWeights(F function, std::filesystem::path folder = {})
+      : load(std::move(function)), adapters(std::move(folder)) {}
+
+  LoadReference load;
+  std::filesystem::path adapters;  // PEFT folder of the reference model's own adapters; empty: it has none
+};
 
 // A model of a session, and the way to evaluate it.
 struct ScoredModel {
@@ -30,7 +45,7 @@ StepSettings scorer_settings(const TrainingSession& session);
 class ReferenceModel {
  public:
   // `used`: whether the objective has a reference model. If not, the other functions do nothing.
-  ReferenceModel(bool used, LoadReference load) : used_(used), load_(std::move(load)) {}
+  ReferenceModel(bool used, ReferenceWeights weights) : used_(used), weights_(std::move(weights)) {}
 
   bool used() const { return used_; }
   std::vector<FrozenModel> frozen_models(const ModelConfig& model) const;
@@ -42,7 +57,7 @@ class ReferenceModel {
 
  private:
   bool used_;
-  LoadReference load_;
+  ReferenceWeights weights_;
   std::optional<TokenScorer> scorer_;
 };
 

@@ -25,7 +25,6 @@
 #include "lm/train/objectives/reward_model_keys.h"
 #include "lm/train/objectives/rollout_rule.h"
 #include "lm/train/objectives/rollouts.h"
-#include "lm/train/settings/start_weights.h"
 #include "lm/train/settings/training_settings.h"
 
 namespace primus {
@@ -135,6 +134,7 @@ class RolloutLearning final : public Objective {
     if (!experiment.trainer->reward.empty()) rewards_of(experiment);
     environment_of(experiment);
     check_reward_models(experiment);
+    check_reference_adapters(experiment);
     tools_of(experiment);
     leave_out_evaluation(experiment, "the metrics of training show the rewards");
     ObjectivePlan plan;
@@ -260,11 +260,8 @@ class RolloutLearning final : public Objective {
       settings.parts = c.num_mini_batches;
       return rollout_rule(settings, ppo_rule_of(experiment));
     }
-    return rollout_rule(settings,
-                        policy_rule(policy_settings_of(experiment, method_),
-                                    [experiment](TrainingSession& session, ModelInstance& reference) {
-                                      load_start_weights(experiment, session.rank(), reference);
-                                    }));
+    return rollout_rule(
+        settings, policy_rule(policy_settings_of(experiment, method_), reference_weights_of(experiment)));
   }
   void prepare_session(const config::Experiment& experiment, int world,
                        SessionSettings& settings) const override {

@@ -69,6 +69,19 @@ void load_model_weights(const Path& folder, engine::Rank& rank, ModelInstance& m
   }
 }
 
+void load_reference_weights(const config::Experiment& experiment, engine::Rank& rank, ModelInstance& model) {
+  const std::optional<std::string>& adapters = experiment.trainer->reference_adapters;
+  if (!adapters) return load_start_weights(experiment, rank, model);
+  const std::optional<StartWeights> start = start_weights_of(experiment);
+  if (!start) {
+    throw experiment.error_for("reference_adapters",
+                               "reference_adapters needs load, the base model of the adapters", "set load");
+  }
+  refuse_other_start(experiment, *start);
+  load_weights(SafetensorsFolder::open_adapted(start->folder, *adapters), model.store(), rank);
+  model.parallel().distribute_values();
+}
+
 void load_start_weights(const config::Experiment& experiment, engine::Rank& rank, ModelInstance& model) {
   const std::optional<StartWeights> start = start_weights_of(experiment);
   if (!start) {

@@ -29,6 +29,11 @@ std::optional<StartWeights> start_weights_of(const config::Experiment& experimen
 // changed.
 void load_start_weights(const config::Experiment& experiment, engine::Rank& rank, ModelInstance& model);
 
+// Loads the weights of the reference model: those of load_start_weights(), or, with reference_adapters, of
+// the base model with these adapters. Parameters that `model` shares with another model keep their values.
+// All ranks must call it. Throws the errors of load_start_weights().
+void load_reference_weights(const config::Experiment& experiment, engine::Rank& rank, ModelInstance& model);
+
 // Loads the weights of a model folder or a checkpoint; parameters that may be missing keep their values.
 void load_model_weights(const Path& folder, engine::Rank& rank, ModelInstance& model);
 

@@ -44,6 +44,9 @@ struct FrozenModel {
   ModelConfig model;
   std::filesystem::path folder = {};  // of the weights; empty: the weights at the start of the run
   std::int64_t positions = 0;         // max number of tokens of a sequence; 0: as for the trained model
+  // Whether the model differs from the trained one only by its adapters, so that it may use the frozen
+  // weights of the trained model in memory.
+  bool shares_base = false;
 };
 
 // The arguments of LossRule::before_step.

@@ -26,6 +26,8 @@ class ModelInstance {
                                                  // according to the role
     engine::DataParallelSettings parallel = {};
     std::int64_t positions = 0;  // number of positions that the rope tables cover
+    // kFrozen: the store whose frozen parameters the model uses (engine::allocate_beside); null: none.
+    const engine::ParameterStore* base = nullptr;
   };
 
   // Allocates the model in the rank's persistent arena. Does not initialize weights.

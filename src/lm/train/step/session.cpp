@@ -63,11 +63,14 @@ TrainingSession::TrainingSession(engine::Rank& rank, const SessionSettings& sett
   if (step.precision.fp8 && step.precision.delayed.steps > 0) scales_.emplace(rank, store(), step.precision);
   if (rule_) {
     for (const FrozenModel& frozen : rule_->frozen_models(settings.model)) {
-      frozen_.emplace_back(
-          frozen.name,
-          std::make_unique<ModelInstance>(
-              rank, instance_settings(frozen.model, ModelInstance::Role::kFrozen, frozen.positions),
-              families));
+      ModelInstance::Settings instance =
+          instance_settings(frozen.model, ModelInstance::Role::kFrozen, frozen.positions);
+      // Shards are gathered at times that only the trained model knows, so only complete values are shared.
+      const bool complete = std::ranges::all_of(store().units(), [](const engine::ParameterUnit& unit) {
+        return unit.sharding == engine::Sharding::kNone;
+      });
+      if (frozen.shares_base && complete) instance.base = &store();
+      frozen_.emplace_back(frozen.name, std::make_unique<ModelInstance>(rank, std::move(instance), families));
     }
   }
   step_ = std::make_unique<TrainingStep>(rank, parallel(), model(), *optimizer_, scales(), step, rule_.get());
@@ -102,6 +105,10 @@ ModelInstance& TrainingSession::frozen(std::string_view name) {
       std::ranges::find(frozen_, name, [](const auto& model) -> std::string_view { return model.first; });
   PRIMUS_CHECK("TrainingSession::frozen", found != frozen_.end());
   return *found->second;
+}
+
+bool TrainingSession::has_frozen(std::string_view name) const {
+  return std::ranges::any_of(frozen_, [&](const auto& model) { return model.first == name; });
 }
 
 ModelInstance& TrainingSession::second() {

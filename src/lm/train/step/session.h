@@ -64,6 +64,7 @@ class TrainingSession {
   const LanguageModel& model() const { return trained_.model(); }
   // Returns the frozen model with this name (FrozenModel::name). The caller loads its weights.
   ModelInstance& frozen(std::string_view name);
+  bool has_frozen(std::string_view name) const;
   // Returns the second model of the loss rule (LossRule::second_model), which must exist.
   ModelInstance& second();
   bool has_second() const { return second_ != nullptr; }

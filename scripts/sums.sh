@@ -6,7 +6,7 @@
 #
 #   scripts/sums.sh [PRIMUS [OVERRIDE...]]    the program (build/bin/primus by default), and settings of the second run,
 #                                             for example lr=5e-4
-# SEED=N is the seed of both runs.
+# SEED=N is the seed of both runs. STAGE=ppo takes the example of PPO as the second run.
 set -eu
 cd "$(dirname "$0")/.."
 primus=${1:-build/bin/primus}
@@ -15,6 +15,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 export OMP_NUM_THREADS=2
 configs=examples/native/configs/CPU
+stage=${STAGE:-grpo}
 data=examples/native/data/sums.jsonl
 sed 's/, "answer".*/}/' "$data" >"$scratch/prompts.jsonl"
 sed 's/.*"answer": "\([^"]*\)".*/\1/' "$data" >"$scratch/answers.txt"
@@ -37,5 +38,5 @@ trained() {
   echo "train $command: $seconds s, then $right of $(wc -l <"$data") sums are right"
 }
 trained sums pretrain llama_tiny-sums.yaml
-trained grpo grpo llama_tiny-grpo.yaml load="$scratch/w/u/sums" "$@"
+trained "$stage" "$stage" "llama_tiny-$stage.yaml" load="$scratch/w/u/sums" "$@"
 [ "$right" -ge "${MIN:-90}" ]

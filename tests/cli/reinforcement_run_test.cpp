@@ -112,5 +112,26 @@ TEST_F(SumsByRewards, AKilledRunResumesWithTheSameBitsAndSolvesNinetyOfHundred) 
   EXPECT_GE(solved("grpo"), 90);
 }
 
+// The first 20 of the 100 steps of the example. After all of them, greedy decoding solves most sums
+// (docs/posttrain.md, PPO with a value model).
+TEST_F(SumsByRewards, TheExampleOfPpoBeginsToLearn) {
+  const ProgramResult base = run_program(command("pretrain", "llama_tiny-sums"), in_project_);
+  ASSERT_EQ(base.exit_code, 0) << base.err;
+  const ProgramResult result =
+      run_program(command("ppo", "llama_tiny-ppo",
+                          {"load=" + run("pretrain").string(), "train_iters=20", "lr_decay_iters=100"}),
+                  in_project_);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::vector<double> rewards, explained;
+  for (const json& record : records(run("ppo") / "metrics.jsonl")) {
+    rewards.push_back(record.at("rewards/exact/mean"));
+    explained.push_back(record.at("explained_variance"));
+  }
+  ASSERT_EQ(rewards.size(), 20U);
+  EXPECT_LT(rewards.front(), 0.2);
+  EXPECT_GT(rewards.back(), 0.25);
+  EXPECT_GT(explained.back(), explained.front());
+}
+
 }  // namespace
 }  // namespace primus

@@ -44,7 +44,7 @@ KINDS = {
     "kill-launcher": Kind("launcher-0=signal:9", STEP_CAUSES, setups="2 nodes"),
     "segv-launcher": Kind("launcher-0=signal:11", STEP_CAUSES, setups="2"),
     "kill-rank-and-launcher": Kind("rank-1=signal:9;launcher-0=signal:9", STEP_CAUSES, setups="2"),
-    "kill-supervisor": Kind("LEADER=signal:9", STEP_CAUSES, then="start-leader", setups="1 2 nodes",
+    "kill-supervisor": Kind("LEADER=signal:9", STEP_CAUSES | {"lost node"}, then="start-leader", setups="1 2 nodes",
                             unseen=True),
     "stop": Kind("VICTIM=signal:19", {"hang", "lost rank"}, slow=True, setups="1 2 nodes"),
     "pause": Kind("VICTIM=signal:19", then="continue-victim", setups="1 2 nodes"),

@@ -176,6 +176,40 @@ TEST(SuperviseNodes, ARunThatWaitsForItsNodesIsListedAndStopped) {
   EXPECT_FALSE(std::filesystem::exists(run / ".supervisor"));
 }
 
+// Node 0, which leads, is lost for good: node 1 leads, the spare takes the place, and nothing is counted
+// twice. Node 0 then returns as a spare.
+TEST(SuperviseNodes, ARunOutlivesItsLeader) {
+  const TemporaryFolder folder;
+  test::expect_done(run_program(train(folder, "whole", 2, {})));
+  const Path run = run_folder(folder.path(), "led"), whole = run_folder(folder.path(), "whole");
+  Nodes nodes(folder, "led", 3, {"--spares=1"});
+  ASSERT_TRUE(progress(run));
+  pid_t victim = 0;
+  ASSERT_TRUE(wait_until([&] { return (victim = nodes.rank(1, 1)) != 0; }));
+  kill(victim, SIGKILL);  // one restart is counted before
+  ASSERT_TRUE(progress(run));
+  kill(nodes.at(0).pid(), SIGKILL);
+  nodes.at(0).wait();
+  ASSERT_TRUE(wait_until([&] { return nodes.rank(2, 0) != 0; }));
+  ASSERT_TRUE(progress(run));
+  nodes.start(0);
+  const auto has = [&](const std::string& text) {
+    return read_file(supervision_file(run)).find(text) != std::string::npos;
+  };
+  ASSERT_TRUE(wait_until([&] { return has(R"("cause":"joined","facts":{"node":0)"); }));
+  const ProgramResult leader = nodes.at(1).wait(), spare = nodes.at(2).wait(), returned = nodes.at(0).wait();
+  EXPECT_EQ(leader.exit_code, 0) << leader.err;
+  EXPECT_EQ(spare.exit_code, 0) << spare.err;
+  EXPECT_EQ(returned.exit_code, 0) << returned.err;
+  EXPECT_THAT(leader.err, AllOf(HasSubstr("leads the job; node 0"), HasSubstr("takes place 0 of the job"),
+                                HasSubstr("supervise: 2 restarts; useful")));
+  EXPECT_THAT(spare.err, HasSubstr("the supervisor of node 0 (127.0.0.1) is lost"));
+  expect_equal(run, whole);
+  EXPECT_EQ(read_supervision(run)->restarts, 2);
+  EXPECT_TRUE(has(R"("cause":"leads")"));
+  EXPECT_FALSE(std::filesystem::exists(run / ".supervisors"));
+}
+
 // A request to stop on one machine ends the run on all, with a checkpoint.
 TEST(SuperviseNodes, AStopOfOneNodeStopsTheJob) {
   const TemporaryFolder folder;

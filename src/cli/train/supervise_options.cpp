@@ -85,7 +85,8 @@ std::unique_ptr<supervise::SnapshotHome> home_of_snapshots(
     const std::optional<supervise::SupervisedNodes>& nodes) {
   if (trainer.snapshot_interval == 0) return nullptr;
   // A job that trains in the same folder of the run also uses this folder.
-  if (!nodes || nodes->node == 0) supervise::wait_for_lock(job.run);
+  // With several machines, other ones may train, and this one return; the supervisors look for it.
+  if (!nodes) supervise::wait_for_lock(job.run);
   constexpr double kMiB = 1 << 20;
   const supervise::SnapshotHome::Options options{
       .run = job.run,
@@ -134,14 +135,14 @@ void SuperviseOptions::check(std::int64_t nodes, const std::optional<comm::JobEn
     throw invalid(fmt::format("{} needs --supervise", option),
                   fmt::format("add --supervise, or remove {}", option));
   }
-  // The first machine leads, and cannot be replaced; a job of one machine has no other.
+  // Of two machines that lose each other, only the leader may continue, so a spare could not take its place.
   constexpr std::int64_t kLeast = 2;
   if (spares_ > 0 && nodes > 0 && nodes - spares_ < kLeast) {
     throw invalid(
         fmt::format("--spares {} of {} machine{} leaves fewer than two for the ranks", spares_, nodes,
                     nodes == 1 ? "" : "s"),
-        "add machines (--nnodes, or -N of Slurm), or lower --spares; a spare cannot replace the first "
-        "machine");
+        "add machines (--nnodes, or -N of Slurm), or lower --spares; one machine and one spare cannot "
+        "decide which of them is lost");
   }
   if (place && place->world > 1) {
     throw invalid(
@@ -240,10 +241,11 @@ std::string SuperviseOptions::plan(const config::Experiment& experiment, int ran
   if (nodes > 1) {
     text += fmt::format(
         "  machines          {} with {} rank{} each, and {} spare{}; one supervisor on each, and machine 0 "
-        "leads\n"
+        "leads first\n"
         "  lost machine      no message for {:.0f} s, or its connection ended; {:.0f} s to return or for a "
         "spare\n"
-        "  lost leader       the others end their ranks after {:.0f} s, and themselves after {:.0f} s\n",
+        "  lost leader       the others end their ranks after {:.0f} s; the lowest that reaches a majority leads; "
+        "without one, they end after {:.0f} s\n",
         nodes, ranks, ranks == 1 ? "" : "s", spares_, spares_ == 1 ? "" : "s", supervise::kNodeSilence,
         limits.node_wait, supervise::kLeaderSilence, supervise::kLeaderWait);
   }

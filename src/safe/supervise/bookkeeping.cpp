@@ -201,6 +201,28 @@ int Bookkeeping::stopped_waiting(int signal) {
   return 128 + signal;
 }
 
+Json Bookkeeping::save() const {
+  const double to_unix = unix_seconds() - steady_seconds();
+  return {{"started", started_ + to_unix}, {"attempts", attempts_},      {"continues", continues_},
+          {"recovering", recovering_},     {"furthest", furthest_},      {"began_at", began_at_},
+          {"detected_at", detected_at_},   {"account", account_.save()}, {"policy", policy_.save(to_unix)}};
+}
+
+void Bookkeeping::restore(const Json& saved) {
+  const double to_unix = unix_seconds() - steady_seconds();
+  started_ = saved.at("started").get<double>() - to_unix;
+  attempts_ = saved.at("attempts").get<int>();
+  continues_ = saved.at("continues").get<bool>();
+  recovering_ = saved.at("recovering").get<bool>();
+  furthest_ = saved.at("furthest").get<std::int64_t>();
+  began_at_ = saved.at("began_at").get<double>();
+  detected_at_ = saved.at("detected_at").get<double>();
+  account_.restore(saved.at("account"));
+  policy_.restore(saved.at("policy"), to_unix);
+  attempt_ = {};
+  hang_.emplace(job_.hang, steady_seconds());
+}
+
 int Bookkeeping::finish(const JobEnd& end, const Action& action) {
   const bool gives_up = action.kind == Action::Kind::kGiveUp;
   const int code = end.exit_code;

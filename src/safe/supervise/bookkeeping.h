@@ -58,6 +58,15 @@ class Bookkeeping {
   // The supervisor ends. Returns the exit code.
   int finish(const JobEnd& end, const Action& action);
 
+  // The lines of the record, which the supervisors of several machines hold until they agree.
+  SupervisionLog& log() { return log_; }
+  // What was counted up to the begin of the attempt, or after its end, for another supervisor of the job.
+  // restore() throws nlohmann::json::exception.
+  // `recovering`: whether the first step after a fault is still to be recorded.
+  nlohmann::ordered_json save() const;
+  bool recovering() const { return recovering_; }
+  void restore(const nlohmann::ordered_json& saved);
+
  private:
   void recovered(const EventLine& event);
   void tell(const RunEvent& event) const;
@@ -69,7 +78,7 @@ class Bookkeeping {
   SupervisionLog log_;
   std::optional<HangWatch> hang_ = {};
   Attempt attempt_ = {};
-  const double started_;
+  double started_;
   int attempts_ = 0;
   bool recovering_ = false, continues_ = false;
   std::int64_t furthest_ = 0;              // last step of all attempts

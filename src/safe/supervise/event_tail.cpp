@@ -22,6 +22,14 @@ EventTail::EventTail(const Path& run, int ranks, int first) : first_(first) {
   }
 }
 
+EventTail EventTail::of_rank_zero(const Path& run, std::int64_t from) {
+  EventTail tail;
+  Source& source = tail.sources_.emplace_back(Source{.path = event_file(run, 0)});
+  // A file that is shorter now is another one, and read from its begin.
+  if (open(source) && ::lseek(source.file, 0, SEEK_END) >= from) source.end = from;
+  return tail;
+}
+
 EventTail::~EventTail() {
   for (Source& source : sources_) {
     if (source.file >= 0) ::close(source.file);

@@ -6,8 +6,10 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/files/file.h"
@@ -19,7 +21,12 @@ class EventTail {
  public:
   // The files of `ranks` ranks from `first`. Skips the events that are in the files now.
   EventTail(const Path& run, int ranks, int first = 0);
+  // The file of rank 0, from this byte on.
+  static EventTail of_rank_zero(const Path& run, std::int64_t from);
   ~EventTail();
+  EventTail(EventTail&& other) noexcept : first_(other.first_), sources_(std::move(other.sources_)) {
+    other.sources_.clear();
+  }
   EventTail(const EventTail&) = delete;
   EventTail& operator=(const EventTail&) = delete;
 
@@ -35,9 +42,10 @@ class EventTail {
     off_t end = 0;          // bytes that were read
     std::string line = {};  // begin of an unfinished line
   };
+  EventTail() = default;
   static bool open(Source& source);
 
-  int first_;
+  int first_ = 0;
   std::vector<Source> sources_;
 };
 

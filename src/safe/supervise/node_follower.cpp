@@ -15,124 +15,127 @@
 #include "lm/events/run_event.h"
 #include "safe/supervise/attempt.h"
 #include "safe/supervise/event_facts.h"
-#include "safe/supervise/node_job.h"
-#include "safe/supervise/node_link.h"
-#include "safe/supervise/node_supervisor.h"
+#include "safe/supervise/node_roles.h"
 #include "safe/supervise/run_files.h"
+#include "safe/supervise/supervision_log.h"
 
 namespace primus::supervise {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A request to stop, while this node waits for its leader.
-struct Stopped {
-  int signal;
-};
-
 class Follower {
  public:
-  Follower(const SupervisedJob& job, const SupervisedNodes& nodes)
-      : job_(job), nodes_(nodes), part_(job, nodes, signals_.before()) {}
+  explicit Follower(const NodeParts& parts)
+      : parts_(parts),
+        job_(parts.job),
+        nodes_(parts.nodes),
+        signals_(parts.signals),
+        part_(parts.part),
+        hub_(parts.hub) {
+    handlers_.from_leader = [this](const NodeMessage& message) { arrived_.push_back(message); };
+  }
 
-  int run() {
-    try {
-      if (const auto code = connect(nodes_.first_wait)) return *code;
-      for (;;) {
-        if (const auto code = turn()) return *code;
+  std::optional<int> run() {
+    for (;;) {
+      switch (hub_.role()) {
+        case Succession::Role::kLeading:
+          parts_.unwritten.clear();
+          return std::nullopt;
+        case Succession::Role::kEnded:
+          return no_leader();
+        case Succession::Role::kRefused:
+          job_.say(
+              fmt::format("supervise: lost leader: node {} was started for an earlier start of the job\n"
+                          "  hint: start the same command again on this machine",
+                          nodes_.node));
+          return kLostNodeCode;
+        case Succession::Role::kLost:
+          if (const auto code = lost_leader()) return code;
+          break;
+        case Succession::Role::kSeeking:
+        case Succession::Role::kFollowing:
+          if (const auto code = turn()) return code;
       }
-    } catch (const Stopped& stopped) {
-      return 128 + stopped.signal;
     }
   }
 
  private:
   using Kind = NodeMessage::Kind;
 
-  // Returns an exit code if there is no leader.
-  std::optional<int> connect(double seconds) {
-    const auto check = [&] {
-      while (const auto signal = signals_.next()) {
-        if (launch::asks_to_stop(*signal) || *signal == SIGUSR1) throw Stopped{*signal};
-      }
-    };
-    // Before the connection, which waits only a moment for the first message: the file system may block.
-    const std::int64_t newest = newest_step(job_.checkpoints);
-    try {
-      leader_.emplace(nodes_.address, nodes_.port, nodes_.token, nodes_.node, nodes_.nodes,
-                      comm::in(std::chrono::milliseconds(static_cast<std::int64_t>(1e3 * seconds))), check);
-    } catch (const Error& error) {
-      if (!had_leader_ || error.kind() != ErrorKind::kIo) throw;
-      job_.say(
-          fmt::format("supervise: lost leader: the supervisor of node 0 ({}) did not return within {:.0f} "
-                      "s\n  hint: the same "
-                      "command on all machines continues from the newest checkpoint; see the log of node 0 "
-                      "for the reason",
-                      nodes_.address, seconds));
-      return kLostNodeCode;
-    }
-    had_leader_ = true;
-    heard_ = steady_seconds();
-    next_beat_ = heard_ + kNodeBeat;
-    leader_->send(
-        {.kind = Kind::kHello, .checkpoint = newest, .text = host_name(), .more = shape_of(job_, nodes_)});
-    return std::nullopt;
-  }
+  bool follows() const { return hub_.role() == Succession::Role::kFollowing; }
 
   // One turn of the main loop. Returns the exit code at the end of the job.
   std::optional<int> turn() {
-    std::array<pollfd, 3> polled{pollfd{signals_.fd(), POLLIN, 0}, pollfd{part_.ended_fd(), POLLIN, 0},
-                                 pollfd{leader_->fd(), POLLIN, 0}};
+    std::array<pollfd, 4> polled{pollfd{signals_.fd(), POLLIN, 0}, pollfd{part_.ended_fd(), POLLIN, 0},
+                                 pollfd{hub_.server_fd(), POLLIN, 0}, pollfd{hub_.leader_fd(), POLLIN, 0}};
     poll(polled.data(), polled.size(), kNodeTickMs);
-    while (const auto signal = signals_.next()) pass_on(*signal);
-    read_events();
-    std::vector<NodeMessage> messages;
-    leader_->receive(messages);
+    if (!follows()) {
+      throw_if_stopped(signals_);
+    } else {
+      while (const auto signal = signals_.next()) pass_on(*signal);
+      read_events();
+    }
+    hub_.turn(handlers_);
     // The calls below may wait for a file system. Messages that arrive meanwhile wait in the socket.
     const double now = steady_seconds();
-    if (!messages.empty()) heard_ = now;
-    for (const NodeMessage& message : messages) {
+    for (const NodeMessage& message : std::exchange(arrived_, {})) {
       if (message.kind == Kind::kQuit) return quit(message);
-      follow(message);
+      if (follows()) obey(message);
     }
+    if (!follows()) return std::nullopt;
     const bool ended = part_.runs() && (polled[1].revents & POLLIN) != 0;
     if (ended || (part_.runs() && part_.must_end(now))) end(false, "");
-    if (!part_.runs() && !part_.left().empty()) return stuck();
-    if (!leader_->open() || now - heard_ > kLeaderSilence) return lost_leader();
-    if (now >= next_beat_) beat(now);
+    // The leader has been told that processes of this node do not end. The node returns without them.
+    if (!part_.runs() && !part_.left().empty()) hub_.leave();
+    if (now >= next_beat_ && follows()) beat(now);
     return std::nullopt;
   }
 
   void pass_on(int signal) {
     if (!part_.pass_on(signal, steady_seconds())) return;
-    leader_->send({.kind = Kind::kAsked, .number = signal, .flag = part_.asked_again()});
+    hub_.send_to_leader({.kind = Kind::kAsked, .number = signal, .flag = part_.asked_again()});
   }
 
-  void follow(const NodeMessage& message) {
+  void obey(const NodeMessage& message) {
     if (message.kind == Kind::kLead) {
       wants_sample_ = message.flag;
     } else if (message.kind == Kind::kStart) {
       start(message);
+    } else if (message.kind == Kind::kStop) {
+      part_.pass_on(static_cast<int>(std::clamp<std::int64_t>(message.number, 1, 64)), steady_seconds());
     } else if (message.kind == Kind::kEnd && part_.attempt() == message.attempt) {
       end(message.flag, message.text);
+    } else if (message.kind == Kind::kEnd && !part_.runs()) {
+      // The attempt ended before this node was told to start it.
+      hub_.send_to_leader({.kind = Kind::kEnded, .attempt = message.attempt});
     }
   }
 
-  void start(const NodeMessage& message) {
+  void start(NodeMessage message) {
     if (part_.runs()) end(false, "");
     signs_ = 0;
     try {
-      if (message.number < 1 || message.number >= nodes_.places || message.port == 0)
+      const bool opens = message.number == 0 && message.port == 0;
+      if (message.number < 0 || message.number >= nodes_.places || (message.port == 0 && !opens))
         throw invalid(fmt::format("the leader gave this node the place {}", message.number));
-      part_.start(message, {});
+      comm::Socket listener;
+      if (opens) {
+        listener = comm::listen_on(hub_.self().address, 0);
+        message.more = hub_.self().address;
+        message.port = comm::port_of(listener);
+        hub_.send_to_leader({.kind = Kind::kListens, .attempt = message.attempt, .port = message.port});
+      }
+      part_.start(message, listener);
     } catch (const Error& error) {
-      leader_->send(
+      hub_.send_to_leader(
           {.kind = Kind::kEnded, .attempt = message.attempt, .number = kLostNodeCode, .text = error.what()});
     }
   }
 
   void end(bool stacks, const std::string& why) {
-    leader_->send(part_.end(stacks, why, [this](const EventLine& event, int rank) { add(event, rank); }));
+    hub_.send_to_leader(
+        part_.end(stacks, why, [this](const EventLine& event, int rank) { add(event, rank); }));
   }
 
   void read_events() {
@@ -147,10 +150,10 @@ class Follower {
     Json facts{{"text", text_in(event.facts).substr(0, kMaxNodeText / 4)}};
     const Json line{{"event", "fault"},   {"step", event.step},   {"rank", rank},
                     {"time", event.time}, {"cause", event.cause}, {"facts", std::move(facts)}};
-    leader_->send({.kind = Kind::kFault,
-                   .attempt = part_.attempt().value_or(0),
-                   .number = rank,
-                   .text = line.dump(-1, ' ', false, Json::error_handler_t::replace)});
+    hub_.send_to_leader({.kind = Kind::kFault,
+                         .attempt = part_.attempt().value_or(0),
+                         .number = rank,
+                         .text = line.dump(-1, ' ', false, Json::error_handler_t::replace)});
   }
 
   void beat(double now) {
@@ -165,24 +168,33 @@ class Follower {
     } else {
       alive.checkpoint = newest_step(job_.checkpoints);
     }
-    leader_->send(alive);
+    hub_.send_to_leader(alive);
   }
 
   std::optional<int> lost_leader() {
-    leader_.reset();  // the leader then knows at once
-    if (part_.runs()) part_.end(false, "", [](const EventLine&, int) {});
-    job_.say(fmt::format("supervise: the supervisor of node 0 ({}) is lost; node {} has ended its ranks",
-                         nodes_.address, nodes_.node));
+    const Delegate& leader = hub_.succession().followed();
+    part_.abandon();
+    if (leader.port != 0) {
+      job_.say(fmt::format("supervise: the supervisor of node {} ({}) is lost; node {} has ended its ranks",
+                           leader.node, leader.address, nodes_.node));
+    }
     if (const auto code = wait_for_remaining()) return code;
-    return connect(kLeaderWait);
+    hub_.succession().seek(steady_seconds());
+    next_beat_ = 0;
+    return std::nullopt;
   }
 
-  // The leader has been told that processes of this node do not end. The node returns without them.
-  std::optional<int> stuck() {
-    leader_->send({.kind = Kind::kBeat});  // fails if the leader has gone
-    leader_.reset();
-    if (const auto code = wait_for_remaining()) return code;
-    return connect(kLeaderWait);
+  int no_leader() {
+    write_last_lines(parts_);
+    const char* const why =
+        hub_.succession().had_leader()
+            ? "more than half of the job's last machines, or half of them with their leader"
+            : "the machine that leads the job";
+    job_.say(fmt::format(
+        "supervise: lost leader: node {} did not reach {} within {:.0f} s\n  hint: the same command on all "
+        "machines continues from the newest checkpoint; see the logs of the other nodes for the reason",
+        nodes_.node, why, hub_.succession().had_leader() ? kLeaderWait : nodes_.first_wait));
+    return kLostNodeCode;
   }
 
   // Waits until no process of an earlier attempt remains. Returns an exit code if they do not end.
@@ -191,9 +203,7 @@ class Follower {
     for (std::string left = part_.left(); !left.empty(); left = part_.left()) {
       pollfd polled{signals_.fd(), POLLIN, 0};
       poll(&polled, 1, kNodeTickMs);
-      while (const auto signal = signals_.next()) {
-        if (launch::asks_to_stop(*signal) || *signal == SIGUSR1) throw Stopped{*signal};
-      }
+      throw_if_stopped(signals_);
       if (steady_seconds() - began < job_.hang.patience) continue;
       job_.say(fmt::format("supervise: processes remain: node {}: {}\n  hint: {}", nodes_.node, left,
                            kHintForRemaining));
@@ -203,25 +213,40 @@ class Follower {
   }
 
   int quit(const NodeMessage& message) {
-    if (part_.runs()) part_.end(false, "", [](const EventLine&, int) {});
+    part_.abandon();
     if (!message.text.empty()) job_.say("supervise: " + message.text);
     return static_cast<int>(std::clamp<std::int64_t>(message.number, 0, 255));
   }
 
+  const NodeParts& parts_;
   const SupervisedJob& job_;
   const SupervisedNodes& nodes_;
-  launch::Signals signals_;
-  NodeJob part_;
-  std::optional<NodeClient> leader_ = {};
-  bool had_leader_ = false, wants_sample_ = false;
-  double heard_ = 0, next_beat_ = 0;
+  launch::Signals& signals_;
+  NodeJob& part_;
+  NodeHub& hub_;
+  NodeHub::Handlers handlers_ = {};
+  std::vector<NodeMessage> arrived_ = {};
+  bool wants_sample_ = false;
+  double next_beat_ = 0;
   std::uint64_t signs_ = 0;
 };
 
 }  // namespace
 
-int follow_leader(const SupervisedJob& job, const SupervisedNodes& nodes) {
-  return Follower(job, nodes).run();
+void write_last_lines(const NodeParts& parts) {
+  if (parts.unwritten.empty() || parts.hub.is_replaced()) return;
+  SupervisionLog log(parts.job.run);
+  const std::size_t lines = parts.unwritten.size();
+  log.take(std::exchange(parts.unwritten, {}));
+  log.release(lines, true);
 }
+
+void throw_if_stopped(launch::Signals& signals) {
+  while (const auto signal = signals.next()) {
+    if (launch::asks_to_stop(*signal) || *signal == SIGUSR1) throw StoppedWaiting{*signal};
+  }
+}
+
+std::optional<int> follow(const NodeParts& parts) { return Follower(parts).run(); }
 
 }  // namespace primus::supervise

@@ -31,7 +31,7 @@ void NodeJob::start(const NodeMessage& message, const comm::Socket& listener) {
   std::vector<std::string> command = message.flag ? job_.restart(message.seconds) : job_.command;
   for (std::string& word :
        std::vector{fmt::format("--nnodes={}", nodes_.places), fmt::format("--node_rank={}", place_),
-                   "--master_addr=" + nodes_.address, fmt::format("--master_port={}", message.port)})
+                   "--master_addr=" + message.more, fmt::format("--master_port={}", message.port)})
     command.push_back(std::move(word));
   std::map<std::string, std::string> variables = {
       {"PRIMUS_JOB_TOKEN", secret_of_attempt(nodes_.token, message.text, message.attempt)}};
@@ -86,6 +86,10 @@ NodeMessage NodeJob::end(bool stacks, const std::string& why,
     job_.say(fmt::format("supervise: node {}: {}", nodes_.node, ended.text));
   }
   return ended;
+}
+
+void NodeJob::abandon() {
+  if (runs()) end(false, "", [](const EventLine&, int) {});
 }
 
 std::string NodeJob::left() {

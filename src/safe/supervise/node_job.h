@@ -30,6 +30,8 @@ class NodeJob {
   bool runs() const { return attempt_.has_value(); }
   std::optional<std::uint64_t> attempt() const { return attempt_; }
   int place() const { return place_; }
+  // Ends the ranks of a node that has lost its leader, without a report.
+  void abandon();
   int ended_fd() const { return processes_.ended_fd(); }
 
   // Passes a signal on. Returns whether it asks to stop.

@@ -1,4 +1,4 @@
-// The supervisor of node 0, which leads the others.
+// The supervisor that leads the others.
 #include <fmt/format.h>
 #include <poll.h>
 
@@ -18,10 +18,10 @@
 #include "lm/events/run_event.h"
 #include "lm/events/run_folder.h"
 #include "safe/supervise/bookkeeping.h"
-#include "safe/supervise/node_job.h"
-#include "safe/supervise/node_link.h"
+#include "safe/supervise/event_tail.h"
+#include "safe/supervise/leader_agreement.h"
+#include "safe/supervise/node_roles.h"
 #include "safe/supervise/node_roster.h"
-#include "safe/supervise/node_supervisor.h"
 #include "safe/supervise/run_files.h"
 
 namespace primus::supervise {
@@ -33,26 +33,57 @@ constexpr double kFreshSample = 3;  // seconds for which a node's sample is used
 constexpr double kLookAtSpace = 2,
                  kWaitForSpace = 3600;  // looks at the free space, and the longest wait for it
 constexpr double kNextLockWait = 10;    // longest wait for the run's lock
+constexpr double kLastWords = 5;        // longest wait for the agreement on the end
+constexpr double kOtherLeader = 15;     // seconds in which other nodes find a leader
 constexpr std::size_t kSalt = 16;
 
 class Leader {
  public:
-  Leader(const SupervisedJob& job, const SupervisedNodes& nodes)
-      : job_(job),
-        nodes_(nodes),
-        part_(job, nodes, signals_.before()),
-        books_(job),
-        server_(comm::listen_on(nodes.address, nodes.port), nodes.token, nodes.nodes, shape_of(job, nodes)),
-        roster_(nodes.nodes, nodes.places,
-                {.first_wait = nodes.first_wait, .wait = job.recovery.node_wait, .silence = kNodeSilence},
-                steady_seconds(), nodes.switches),
-        samples_(static_cast<std::size_t>(nodes.nodes)),
-        salt_(hex(random_bytes(kSalt))) {
-    handler_.message = [this](int node, const NodeMessage& message) { hear(node, message); };
-    handler_.lost = [this](int node, const std::string& why) { lost(node, why); };
+  explicit Leader(const NodeParts& parts)
+      : parts_(parts),
+        job_(parts.job),
+        nodes_(parts.nodes),
+        signals_(parts.signals),
+        part_(parts.part),
+        hub_(parts.hub),
+        self_(parts.nodes.node),
+        books_(parts.job),
+        roster_(nodes_.nodes, nodes_.places,
+                {.first_wait = nodes_.first_wait, .wait = job_.recovery.node_wait, .silence = kNodeSilence},
+                steady_seconds(), nodes_.switches, self_),
+        samples_(static_cast<std::size_t>(nodes_.nodes)) {
+    books_.log().hold();
+    handlers_.message = [this](int node, const NodeMessage& message) { hear(node, message); };
+    handlers_.lost = [this](int node, const std::string& why) { lost(node, why); };
   }
 
-  int run() {
+  std::optional<int> run() {
+    const double now = steady_seconds();
+    std::optional<int> code;
+    const LeaderState before = read_leader_state(hub_.succession().agreement().state().body);
+    if (before.leader < 0) {
+      agreement_.state.salt = hex(random_bytes(kSalt));
+      begin_job();
+    }
+    roster_.joined(self_, host_name(), now);
+    roster_.sees_checkpoint(self_, newest_step(job_.checkpoints));
+    for (const auto& [node, hello] : hub_.joined()) greet(node, hello, now);
+    if (before.leader >= 0) code = take_over(before, now);
+    while (!code && leads()) code = turn();
+    if (code) return finish(*code);
+    part_.abandon();
+    job_.say(
+        fmt::format("supervise: node {} reaches too few of the job's machines, and leads no more", self_));
+    return std::nullopt;
+  }
+
+ private:
+  using Kind = NodeMessage::Kind;
+
+  bool leads() { return hub_.role() == Succession::Role::kLeading; }
+
+  void begin_job() {
+    agreement_.state.books = books_.save();
     books_.record("supervise_start", {},
                   {{"command", job_.command},
                    {"max_restarts", job_.recovery.max_restarts},
@@ -60,45 +91,107 @@ class Leader {
                    {"nodes", nodes_.places},
                    {"spares", nodes_.nodes - nodes_.places}},
                   false);
-    roster_.joined(0, host_name(), steady_seconds());
-    std::optional<int> code;
-    while (!code) code = turn();
-    server_.send_all({.kind = Kind::kQuit, .number = *code});
-    server_.flush(comm::in(std::chrono::seconds(2)));
-    return *code;
   }
 
- private:
-  using Kind = NodeMessage::Kind;
+  // ---- What the supervisors agree on --------------------------------------------------------------
 
-  // One turn of the main loop. Returns the exit code at the end of the job.
+  // Continues the job of another leader, or of this node's earlier process. Returns an exit code if the job
+  // is over.
+  std::optional<int> take_over(const LeaderState& before, double now) {
+    agreement_.state = before;
+    agreement_.continues();
+    books_.log().take(before.lines);
+    if (!before.books.is_null()) books_.restore(before.books);
+    for (const auto& [node, hello] : hub_.joined()) roster_.sees_checkpoint(node, hello.checkpoint);
+    const double wait = std::max(0.0, before.next_at - unix_seconds());
+    if (before.attempt > 0) roster_.resume(before.attempt, before.places, before.hosts, now + wait, now);
+    if (before.free_bytes > 0) {
+      action_ = Action{.kind = Action::Kind::kRestart};
+      action_->free_bytes = before.free_bytes;
+    }
+    at_.over = now;
+    const std::string host = roster_.host(before.leader);
+    books_.record("supervise_node", "leads", {{"node", self_}, {"host", roster_.host(self_)}});
+    const std::string lost =
+        before.leader == self_ ? " again" : fmt::format("; node {} ({}) was lost", before.leader, host);
+    job_.say(fmt::format("supervise: node {} ({}) leads the job{}", self_, roster_.host(self_), lost));
+    if (before.over) return before.exit_code;
+    if (!before.runs) return std::nullopt;
+    EventTail::of_rank_zero(job_.run, before.offset).read([this](const EventLine& event, int rank) {
+      books_.add(event, rank);
+    });
+    lost_leader_ =
+        LostNode{.node = before.leader,
+                 .text = fmt::format("node {} ({}), which led the job, was lost", before.leader, host)};
+    return over();
+  }
+
+  // The job is over: the others hear it, and the last lines are written when it is agreed.
+  std::optional<int> finish(int code) {
+    agreement_.state.over = true;
+    agreement_.state.exit_code = code;
+    agreement_.state.runs = false;
+    agreement_.changed();
+    agreement_.cancel_start();
+    const double until = steady_seconds() + kLastWords;
+    while (leads() && steady_seconds() < until && !agreement_.is_settled()) {
+      agreement_.step(self_, roster_);
+      hub_.turn(handlers_);
+      if (!agreement_.is_settled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    const bool settled = leads() && agreement_.is_settled();
+    if (settled) agreement_.step(self_, roster_);
+    hub_.send_all({.kind = Kind::kQuit, .number = code});
+    hub_.flush(comm::in(std::chrono::seconds(2)));
+    if (settled) {
+      hub_.remove_file();
+      return code;
+    }
+    // Too few nodes are left to agree. If others are a quorum, one of them leads soon, and writes the file.
+    job_.say(
+        "supervise: too few machines are left to agree on the end of the job; looking for another leader");
+    for (const double end = steady_seconds() + kOtherLeader; steady_seconds() < end && !hub_.is_replaced();)
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    parts_.unwritten = books_.log().held();
+    write_last_lines(parts_);
+    return code;
+  }
+
+  // ---- The main loop ------------------------------------------------------------------------------
+
+  // One turn. Returns the exit code at the end of the job.
   std::optional<int> turn() {
     std::array<pollfd, 3> polled{pollfd{signals_.fd(), POLLIN, 0}, pollfd{part_.ended_fd(), POLLIN, 0},
-                                 pollfd{server_.fd(), POLLIN, 0}};
+                                 pollfd{hub_.server_fd(), POLLIN, 0}};
     poll(polled.data(), polled.size(), kNodeTickMs);
     while (const auto signal = signals_.next()) {
-      if (part_.pass_on(*signal, steady_seconds())) asked(*signal, part_.asked_again());
+      if (!part_.pass_on(*signal, steady_seconds())) continue;
+      stop_elsewhere(*signal);
+      asked(*signal, part_.asked_again());
     }
     read_events();
-    // Before serve(): the handlers may wait for a file system, and later messages wait in the sockets.
+    // Before the hub's turn: the handlers may wait for a file system, and later messages wait in the sockets.
     const double now = steady_seconds();
-    server_.serve(handler_);
+    hub_.turn(handlers_);
+    if (!leads()) return std::nullopt;
     const bool ended = part_.runs() && (polled[1].revents & POLLIN) != 0;
     if (ended || (part_.runs() && part_.must_end(now))) end_own(false);
     if (part_.must_end(now) && roster_.runs()) roster_.end_attempt();
-    if (now >= next_beat_) beat(now);
+    if (now >= at_.next_beat) beat(now);
     if (roster_.runs()) {
       look(now);
     } else if (stop_signal_) {
       return books_.stopped_waiting(*stop_signal_);
     }
-    return follow_roster(now);
+    const std::optional<int> code = follow_roster(now);
+    if (!code && agreement_.step(self_, roster_)) launch();
+    return code;
   }
 
   std::optional<int> follow_roster(double now) {
     const Roster::Step step = roster_.step(now);
     for (const int node : roster_.take_silent()) {
-      server_.close(node);
+      hub_.close(node);
       record_lost(node, fmt::format("no message for {:.0f} s", kNodeSilence));
     }
     switch (step) {
@@ -137,8 +230,11 @@ class Leader {
       case Kind::kFault:
         if (current) add_fault(node, message);
         return;
+      case Kind::kListens:
+        if (current && std::exchange(waits_for_port_, false)) spread(message.port, hub_.joined_address(node));
+        return;
       case Kind::kEnded:
-        if (!message.more.empty()) stacks_.push_back(message.more);
+        if (!message.more.empty()) hang_.stacks.push_back(message.more);
         roster_.sees_checkpoint(node, message.checkpoint);
         return roster_.ended(node, message.attempt,
                              {.exit_code = static_cast<int>(std::clamp<std::int64_t>(message.number, 0, 255)),
@@ -147,7 +243,7 @@ class Leader {
                              now);
       case Kind::kStuck:
         if (!current) return;
-        server_.close(node);  // it returns when its processes have ended
+        hub_.close(node);  // it returns when its processes have ended
         return lost(node, printable(message.text));
       case Kind::kAsked:
         return asked_by(node, static_cast<int>(std::clamp<std::int64_t>(message.number, 1, 64)),
@@ -170,7 +266,9 @@ class Leader {
     EventLine event;
     if (!read_event(message.text, event) || event.event != "fault") return;
     const std::optional<int> place = roster_.place_of(node);
-    if (place && event.rank / job_.ranks == *place) books_.add(event, event.rank);
+    if (!place || event.rank / job_.ranks != *place) return;
+    // The events of rank 0 are read from its file.
+    if (event.rank != 0) books_.add(event, event.rank);
   }
 
   void lost(int node, const std::string& why) {
@@ -187,9 +285,17 @@ class Leader {
 
   // The ranks of the node have the signal, and all ranks vote for the stop. A spare has no ranks.
   void asked_by(int node, int signal, bool again) {
-    if (!roster_.place_of(node) && !stop_signal_ && (launch::asks_to_stop(signal) || signal == SIGUSR1))
+    if (!roster_.place_of(node) && !stop_signal_ && (launch::asks_to_stop(signal) || signal == SIGUSR1)) {
       part_.pass_on(signal, steady_seconds());
+      stop_elsewhere(signal);
+    }
     asked(signal, again);
+  }
+
+  // If this node has no ranks, those of the first place get the signal.
+  void stop_elsewhere(int signal) {
+    if (part_.runs() || !roster_.runs()) return;
+    hub_.send(roster_.places()[0], {.kind = Kind::kStop, .number = signal});
   }
 
   void asked(int signal, bool again) {
@@ -200,44 +306,45 @@ class Leader {
   }
 
   void beat(double now) {
-    next_beat_ = now + kNodeBeat;
-    roster_.heard(0, now);
+    at_.next_beat = now + kNodeBeat;
+    roster_.heard(self_, now);
     if (part_.runs()) {
       part_.reap();
     } else {
-      roster_.sees_checkpoint(0, newest_step(job_.checkpoints));
+      roster_.sees_checkpoint(self_, newest_step(job_.checkpoints));
     }
     const bool wants = roster_.runs() && books_.hang().wants_sample(now);
-    server_.send_all({.kind = Kind::kLead, .flag = wants});
+    hub_.send_all({.kind = Kind::kLead, .flag = wants});
     if (wants && part_.runs()) {
-      Seen& own = samples_[0];
+      Seen& own = samples_[static_cast<std::size_t>(self_)];
       own.sample = part_.sample(now);
       own.stopped_rank = own.sample->stopped ? JobProcesses::rank_of(*own.sample->stopped) : std::nullopt;
     }
-    sampled_ = wants;
+    hang_.sampled = wants;
   }
 
   // ---- An attempt -------------------------------------------------------------------------------
 
   std::optional<int> start(double now) {
     if (action_ && action_->free_bytes) {
-      if (now < next_space_) return std::nullopt;
-      next_space_ = now + kLookAtSpace;
+      if (now < at_.next_space) return std::nullopt;
+      at_.next_space = now + kLookAtSpace;
       if (free_bytes(job_.run) < *action_->free_bytes) {
-        if (now - over_at_ < kWaitForSpace) return std::nullopt;
+        if (now - at_.over < kWaitForSpace) return std::nullopt;
         return books_.finish(end_, Bookkeeping::without_space(*action_));
       }
     }
     if (const std::string left = part_.left(); !left.empty()) {
-      if (now - over_at_ < job_.recovery.node_wait) return std::nullopt;
-      return books_.give_up("processes remain", fmt::format("node 0 ({}): {}", roster_.host(0), left),
+      if (now - at_.over < job_.recovery.node_wait) return std::nullopt;
+      return books_.give_up("processes remain",
+                            fmt::format("node {} ({}): {}", self_, roster_.host(self_), left),
                             kHintForRemaining);
     }
-    if (now - over_at_ < kNextLockWait && RunLock::held(job_.run)) return std::nullopt;
+    if (now - at_.over < kNextLockWait && RunLock::held(job_.run)) return std::nullopt;
     books_.begin();
     const std::uint64_t attempt = roster_.start(now);
-    finding_.reset();
-    stacks_.clear();
+    hang_.finding.reset();
+    hang_.stacks.clear();
     for (Seen& seen : samples_) seen = {};
     for (const auto& [node, place] : roster_.take_replacements()) {
       books_.record("supervise_node", "takes a place",
@@ -245,35 +352,78 @@ class Leader {
       job_.say(
           fmt::format("supervise: node {} ({}) takes place {} of the job", node, roster_.host(node), place));
     }
-    const comm::Socket listener = comm::listen_on(nodes_.address, 0);
-    NodeMessage message{.kind = Kind::kStart,
-                        .attempt = attempt,
-                        .flag = books_.continues(),
-                        .port = comm::port_of(listener),
-                        .seconds = books_.elapsed(),
-                        .text = salt_};
-    const std::vector<int>& places = roster_.places();
-    for (std::size_t place = 1; place < places.size(); ++place) {
-      message.number = static_cast<std::int64_t>(place);
-      server_.send(places[place], message);
-    }
-    message.number = 0;
-    part_.start(message, listener);
+    agreement_.state.attempt = attempt;
+    agreement_.state.places = roster_.places();
+    agreement_.state.runs = true;
+    agreement_.state.offset = size_of_events();
+    agreement_.state.books = books_.save();
+    agreement_.state.free_bytes = 0;
+    agreement_.start();
+    waits_for_port_ = false;
     return std::nullopt;
   }
 
+  std::int64_t size_of_events() const {
+    std::error_code none;
+    const auto size = std::filesystem::file_size(event_file(job_.run, 0), none);
+    return none ? 0 : static_cast<std::int64_t>(size);
+  }
+
+  NodeMessage start_message(std::size_t place, std::uint16_t port, const std::string& address) const {
+    return {.kind = Kind::kStart,
+            .attempt = roster_.attempt(),
+            .number = static_cast<std::int64_t>(place),
+            .flag = books_.continues(),
+            .port = port,
+            .seconds = books_.elapsed(),
+            .text = agreement_.state.salt,
+            .more = address};
+  }
+
+  // The attempt is agreed: the node of the first place opens the ranks' rendezvous.
+  void launch() {
+    if (!roster_.runs()) return;
+    const int first = roster_.places()[0];
+    rank_zero_.reset();
+    if (first == self_) {
+      const std::string& address = hub_.self().address;
+      const comm::Socket listener = comm::listen_on(address, 0);
+      spread(comm::port_of(listener), address);
+      part_.start(start_message(0, comm::port_of(listener), address), listener);
+      return;
+    }
+    rank_zero_.emplace(EventTail::of_rank_zero(job_.run, agreement_.state.offset));
+    waits_for_port_ = true;
+    hub_.send(first, start_message(0, 0, ""));
+  }
+
+  // All other nodes start.
+  void spread(std::uint16_t port, const std::string& address) {
+    const std::vector<int>& places = roster_.places();
+    for (std::size_t place = 1; place < places.size(); ++place) {
+      const NodeMessage message = start_message(place, port, address);
+      if (places[place] == self_) {
+        part_.start(message, {});
+      } else {
+        hub_.send(places[place], message);
+      }
+    }
+  }
+
   void read_events() {
-    part_.read_events([this](const EventLine& event, int rank) { books_.add(event, rank); });
+    const auto add = [this](const EventLine& event, int rank) { books_.add(event, rank); };
+    part_.read_events(add);
+    if (rank_zero_) rank_zero_->read(add);
   }
 
   // Looks for a hang of the whole job.
   void look(double now) {
-    if (finding_) return;
+    if (hang_.finding) return;
     std::optional<JobSample> sample;
-    if (std::exchange(sampled_, false)) sample = sample_of_all(now);
-    finding_ = books_.hang().check(now, sample);
-    if (!finding_) return;
-    job_.say(fmt::format("supervise: {}; writing the stacks of all threads to '{}'", finding_->text,
+    if (std::exchange(hang_.sampled, false)) sample = sample_of_all(now);
+    hang_.finding = books_.hang().check(now, sample);
+    if (!hang_.finding) return;
+    job_.say(fmt::format("supervise: {}; writing the stacks of all threads to '{}'", hang_.finding->text,
                          (job_.run / "logs" / "hang-*.txt").string()));
     roster_.end_attempt();
   }
@@ -291,7 +441,7 @@ class Leader {
       sum.waits_for_reader = sum.waits_for_reader || seen.sample->waits_for_reader;
       if (seen.sample->stopped) {
         sum.stopped = seen.sample->stopped;
-        stopped_rank_ = seen.stopped_rank;
+        hang_.stopped_rank = seen.stopped_rank;
       }
     }
     return sum;
@@ -299,42 +449,54 @@ class Leader {
 
   void end_own(bool stacks) {
     const NodeMessage ended =
-        part_.end(stacks, finding_ ? finding_->text : "",
+        part_.end(stacks, hang_.finding ? hang_.finding->text : "",
                   [this](const EventLine& event, int rank) { books_.add(event, rank); });
-    if (!ended.more.empty()) stacks_.push_back(ended.more);
+    if (!ended.more.empty()) hang_.stacks.push_back(ended.more);
     const double now = steady_seconds();
-    roster_.sees_checkpoint(0, ended.checkpoint);
+    roster_.sees_checkpoint(self_, ended.checkpoint);
     roster_.ended(
-        0, ended.attempt,
+        self_, ended.attempt,
         {.exit_code = static_cast<int>(ended.number), .memory_kill = ended.flag, .error = ended.text}, now);
   }
 
   void end_all() {
     for (const int node : roster_.places()) {
-      server_.send(node, {.kind = Kind::kEnd,
-                          .attempt = roster_.attempt(),
-                          .flag = finding_.has_value(),
-                          .text = finding_ ? finding_->text : ""});
+      hub_.send(node, {.kind = Kind::kEnd,
+                       .attempt = roster_.attempt(),
+                       .flag = hang_.finding.has_value(),
+                       .text = hang_.finding ? hang_.finding->text : ""});
     }
-    if (part_.runs()) end_own(finding_.has_value());
+    agreement_.cancel_start();
+    waits_for_port_ = false;
+    if (part_.runs()) return end_own(hang_.finding.has_value());
+    roster_.ended(self_, roster_.attempt(), {}, steady_seconds());
   }
 
   // The attempt is over. Returns an exit code if no other one follows.
   std::optional<int> over() {
-    const NodeEnd& cause = roster_.cause();
+    const std::optional<LostNode> lost = lost_leader_ ? lost_leader_ : roster_.lost_node();
+    NodeEnd cause = roster_.cause();
+    if (lost_leader_) cause.exit_code = kLostNodeCode;
+    read_events();
+    rank_zero_.reset();
     const ProcessEnd process{.exit_code = cause.exit_code,
                              .asked_to_stop = stop_signal_.has_value(),
                              .memory_kill = cause.memory_kill,
                              .last_error = cause.error};
     Json facts;
-    if (!stacks_.empty()) facts["stacks"] = stacks_;
-    const bool stopped = finding_ && finding_->stopped;
-    end_ = books_.end(process, finding_, stopped ? stopped_rank_ : std::nullopt, std::move(facts),
-                      roster_.lost_node(), [this](const JobEnd& end) { return place_facts(end); });
+    if (!hang_.stacks.empty()) facts["stacks"] = hang_.stacks;
+    const bool stopped = hang_.finding && hang_.finding->stopped;
+    end_ = books_.end(process, hang_.finding, stopped ? hang_.stopped_rank : std::nullopt, std::move(facts),
+                      lost, [this](const JobEnd& end) { return place_facts(end); });
     action_ = books_.decide(end_);
+    lost_leader_.reset();
+    agreement_.state.runs = false;
+    agreement_.changed();
     if (action_->kind != Action::Kind::kRestart) return books_.finish(end_, *action_);
-    over_at_ = steady_seconds();
-    roster_.next(over_at_ + action_->delay, over_at_);
+    at_.over = steady_seconds();
+    agreement_.state.next_at = unix_seconds() + action_->delay;
+    agreement_.state.free_bytes = action_->free_bytes.value_or(0);
+    roster_.next(at_.over + action_->delay, at_.over);
     return std::nullopt;
   }
 
@@ -354,28 +516,38 @@ class Leader {
     std::optional<int> stopped_rank = {};
   };
 
+  const NodeParts& parts_;
   const SupervisedJob& job_;
   const SupervisedNodes& nodes_;
-  launch::Signals signals_;
-  NodeJob part_;
+  launch::Signals& signals_;
+  NodeJob& part_;
+  NodeHub& hub_;
+  const int self_;
   Bookkeeping books_;
-  NodeServer server_;
-  NodeServer::Handler handler_ = {};
+  NodeHub::Handlers handlers_ = {};
   Roster roster_;
   std::vector<Seen> samples_;
-  std::string salt_;
-  double next_beat_ = 0, over_at_ = 0, next_space_ = 0;
-  bool sampled_ = false;
-  std::optional<HangFinding> finding_ = {};
-  std::optional<int> stopped_rank_ = {}, stop_signal_ = {};
-  std::vector<std::string> stacks_ = {};
+  struct {
+    double next_beat = 0, over = 0, next_space = 0;
+  } at_;
+  struct {
+    bool sampled = false;
+    std::optional<HangFinding> finding = {};
+    std::optional<int> stopped_rank = {};
+    std::vector<std::string> stacks = {};
+  } hang_;
+  std::optional<int> stop_signal_ = {};
   JobEnd end_ = {};
   std::optional<Action> action_ = {};
+  LeaderAgreement agreement_{hub_, books_};
+  bool waits_for_port_ = false;  // of the node at the first place
+  std::optional<LostNode> lost_leader_ = {};
+  std::optional<EventTail> rank_zero_ = {};  // if another node has rank 0
 };
 
 }  // namespace
 
-int lead_nodes(const SupervisedJob& job, const SupervisedNodes& nodes) { return Leader(job, nodes).run(); }
+std::optional<int> lead(const NodeParts& parts) { return Leader(parts).run(); }
 
 std::string shape_of(const SupervisedJob& job, const SupervisedNodes& nodes) {
   return fmt::format("{} machines of {}, {} ranks each, run '{}'", nodes.places, nodes.nodes, job.ranks,
@@ -391,9 +563,19 @@ int supervise_nodes(const SupervisedJob& job, const SupervisedNodes& nodes) {
   }
   // The supervisor continues if the program that reads its lines has ended ('primus ... | head').
   std::signal(SIGPIPE, SIG_IGN);
-  if (nodes.node != 0) return follow_leader(job, nodes);
-  wait_for_lock(job.run);
-  return lead_nodes(job, nodes);
+  launch::Signals signals;
+  NodeJob part(job, nodes, signals.before());
+  try {
+    NodeHub hub(job, nodes, [&signals] { throw_if_stopped(signals); });
+    std::vector<std::string> unwritten;
+    const NodeParts parts{job, nodes, signals, part, hub, unwritten};
+    for (;;) {
+      if (const auto code = follow(parts)) return *code;
+      if (const auto code = lead(parts)) return *code;
+    }
+  } catch (const StoppedWaiting& stopped) {
+    return 128 + stopped.signal;
+  }
 }
 
 }  // namespace primus::supervise

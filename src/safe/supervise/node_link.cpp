@@ -27,10 +27,10 @@ using comm::Deadline;
 using comm::Socket;
 namespace wire = comm::wire;
 
-constexpr std::string_view kServerMagic = "PRIMUSN1", kClientMagic = "PRIMUSM1";
+constexpr std::string_view kServerMagic = "PRIMUSN2", kClientMagic = "PRIMUSM2";
 constexpr std::size_t kHello = 8 + wire::kNonce, kIntroduction = 8 + 4 + 4 + wire::kNonce + 32;
 constexpr std::size_t kVerdict = 4 + 32 + 4, kMaxReason = 1024;
-constexpr std::size_t kMaxStrangers = 128, kMaxOut = std::size_t{4} << 20;
+constexpr std::size_t kMaxStrangers = 128, kMaxOut = 2 * kMaxMessage;
 constexpr auto kIntroductionTime = 5s, kSendTime = 5s;
 
 // A key of its own, so that no proof for the rendezvous of the ranks is one for the supervisors.
@@ -81,10 +81,11 @@ void Heart::run() {
 
 // ---- The leader ---------------------------------------------------------------------------------
 
-NodeServer::NodeServer(Socket listener, const std::string& token, int nodes, std::string shape)
+NodeServer::NodeServer(Socket listener, const std::string& token, int self, int nodes, std::string shape)
     : listener_(std::move(listener)),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)),
       key_(key_of(token)),
+      self_(self),
       nodes_(nodes),
       shape_(std::move(shape)) {
   epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
@@ -209,9 +210,10 @@ bool NodeServer::admit(Connection& one, const NodeMessage& hello) {
     post(connection, {.kind = Kind::kQuit, .number = 2, .text = std::move(text)});
   };
   if (hello.more != shape_) {
-    quit(one, fmt::format("node {} was started for another job ({}) than node 0 ({}); start the same command "
-                          "on all machines, and use another MASTER_PORT for each job",
-                          one.claims, printable(hello.more), shape_));
+    quit(one,
+         fmt::format("node {} was started for another job ({}) than node {} ({}); start the same command "
+                     "on all machines, and use another MASTER_PORT for each job",
+                     one.claims, printable(hello.more), self_, shape_));
     return false;
   }
   // The node has noticed the end of its first connection earlier than this process.
@@ -239,9 +241,10 @@ bool NodeServer::introduce(Connection& one) {
     refuse(one, "wrong token, or another version of Primus");
     return false;
   }
-  if (nodes != static_cast<std::uint32_t>(nodes_) || node == 0 || node >= nodes) {
-    refuse(one, fmt::format("this job has {} nodes, and node 0 leads it; this is node {} of {}", nodes_, node,
-                            nodes));
+  if (nodes != static_cast<std::uint32_t>(nodes_) || node == static_cast<std::uint32_t>(self_) ||
+      node >= nodes) {
+    refuse(one, fmt::format("this job has {} nodes, and its node {} runs; this is node {} of {}", nodes_,
+                            self_, node, nodes));
     return false;
   }
   one.claims = static_cast<int>(node);
@@ -290,12 +293,22 @@ void NodeServer::send(int node, const NodeMessage& message) {
 }
 
 void NodeServer::send_all(const NodeMessage& message) {
-  for (int node = 1; node < nodes_; ++node) send(node, message);
+  for (int node = 0; node < nodes_; ++node)
+    if (node != self_) send(node, message);
 }
 
 void NodeServer::close(int node) {
   const std::lock_guard lock(mutex_);
   if (Connection* const one = of(node)) drop(*one, false, "");
+}
+
+void NodeServer::dismiss(int node) {
+  const std::lock_guard lock(mutex_);
+  Connection* const one = of(node);
+  if (!one) return;
+  one->node = -1;
+  one->closing = true;
+  write(*one);
 }
 
 void NodeServer::flush(Deadline deadline) {
@@ -315,7 +328,7 @@ NodeClient::NodeClient(const std::string& host, std::uint16_t port, const std::s
   const std::string key = key_of(token);
   do {
     socket_ = comm::connect_to(host, port, deadline, check);
-    if (introduce(host, port, key, node, nodes)) return;
+    if (introduce(host, port, key, node, nodes, deadline)) return;
     std::this_thread::sleep_for(50ms);
     check();
   } while (comm::milliseconds_until(deadline) != 0);
@@ -325,8 +338,8 @@ NodeClient::NodeClient(const std::string& host, std::uint16_t port, const std::s
 
 // Returns false if the leader closed the connection, so that another attempt may succeed.
 bool NodeClient::introduce(const std::string& host, std::uint16_t port, const std::string& key, int node,
-                           int nodes) {
-  const Deadline limit = comm::in(kIntroductionTime);
+                           int nodes, Deadline deadline) {
+  const Deadline limit = std::min(deadline, comm::in(kIntroductionTime));
   std::array<char, kHello> hello{};
   const comm::IoResult greeted = comm::receive_all(socket_, hello, limit);
   if (greeted != comm::IoResult::kDone) return false;
@@ -350,7 +363,7 @@ bool NodeClient::introduce(const std::string& host, std::uint16_t port, const st
   }
   std::string reason(std::min<std::size_t>(wire::u32_at(verdict, 36), kMaxReason), '\0');
   if (comm::receive_all(socket_, reason, limit) != comm::IoResult::kDone) reason = "no reason was given";
-  throw invalid(fmt::format("the supervisor of node 0 refuses node {}: {}", node, reason),
+  throw invalid(fmt::format("the supervisor on port {} of {} refuses node {}: {}", port, host, node, reason),
                 "start the same command with the same PRIMUS_JOB_TOKEN on all machines");
 }
 

@@ -1,6 +1,6 @@
-// The connections between the supervisors of a job on several machines: the leader's server and the other
-// nodes' client. Both sides prove that they know the job's secret, as at the rendezvous of the ranks
-// (comm/rendezvous/wire.h), but with a key of their own. The main loops poll the descriptors.
+// The connections between the supervisors of a job on several machines: each has a server, and those that do
+// not lead a client of another one's. Both sides prove that they know the job's secret, as at the rendezvous
+// of the ranks (comm/rendezvous/wire.h), but with a key of their own. The main loops poll the descriptors.
 //
 //   server: magic, nonce              client: magic, node, nodes, nonce, code
 //   server: status, code, length and text of a refusal; then frames both ways (node_message.h)
@@ -58,9 +58,9 @@ class Heart {
 
 class NodeServer {
  public:
-  // `nodes`: number of nodes with the leader. `shape`: the description of the job that the `more` of a node's
-  // kHello must equal. Throws Error.
-  NodeServer(comm::Socket listener, const std::string& token, int nodes, std::string shape);
+  // `self`: this node. `nodes`: number of nodes with this one. `shape`: the description of the job that the
+  // `more` of a node's kHello must equal. Throws Error.
+  NodeServer(comm::Socket listener, const std::string& token, int self, int nodes, std::string shape);
   ~NodeServer();
   NodeServer(const NodeServer&) = delete;
   NodeServer& operator=(const NodeServer&) = delete;
@@ -81,6 +81,8 @@ class NodeServer {
   void send_all(const NodeMessage& message);
   // Closes the connection, without a call of lost().
   void close(int node);
+  // The same, after what was sent has gone.
+  void dismiss(int node);
   // Sends what waits, until the deadline at most.
   void flush(comm::Deadline deadline);
 
@@ -114,7 +116,7 @@ class NodeServer {
 
   comm::Socket listener_, epoll_;
   std::string key_;
-  int nodes_;
+  int self_, nodes_;
   std::string shape_;
   std::mutex mutex_;  // of connections_ and heard_
   std::list<Connection> connections_;
@@ -124,8 +126,8 @@ class NodeServer {
 
 class NodeClient {
  public:
-  // Connects to the leader and authenticates, until the deadline. `check` is called between attempts, and may
-  // throw. Throws Error(kIo) if there is no leader, and Error(kInvalid) if it refuses this node.
+  // Connects to a supervisor and authenticates, until the deadline. `check` is called between attempts, and
+  // may throw. Throws Error(kIo) if there is none, and Error(kInvalid) if it refuses this node.
   NodeClient(const std::string& host, std::uint16_t port, const std::string& token, int node, int nodes,
              comm::Deadline deadline, const std::function<void()>& check);
   ~NodeClient();
@@ -142,7 +144,8 @@ class NodeClient {
   void send(const NodeMessage& message);
 
  private:
-  bool introduce(const std::string& host, std::uint16_t port, const std::string& key, int node, int nodes);
+  bool introduce(const std::string& host, std::uint16_t port, const std::string& key, int node, int nodes,
+                 comm::Deadline deadline);
 
   comm::Socket socket_;
   std::string in_;

@@ -14,7 +14,7 @@ namespace wire = comm::wire;
 bool is_kind(std::uint8_t byte) {
   using Kind = NodeMessage::Kind;
   const auto kind = static_cast<Kind>(byte);
-  return (kind >= Kind::kHello && kind <= Kind::kBeat) || (kind >= Kind::kLead && kind <= Kind::kQuit);
+  return (kind >= Kind::kHello && kind <= Kind::kListens) || (kind >= Kind::kLead && kind <= Kind::kStop);
 }
 
 // The bits of the word of flags.
@@ -53,6 +53,7 @@ std::string to_frame(const NodeMessage& message) {
   writer.number(static_cast<std::uint64_t>(message.stopped_rank.value_or(0)));
   writer.string(std::string_view(message.text).substr(0, kMaxNodeText));
   writer.string(std::string_view(message.more).substr(0, kMaxNodeText));
+  writer.string(message.record);
   return writer.frame();
 }
 
@@ -83,6 +84,7 @@ FrameState take_frame(std::string& bytes, NodeMessage& message) {
   if ((bits & kSampleBit) != 0) message.sample = sample;
   message.text = reader.string(kMaxNodeText);
   message.more = reader.string(kMaxNodeText);
+  message.record = reader.string(kMaxRecord);
   return ok && reader.ok() ? FrameState::kMessage : FrameState::kBroken;
 }
 

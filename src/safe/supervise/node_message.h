@@ -1,7 +1,8 @@
 // The messages between the supervisors of a job on several machines: one supervisor per machine (node); the
-// supervisor of node 0 leads. A message is a frame of at most kMaxMessage bytes with at most two texts of
-// limited size, so that a hostile or broken peer cannot make the reader use memory. Messages belong to an
-// attempt, by its number; receivers ignore those of other attempts.
+// supervisor of node 0 leads. A message is a frame of at most kMaxMessage bytes with texts of limited
+// size, and only supervisors that have proved to belong to the job may send one, so that a hostile or broken
+// peer cannot make the reader use memory. Messages belong to an attempt, by its number; receivers ignore
+// those of other attempts.
 //
 // Free functions and plain data.
 #pragma once
@@ -28,12 +29,23 @@ struct NodeMessage {
     kStuck,  // instead of kEnded: processes of the attempt cannot be ended; text: one sentence
     // From both sides.
     kBeat,  // once a second, by a thread that uses no file: the machine and its supervisor are alive
+    // From a node, about leadership (succession.h): attempt: the view; record: its state.
+    kPromise,
+    kAcknowledge,  // signs: the version
+    kListens,      // the node at place 0 has opened the ranks' rendezvous: port
     // From the leader to a node.
     kLead = 32,  // once a second: flag: samples are wanted
-    kStart,  // start the ranks: number: place of the node in the job; port: of the ranks' rendezvous; text: a
-             // salt of the attempt's secret; flag: continue the run; seconds: since the leader started
+    kStart,  // start the ranks: number: place of the node in the job; port: of the ranks' rendezvous (0: open
+             // it); more: its address; text: a salt of the attempt's secret; flag: continue the run; seconds:
+             // since the job started
     kEnd,    // end the processes of the attempt; flag: write the stacks of all threads first; text: why
     kQuit,   // the job is over: number: exit code; text: a line for the user
+    // From a node that leads, or seeks a leader (succession.h).
+    kElsewhere,  // record: who leads
+    kPrepare,    // attempt: the view
+    kState,      // record: the state
+    kRefuse,
+    kStop,  // pass the signal `number` on to the ranks
   } kind = Kind::kAlive;
   std::uint64_t attempt = 0;
   std::int64_t number = 0;
@@ -45,10 +57,13 @@ struct NodeMessage {
   std::optional<JobSample> sample = {};  // kAlive; its time is the receiver's
   std::optional<int> stopped_rank = {};  // kAlive: the rank of sample->stopped
   std::string text = {}, more = {};
+  std::string record = {};  // kHello and messages about leadership: JSON of leadership_wire.h
 };
 
 inline constexpr std::size_t kMaxNodeText = std::size_t{16} << 10;
-inline constexpr std::size_t kMaxMessage = 2 * kMaxNodeText + 256;
+// Of 65,536 nodes with long names, as members before and after a change.
+inline constexpr std::size_t kMaxRecord = std::size_t{32} << 20;
+inline constexpr std::size_t kMaxMessage = kMaxRecord + 2 * kMaxNodeText + 256;
 
 // Returns the frame: its length and the message. Texts are cut to kMaxNodeText.
 std::string to_frame(const NodeMessage& message);

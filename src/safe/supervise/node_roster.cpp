@@ -18,14 +18,23 @@ std::string node_name(int node, const std::string& host) {
 }  // namespace
 
 Roster::Roster(int nodes, int places, const RosterLimits& limits, double now,
-               const std::vector<std::vector<int>>& switches)
-    : first_places_(places),
+               const std::vector<std::vector<int>>& switches, int leader)
+    : leader_(leader),
       limits_(limits),
       nodes_(static_cast<std::size_t>(nodes)),
       places_(static_cast<std::size_t>(places), kVacant),
       since_(now) {
   for (std::size_t node = 0; node < std::min(switches.size(), nodes_.size()); ++node)
     nodes_[node].switches = switches[node];
+}
+
+void Roster::resume(std::uint64_t attempt, const std::vector<int>& held,
+                    const std::vector<std::string>& hosts, double at_time, double now) {
+  attempt_ = attempt;
+  if (held.size() == places_.size()) held_ = places_ = held;
+  for (std::size_t node = 0; node < std::min(hosts.size(), nodes_.size()); ++node)
+    if (nodes_[node].host.empty()) nodes_[node].host = hosts[node];
+  next(at_time, now);
 }
 
 // ---- What the leader hears ----------------------------------------------------------------------
@@ -95,8 +104,8 @@ Roster::Step Roster::step(double now) {
 }
 
 void Roster::find_silent(double now) {
-  for (int node = 1; node < static_cast<int>(nodes_.size()); ++node) {
-    if (!at(node).here || now - at(node).heard <= limits_.silence) continue;
+  for (int node = 0; node < static_cast<int>(nodes_.size()); ++node) {
+    if (node == leader_ || !at(node).here || now - at(node).heard <= limits_.silence) continue;
     lost(node, fmt::format("no message for {:.0f} s", limits_.silence), now);
     silent_.push_back(node);
   }
@@ -116,8 +125,8 @@ int Roster::nearest_spare(int lost) const {
     return std::ranges::mismatch(at(node).switches, at(lost).switches).in1 - at(node).switches.begin();
   };
   int nearest = kVacant;
-  for (int node = 1; node < static_cast<int>(nodes_.size()); ++node) {
-    const bool waits_for_own = attempt_ == 0 && node < first_places_;
+  for (int node = 0; node < static_cast<int>(nodes_.size()); ++node) {
+    const bool waits_for_own = attempt_ == 0 && node < static_cast<int>(places_.size());
     if (!at(node).here || place_of(node) || waits_for_own) continue;
     if (nearest == kVacant || shared(node) > shared(nearest)) nearest = node;
   }
@@ -135,7 +144,6 @@ bool Roster::fill(double now) {
       holder = before;
       continue;
     }
-    if (place == 0) continue;
     // Before the first attempt, a node of the job may be just a little later than a spare.
     if (attempt_ == 0 && now - newest_joined_ < limits_.spare_after) continue;
     holder = nearest_spare(before);
@@ -145,7 +153,7 @@ bool Roster::fill(double now) {
 
 bool Roster::all_see_the_checkpoint() const {
   return std::all_of(places_.begin(), places_.end(),
-                     [&](int node) { return at(node).checkpoint == at(0).checkpoint; });
+                     [&](int node) { return at(node).checkpoint == at(leader_).checkpoint; });
 }
 
 Roster::Step Roster::gather(double now) {
@@ -181,7 +189,7 @@ Roster::Step Roster::run(double now) {
   if (!std::exchange(told_, true)) return Step::kEnd;
   if (now - since_ < limits_.ending) return Step::kNothing;
   for (const int node : places_) {
-    if (node == 0 || !works(node)) continue;
+    if (node == leader_ || !works(node)) continue;
     lost(node, fmt::format("its processes did not end within {:.0f} s", limits_.ending), now);
     silent_.push_back(node);
   }
@@ -240,11 +248,12 @@ void Roster::missing() {
 
 void Roster::unseen() {
   for (const int node : places_) {
-    if (at(node).checkpoint == at(0).checkpoint) continue;
+    if (at(node).checkpoint == at(leader_).checkpoint) continue;
     problem_ = {.reason = "checkpoint not shared",
-                .text = fmt::format("{} sees the checkpoint of step {} as the newest one, but node 0 that of "
-                                    "step {}",
-                                    node_name(node, at(node).host), at(node).checkpoint, at(0).checkpoint),
+                .text = fmt::format(
+                    "{} sees the checkpoint of step {} as the newest one, but node {} that of "
+                    "step {}",
+                    node_name(node, at(node).host), at(node).checkpoint, leader_, at(leader_).checkpoint),
                 .hint = "put the run's folder, or `save`, on a file system that all machines share"};
     return;
   }

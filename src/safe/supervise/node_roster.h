@@ -2,9 +2,9 @@
 // a place in the job, when an attempt may start, when it is over, and which machine was lost. The class reads
 // no clock, no file and no socket, so tests and simulations use it in virtual time.
 //
-// A job has `places` places, each with the same number of ranks. Node 0 leads, always holds place 0, and
-// cannot be replaced. Nodes above `places` are spares: a spare takes the place of a lost node. If the network
-// is known, it is the spare that shares the most switches with the lost node.
+// A job has `places` places, each with the same number of ranks. Nodes above `places` are spares: a spare
+// takes the place of a lost node. If the network is known, it is the spare that shares the most switches with
+// the lost node. The leader is one of the nodes, and never lost to itself.
 //
 // Times are seconds of a clock that does not go backwards. Not thread-safe.
 #pragma once
@@ -41,9 +41,13 @@ class Roster {
   // `nodes`: all nodes, with spares. `places`: those that the job needs; at least 1, at most `nodes`.
   // `switches`: for each node, the switches above it, from the top to the lowest; empty: not known.
   Roster(int nodes, int places, const RosterLimits& limits, double now,
-         const std::vector<std::vector<int>>& switches = {});
+         const std::vector<std::vector<int>>& switches = {}, int leader = 0);
+  // Continues the job of an earlier leader: the number and the nodes of its last attempt, which is over, and
+  // the hosts of all nodes. Another attempt may start at the time `at`.
+  void resume(std::uint64_t attempt, const std::vector<int>& held, const std::vector<std::string>& hosts,
+              double at, double now);
 
-  // ---- Messages to the leader. Node 0 is the leader itself, and joins like the others. --------------------
+  // ---- Messages to the leader, which joins itself like the others. ---------------------------------------
   void joined(int node, std::string host, double now);
   // Returns whether this ends the attempt: the node had a place.
   void lost(int node, const std::string& why, double now);
@@ -70,6 +74,7 @@ class Roster {
   // The attempt is over; another one may start at the time `at`.
   void next(double at, double now);
 
+  int nodes() const { return static_cast<int>(nodes_.size()); }
   std::uint64_t attempt() const { return attempt_; }
   bool runs() const { return state_ == State::kRunning || state_ == State::kEnding; }
   const std::vector<int>& places() const { return places_; }  // number of the node at each place; -1: vacant
@@ -115,7 +120,7 @@ class Roster {
   void missing();
   void unseen();
 
-  int first_places_;
+  int leader_;
   RosterLimits limits_;
   State state_ = State::kGathering;
   std::vector<Node> nodes_;

@@ -1,11 +1,12 @@
 // Supervises a training job on several machines (nodes): each node has one supervisor, which starts and ends
-// the node's ranks. The supervisor of node 0 leads: it holds the job's port, decides by the same
-// RecoveryPolicy as on one machine, and records. If the leader is lost, the other supervisors end their ranks
-// within seconds, and themselves after kLeaderWait, so that a scheduler can start the job again.
-// docs/supervise.md describes what users see.
+// the node's ranks. One of them leads: it decides by the same RecoveryPolicy as on one machine, and records.
+// Node 0 leads first, at the job's address and port. If the leader is lost, the other supervisors end their
+// ranks within seconds, and the lowest of them that a quorum can reach leads, with the decisions so far
+// (succession.h, agreement.h). Without a quorum they end after kLeaderWait, so that a scheduler can start the
+// job again. docs/supervise.md describes what users see, and the protocol.
 //
-// node_roster.h: which nodes take part, and when an attempt starts and is over. node_link.h: the connections.
-// node_job.h: the processes of a node.
+// node_roster.h: which nodes take part, and when an attempt starts and is over. node_hub.h: the connections
+// and the leadership. node_job.h: the processes of a node.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,7 @@ struct SupervisedNodes {
 // A node counts as lost after this time without a message. A node that receives no message from its leader
 // ends its ranks before the leader gives its place to a spare, so that two nodes never hold one place.
 inline constexpr double kNodeSilence = 10, kLeaderSilence = 8;
-inline constexpr double kLeaderWait = 30;  // seconds in which a node whose leader is lost tries to reach it
+inline constexpr double kLeaderWait = 30;  // seconds in which a node whose leader is lost seeks another one
 
 // Both main loops look around so often, in milliseconds, and both sides send a message so often, in seconds.
 // A node that waits for an attempt looks for the newest checkpoint more often, so that the attempt starts
@@ -40,10 +41,6 @@ inline constexpr double kNodeBeat = 1, kIdleNodeBeat = 0.25;
 // Runs this machine's part of the job to the job's end. Returns the exit code of the job, the same on all
 // machines, or 3 if the leader was lost. `job.ranks`: ranks per node. Signals and threads: see supervise().
 int supervise_nodes(const SupervisedJob& job, const SupervisedNodes& nodes);
-
-// The two halves of supervise_nodes(): node 0, and all others.
-int lead_nodes(const SupervisedJob& job, const SupervisedNodes& nodes);
-int follow_leader(const SupervisedJob& job, const SupervisedNodes& nodes);
 
 // Describes the job that a node of it must have been started for; equal on all nodes.
 std::string shape_of(const SupervisedJob& job, const SupervisedNodes& nodes);

@@ -2,9 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <netdb.h>
 #include <sys/file.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,6 +20,7 @@
 #include "base/system/threads.h"
 #include "base/system/without_signals.h"
 #include "comm/rendezvous/socket.h"
+#include "safe/supervise/own_address.h"
 
 namespace primus::supervise {
 namespace {
@@ -83,22 +82,6 @@ void remove_left_behind(const Path& memory) {
     const bool exists = ::access((folder / kLock).c_str(), F_OK) == 0;
     if (!exists || lock_file(folder / kLock, 0).valid()) try_remove_tree(folder);
   }
-}
-
-// Returns this machine's address on the way to `host`; empty if there is no way.
-std::string address_towards(const std::string& host, std::uint16_t port) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* list = nullptr;
-  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list) != 0) return "";
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(list, ::freeaddrinfo);
-  for (const addrinfo* a = list; a; a = a->ai_next) {
-    const comm::Socket socket(::socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    // Connecting sends nothing.
-    if (socket.valid() && ::connect(socket.fd(), a->ai_addr, a->ai_addrlen) == 0)
-      return comm::own_address(socket);
-  }
-  return "";
 }
 
 std::vector<int> ranks_here(const SnapshotFolder& folder) {

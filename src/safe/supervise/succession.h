@@ -94,7 +94,8 @@ class Succession {
   void receive_in(int node, const LeadershipMessage& message, double now);
   void left(int node, double now);  // a connection from a node has ended
   void seek(double now);
-  // What the job's file tells: where its supervisors listen, and the newest state that a leader has written.
+  // Takes the newest state that a leader has written to the job's file, with the addresses of its
+  // supervisors.
   void learn(const AgreedState& state, double now);
   // Whether no supervisor of an earlier start lives: the caller may call found(). All known addresses have
   // refused a connection, or did not answer while the job's file did not change.

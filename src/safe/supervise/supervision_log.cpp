@@ -1,6 +1,8 @@
 #include "safe/supervise/supervision_log.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace primus::supervise {
 namespace {
@@ -20,7 +22,30 @@ void SupervisionLog::write(const Line& line, nlohmann::ordered_json facts,
   if (!line.cause.empty()) json["cause"] = line.cause;
   if (times) facts["times"] = nlohmann::ordered_json::parse(to_json(*times));
   json["facts"] = std::move(facts);
-  const std::string text = json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  std::string text = json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  if (!holds_) return append(text);
+  held_.push_back(std::move(text));
+}
+
+bool SupervisionLog::release(std::size_t lines, bool again) {
+  const std::size_t count = std::min(lines, held_.size());
+  std::string file;
+  std::error_code none;
+  if (!std::filesystem::is_directory(run_, none)) return false;
+  if (again && std::filesystem::exists(file_.path(), none)) {
+    try {
+      file = read_file(file_.path());
+    } catch (const Error&) {
+      // The lines are then written again, if the file can be written.
+    }
+  }
+  for (std::size_t i = 0; i < count; ++i)
+    if (file.find(held_[i]) == std::string::npos) append(held_[i]);
+  held_.erase(held_.begin(), held_.begin() + static_cast<std::ptrdiff_t>(count));
+  return true;
+}
+
+void SupervisionLog::append(const std::string& text) {
   if (waiting_.size() + text.size() <= kMaxWaiting) waiting_ += text;
   std::error_code none;
   if (!std::filesystem::is_directory(run_, none)) return;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/files/append_file.h"
 #include "lm/events/supervision.h"
@@ -29,10 +30,22 @@ class SupervisionLog {
   // `facts` is a JSON object; `times` is added to it.
   void write(const Line& line, nlohmann::ordered_json facts, const std::optional<RunTimes>& times);
 
+  // From now on, lines wait until release(): the supervisors of several machines agree first.
+  void hold() { holds_ = true; }
+  const std::vector<std::string>& held() const { return held_; }
+  // Writes the first `lines` held lines, and returns true; false: the run has not made its folder yet.
+  // `again`: without those that the file already has, because another supervisor may have written them.
+  bool release(std::size_t lines, bool again = false);
+  void take(std::vector<std::string> lines) { held_ = std::move(lines); }
+
  private:
+  void append(const std::string& line);
+
   Path run_;
   AppendFile file_;
   std::string waiting_;
+  bool holds_ = false;
+  std::vector<std::string> held_ = {};
 };
 
 }  // namespace primus::supervise

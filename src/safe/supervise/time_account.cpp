@@ -1,10 +1,18 @@
 #include "safe/supervise/time_account.h"
 
 #include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <utility>
 
 namespace primus::supervise {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
+constexpr std::array<double RunTimes::*, 8> kParts = {
+    &RunTimes::useful,  &RunTimes::repeated,    &RunTimes::detection, &RunTimes::restart,
+    &RunTimes::startup, &RunTimes::checkpoints, &RunTimes::phases,    &RunTimes::other};
 constexpr std::size_t kMarks = 1024;  // checkpoints whose useful time is known
 
 }  // namespace
@@ -83,6 +91,35 @@ RunTimes TimeAccount::up_to(double time) const {
   times.*idle() += std::max(0.0, time - at_);
   times.wall = std::max(time, at_) - start_;
   return times;
+}
+
+Json TimeAccount::save() const {
+  Json parts = Json::array(), marks = Json::array();
+  for (const auto part : kParts) parts.push_back(times_.*part);
+  for (const Mark& one : marks_) marks.push_back({one.step, one.useful, one.in_memory});
+  return {{"start", start_},
+          {"at", at_},
+          {"state", static_cast<int>(state_)},
+          {"saving", saving_},
+          {"in_phase", in_phase_},
+          {"parts", std::move(parts)},
+          {"marks", std::move(marks)}};
+}
+
+void TimeAccount::restore(const Json& saved) {
+  TimeAccount made(saved.at("start").get<double>());
+  made.at_ = saved.at("at").get<double>();
+  made.state_ = static_cast<State>(std::clamp(saved.at("state").get<int>(), 0, 2));
+  made.saving_ = saved.at("saving").get<bool>();
+  made.in_phase_ = saved.at("in_phase").get<bool>();
+  for (std::size_t i = 0; i < kParts.size(); ++i)
+    made.times_.*kParts[i] = saved.at("parts").at(i).get<double>();
+  for (const Json& one : saved.at("marks")) {
+    made.marks_.push_back({.step = one.at(0).get<std::int64_t>(),
+                           .useful = one.at(1).get<double>(),
+                           .in_memory = one.at(2).get<bool>()});
+  }
+  *this = std::move(made);
 }
 
 }  // namespace primus::supervise

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <nlohmann/json_fwd.hpp>
 #include <string_view>
 
 #include "lm/events/supervision.h"
@@ -31,6 +32,10 @@ class TimeAccount {
 
   // Returns the times up to `time`.
   RunTimes up_to(double time) const;
+
+  // The whole state, for another supervisor of the job. restore() throws nlohmann::json::exception.
+  nlohmann::ordered_json save() const;
+  void restore(const nlohmann::ordered_json& saved);
 
  private:
   enum class State : std::uint8_t { kStarting, kRestarting, kSteps };

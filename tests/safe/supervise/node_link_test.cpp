@@ -23,7 +23,7 @@ class NodeServing {
   explicit NodeServing(int nodes) {
     comm::Socket listener = comm::listen_on("127.0.0.1", 0);
     port = comm::port_of(listener);
-    server.emplace(std::move(listener), "secret", nodes, "this job");
+    server.emplace(std::move(listener), "secret", 0, nodes, "this job");
   }
   template <class Condition>
   bool serve_until(Condition condition) {
@@ -96,7 +96,7 @@ TEST(NodeLink, StrangersAreRefused) {
   NodeServing server(2);
   EXPECT_THAT(error_of([&] { server.client(1, 2, "other"); }), HasSubstr("wrong token"));
   EXPECT_THAT(error_of([&] { server.client(1, 3); }), HasSubstr("this job has 2 nodes"));
-  EXPECT_THAT(error_of([&] { server.client(0, 2); }), HasSubstr("node 0 leads it"));
+  EXPECT_THAT(error_of([&] { server.client(0, 2); }), HasSubstr("its node 0 runs"));
   EXPECT_TRUE(server.texts.empty());
   EXPECT_TRUE(server.lost.empty());
 }

@@ -12,7 +12,7 @@
 #   prompts 50    prompts of gpu_decoding.sh
 #   experts 20    gpu_bench --experts, which also measures routers
 #   peers 100     transformers
-# With GPUS=2 there is one part:
+# GPUS=2 has one part:
 #   margins 300   the row of gpu_ranks.sh
 #
 # FOLDER/mixtures.jsonl gets each result as soon as it is measured, so results remain if the run is cut off. After LIMIT

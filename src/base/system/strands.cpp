@@ -90,7 +90,7 @@ void Strands::run(FunctionRef<void()> first, FunctionRef<void()> second) {
 
 void Strands::yield() {
   if (!running_ || (current_ == 0 ? second_done_ : first_done_)) {
-    // An error of the other piece has already unwound that piece, or this piece is alone.
+    // The other piece has ended, by itself or by an error.
     if (running_ && error_) throw Unwind();
     return;
   }

@@ -135,7 +135,7 @@ void SuperviseOptions::check(std::int64_t nodes, const std::optional<comm::JobEn
     throw invalid(fmt::format("{} needs --supervise", option),
                   fmt::format("add --supervise, or remove {}", option));
   }
-  // Of two machines that lose each other, only the leader may continue, so a spare could not take its place.
+  // If two machines lose each other, only the leader may continue, so a spare could not take its place.
   constexpr std::int64_t kLeast = 2;
   if (spares_ > 0 && nodes > 0 && nodes - spares_ < kLeast) {
     throw invalid(
@@ -244,7 +244,8 @@ std::string SuperviseOptions::plan(const config::Experiment& experiment, int ran
         "leads first\n"
         "  lost machine      no message for {:.0f} s, or its connection ended; {:.0f} s to return or for a "
         "spare\n"
-        "  lost leader       the others end their ranks after {:.0f} s; the lowest that reaches a majority leads; "
+        "  lost leader       the others end their ranks after {:.0f} s; the lowest that reaches a majority "
+        "leads; "
         "without one, they end after {:.0f} s\n",
         nodes, ranks, ranks == 1 ? "" : "s", spares_, spares_ == 1 ? "" : "s", supervise::kNodeSilence,
         limits.node_wait, supervise::kLeaderSilence, supervise::kLeaderWait);

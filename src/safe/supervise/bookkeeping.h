@@ -60,9 +60,9 @@ class Bookkeeping {
 
   // The lines of the record, which the supervisors of several machines hold until they agree.
   SupervisionLog& log() { return log_; }
-  // What was counted up to the begin of the attempt, or after its end, for another supervisor of the job.
-  // restore() throws nlohmann::json::exception.
-  // `recovering`: whether the first step after a fault is still to be recorded.
+  // The account up to the begin of the attempt, or after its end, for another supervisor of the job.
+  // restore() throws nlohmann::json::exception. `recovering`: whether the first step after a fault is still
+  // to be recorded.
   nlohmann::ordered_json save() const;
   bool recovering() const { return recovering_; }
   void restore(const nlohmann::ordered_json& saved);

@@ -1,5 +1,5 @@
-// What a leader of several machines has decided, until the others know it: the lines of the record and the
-// start of an attempt wait until the supervisors agree (agreement.h).
+// Holds a leader's decisions until the other supervisors know them. The record's lines are written, and an
+// attempt starts, only when the supervisors agree (agreement.h).
 //
 // Not thread-safe.
 #pragma once

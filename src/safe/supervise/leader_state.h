@@ -1,5 +1,5 @@
-// What the supervisors of a job on several machines agree on: all that another leader needs to continue the
-// job. It is the body of an AgreedState.
+// The state that the supervisors of a job on several machines agree on. Another leader needs nothing else to
+// continue the job. It is the body of an AgreedState.
 //
 // Free functions and plain data.
 #pragma once

@@ -167,7 +167,7 @@ void NodeHub::connect(const Delegate& to) {
   } catch (const Refused&) {
     refused = true;
   } catch (const Error& error) {
-    // Of a job that was never joined, the user must know the reason.
+    // If this node has never joined the job, the user must know the reason.
     if (error.kind() != ErrorKind::kIo && to.node == 0 && !succession_->had_leader()) throw;
   }
   const double now = steady_seconds();

@@ -61,7 +61,7 @@ struct NodeMessage {
 };
 
 inline constexpr std::size_t kMaxNodeText = std::size_t{16} << 10;
-// Of 65,536 nodes with long names, as members before and after a change.
+// Room for 65,536 nodes with long names, as members before and after a change.
 inline constexpr std::size_t kMaxRecord = std::size_t{32} << 20;
 inline constexpr std::size_t kMaxMessage = kMaxRecord + 2 * kMaxNodeText + 256;
 

@@ -12,7 +12,7 @@
 
 namespace primus::supervise {
 
-// What both roles of one supervisor use.
+// The objects that both roles of one supervisor use.
 struct NodeParts {
   const SupervisedJob& job;
   const SupervisedNodes& nodes;

@@ -96,7 +96,7 @@ class RecoveryPolicy {
   // Returns the number of restarts that decide() asked for.
   std::int64_t restarts() const { return restarts_; }
 
-  // What was counted, for another supervisor of the job, whose clock differs: `to_unix` is added to times of
+  // The counts, for another supervisor of the job, whose clock differs: `to_unix` is added to times of
   // this clock to get seconds since 1970. restore() throws nlohmann::json::exception.
   nlohmann::ordered_json save(double to_unix) const;
   void restore(const nlohmann::ordered_json& saved, double to_unix);

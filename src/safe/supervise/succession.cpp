@@ -83,7 +83,7 @@ void Succession::lose() {
   out_.state = Out::kNone;
   out_.node = -1;
   out_.joined = false;
-  // Those that follow this node look for another leader.
+  // The nodes that follow this node look for another leader.
   for (const Delegate& peer : agreement_.peers()) {
     act({.kind = Act::Kind::kDrop, .to = peer});
     agreement_.gone(peer.node);
@@ -133,7 +133,7 @@ void Succession::connected(double now) {
   out_.joined = out_.node < agreement_.self().node;
   out_.until = now + (out_.joined ? limits_.stand : limits_.ask);
   act({.kind = Act::Kind::kSendOut, .message = own(MessageKind::kHello)});
-  // Those that have joined this node join the lower one instead.
+  // The nodes that have joined this node join the lower one instead.
   if (!out_.joined) return;
   const std::optional<Delegate> lower = where(out_.node);
   for (const Delegate& peer : agreement_.peers()) {
@@ -245,7 +245,7 @@ void Succession::greet(const LeadershipMessage& message, double now) {
   // A new process on the node of the chair holds the port of the earlier one, which has thus ended.
   const AgreedState& state = message.state;
   if (!leads && may_found_ && !agreement_.state().exists() && state.now.chair == agreement_.self().node) {
-    // Of the chair's last decisions, the file may hold the only copy.
+    // The file may hold the only copy of the chair's last decisions.
     const bool written = written_.job == state.job && is_newer(written_, state) &&
                          written_.now.chair == agreement_.self().node;
     if (written) agreement_.recall(written_);

@@ -1,9 +1,9 @@
-// Which supervisor of a job on several machines leads, and whom the others follow. One object belongs to one
-// supervisor. It decides to whom the supervisor connects, and answers the messages about leadership; the
-// agreement itself is in agreement.h, and docs/supervise.md describes the protocol.
+// Determines which supervisor of a job on several machines leads, and which leader the others follow. One
+// object belongs to one supervisor. The object decides to which supervisors its own supervisor connects, and
+// answers messages about leadership. agreement.h has the agreement, and docs/supervise.md the protocol.
 //
 // A supervisor without a leader seeks one: it asks the nodes in the order of their numbers, its own included.
-// A lower node that has lost its leader, too, is joined; a higher node is only asked for its leader. So all
+// It joins a lower node that has lost its leader, too, and asks a higher node only for its leader. So all
 // join the lowest node that they reach. When the nodes that have joined a supervisor are a quorum with it, it
 // asks them for their promises, and leads.
 //

@@ -352,7 +352,7 @@ TEST(Succession, AMinorityEndsAndTheMajorityGoesOn) {
   EXPECT_THAT(world.wrong, ::testing::IsEmpty());
 }
 
-// If one of two nodes is lost, only the leader goes on; the other one waits for its return.
+// If one of two nodes is lost, only the leader continues; the other one waits for its return.
 TEST(Succession, OfTwoNodesOnlyTheLeaderGoesOn) {
   World world(2, 4);
   world.pass(20);

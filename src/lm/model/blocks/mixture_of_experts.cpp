@@ -229,8 +229,8 @@ class MixtureOfExperts final : public Layer {
     return experts;
   }
 
-  // Runs experts that are distributed over ranks. The shared experts, and possibly another microbatch, overlap
-  // with the dispatch and the return of tokens.
+  // Runs experts that are distributed over ranks. The shared experts, and possibly another microbatch,
+  // overlap with the dispatch and the return of tokens.
   Value through_ranks(const Normed& normed, const Routing& routing, std::int64_t capacity,
                       const BlockInputs& in) const {
     const engine::Dispatch dispatch = plan_dispatch(routing, experts_for(routing, in), capacity,

@@ -94,7 +94,7 @@ TrainingSession::TrainingSession(engine::Rank& rank, const SessionSettings& sett
                  .parallel = gathers ? &parallel() : nullptr,
                  .pipeline = settings.step.pipeline.shape(rank.mesh())};
     limit_passes(*decoding_, rank.device().properties(), settings.sample_pass_tokens);
-    // Nobody waits for a single token of these texts, so the largest passes are best.
+    // No user waits for a single token of these texts, so the largest passes are best.
     decoding_->generating_pass_tokens = 0;
   }
   if (rule_) rule_->prepare(*this);
@@ -153,6 +153,16 @@ comm::Traffic::Line line_of(const comm::Traffic::Line& begin, const comm::Traffi
           .bytes = end.bytes - begin.bytes + static_cast<double>(more) * (second.bytes - first.bytes)};
 }
 
+// Returns the number of microbatches that represent a whole step. On one stage, all microbatches between the
+// first and the last do the same work, so three are enough. If microbatches alternate, the memory of each
+// depends on the memory that the previous one has left.
+std::int64_t measured_microbatches(const SessionSettings& settings, int stages) {
+  const std::int64_t all = settings.step.microbatches;
+  const bool equal = stages * settings.step.pipeline.chunks == 1 && !settings.loss_rule &&
+                     !settings.step.expert_overlap.microbatches;
+  return equal ? std::min<std::int64_t>(all, 3) : all;
+}
+
 // Returns the number of microbatches that a step is expected to compute.
 std::int64_t expected_microbatches(TrainingSession& session) {
   const SessionSettings& settings = session.settings();
@@ -179,11 +189,7 @@ std::pair<engine::MemoryPlan, std::int64_t> memory_with_decoder(engine::Rank& ra
 StepMeasurement measure_session(engine::Rank& rank, const SessionSettings& settings,
                                 const FamilyRegistry& families) {
   SessionSettings measured = settings;
-  // On one stage, all microbatches between the first and the last do the same work, so three are enough. If
-  // microbatches alternate, the memory of each depends on the memory that the previous one has left.
-  if (rank.mesh().shape().pipeline * settings.step.pipeline.chunks == 1 && !settings.loss_rule &&
-      !settings.step.expert_overlap.microbatches)
-    measured.step.microbatches = std::min<std::int64_t>(settings.step.microbatches, 3);
+  measured.step.microbatches = measured_microbatches(settings, rank.mesh().shape().pipeline);
   TrainingSession session(rank, measured, families);
   session.store().initialize(rank.context(), 0);
   TrainingStep& step = session.step();

@@ -65,6 +65,8 @@ class Call {
   explicit Call(OperatorCall& op) : op_(op), a_(op.attributes<RowAttributes>()) {}
 
   bool all_to_all() const { return a_.all_to_all(); }
+  // The choices of the rows that arrive; below 0 for unused rows.
+  Tensor sources() const { return a_.arriving(plan()).sources; }
   Tensor plan() const { return op_.in(RowTransfer::kPlan); }
   Tensor of_sent(const Buffer& buffer, const Tensor& like) const {
     return buffer.view(like.dtype, {a_.sent_rows(), like.cols()});
@@ -172,7 +174,7 @@ void decode_forward(OperatorCall& op) {
   const Call call(op);
   call.finish();
   launch(op.context(), turbo::DecodeRows{.x = op.in(RowTransfer::kRows),
-                                         .used = call.plan().sources,
+                                         .used = call.sources(),
                                          .out = op.out(RowTransfer::kMoved)});
 }
 

@@ -224,10 +224,10 @@ TEST_F(PlanHardware, PrintsTheBytesBetweenHostsByBothMethods) {
       "moe",
       "      model_type: mixtral\n      num_layers: 2\n      hidden_size: 128\n      ffn_hidden_size: 64\n"
       "      num_attention_heads: 4\n      num_query_groups: 4\n      kv_channels: 32\n"
-      "      seq_length: 256\n      global_batch_size: 16\n      num_experts: 16\n"
+      "      seq_length: 256\n      num_experts: 16\n"
       "      moe_ffn_hidden_size: 64\n      moe_router_topk: 4\n      expert_model_parallel_size: 16\n"
       "      moe_token_dispatcher_type: alltoall\n");
-  const std::vector<std::string> options{"--hardware", "h100", "--world", "16"};
+  const std::vector<std::string> options{"--hardware", "h100", "--world", "16", "global_batch_size=16"};
   const ProgramResult text = plan(experiment, options);
   EXPECT_EQ(text.exit_code, 0) << text.err;
   EXPECT_THAT(text.out, AllOf(HasSubstr("expert_places (2)"), HasSubstr("expert_host (8)"),

@@ -208,7 +208,6 @@ int SuperviseOptions::run(const config::Experiment& experiment, int ranks, const
                                          .token = job_token(),
                                          .first_wait = job.hang.patience,
                                          .switches = switches_of_nodes(place.machines())};
-  if (place.node() == 0) supervise::wait_for_lock(job.run);
   const SupervisorRecord record(job.run, place.node() == 0);
   const auto snapshots = home_of_snapshots(job, experiment.trainer, nodes);
   return supervise::supervise_nodes(job, nodes);

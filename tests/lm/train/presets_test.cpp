@@ -73,7 +73,9 @@ void expect_forecast(const config::Experiment& experiment, const FamilyRegistry&
   const double flops =
       training_flops(model, experiment.trainer->global_batch_size, experiment.trainer->seq_length);
   EXPECT_GE(step.kernels.total_flops(), flops);
-  EXPECT_LE(step.kernels.total_flops(), 1.7 * flops);
+  // PPO also trains a value model, which is as large as the policy.
+  const double models = experiment.trainer->stage == "ppo" ? 2 : 1;
+  EXPECT_LE(step.kernels.total_flops(), 1.7 * models * flops);
 }
 
 struct Published {

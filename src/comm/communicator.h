@@ -162,8 +162,8 @@ class Communicator {
                        const Tensor& receive_counts, RowCounts counts = {});
   // Returns a number above 0 for RowCounts that this communicator has not returned before.
   std::uint64_t new_row_number() { return ++row_numbers_; }
-  // Starts to copy counts to the host, for all_to_all_rows() calls with this number above 0. Call it after
-  // the stream's work that writes the counts. No effect on CPUs, and if the number is known.
+  // Starts to copy counts to the host, for later all_to_all_rows() calls with this number above 0. Call it
+  // after the stream's work that writes the counts, also if a plan is computed again. No effect on CPUs.
   virtual void count_rows(Stream& /*stream*/, const Tensor& /*send_counts*/, const Tensor& /*receive_counts*/,
                           std::uint64_t /*number*/) {}
   // Runs all transfers of the batch concurrently, so their order cannot cause a deadlock. Between two ranks,

@@ -140,6 +140,25 @@ TEST_F(NcclRows, TheHostWaitsOncePerNumber) {
   EXPECT_EQ(errors, none(2));
 }
 
+// A plan that is computed again, as by recomputation, may choose other rows.
+TEST_F(NcclRows, ARecomputedPlanHasItsOwnCounts) {
+  const long long before = sent_bytes();
+  const auto errors = on_all_ranks(2, [&](Rank& r) {
+    const auto world = r.job.world(r.device, &collectives);
+    const auto stream = r.device.create_stream(StreamKind::kCompute);
+    const std::uint64_t number = world->new_row_number();
+    for (const int count : {2, 5, 3}) {
+      const Rows rows(r, 2, [count](int, int) { return count; });
+      rows.write_counts(*stream);
+      world->count_rows(*stream, rows.sends, rows.receives, number);
+      rows.send(*world, *stream, {.number = number});
+      stream->synchronize();
+    }
+  });
+  EXPECT_EQ(errors, none(2));
+  EXPECT_EQ(sent_bytes() - before, 2 * (2 + 5 + 3) * kWidth * 4);
+}
+
 TEST_F(NcclRows, CompletePartsAreSentOnRequestAndInGraphs) {
   collectives.recording = [](Stream&) { return recording.load(); };
   for (const bool in_graph : {false, true}) {

@@ -168,6 +168,7 @@ void NcclCommunicator::open_rows() {
 }
 
 std::int64_t NcclCommunicator::unsent() const {
+  const std::lock_guard lock(mutex_);
   return Communicator::unsent() + (rows_ ? rows_->unsent() : 0);
 }
 

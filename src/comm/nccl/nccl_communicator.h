@@ -120,7 +120,7 @@ class NcclCommunicator final : public Communicator, private Watched {
   std::uint64_t collectives_ = 0, exchanges_ = 0;
   Stream* last_stream_ = nullptr;  // used only for comparison
 
-  std::mutex mutex_;  // guards the fields below, which the watchdog also uses
+  mutable std::mutex mutex_;  // guards the fields below, which the watchdog also uses
   std::deque<Pending> pending_;
   std::vector<std::unique_ptr<Event>> free_events_;
 };

@@ -67,9 +67,10 @@ RowCounter::Counts RowCounter::finish(Copy copy, FunctionRef<void()> waiting) {
 }
 
 void RowCounter::begin(Stream& stream, const Tensor& sends, const Tensor& receives, std::uint64_t number) {
-  if (known_.contains(number) || in_flight_.contains(number)) return;
-  in_flight_.emplace(number, start(stream, sends, receives));
+  known_.erase(number);
+  if (auto earlier = in_flight_.extract(number)) free_.push_back(std::move(earlier.mapped()));
   forget_old();
+  in_flight_.emplace(number, start(stream, sends, receives));
 }
 
 RowCounter::Counts RowCounter::counts_of(Stream& stream, const Call& call, FunctionRef<void()> waiting) {
@@ -79,7 +80,7 @@ RowCounter::Counts RowCounter::counts_of(Stream& stream, const Call& call, Funct
   if (known == known_.end()) {
     const Tensor &sends = of.back ? call.receive_rows : call.send_rows,
                  &receives = of.back ? call.send_rows : call.receive_rows;
-    begin(stream, sends, receives, of.number);
+    if (!in_flight_.contains(of.number)) begin(stream, sends, receives, of.number);
     known =
         known_.emplace(of.number, finish(std::move(in_flight_.extract(of.number).mapped()), waiting)).first;
   }

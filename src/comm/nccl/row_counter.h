@@ -30,7 +30,8 @@ class RowCounter {
   RowCounter(const RowCounter&) = delete;
   RowCounter& operator=(const RowCounter&) = delete;
 
-  // Starts to copy the counts, if the number is not known.
+  // Starts to copy the counts. They replace earlier counts of this number, because a plan that is computed
+  // again may differ from the first one.
   void begin(Stream& stream, const Tensor& sends, const Tensor& receives, std::uint64_t number);
 
   // The counts of a call, by rank.
@@ -55,7 +56,8 @@ class RowCounter {
   const int ranks_;
   std::map<std::uint64_t, Copy> in_flight_;
   std::map<std::uint64_t, Counts> known_;
-  std::vector<Copy> free_;  // after an abort, also copies that may still be in flight
+  std::vector<Copy>
+      free_;  // also copies in flight that were given up; the stream orders later copies after them
 };
 
 }  // namespace primus::comm::nccl

@@ -314,7 +314,9 @@ void expect_recovery(Way way, const ModelConfig& model, const Options& overlap, 
         };
         EXPECT_THROW(run(), Error);
         device.fail_overlapped(nullptr);
-        EXPECT_EQ(rank.context().spared, 0) << "no transfer overlaps products after the error";
+        if (!overlap.microbatches) {
+          EXPECT_EQ(rank.context().spared, 0) << "no transfer overlaps products after the error";
+        }
         step.begin(1);
         EXPECT_TRUE(rank.stash().empty());
         run();

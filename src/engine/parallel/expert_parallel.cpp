@@ -15,6 +15,7 @@ ExpertParallel::ExpertParallel(Rank& rank, comm::Communicator& group, const Opti
   if (!overlaps(true)) return;
   stream_ = rank.device().create_stream(StreamKind::kCommunication);
   computed_ = rank.device().create_event();
+  spare_processors();
 }
 
 void ExpertParallel::start(bool overlap, Collective collective, Buffer buffer, std::vector<Buffer> working) {
@@ -66,7 +67,9 @@ void ExpertParallel::spare_processors() {
   const bool in_flight = std::ranges::any_of(flights_, [](const std::vector<Flight>& flights) {
     return std::ranges::any_of(flights, [](const Flight& f) { return f.arrived != nullptr; });
   });
-  rank_.context().spared = in_flight ? comm::kExpertOverlapProcessors : 0;
+  // If microbatches alternate, nearly every product overlaps a transfer. All products then leave the same
+  // multiprocessors, so that a recomputed product has the bits of the first one.
+  rank_.context().spared = in_flight || options_.microbatches ? comm::kExpertOverlapProcessors : 0;
 }
 
 }  // namespace primus::engine

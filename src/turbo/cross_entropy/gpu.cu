@@ -200,6 +200,7 @@ struct Share {
     const auto one = static_cast<float>(both.largest[0]), other = static_cast<float>(both.largest[1]);
     const float largest = ::fmaxf(one, other), base = exponent_base(largest);
     const auto part = [&](float of_part, double sum) {
+      if (of_part == -infinity()) return 0.0;  // all logits of this half are -inf
       return sum * static_cast<double>(::expf(exponent_base(of_part) - base));
     };
     return {largest, part(one, both.sum[0]) + part(other, both.sum[1])};

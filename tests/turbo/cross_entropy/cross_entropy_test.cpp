@@ -93,9 +93,8 @@ TEST(CrossEntropy, MatchesReference) {
   std::map<std::string, OperatorBench> benches;
   for (const DeviceUnderTest& spec : devices_under_test()) benches.try_emplace(spec.name(), spec);
   // Vocabularies with one class, with fewer classes than a vector has lanes, with an odd number of classes,
-  // and with about 2048 classes, which is the block size; and the sizes of three real vocabularies. A GPU
-  // block keeps a row of the smallest vocabulary between its passes over the row. Two blocks share a row of
-  // the others.
+  // and with about 2048 classes, which is the block size; and the sizes of three real vocabularies. On GPUs
+  // with clusters, two blocks share a row of the largest vocabulary.
   for (const std::int64_t vocab : {1, 5, 63, 1000, 2047, 2048, 2049, 50304, 100352, 201088}) {
     SCOPED_TRACE(vocab);
     Problem p(vocab > 10'000 ? 2 : 7, vocab);
@@ -180,6 +179,23 @@ TEST(CrossEntropy, InfiniteAndHugeLogits) {
   EXPECT_EQ(gradient[10000 + 20], -1);
   EXPECT_EQ(gradient[10000 + 21], 1);
   EXPECT_TRUE(std::isnan(loss[3]));
+}
+
+// On GPUs with clusters, two blocks share these rows: one block's logits are -inf, and the other ones are far
+// below 0.
+TEST(CrossEntropy, HalfOfALongRowMayBeExcluded) {
+  OperatorBench bench;
+  constexpr std::int64_t kVocab = 201088;
+  Problem p(1, kVocab);
+  p.weights = {1};
+  p.labels = {kVocab - 1};
+  for (std::size_t i = 0; i < kVocab; ++i) p.logits[i] = i < 120'000 ? -INFINITY : p.logits[i] - 200;
+  p.logits = rounded(p.logits, DType::kF32);
+  const CrossEntropy call = p.upload(bench, DType::kF32);
+  bench.run(call);
+  const Reference expected = p.expected();
+  EXPECT_LE(normalised_error(bench.download(call.loss), expected.loss), 1e-6);
+  EXPECT_LE(normalised_error(bench.download(call.d_logits), expected.d_logits), 2e-6);
 }
 
 TEST(CrossEntropy, CappedLogitsMayHaveAnySize) {

@@ -107,7 +107,8 @@ def operators_of(lines):
     values, group, rates = {}, "", {}
     for line in lines:
         name, rate = line["operator"], line["rate"]
-        if found := re.fullmatch(r"delta rule( backward)?, .*?(, by channel)?, bf16", name):
+        # "delta rule, 64 x 1 token, ..." is decoding.
+        if found := re.fullmatch(r"delta rule( backward)?, [\d/]+ heads of \d+(, by channel)?, bf16", name):
             values[f"delta:{'channel' if found[2] else 'head'}:{'backward' if found[1] else 'forward'}"] = line["microseconds"] / 1000
         elif found := re.fullmatch(r"(\d+ experts, top \d+(?:, down)?), even, (.*)", name):
             group = found[1]

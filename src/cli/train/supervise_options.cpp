@@ -190,10 +190,8 @@ int SuperviseOptions::run(const config::Experiment& experiment, int ranks, const
                           Console& console) const {
   supervise::SupervisedJob job = this->job(experiment, ranks, place.machines());
   job.say = [&console](const std::string& line) { console.note(line); };
-  // The first machine's supervisor leads the others, and reports for all.
-  const bool reports = place.machines() == 1 || place.node() == 0;
-  const std::vector<watch::AlertRule> rules = watch::parse_alerts(experiment.trainer->alerts);
-  const AlertSender alerts(reports ? rules : std::vector<watch::AlertRule>{}, job.run.string());
+  // Only the supervisor that leads reports. Any supervisor may become the leader.
+  const AlertSender alerts(watch::parse_alerts(experiment.trainer->alerts), job.run.string());
   job.tell = [&alerts](const RunEvent& event) { alerts.send(event); };
   ::setenv(kSupervisedVariable, job.run.c_str(), 1);
   if (place.machines() == 1) {

@@ -168,38 +168,43 @@ std::string own_address(const Socket& socket) {
   return text;
 }
 
+Socket try_connect(const std::string& host, std::uint16_t port, Deadline deadline, int& error) {
+  const Addresses list = resolve(host, port, false);
+  for (const addrinfo* a = list.get(); a; a = a->ai_next) {
+    Socket socket = new_socket(a->ai_family);
+    if (!socket.valid()) {
+      error = errno;
+      continue;
+    }
+    set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
+    keep_alive(socket);
+    error = 0;
+    if (connect(socket.fd(), a->ai_addr, a->ai_addrlen) != 0) {
+      error = errno;
+      if (error == EINPROGRESS) {
+        // Limits the wait, so that time is left for the other addresses if this host drops packets.
+        wait_for(socket, POLLOUT, std::min(deadline, in(5s)));
+        socklen_t size = sizeof(error);
+        pollfd entry{socket.fd(), POLLOUT, 0};
+        if (poll(&entry, 1, 0) <= 0) {
+          error = ETIMEDOUT;
+        } else {
+          getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &size);
+        }
+      }
+    }
+    if (error == 0) return socket;
+  }
+  return {};
+}
+
 Socket connect_to(const std::string& host, std::uint16_t port, Deadline deadline,
                   const std::function<void()>& check) {
   int error = ETIMEDOUT;
   for (bool first = true; first || std::chrono::steady_clock::now() < deadline; first = false) {
     if (!first) std::this_thread::sleep_for(kRetry);
     if (check) check();
-    const Addresses list = resolve(host, port, false);
-    for (const addrinfo* a = list.get(); a; a = a->ai_next) {
-      Socket socket = new_socket(a->ai_family);
-      if (!socket.valid()) {
-        error = errno;
-        continue;
-      }
-      set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
-      keep_alive(socket);
-      error = 0;
-      if (connect(socket.fd(), a->ai_addr, a->ai_addrlen) != 0) {
-        error = errno;
-        if (error == EINPROGRESS) {
-          // Limits the wait, so that time is left for the other addresses if this host drops packets.
-          wait_for(socket, POLLOUT, std::min(deadline, in(5s)));
-          socklen_t size = sizeof(error);
-          pollfd entry{socket.fd(), POLLOUT, 0};
-          if (poll(&entry, 1, 0) <= 0) {
-            error = ETIMEDOUT;
-          } else {
-            getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &size);
-          }
-        }
-      }
-      if (error == 0) return socket;
-    }
+    if (Socket socket = try_connect(host, port, deadline, error); socket.valid()) return socket;
   }
   throw Error(ErrorKind::kIo, fmt::format("cannot connect to port {} of {}: {}", port, host, strerror(error)),
               "check that rank 0 runs, that MASTER_ADDR and MASTER_PORT are equal on all ranks, and that no "

@@ -51,6 +51,9 @@ inline constexpr std::chrono::seconds kSilence{25};
 // always reads immediately, because the kernel cannot distinguish a late reader from a dead host.
 void expect_acknowledgements(const Socket& socket);
 
+// Tries each address of the host once, until the deadline. If none accepts, returns an invalid socket, and
+// writes the last reason to `error` (errno).
+Socket try_connect(const std::string& host, std::uint16_t port, Deadline deadline, int& error);
 // Connects, retrying until the deadline while the port does not accept connections. Calls `check` between
 // attempts; `check` may throw. Throws Error(kIo) with the last reason.
 Socket connect_to(const std::string& host, std::uint16_t port, Deadline deadline,

@@ -1,5 +1,7 @@
 #include "safe/supervise/leader_state.h"
 
+#include <algorithm>
+
 namespace primus::supervise {
 
 using Json = nlohmann::ordered_json;
@@ -14,7 +16,7 @@ std::string to_text(const LeaderState& state) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-LeaderState read_leader_state(std::string_view text) {
+LeaderState read_leader_state(std::string_view text, int nodes) {
   try {
     const Json json = Json::parse(text);
     LeaderState state;
@@ -31,7 +33,10 @@ LeaderState read_leader_state(std::string_view text) {
     json.at("next_at").get_to(state.next_at);
     json.at("free_bytes").get_to(state.free_bytes);
     json.at("lines").get_to(state.lines);
-    return state;
+    const auto known = [nodes](int node) { return node >= -1 && node < nodes; };
+    const bool valid = known(state.leader) && std::ranges::all_of(state.places, known) && state.offset >= 0 &&
+                       static_cast<std::int64_t>(state.hosts.size()) <= nodes;
+    return valid ? state : LeaderState{};
   } catch (const Json::exception&) {
     return {};
   }

@@ -31,7 +31,8 @@ struct LeaderState {
 };
 
 std::string to_text(const LeaderState& state);
-// Returns a state without leader if the text is none.
-LeaderState read_leader_state(std::string_view text);
+// Returns a state without leader if the text is no state of a job of `nodes` machines. `books` is not
+// checked: Bookkeeping::restore() throws.
+LeaderState read_leader_state(std::string_view text, int nodes);
 
 }  // namespace primus::supervise

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <system_error>
@@ -23,9 +24,6 @@ using HubKind = NodeMessage::Kind;
 
 constexpr double kReadEvery = 1;  // seconds between looks at the job's file
 constexpr auto kConnectTime = std::chrono::milliseconds(1500);
-
-// The machine has refused the connection: no process listens there.
-struct Refused {};
 
 std::uint64_t random_number() {
   std::uint64_t number = 0;
@@ -154,24 +152,20 @@ void NodeHub::act(const Succession::Act& one) {
 }
 
 void NodeHub::connect(const Delegate& to) {
-  bool first = true, refused = false;
-  const auto check = [&] {
-    check_();
-    if (!std::exchange(first, false)) throw Refused{};
-  };
+  int reason = 0;
   try {
-    // Only a refused connection proves that no process listens: one that is busy does not answer either.
-    comm::connect_to(to.address, to.port, comm::in(kConnectTime), check);
-    client_ = std::make_unique<NodeClient>(to.address, to.port, nodes_.token, nodes_.node, nodes_.nodes,
-                                           comm::in(kConnectTime), check_);
-  } catch (const Refused&) {
-    refused = true;
+    check_();
+    // Only a refused connection proves that no process listens. A busy process does not answer either, and a
+    // network that is down says nothing about the process.
+    if (comm::try_connect(to.address, to.port, comm::in(kConnectTime), reason).valid())
+      client_ = std::make_unique<NodeClient>(to.address, to.port, nodes_.token, nodes_.node, nodes_.nodes,
+                                             comm::in(kConnectTime), check_);
   } catch (const Error& error) {
     // If this node has never joined the job, the user must know the reason.
     if (error.kind() != ErrorKind::kIo && to.node == 0 && !succession_->had_leader()) throw;
   }
   const double now = steady_seconds();
-  if (!client_) return succession_->disconnected(now, refused);
+  if (!client_) return succession_->disconnected(now, reason == ECONNREFUSED);
   succession_->connected(now);
 }
 

@@ -35,6 +35,9 @@ constexpr double kLookAtSpace = 2,
 constexpr double kNextLockWait = 10;    // longest wait for the run's lock
 constexpr double kLastWords = 5;        // longest wait for the agreement on the end
 constexpr double kOtherLeader = 15;     // seconds in which other nodes find a leader
+// A leader that a cut network isolates notices after kNodeSilence, and ends its ranks 7 s later. The other
+// nodes notice after 8 s, so a new leader waits this time before it starts ranks.
+constexpr double kOldRanks = 10;
 constexpr std::size_t kSalt = 16;
 
 class Leader {
@@ -60,7 +63,7 @@ class Leader {
   std::optional<int> run() {
     const double now = steady_seconds();
     std::optional<int> code;
-    const LeaderState before = read_leader_state(hub_.succession().agreement().state().body);
+    const LeaderState before = read_leader_state(hub_.succession().agreement().state().body, nodes_.nodes);
     if (before.leader < 0) {
       agreement_.state.salt = hex(random_bytes(kSalt));
       begin_job();
@@ -72,6 +75,7 @@ class Leader {
     while (!code && leads()) code = turn();
     if (code) return finish(*code);
     part_.abandon();
+    parts_.unwritten = books_.log().held();
     job_.say(
         fmt::format("supervise: node {} reaches too few of the job's machines, and leads no more", self_));
     return std::nullopt;
@@ -101,9 +105,18 @@ class Leader {
     agreement_.state = before;
     agreement_.continues();
     books_.log().take(before.lines);
-    if (!before.books.is_null()) books_.restore(before.books);
+    try {
+      if (!before.books.is_null()) books_.restore(before.books);
+    } catch (const Json::exception& error) {
+      throw invalid(
+          fmt::format("the job's state, which another supervisor wrote, is damaged: {}", error.what()),
+          "end the job on all machines, and start the same command again");
+    }
     for (const auto& [node, hello] : hub_.joined()) roster_.sees_checkpoint(node, hello.checkpoint);
-    const double wait = std::max(0.0, before.next_at - unix_seconds());
+    // The lost leader's clock may be wrong.
+    double wait = std::clamp(before.next_at - unix_seconds(), 0.0, job_.recovery.max_delay);
+    const bool replaces = before.leader != self_;
+    if (replaces && hub_.succession().leader_was_silent()) wait = std::max(wait, kOldRanks);
     if (before.attempt > 0) roster_.resume(before.attempt, before.places, before.hosts, now + wait, now);
     if (before.free_bytes > 0) {
       action_ = Action{.kind = Action::Kind::kRestart};
@@ -111,9 +124,12 @@ class Leader {
     }
     at_.over = now;
     const std::string host = roster_.host(before.leader);
+    if (replaces)
+      books_.record("supervise_node", "lost",
+                    {{"node", before.leader}, {"host", host}, {"text", "it led the job"}});
     books_.record("supervise_node", "leads", {{"node", self_}, {"host", roster_.host(self_)}});
     const std::string lost =
-        before.leader == self_ ? " again" : fmt::format("; node {} ({}) was lost", before.leader, host);
+        !replaces ? " again" : fmt::format("; node {} ({}) was lost", before.leader, host);
     job_.say(fmt::format("supervise: node {} ({}) leads the job{}", self_, roster_.host(self_), lost));
     if (before.over) return before.exit_code;
     if (!before.runs) return std::nullopt;

@@ -152,7 +152,10 @@ void Succession::disconnected(double now, bool refused) {
 }
 
 void Succession::tick(double now) {
-  if (role_ == Role::kFollowing && now - heard_ > limits_.follower_silence) return lose();
+  if (role_ == Role::kFollowing && now - heard_ > limits_.follower_silence) {
+    out_.silent = true;
+    return lose();
+  }
   if (role_ == Role::kLeading) return look_at_quorum(now);
   if (role_ != Role::kSeeking) return;
   if (standing_ && now - *standing_ > limits_.stand) standing_.reset();
@@ -297,7 +300,7 @@ void Succession::receive(const LeadershipMessage& message, double now) {
       }
       if (role_ == Role::kSeeking) {
         role_ = Role::kFollowing;
-        out_.joined = false;
+        out_.joined = out_.silent = false;
         followed_ = where(out_.node).value_or(Delegate{.node = out_.node});
         for (const Delegate& peer : agreement_.peers()) {
           answer(peer.node, {.kind = MessageKind::kElsewhere, .who = followed_});

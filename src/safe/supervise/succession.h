@@ -69,6 +69,8 @@ class Succession {
   Role role() const { return role_; }
   Agreement& agreement() { return agreement_; }
   const Agreement& agreement() const { return agreement_; }
+  // Returns whether the last leader was lost by its silence. Its process may still run.
+  bool leader_was_silent() const { return out_.silent; }
   int leader() const { return out_.node; }  // kFollowing: its node
   bool had_leader() const { return agreement_.state().exists(); }
   // Whether this node leads a job that was led by another process before.
@@ -128,6 +130,7 @@ class Succession {
     int node = -1;
     bool joined = false;  // a lower node, which may have no leader itself
     double until = 0;     // the end of the wait for its answer
+    bool silent = false;  // the last leader was silent, but its connection was open
   } out_;                 // the connection to another supervisor
   struct Search {
     double began = 0, next = 0;

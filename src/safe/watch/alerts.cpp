@@ -14,6 +14,7 @@
 #include "base/system/subprocess.h"
 #include "base/system/threads.h"
 #include "base/terminal/terminal.h"
+#include "lm/events/lost_rank.h"
 #include "lm/reward/http_post.h"
 
 namespace primus::watch {
@@ -227,6 +228,8 @@ void Alerts::on(const RunEvent& event) {
   }
   const auto* const ending = event.as<RunEnding>();
   if (options_.supervised && ending && ending->state == RunEnding::State::kFailed) return;
+  // The supervisor reports the lost rank, also if rank 0 is lost.
+  if (options_.supervised && event.as<FaultFacts>() && event.cause == kLostRank) return;
   for (std::size_t rule = 0; rule < rules_.size(); ++rule) {
     if (event.kind() == EventKind::kStep) {
       check_metrics(rule, event);

@@ -17,6 +17,7 @@
 #include "base/files/file.h"
 #include "base/temporary_folder.h"
 #include "comm/rendezvous/socket.h"
+#include "lm/events/lost_rank.h"
 
 namespace primus::watch {
 namespace {
@@ -191,6 +192,7 @@ TEST(Alerts, ASupervisorReportsWhatItsRanksCannot) {
   {
     Alerts alerts({parse_alert("failed, fault -> " + server.address())}, {.supervised = true});
     alerts.on(failed);
+    alerts.on({.cause = std::string(kLostRank), .facts = FaultFacts{.text = "rank 1"}});  // the supervisor's
     alerts.on({.facts = FaultFacts{.text = "NaN"}});
   }
   const std::vector<json> bodies = server.bodies();

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Measures the table of mixtures of experts in docs/performance.md in one go: training with PyTorch as peer, delta rules
-# with flash-linear-attention, generation with transformers; prompts, products of experts and routers; with GPUS=2, expert
-# parallelism. Prints the measured rows with aims and predictions at the end.
+# Measures the table of mixtures of experts in docs/performance.md in one go. The peers are PyTorch for training,
+# flash-linear-attention for delta rules, and transformers for generation. Prompts, grouped products and routers have no
+# peer. GPUS=2 measures expert parallelism. At the end, prints the measured rows with aims and predictions.
 #
 #   scripts/gpu_mixtures.sh [FOLDER] [PART]...     build/gpu/check and all parts by default
 #

@@ -90,7 +90,7 @@ void Strands::run(FunctionRef<void()> first, FunctionRef<void()> second) {
 
 void Strands::yield() {
   if (!running_ || (current_ == 0 ? second_done_ : first_done_)) {
-    // The other piece has ended, by itself or by an error.
+    // The other piece does not run any more. If it failed, this piece must end, too.
     if (running_ && error_) throw Unwind();
     return;
   }

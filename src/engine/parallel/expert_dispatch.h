@@ -13,9 +13,9 @@
 // to each rank that holds an expert of the token. Each of these ranks returns the sum of its experts' outputs
 // for the row. For the all-to-all, every rank first gathers the expert numbers that all tokens chose, a few
 // numbers per token. From these numbers, each rank computes on the device which rows it sends and receives.
-// Only these rows are sent (comm::all_to_all_rows). CPU ranks need no host sync; on GPUs, the host waits for
-// the numbers of rows in the forward pass, while the device packs the rows. Memory is allocated for the
-// maximum number of rows: a rank's tokens, or the number that capacities allow. The third method is
+// Only these rows are sent (comm::all_to_all_rows). CPU ranks need no host sync; on GPUs, the host waits in
+// the forward pass until it knows how many rows to send, while the device packs them. The buffers hold the
+// most rows that are possible: a rank's tokens, or as many as the capacities allow. The third method is
 // all-to-all in two hops, first between hosts and then within a host. It is used if ExpertParallel::hosts()
 // is not empty (engine/parallel/expert_hops.h).
 //

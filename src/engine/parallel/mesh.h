@@ -35,7 +35,7 @@ struct MeshShape {
   // all-to-all has one hop.
   int host = 0;
 
-  // Returns whether each group of expert ranks has all ranks of several hosts.
+  // Returns whether each group of expert ranks consists of several complete hosts.
   bool experts_on_hosts() const {
     const int ranks = expert * expert_tensor;
     return host > 1 && ranks > host && ranks % host == 0;

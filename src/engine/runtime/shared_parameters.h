@@ -15,13 +15,12 @@ enum class Shared : std::uint8_t {
   kFrozen,  // the base model is trained, so only its frozen parameters
 };
 
-// Allocates `store` as ParameterStore::allocate() does, except that its frozen parameters
-// (Parameter::trainable is false) use the memory of the parameters of `base` with the same names, if `which`
-// includes them. These
-// parameters no longer belong to a group of `store`: loading and initializing `store` leaves them unchanged.
-// `base` must have the same layout, with complete parameters in memory, must be allocated before, and must
-// outlive `store`. Call once, after the last add(). Throws Error(kInvalid) if `base` has no such parameter,
-// or one of another shape or type.
+// Allocates `store` as ParameterStore::allocate() does. Frozen parameters (Parameter::trainable is false)
+// that `which` includes get no memory: they use the memory of the parameters of `base` with the same names.
+// These parameters no longer belong to a group of `store`: loading and initializing `store` leaves them
+// unchanged. `base` must have the same layout, with complete parameters in memory, must be allocated before,
+// and must outlive `store`. Call once, after the last add(). Throws Error(kInvalid) if `base` has no such
+// parameter, or one of another shape or type.
 void allocate_beside(ParameterStore& store, const ParameterStore& base, const ParameterStore::Layout& layout,
                      Arena& arena, Shared which = Shared::kAll);
 

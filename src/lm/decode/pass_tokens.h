@@ -28,13 +28,13 @@ struct PassLimits {
 // Returns the limits of a kind of device. docs/performance-log.md has the measurements.
 PassLimits pass_limits(const DeviceProperties& device);
 
-// Sets the limits of passes of `settings` for a device. `prompts`: max number of tokens of all prompts that
+// Sets the maximum pass sizes in `settings` for a device. `prompts`: max number of tokens of all prompts that
 // are read concurrently.
 void limit_passes(ReaderSettings& settings, const DeviceProperties& device, std::int64_t prompts);
 
-// Returns the memory in bytes that a reader and its model may use on a device that they use alone: the free
-// memory, less a reserve of a twentieth of the memory, at most 1 GiB, for libraries and other programs. 0:
-// unknown.
+// Returns the memory in bytes that a reader and its model may use if nothing else uses the device. This is
+// the free memory without a reserve for libraries and other programs: a twentieth of the memory, at most 1
+// GiB. 0: unknown.
 std::int64_t memory_for_reading(const Device& device);
 
 // A reader that will be created: its model, on a measuring rank, and its settings.

@@ -92,8 +92,8 @@ StepMeasurement measure_session_that_fits(RunPlan& plan, engine::Rank& rank) {
 
 StepMeasurement measure_within_memory(RunPlan& plan, engine::Rank& rank) {
   const StepMeasurement measured = measure_session_that_fits(plan, rank);
-  // Ranks that need different memory, such as pipeline stages, may measure different numbers of tokens per
-  // pass. All ranks use the smallest of these numbers.
+  // Some ranks need more memory than others, for example in pipelines, so they may choose smaller passes. All
+  // ranks use the smallest pass.
   std::int64_t tokens = SessionSettings::kSmallestSamplePass;
   while (tokens < plan.settings.sample_pass_tokens && !plan.ranks.any(measured.sample_pass_tokens <= tokens))
     tokens *= 2;

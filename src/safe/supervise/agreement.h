@@ -1,5 +1,5 @@
-// The supervisors of a job on several machines agree on one state: who leads, who takes part, and what the
-// leader has decided so far. The leader may be lost at any moment, and no two supervisors may lead.
+// The supervisors of a job on several machines agree on one state: the leader, the members, and the leader's
+// decisions. The leader may be lost at any moment, but two supervisors must never lead at the same time.
 //
 // The method is that of Paxos for one value that changes (Lamport, "Paxos Made Simple", 2001), with the
 // change of the members of Raft (Ongaro and Ousterhout, 2014, section 6):
@@ -9,7 +9,7 @@
 //     that these nodes have.
 //   - A state is agreed when a quorum has acknowledged it. Nothing that a state decides is done earlier.
 //   - A quorum is more than half of the members, or exactly half with the chair: the leader that proposed the
-//     members. So of two members, the leader continues alone, and the other one does not.
+//     members. So if two members lose each other, only the leader continues.
 //   - While the members change, a quorum of the members before and one of the members now are needed.
 // Any two quorums share a node, so a candidate sees each agreed state, and a leader that others have replaced
 // finds no quorum. docs/supervise.md has the argument for the whole protocol.

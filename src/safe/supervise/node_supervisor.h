@@ -1,9 +1,10 @@
 // Supervises a training job on several machines (nodes): each node has one supervisor, which starts and ends
 // the node's ranks. One of them leads: it decides by the same RecoveryPolicy as on one machine, and records.
 // Node 0 leads first, at the job's address and port. If the leader is lost, the other supervisors end their
-// ranks within seconds, and the lowest of them that a quorum can reach leads, with the decisions so far
-// (succession.h, agreement.h). Without a quorum they end after kLeaderWait, so that a scheduler can start the
-// job again. docs/supervise.md describes what users see, and the protocol.
+// ranks within seconds. The lowest node that a quorum can reach becomes the leader, and continues from the
+// decisions that the nodes agreed on (succession.h, agreement.h). Without a quorum they end after
+// kLeaderWait, so that a scheduler can start the job again. docs/supervise.md describes what users see, and
+// the protocol.
 //
 // node_roster.h: which nodes take part, and when an attempt starts and is over. node_hub.h: the connections
 // and the leadership. node_job.h: the processes of a node.

@@ -110,12 +110,12 @@ struct DispatchPlan {
 // Outgoing and incoming rows are in token order. Ranks with the same experts have consecutive numbers, and
 // experts are distributed in rank order.
 //
-// The members `first`, `span` and `held` describe one of two transfers, in which rows first travel between
-// hosts and then between the ranks of a host. Peer p then stands for the ranks [first + p * span, first + (p
-// + 1) * span), and this rank may hold rows of other ranks' tokens.
+// If rows travel in two hops, first between hosts and then within a host, each hop has a plan. The members
+// `first`, `span` and `held` describe the hop: peer p represents the `span` ranks from rank first + p * span
+// on, and this rank may hold rows for tokens of other ranks.
 struct PlanDispatch {
   static constexpr KernelId kId = KernelId::kPlanDispatch;
-  Tensor experts;  // [ranks * tokens, top_k] int32: choices of the tokens of all peers
+  Tensor experts;  // [ranks * tokens, top_k] int32: the experts that all peers' tokens chose
   Tensor kept;     // like `experts`; values < 0 mark dropped choices; absent: no choice is dropped
   Tensor plan;     // output: a DispatchPlan
   std::int64_t ranks, rank, maximum;  // `ranks`: number of peers, this rank included

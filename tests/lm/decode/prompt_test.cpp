@@ -143,7 +143,7 @@ TEST(PassTokens, FollowTheDeviceAndThePrompts) {
   EXPECT_LT(pass_limits(gpu).generating, pass_limits(gpu).tokens);
 }
 
-// Returns the memory of two readers, and changes their settings to the chosen numbers of tokens.
+// Chooses the pass sizes of two readers, writes them to the settings, and returns the readers' memory.
 engine::MemoryPlan plan_for(const ModelConfig& config, std::vector<ReaderSettings>& settings,
                             std::int64_t available, std::int64_t smallest) {
   engine::Rank rank(cpu());

@@ -5,15 +5,15 @@
 #
 #   scripts/gpu_mixtures.sh [FOLDER] [PART]...     build/gpu/check and all parts by default
 #
-# Parts in this order, with estimated seconds on one H100 (not measured yet):
-#   train 250     rows of gpu_peers.sh: moe moe4 mixtral gptoss deepseek qwen35 kimi
-#   delta 45      gpu_bench --delta, and benchmarks/peers/fla_delta_rule.py
-#   decoding 75   generation of gpu_decoding.sh, without the peer
-#   prompts 50    prompts of gpu_decoding.sh
-#   experts 20    gpu_bench --experts, which also measures routers
-#   peers 100     transformers
+# Parts in this order, with seconds on one H100 (2026-11-28):
+#   train 300     rows of gpu_peers.sh: moe moe4 mixtral gptoss deepseek qwen35 kimi
+#   delta 50      gpu_bench --delta, and benchmarks/peers/fla_delta_rule.py
+#   decoding 20   generation of gpu_decoding.sh, without the peer
+#   prompts 25    prompts of gpu_decoding.sh
+#   experts 10    gpu_bench --experts, which also measures routers
+#   peers 190     transformers
 # GPUS=2 has one part:
-#   margins 300   the row of gpu_ranks.sh
+#   margins 300   the row of gpu_ranks.sh (an estimate)
 #
 # FOLDER/mixtures.jsonl gets each result as soon as it is measured, so results remain if the run is cut off. After LIMIT
 # seconds (540), nothing is started or continued; the table then shows what was not run. A later call with the missing

@@ -173,9 +173,9 @@ void finish_forward(OperatorCall& op) {
 void decode_forward(OperatorCall& op) {
   const Call call(op);
   call.finish();
-  launch(op.context(), turbo::DecodeRows{.x = op.in(RowTransfer::kRows),
-                                         .used = call.sources(),
-                                         .out = op.out(RowTransfer::kMoved)});
+  launch(op.context(),
+         turbo::DecodeRows{
+             .x = op.in(RowTransfer::kRows), .used = call.sources(), .out = op.out(RowTransfer::kMoved)});
 }
 
 void end_dispatch_backward(OperatorCall& op) {

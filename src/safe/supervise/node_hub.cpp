@@ -156,7 +156,7 @@ void NodeHub::connect(const Delegate& to) {
   try {
     check_();
     // Only a refused connection proves that no process listens. A busy process does not answer either, and a
-    // network that is down says nothing about the process.
+    // network that is down does not show whether a process listens.
     if (comm::try_connect(to.address, to.port, comm::in(kConnectTime), reason).valid())
       client_ = std::make_unique<NodeClient>(to.address, to.port, nodes_.token, nodes_.node, nodes_.nodes,
                                              comm::in(kConnectTime), check_);

@@ -67,8 +67,8 @@ struct RoundRows {
   }
 };
 
-// Rounds strips of 32 rows down their columns. A thread processes kCount adjacent columns. If kCount exceeds 1,
-// two lanes share a strip: each has 16 rows, because 32 rows need too many registers.
+// Rounds strips of 32 rows down their columns. A thread processes kCount adjacent columns. If kCount exceeds
+// 1, two lanes share a strip: each has 16 rows, because 32 rows need too many registers.
 template <class T, int kCount, bool kTiles, bool kRandom>
 struct RoundStrips {
   static constexpr int kThreads = 128, kRows = static_cast<int>(kMxBlock), kLanes = kCount > 1 ? 2 : 1;

@@ -37,47 +37,46 @@
 #include "turbo/swiglu/swiglu.h"
 
 namespace primus::turbo {
-namespace {
 
-// Times the short convolution of LFM2-1.2B and 8B-A1B. Bytes count each row once, although neighbouring rows
-// are also read.
-void short_convolution(Bench& bench) {
-  const CausalConvShape shape{2, 4096, 2048, 3};
-  const Tensor bcx = bench.random(kHalf, {shape.rows(), 3 * shape.channels}),
-               d_bcx = bench.empty(kHalf, bcx.shape);
-  const Tensor y = bench.random(kHalf, {shape.rows(), shape.channels});
+void convolution(Bench& bench, const std::string& name, const CausalConvShape& shape) {
+  const Tensor x = bench.random(kHalf, {shape.rows(), shape.columns()}),
+               y = bench.random(kHalf, {shape.rows(), shape.channels}), d_x = bench.empty(kHalf, x.shape);
   const Tensor weight = bench.random(kHalf, {shape.channels, shape.width}),
-               d_weight = bench.empty(kFull, weight.shape);
-  const double row = static_cast<double>(y.bytes());
+               d_weight = bench.empty(kFull, weight.shape), out = bench.empty(kHalf, y.shape);
+  const auto wide = static_cast<double>(x.bytes()), row = static_cast<double>(y.bytes());
   bench.run(
-      "causal_conv 8192x2048, width 3, bf16",
+      name,
       CausalConvForward{
-          .shape = shape, .bcx = bcx, .weight = weight, .bias = {}, .before = {}, .first_key = {}, .y = y},
-      4 * row, "GB/s");
-  bench.run("causal_conv d_x 8192x2048, width 3, bf16",
+          .shape = shape, .bcx = x, .weight = weight, .bias = {}, .before = {}, .first_key = {}, .y = out},
+      wide + row, "GB/s");
+  bench.run(name + ", d_x",
             CausalConvBackwardInput{.shape = shape,
-                                    .bcx = bcx,
+                                    .bcx = x,
                                     .weight = weight,
                                     .bias = {},
                                     .before = {},
                                     .first_key = {},
                                     .d_y = y,
                                     .d_after = {},
-                                    .d_bcx = d_bcx},
-            7 * row, "GB/s");
-  bench.run("causal_conv d_w 8192x2048, width 3, bf16",
+                                    .d_bcx = d_x},
+            2 * wide + row, "GB/s");
+  bench.run(name + ", d_w",
             CausalConvBackwardWeight{.shape = shape,
-                                     .bcx = bcx,
+                                     .bcx = x,
                                      .before = {},
                                      .first_key = {},
+                                     .weight = weight,
+                                     .bias = {},
                                      .d_y = y,
                                      .of_bias = false,
                                      .d_weight = d_weight,
-                                     .accumulate = false,
+                                     .accumulate = true,
                                      .workspace = {}},
-            4 * row, "GB/s");
-  for (const Tensor& tensor : {bcx, d_bcx, y, weight, d_weight}) bench.release(tensor);
+            wide + row, "GB/s");
+  for (const Tensor& tensor : {x, y, d_x, weight, d_weight, out}) bench.release(tensor);
 }
+
+namespace {
 
 // Times linear attention (delta rule) of full sequences, and for decoding one token of many sequences.
 void delta_rule(Bench& bench, const std::string& name, std::int64_t key_heads, std::int64_t value_heads,
@@ -215,7 +214,8 @@ void memory_bound(Bench& bench) {
   bench.run("swiglu 8192x14336 bf16", SwigluForward{.gate_up = gate_up, .out = act}, 3 * wide, "GB/s");
   bench.run("swiglu backward 8192x14336 bf16",
             SwigluBackward{.gate_up = gate_up, .d_out = act, .d_gate_up = d_gate_up}, 5 * wide, "GB/s");
-  short_convolution(bench);
+  // The short convolution of LFM2-1.2B and 8B-A1B.
+  convolution(bench, "causal_conv 8192x2048, width 3, bf16", {2, 4096, 2048, 3});
   rows_for_sending(bench);
   parts_of_attention(bench);
   const Tensor positions =

@@ -13,6 +13,7 @@
 
 #include "device/device.h"
 #include "tensor/arena.h"
+#include "turbo/causal_conv/causal_conv.h"
 #include "turbo/context.h"
 #include "turbo/elementwise/elementwise.h"
 
@@ -102,6 +103,9 @@ class Bench {
 
 inline constexpr DType kHalf = DType::kBF16, kFull = DType::kF32;
 
+// Times a short convolution and its gradients. Bytes count each row once, although neighboring rows are also
+// read.
+void convolution(Bench& bench, const std::string& name, const CausalConvShape& shape);
 // Times operators that only move data, with the sizes of mixtures of experts (gpu_mixtures.cpp).
 void mixtures(Bench& bench);
 

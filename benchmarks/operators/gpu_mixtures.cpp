@@ -3,53 +3,11 @@
 #include <string>
 
 #include "gpu_bench.h"
-#include "turbo/causal_conv/causal_conv.h"
 #include "turbo/cross_entropy/cross_entropy.h"
 #include "turbo/mxfp4/mxfp4.h"
 
 namespace primus::turbo {
 namespace {
-
-// Times the convolution before the delta rule of Qwen3.5-35B-A3B. Bytes count each row once.
-void convolution(Bench& bench) {
-  const CausalConvShape shape{1, 8192, 8192, 4, 0, 0, CausalConvShape::Form::kSilu};
-  const Tensor x = bench.random(kHalf, {shape.rows(), shape.channels}), y = bench.random(kHalf, x.shape),
-               d_x = bench.empty(kHalf, x.shape);
-  const Tensor weight = bench.random(kHalf, {shape.channels, shape.width}),
-               d_weight = bench.empty(kFull, weight.shape);
-  const double row = static_cast<double>(x.bytes());
-  const std::string name = "causal_conv with silu 8192x8192, width 4";
-  bench.run(
-      name,
-      CausalConvForward{
-          .shape = shape, .bcx = x, .weight = weight, .bias = {}, .before = {}, .first_key = {}, .y = d_x},
-      2 * row, "GB/s");
-  bench.run(name + ", d_x",
-            CausalConvBackwardInput{.shape = shape,
-                                    .bcx = x,
-                                    .weight = weight,
-                                    .bias = {},
-                                    .before = {},
-                                    .first_key = {},
-                                    .d_y = y,
-                                    .d_after = {},
-                                    .d_bcx = d_x},
-            3 * row, "GB/s");
-  bench.run(name + ", d_w",
-            CausalConvBackwardWeight{.shape = shape,
-                                     .bcx = x,
-                                     .before = {},
-                                     .first_key = {},
-                                     .weight = weight,
-                                     .bias = {},
-                                     .d_y = y,
-                                     .of_bias = false,
-                                     .d_weight = d_weight,
-                                     .accumulate = true,
-                                     .workspace = {}},
-            2 * row, "GB/s");
-  for (const Tensor& tensor : {x, y, d_x, weight, d_weight}) bench.release(tensor);
-}
 
 void rounding(Bench& bench) {
   using Blocks = RoundMxfp4::Blocks;
@@ -94,7 +52,9 @@ void loss(Bench& bench, std::int64_t vocab) {
 }  // namespace
 
 void mixtures(Bench& bench) {
-  convolution(bench);
+  // The convolution before the delta rule of Qwen3.5-35B-A3B.
+  convolution(bench, "causal_conv with silu 8192x8192, width 4",
+              {1, 8192, 8192, 4, 0, 0, CausalConvShape::Form::kSilu});
   rounding(bench);
   for (const std::int64_t vocab : {32000, 151936, 163840, 201088, 248320}) loss(bench, vocab);
 }

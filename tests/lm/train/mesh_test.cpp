@@ -539,6 +539,13 @@ void expect_equal(const MeshOutcome& many, const MeshOutcome& one, const Case& c
   }
 }
 
+void expect_same_bits(const MeshOutcome& one, const MeshOutcome& other) {
+  EXPECT_EQ(one.losses, other.losses);
+  EXPECT_EQ(one.norms, other.norms);
+  EXPECT_TRUE(one.weights == other.weights);
+  EXPECT_EQ(one.expert_traffic, other.expert_traffic);
+}
+
 TEST_P(MeshTraining, EqualsOneDevice) {
   const Case& c = GetParam();
   const MeshOutcome& one = one_device(c.model);
@@ -556,22 +563,14 @@ TEST_P(MeshTraining, EqualsOneDevice) {
     // Without overlap of shared experts and the exchange of tokens, bits and traffic are equal.
     Way apart = c.way;
     apart.overlap_shared = false;
-    const MeshOutcome other = train_on(c.model(), apart);
-    EXPECT_EQ(other.losses, many.losses);
-    EXPECT_EQ(other.norms, many.norms);
-    EXPECT_TRUE(other.weights == many.weights);
-    EXPECT_EQ(other.expert_traffic, many.expert_traffic);
+    expect_same_bits(train_on(c.model(), apart), many);
   }
   if (c.way.shape.expert * c.way.shape.expert_tensor > 1 && c.way.shape.pipeline == 1 &&
       c.way.sharding < Sharding::kParameters) {
     // If microbatches alternate, bits and traffic are equal, too.
     Way pairs = c.way;
     pairs.alternate = true;
-    const MeshOutcome other = train_on(c.model(), pairs);
-    EXPECT_EQ(other.losses, many.losses);
-    EXPECT_EQ(other.norms, many.norms);
-    EXPECT_TRUE(other.weights == many.weights);
-    EXPECT_EQ(other.expert_traffic, many.expert_traffic);
+    expect_same_bits(train_on(c.model(), pairs), many);
   }
   if (c.way.shape.tensor == 1) return;
   // With collectives that overlap products, results and traffic are equal.

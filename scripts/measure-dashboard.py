@@ -2,7 +2,7 @@
 """Measures 'primus dashboard' with a long run: times of the first answers, first paint, and memory of the server.
 
 usage: measure-dashboard.py [--program build/bin/primus] [--steps 1000000] [--folder FOLDER]
-       measure-dashboard.py --dom URL     prints the page at URL when it has curves and a map of ranks, for tests
+       measure-dashboard.py --dom URL     prints the page at URL when it has curves, a map of ranks and a timeline, for tests
 
 The script writes a run of --steps steps into a temporary folder below --folder (about 0.6 GB for a million steps), starts
 the dashboard, and asks for the data of the run as the page does. If chromium or chromium-headless-shell is installed, it
@@ -129,7 +129,8 @@ def print_dom(address):
             browser.call("Emulation.setDeviceMetricsOverride", width=400, height=900, deviceScaleFactor=1, mobile=False)
             browser.call("Page.navigate", url=address)
             end = time.time() + 60
-            while time.time() < end and not browser.value("document.querySelector('.curve') && document.querySelector('canvas') && 1"):
+            parts = " && ".join(f"document.querySelector('{part}')" for part in (".curve", "canvas", "#timeline td"))
+            while time.time() < end and not browser.value(parts + " && 1"):
                 time.sleep(0.05)
             print(browser.value("document.documentElement.outerHTML"))
             print("width of the page:", browser.value("document.documentElement.scrollWidth"))

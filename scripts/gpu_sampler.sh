@@ -1,13 +1,14 @@
 #!/bin/sh
 # Verifies on a GPU that the sampler and the trainer of reinforcement learning agree bit for bit with batch_invariant:
-# trains tiny Llamas in bf16 by GRPO, without adapters and with LoRA adapters of several ranks, and reads from each step
-# the mean and the largest difference between the log-probabilities of the decoder and of the training pass, which must be
-# exactly 0. Without batch_invariant, the difference must be larger than 0, so that the check itself is checked.
+# trains tiny Llamas and mixtures of experts in bf16 by GRPO, without adapters and with LoRA adapters of several ranks, and
+# reads from each step the mean and the largest difference between the log-probabilities of the decoder and of the
+# training pass, which must be exactly 0. Without batch_invariant, the difference must be larger than 0, so that the check
+# itself is checked.
 #
 #   scripts/gpu_sampler.sh [RANK]...     ranks of adapters (none 8 16 64 96 by default; none: without adapters)
 #
-# Needs build/bin/primus and the plug-in next to it. PRIMUS sets another program, DEVICE another device. Exits 1 if a bit
-# differs.
+# Needs build/bin/primus and the plug-in next to it. PRIMUS sets another program, DEVICE another device, and MODELS the
+# models (narrow wide mixture small_experts). Exits 1 if a bit differs.
 set -eu
 cd "$(dirname "$0")/.."
 primus=${PRIMUS:-build/bin/primus}
@@ -61,24 +62,35 @@ sys.exit(not good)
 CHECK
 }
 
-narrow="kv_channels=64 hidden_size=256 num_attention_heads=4 num_query_groups=2 ffn_hidden_size=520"
-wide="kv_channels=128 hidden_size=512 num_attention_heads=4 num_query_groups=1 ffn_hidden_size=1032 num_layers=4"
-# Settings are separate words.
-# shellcheck disable=SC2086
-start narrow $narrow
-# shellcheck disable=SC2086
-start wide $wide
-for rank; do
-  if [ "$rank" = none ]; then
-    lora=
-  else
-    lora="lora.enabled=true lora.dim=$rank lora.alpha=32 lora.target_modules=[linear_qkv,linear_proj,linear_fc1,linear_fc2]"
-  fi
+# settings_of MODEL. Matrices of 256 columns and more are multiplied by other kernels than smaller ones.
+settings_of() {
+  narrow="kv_channels=64 hidden_size=256 num_attention_heads=4 num_query_groups=2"
+  case $1 in
+    narrow) echo "$narrow ffn_hidden_size=520" ;;
+    wide) echo "kv_channels=128 hidden_size=512 num_attention_heads=4 num_query_groups=1 ffn_hidden_size=1032 num_layers=4" ;;
+    mixture) echo "$narrow ffn_hidden_size=264 model_type=mixtral num_experts=8 moe_router_topk=2" ;;
+    small_experts) echo "$narrow ffn_hidden_size=40 model_type=mixtral num_experts=16 moe_router_topk=4" ;;
+    *)
+      echo "no model is called $1; models: narrow wide mixture small_experts" >&2
+      exit 2
+      ;;
+  esac
+}
+for model in ${MODELS:-narrow wide mixture small_experts}; do
+  settings=$(settings_of "$model")
+  # Settings are separate words.
   # shellcheck disable=SC2086
-  learn "narrow_$rank" narrow zero $narrow batch_invariant=true $lora
+  start "$model" $settings
+  for rank; do
+    if [ "$rank" = none ]; then
+      lora=
+    else
+      lora="lora.enabled=true lora.dim=$rank lora.alpha=32 lora.target_modules=[linear_qkv,linear_proj,linear_fc1,linear_fc2]"
+    fi
+    # shellcheck disable=SC2086
+    learn "${model}_$rank" "$model" zero $settings batch_invariant=true $lora
+  done
   # shellcheck disable=SC2086
-  learn "wide_$rank" wide zero $wide batch_invariant=true $lora
+  learn "${model}_usual" "$model" above $settings
 done
-# shellcheck disable=SC2086
-learn usual narrow above $narrow
 exit $failed

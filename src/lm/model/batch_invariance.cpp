@@ -50,8 +50,13 @@ std::optional<std::string> batch_variance_on_gpus(const ModelConfig& config, DTy
   if (config.head_dim != 64 && config.head_dim != 128)
     return fmt::format("on GPUs, only heads of 64 or 128 columns are supported, not {}", config.head_dim);
   if (config.attention.score_cap > 0) return "on GPUs, attention with a soft cap is not supported";
-  if (config.moe.experts > 0)
-    return "on GPUs, the order of additions in expert products depends on the number of tokens";
+  const MoeConfig& moe = config.moe;
+  if (moe.experts % 2 != 0)
+    return fmt::format("on GPUs, a router of {} experts is not supported", moe.experts);
+  constexpr std::int64_t kLine = 8;  // number of elements in 16 bytes
+  if (moe.experts > 0 && (moe.ffn % kLine != 0 || moe.width(config.hidden) % kLine != 0))
+    return fmt::format("on GPUs, experts of {} x {} elements are not supported, only multiples of {}",
+                       moe.ffn, moe.width(config.hidden), kLine);
   return {};
 }
 

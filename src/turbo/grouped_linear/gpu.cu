@@ -1,3 +1,6 @@
+#include <string>
+
+#include "base/error.h"
 #include "turbo/gpu/few_dots.h"
 #include "turbo/gpu/gemm_tile.h"
 #include "turbo/gpu/loops.h"
@@ -54,7 +57,8 @@ GatheredRows gathered(const Context& context, const GroupedGemm& call) {
 }
 
 std::int64_t workspace(Context& context, const GroupedGemm& call) {
-  if (!call.chosen.absent()) return takes_chosen(call) ? 0 : GroupedGemm::kNotTaken;
+  if (!call.chosen.absent())
+    return takes_chosen(call) && !context.batch_invariant() ? 0 : GroupedGemm::kNotTaken;
   return gathered(context, call).bytes();
 }
 
@@ -186,13 +190,27 @@ bool multiply_few_rows(Context& context, const GroupedGemm& call) {
   return true;
 }
 
+Error no_ordered_groups(const GroupedGemm& call) {
+  return unsupported("batch_invariant has no kernel for products of " + std::to_string(call.b.shape[0]) +
+                         " experts with " + std::to_string(call.b.shape[1]) + " x " +
+                         std::to_string(call.b.shape[2]) +
+                         " elements on this GPU: it needs bf16, and both numbers must be multiples of 8",
+                     "choose the device cpu, or remove batch_invariant");
+}
+
 // Launches, for every expert, enough blocks for all rows of the call. Blocks after the expert's last row end
 // at once. The unused blocks take a few microseconds, but the host needs no synchronization.
 template <class T, class C>
 void multiply_groups(Context& context, const GroupedGemm& call) {
+  // Products of few rows add in another order than tiles. In tiles, each sum is one chain of the matrix
+  // units' additions over k. The choice between both kinds of tiles depends only on the matrices of the
+  // experts.
+  const bool ordered = context.batch_invariant() && call.role == GemmRole::kForward;
   if constexpr (std::is_same_v<T, BFloat16>) {
-    if (multiply_few_rows<C>(context, call) || multiply_large_tiles<C>(context, call)) return;
+    if (!ordered && multiply_few_rows<C>(context, call)) return;
+    if (multiply_large_tiles<C>(context, call)) return;
   }
+  if (ordered && call.rows() > 0) throw no_ordered_groups(call);
   const bool weights = call.role == GemmRole::kWeightGradient;
   const Tensor& of_experts = weights ? call.c : call.b;
   const std::int64_t out = of_experts.shape[1], in = of_experts.shape[2];

@@ -5,7 +5,9 @@
 // products that it supports, in some cases with our own addition (linear/added_apart.h). Our own kernels
 // compute all products that the library does not support.
 #include <algorithm>
+#include <string>
 
+#include "base/error.h"
 #include "turbo/gpu/gemm_tile.h"
 #include "turbo/gpu/loops.h"
 #include "turbo/gpu/register.h"
@@ -110,6 +112,19 @@ void multiply_and_add(Context& context, const Gemm& call) {
   }
 }
 
+// Throws for a product of bf16 with fp32, as in routers, whose order of additions depends on the number of
+// rows.
+void refuse_unordered(const Context& context, const Gemm& call) {
+  if (!context.batch_invariant() || call.role != GemmRole::kForward) return;
+  if (call.a.dtype != DType::kBF16 || call.b.dtype != DType::kF32 || call.c.elements() == 0) return;
+  throw unsupported(
+      "batch_invariant has no kernel for a router of " + std::to_string(call.b.rows()) + " x " +
+          std::to_string(call.b.cols()) +
+          " elements on this GPU: it needs an even number of experts, and rows of multiples of 8 "
+          "elements",
+      "choose the device cpu, or remove batch_invariant");
+}
+
 void gemm(Context& context, const Gemm& call) {
   if (!call.around.absent()) return multiply_normed(context, call);
   if (is_ordered(context, call)) return multiply_ordered(context, call);
@@ -117,7 +132,8 @@ void gemm(Context& context, const Gemm& call) {
   if (multiply_narrow(context, call) || multiply_skinny(context, call) ||
       multiply_single_column(context, call))
     return;
-  if (is_split(call)) return multiply_split(context, call);
+  if (is_split(context, call)) return multiply_split(context, call);
+  refuse_unordered(context, call);
   if (is_short_sum(call)) return add_short_sum(context, call);
   if (is_added_apart(call)) return multiply_and_add(context, call);
   if (!multiply_by_library(context, call)) multiply_here(context, call);
@@ -126,7 +142,7 @@ void gemm(Context& context, const Gemm& call) {
 std::int64_t workspace(Context& context, const Gemm& call) {
   if (!call.around.absent()) return takes_normed(context, call) ? 0 : Gemm::kNotTaken;
   if (is_ordered(context, call)) return 0;
-  if (is_split(call)) return split_workspace(call);
+  if (is_split(context, call)) return split_workspace(context, call);
   if (is_short_sum(call)) return 0;
   if (!is_added_apart(call)) return library_workspace(context, call);
   const std::int64_t rows = call.c.rows(), at_once = rows_added_at_once(call);

@@ -10,19 +10,21 @@ namespace {
 
 // Divides a product into blocks. The division depends only on the product's sizes. Each block computes a tile
 // of the result. If there are too few tiles to fill a GPU, the sum over k is also divided into ranges
-// (pieces).
+// (pieces). `ordered`: the division of sums must not depend on the number of rows.
 struct SplitPlan {
   static constexpr std::int64_t kRows = 64, kCols = 128, kDepth = 32;
 
-  explicit SplitPlan(const Gemm& call)
+  SplitPlan(const Gemm& call, bool ordered)
       : m(call.c.rows()),
         n(call.c.cols()),
         k(call.role == GemmRole::kWeightGradient ? call.a.rows() : call.a.cols()),
         tiles(gpu::PRIMUS_GPU::blocks_for(m, kRows) * gpu::PRIMUS_GPU::blocks_for(n, kCols)) {
-    constexpr std::int64_t kBlocks = 256, kMinSteps = 4;
+    // More pieces would make the workspace of many rows too large.
+    constexpr std::int64_t kBlocks = 256, kMinSteps = 4, kOrderedPieces = 8;
     const std::int64_t steps = gpu::PRIMUS_GPU::blocks_for(k, kDepth);
-    const std::int64_t wanted = std::clamp<std::int64_t>(kBlocks / std::max<std::int64_t>(tiles, 1), 1,
-                                                         std::max<std::int64_t>(steps / kMinSteps, 1));
+    const std::int64_t wanted =
+        std::clamp<std::int64_t>(ordered ? kOrderedPieces : kBlocks / std::max<std::int64_t>(tiles, 1), 1,
+                                 std::max<std::int64_t>(steps / kMinSteps, 1));
     steps_of_piece = gpu::PRIMUS_GPU::blocks_for(steps, wanted);
     pieces = std::max<std::int64_t>(gpu::PRIMUS_GPU::blocks_for(steps, steps_of_piece), 1);
   }
@@ -280,9 +282,13 @@ struct AddPiecesBody {
   }
 };
 
+bool is_ordered_split(const Context& context, const Gemm& call) {
+  return context.batch_invariant() && call.role == GemmRole::kForward;
+}
+
 template <class A, class B, class C, bool kLeftByDepth, bool kRightByDepth>
 void run(Context& context, const Gemm& call) {
-  const SplitPlan plan(call);
+  const SplitPlan plan(call, is_ordered_split(context, call));
   C* const c = context.data<C>(call.c);
   float* const pieces = plan.pieces > 1 ? context.data<float>(call.workspace) : nullptr;
   launch(context, plan.tiles * plan.pieces,
@@ -301,17 +307,24 @@ void run(Context& context, const Gemm& call) {
 
 namespace {
 
-// Returns whether the call has only a few rows, as in decoding, or a result of one column, as the gate of a
-// shared expert. Multiply-adds compute such products at the rate of the memory.
-bool is_of_few_rows(const Gemm& call) {
+// Returns whether the result has one column, as the gate of a shared expert.
+bool is_one_column(const Gemm& call) {
+  return call.role == GemmRole::kForward && !call.accumulate && call.b.rows() == 1;
+}
+
+// Returns whether multiply-adds, which compute at the rate of the memory, compute the product: it has only a
+// few rows, as in decoding, or one column. An order that does not depend on the number of rows has no special
+// case for few rows.
+bool is_of_few_rows(const Context& context, const Gemm& call) {
   constexpr std::int64_t kMaxRows = 8;
-  return call.role == GemmRole::kForward && !call.accumulate &&
-         (call.a.rows() <= kMaxRows || call.b.rows() == 1);
+  if (is_one_column(call)) return true;
+  return call.role == GemmRole::kForward && !call.accumulate && call.a.rows() <= kMaxRows &&
+         !is_ordered_split(context, call);
 }
 
 }  // namespace
 
-bool is_split(const Gemm& call) {
+bool is_split(const Context& context, const Gemm& call) {
   constexpr DType kWide = DType::kF32, kNarrow = DType::kBF16;
   const auto types = [&](DType a, DType b, DType c) {
     return call.a.dtype == a && call.b.dtype == b && call.c.dtype == c;
@@ -323,12 +336,12 @@ bool is_split(const Gemm& call) {
     return t.elements() > 0 && t.cols() % 8 == 0 && reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0;
   };
   return known && lines(call.a) && lines(call.b) && call.c.elements() > 0 &&
-         (call.c.cols() % 2 == 0 || is_of_few_rows(call));
+         (call.c.cols() % 2 == 0 || is_of_few_rows(context, call));
 }
 
-std::int64_t split_workspace(const Gemm& call) {
-  if (is_of_few_rows(call)) return 0;
-  const SplitPlan plan(call);
+std::int64_t split_workspace(const Context& context, const Gemm& call) {
+  if (is_of_few_rows(context, call)) return 0;
+  const SplitPlan plan(call, is_ordered_split(context, call));
   return plan.pieces > 1 ? plan.pieces * plan.m * plan.n * size_of(DType::kF32) : 0;
 }
 
@@ -336,7 +349,7 @@ void multiply_split(Context& context, const Gemm& call) {
 #ifdef PRIMUS_GPU_VENDOR
   context.shared().count("products of bf16 with fp32: own kernel");
 #endif
-  if (is_of_few_rows(call)) {
+  if (is_of_few_rows(context, call)) {
     return few_dots<1>(context, context.data<BFloat16>(call.a), context.data<float>(call.b),
                        context.data<float>(call.c), call.a.rows(), call.b.rows(), call.a.cols(), OneMatrix{});
   }

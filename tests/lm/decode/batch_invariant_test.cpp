@@ -252,7 +252,13 @@ TEST(BatchInvariantTexts, GpusRefuseModelsWithoutKernelsOfOneOrder) {
   other = config;
   other.set_layers(&LayerSpec::feed_forward, &kMixture);
   other.moe.experts = 4;
-  EXPECT_THAT(refusal(other, DType::kBF16), HasSubstr("additions in expert products"));
+  other.moe.ffn = 40;
+  other.hidden = 64;
+  EXPECT_NO_THROW(check_batch_invariant(other, "cuda", DType::kBF16));
+  other.moe.ffn = 36;
+  EXPECT_THAT(refusal(other, DType::kBF16), HasSubstr("experts of 36 x 64 elements"));
+  other.moe.experts = 5;
+  EXPECT_THAT(refusal(other, DType::kBF16), HasSubstr("a router of 5 experts"));
 }
 
 }  // namespace

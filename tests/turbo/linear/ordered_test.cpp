@@ -113,6 +113,41 @@ TEST(OrderedProducts, ARowOfAnAddedProductOfAdaptersHasTheSameBitsForAnyNumberOf
   }
 }
 
+// The products of a router: bf16 tokens and fp32 weights.
+TEST(OrderedProducts, ARowOfARouterHasTheSameBitsForAnyNumberOfRows) {
+  for (const DeviceUnderTest& device : batch_invariant_gpus()) {
+    const bool hardware = !device.plugin.empty();
+    std::vector<Sizes> all = {{140, 520, 6}, {70, 136, 130}, {70, 520, 1}};
+    if (hardware) all.insert(all.end(), {{4096, 2048, 128}, {2048, 4096, 8}, {2048, 2048, 1}});
+    for (const Sizes& s : all) {
+      OperatorBench bench(device);
+      const Values x = rounded(random_values(s.rows * s.in, 1), DType::kBF16);
+      const Tensor of_x = bench.upload(x, DType::kBF16, {s.rows, s.in});
+      const Tensor of_w = bench.upload(random_values(s.out * s.in, 2), DType::kF32, {s.out, s.in});
+      const std::vector<unsigned char> bits = product(bench, of_x, of_w, DType::kF32, s.rows);
+      for (const std::int64_t rows : {1, 2, 7, 8, 9, 63, 64, 65}) {
+        const std::vector<unsigned char> some = product(bench, of_x, of_w, DType::kF32, rows);
+        ASSERT_TRUE(std::equal(some.begin(), some.end(), bits.begin()))
+            << device.name() << ": " << s.out << " experts, " << rows << " rows";
+      }
+    }
+  }
+}
+
+TEST(OrderedProducts, RoutersOfOddNumbersOfExpertsAreRefused) {
+  for (const DeviceUnderTest& device : batch_invariant_gpus()) {
+    OperatorBench bench(device);
+    const Tensor x = bench.zeros(DType::kBF16, {9, 16}), w = bench.zeros(DType::kF32, {3, 16});
+    try {
+      product(bench, x, w, DType::kF32, 9);
+      FAIL() << "three experts";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
+      EXPECT_THAT(error.what(), testing::HasSubstr("a router of 3 x 16"));
+    }
+  }
+}
+
 TEST(OrderedProducts, OtherProductsAreRefused) {
   for (const DeviceUnderTest& device : batch_invariant_gpus()) {
     OperatorBench bench(device);

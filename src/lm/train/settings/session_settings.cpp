@@ -250,6 +250,7 @@ void check_batch_invariant_training(const config::Experiment& e, const ModelConf
   if (!why && device_kind_of(e) != "cpu") {
     why = batch_variance_on_gpus(model, e.trainer->bf16 ? DType::kBF16 : DType::kF32);
     if (shape.tensor > 1) why = "on GPUs, a library adds the sums of tensor ranks";
+    if (shape.expert * shape.expert_tensor > 1) why = "on GPUs, ranks that share experts were not verified";
   }
   if (!why) return;
   throw e.error_for("batch_invariant", "batch_invariant does not support this run: " + *why,

@@ -22,8 +22,8 @@ case "$kind" in
     preset=tsan
     # Thread pools, streams, ranks as threads, the asynchronous writer, batch loader, tokenization, complete
     # training steps, rewards in the background.
-    targets="base_test device_test comm_test engine_test lm_checkpoint_test lm_data_test lm_objectives_test lm_train_test"
-    set -- -R '^(base|device|comm|engine|lm_checkpoint|lm_data|lm_objectives|lm_train)$' "$@"
+    targets="base_test device_test comm_test engine_test lm_checkpoint_test lm_data_test lm_learning_test lm_objectives_test lm_train_test lm_train_families_test"
+    set -- -R '^(base|device|comm|engine|lm_checkpoint|lm_data|lm_learning|lm_objectives|lm_train|lm_train_families)$' "$@"
     # Excluded: tests that take minutes and are single-threaded or covered by the remaining tests.
     long='*Crash*:*EveryBitFlip*:JsonReader.*:Presets.*:Examples.*:Measure.*:LoadedModel.*:*Families.*:*EveryCollective*:EpisodeRuns.AModelLearns*'
     export GTEST_FILTER="-$long:MixtureOfExperts.BalanceLossBalances"

@@ -18,7 +18,7 @@ smallest sufficient number of 8, 16, ... 1024 ranks. --hardware plans each Megat
 eight of the GPUs that its folder is named after (MI300X, MI325X, MI355X), on the minimum number that its mesh
 allows, and prints which of them fit, and what the others lack. With --record FILE, --hardware uses only the experiments
 with the mixtures DeepSeek-V2-Lite, gpt-oss 20B, Qwen3-30B-A3B, Mixtral 8x7B and LFM2-8B-A1B, plans experiments with fp8
-again with fp8=null, because fp8 is not supported on AMD GPUs, and adds both numbers of experiments that fit to FILE
+again with fp8=null if fp8 is refused, and adds both numbers of experiments that fit to FILE
 (scripts/mixture_table.py). --match TEXT uses only files with this text in
 their path. Exit code: 0 if each refusal is for a known reason, 1 otherwise.
 """

@@ -2,6 +2,7 @@
 // emulator has no library and multiplies codes as fp32 numbers.
 #include <cmath>
 
+#include "turbo/fp8_linear/fp8_fnuz.h"
 #include "turbo/fp8_linear/fp8_linear.h"
 #include "turbo/gpu/fp8_codes.h"
 #include "turbo/gpu/gemm_tile.h"
@@ -67,6 +68,20 @@ struct ScalesOfParts {
 
 constexpr int kLine = 16;  // number of codes in 16 bytes
 
+// Converts four codes in OCP's format to codes that the GPU's products read.
+template <class Code>
+PRIMUS_DEVICE std::uint32_t codes_for_products(std::uint32_t codes) {
+#if defined(__gfx940__) || defined(__gfx941__) || defined(__gfx942__)
+  constexpr std::uint32_t kTop = Code::kDType == DType::kF8E4M3 ? 0x7EU : 0x7BU;
+  std::uint32_t all = 0;
+  PRIMUS_UNROLL
+  for (unsigned i = 0; i < 4; ++i) all |= fnuz_code(codes >> 8U * i & 0xFFU, kTop) << 8U * i;
+  return all;
+#else
+  return codes;
+#endif
+}
+
 // A block quantizes a tile of 64 x 64. A thread quantizes 16 elements of a row and writes the codes. Then the
 // thread reads 16 codes of a column from shared memory and writes these codes transposed. Extents are
 // multiples of 16. If kKnown is set, the kernel uses the given scales, and infinities become NaN. In this
@@ -107,7 +122,8 @@ struct QuantizeTiles {
     PRIMUS_UNROLL
     for (int w = 0; w < 4; ++w) {
       const float* v = values + 4 * w;
-      line.word[w] = two_codes<Code>(v[0], v[1]) | two_codes<Code>(v[2], v[3]) << 16U;
+      line.word[w] =
+          codes_for_products<Code>(two_codes<Code>(v[0], v[1]) | two_codes<Code>(v[2], v[3]) << 16U);
     }
     return line;
   }

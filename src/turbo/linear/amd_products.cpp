@@ -39,7 +39,7 @@ LtProducts<hipblaslt::Api>* AmdProducts::lt_products() {
     } else if (const auto library = hipblaslt::open_library(options_.hipblaslt_files, why_no_lt_)) {
       // Passes 0 multiprocessors, because hipBLASLt has no such setting.
       if (const hipblaslt::Handle handle = hipblaslt::start(*library, why_no_lt_))
-        lt_.emplace(hipblaslt::Api{*library}, handle, tuning_, 0);
+        lt_.emplace(hipblaslt::Api{*library, options_.fnuz}, handle, tuning_, 0);
     }
   }
   return lt_ ? &*lt_ : nullptr;
@@ -61,19 +61,20 @@ rocblas::Products* AmdProducts::rocblas_products() {
 }
 
 bool AmdProducts::multiply(const LibraryProduct& product) {
-  if (product.is_fp8() || !is_for_library(product)) {
+  if (!is_for_library(product)) {
     count_("products: own kernel");
     return false;
   }
-  auto* const lt = lt_products();
-  if (lt) {
+  const std::string what = product.is_fp8() ? "products in fp8" : "products";
+  if (auto* const lt = lt_products()) {
     if (const auto* const plan = lt->find(product)) {
-      count_(plan->tuned ? "products: hipBLASLt, algorithm chosen by timing" : "products: hipBLASLt");
+      count_(what + (plan->tuned ? ": hipBLASLt, algorithm chosen by timing" : ": hipBLASLt"));
       lt->run(*plan, product, stream_);
       return true;
     }
   }
-  const std::string why = lt ? "hipBLASLt has no algorithm" : why_no_lt_;
+  if (product.is_fp8()) return false;
+  const std::string why = why_no_lt();
   auto* const fallback = rocblas_products();
   if (fallback && fallback->multiply(product)) {
     count_("products: rocBLAS (" + why + ")");

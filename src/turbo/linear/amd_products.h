@@ -22,6 +22,7 @@ class AmdProducts {
  public:
   struct Options {
     bool hipblaslt = true, rocblas = true;
+    bool fnuz = false;  // the GPU has the fp8 formats of gfx942 (turbo/fp8_linear/fp8_fnuz.h)
     std::span<const char*const> hipblaslt_files = hipblaslt::kFiles, rocblas_files = rocblas::kFiles;
   };
   // Reads PRIMUS_MATMUL_LIBRARY: "hipblaslt" (the default) uses hipBLASLt, or else rocBLAS; "rocblas" uses
@@ -34,8 +35,10 @@ class AmdProducts {
               void* stream);
 
   // Enqueues the product. Returns false if our own kernel must compute it. Opens libraries at the first
-  // product that needs them.
+  // product that needs them. Only hipBLASLt computes products in fp8.
   bool multiply(const LibraryProduct& product);
+  // Returns why hipBLASLt does not compute a product that multiply() has refused.
+  std::string why_no_lt() const { return lt_ ? "hipBLASLt has no algorithm" : why_no_lt_; }
   // If the algorithm of hipBLASLt for an upcoming product is not known, chooses the algorithm by timing
   // several algorithms. rocBLAS does not offer a choice of algorithms.
   void tune(const LibraryProduct& product, TrialDevice& device);

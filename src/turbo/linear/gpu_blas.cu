@@ -114,16 +114,20 @@ class DeviceTuning : public ProductTuning {
 
 #if defined(__HIP__)
 
+// The first two digits of gfx942 and of gfx950, which multiply fp8 codes.
+constexpr int kFnuzCapability = 94, kOcpCapability = 95;
+
 // The products of one stream.
 class StreamProducts {
  public:
   explicit StreamProducts(Context& context)
       : shared_(context.shared()),
         products_(
-            AmdProducts::options_of_environment(), shared_.library<DeviceTuning>(),
+            options_for(context), shared_.library<DeviceTuning>(),
             [this](const std::string& choice) { shared_.count(choice); }, context.stream()) {}
 
   bool multiply(Context&, const LibraryProduct& product) { return products_.multiply(product); }
+  std::string why_not() const { return products_.why_no_lt(); }
   void tune(Context& context, const LibraryProduct& product) {
     GpuTrials trials(context);
     trials.begin();  // makes this GPU current, so that the library creates its handle for this GPU
@@ -131,6 +135,12 @@ class StreamProducts {
   }
 
  private:
+  static AmdProducts::Options options_for(const Context& context) {
+    AmdProducts::Options options = AmdProducts::options_of_environment();
+    options.fnuz = context.capability() == kFnuzCapability;
+    return options;
+  }
+
   GpuShared& shared_;
   AmdProducts products_;
 };
@@ -192,8 +202,6 @@ bool multiply_by_library(Context& context, const Gemm& call) {
   return context.library<StreamProducts>().multiply(context, {call});
 }
 
-#if !defined(__HIP__)
-
 namespace {
 
 LibraryProduct product_of(const CodeProduct& call) {
@@ -210,6 +218,31 @@ LibraryProduct product_of(const CodeProduct& call) {
 }
 
 }  // namespace
+
+#if defined(__HIP__)
+
+std::int64_t library_workspace(Context& context, const CodeProduct& call) {
+  const int capability = context.capability();
+  if (capability != kFnuzCapability && capability != kOcpCapability) {
+    throw invalid("products in fp8 need an AMD GPU gfx942 or gfx950, and this one is gfx" +
+                      std::to_string(capability) + "x",
+                  "compute in bf16, or take an MI300X, MI325X, MI350X or MI355X");
+  }
+  return workspace_of(context, product_of(call));
+}
+
+void multiply_by_library(Context& context, const CodeProduct& call) {
+  auto& products = context.library<StreamProducts>();
+  if (products.multiply(context, product_of(call))) return;
+  throw unsupported("hipBLASLt does not compute a product in fp8, " + std::to_string(call.a.rows()) + " x " +
+                        std::to_string(call.b.rows()) + " x " + std::to_string(call.a.cols()) + ", " +
+                        std::string(primus::name_of(call.a.dtype)) + " by " +
+                        std::string(primus::name_of(call.b.dtype)) + " to " +
+                        std::string(primus::name_of(call.c.dtype)) + ": " + products.why_not(),
+                    "install a newer hipBLASLt, or compute in bf16");
+}
+
+#else
 
 std::int64_t library_workspace(Context& context, const CodeProduct& call) {
   constexpr int kMinCapability = 89;
@@ -242,24 +275,6 @@ namespace primus::turbo::PRIMUS_GPU {
 
 std::int64_t library_workspace(gpu::PRIMUS_GPU::Context&, const Gemm&) { return 0; }
 bool multiply_by_library(gpu::PRIMUS_GPU::Context&, const Gemm&) { return false; }
-
-}  // namespace primus::turbo::PRIMUS_GPU
-
-#endif
-
-#if !defined(__CUDACC__) || defined(__HIP__)
-
-namespace primus::turbo::PRIMUS_GPU {
-namespace {
-
-[[noreturn]] void refuse_fp8() {
-  throw unsupported("products in fp8 are not supported on AMD GPUs yet", "compute in bf16");
-}
-
-}  // namespace
-
-std::int64_t library_workspace(gpu::PRIMUS_GPU::Context&, const CodeProduct&) { refuse_fp8(); }
-void multiply_by_library(gpu::PRIMUS_GPU::Context&, const CodeProduct&) { refuse_fp8(); }
 
 }  // namespace primus::turbo::PRIMUS_GPU
 

@@ -18,10 +18,19 @@ using Preference = struct PreferenceOpaque*;
 using Stream = void*;  // a hipStream_t
 
 enum class Status : int { kSuccess = 0 };
-enum class DataType : int { kF32 = 0, kF16 = 2, kBF16 = 14 };
+enum class DataType : int {
+  kF32 = 0,
+  kF16 = 2,
+  kBF16 = 14,
+  kE4M3 = 28,  // the two formats of OCP (gfx950), and those of gfx942 (turbo/fp8_linear/fp8_fnuz.h)
+  kE5M2 = 29,
+  kE4M3Fnuz = 1000,
+  kE5M2Fnuz = 1001,
+};
 enum class ComputeType : int { k32F = 2 };
 enum class Operation : std::int32_t { kPlain = 111, kTransposed = 112 };
-enum class DescAttribute : int { kTransA = 0, kTransB = 1 };      // the values are int32
+// The values of transpositions are int32. The values of scales are pointers to one float on the device.
+enum class DescAttribute : int { kTransA = 0, kTransB = 1, kAScale = 5, kBScale = 6 };
 enum class PreferenceAttribute : int { kMaxWorkspaceBytes = 1 };  // the value is uint64
 
 // An algorithm in the library's own format, valid only for the same version of the library.

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "tensor/dtype.h"
+#include "turbo/fp8_linear/fp8_fnuz.h"
 #include "turbo/linear/hipblaslt.h"
 #include "turbo/linear/library_product.h"
 
@@ -27,7 +28,23 @@ struct Api : Library {
   static constexpr auto kPlain = Operation::kPlain, kTransposed = Operation::kTransposed;
   static constexpr auto kMaxWorkspace = PreferenceAttribute::kMaxWorkspaceBytes;
 
-  static DataType type_of(DType dtype) { return library_type<DataType>(dtype); }
+  bool fnuz = false;  // the GPU has the fp8 formats of gfx942
+
+  DataType type_of(DType dtype) const {
+    if (!is_fp8(dtype)) return library_type<DataType>(dtype);
+    if (dtype == DType::kF8E4M3) return fnuz ? DataType::kE4M3Fnuz : DataType::kE4M3;
+    return fnuz ? DataType::kE5M2Fnuz : DataType::kE5M2;
+  }
+  // The first operand of the library is our second operand. desc_set() stores only the pointers to the
+  // scales; the library reads the scales when the product runs.
+  void scale(Desc desc, const LibraryProduct& product) const {
+    desc_set(desc, DescAttribute::kAScale, &product.b_scale, sizeof(const void*));
+    desc_set(desc, DescAttribute::kBScale, &product.a_scale, sizeof(const void*));
+  }
+  // Both operands of an fp8 product on gfx942 are smaller by this factor than their codes in OCP's format.
+  float factor(const LibraryProduct& product) const {
+    return fnuz && product.is_fp8() ? kFnuzFactor * kFnuzFactor : 1;
+  }
   static Status state_of(const Result& result) { return result.state; }
   std::string tuning_name(Handle handle) const {
     return "hipblaslt-" + std::to_string(version_of(*this, handle));

@@ -129,9 +129,9 @@ typename LtProducts<Api>::Plan LtProducts<Api>::make_plan(const LibraryProduct& 
   f_.desc_set(plan.product, Api::kTransA, &first, sizeof(first));
   f_.desc_set(plan.product, Api::kTransB, &second, sizeof(second));
   if constexpr (kHints) f_.hint(plan.product, product, multiprocessors_);
-  f_.layout_create(&plan.left, Api::type_of(call.b.dtype), cols(call.b), rows(call.b), call.b.cols());
-  f_.layout_create(&plan.right, Api::type_of(call.a.dtype), cols(call.a), rows(call.a), call.a.cols());
-  f_.layout_create(&plan.result, Api::type_of(call.c.dtype), cols(call.c), rows(call.c), call.c.cols());
+  f_.layout_create(&plan.left, f_.type_of(call.b.dtype), cols(call.b), rows(call.b), call.b.cols());
+  f_.layout_create(&plan.right, f_.type_of(call.a.dtype), cols(call.a), rows(call.a), call.a.cols());
+  f_.layout_create(&plan.result, f_.type_of(call.c.dtype), cols(call.c), rows(call.c), call.c.cols());
   const auto found = candidates(plan, key, call.workspace.bytes(), 1);
   plan.found = found.count > 0;
   if (!plan.found) return plan;

@@ -14,6 +14,7 @@
 //   hint(desc, product, multiprocessors)   sets accumulation and multiprocessors as the product requests
 //   prefer(preference, key)                restricts the algorithms offered
 //   scale(desc, product)                   sets the factors of fp8 products
+//   factor(product)                        returns a further factor of the product
 //   check                                  whether the library has this algorithm for a product
 //
 // The code is device-independent and not thread-safe.
@@ -30,7 +31,9 @@ void LtProducts<Api>::run(const Plan& plan, const LibraryProduct& product,
   if constexpr (requires { f_.scale(plan.product, product); }) {
     if (product.is_fp8()) f_.scale(plan.product, product);
   }
-  const float alpha = 1, beta = call.accumulate ? 1.0F : 0.0F;
+  float alpha = 1;
+  if constexpr (requires { f_.factor(product); }) alpha = f_.factor(product);
+  const float beta = call.accumulate ? 1.0F : 0.0F;
   check(f_.matmul(handle_, plan.product, &alpha, call.b.data, plan.left, call.a.data, plan.right, &beta,
                   call.c.data, plan.result, call.c.data, plan.result, &plan.algorithm, call.workspace.data,
                   static_cast<std::size_t>(call.workspace.bytes()), stream),

@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "base/random/random.h"
+#include "turbo/fp8_linear/fp8_fnuz.h"
 
 namespace primus::turbo {
 namespace {
@@ -127,6 +128,41 @@ TEST(Fp8Scales, TheLargestMagnitudeBecomesTheLargestCode) {
     EXPECT_EQ(Fp8E4M3::nearest(largest * scales.scale).bits, 0x7E) << largest;
     EXPECT_NEAR(scales.inverse * scales.scale, 1, 1e-6) << largest;
   }
+}
+
+// Returns the value of a code in the formats of gfx942, by their definition: no negative zero, no infinity.
+template <class Code>
+double fnuz_value(std::uint32_t code) {
+  constexpr int kDigits = Definition<Code>::kDigits, kBias = Definition<Code>::kBias + 1;
+  if (code == 0x80U) return std::numeric_limits<double>::quiet_NaN();
+  const int exponent = static_cast<int>((code & 0x7FU) >> kDigits);
+  const int fraction = static_cast<int>(code & ((1U << kDigits) - 1));
+  const double magnitude = exponent == 0 ? std::ldexp(fraction, 1 - kBias - kDigits)
+                                         : std::ldexp((1 << kDigits) + fraction, exponent - kBias - kDigits);
+  return (code & 0x80U) != 0 ? -magnitude : magnitude;
+}
+
+template <class Code>
+void expect_half_values() {
+  constexpr auto kTop = static_cast<std::uint32_t>(Definition<Code>::kTop);
+  for (std::uint32_t code = 0; code < 256; ++code) {
+    const float ocp = Code{static_cast<std::uint8_t>(code)}.value();
+    const std::uint32_t converted = fnuz_code(code, kTop);
+    ASSERT_LT(converted, 256U);
+    if (!std::isfinite(ocp)) {
+      EXPECT_EQ(converted, 0x80U) << code;
+    } else {
+      EXPECT_EQ(fnuz_value<Code>(converted) * kFnuzFactor, static_cast<double>(ocp)) << code;
+    }
+  }
+}
+
+TEST(Fp8Fnuz, CodesHaveHalfTheValueOfOcpCodes) {
+  expect_half_values<Fp8E4M3>();
+  expect_half_values<Fp8E5M2>();
+  // The largest numbers of both formats, from AMD's documentation of the MI300.
+  EXPECT_EQ(fnuz_value<Fp8E4M3>(0x7F), 240);
+  EXPECT_EQ(fnuz_value<Fp8E5M2>(0x7F), 57344);
 }
 
 TEST(Fp8Scales, HandleZerosTinyNumbersAndNan) {

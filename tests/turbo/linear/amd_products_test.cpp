@@ -6,12 +6,15 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <vector>
 
 #include "base/error.h"
+#include "turbo/fp8_linear/fp8_fnuz.h"
 #include "turbo/linear/fake_amd.h"
 #include "turbo/linear_layer.h"
 #include "turbo/operator_test.h"
@@ -295,6 +298,81 @@ class HostTrials final : public TrialDevice {
   }
   int trials = 0;
 };
+
+// In fp8, the library gets the codes in the format of the GPU. Results are those of the codes in OCP's
+// format, whichever format the GPU has.
+TEST_F(AmdProductsTest, Fp8ProductsAreEqualInBothKindsOfFormats) {
+  constexpr std::int64_t kRows = 16, kCols = 32, kSum = 48;
+  const float a_scale = 0.25F, b_scale = 3;
+  const auto bytes_of = [](std::int64_t n, std::uint32_t seed) {
+    std::vector<std::uint8_t> codes(static_cast<std::size_t>(n));
+    for (std::size_t i = 0; i < codes.size(); ++i) {
+      const auto code = static_cast<std::uint32_t>((i + seed) * 2654435761U >> 13U & 0xFFU);
+      codes[i] = static_cast<std::uint8_t>((code & 0x7FU) > 0x7BU ? code & 0xF0U : code);  // finite in both
+    }
+    return codes;
+  };
+  const std::vector<std::uint8_t> a = bytes_of(kRows * kSum, 1), b = bytes_of(kCols * kSum, 5);
+  for (const DType b_type : {DType::kF8E4M3, DType::kF8E5M2}) {
+    const int b_digits = b_type == DType::kF8E4M3 ? 3 : 2;
+    const std::uint32_t b_top = b_type == DType::kF8E4M3 ? 0x7EU : 0x7BU;
+    for (const bool fnuz : {false, true}) {
+      forget();
+      options_.fnuz = fnuz;
+      std::vector<std::uint8_t> left = a, right = b;
+      if (fnuz) {
+        for (std::uint8_t& code : left) code = static_cast<std::uint8_t>(fnuz_code(code, 0x7EU));
+        for (std::uint8_t& code : right) code = static_cast<std::uint8_t>(fnuz_code(code, b_top));
+      }
+      std::vector<float> c(static_cast<std::size_t>(kRows * kCols), 1.0F);
+      const LibraryProduct product{.gemm = {.role = GemmRole::kForward,
+                                            .a = Tensor(left.data(), DType::kF8E4M3, {kRows, kSum}),
+                                            .b = Tensor(right.data(), b_type, {kCols, kSum}),
+                                            .c = Tensor(c.data(), DType::kF32, {kRows, kCols}),
+                                            .accumulate = true,
+                                            .workspace = workspace_},
+                                   .a_scale = &a_scale,
+                                   .b_scale = &b_scale};
+      ASSERT_TRUE(products().multiply(product));
+      EXPECT_THAT(choices_, ElementsAre(Pair("products in fp8: hipBLASLt", 1)));
+      for (std::int64_t row = 0; row < kRows; ++row) {
+        for (std::int64_t col = 0; col < kCols; ++col) {
+          double sum = 0, magnitude = 1;
+          for (std::int64_t k = 0; k < kSum; ++k) {
+            const double term = fp8_value(a[static_cast<std::size_t>(row * kSum + k)], 3, false) *
+                                fp8_value(b[static_cast<std::size_t>(col * kSum + k)], b_digits, false) *
+                                a_scale * b_scale;
+            sum += term;
+            magnitude += std::abs(term);
+          }
+          EXPECT_NEAR(c[static_cast<std::size_t>(row * kCols + col)], 1 + sum, 1e-6 * magnitude);
+        }
+      }
+    }
+  }
+}
+
+// No other library computes fp8 products, so there is no result without an algorithm of hipBLASLt.
+TEST_F(AmdProductsTest, Fp8ProductsHaveNoFallback) {
+  std::vector<std::uint8_t> codes(256);
+  std::vector<float> c(256);
+  const float scale = 1;
+  const LibraryProduct product{.gemm = {.role = GemmRole::kForward,
+                                        .a = Tensor(codes.data(), DType::kF8E4M3, {16, 16}),
+                                        .b = Tensor(codes.data(), DType::kF8E4M3, {16, 16}),
+                                        .c = Tensor(c.data(), DType::kF32, {16, 16}),
+                                        .workspace = workspace_},
+                               .a_scale = &scale,
+                               .b_scale = &scale};
+  lt_.algorithms = 0;
+  EXPECT_FALSE(products().multiply(product));
+  EXPECT_EQ(products().why_no_lt(), "hipBLASLt has no algorithm");
+  forget();
+  options_.hipblaslt_files = kNowhere;
+  EXPECT_FALSE(products().multiply(product));
+  EXPECT_THAT(products().why_no_lt(), HasSubstr("cannot load hipBLASLt"));
+  EXPECT_EQ(rocblas_.products, 0);
+}
 
 class AmdTuning : public AmdProductsTest {
  protected:

@@ -3,8 +3,10 @@
 // strictly. The state is global, so run one test at a time.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <string>
 
 #include "tensor/bfloat16.h"
@@ -56,16 +58,36 @@ struct FakeHandle {
   }
 };
 
-// A column-major matrix of fp32, bf16 or fp16, as libraries use them.
+// Returns the value of an fp8 code by the definitions of the formats, with `digits` mantissa bits. `fnuz`:
+// the format of gfx942.
+inline double fp8_value(std::uint8_t code, int digits, bool fnuz) {
+  const bool finite_only = digits == 3;  // OCP's e4m3 has no infinity
+  const int bias = (digits == 3 ? 7 : 15) + (fnuz ? 1 : 0), magnitude = code & 0x7F;
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  if (fnuz && code == 0x80) return kNan;
+  if (!fnuz && finite_only && magnitude == 0x7F) return kNan;
+  if (!fnuz && !finite_only && magnitude > 0x7C) return kNan;
+  const int exponent = magnitude >> digits, fraction = magnitude & ((1 << digits) - 1);
+  double value = exponent == 0 ? std::ldexp(fraction, 1 - bias - digits)
+                               : std::ldexp((1 << digits) + fraction, exponent - bias - digits);
+  if (!fnuz && !finite_only && magnitude == 0x7C) value = std::numeric_limits<double>::infinity();
+  return (code & 0x80) != 0 ? -value : value;
+}
+
+// A column-major matrix of fp32, bf16, fp16 or fp8, as libraries use them.
 struct FakeMatrix {
   DType type;
   std::int64_t rows, cols, leading;
   void* data;
+  bool fnuz = false;  // fp8 in the format of gfx942
 
   std::int64_t at(std::int64_t row, std::int64_t col) const { return col * leading + row; }
   double get(std::int64_t row, std::int64_t col) const {
     if (type == DType::kF32) return static_cast<const float*>(data)[at(row, col)];
     if (type == DType::kF16) return static_cast<float>(static_cast<const Float16*>(data)[at(row, col)]);
+    if (type == DType::kF8E4M3 || type == DType::kF8E5M2)
+      return fp8_value(static_cast<const std::uint8_t*>(data)[at(row, col)], type == DType::kF8E4M3 ? 3 : 2,
+                       fnuz);
     return static_cast<float>(static_cast<const BFloat16*>(data)[at(row, col)]);
   }
   void set(std::int64_t row, std::int64_t col, double value) const {

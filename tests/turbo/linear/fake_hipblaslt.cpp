@@ -21,6 +21,12 @@ FakeAmd& state = fake_amd_state;
 
 enum { kSuccess = 0, kInvalidValue = 3, kNotSupported = 7 };
 enum { kR32F = 0, kR16F = 2, kR16BF = 14, kCompute32F = 2, kOpN = 111, kOpT = 112 };
+enum { kR8FE4M3 = 28, kR8FE5M2 = 29, kR8FE4M3Fnuz = 1000, kR8FE5M2Fnuz = 1001 };
+
+// 0: not fp8, 1: OCP's formats, 2: those of gfx942
+int kind_of_fp8(int type) {
+  return type == kR8FE4M3 || type == kR8FE5M2 ? 1 : type == kR8FE4M3Fnuz || type == kR8FE5M2Fnuz ? 2 : 0;
+}
 
 FakeHandle own{state, kInvalidValue};
 
@@ -28,6 +34,7 @@ int fail(const std::string& why) { return own.fail(why); }
 
 struct Desc {
   std::int32_t a = kOpN, b = kOpN;
+  const float *a_scale = nullptr, *b_scale = nullptr;
 };
 struct Layout {
   int type;
@@ -55,11 +62,18 @@ std::size_t workspace_of(int algorithm) {
 }
 
 FakeMatrix matrix(const Layout& layout, const void* data) {
-  const primus::DType type = layout.type == kR32F   ? primus::DType::kF32
-                             : layout.type == kR16F ? primus::DType::kF16
-                                                    : primus::DType::kBF16;
-  return {type, static_cast<std::int64_t>(layout.rows), static_cast<std::int64_t>(layout.cols),
-          layout.leading, const_cast<void*>(data)};
+  const bool e4m3 = layout.type == kR8FE4M3 || layout.type == kR8FE4M3Fnuz;
+  const primus::DType type = layout.type == kR32F            ? primus::DType::kF32
+                             : layout.type == kR16F          ? primus::DType::kF16
+                             : e4m3                          ? primus::DType::kF8E4M3
+                             : kind_of_fp8(layout.type) != 0 ? primus::DType::kF8E5M2
+                                                             : primus::DType::kBF16;
+  return {type,
+          static_cast<std::int64_t>(layout.rows),
+          static_cast<std::int64_t>(layout.cols),
+          layout.leading,
+          const_cast<void*>(data),
+          kind_of_fp8(layout.type) == 2};
 }
 
 }  // namespace
@@ -86,6 +100,11 @@ int hipblasLtMatmulDescDestroy(Desc* desc) {
   return kSuccess;
 }
 int hipblasLtMatmulDescSetAttribute(Desc* desc, int name, const void* value, std::size_t bytes) {
+  if (name == 5 || name == 6) {
+    if (bytes != sizeof(const float*)) return fail("bytes of a scale");
+    std::memcpy(name == 5 ? &desc->a_scale : &desc->b_scale, value, bytes);
+    return kSuccess;
+  }
   if (name != 0 && name != 1) return fail("attribute " + std::to_string(name));
   if (bytes != sizeof(std::int32_t)) return fail("bytes of an attribute");
   std::int32_t operation = 0;
@@ -97,7 +116,8 @@ int hipblasLtMatmulDescSetAttribute(Desc* desc, int name, const void* value, std
 
 int hipblasLtMatrixLayoutCreate(Layout** layout, int type, std::uint64_t rows, std::uint64_t cols,
                                 std::int64_t leading) {
-  if (type != kR32F && type != kR16F && type != kR16BF) return fail("type " + std::to_string(type));
+  if (type != kR32F && type != kR16F && type != kR16BF && kind_of_fp8(type) == 0)
+    return fail("type " + std::to_string(type));
   ++state.objects;
   *layout = new Layout{type, rows, cols, leading};
   return kSuccess;
@@ -128,7 +148,9 @@ int hipblasLtMatmulPreferenceSetAttribute(Preference* preference, int name, cons
 int hipblasLtMatmulAlgoGetHeuristic(void* handle, Desc*, Layout* a, Layout* b, Layout* c, Layout* d,
                                     Preference* preference, int room, Result* results, int* count) {
   if (!own.is(handle) || room < 1) return fail("what a question is about");
-  if (a->type != b->type || c->type != d->type) return fail("types that do not go together");
+  const int fp8 = kind_of_fp8(a->type);
+  if ((fp8 == 0 ? a->type != b->type : fp8 != kind_of_fp8(b->type)) || c->type != d->type)
+    return fail("types that do not go together");
   ++state.questions;
   *count = 0;
   if (state.algorithms == 0) return kNotSupported;
@@ -164,9 +186,11 @@ int hipblasLtMatmul(void* handle, Desc* desc, const void* alpha, const void* a, 
     if (number < state.slow) std::this_thread::sleep_for(std::chrono::microseconds(300));
     return kSuccess;
   }
-  const bool multiplied = fake_multiply(matrix(*a_layout, a), desc->a == kOpT, matrix(*b_layout, b),
-                                        desc->b == kOpT, matrix(*c_layout, c), matrix(*d_layout, d),
-                                        *static_cast<const float*>(alpha), *static_cast<const float*>(beta));
+  double factor = *static_cast<const float*>(alpha);
+  for (const float* scale : {desc->a_scale, desc->b_scale}) factor *= scale ? *scale : 1;
+  const bool multiplied =
+      fake_multiply(matrix(*a_layout, a), desc->a == kOpT, matrix(*b_layout, b), desc->b == kOpT,
+                    matrix(*c_layout, c), matrix(*d_layout, d), factor, *static_cast<const float*>(beta));
   return multiplied ? kSuccess : fail("sizes of a product");
 }
 

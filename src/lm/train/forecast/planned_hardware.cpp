@@ -154,8 +154,8 @@ std::vector<std::string> doubts_about(const config::Hardware& hardware,
         hardware.name));
   } else if (fp8 && hardware.device == "hip") {
     doubts.emplace_back(
-        "fp8 products are not implemented for AMD GPUs: the run would be refused there, and this plan "
-        "assumes that they work");
+        "fp8 products never ran on AMD GPUs: hipBLASLt computes them on gfx942 and gfx950, and a run is "
+        "refused on other AMD GPUs");
   }
   return doubts;
 }

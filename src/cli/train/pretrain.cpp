@@ -146,7 +146,7 @@ class Train : public Command {
       ExperimentArguments::announce(experiment, console);
     check_stage(experiment);
     if (experiment.framework != "native") {
-      if (export_ && !place) export_to(*export_, experiment, world, console);
+      if (export_ && !place) export_to(experiment, place, static_cast<int>(world), console);
       return run_external(experiment, external_options(experiment), console);
     }
     refuse_backend_path();
@@ -168,7 +168,7 @@ class Train : public Command {
       if (place && place->rank != 0) return 0;  // only rank 0 prints the forecast
       apply_environment(experiment);
       check_transport(experiment, place);
-      if (export_) export_to(*export_, experiment, world, console);
+      if (export_) export_to(experiment, place, static_cast<int>(world), console);
       return forecast(experiment, place, console);
     }
     ranks_.check_place(place);
@@ -182,7 +182,8 @@ class Train : public Command {
       check_mesh(experiment, builtin_families(), static_cast<int>(world));
       return launch_ranks(experiment, console);
     }
-    if (export_ && (!place || place->rank == 0)) export_to(*export_, experiment, world, console);
+    if (export_ && (!place || place->rank == 0))
+      export_to(experiment, place, static_cast<int>(world), console);
     return train(experiment, place, console);
   }
 
@@ -312,8 +313,7 @@ class Train : public Command {
     }
     Logger log(LogOptions{.console_level = LogLevel::kWarning, .console = console.err});
     const FamilyRegistry families = builtin_families();
-    const int on_host = place ? place->local_world : world_ ? 1 : ranks_.here().value_or(1);
-    const Trainer::Fit fit = Trainer(experiment, families, log).fit(memory, static_cast<int>(world), on_host);
+    const auto fit = Trainer(experiment, families, log).fit(memory, static_cast<int>(world), on_host(place));
     fit_settings_ = fit.choice.settings;
     if (!place || place->rank == 0) console.note(describe_choice(fit.choice, fit.supply));
     config::Experiment fitted = experiment_.load_with(fit.choice.settings, world);
@@ -323,13 +323,17 @@ class Train : public Command {
     return fitted;
   }
 
-  // Writes the experiment with the settings that a run derives from its data and its model, so that training
-  // with the written file gives the same results.
-  void export_to(const std::string& file, const config::Experiment& experiment, std::int64_t world,
-                 Console& console) const {
-    const bool screen = file == "-" || file == "/dev/stdout";
-    const std::string text = exported_text(experiment, builtin_families(), static_cast<int>(world));
-    screen ? console.write(text) : write_output(file, text, overwrite_.existing());
+  // Returns the number of ranks on each host, for planning; 1 if only --world gives the number of ranks.
+  int on_host(const std::optional<comm::JobEnvironment>& place) const {
+    return place ? place->local_world : world_ ? 1 : static_cast<int>(ranks_.here().value_or(1));
+  }
+
+  // Writes the experiment with derived settings. Training with the file gives the same results.
+  void export_to(const config::Experiment& experiment, const std::optional<comm::JobEnvironment>& place,
+                 int world, Console& console) const {
+    const std::string text = exported_text(experiment, builtin_families(), world, on_host(place));
+    if (*export_ == "-" || *export_ == "/dev/stdout") return console.write(text);
+    write_output(*export_, text, overwrite_.existing());
   }
 
   int forecast(const config::Experiment& experiment, const std::optional<comm::JobEnvironment>& place,
@@ -337,9 +341,8 @@ class Train : public Command {
     Logger log(LogOptions{.console_level = LogLevel::kWarning, .console = console.err});
     const FamilyRegistry families = builtin_families();
     const int here = place ? place->local_world : ranks_.here().value_or(1);
-    const std::int64_t world = world_.value_or(place ? place->world : here * ranks_.nodes());
-    const TrainingForecast forecast =
-        Trainer(experiment, families, log).forecast(static_cast<int>(world), world_ ? 1 : here);
+    const auto world = static_cast<int>(world_.value_or(place ? place->world : here * ranks_.nodes()));
+    const TrainingForecast forecast = Trainer(experiment, families, log).forecast(world, world_ ? 1 : here);
     const std::optional<std::int64_t> continued = note_continuation(forecast, families, console);
     const std::vector<MissingInput> missing = missing_inputs(experiment);
     for (const MissingInput& input : missing) {

@@ -104,7 +104,11 @@ StepMeasurement measure_within_memory(RunPlan& plan, engine::Rank& rank) {
 
 void check_memory(RunPlan& plan, engine::Rank& rank, const StepMeasurement& measured) {
   const MemorySupply supply = supply_for(plan, rank);
-  const MemoryFit fit = fit_memory(plan.e, plan.settings.model, plan.families, measured, supply,
+  // The ranks may have chosen two hops to the experts, which need other buffers. The changes that fit_memory()
+  // proposes are measured with the same hops.
+  config::Experiment with_hosts = plan.e;
+  assume_expert_hosts(with_hosts, plan.settings.model.moe, plan.ranks.size(), plan.ranks.per_host());
+  const MemoryFit fit = fit_memory(with_hosts, plan.settings.model, plan.families, measured, supply,
                                    plan.ranks.size(), plan.ranks.rank());
   if (fit.fits) return;
   if (plan.options.ignore_memory) {

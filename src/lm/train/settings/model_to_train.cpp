@@ -229,14 +229,20 @@ std::string experiment_text(config::Experiment e) {
   return config::to_yaml(e);
 }
 
-std::string exported_text(const config::Experiment& experiment, const FamilyRegistry& families, int world) {
+std::string exported_text(const config::Experiment& experiment, const FamilyRegistry& families, int world,
+                          int on_host) {
   if (experiment.framework != "native") return config::to_yaml(experiment);
   config::Experiment planned = planned_experiment(experiment, families, world);
   const bool readable = !missing_tokenizer(planned.trainer) || kept_tokenizer(planned);
   if (has_chosen_microbatch(planned) && readable) {
     const std::unique_ptr<const Tokenizer> tokenizer = tokenizer_of(planned);
-    fit_chosen_microbatch(planned, model_of(planned, families, tokenizer.get()), families,
-                          planning_supply(planned, world, 1), world);
+    const ModelConfig model = model_of(planned, families, tokenizer.get());
+    // The microbatch must fit beside the buffers of two hops to the experts, if the ranks use two hops. The
+    // text does not contain the hosts, because another job with this text may have other hosts.
+    config::Experiment on_hosts = planned;
+    assume_expert_hosts(on_hosts, model.moe, world, on_host);
+    fit_chosen_microbatch(on_hosts, model, families, planning_supply(planned, world, on_host), world);
+    set_chosen_microbatch(planned, on_hosts.trainer->micro_batch_size);
   }
   return experiment_text(std::move(planned));
 }

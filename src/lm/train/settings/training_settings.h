@@ -102,8 +102,10 @@ std::string experiment_text(config::Experiment experiment);
 config::Experiment planned_experiment(const config::Experiment& experiment, const FamilyRegistry& families,
                                       int world);
 
-// Returns planned_experiment() as experiment_text(); for other frameworks, the experiment as YAML.
-std::string exported_text(const config::Experiment& experiment, const FamilyRegistry& families, int world);
+// Returns planned_experiment() as experiment_text(); for other frameworks, the experiment as YAML. `on_host`:
+// the ranks of each host.
+std::string exported_text(const config::Experiment& experiment, const FamilyRegistry& families, int world,
+                          int on_host = 1);
 
 // Returns the size of one checkpoint in bytes: the model in the compute type, with a copy of embedding and
 // head for each multi-token prediction module. If `optimizer` is true, adds the optimizer states, and master

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <string_view>
 #include <utility>
 
@@ -84,6 +86,25 @@ void check_dispatch(const Experiment& e, Problems& problems) {
                              "set moe_ranks_per_host: 1, or remove moe_dispatch_fp8"));
 }
 
+// Refuses more rounds than a rank has tokens, because every round needs a token. Refuses rounds with a
+// capacity, because an expert may get all rows of its capacity in one round, so rounds would save nothing.
+void check_rounds(const Experiment& e, Problems& problems) {
+  const TrainerConfig& c = e.trainer;
+  if (!c.moe_expert_rounds) return;
+  if (*c.moe_expert_rounds > 1 && c.moe_expert_capacity_factor)
+    problems.add(e.error_for("moe_expert_rounds",
+                             "moe_expert_rounds saves no memory with moe_expert_capacity_factor",
+                             "remove one of them"));
+  const std::int64_t tokens =
+      c.micro_batch_size * c.seq_length / (c.tensor_model_parallel_size * c.context_parallel_size);
+  if (*c.moe_expert_rounds <= std::max<std::int64_t>(tokens, 1)) return;
+  problems.add(
+      e.error_for("moe_expert_rounds",
+                  fmt::format("moe_expert_rounds is {}, but a rank has only {} tokens of a microbatch",
+                              *c.moe_expert_rounds, tokens),
+                  fmt::format("set moe_expert_rounds to at most {}", std::max<std::int64_t>(tokens, 1))));
+}
+
 }  // namespace
 
 void validate_parallel(const Experiment& experiment, Problems& problems, std::vector<std::string>& warnings) {
@@ -91,6 +112,7 @@ void validate_parallel(const Experiment& experiment, Problems& problems, std::ve
   check_stages(experiment, problems, warnings);
   check_sharding(experiment, problems, warnings);
   check_dispatch(experiment, problems);
+  check_rounds(experiment, problems);
 }
 
 }  // namespace primus::config

@@ -95,6 +95,13 @@ TEST(Validate, ContradictionsBetweenShardingKeysAreReported) {
   EXPECT_THAT(warnings("      use_distributed_optimizer: false\n", {strategy}), ::testing::IsEmpty());
 }
 
+TEST(Validate, RoundsOfExpertsNeedTokensAndNoCapacity) {
+  expect_error({"moe_expert_rounds=9", "micro_batch_size=1", "seq_length=8"}, "moe_expert_rounds",
+               "moe_expert_rounds is 9, but a rank has only 8 tokens of a microbatch");
+  expect_error({"moe_expert_rounds=2", "moe_expert_capacity_factor=1"}, "moe_expert_rounds",
+               "moe_expert_rounds saves no memory with moe_expert_capacity_factor");
+}
+
 TEST(Validate, TokensInFp8NeedAnAllToAll) {
   expect_error({"moe_dispatch_fp8=true"}, "moe_dispatch_fp8",
                "moe_dispatch_fp8 needs moe_token_dispatcher_type: alltoall, but it is allgather");

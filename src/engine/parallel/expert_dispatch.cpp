@@ -272,7 +272,7 @@ struct DispatchAttributes {
   bool dropping;
   OwnRows chosen;
 
-  Tensor own(const Tensor& of_microbatch) const { return own_tokens(of_microbatch, experts.tokens); }
+  Tensor own(const Tensor& of_microbatch) const { return experts.own_of_round(of_microbatch); }
 };
 
 struct PlanDispatch {
@@ -372,8 +372,9 @@ RowAttributes attributes_of(const Dispatch& d) {
 
 Dispatch plan_all_to_all(const Routing& r, const SharedExperts& experts, std::int64_t capacity,
                          Dispatch dispatch) {
-  const std::int64_t of_microbatch = r.weights.shape()[0], top_k = r.weights.shape()[1];
-  const std::int64_t tokens = dispatch.tokens, ranks = dispatch.ranks;
+  const std::int64_t top_k = r.weights.shape()[1], tokens = dispatch.tokens, ranks = dispatch.ranks;
+  // the tokens of a microbatch that are in this round
+  const std::int64_t of_microbatch = tokens * (experts.tokens ? experts.tokens->size() : 1);
   PRIMUS_CHECK("plan_dispatch", ranks * experts.count % r.expert_count == 0);
   // The number of rows from one rank to another is limited: a token is sent to a rank at most once, and an
   // expert accepts at most `capacity` tokens of a rank, which belong to one microbatch.
@@ -422,7 +423,7 @@ Dispatch plan_dispatch(const Routing& r, const SharedExperts& experts, std::int6
                                   : !options.parallel));
   Dispatch dispatch;
   dispatch.parallel = options.parallel;
-  dispatch.tokens = of_microbatch / sharing;
+  dispatch.tokens = experts.own_of_round(of_microbatch);
   if (options.parallel) {
     dispatch.ranks = experts.group->size();
     dispatch.overlap = options.parallel->overlaps(options.shared);

@@ -47,7 +47,7 @@ struct Dispatch {
                     // maximum + i` is the i-th row from that rank
   Value plan;       // turbo::DispatchPlan, or the plans of two hops; empty for all-gather
   ExpertParallel* parallel = nullptr;  // null: this rank has all experts and sends no rows
-  std::int64_t tokens = 0, ranks = 1;  // `tokens`: per rank
+  std::int64_t tokens = 0, ranks = 1;  // `tokens`: per rank, of this round
   std::int64_t maximum = 0;            // maximum number of rows from one rank to another
   std::int64_t to_host = 0;            // with two hops: maximum number of rows from one rank to one host
   bool fp8 = false;                    // tokens are sent to experts in fp8
@@ -55,8 +55,9 @@ struct Dispatch {
   std::uint64_t number = 0;  // identifies the plan's counts of rows (comm::RowCounts)
 };
 
-// Plans the transfers of a microbatch. `routing`: the routing of the microbatch, as for share_routing(). The
-// gradient of the routing weights is complete for this rank's tokens, and zero for other tokens.
+// Plans the transfers of a microbatch, or of one of its rounds (SharedExperts::round). `routing`: the routing
+// of the microbatch, as for share_routing(). The gradient of the routing weights is complete for this rank's
+// tokens, and zero for other tokens.
 Dispatch plan_dispatch(const Routing& routing, const SharedExperts& experts, std::int64_t capacity,
                        const DispatchOptions& options);
 

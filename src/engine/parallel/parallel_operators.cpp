@@ -102,7 +102,7 @@ struct RoutingAttributes {
   OwnRows rows;
 
   // Returns this rank's rows of a tensor that has the rows of all tokens.
-  Tensor own(const Tensor& of_all) const { return own_tokens(of_all, experts.tokens); }
+  Tensor own(const Tensor& of_all) const { return experts.own_of_round(of_all); }
   int ranks() const { return experts.group ? experts.group->size() : 1; }
 };
 
@@ -236,6 +236,15 @@ Value gather_logits(const Value& own, const SharedVocabulary& vocabulary) {
                            vocabulary)[GatherLogits::kAll];
 }
 
+Tensor SharedExperts::own_of_round(const Tensor& of_microbatch) const {
+  const Tensor own = own_tokens(of_microbatch, tokens);
+  return round.empty() ? own : own.slice(round.begin, round.end);
+}
+
+std::int64_t SharedExperts::own_of_round(std::int64_t of_microbatch) const {
+  return round.empty() ? rows_of_rank({of_microbatch}, tokens ? tokens->size() : 1) : round.size();
+}
+
 std::int64_t SharedExperts::max_rows(std::int64_t tokens_of_all, std::int64_t of_microbatch,
                                      std::int64_t top_k, std::int64_t capacity) const {
   std::int64_t rows = tokens_of_all * std::min(top_k, count);
@@ -275,9 +284,10 @@ void plan_own_rows(OperatorCall& op, const SharedExperts& experts, std::int64_t 
 
 Routing share_routing(const Routing& r, const SharedExperts& experts, std::int64_t capacity) {
   const std::int64_t top_k = r.weights.shape()[1];
-  const std::int64_t own = rows_of_rank(r.weights.shape(), experts.tokens ? experts.tokens->size() : 1);
+  const std::int64_t own = experts.own_of_round(r.weights.shape()[0]);
   const std::int64_t tokens = own * (experts.group ? experts.group->size() : 1);
-  const std::int64_t maximum = experts.max_rows(tokens, r.weights.shape()[0], top_k, capacity);
+  const std::int64_t of_microbatch = own * (experts.tokens ? experts.tokens->size() : 1);
+  const std::int64_t maximum = experts.max_rows(tokens, of_microbatch, top_k, capacity);
   const OwnRows rows{tokens, top_k, maximum, std::min(experts.keeps, maximum)};
   const RoutingAttributes a{experts, top_k, r.expert_count, capacity > 0, rows};
   Tape::Outputs recorded =

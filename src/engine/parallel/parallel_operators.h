@@ -91,6 +91,13 @@ struct SharedExperts {
   // the caller's upper limit for the number of rows of this rank's experts; 0: unknown
   std::int64_t limit = 0;
   std::int64_t keeps = 0;  // above 0: a plan with more rows than this has two parts (Routing::kept)
+  // The range of each rank's tokens that this round sends (engine/parallel/expert_rounds.h). Empty: all.
+  FlatRange round = {};
+
+  // Returns the tokens of this rank and this round, of a tensor with a row for each token of a microbatch.
+  Tensor own_of_round(const Tensor& of_microbatch) const;
+  // Returns their number. `of_microbatch`: the number of tokens of a microbatch.
+  std::int64_t own_of_round(std::int64_t of_microbatch) const;
 
   // Returns the maximum number of rows of this rank's experts, for `tokens_of_all` tokens. A token chooses an
   // expert at most once, and an expert accepts at most its capacity from a microbatch of `of_microbatch`

@@ -52,6 +52,9 @@ struct MoeConfig {
     // more time.
     static constexpr double kKeepAll = 1e3, kFewerRows = 1.5;
     double capacity_margin = kKeepAll;
+    // For expert parallelism: number of rounds in which a rank sends its tokens to experts
+    // (engine/parallel/expert_rounds.h).
+    std::int64_t rounds = 1;
 
     // Returns the max rows per expert if tokens make `choices` choices in total; 0: no limit. Rounds like
     // get_capacity in Megatron-LM.

@@ -75,16 +75,30 @@ void decrease_microbatch(RunPlan& plan, engine::Rank& rank, StepMeasurement& mea
     plan.log.info("{}", describe_decrease(before, plan.c.micro_batch_size));
 }
 
-// Measures the session. If it does not fit, measures it again with fewer rows that experts keep.
+// Measures the session. If it does not fit, measures it again with fewer rows that experts keep, and then
+// with more rounds in which tokens are sent to experts.
 StepMeasurement measure_session_that_fits(RunPlan& plan, engine::Rank& rank) {
   StepMeasurement measured = measure_session(rank, plan.settings, plan.families);
   decrease_microbatch(plan, rank, measured);
-  if (!may_keep_fewer_rows(plan.c, plan.model)) return measured;
-  const bool lacks = !fits(memory_need(plan.e, plan.settings, measured), supply_for(plan, rank));
-  if (!plan.ranks.any(lacks)) return measured;
-  constexpr double kMargin = MoeConfig::Training::kFewerRows;
-  plan.settings.model.moe.training.capacity_margin = kMargin;
-  plan.log.info("{}", describe_fewer_rows());
+  const auto lacks = [&] {
+    return plan.ranks.any(!fits(memory_need(plan.e, plan.settings, measured), supply_for(plan, rank)));
+  };
+  MoeConfig::Training& experts = plan.settings.model.moe.training;
+  const bool fewer = may_keep_fewer_rows(plan.c, plan.model);
+  const std::int64_t most = most_expert_rounds(plan.c, plan.model);
+  if ((!fewer && most == 1) || !lacks()) return measured;
+  if (fewer) {
+    experts.capacity_margin = MoeConfig::Training::kFewerRows;
+    plan.log.info("{}", describe_fewer_rows());
+    measured = measure_session(rank, plan.settings, plan.families);
+    if (most == 1 || !lacks()) return measured;
+  }
+  experts.rounds = expert_rounds_that_fit(most, [&](std::int64_t rounds) {
+    experts.rounds = rounds;
+    measured = measure_session(rank, plan.settings, plan.families);
+    return lacks();
+  });
+  if (experts.rounds > 1) plan.log.info("{}", describe_expert_rounds(experts.rounds));
   return measure_session(rank, plan.settings, plan.families);
 }
 
@@ -104,8 +118,8 @@ StepMeasurement measure_within_memory(RunPlan& plan, engine::Rank& rank) {
 
 void check_memory(RunPlan& plan, engine::Rank& rank, const StepMeasurement& measured) {
   const MemorySupply supply = supply_for(plan, rank);
-  // The ranks may have chosen two hops to the experts, which need other buffers. The changes that fit_memory()
-  // proposes are measured with the same hops.
+  // The ranks may have chosen two hops to the experts, which need other buffers. The changes that
+  // fit_memory() proposes are measured with the same hops.
   config::Experiment with_hosts = plan.e;
   assume_expert_hosts(with_hosts, plan.settings.model.moe, plan.ranks.size(), plan.ranks.per_host());
   const MemoryFit fit = fit_memory(with_hosts, plan.settings.model, plan.families, measured, supply,
@@ -137,7 +151,7 @@ void note_settings_without_effect(const RunPlan& plan, const engine::ParameterSt
   constexpr auto kOfGpus = std::to_array<std::string_view>({"deterministic_mode", "tune_matmul"});
   constexpr auto kBetweenExperts = std::to_array<std::string_view>(
       {"moe_shared_expert_overlap", "moe_token_dispatcher_type", "moe_ranks_per_host", "moe_dispatch_fp8",
-       "moe_expert_capacity_margin", "overlap_moe_expert_parallel_comm"});
+       "moe_expert_capacity_margin", "moe_expert_rounds", "overlap_moe_expert_parallel_comm"});
   const auto note = [&](std::string_view reason,
                         std::initializer_list<std::span<const std::string_view>> lists) {
     std::vector<std::string> unused;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "config/trainer_config.h"
 #include "device/plugin_loader.h"
 #include "lm/model/family.h"
 #include "lm/train/settings/training_settings.h"
@@ -226,7 +227,36 @@ TEST(PlannedHardware, FewerExpertRowsAreKeptOnlyIfAllRowsDoNotFit) {
   const TrainingForecast small = plan("null", gib);
   EXPECT_TRUE(small.memory.fits);
   EXPECT_EQ(claimed(small.memory.need, small.memory.supply), need_fewer);
-  EXPECT_FALSE(plan("1000", gib).memory.fits);
+  EXPECT_FALSE(plan("1000, moe_expert_rounds: 1", gib).memory.fits);
+}
+
+// If fewer kept rows are not enough either, tokens travel to the experts in the smallest number of rounds
+// that fits, a power of two.
+TEST(PlannedHardware, TokensTravelInRoundsOnlyIfOneRoundDoesNotFit) {
+  const auto plan = [](const std::string& rounds, double gib) {
+    config::Hardware gpu = a_gpu();
+    gpu.memory_gib = gib;
+    return forecast(experiment(", num_experts: 8, ffn_hidden_size: 64, moe_ffn_hidden_size: 64, "
+                               "moe_router_topk: 2, model_type: mixtral, expert_model_parallel_size: 4, "
+                               "moe_expert_capacity_margin: 1.5, moe_expert_rounds: " +
+                                   rounds,
+                               std::make_shared<const config::Hardware>(gpu), {"num_layers=4"}),
+                    4);
+  };
+  constexpr double kGpu = 80, kBytes = 1 << 30;
+  const TrainingForecast one = plan("1", kGpu), two = plan("2", kGpu), four = plan("4", kGpu);
+  const auto need = [](const TrainingForecast& f) { return claimed(f.memory.need, f.memory.supply); };
+  EXPECT_LT(need(two), need(one));
+  EXPECT_LT(need(four), need(two));
+  EXPECT_EQ(need(plan("null", kGpu)), need(one));
+  // Plans for a GPU with room only for four rounds. fits() leaves a twentieth free.
+  const double room = static_cast<double>(need(two) + need(four)) / 2 / 0.95;
+  const double gib = kGpu + (room - static_cast<double>(one.memory.supply.device)) / kBytes;
+  EXPECT_FALSE(plan("2", gib).memory.fits);
+  const TrainingForecast chosen = plan("null", gib);
+  EXPECT_TRUE(chosen.memory.fits);
+  EXPECT_EQ(chosen.experiment.trainer->moe_expert_rounds, 4);
+  EXPECT_EQ(need(chosen), need(four));
 }
 
 }  // namespace

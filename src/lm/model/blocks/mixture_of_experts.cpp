@@ -5,12 +5,14 @@
 #include <optional>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
 #include "engine/operators/few_tokens.h"
 #include "engine/operators/gates.h"
 #include "engine/operators/situ.h"
 #include "engine/parallel/context_attention.h"
 #include "engine/parallel/expert_dispatch.h"
+#include "engine/parallel/expert_rounds.h"
 #include "engine/parallel/parallel_operators.h"
 #include "lm/model/layer_kind.h"
 
@@ -91,12 +93,7 @@ class MixtureOfExperts final : public Layer {
       gate_up_bias_ = bias(".moe.gate_up_bias", 2 * moe_.ffn, parts.gate_up_bias);
       down_bias_ = bias(".moe.down_bias", c.hidden, parts.down_bias);
     }
-    if (in_parts()) {
-      // Records a second use, because each of a routing's two parts uses these parameters. Exception: one
-      // operator multiplies the rows of both parts by the last matrix of plain experts.
-      for (Parameter* const used : {&gate_up_, plain_ ? nullptr : &down_, gate_up_bias_, down_bias_})
-        if (used) used->uses.push_back(used->uses.back());
-    }
+    declare_uses();
     if (moe_.hashed(layer_)) {
       table_ = &p.add(".moe.table", {c.vocab, moe_.router.top_k}, engine::Initializer::distinct(moe_.experts),
                       {{parts.table, 0, c.vocab}});
@@ -188,6 +185,22 @@ class MixtureOfExperts final : public Layer {
   }
 
  private:
+  // Declares how often a pass uses the parameters of the experts: in each round, and there in each of a
+  // routing's two parts. Exception: one operator multiplies the rows of both parts by the last matrix of
+  // plain experts.
+  void declare_uses() {
+    const std::int64_t rounds = experts_.group ? moe_.training.rounds : 1, parts = in_parts() ? 2 : 1;
+    const auto declare = [](Parameter* used, std::int64_t times) {
+      if (used) used->uses.resize(static_cast<std::size_t>(times), used->uses.back());
+    };
+    for (Parameter* const used : {&gate_up_, gate_up_bias_, down_bias_}) declare(used, rounds * parts);
+    declare(&down_, plain_ ? rounds : rounds * parts);
+    for (const Parameter* const matrix : {&gate_up_, &down_}) {
+      declare(matrix->low_rank.down, rounds);
+      declare(matrix->low_rank.up, rounds);
+    }
+  }
+
   // Returns the number of rows of this rank's experts per token of the group, if every expert gets the same
   // number of rows.
   double equal_share() const {
@@ -208,12 +221,12 @@ class MixtureOfExperts final : public Layer {
   }
 
   // Returns this rank's experts, the maximum number of rows for these experts, and the number of rows whose
-  // activations the rank keeps.
-  engine::SharedExperts experts_for(const Routing& routing, const BlockInputs& in) const {
+  // activations the rank keeps, for one round.
+  engine::SharedExperts experts_for(const engine::FlatRange& round, const BlockInputs& in) const {
     engine::SharedExperts experts = experts_;
     if (!experts.group) return experts;
-    const std::int64_t of_rank = routing.weights.shape()[0] / (tokens_ ? tokens_->size() : 1);
-    const std::int64_t ranks = experts.group->size(), tokens = ranks * of_rank;
+    experts.round = round;
+    const std::int64_t ranks = experts.group->size(), tokens = ranks * round.size();
     if (in_parts()) {
       experts.keeps = std::max<std::int64_t>(
           1, static_cast<std::int64_t>(
@@ -233,18 +246,36 @@ class MixtureOfExperts final : public Layer {
   // overlap with the dispatch and the return of tokens.
   Value through_ranks(const Normed& normed, const Routing& routing, std::int64_t capacity,
                       const BlockInputs& in) const {
-    const engine::Dispatch dispatch = plan_dispatch(routing, experts_for(routing, in), capacity,
-                                                    {.parallel = experts_.group ? in.experts : nullptr,
-                                                     .all_to_all = moe_.training.all_to_all,
-                                                     .fp8 = moe_.training.fp8_dispatch,
-                                                     .shared = shared_.has_value()});
-    const Value& h = normed.value();
-    engine::InFlight there = begin_dispatch(latent_.down ? linear(h, *latent_.down) : h, dispatch);
-    Value wide = shared_ ? shared_->widen(normed, in) : Value();
-    Value y = through_experts(end_dispatch(std::move(there), dispatch), dispatch.routing);
-    engine::InFlight back = begin_return(std::move(y), dispatch);
-    Value of_shared = shared_ ? gated_shared(normed, shared_->narrow(std::exchange(wide, {}), in)) : Value();
-    y = out_of_latent(end_return(std::move(back), dispatch));
+    Value h = latent_.down ? linear(normed.value(), *latent_.down) : normed.value();
+    const std::int64_t tokens = h.shape()[0];
+    // Generation may have fewer tokens than rounds. A training step may not, because declare_uses() counts
+    // all rounds.
+    if (h.tape().training() && experts_.group && tokens < moe_.training.rounds)
+      throw std::logic_error("a microbatch has fewer tokens than rounds");
+    const std::int64_t rounds = experts_.group ? std::min(moe_.training.rounds, tokens) : 1;
+    const auto range_of = [&](std::int64_t round) { return engine::tokens_of_round(tokens, rounds, round); };
+    // All rounds are planned first, so the host knows the row counts of later rounds when it needs them.
+    std::vector<engine::Dispatch> dispatches;
+    for (std::int64_t round = 0; round < rounds; ++round) {
+      dispatches.push_back(plan_dispatch(routing, experts_for(range_of(round), in), capacity,
+                                         {.parallel = experts_.group ? in.experts : nullptr,
+                                          .all_to_all = moe_.training.all_to_all,
+                                          .fp8 = moe_.training.fp8_dispatch,
+                                          .shared = shared_.has_value()}));
+    }
+    Value wide, of_shared, y;
+    for (std::int64_t round = 0; round < rounds; ++round) {
+      const engine::Dispatch& dispatch = dispatches[static_cast<std::size_t>(round)];
+      const bool last = round + 1 == rounds;
+      engine::InFlight there = begin_dispatch(take_rows(h, range_of(round)), dispatch);
+      if (last) h = {};
+      if (shared_ && round == 0) wide = shared_->widen(normed, in);
+      Value rows = through_experts(end_dispatch(std::move(there), dispatch), dispatch.routing);
+      engine::InFlight back = begin_return(std::move(rows), dispatch);
+      if (shared_ && last) of_shared = gated_shared(normed, shared_->narrow(std::exchange(wide, {}), in));
+      y = join_rows(std::move(y), end_return(std::move(back), dispatch), range_of(round), tokens);
+    }
+    y = out_of_latent(std::move(y));
     return of_shared ? sum(std::move(y), of_shared) : y;
   }
 

@@ -152,7 +152,6 @@ class Search {
     return false;
   }
 
- private:
   // Returns the memory need of the requested rank. If this rank fits, returns the largest need of all stages,
   // because after a change another stage may need the most memory.
   MemoryNeed measure(const Run& run) const {
@@ -173,6 +172,7 @@ class Search {
     return maximum;
   }
 
+ private:
   const FamilyRegistry& families_;
   const MemorySupply& supply_;
   int world_, rank_;
@@ -280,10 +280,18 @@ std::optional<MemoryChange> combined(const Search& search, const Search::Run& gi
 
 }  // namespace
 
-bool may_keep_fewer_rows(const config::TrainerConfig& config, const ModelConfig& model) {
+namespace {
+
+bool shares_experts(const config::TrainerConfig& config, const ModelConfig& model) {
   const bool shared = config.expert_model_parallel_size > 1 ||
                       config.expert_tensor_parallel_size.value_or(config.tensor_model_parallel_size) > 1;
-  return shared && model.moe.experts > 0 && !config.moe_expert_capacity_margin;
+  return shared && model.moe.experts > 0;
+}
+
+}  // namespace
+
+bool may_keep_fewer_rows(const config::TrainerConfig& config, const ModelConfig& model) {
+  return shares_experts(config, model) && !config.moe_expert_capacity_margin;
 }
 
 std::string describe_fewer_rows() {
@@ -292,6 +300,43 @@ std::string describe_fewer_rows() {
       "(moe_expert_capacity_margin), because the activations of all rows do not fit; the backward pass "
       "computes the activations of further rows again",
       MoeConfig::Training::kFewerRows);
+}
+
+std::int64_t most_expert_rounds(const config::TrainerConfig& config, const ModelConfig& model) {
+  constexpr std::int64_t kMost = 64;
+  if (!shares_experts(config, model) || config.moe_expert_rounds || model.moe.training.capacity_factor > 0)
+    return 1;
+  const std::int64_t tokens = config.micro_batch_size * config.seq_length /
+                              (config.tensor_model_parallel_size * config.context_parallel_size);
+  std::int64_t rounds = 1;
+  while (2 * rounds <= std::min(kMost, tokens)) rounds *= 2;
+  return rounds;
+}
+
+std::int64_t expert_rounds_that_fit(std::int64_t most, FunctionRef<bool(std::int64_t rounds)> lacks) {
+  if (most == 1 || lacks(most)) return 1;
+  for (std::int64_t rounds = 2; rounds < most; rounds *= 2) {
+    if (!lacks(rounds)) return rounds;
+  }
+  return most;
+}
+
+std::int64_t expert_rounds_that_fit(const config::Experiment& experiment, const ModelConfig& model,
+                                    const FamilyRegistry& families, const MemorySupply& supply, int world,
+                                    int rank) {
+  const Search search(families, supply, world, rank);
+  return expert_rounds_that_fit(most_expert_rounds(experiment.trainer, model), [&](std::int64_t rounds) {
+    Search::Run run{experiment, model};
+    run.model.moe.training.rounds = rounds;
+    return !fits(search.measure(run), supply);
+  });
+}
+
+std::string describe_expert_rounds(std::int64_t rounds) {
+  return fmt::format(
+      "a rank sends its tokens to the experts in {} rounds (moe_expert_rounds), because buffers for all "
+      "tokens do not fit; gradients of experts are added round by round",
+      rounds);
 }
 
 MemoryFit fit_memory(const config::Experiment& experiment, const ModelConfig& model,

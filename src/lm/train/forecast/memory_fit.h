@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/system/thread_pool.h"
 #include "config/experiment.h"
 #include "engine/runtime/rank.h"
 #include "lm/train/step/session.h"
@@ -90,6 +91,20 @@ bool fits(const MemoryNeed& need, const MemorySupply& supply);
 bool may_keep_fewer_rows(const config::TrainerConfig& config, const ModelConfig& model);
 // Returns a sentence for the log of a run that keeps fewer rows.
 std::string describe_fewer_rows();
+
+// Returns the largest number of rounds for the tokens of experts (moe_expert_rounds) that Primus chooses
+// itself; 1 if the experiment sets the key or a capacity of experts, or if ranks do not share experts.
+std::int64_t most_expert_rounds(const config::TrainerConfig& config, const ModelConfig& model);
+// Returns the smallest power of two with which `lacks` returns false, up to most_expert_rounds(); 1 if there
+// is none. `lacks(rounds)`: measures the run, and returns whether memory is too small.
+std::int64_t expert_rounds_that_fit(std::int64_t most, FunctionRef<bool(std::int64_t rounds)> lacks);
+// Measures rank `rank` of the `world` ranks of a planned experiment, and returns the number of rounds as
+// above.
+std::int64_t expert_rounds_that_fit(const config::Experiment& experiment, const ModelConfig& model,
+                                    const FamilyRegistry& families, const MemorySupply& supply, int world,
+                                    int rank);
+// Returns a sentence for the log of a run that sends tokens in several rounds.
+std::string describe_expert_rounds(std::int64_t rounds);
 
 // Compares need and supply, and searches for changes. `measured` is the result of measure_session() for
 // `experiment` and its `model`, on rank `rank` of `world` ranks.

@@ -76,6 +76,7 @@ std::vector<StepMeasurement> balanced_stages(config::Experiment e, const MoeConf
   if (mesh.expert * mesh.expert_tensor == 1 || e.trainer->moe_expert_capacity_factor) return stages;
   if (moe.training.forced == turbo::RouterRule::Forced::kEven && moe.hash_layers == 0) return stages;
   e.trainer->moe_expert_capacity_factor = 1;
+  e.trainer->moe_expert_rounds = 1;  // an expert may get all rows of its capacity in each round
   try {
     const SessionSettings settings = session_settings_of(e, model_of(e, families, tokenizer, nullptr), world);
     for (int stage = 0; stage < mesh.pipeline; ++stage) {
@@ -119,13 +120,31 @@ void time_here(TrainingForecast& f, const DeviceSpec& device, const SessionSetti
   f.seconds_per_step = measure_step_time(trial, settings, families, kSeconds);
 }
 
-// Returns the forecast of a run that keeps fewer rows of its experts; empty if this run does not fit.
-std::optional<TrainingForecast> forecast_of_fewer_rows(config::Experiment e, const FamilyRegistry& families,
-                                                       int world, int on_host) {
-  e.trainer->moe_expert_capacity_margin = MoeConfig::Training::kFewerRows;
+// Returns the forecast of a run whose experts need less memory than those of `f`, which does not fit: the run
+// keeps fewer rows of its experts and, if that is not enough, sends tokens in more rounds. Returns nothing if
+// the run does not fit either. `e`: the experiment of `f` without derived settings.
+std::optional<TrainingForecast> forecast_of_smaller_buffers(config::Experiment e, const TrainingForecast& f,
+                                                            const FamilyRegistry& families, int on_host) {
+  if (may_keep_fewer_rows(f.experiment.trainer, f.model)) {
+    e.trainer->moe_expert_capacity_margin = MoeConfig::Training::kFewerRows;
+  } else {
+    const int rank = static_cast<int>(f.neediest) * f.mesh.stage_ranks(f.world);
+    const std::int64_t rounds =
+        expert_rounds_that_fit(f.experiment, f.model, families, f.memory.supply, f.world, rank);
+    if (rounds == 1) return std::nullopt;
+    e.trainer->moe_expert_rounds = rounds;
+  }
   Logger quiet(LogOptions{.console_level = LogLevel::kError});  // the caller has logged the notes
-  TrainingForecast kept = Trainer(e, families, quiet).forecast(world, on_host);
-  return kept.memory.fits ? std::optional(std::move(kept)) : std::nullopt;
+  TrainingForecast smaller = Trainer(e, families, quiet).forecast(f.world, on_host);
+  return smaller.memory.fits ? std::optional(std::move(smaller)) : std::nullopt;
+}
+
+// Logs the settings that forecast_of_smaller_buffers() has added to `given`.
+void note_smaller_buffers(Logger& log, const config::TrainerConfig& given, const config::TrainerConfig& c) {
+  if (c.moe_expert_capacity_margin && !given.moe_expert_capacity_margin)
+    log.info("{}", describe_fewer_rows());
+  if (c.moe_expert_rounds && !given.moe_expert_rounds)
+    log.info("{}", describe_expert_rounds(*c.moe_expert_rounds));
 }
 
 // Returns the fraction of a step during which a pipeline stage waits.
@@ -210,12 +229,14 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
   f.model_flops_per_step = training_flops(model, samples, c.seq_length);
   f.tokens_per_step = samples * c.seq_length;
   f.checkpoint_bytes = checkpoint_bytes(f.step(), settings, !c.no_save_optim);
-  f.memory = fit_memory(e, model, families_, f.step(), supply, world,
-                        static_cast<int>(f.neediest) * f.mesh.stage_ranks(world));
-  if (!f.memory.fits && may_keep_fewer_rows(c, model)) {
-    std::optional<TrainingForecast> kept = forecast_of_fewer_rows(experiment_, families_, world, on_host);
-    if (kept) log_.info("{}", describe_fewer_rows());
-    if (kept) return *std::move(kept);
+  f.memory = {.need = memory_need(e, settings, f.step()), .supply = supply};
+  f.memory.fits = fits(f.memory.need, supply);
+  if (!f.memory.fits) {
+    std::optional<TrainingForecast> smaller = forecast_of_smaller_buffers(experiment_, f, families_, on_host);
+    if (smaller) note_smaller_buffers(log_, c, smaller->experiment.trainer);
+    if (smaller) return *std::move(smaller);
+    f.memory = fit_memory(e, model, families_, f.step(), supply, world,
+                          static_cast<int>(f.neediest) * f.mesh.stage_ranks(world));
   }
   f.balanced = balanced_stages(e, model.moe, families_, tokenizer.get(), world, on_host);
   f.steps = c.train_iters;

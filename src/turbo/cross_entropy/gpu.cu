@@ -1,7 +1,9 @@
 // A block processes one row: it computes the maximum, the sum of exponentials, and the gradient. If a row is
-// too long for one multiprocessor's memory and the GPU has pairs of blocks, each block of a pair processes
-// half a row.
-#include "device/gpu/pairs.h"
+// too long for the memory of a block and the GPU has clusters, the blocks of a cluster share the row.
+#include <algorithm>
+#include <utility>
+
+#include "device/gpu/clusters.h"
 #include "turbo/cross_entropy/cross_entropy.h"
 #include "turbo/cross_entropy/formula.h"
 #include "turbo/gpu/reduce.h"
@@ -11,11 +13,23 @@
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
 
+// Like fast_exp(), but results below the smallest normal number are 0, which needs fewer instructions.
+PRIMUS_DEVICE float fast_exp_or_zero(float x) {
+#if PRIMUS_CUDA_ARCH >= 800
+  constexpr float kLog2OfE = 1.44269504F;
+  float result = 0;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x * kLog2OfE));
+  return result;
+#else
+  return fast_exp(x);
+#endif
+}
+
 // Processes columns of one row. Every thread of the block must call these functions, and every thread gets
-// the result. A thread processes kCount logits at once. With kFast, exponentials are computed by fast_exp().
-// Between statistics() and gradient(), the block keeps the first columns: kHeld loads per thread in
-// registers, and the next columns in shared memory. The other columns should stay in L2. Therefore reads of
-// kept columns and writes of the gradient have evict-first hints (load_once, store_once).
+// the result. A thread processes kCount logits at once. With kFast, exponentials are computed by
+// fast_exp_or_zero(). Between statistics() and gradient(), the block keeps the first columns: kHeld loads per
+// thread in registers, and the next columns in shared memory. The other columns should stay in L2. Therefore
+// reads of kept columns and writes of the gradient have evict-first hints (load_once, store_once).
 template <int kThreads, int kCount, bool kFast, class Cap, int kHeld = 0>
 struct Row {
   static constexpr std::int64_t kHeldColumns = std::int64_t{kHeld} * kThreads * kCount;
@@ -32,7 +46,7 @@ struct Row {
   PRIMUS_DEVICE static std::int64_t held_column(int n) {
     return (std::int64_t{n} * kThreads + thread()) * kCount;
   }
-  PRIMUS_DEVICE static float exponential(float x) { return kFast ? fast_exp(x) : ::expf(x); }
+  PRIMUS_DEVICE static float exponential(float x) { return kFast ? fast_exp_or_zero(x) : ::expf(x); }
 
   // Reads the row once. When a larger logit appears, the sum so far is scaled down.
   PRIMUS_DEVICE SoftmaxStatistics statistics() {
@@ -104,14 +118,22 @@ struct Row {
   PRIMUS_DEVICE void gradient(T* d, float weight, const SoftmaxStatistics& row, std::int64_t label,
                               double label_logit, Slope slope = {}) const {
     const float scale = row.gradient_scale(weight), of_label = row.label_gradient(weight, label_logit);
-    const auto give = [&](std::int64_t i, float(&v)[kCount]) {
+    const auto give = [&](std::int64_t i, const float(&v)[kCount]) {
+      float given[kCount];
+      const auto compute = [&](int k, auto of_loss) {
+        const float y = capped(v[k]), e = exponential(y - row.largest);
+        given[k] = slope.add_to(of_loss(e), e, y - row.largest) * capped.slope(y);
+      };
       PRIMUS_UNROLL
-      for (int k = 0; k < kCount; ++k) {
-        const float y = capped(v[k]);
-        const float e = exponential(y - row.largest);
-        v[k] = slope.add_to(i + k == label ? of_label : scale * e, e, y - row.largest) * capped.slope(y);
+      for (int k = 0; k < kCount; ++k) compute(k, [&](float e) { return scale * e; });
+      // Few threads have the label's column, so a branch is faster than a comparison for each column.
+      if (label >= i && label < i + kCount) {
+        PRIMUS_UNROLL
+        for (int k = 0; k < kCount; ++k) {
+          if (i + k == label) compute(k, [&](float) { return of_label; });
+        }
       }
-      store_once<kCount>(d + i, v);
+      store_once<kCount>(d + i, given);
     };
     constexpr int kAtOnce = 4;
     constexpr std::int64_t kStep = kThreads * kCount * kAtOnce;
@@ -133,10 +155,7 @@ struct Row {
     PRIMUS_UNROLL
     for (int n = 0; n < kHeld; ++n) {
       if (held_column(n) >= columns) continue;
-      float v[kCount];
-      PRIMUS_UNROLL
-      for (int k = 0; k < kCount; ++k) v[k] = held[n][k];
-      give(held_column(n), v);
+      give(held_column(n), held[n]);
     }
   }
 
@@ -159,59 +178,62 @@ PRIMUS_DEVICE bool is_label(std::int32_t label, std::int64_t vocab, Fault* fault
 // passes.
 constexpr int kRowThreads = 1024;
 
-// The columns that a block of a pair processes. Without pairs, one block processes the entire row.
-template <bool kPairs>
+// If a gradient is computed on a GPU with warps of 32, a multiprocessor runs four small blocks. While one
+// block waits for logits or for the other blocks of its cluster, the other one computes or writes.
+constexpr int kSharingThreads = 256, kSharingBlocks = 4;
+
+// The columns that a block of a cluster of `size` blocks processes.
 struct Share {
+  static constexpr int kMaxSize = 8;
   std::int64_t token, first, columns;
-  int rank;
+  int rank, size;
 
-  template <int kCount>
-  PRIMUS_DEVICE static Share of(std::int64_t vocab) {
-    if constexpr (kPairs) {
-      const std::int64_t half = half_of(vocab, kCount);
-      const int rank = static_cast<int>(block() % 2);
-      return {block() / 2, rank * half, rank == 0 ? half : vocab - half, rank};
-    } else {
-      return {block(), 0, vocab, 0};
-    }
+  PRIMUS_DEVICE static Share of(std::int64_t vocab, std::int64_t count, int size) {
+    if (size == 1) return {block(), 0, vocab, 0, 1};
+    const std::int64_t most = largest(vocab, count, size);
+    const int rank = static_cast<int>(block() % size);
+    return {block() / size, rank * most, smaller(most, vocab - rank * most), rank, size};
   }
-  static constexpr std::int64_t half_of(std::int64_t vocab, std::int64_t count) {
-    return (vocab + 2 * count - 1) / (2 * count) * count;
+  // Returns the largest number of columns of a block, a multiple of `count`.
+  static constexpr std::int64_t largest(std::int64_t vocab, std::int64_t count, int size) {
+    return (vocab + size * count - 1) / (size * count) * count;
   }
-  // Returns the statistics of the row, from those of this block's columns. Both blocks get the same bits.
+  // Lets other blocks of the cluster write to this block's shared memory. Call it before of_row().
+  PRIMUS_DEVICE void begin() const {
+    if (size > 1) ClusterBarrier::begin();
+  }
+  // Returns the statistics of the row, from those of this block's columns. All blocks get the same bits.
   PRIMUS_DEVICE SoftmaxStatistics of_row(const SoftmaxStatistics& own) const {
-    if constexpr (kPairs) return exchange(own);
-    return own;
-  }
-
- private:
-  PRIMUS_DEVICE SoftmaxStatistics exchange(const SoftmaxStatistics& own) const {
-    struct Both {
-      double largest[2], sum[2];
+    if (size == 1) return own;
+    struct All {
+      double largest[kMaxSize], sum[kMaxSize];
     };
-    Both& both = shared<Both>();
-    PairBarrier::wait();
-    if (thread() < 2) {
-      store_in_pair(&both.largest[rank], thread(), static_cast<double>(own.largest));
-      store_in_pair(&both.sum[rank], thread(), own.sum);
+    All& all = shared<All>();
+    ClusterBarrier::wait();
+    if (thread() < size) {
+      store_in_cluster(&all.largest[rank], thread(), static_cast<double>(own.largest));
+      store_in_cluster(&all.sum[rank], thread(), own.sum);
     }
-    PairBarrier::begin();
-    PairBarrier::wait();
-    const auto one = static_cast<float>(both.largest[0]), other = static_cast<float>(both.largest[1]);
-    const float largest = ::fmaxf(one, other), base = exponent_base(largest);
-    const auto part = [&](float of_part, double sum) {
-      if (of_part == -infinity()) return 0.0;  // all logits of this half are -inf
-      return sum * static_cast<double>(::expf(exponent_base(of_part) - base));
-    };
-    return {largest, part(one, both.sum[0]) + part(other, both.sum[1])};
+    ClusterBarrier::begin();
+    ClusterBarrier::wait();
+    SoftmaxStatistics of_row{-infinity(), 0};
+    for (int r = 0; r < size; ++r)
+      of_row.largest = ::fmaxf(of_row.largest, static_cast<float>(all.largest[r]));
+    const float base = exponent_base(of_row.largest);
+    for (int r = 0; r < size; ++r) {
+      const auto of_part = static_cast<float>(all.largest[r]);
+      if (of_part == -infinity()) continue;  // all logits of this block are -inf
+      of_row.sum += all.sum[r] * static_cast<double>(::expf(exponent_base(of_part) - base));
+    }
+    return of_row;
   }
 };
 
 // With kLikeParts, the sum of exponentials has the bits of Part, which may compute the same row in another
-// pass.
-template <class T, int kCount, bool kLikeParts, class Cap, bool kPairs = false>
+// pass. With kShares, a multiprocessor runs several blocks, and the blocks of a cluster share a row.
+template <class T, int kCount, bool kLikeParts, class Cap, bool kShares>
 struct Loss {
-  static constexpr int kThreads = kRowThreads;
+  static constexpr int kThreads = kShares ? kSharingThreads : kRowThreads;
   // With more loads per thread, too few registers would be left for the computation.
   static constexpr int kHeld = std::is_same_v<T, BFloat16> ? 6 : 4;
   using OwnRow = Row<kThreads, kCount, std::is_same_v<T, BFloat16> && !kLikeParts, Cap, kHeld>;
@@ -221,17 +243,18 @@ struct Loss {
   float* loss;
   T* d_logits;  // may be null; may share the memory of logits
   std::int64_t vocab, kept;
+  int cluster;  // number of blocks that share a row
   Fault* fault;
   Cap capped;
 
   PRIMUS_DEVICE void operator()() const {
-    const auto share = Share<kPairs>::template of<kCount>(vocab);
+    const auto share = Share::of(vocab, kCount, kShares ? cluster : 1);
     const std::int64_t token = share.token, from = token * vocab + share.first;
     OwnRow row{logits + from, share.columns, capped, kept};
     T* d = d_logits ? d_logits + from : nullptr;
     const float weight = weights[token];
     if (weight == 0) return row.mask(d, loss + token);
-    if constexpr (kPairs) PairBarrier::begin();
+    share.begin();
     const SoftmaxStatistics of_share = row.statistics();
     const std::int32_t label = labels[token];
     const float logit = is_label(label, vocab, fault) ? capped(logits[token * vocab + label]) : infinity();
@@ -348,57 +371,72 @@ struct LossOfParts {
   }
 };
 
-// Returns the number of columns of a row that a block can keep in shared memory: 0 on AMD GPUs, because their
-// shared memory is small and limits occupancy.
-std::int64_t columns_in_shared(const Context& context) {
+// Returns the number of columns that each of `blocks` blocks on a multiprocessor can keep in shared memory: 0
+// on AMD GPUs, because their shared memory is small and limits occupancy.
+std::int64_t columns_in_shared(const Context& context, int blocks) {
   constexpr std::int64_t kOwn = 1024;  // bytes reserved for reductions
-  return kWarp == 32 ? (max_shared(context) - kOwn) / static_cast<std::int64_t>(sizeof(float)) : 0;
+  return kWarp == 32 ? shared_of_blocks(context, blocks, kOwn) / static_cast<std::int64_t>(sizeof(float)) : 0;
+}
+
+// Returns the smallest cluster whose blocks can keep all columns of a row, if each keeps `columns`. If there
+// is none, returns the largest cluster, or 0 without clusters.
+int cluster_for(const Context& context, std::int64_t vocab, std::int64_t count, std::int64_t columns) {
+  const int most = std::min(max_cluster(context), Share::kMaxSize);
+  int size = 1;
+  while (size < most && Share::largest(vocab, count, size) > columns) size *= 2;
+  return most == 1 && vocab > columns ? 0 : size;
+}
+
+template <class T, int kCount, bool kLikeParts, class Cap>
+void cross_entropy_as(Context& context, const CrossEntropy& call, T* d_logits, Cap capped) {
+  const std::int64_t tokens = call.logits.shape[0], vocab = call.logits.shape[1];
+  // `columns`: of a block. Without a gradient there is no second pass, so no columns are kept.
+  const auto kernel = [&](auto shares, int cluster, std::int64_t columns, std::int64_t in_shared) {
+    using Kernel = Loss<T, kCount, kLikeParts, Cap, shares>;
+    constexpr std::int64_t kHeld = Kernel::OwnRow::kHeldColumns;
+    const std::int64_t kept =
+        d_logits ? std::clamp<std::int64_t>(columns - kHeld, 0, in_shared) / kCount * kCount : 0;
+    const Kernel made{context.data<float>(call.logits),
+                      context.data<std::int32_t>(call.labels),
+                      context.data<float>(call.weights),
+                      context.data<float>(call.loss),
+                      d_logits,
+                      vocab,
+                      kept > 0 ? kHeld + kept : 0,
+                      cluster,
+                      faults(context),
+                      capped};
+    return std::pair(made, static_cast<std::size_t>(kept) * sizeof(float));
+  };
+  if constexpr (kWarp == 32 && !kLikeParts) {
+    constexpr std::int64_t kHeld = Loss<T, kCount, kLikeParts, Cap, true>::OwnRow::kHeldColumns;
+    const std::int64_t in_shared = columns_in_shared(context, kSharingBlocks);
+    const int cluster = d_logits ? cluster_for(context, vocab, kCount, kHeld + in_shared) : 0;
+    if (cluster > 0) {
+      const auto [made, bytes] =
+          kernel(std::true_type{}, cluster, Share::largest(vocab, kCount, cluster), in_shared);
+      return launch_clusters<kSharingBlocks>(context, tokens, cluster, made, bytes);
+    }
+  }
+  // A block reads the columns twice that it does not keep.
+  const auto [made, bytes] = kernel(std::false_type{}, 1, vocab, columns_in_shared(context, 1));
+  launch(context, tokens, made, bytes);
 }
 
 void cross_entropy(Context& context, const CrossEntropy& call) {
   with_float_type(call.d_logits.absent() ? DType::kF32 : call.d_logits.dtype, [&](auto tag) {
     using T = decltype(tag);
     const std::int64_t vocab = call.logits.shape[1];
-    const auto* logits = context.data<float>(call.logits);
     T* d_logits = optional<T>(context, call.d_logits);
-    with_vector<float>(rows_of_vectors<float>(vocab, logits, d_logits), [&](auto count) {
-      constexpr int kCount = count;
-      with_cap(call.cap, [&](auto capped) {
-        with_flag(context.batch_invariant(), [&](auto like_parts) {
-          using Kernel = Loss<T, kCount, like_parts, decltype(capped)>;
-          // Without a gradient there is no second pass, so no columns are kept.
-          constexpr std::int64_t kHeld = Kernel::OwnRow::kHeldColumns;
-          const std::int64_t in_shared = d_logits ? columns_in_shared(context) : 0;
-          const auto launch_as = [&](auto pairs, std::int64_t columns) {
-            const std::int64_t kept =
-                std::clamp<std::int64_t>(columns - kHeld, 0, in_shared) / kCount * kCount;
-            const Loss<T, kCount, like_parts, decltype(capped), pairs> kernel{
-                logits,
-                context.data<std::int32_t>(call.labels),
-                context.data<float>(call.weights),
-                context.data<float>(call.loss),
-                d_logits,
-                vocab,
-                kept > 0 ? kHeld + kept : 0,
-                faults(context),
-                capped};
-            const auto bytes = static_cast<std::size_t>(kept) * sizeof(float);
-            if constexpr (pairs) {
-              launch_pairs(context, call.logits.shape[0], kernel, bytes);
-            } else {
-              launch(context, call.logits.shape[0], kernel, bytes);
-            }
-          };
-          // A block reads the columns twice that it does not keep. L2 still holds these columns if a row is
-          // short.
-          if constexpr (kMayHavePairs && !like_parts) {
-            if (d_logits && vocab > 2 * (kHeld + in_shared) && has_pairs(context))
-              return launch_as(std::true_type{}, Share<true>::half_of(vocab, kCount));
-          }
-          launch_as(std::false_type{}, vocab);
-        });
-      });
-    });
+    with_vector<float>(rows_of_vectors<float>(vocab, context.data<float>(call.logits), d_logits),
+                       [&](auto count) {
+                         with_cap(call.cap, [&](auto capped) {
+                           with_flag(context.batch_invariant(), [&](auto like_parts) {
+                             cross_entropy_as<T, decltype(count)::value, decltype(like_parts)::value>(
+                                 context, call, d_logits, capped);
+                           });
+                         });
+                       });
   });
 }
 

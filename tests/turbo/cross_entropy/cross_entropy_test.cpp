@@ -93,9 +93,9 @@ TEST(CrossEntropy, MatchesReference) {
   std::map<std::string, OperatorBench> benches;
   for (const DeviceUnderTest& spec : devices_under_test()) benches.try_emplace(spec.name(), spec);
   // Vocabularies with one class, with fewer classes than a vector has lanes, with an odd number of classes,
-  // and with about 2048 classes, which is the block size; and the sizes of three real vocabularies. On GPUs
-  // with clusters, two blocks share a row of the largest vocabulary.
-  for (const std::int64_t vocab : {1, 5, 63, 1000, 2047, 2048, 2049, 50304, 100352, 201088}) {
+  // with about 2048 classes, and with 12400 classes, of which a block keeps some in shared memory; and the
+  // sizes of three real vocabularies. On GPUs with clusters, four or eight blocks share a row of these three.
+  for (const std::int64_t vocab : {1, 5, 63, 1000, 2047, 2048, 2049, 12400, 50304, 100352, 201088}) {
     SCOPED_TRACE(vocab);
     Problem p(vocab > 10'000 ? 2 : 7, vocab);
     for (const double cap : {0.0, 8.0}) {
@@ -181,8 +181,8 @@ TEST(CrossEntropy, InfiniteAndHugeLogits) {
   EXPECT_TRUE(std::isnan(loss[3]));
 }
 
-// On GPUs with clusters, two blocks share these rows: one block's logits are -inf, and the other ones are far
-// below 0.
+// On GPUs with clusters, eight blocks share these rows: all logits of four blocks are -inf, and the other
+// ones are far below 0.
 TEST(CrossEntropy, HalfOfALongRowMayBeExcluded) {
   OperatorBench bench;
   constexpr std::int64_t kVocab = 201088;

@@ -4,50 +4,11 @@
 #include "turbo/gpu/loops.h"
 #include "turbo/gpu/mma.h"
 #include "turbo/linear/gpu_split.h"
+#include "turbo/linear/gpu_split_plan.h"
+#include "turbo/linear/gpu_split_rows.h"
 
 namespace primus::turbo::PRIMUS_GPU {
 namespace {
-
-// Divides a product into blocks. The division depends only on the product's sizes. Each block computes a tile
-// of the result. If there are too few tiles to fill a GPU, the sum over k is also divided into ranges
-// (pieces). `ordered`: the division of sums must not depend on the number of rows.
-struct SplitPlan {
-  static constexpr std::int64_t kRows = 64, kCols = 128, kDepth = 32;
-
-  SplitPlan(const Gemm& call, bool ordered)
-      : m(call.c.rows()),
-        n(call.c.cols()),
-        k(call.role == GemmRole::kWeightGradient ? call.a.rows() : call.a.cols()),
-        tiles(gpu::PRIMUS_GPU::blocks_for(m, kRows) * gpu::PRIMUS_GPU::blocks_for(n, kCols)) {
-    // More pieces would make the workspace of many rows too large.
-    constexpr std::int64_t kBlocks = 256, kMinSteps = 4, kOrderedPieces = 8;
-    const std::int64_t steps = gpu::PRIMUS_GPU::blocks_for(k, kDepth);
-    const std::int64_t wanted =
-        std::clamp<std::int64_t>(ordered ? kOrderedPieces : kBlocks / std::max<std::int64_t>(tiles, 1), 1,
-                                 std::max<std::int64_t>(steps / kMinSteps, 1));
-    steps_of_piece = gpu::PRIMUS_GPU::blocks_for(steps, wanted);
-    pieces = std::max<std::int64_t>(gpu::PRIMUS_GPU::blocks_for(steps, steps_of_piece), 1);
-  }
-
-  std::int64_t m, n, k, tiles, steps_of_piece, pieces;
-};
-
-// Splits an fp32 number into bf16 parts. Three parts add up to exactly this number; two parts have a relative
-// error below 2^-16.
-template <int kParts>
-PRIMUS_DEVICE void split(float x, BFloat16 (&parts)[kParts]) {
-  if constexpr (kParts == 2) {
-    parts[0] = from_float<BFloat16>(x);
-    parts[1] = from_float<BFloat16>(x - to_float(parts[0]));
-  } else {
-    PRIMUS_UNROLL
-    for (int i = 0; i < kParts; ++i) {
-      // Truncates to the eight leading binary digits, so that the remainder is exact.
-      parts[i].bits = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16);
-      x -= to_float(parts[i]);
-    }
-  }
-}
 
 // C[m, n] (+)= sum over k of A(m, k) · B(n, k). An operand is "by depth" if each index
 // of depth (k) has a contiguous line in memory, whose elements differ in m (or n). A block computes a tile of
@@ -68,9 +29,7 @@ struct SplitTiles {
                                                               : 3;
   static constexpr int kLeftParts = kPartsOf<A>, kRightParts = kPartsOf<B>;
   static constexpr int kMaxParts = kLeftParts > kRightParts ? kLeftParts : kRightParts;
-  // The matrix units truncate when they add. The matrix units therefore accumulate at most kStepsTogether
-  // steps. Then the sums are added, with rounding, to fp32 sums.
-  static constexpr int kStepsTogether = 4;
+  static constexpr int kStepsTogether = SplitPlan::kStepsTogether;
 
   const A* a;
   const B* b;
@@ -322,6 +281,12 @@ bool is_of_few_rows(const Context& context, const Gemm& call) {
          !is_ordered_split(context, call);
 }
 
+// Returns whether OrderedSplitRows computes the product.
+bool is_of_few_ordered_rows(const Context& context, const Gemm& call) {
+  return kWarp == 32 && is_ordered_split(context, call) && !call.accumulate &&
+         call.a.rows() <= OrderedSplitRows::kRows;
+}
+
 }  // namespace
 
 bool is_split(const Context& context, const Gemm& call) {
@@ -340,7 +305,7 @@ bool is_split(const Context& context, const Gemm& call) {
 }
 
 std::int64_t split_workspace(const Context& context, const Gemm& call) {
-  if (is_of_few_rows(context, call)) return 0;
+  if (is_of_few_rows(context, call) || is_of_few_ordered_rows(context, call)) return 0;
   const SplitPlan plan(call, is_ordered_split(context, call));
   return plan.pieces > 1 ? plan.pieces * plan.m * plan.n * size_of(DType::kF32) : 0;
 }
@@ -352,6 +317,11 @@ void multiply_split(Context& context, const Gemm& call) {
   if (is_of_few_rows(context, call)) {
     return few_dots<1>(context, context.data<BFloat16>(call.a), context.data<float>(call.b),
                        context.data<float>(call.c), call.a.rows(), call.b.rows(), call.a.cols(), OneMatrix{});
+  }
+  if (is_of_few_ordered_rows(context, call)) {
+    return launch(context, blocks_for(call.b.rows(), OrderedSplitRows::kCols),
+                  OrderedSplitRows{context.data<BFloat16>(call.a), context.data<float>(call.b),
+                                   context.data<float>(call.c), SplitPlan(call, true)});
   }
   switch (call.role) {
     case GemmRole::kForward:

@@ -7,6 +7,7 @@
 #include "turbo/gpu/register.h"
 #include "turbo/grouped_linear/gathered_rows.h"
 #include "turbo/grouped_linear/gpu_chosen.h"
+#include "turbo/grouped_linear/gpu_chosen_ordered.h"
 #include "turbo/grouped_linear/gpu_tiles.h"
 #include "turbo/grouped_linear/gpu_warpgroups.h"
 #include "turbo/grouped_linear/grouped_linear.h"
@@ -57,8 +58,10 @@ GatheredRows gathered(const Context& context, const GroupedGemm& call) {
 }
 
 std::int64_t workspace(Context& context, const GroupedGemm& call) {
-  if (!call.chosen.absent())
-    return takes_chosen(call) && !context.batch_invariant() ? 0 : GroupedGemm::kNotTaken;
+  if (!call.chosen.absent()) {
+    const bool taken = context.batch_invariant() ? takes_chosen_in_order(context, call) : takes_chosen(call);
+    return taken ? 0 : GroupedGemm::kNotTaken;
+  }
   return gathered(context, call).bytes();
 }
 
@@ -241,7 +244,10 @@ void multiply_groups(Context& context, const GroupedGemm& call) {
 }
 
 void grouped_gemm(Context& context, const GroupedGemm& call) {
-  if (!call.chosen.absent()) return multiply_chosen(context, call);
+  if (!call.chosen.absent()) {
+    return context.batch_invariant() ? multiply_chosen_in_order(context, call)
+                                     : multiply_chosen(context, call);
+  }
   with_float_type(call.a.dtype, [&](auto tag) {
     with_float_type(call.c.dtype,
                     [&](auto to) { multiply_groups<decltype(tag), decltype(to)>(context, call); });

@@ -85,25 +85,30 @@ inline void sum_slots(Context& context, const GroupedGemm& g) {
   by.template operator()<4, true>();
 }
 
+// Calls body(gating) with the activation of a call.
+template <class Body>
+void with_gating(const ChosenExperts& p, Body&& body) {
+  if (!p.weights.absent()) {
+    with_flag(p.weigh_input, [&](auto weigh_input) { body(WeightedGate<weigh_input>{}); });
+  } else if (p.limit > 0) {
+    body(ClampedGate{{p.limit, p.alpha, p.shift}});
+  } else {
+    body(PlainGate{});
+  }
+}
+
 inline void multiply_chosen(Context& context, const GroupedGemm& g) {
   if (!takes_chosen(g)) throw std::logic_error("gpu: a grouped product that is_taken() says no to");
   const ChosenExperts& p = g.chosen;
   if (p.end == ChosenExperts::End::kSummed) return sum_slots(context, g);
-  const auto gate = [&](const auto& gating) {
+  with_gating(p, [&](const auto& gating) {
     // If rows are short, a warp reads more rows at a time, so that enough loads run concurrently.
     constexpr std::int64_t kShortRow = 1024;
     with_flag(!p.shared.absent(), [&](auto with_shared) {
       if (g.b.shape[2] <= kShortRow) return gate_slots<2, with_shared>(context, g, gating);
       gate_slots<1, with_shared>(context, g, gating);
     });
-  };
-  if (!p.weights.absent()) {
-    with_flag(p.weigh_input, [&](auto weigh_input) { gate(WeightedGate<weigh_input>{}); });
-  } else if (p.limit > 0) {
-    gate(ClampedGate{{p.limit, p.alpha, p.shift}});
-  } else {
-    gate(PlainGate{});
-  }
+  });
 }
 
 }  // namespace primus::turbo::PRIMUS_GPU

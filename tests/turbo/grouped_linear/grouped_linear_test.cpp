@@ -463,16 +463,24 @@ void expect_steps(OperatorBench& bench, const ChosenCase& c) {
 }
 
 TEST(GroupedLinear, ChosenExpertsHaveTheBitsOfTheirStepsOnAGpu) {
+  std::vector<DeviceUnderTest> devices = batch_invariant_gpus();
   for (const DeviceUnderTest& spec : devices_under_test()) {
-    if (spec.emulated_warp == 0 && spec.plugin.empty()) continue;
-    SCOPED_TRACE(spec.name());
+    if (spec.emulated_warp > 0 || !spec.plugin.empty()) devices.push_back(spec);
+  }
+  for (const DeviceUnderTest& spec : devices) {
+    SCOPED_TRACE(spec.name() + (spec.batch_invariant ? ", batch-invariant" : ""));
     OperatorBench bench(spec);
-    for (const ChosenCase& c : {ChosenCase{1, 8, 16, 264, 24, false, true, false, false, 0},
-                                {1, 3, 8, 1304, 40, false, true, true, true, 0},
-                                {2, 4, 8, 520, 72, true, false, false, false, 0.5F},
-                                {3, 5, 16, 72, 1032, true, false, false, true, 0},
-                                {8, 2, 12, 48, 8, false, false, false, false, 0}})
-      expect_steps(bench, c);
+    std::vector<ChosenCase> cases = {{1, 8, 16, 264, 24, false, true, false, false, 0},
+                                     {1, 3, 8, 1304, 40, false, true, true, true, 0},
+                                     {2, 4, 8, 520, 72, true, false, false, false, 0.5F},
+                                     {3, 5, 16, 72, 1032, true, false, false, true, 0},
+                                     {8, 2, 12, 48, 8, false, false, false, false, 0}};
+    // The matrices of Qwen3-30B-A3B.
+    if (!spec.plugin.empty()) {
+      for (const std::int64_t tokens : {1, 8})
+        cases.push_back({tokens, 8, 32, 2048, 768, false, true, false, false, 0});
+    }
+    for (const ChosenCase& c : cases) expect_steps(bench, c);
   }
 }
 

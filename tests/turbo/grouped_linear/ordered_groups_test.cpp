@@ -77,17 +77,21 @@ TEST(OrderedGroups, ARowHasTheSameBitsForAnyNumberOfRows) {
   }
 }
 
-TEST(OrderedGroups, NoExpertsOfFewTokensAreFused) {
+// The sums of a shared expert would be divided.
+TEST(OrderedGroups, SharedExpertsAreNotFused) {
   for (DeviceUnderTest device : batch_invariant_gpus()) {
     for (const bool invariant : {false, true}) {
       device.batch_invariant = invariant;
       OperatorBench bench(device);
-      const GroupedGemm call{.role = GemmRole::kForward,
-                             .a = Tensor(nullptr, DType::kBF16, {1, 64}),
-                             .b = Tensor(nullptr, DType::kBF16, {16, 32, 64}),
-                             .c = Tensor(nullptr, DType::kBF16, {8, 16}),
-                             .chosen = {.experts = Tensor(nullptr, DType::kI32, {1, 8})},
-                             .workspace = {}};
+      GroupedGemm call{.role = GemmRole::kForward,
+                       .a = Tensor(nullptr, DType::kBF16, {1, 64}),
+                       .b = Tensor(nullptr, DType::kBF16, {16, 32, 64}),
+                       .c = Tensor(nullptr, DType::kBF16, {8, 16}),
+                       .chosen = {.experts = Tensor(nullptr, DType::kI32, {1, 8})},
+                       .workspace = {}};
+      EXPECT_TRUE(is_taken(bench.device(), call)) << device.name();
+      call.chosen.shared = {.weights = Tensor(nullptr, DType::kBF16, {32, 64}),
+                            .rows = Tensor(nullptr, DType::kBF16, {1, 16})};
       EXPECT_EQ(is_taken(bench.device(), call), !invariant) << device.name();
     }
   }

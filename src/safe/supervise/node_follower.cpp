@@ -67,8 +67,9 @@ class Follower {
 
   // One turn of the main loop. Returns the exit code at the end of the job.
   std::optional<int> turn() {
-    std::array<pollfd, 4> polled{pollfd{signals_.fd(), POLLIN, 0}, pollfd{part_.ended_fd(), POLLIN, 0},
-                                 pollfd{hub_.server_fd(), POLLIN, 0}, pollfd{hub_.leader_fd(), POLLIN, 0}};
+    std::array<pollfd, 5> polled{pollfd{signals_.fd(), POLLIN, 0}, pollfd{part_.ended_fd(), POLLIN, 0},
+                                 pollfd{hub_.server_fd(), POLLIN, 0}, pollfd{hub_.leader_fd(), POLLIN, 0},
+                                 pollfd{hub_.calls_fd(), POLLIN, 0}};
     poll(polled.data(), polled.size(), kNodeTickMs);
     if (!follows()) {
       throw_if_stopped(signals_);

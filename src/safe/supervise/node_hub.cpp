@@ -3,9 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <chrono>
 #include <cstring>
+#include <exception>
 #include <system_error>
 #include <utility>
 
@@ -23,7 +22,6 @@ namespace {
 using HubKind = NodeMessage::Kind;
 
 constexpr double kReadEvery = 1;  // seconds between looks at the job's file
-constexpr auto kConnectTime = std::chrono::milliseconds(1500);
 
 std::uint64_t random_number() {
   std::uint64_t number = 0;
@@ -48,8 +46,8 @@ std::optional<AgreedState> read_supervisors(const Path& run, int nodes) {
 
 Path supervisors_file(const Path& run) { return run / ".supervisors"; }
 
-NodeHub::NodeHub(const SupervisedJob& job, const SupervisedNodes& nodes, std::function<void()> check)
-    : job_(job), nodes_(nodes), check_(std::move(check)) {
+NodeHub::NodeHub(const SupervisedJob& job, const SupervisedNodes& nodes)
+    : job_(job), nodes_(nodes), dialer_(nodes.token, nodes.node, nodes.nodes) {
   std::string address = nodes.address;
   if (nodes.node != 0) {
     const std::string own = address_towards(nodes.address, nodes.port);
@@ -71,6 +69,7 @@ void NodeHub::turn(const Handlers& handlers) {
   const double now = steady_seconds();
   if (role() == Succession::Role::kSeeking) read_file(now);
   serve(handlers);
+  hear_calls();
   receive(handlers);
   succession_->tick(now);
   if (succession_->may_found(now)) {
@@ -137,8 +136,14 @@ void NodeHub::act() {
 
 void NodeHub::act(const Succession::Act& one) {
   switch (one.kind) {
-    case Succession::Act::Kind::kConnect:
-      return connect(one.to);
+    case Succession::Act::Kind::kCall:
+      return dialer_.call(one.to);
+    case Succession::Act::Kind::kForget:
+      return dialer_.forget(one.to.node);
+    case Succession::Act::Kind::kUse:
+      client_ = dialer_.take(one.to.node);
+      if (!client_) succession_->disconnected(steady_seconds());
+      return;
     case Succession::Act::Kind::kHangUp:
       return client_.reset();
     case Succession::Act::Kind::kSendOut:
@@ -151,22 +156,17 @@ void NodeHub::act(const Succession::Act& one) {
   }
 }
 
-void NodeHub::connect(const Delegate& to) {
-  int reason = 0;
-  try {
-    check_();
-    // Only a refused connection proves that no process listens. A busy process does not answer either, and a
-    // network that is down does not show whether a process listens.
-    if (comm::try_connect(to.address, to.port, comm::in(kConnectTime), reason).valid())
-      client_ = std::make_unique<NodeClient>(to.address, to.port, nodes_.token, nodes_.node, nodes_.nodes,
-                                             comm::in(kConnectTime), check_);
-  } catch (const Error& error) {
-    // If this node has never joined the job, the user must know the reason.
-    if (error.kind() != ErrorKind::kIo && to.node == 0 && !succession_->had_leader()) throw;
-  }
+void NodeHub::hear_calls() {
   const double now = steady_seconds();
-  if (!client_) return succession_->disconnected(now, reason == ECONNREFUSED);
-  succession_->connected(now);
+  for (const NodeDialer::Answer& answer : dialer_.answers()) {
+    // If this node has never joined the job, the user must know the reason.
+    if (answer.error && answer.node == 0 && !succession_->had_leader()) std::rethrow_exception(answer.error);
+    if (answer.open) {
+      succession_->connected(answer.node, now);
+    } else {
+      succession_->failed(answer.node, now, answer.refused);
+    }
+  }
 }
 
 void NodeHub::send_to_leader(const NodeMessage& message) {

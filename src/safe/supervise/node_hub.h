@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/files/file.h"
+#include "safe/supervise/node_dialer.h"
 #include "safe/supervise/node_link.h"
 #include "safe/supervise/node_supervisor.h"
 #include "safe/supervise/succession.h"
@@ -26,9 +27,8 @@ Path supervisors_file(const Path& run);
 
 class NodeHub {
  public:
-  // Node 0 listens at the job's address and port, every other node at a free port. `check` is called while a
-  // call waits, and may throw. Throws Error.
-  NodeHub(const SupervisedJob& job, const SupervisedNodes& nodes, std::function<void()> check);
+  // Node 0 listens at the job's address and port, every other node at a free port. Throws Error.
+  NodeHub(const SupervisedJob& job, const SupervisedNodes& nodes);
   NodeHub(const NodeHub&) = delete;
   NodeHub& operator=(const NodeHub&) = delete;
 
@@ -39,6 +39,7 @@ class NodeHub {
   // Descriptors for poll(); -1: none.
   int server_fd() const { return server_->fd(); }
   int leader_fd() const { return client_ ? client_->fd() : -1; }
+  int calls_fd() const { return dialer_.fd(); }
 
   // Handles what has arrived and what is due. `step`: of the newest checkpoint, for the first message to
   // another supervisor. Messages that are not about leadership go to the handlers.
@@ -71,15 +72,15 @@ class NodeHub {
  private:
   void act();
   void act(const Succession::Act& one);
-  void connect(const Delegate& to);
+  void hear_calls();
   void read_file(double now);
   void serve(const Handlers& handlers);
   void receive(const Handlers& handlers);
 
   const SupervisedJob& job_;
   const SupervisedNodes& nodes_;
-  std::function<void()> check_;
   std::optional<NodeServer> server_ = {};
+  NodeDialer dialer_;
   std::unique_ptr<NodeClient> client_ = {};
   std::optional<Succession> succession_ = {};
   std::map<int, NodeMessage> joined_ = {};

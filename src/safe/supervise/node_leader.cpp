@@ -582,7 +582,7 @@ int supervise_nodes(const SupervisedJob& job, const SupervisedNodes& nodes) {
   launch::Signals signals;
   NodeJob part(job, nodes, signals.before());
   try {
-    NodeHub hub(job, nodes, [&signals] { throw_if_stopped(signals); });
+    NodeHub hub(job, nodes);
     std::vector<std::string> unwritten;
     const NodeParts parts{job, nodes, signals, part, hub, unwritten};
     for (;;) {

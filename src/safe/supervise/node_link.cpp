@@ -43,6 +43,11 @@ Error no_leader(const std::string& host, std::uint16_t port) {
                  "another program uses the port: set MASTER_PORT to a free port on all machines");
 }
 
+Error no_answer(const std::string& host, std::uint16_t port) {
+  return {ErrorKind::kIo, fmt::format("the supervisor on port {} of {} does not answer", port, host),
+          "see the log of node 0 for the reason"};
+}
+
 }  // namespace
 
 std::string secret_of_attempt(const std::string& token, const std::string& salt, std::uint64_t attempt) {
@@ -332,8 +337,13 @@ NodeClient::NodeClient(const std::string& host, std::uint16_t port, const std::s
     std::this_thread::sleep_for(50ms);
     check();
   } while (comm::milliseconds_until(deadline) != 0);
-  throw Error(ErrorKind::kIo, fmt::format("the supervisor on port {} of {} does not answer", port, host),
-              "see the log of node 0 for the reason");
+  throw no_answer(host, port);
+}
+
+NodeClient::NodeClient(Socket socket, const std::string& host, std::uint16_t port, const std::string& token,
+                       int node, int nodes, Deadline deadline)
+    : socket_(std::move(socket)) {
+  if (!introduce(host, port, key_of(token), node, nodes, deadline)) throw no_answer(host, port);
 }
 
 // Returns false if the leader closed the connection, so that another attempt may succeed.

@@ -130,6 +130,9 @@ class NodeClient {
   // may throw. Throws Error(kIo) if there is none, and Error(kInvalid) if it refuses this node.
   NodeClient(const std::string& host, std::uint16_t port, const std::string& token, int node, int nodes,
              comm::Deadline deadline, const std::function<void()>& check);
+  // Authenticates at the supervisor that listens at `host` and `port`, to which `socket` is connected.
+  NodeClient(comm::Socket socket, const std::string& host, std::uint16_t port, const std::string& token,
+             int node, int nodes, comm::Deadline deadline);
   ~NodeClient();
   NodeClient(const NodeClient&) = delete;
   NodeClient& operator=(const NodeClient&) = delete;

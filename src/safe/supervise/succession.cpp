@@ -56,6 +56,8 @@ void Succession::learn(const AgreedState& state, double now) {
 
 void Succession::seek(double now) {
   role_ = Role::kSeeking;
+  forget_calls();
+  next_call_ = now;
   search_.began = search_.next = now;
   search_.cursor = -1;
   search_.answered = search_.round_done = false;
@@ -74,13 +76,14 @@ bool Succession::may_found(double now) const {
 void Succession::found(std::uint64_t job, std::string body) {
   agreement_.found(job, std::move(body));
   role_ = Role::kLeading;
+  forget_calls();
   took_over_ = false;
   spread();
 }
 
 void Succession::lose() {
-  if (out_.state != Out::kNone) act({.kind = Act::Kind::kHangUp});
-  out_.state = Out::kNone;
+  if (out_.used) act({.kind = Act::Kind::kHangUp});
+  out_.used = false;
   out_.node = -1;
   out_.joined = false;
   // The nodes that follow this node look for another leader.
@@ -93,60 +96,152 @@ void Succession::lose() {
 }
 
 void Succession::hang_up(double now, double pause) {
-  if (out_.state != Out::kNone) act({.kind = Act::Kind::kHangUp});
-  out_.state = Out::kNone;
+  if (out_.used) act({.kind = Act::Kind::kHangUp});
+  out_.used = false;
   out_.node = -1;
   out_.joined = false;
   search_.next = now + pause;
 }
 
-void Succession::ask_next(double now) {
+bool Succession::has_joined(int node) const {
+  return std::ranges::any_of(agreement_.peers(), [node](const Delegate& peer) { return peer.node == node; });
+}
+
+void Succession::call(const Delegate& to, double now) {
+  Dial& dial = dials_[to.node];
+  dial = {.to = to, .judged = dial.judged};
+  next_call_ = now + limits_.stagger;
+  act({.kind = Act::Kind::kCall, .to = to});
+}
+
+void Succession::forget_calls() {
+  for (const auto& [node, dial] : dials_)
+    if (dial.state != Dial::State::kFailed) act({.kind = Act::Kind::kForget, .to = dial.to});
+  dials_.clear();
+}
+
+// Calls the next node whose turn may come: those after the node that was asked last, up to the first that
+// answers. Nodes that have failed are called again.
+void Succession::dial(double now) {
+  using enum Dial::State;
+  int opening = 0;
+  for (auto& [node, dial] : dials_) {
+    if (dial.state == kOpen && now >= dial.until) {
+      act({.kind = Act::Kind::kForget, .to = dial.to});
+      dial.state = kFailed;
+      dial.until = now;
+    }
+    opening += dial.state == kOpening ? 1 : 0;
+  }
+  if (opening >= limits_.calls || now < next_call_) return;
   const int self = agreement_.self().node;
-  std::optional<Delegate> to = std::exchange(hint_, std::nullopt);
-  while (!to && ++search_.cursor < nodes_) {
-    if (search_.cursor == self) {
+  const auto calls = [&](int node) {
+    if (node == self || has_joined(node)) return false;
+    const auto to = where(node);
+    if (!to) return false;
+    const auto found = dials_.find(node);
+    const bool due = found == dials_.end() || (found->second.state == kFailed && now >= found->second.until);
+    if (due) call(*to, now);
+    return due;
+  };
+  const auto is_open = [&](int node) {
+    const auto found = dials_.find(node);
+    return found != dials_.end() && found->second.state == kOpen;
+  };
+  for (int node = search_.cursor + 1; node < nodes_ && !is_open(node); ++node)
+    if (!dials_.contains(node) && calls(node)) return;
+  for (int node = 0; node < nodes_; ++node)
+    if (dials_.contains(node) && calls(node)) return;
+}
+
+// The next node that answers; nullopt: a call of it still waits, the next node is this one, or none is left.
+std::optional<Delegate> Succession::next_to_ask(double now) {
+  using enum Dial::State;
+  // Whether the call of the node is over: it is open, or it has failed once.
+  const auto is_over = [&](const Delegate& to) {
+    const auto found = dials_.find(to.node);
+    if (found == dials_.end()) return false;
+    Dial& dial = found->second;
+    if (dial.to.address == to.address && dial.to.port == to.port)
+      return dial.state != kOpening || dial.judged;
+    // The node was started again, and listens elsewhere.
+    if (dial.state != kFailed) act({.kind = Act::Kind::kForget, .to = dial.to});
+    dials_.erase(found);
+    return false;
+  };
+  const auto is_open = [&](const Delegate& to) { return dials_.at(to.node).state == kOpen; };
+  if (hint_) {
+    const Delegate to = *hint_;
+    if (!is_over(to)) {
+      if (!dials_.contains(to.node)) call(to, now);
+      return std::nullopt;
+    }
+    hint_.reset();
+    if (is_open(to)) return to;
+  }
+  while (search_.cursor + 1 < nodes_) {
+    const int node = search_.cursor + 1;
+    if (node == agreement_.self().node) {
+      ++search_.cursor;
       // Others that have lost the same leader join now.
       if (!agreement_.is_member()) continue;
       search_.next = now + limits_.stand;
-      return;
+      return std::nullopt;
     }
-    const bool joined_here = std::ranges::any_of(
-        agreement_.peers(), [this](const Delegate& peer) { return peer.node == search_.cursor; });
-    if (!joined_here) to = where(search_.cursor);
+    const std::optional<Delegate> to = has_joined(node) ? std::nullopt : where(node);
+    if (to && !is_over(*to)) return std::nullopt;
+    ++search_.cursor;
+    if (to && is_open(*to)) return to;
   }
-  if (!to) {
-    search_.cursor = -1;
-    search_.round_done = true;
-    search_.next = now + limits_.pause;
-    return;
-  }
-  out_.state = Out::kConnecting;
-  out_.node = to->node;
-  act({.kind = Act::Kind::kConnect, .to = *to});
+  search_.cursor = -1;
+  search_.round_done = true;
+  search_.next = now + limits_.pause;
+  return std::nullopt;
 }
 
-void Succession::connected(double now) {
-  if (out_.state != Out::kConnecting) return;
-  out_.state = Out::kAsked;
+void Succession::ask_next(double now) {
+  const std::optional<Delegate> to = next_to_ask(now);
+  if (to) ask(*to, now);
+}
+
+void Succession::connected(int node, double now) {
+  const auto found = dials_.find(node);
+  if (found == dials_.end() || found->second.state != Dial::State::kOpening) return;
+  found->second.state = Dial::State::kOpen;
+  found->second.until = now + limits_.kept;
   search_.answered = true;
+}
+
+void Succession::failed(int node, double now, bool refused) {
+  if (!refused) search_.unreachable = true;
+  const auto found = dials_.find(node);
+  if (found == dials_.end()) return;
+  found->second.state = Dial::State::kFailed;
+  found->second.until = now + (refused ? limits_.pause : limits_.again);
+  found->second.judged = true;
+}
+
+void Succession::ask(const Delegate& to, double now) {
+  dials_.erase(to.node);
+  act({.kind = Act::Kind::kUse, .to = to});
+  out_.used = true;
+  out_.node = to.node;
   heard_ = now;
-  out_.joined = out_.node < agreement_.self().node;
+  out_.joined = to.node < agreement_.self().node;
   out_.until = now + (out_.joined ? limits_.stand : limits_.ask);
   act({.kind = Act::Kind::kSendOut, .message = own(MessageKind::kHello)});
   // The nodes that have joined this node join the lower one instead.
   if (!out_.joined) return;
-  const std::optional<Delegate> lower = where(out_.node);
   for (const Delegate& peer : agreement_.peers()) {
-    if (lower) answer(peer.node, {.kind = MessageKind::kElsewhere, .who = *lower});
+    answer(peer.node, {.kind = MessageKind::kElsewhere, .who = to});
     act({.kind = Act::Kind::kDrop, .to = peer});
     agreement_.gone(peer.node);
   }
 }
 
-void Succession::disconnected(double now, bool refused) {
-  if (out_.state == Out::kConnecting && !refused) search_.unreachable = true;
+void Succession::disconnected(double now) {
   const bool followed = role_ == Role::kFollowing;
-  out_.state = Out::kNone;
+  out_.used = false;
   if (followed) return lose();
   hang_up(now, 0);
 }
@@ -161,20 +256,22 @@ void Succession::tick(double now) {
   if (standing_ && now - *standing_ > limits_.stand) standing_.reset();
   if (standing_) return;  // its peers have been asked, and no other node may be joined meanwhile
   if (!out_.joined && agreement_.has_quorum()) return stand(now);
-  if (out_.state != Out::kNone && now >= out_.until && out_.state == Out::kAsked) hang_up(now, 0);
+  if (out_.used && now >= out_.until) hang_up(now, 0);
   // A node that may lead a new job waits for the nodes of an earlier start only as long as they do.
   const bool returns = agreement_.state().exists() || (may_found_ && search_.answered);
   if (now - search_.began > (returns ? limits_.wait : limits_.first_wait)) {
     role_ = Role::kEnded;
-    return;
+    return forget_calls();
   }
-  if (out_.state == Out::kNone && now >= search_.next) ask_next(now);
+  if (out_.used) return;
+  dial(now);
+  if (now >= search_.next) ask_next(now);
 }
 
 // ---- A candidate and a leader -------------------------------------------------------------------
 
 void Succession::stand(double now) {
-  if (out_.state != Out::kNone) hang_up(now, 0);
+  if (out_.used) hang_up(now, 0);
   standing_ = now;
   const std::uint64_t view = agreement_.stand();
   for (const Delegate& peer : agreement_.peers())
@@ -186,6 +283,7 @@ void Succession::spread() {
   if (!agreement_.leads()) return;
   if (role_ == Role::kSeeking) {
     role_ = Role::kLeading;
+    forget_calls();
     took_over_ = true;
     standing_.reset();
     no_quorum_.reset();
@@ -279,7 +377,7 @@ void Succession::receive_in(int node, const LeadershipMessage& message, double n
 // ---- A node that follows ------------------------------------------------------------------------
 
 void Succession::receive(const LeadershipMessage& message, double now) {
-  if (out_.state != Out::kAsked) return;
+  if (!out_.used) return;
   heard_ = now;
   switch (message.kind) {
     case MessageKind::kElsewhere:
@@ -300,6 +398,7 @@ void Succession::receive(const LeadershipMessage& message, double now) {
       }
       if (role_ == Role::kSeeking) {
         role_ = Role::kFollowing;
+        forget_calls();
         out_.joined = out_.silent = false;
         followed_ = where(out_.node).value_or(Delegate{.node = out_.node});
         for (const Delegate& peer : agreement_.peers()) {

@@ -7,10 +7,14 @@
 // join the lowest node that they reach. When the nodes that have joined a supervisor are a quorum with it, it
 // asks them for their promises, and leads.
 //
-// The caller owns the connections: one to another supervisor (`out`), and any number from others (`in`). It
-// executes acts(), and reports what happened. The class reads no clock, no file and no socket, so a
-// simulation runs many of them in virtual time. Times are seconds of a clock that does not go backwards. Not
-// thread-safe.
+// A machine that is off does not answer, so each node is called (`dial`) before its turn, and several calls
+// wait for their answers at the same time: the next node is called after a moment, until one answers. A node
+// that has not answered is passed over, and called again in the background.
+//
+// The caller owns the connections: the calls, the one call that is used (`out`), and any number from others
+// (`in`). It executes acts(), and reports what happened. The class reads no clock, no file and no socket, so
+// a simulation runs many of them in virtual time. Times are seconds of a clock that does not go backwards.
+// Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +37,10 @@ struct SuccessionLimits {
   double pause = 0.2;           // after all nodes were asked
   double renew = 20;            // a leader proposes its state again, so that the job's file changes
   double stale = 60;            // the leader that wrote the file is lost if the file does not change
+  double stagger = 0.05;        // between the begins of two calls
+  double again = 1;             // a node that has not answered is called again
+  double kept = 4;              // an open call is used within this time
+  int calls = 32;               // at the same time
 };
 
 // A message about leadership.
@@ -80,17 +88,26 @@ class Succession {
 
   // ---- What the caller does, in this order. ---------------------------------------------------------------
   struct Act {
-    enum class Kind : std::uint8_t { kConnect, kHangUp, kSendOut, kSendIn, kDrop } kind = Kind::kConnect;
-    Delegate to = {};  // kConnect; the node of kSendIn and kDrop
+    enum class Kind : std::uint8_t {
+      kCall,    // open a connection to `to`
+      kForget,  // end the call of the node
+      kUse,     // the open call of the node becomes the connection `out`
+      kHangUp,  // end the connection `out`
+      kSendOut,
+      kSendIn,  // to the node
+      kDrop,    // end the connection of the node
+    } kind = Kind::kCall;
+    Delegate to = {};
     LeadershipMessage message = {};
   };
   std::vector<Act> acts();
 
   // ---- What happened. -------------------------------------------------------------------------------------
   void tick(double now);
-  void connected(double now);  // the connection of kConnect is open
-  // It did not open, or has ended. `refused`: its machine answered that no process listens.
-  void disconnected(double now, bool refused = false);
+  void connected(int node, double now);  // the call of the node is open
+  // It did not open. `refused`: its machine answered that no process listens.
+  void failed(int node, double now, bool refused);
+  void disconnected(double now);                               // the connection `out` has ended
   void heard(double now) { heard_ = now; }                     // any message of the connection to the leader
   void receive(const LeadershipMessage& message, double now);  // from the connection `out`
   void receive_in(int node, const LeadershipMessage& message, double now);
@@ -105,10 +122,22 @@ class Succession {
   void found(std::uint64_t job, std::string body);
 
  private:
-  enum class Out : std::uint8_t { kNone, kConnecting, kAsked };
+  // A call of a node that may lead.
+  struct Dial {
+    enum class State : std::uint8_t { kOpening, kOpen, kFailed } state = State::kOpening;
+    Delegate to = {};
+    double until = 0;     // kOpen: the server waits no longer; kFailed: the next call
+    bool judged = false;  // it has failed before, and nobody waits for it
+  };
   LeadershipMessage own(LeadershipMessage::Kind kind) const;
   void act(Act act) { acts_.push_back(std::move(act)); }
   void answer(int node, LeadershipMessage message);
+  void dial(double now);
+  void call(const Delegate& to, double now);
+  void forget_calls();
+  bool has_joined(int node) const;
+  std::optional<Delegate> next_to_ask(double now);
+  void ask(const Delegate& to, double now);
   void ask_next(double now);
   void hang_up(double now, double pause);
   void lose();
@@ -125,8 +154,10 @@ class Succession {
   AgreedState written_ = {};  // of the job's file
   bool may_found_;
   Role role_ = Role::kSeeking;
+  std::map<int, Dial> dials_ = {};
+  double next_call_ = 0;
   struct {
-    Out state = Out::kNone;
+    bool used = false;
     int node = -1;
     bool joined = false;  // a lower node, which may have no leader itself
     double until = 0;     // the end of the wait for its answer
@@ -137,7 +168,7 @@ class Succession {
     int cursor = -1;           // the node that was asked last
     bool answered = false;     // a supervisor of the job has answered
     bool round_done = false;   // all known nodes were asked
-    bool unreachable = false;  // an address did not answer
+    bool unreachable = false;  // an address has not answered
     double written_at = 0;     // when the job's file changed
   } search_;
   bool took_over_ = false;

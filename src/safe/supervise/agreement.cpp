@@ -11,6 +11,7 @@ namespace {
 using StateJson = nlohmann::json;
 
 constexpr std::size_t kFields = 4;
+constexpr std::uint64_t kSpread = std::uint64_t{1} << 20;
 
 StateJson json_of(const Assembly& assembly) {
   StateJson members = StateJson::array();
@@ -98,12 +99,20 @@ bool Agreement::promise(std::uint64_t view) {
 bool Agreement::accept(const AgreedState& state) {
   if (state_.exists() && state.job != state_.job) return false;
   if (!promise(state.view)) return false;
-  if (is_newer(state, state_)) state_ = state;
+  if (is_newer(state, state_)) take(state);
   return true;
 }
 
+// Another node's state does not hold what this node has proposed or wants to propose: it has led in between.
+void Agreement::take(AgreedState state) {
+  state_ = std::move(state);
+  in_state_ = 0;
+  wanted_.reset();
+  lost_ = lost_ || proposals_ > agreed_;
+}
+
 void Agreement::recall(const AgreedState& state) {
-  if ((!state_.exists() || state.job == state_.job) && is_newer(state, state_)) state_ = state;
+  if ((!state_.exists() || state.job == state_.job) && is_newer(state, state_)) take(state);
 }
 
 // ---- A candidate --------------------------------------------------------------------------------
@@ -163,7 +172,9 @@ std::uint64_t Agreement::stand() {
   std::uint64_t highest = std::max(promised_, newest(false).view);
   for (const auto& [node, peer] : peers_) highest = std::max(highest, peer.promised);
   const auto nodes = static_cast<std::uint64_t>(nodes_);
-  view_ = (highest / nodes + 1) * nodes + static_cast<std::uint64_t>(self_.node);
+  // An earlier process of this node, whose vote this one has, may have proposed states in a view that none of
+  // the peers knows. A part of the number is therefore random.
+  view_ = (highest / nodes + 1 + self_.life % kSpread) * nodes + static_cast<std::uint64_t>(self_.node);
   promised_ = view_;
   leads_ = false;
   for (auto& [node, peer] : peers_) peer.sent = peer.acknowledged = 0;
@@ -186,15 +197,14 @@ void Agreement::look_at_promises() {
   const AgreedState& found = newest(true);
   if (!is_quorum(found, [this](const Peer& peer) { return peer.promised_here == view_; })) return;
   leads_ = waits_ = true;
-  // Another node's state does not hold what this node has proposed: it has led in between.
   const bool own = &found == &state_;
   AgreedState next = found;
   next.view = view_;
   ++next.version;
-  state_ = std::move(next);
-  if (!own) {
-    in_state_ = 0;
-    lost_ = lost_ || proposals_ > agreed_;
+  if (own) {
+    state_ = std::move(next);
+  } else {
+    take(std::move(next));
   }
   advance();
 }

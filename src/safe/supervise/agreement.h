@@ -121,6 +121,7 @@ class Agreement {
   bool is_quorum(const Assembly& assembly, Has has) const;
   bool is_self(const Delegate& one) const;
   const AgreedState& newest(bool promised) const;
+  void take(AgreedState state);
   void advance();
   void look_at_promises();
 

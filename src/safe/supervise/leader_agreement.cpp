@@ -7,11 +7,11 @@ namespace primus::supervise {
 bool LeaderAgreement::step(int self, const Roster& roster) {
   Agreement& agreement = hub_.succession().agreement();
   bool starts = false;
-  if (proposal_ && agreement.is_agreed(*proposal_)) {
+  const bool written = hub_.write_file();
+  if (proposal_ && agreement.is_agreed(*proposal_) && written) {
     proposal_.reset();
     starts = std::exchange(starting_, false);
   }
-  hub_.write_file();
   // The job makes the folder of the record when it starts.
   if (!proposal_ && fresh_ > 0 && books_.log().release(fresh_, again_)) {
     fresh_ = 0;

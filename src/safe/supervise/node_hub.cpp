@@ -32,10 +32,8 @@ std::uint64_t random_number() {
 
 std::optional<AgreedState> read_supervisors(const Path& run, int nodes) {
   try {
-    std::error_code none;
-    const Path file = supervisors_file(run);
-    if (!std::filesystem::exists(file, none)) return std::nullopt;
-    auto state = read_state(primus::read_file(file), nodes);
+    // Opened each time, without a question before whether it exists: on NFS, only that shows the newest file.
+    auto state = read_state(primus::read_file(supervisors_file(run)), nodes);
     return state && state->exists() ? state : std::nullopt;
   } catch (const Error&) {
     return std::nullopt;
@@ -196,20 +194,21 @@ std::string NodeHub::joined_address(int node) const {
   return "";
 }
 
-void NodeHub::write_file() {
+bool NodeHub::write_file() {
   const AgreedState& state = succession_->agreement().state();
-  if (state.view == written_view_ && state.version == written_version_) return;
+  if (state.view == written_view_ && state.version == written_version_) return true;
   std::error_code none;
-  if (!std::filesystem::is_directory(job_.run, none)) return;  // the run has not begun
+  if (!std::filesystem::is_directory(job_.run, none)) return true;  // the run has not begun
   try {
     // Another leader may have written a newer one.
     const auto other = read_supervisors(job_.run, nodes_.nodes);
-    if (other && other->job == state.job && is_newer(*other, state)) return;
+    if (other && other->job == state.job && is_newer(*other, state)) return false;
     write_file_atomic(supervisors_file(job_.run), to_text(state));
     written_view_ = state.view;
     written_version_ = state.version;
+    return true;
   } catch (const Error&) {
-    // The next turn tries again. The supervisors know the state without the file.
+    return false;  // the next turn tries again
   }
 }
 

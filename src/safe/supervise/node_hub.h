@@ -63,8 +63,10 @@ class NodeHub {
   const std::map<int, NodeMessage>& joined() const { return joined_; }
   // Where a node that has joined listens; empty: unknown.
   std::string joined_address(int node) const;
-  // Writes the agreed state, if it has changed. Only for the leader.
-  void write_file();
+  // Writes the agreed state, if it has changed. Only for the leader. Returns whether the file has it, or the
+  // run has no folder yet. Nothing that the state decides may be done before: a new process of node 0 knows
+  // from the file alone that another node has led (succession.cpp).
+  bool write_file();
   void remove_file() const;
   // Whether another leader has written the file since this node had its state.
   bool is_replaced() const;

@@ -103,8 +103,11 @@ void Succession::hang_up(double now, double pause) {
   search_.next = now + pause;
 }
 
+// Whether a higher node has joined this one. A lower node joins nobody here: it only asks for the leader, and
+// this node joins it.
 bool Succession::has_joined(int node) const {
-  return std::ranges::any_of(agreement_.peers(), [node](const Delegate& peer) { return peer.node == node; });
+  return node > agreement_.self().node &&
+         std::ranges::any_of(agreement_.peers(), [node](const Delegate& peer) { return peer.node == node; });
 }
 
 void Succession::call(const Delegate& to, double now) {
@@ -343,12 +346,15 @@ void Succession::greet(const LeadershipMessage& message, double now) {
     for (const Delegate& peer : agreement_.peers())
       answer(peer.node, {.kind = MessageKind::kPrepare, .view = view});
   }
-  // A new process on the node of the chair holds the port of the earlier one, which has thus ended.
+  // A new process on the node of the chair holds the port of the earlier one, which has thus ended. If
+  // another node has led since, the earlier process may have promised its view: every leader writes the file
+  // first.
   const AgreedState& state = message.state;
-  if (!leads && may_found_ && !agreement_.state().exists() && state.now.chair == agreement_.self().node) {
+  const bool is_chair = state.now.chair == agreement_.self().node;
+  const bool written = written_.job == state.job && is_newer(written_, state);
+  const bool replaced = written && written_.now.chair != agreement_.self().node;
+  if (!leads && may_found_ && !agreement_.state().exists() && is_chair && !replaced) {
     // The file may hold the only copy of the chair's last decisions.
-    const bool written = written_.job == state.job && is_newer(written_, state) &&
-                         written_.now.chair == agreement_.self().node;
     if (written) agreement_.recall(written_);
     for (const Delegate& one : (written ? written_ : state).now.members)
       if (one.node == agreement_.self().node) agreement_.inherit(one.life);

@@ -224,6 +224,25 @@ TEST(SuperviseNodes, AStopOfOneNodeStopsTheJob) {
   EXPECT_EQ(read_supervision(run)->restarts, 0);
 }
 
+// The leader is lost before the others know of a request to stop. The next leader does not start the job
+// again.
+TEST(SuperviseNodes, ARequestToStopOutlivesTheLeader) {
+  const TemporaryFolder folder;
+  const Path run = run_folder(folder.path(), "asked");
+  Nodes nodes(folder, "asked", 3, {"--spares=1", "train_iters=1000000"});
+  ASSERT_TRUE(progress(run));
+  kill(nodes.at(0).pid(), SIGSTOP);  // it does not hear of the request
+  kill(nodes.at(1).pid(), SIGTERM);
+  ASSERT_TRUE(wait_until([&] { return nodes.rank(1, 1) == 0; })) << "the ranks stop";
+  kill(nodes.at(0).pid(), SIGKILL);
+  nodes.at(0).wait();
+  const ProgramResult leader = nodes.at(1).wait(), spare = nodes.at(2).wait();
+  EXPECT_EQ(leader.exit_code, spare.exit_code);
+  EXPECT_THAT(leader.err, HasSubstr("was asked to stop, and is not started again"));
+  EXPECT_EQ(read_supervision(run)->ended, "stopped");
+  EXPECT_EQ(read_supervision(run)->restarts, 0);
+}
+
 TEST(SuperviseNodes, WrongStartsAreRefused) {
   const TemporaryFolder folder;
   const auto refused = [&](std::vector<std::string> options) {

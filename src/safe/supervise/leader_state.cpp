@@ -6,13 +6,19 @@ namespace primus::supervise {
 
 using Json = nlohmann::ordered_json;
 
+namespace {
+
+constexpr int kMaxSignal = 64;
+
+}  // namespace
+
 std::string to_text(const LeaderState& state) {
   const Json json{
       {"leader", state.leader},       {"books", state.books},     {"offset", state.offset},
       {"attempt", state.attempt},     {"runs", state.runs},       {"over", state.over},
       {"exit_code", state.exit_code}, {"places", state.places},   {"hosts", state.hosts},
       {"salt", state.salt},           {"next_at", state.next_at}, {"free_bytes", state.free_bytes},
-      {"lines", state.lines}};
+      {"stop", state.stop},           {"lines", state.lines}};
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -32,9 +38,11 @@ LeaderState read_leader_state(std::string_view text, int nodes) {
     json.at("salt").get_to(state.salt);
     json.at("next_at").get_to(state.next_at);
     json.at("free_bytes").get_to(state.free_bytes);
+    json.at("stop").get_to(state.stop);
     json.at("lines").get_to(state.lines);
     const auto known = [nodes](int node) { return node >= -1 && node < nodes; };
     const bool valid = known(state.leader) && std::ranges::all_of(state.places, known) && state.offset >= 0 &&
+                       state.stop >= 0 && state.stop <= kMaxSignal &&
                        static_cast<std::int64_t>(state.hosts.size()) <= nodes;
     return valid ? state : LeaderState{};
   } catch (const Json::exception&) {

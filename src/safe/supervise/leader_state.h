@@ -27,6 +27,7 @@ struct LeaderState {
   std::string salt = {};                // of the attempts' secrets
   double next_at = 0;                   // seconds since 1970 when the next attempt may start
   std::uint64_t free_bytes = 0;         // that the disk needs before the next attempt
+  int stop = 0;                         // the signal that asked the job to stop; 0: none
   std::vector<std::string> lines = {};  // of the record, that may not be written yet
 };
 

@@ -71,11 +71,11 @@ class Follower {
                                  pollfd{hub_.server_fd(), POLLIN, 0}, pollfd{hub_.leader_fd(), POLLIN, 0},
                                  pollfd{hub_.calls_fd(), POLLIN, 0}};
     poll(polled.data(), polled.size(), kNodeTickMs);
-    if (!follows()) {
+    if (!hub_.succession().had_leader()) {
       throw_if_stopped(signals_);
     } else {
       while (const auto signal = signals_.next()) pass_on(*signal);
-      read_events();
+      if (follows()) read_events();
     }
     hub_.turn(handlers_);
     // The calls below may wait for a file system. Messages that arrive meanwhile wait in the socket.
@@ -85,6 +85,9 @@ class Follower {
       if (follows()) obey(message);
     }
     if (!follows()) return std::nullopt;
+    // The last leader may have heard of the request alone.
+    if (part_.asked() && !std::exchange(told_, true))
+      hub_.send_to_leader({.kind = Kind::kAsked, .number = *part_.asked()});
     const bool ended = part_.runs() && (polled[1].revents & POLLIN) != 0;
     if (ended || (part_.runs() && part_.must_end(now))) end(false, "");
     // The leader has been told that processes of this node do not end. The node returns without them.
@@ -93,8 +96,12 @@ class Follower {
     return std::nullopt;
   }
 
+  // Without a leader, the request waits for the next one. A second request ends this supervisor.
   void pass_on(int signal) {
     if (!part_.pass_on(signal, steady_seconds())) return;
+    if (!follows() && part_.asked_again()) throw StoppedWaiting{signal};
+    if (!follows()) return;
+    told_ = true;
     hub_.send_to_leader({.kind = Kind::kAsked, .number = signal, .flag = part_.asked_again()});
   }
 
@@ -182,6 +189,7 @@ class Follower {
     if (const auto code = wait_for_remaining()) return code;
     hub_.succession().seek(steady_seconds());
     next_beat_ = 0;
+    told_ = false;
     return std::nullopt;
   }
 
@@ -204,7 +212,7 @@ class Follower {
     for (std::string left = part_.left(); !left.empty(); left = part_.left()) {
       pollfd polled{signals_.fd(), POLLIN, 0};
       poll(&polled, 1, kNodeTickMs);
-      throw_if_stopped(signals_);
+      while (const auto signal = signals_.next()) pass_on(*signal);
       if (steady_seconds() - began < job_.hang.patience) continue;
       job_.say(fmt::format("supervise: processes remain: node {}: {}\n  hint: {}", nodes_.node, left,
                            kHintForRemaining));
@@ -228,6 +236,7 @@ class Follower {
   NodeHub::Handlers handlers_ = {};
   std::vector<NodeMessage> arrived_ = {};
   bool wants_sample_ = false;
+  bool told_ = false;  // the leader knows that this node was asked to stop
   double next_beat_ = 0;
   std::uint64_t signs_ = 0;
 };

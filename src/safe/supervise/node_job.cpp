@@ -44,6 +44,8 @@ void NodeJob::start(const NodeMessage& message, const comm::Socket& listener) {
   tail_.emplace(job_.run, job_.ranks, place_ * job_.ranks);
   processes_.start(command, variables);
   attempt_ = message.attempt;
+  // The leader has not heard of the request when it started the attempt.
+  if (asked_) processes_.send(*asked_);
 }
 
 bool NodeJob::pass_on(int signal, double now) {
@@ -54,6 +56,7 @@ bool NodeJob::pass_on(int signal, double now) {
   }
   if (!asked_at_) {
     asked_at_ = now;
+    asked_ = signal;
     processes_.send(signal);
   } else if (stops && !kill_at_ && (signal == SIGINT || now - *asked_at_ >= kRepeats)) {
     processes_.send(signal);

@@ -36,6 +36,8 @@ class NodeJob {
 
   // Passes a signal on. Returns whether it asks to stop.
   bool pass_on(int signal, double now);
+  // The first signal that asked to stop. It is remembered, so that another leader can be told.
+  std::optional<int> asked() const { return asked_; }
   bool asked_again() const { return kill_at_.has_value(); }
   // A second request to stop has waited long enough: end the processes.
   bool must_end(double now) const { return kill_at_ && now >= *kill_at_; }
@@ -61,6 +63,7 @@ class NodeJob {
   std::optional<std::uint64_t> attempt_ = {};
   int place_ = 0;
   double began_at_ = 0;  // seconds since 1970
+  std::optional<int> asked_ = {};
   std::optional<double> asked_at_ = {}, kill_at_ = {};
   std::optional<std::int64_t> kills_ = {};
   bool remains_ = false;

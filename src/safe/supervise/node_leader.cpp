@@ -72,6 +72,7 @@ class Leader {
     roster_.sees_checkpoint(self_, newest_step(job_.checkpoints));
     for (const auto& [node, hello] : hub_.joined()) greet(node, hello, now);
     if (before.leader >= 0) code = take_over(before, now);
+    if (!code && part_.asked()) asked(*part_.asked(), false);
     while (!code && leads()) code = turn();
     if (code) return finish(*code);
     part_.abandon();
@@ -103,6 +104,7 @@ class Leader {
   // is over.
   std::optional<int> take_over(const LeaderState& before, double now) {
     agreement_.state = before;
+    if (before.stop == 0) agreement_.state.stop = part_.asked().value_or(0);
     agreement_.continues();
     books_.log().take(before.lines);
     try {
@@ -196,8 +198,8 @@ class Leader {
     if (now >= at_.next_beat) beat(now);
     if (roster_.runs()) {
       look(now);
-    } else if (stop_signal_) {
-      return books_.stopped_waiting(*stop_signal_);
+    } else if (agreement_.state.stop != 0) {
+      return books_.stopped_waiting(agreement_.state.stop);
     }
     const std::optional<int> code = follow_roster(now);
     if (!code && agreement_.step(self_, roster_)) launch();
@@ -301,7 +303,8 @@ class Leader {
 
   // The ranks of the node have the signal, and all ranks vote for the stop. A spare has no ranks.
   void asked_by(int node, int signal, bool again) {
-    if (!roster_.place_of(node) && !stop_signal_ && (launch::asks_to_stop(signal) || signal == SIGUSR1)) {
+    if (!roster_.place_of(node) && agreement_.state.stop == 0 &&
+        (launch::asks_to_stop(signal) || signal == SIGUSR1)) {
       part_.pass_on(signal, steady_seconds());
       stop_elsewhere(signal);
     }
@@ -317,7 +320,9 @@ class Leader {
   void asked(int signal, bool again) {
     const bool stops = launch::asks_to_stop(signal) || signal == SIGUSR1;
     if (!stops) return;
-    stop_signal_ = stop_signal_.value_or(signal);
+    if (std::exchange(agreement_.state.stop, agreement_.state.stop == 0 ? signal : agreement_.state.stop) ==
+        0)
+      agreement_.changed();
     if (again && roster_.runs()) roster_.end_attempt();
   }
 
@@ -496,7 +501,7 @@ class Leader {
     read_events();
     rank_zero_.reset();
     const ProcessEnd process{.exit_code = cause.exit_code,
-                             .asked_to_stop = stop_signal_.has_value(),
+                             .asked_to_stop = agreement_.state.stop != 0,
                              .memory_kill = cause.memory_kill,
                              .last_error = cause.error};
     Json facts;
@@ -504,6 +509,14 @@ class Leader {
     const bool stopped = hang_.finding && hang_.finding->stopped;
     end_ = books_.end(process, hang_.finding, stopped ? hang_.stopped_rank : std::nullopt, std::move(facts),
                       lost, [this](const JobEnd& end) { return place_facts(end); });
+    if (lost_leader_ && end_.kind == EndKind::kStopped) {
+      // The ranks may have saved before they lost their leader.
+      const bool saved = end_.checkpoint >= end_.step;
+      if (saved) end_.exit_code = 0;
+      job_.say(fmt::format("supervise: the job was asked to stop, and is not started again; {}",
+                           saved ? "its last step is saved"
+                                 : "the steps after its newest checkpoint are lost with its leader"));
+    }
     action_ = books_.decide(end_);
     lost_leader_.reset();
     agreement_.state.runs = false;
@@ -552,7 +565,6 @@ class Leader {
     std::optional<int> stopped_rank = {};
     std::vector<std::string> stacks = {};
   } hang_;
-  std::optional<int> stop_signal_ = {};
   JobEnd end_ = {};
   std::optional<Action> action_ = {};
   LeaderAgreement agreement_{hub_, books_};
@@ -564,34 +576,5 @@ class Leader {
 }  // namespace
 
 std::optional<int> lead(const NodeParts& parts) { return Leader(parts).run(); }
-
-std::string shape_of(const SupervisedJob& job, const SupervisedNodes& nodes) {
-  return fmt::format("{} machines of {}, {} ranks each, run '{}'", nodes.places, nodes.nodes, job.ranks,
-                     job.run.string());
-}
-
-int supervise_nodes(const SupervisedJob& job, const SupervisedNodes& nodes) {
-  if (nodes.token.empty() && !comm::is_loopback(nodes.address)) {
-    throw invalid(
-        "a supervised job on several machines needs a secret that they share, but PRIMUS_JOB_TOKEN is not "
-        "set",
-        "export PRIMUS_JOB_TOKEN with the same random text on all machines, or PRIMUS_JOB_TOKEN_FILE");
-  }
-  // The supervisor continues if the program that reads its lines has ended ('primus ... | head').
-  std::signal(SIGPIPE, SIG_IGN);
-  launch::Signals signals;
-  NodeJob part(job, nodes, signals.before());
-  try {
-    NodeHub hub(job, nodes);
-    std::vector<std::string> unwritten;
-    const NodeParts parts{job, nodes, signals, part, hub, unwritten};
-    for (;;) {
-      if (const auto code = follow(parts)) return *code;
-      if (const auto code = lead(parts)) return *code;
-    }
-  } catch (const StoppedWaiting& stopped) {
-    return 128 + stopped.signal;
-  }
-}
 
 }  // namespace primus::supervise

@@ -173,10 +173,15 @@ TEST(Leadership, ALeadersStateSurvivesItsText) {
   state.hosts = {"a", "b", "c"};
   state.lines = {"{\"event\":\"x\"}\n"};
   state.free_bytes = std::uint64_t{1} << 60;
+  state.stop = 15;
   EXPECT_EQ(to_text(read_leader_state(to_text(state), 3)), to_text(state));
   EXPECT_EQ(read_leader_state("", 3).leader, -1);
   EXPECT_EQ(read_leader_state("{}", 3).leader, -1);
   EXPECT_EQ(read_leader_state(to_text(state), 2).leader, -1) << "node 2 of 2";
+  EXPECT_EQ(read_leader_state(to_text(state), 3).stop, 15);
+  state.stop = 65;
+  EXPECT_EQ(read_leader_state(to_text(state), 3).leader, -1) << "no signal";
+  state.stop = 0;
   state.places = {-2};
   EXPECT_EQ(read_leader_state(to_text(state), 3).leader, -1);
 }

@@ -42,19 +42,22 @@ double Bookkeeping::elapsed() const { return steady_seconds() - started_; }
 
 void Bookkeeping::record(std::string_view kind, std::string cause, Json facts, bool times,
                          std::optional<int> rank) {
+  std::optional<RunEvent> news;
   if (kind == "supervise_node" && cause == "lost") {
-    tell(lost_node_news(furthest_, fmt::format("node {} ({}) is lost: {}", facts.value("node", 0),
-                                               facts.value("host", ""), facts.value("text", ""))));
+    news = lost_node_news(furthest_, fmt::format("node {} ({}) is lost: {}", facts.value("node", 0),
+                                                 facts.value("host", ""), facts.value("text", "")));
   }
   facts["attempt"] = attempts_;
   facts["restarts"] = policy_.restarts();
   const double now = unix_seconds();
   log_.write({.kind = kind, .step = furthest_, .rank = rank, .time = now, .cause = std::move(cause)},
              std::move(facts), times ? std::optional(account_.up_to(now)) : std::nullopt);
+  if (news) tell(*news);
 }
 
-void Bookkeeping::tell(const RunEvent& event) const {
-  if (job_.tell) job_.tell(event);
+// The news belong to the line that was recorded last. On several machines, both wait for the agreement.
+void Bookkeeping::tell(const RunEvent& event) {
+  if (job_.tell) log_.tell(event, job_.tell);
 }
 
 void Bookkeeping::begin() {
@@ -145,8 +148,8 @@ JobEnd Bookkeeping::end(const ProcessEnd& process, const std::optional<HangFindi
   facts["checkpoint"] = end.checkpoint;
   if (end.snapshot > 0) facts["snapshot"] = end.snapshot;
   facts["text"] = end.text;
-  if (const auto news = fault_news(end)) tell(*news);
   record("supervise_detection", std::string(name_of(end.kind)), std::move(facts), true, end.rank);
+  if (const auto news = fault_news(end)) tell(*news);
   return end;
 }
 

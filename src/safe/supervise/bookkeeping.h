@@ -69,7 +69,7 @@ class Bookkeeping {
 
  private:
   void recovered(const EventLine& event);
-  void tell(const RunEvent& event) const;
+  void tell(const RunEvent& event);
   void announce(const JobEnd& end, const Action& action) const;
 
   const SupervisedJob& job_;

@@ -170,8 +170,7 @@ class Leader {
         "supervise: too few machines are left to agree on the end of the job; looking for another leader");
     for (const double end = steady_seconds() + kOtherLeader; steady_seconds() < end && !hub_.is_replaced();)
       std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    parts_.unwritten = books_.log().held();
-    write_last_lines(parts_);
+    if (!hub_.is_replaced()) books_.log().release(books_.log().held().size(), true);
     return code;
   }
 

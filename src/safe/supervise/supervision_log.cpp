@@ -42,7 +42,27 @@ bool SupervisionLog::release(std::size_t lines, bool again) {
   for (std::size_t i = 0; i < count; ++i)
     if (file.find(held_[i]) == std::string::npos) append(held_[i]);
   held_.erase(held_.begin(), held_.begin() + static_cast<std::ptrdiff_t>(count));
+  std::vector<News> later;
+  for (News& news : news_) {
+    if (news.after <= count) {
+      news.to(news.event);
+    } else {
+      news.after -= count;
+      later.push_back(std::move(news));
+    }
+  }
+  news_ = std::move(later);
   return true;
+}
+
+void SupervisionLog::take(std::vector<std::string> lines) {
+  held_ = std::move(lines);
+  news_.clear();
+}
+
+void SupervisionLog::tell(const RunEvent& event, const std::function<void(const RunEvent&)>& to) {
+  if (!holds_) return to(event);
+  news_.push_back({.after = held_.size(), .event = event, .to = to});
 }
 
 void SupervisionLog::append(const std::string& text) {

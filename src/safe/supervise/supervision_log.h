@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "base/files/append_file.h"
+#include "lm/events/run_event.h"
 #include "lm/events/supervision.h"
 
 namespace primus::supervise {
@@ -36,7 +38,10 @@ class SupervisionLog {
   // Writes the first `lines` held lines, and returns true; false: the run has not made its folder yet.
   // `again`: without those that the file already has, because another supervisor may have written them.
   bool release(std::size_t lines, bool again = false);
-  void take(std::vector<std::string> lines) { held_ = std::move(lines); }
+  void take(std::vector<std::string> lines);
+  // Calls to(event) when the newest line has been released, at once if lines are not held. The news of a line
+  // are known to the supervisor that wrote it alone: take() forgets them.
+  void tell(const RunEvent& event, const std::function<void(const RunEvent&)>& to);
 
  private:
   void append(const std::string& line);
@@ -46,6 +51,13 @@ class SupervisionLog {
   std::string waiting_;
   bool holds_ = false;
   std::vector<std::string> held_ = {};
+  // News, with the number of held lines before which they are told.
+  struct News {
+    std::size_t after = 0;
+    RunEvent event = {};
+    std::function<void(const RunEvent&)> to = {};
+  };
+  std::vector<News> news_ = {};
 };
 
 }  // namespace primus::supervise

@@ -152,6 +152,34 @@ TEST(Leadership, LinesAreWrittenOnceByAnyLeader) {
   EXPECT_LT(text.find("two"), text.find("three"));
 }
 
+// Alerts are sent when the supervisors have agreed on what they tell.
+TEST(Leadership, NewsAreToldAfterTheirLine) {
+  const test::TemporaryFolder folder;
+  std::filesystem::create_directories(folder.path());
+  SupervisionLog log(folder.path());
+  std::vector<std::string> told;
+  const auto to = [&](const RunEvent& event) { told.push_back(event.cause); };
+  const auto write = [&](const char* kind) {
+    log.write({.kind = kind, .time = 1}, nlohmann::ordered_json::object(), std::nullopt);
+    log.tell({.cause = kind, .facts = FaultFacts{.text = kind}}, to);
+  };
+  write("zero");
+  EXPECT_THAT(told, ElementsAre("zero")) << "one machine agrees with nobody";
+  log.hold();
+  write("one");
+  write("two");
+  EXPECT_THAT(told, ElementsAre("zero"));
+  EXPECT_TRUE(log.release(1));
+  EXPECT_THAT(told, ElementsAre("zero", "one"));
+  write("three");
+  EXPECT_TRUE(log.release(2));
+  EXPECT_THAT(told, ElementsAre("zero", "one", "two", "three"));
+  write("four");
+  log.take({});  // another leader's lines
+  EXPECT_TRUE(log.release(0));
+  EXPECT_EQ(told.size(), 4U) << "nobody has agreed on the fourth line";
+}
+
 TEST(Leadership, TheEventsOfAnAttemptAreReadAgain) {
   const test::TemporaryFolder folder;
   const std::string before = R"({"event":"step","step":1,"rank":0,"time":1,"facts":{}})"

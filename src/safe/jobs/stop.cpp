@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "base/error.h"
 #include "base/terminal/terminal.h"
@@ -91,14 +92,48 @@ StopRequest::StopRequest(const std::string& target, const Tools& tools) : tools_
       return;
     }
     scheduled_ = find_job(tools_, job_);
-    if (!scheduled_) throw not_running(run_, name);
     // The job may run something else now: the next command of its script, or a job that took over its name.
-    if (scheduled_->state == ScheduledJob::State::kRunning && start->ended && !RunLock::held(run_))
-      throw not_running(run_, name);
+    const bool other = scheduled_ && scheduled_->state == ScheduledJob::State::kRunning && start->ended &&
+                       !RunLock::held(run_);
+    if ((!scheduled_ || other) && !find_waiting(name)) throw not_running(run_, name);
     return;
   }
   if (start) job_ = start->job.value_or(RunJob{});
   find_local(name);
+}
+
+// The supervisor of several machines may wait for them; the newest record is then of an earlier start.
+// Returns false if there is none.
+bool StopRequest::find_waiting(const std::string& name) {
+  std::optional<RunJob> waiting;
+  try {
+    constexpr std::uint64_t kLimit = 65536;
+    waiting = job_from_json(read_file(run_ / kSupervisorFile, kLimit));
+  } catch (const Error&) {
+    return false;  // there is no such file
+  }
+  if (!waiting) return false;
+  if (const auto process = seen_from_here(waiting->process)) {
+    job_ = {.process = *process};
+    scheduled_.reset();
+    return true;
+  }
+  const bool of_scheduler = waiting->scheduler != RunJob::Scheduler::kNone;
+  if (of_scheduler && (waiting->id != job_.id || waiting->scheduler != job_.scheduler)) {
+    auto found = find_job(tools_, *waiting);
+    if (!found) return false;
+    job_ = *waiting;
+    scheduled_ = std::move(found);
+    return true;
+  }
+  const auto here = process_identity(::getpid());
+  if (of_scheduler || !here || waiting->process.host == here->host) return false;  // it has ended
+  throw invalid(
+      fmt::format(
+          "the supervisor of the run '{}' was started on the host '{}' (process {}), and this is '{}'", name,
+          printable(waiting->process.host), waiting->process.pid, here->host),
+      fmt::format("ssh {} primus stop {}", printable(waiting->process.host),
+                  printable(std::filesystem::absolute(run_).string())));
 }
 
 void StopRequest::find_local(const std::string& name) {

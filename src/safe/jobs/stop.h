@@ -28,6 +28,7 @@ class StopRequest {
 
  private:
   void find_local(const std::string& name);
+  bool find_waiting(const std::string& name);
   bool was_sent() const;
   std::string ask(bool now) const;
 

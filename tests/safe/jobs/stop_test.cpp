@@ -17,6 +17,7 @@
 #include "lm/events/event_log.h"
 #include "lm/events/run_event.h"
 #include "lm/events/run_folder.h"
+#include "lm/events/supervisor_record.h"
 #include "safe/jobs/job_list.h"
 
 namespace primus::jobs {
@@ -251,6 +252,30 @@ TEST_F(Stopping, AsksStepsOfSlurmAndCancelsWaitingJobs) {
   tool("squeue", squeue("PENDING"));
   EXPECT_THAT(StopRequest("slurm:12", programs).send(false), HasSubstr("was waiting"));
   EXPECT_EQ(log("scancel"), "--signal=USR1 12.0\n12\n12\n");
+}
+
+// The newest record is of a job that has ended; a later start waits for its machines.
+TEST_F(Stopping, AWaitingSupervisorOfALaterStartIsStopped) {
+  tool("squeue", "exit 0");
+  begin({.scheduler = RunJob::Scheduler::kSlurm, .id = "11"}, true);
+  EXPECT_THAT(refusal(), HasSubstr("does not run"));
+  const Path file = run_ / kSupervisorFile;
+  Sleeper process;
+  write_file(file, to_json(RunJob{.process = *process_identity(process.pid())}));
+  const Tools programs = tools();
+  EXPECT_THAT(StopRequest(run_.string(), programs).send(false), HasSubstr("asked to save and end (SIGTERM)"));
+  EXPECT_EQ(process.end(), SIGTERM);
+  EXPECT_THAT(refusal(), HasSubstr("does not run")) << "the supervisor has ended";
+  ProcessIdentity elsewhere = *process_identity(getpid());
+  elsewhere.host = "h7";
+  elsewhere.boot = "another";
+  write_file(file, to_json(RunJob{.process = elsewhere}));
+  EXPECT_THAT(refusal(), HasSubstr("was started on the host 'h7'"));
+  tool("squeue", squeue("RUNNING"));
+  tool("scancel", "exit 0");
+  write_file(file, to_json(RunJob{.scheduler = RunJob::Scheduler::kSlurm, .id = "12", .process = elsewhere}));
+  EXPECT_THAT(StopRequest(run_.string(), programs).send(false), HasSubstr("12"));
+  EXPECT_THAT(log("scancel"), HasSubstr("12"));
 }
 
 TEST_F(Stopping, NamesSlurmsFailures) {

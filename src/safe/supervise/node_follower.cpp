@@ -18,6 +18,7 @@
 #include "safe/supervise/node_roles.h"
 #include "safe/supervise/run_files.h"
 #include "safe/supervise/supervision_log.h"
+#include "safe/supervise/supervision_news.h"
 
 namespace primus::supervise {
 namespace {
@@ -199,10 +200,18 @@ class Follower {
         hub_.succession().had_leader()
             ? "more than half of the job's last machines, or half of them with their leader"
             : "the machine that leads the job";
-    job_.say(fmt::format(
-        "supervise: lost leader: node {} did not reach {} within {:.0f} s\n  hint: the same command on all "
-        "machines continues from the newest checkpoint; see the logs of the other nodes for the reason",
-        nodes_.node, why, hub_.succession().had_leader() ? kLeaderWait : nodes_.first_wait));
+    const Action action{
+        .kind = Action::Kind::kGiveUp,
+        .reason = "lost leader",
+        .text = fmt::format("node {} did not reach {} within {:.0f} s", nodes_.node, why,
+                            hub_.succession().had_leader() ? kLeaderWait : nodes_.first_wait),
+        .hint =
+            "the same command on all machines continues from the newest checkpoint; see the logs of the "
+            "other nodes for the reason"};
+    // If a majority goes on elsewhere, its leader has written the job's file, and the job is not given up.
+    if (job_.tell && hub_.succession().had_leader() && !hub_.is_replaced() && is_first_to_give_up(job_.run))
+      job_.tell(give_up_news(newest_step(job_.checkpoints), action));
+    job_.say(fmt::format("supervise: {}: {}\n  hint: {}", action.reason, action.text, action.hint));
     return kLostNodeCode;
   }
 

@@ -68,6 +68,7 @@ class Leader {
       agreement_.state.salt = hex(random_bytes(kSalt));
       begin_job();
     }
+    forget_given_up(job_.run);
     roster_.joined(self_, host_name(), now);
     roster_.sees_checkpoint(self_, newest_step(job_.checkpoints));
     for (const auto& [node, hello] : hub_.joined()) greet(node, hello, now);

@@ -1,8 +1,11 @@
 #include "safe/supervise/run_files.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <charconv>
 #include <filesystem>
 #include <system_error>
@@ -59,6 +62,24 @@ NewestCheckpoint newest_checkpoint(const Path& checkpoints) {
 }
 
 std::int64_t newest_step(const Path& checkpoints) { return step_of(newest_name(checkpoints)); }
+
+namespace {
+
+Path given_up_file(const Path& run) { return run / ".gave-up"; }
+
+}  // namespace
+
+bool is_first_to_give_up(const Path& run) {
+  const int file = ::open(given_up_file(run).c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644);
+  if (file < 0) return errno != EEXIST;
+  ::close(file);
+  return true;
+}
+
+void forget_given_up(const Path& run) {
+  std::error_code none;
+  fs::remove(given_up_file(run), none);
+}
 
 std::string last_error(const Path& logs, int ranks, double since, int first) {
   std::string text;

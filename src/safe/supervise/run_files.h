@@ -23,4 +23,10 @@ std::int64_t newest_step(const Path& checkpoints);
 // changed after `since` (seconds since 1970); empty if there is none.
 std::string last_error(const Path& logs, int ranks, double since, int first = 0);
 
+// RUN/.gave-up: several supervisors of a job may give it up at once, and only one of them reports it. Returns
+// whether this one may: it has made the file, or the file cannot be made. A supervisor that begins a job
+// removes it.
+bool is_first_to_give_up(const Path& run);
+void forget_given_up(const Path& run);
+
 }  // namespace primus::supervise

@@ -13,6 +13,7 @@
 #include "safe/supervise/leadership_wire.h"
 #include "safe/supervise/node_roster.h"
 #include "safe/supervise/recovery_policy.h"
+#include "safe/supervise/run_files.h"
 #include "safe/supervise/supervision_log.h"
 #include "safe/supervise/time_account.h"
 
@@ -178,6 +179,16 @@ TEST(Leadership, NewsAreToldAfterTheirLine) {
   log.take({});  // another leader's lines
   EXPECT_TRUE(log.release(0));
   EXPECT_EQ(told.size(), 4U) << "nobody has agreed on the fourth line";
+}
+
+TEST(Leadership, OneSupervisorReportsThatTheJobIsGivenUp) {
+  const test::TemporaryFolder folder;
+  std::filesystem::create_directories(folder.path());
+  EXPECT_TRUE(is_first_to_give_up(folder.path()));
+  EXPECT_FALSE(is_first_to_give_up(folder.path()));
+  forget_given_up(folder.path());
+  EXPECT_TRUE(is_first_to_give_up(folder.path()));
+  EXPECT_TRUE(is_first_to_give_up(folder.path() / "missing")) << "better twice than never";
 }
 
 TEST(Leadership, TheEventsOfAnAttemptAreReadAgain) {

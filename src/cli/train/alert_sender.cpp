@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,21 +26,19 @@ namespace {
 using Json = nlohmann::json;
 using State = RunEnding::State;
 
+constexpr std::string_view kShortened = " ... (shortened)";
+
 // Reads events until the supervisor closes the pipe or ends.
 void send_all(int from, const std::vector<watch::AlertRule>& rules, const std::string& run) {
   Logger log(LogOptions{.console_level = LogLevel::kWarning});
   watch::Alerts alerts(rules, {.run = run, .log = &log});
-  std::string text;
-  char buffer[4096];
+  std::string buffer(kMaxAlertLine, '\0');
   for (;;) {
-    const ssize_t got = ::read(from, buffer, sizeof(buffer));
+    const ssize_t got = ::recv(from, buffer.data(), buffer.size(), 0);  // one line
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return;
-    text.append(buffer, static_cast<std::size_t>(got));
-    for (std::size_t end = text.find('\n'); end != text.npos; end = text.find('\n')) {
-      if (const auto event = event_of_alert_line(text.substr(0, end))) alerts.on(*event);
-      text.erase(0, end + 1);
-    }
+    const auto size = static_cast<std::size_t>(got);
+    if (const auto event = event_of_alert_line(buffer.substr(0, size))) alerts.on(*event);
   }
 }
 
@@ -61,7 +60,16 @@ std::string alert_line(const RunEvent& event) {
     json["reason"] = ending->reason;
     json["failed"] = ending->state == State::kFailed;
   }
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  const auto dump = [&json] { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; };
+  std::string line = dump();
+  for (const char* const field : {"text", "advice", "cause", "reason"}) {
+    const std::string whole = json.value(field, "");
+    for (std::size_t kept = whole.size() / 2; line.size() > kMaxAlertLine && kept > 0; kept /= 2) {
+      json[field] = whole.substr(0, kept) + std::string(kShortened);
+      line = dump();
+    }
+  }
+  return line;
 }
 
 std::optional<RunEvent> event_of_alert_line(const std::string& line) {
@@ -91,7 +99,9 @@ std::optional<RunEvent> event_of_alert_line(const std::string& line) {
 AlertSender::AlertSender(const std::vector<watch::AlertRule>& rules, const std::string& run) {
   if (rules.empty()) return;
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw io_error("cannot make a pipe", errno);
+  // Keeps the bounds of the lines, and takes each whole or not at all.
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+    throw io_error("cannot make a connection to the process that sends alerts", errno);
   comm::Socket from(ends[0]);
   to_ = comm::Socket(ends[1]);
   ::fcntl(to_.fd(), F_SETFL, O_NONBLOCK);
@@ -130,8 +140,7 @@ void AlertSender::send(const RunEvent& event) const noexcept {
   if (pid_ <= 0) return;
   try {
     const std::string line = alert_line(event);
-    // Lines of up to PIPE_BUF bytes are written whole or not at all.
-    if (line.size() <= 4096 && ::write(to_.fd(), line.data(), line.size()) < 0) return;
+    static_cast<void>(::send(to_.fd(), line.data(), line.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
   } catch (const std::exception&) {
     // No memory: the alert is lost, and the job continues.
   }

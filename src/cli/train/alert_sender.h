@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,7 +28,7 @@ class AlertSender {
   AlertSender& operator=(const AlertSender&) = delete;
 
   // Hands over an event of supervision_news.h. Never throws. Without waiting: if the process has ended, or
-  // has 64 KiB to read, the event is dropped.
+  // has more to read than a socket holds (about 200 KiB), the event is dropped.
   void send(const RunEvent& event) const noexcept;
 
  private:
@@ -35,7 +36,9 @@ class AlertSender {
   pid_t pid_ = -1;
 };
 
-// The form in which an event is handed over: one line of JSON. Returns nullopt for other lines.
+// The form in which an event is handed over: one line of JSON. Texts that make it longer than kMaxAlertLine
+// are shortened, and end with " ... (shortened)". Returns nullopt for other lines.
+inline constexpr std::size_t kMaxAlertLine = std::size_t{64} << 10;
 std::string alert_line(const RunEvent& event);
 std::optional<RunEvent> event_of_alert_line(const std::string& line);
 

@@ -52,6 +52,7 @@ MUTANTS = {
 
 # Errors that no simulation finds, and why they do no harm alone.
 KNOWN = {
+    "agreed by the chair alone": "a decision is also in the job's file before the leader acts",
     "take acknowledgements of any view": "stand() forgets them, and versions grow with each view",
     "views of two nodes are equal": "a part of a view is random",
     "inherit although another has led": "needs a new process of node 0 that reaches only nodes which another leader left out",

@@ -120,7 +120,7 @@ void injure(World& world, int faults) {
 // Random faults: no decision is lost, and none is made by two leaders. After the faults, either one node
 // leads and all follow it, or too few have remained.
 TEST(Succession, NoDecisionIsLostInRandomFaults) {
-  const unsigned kWorlds = worlds(500);
+  const unsigned kWorlds = worlds(150);
   int agreements = 0, leaders = 0, led = 0;
   for (unsigned seed = 0; seed < kWorlds; ++seed) {
     World world(2 + static_cast<int>(seed % 6), seed);
@@ -145,7 +145,7 @@ TEST(Succession, NoDecisionIsLostInRandomFaults) {
 // between a message and its answer, stopped processes, clocks that jump, and a job's file that cannot be
 // written.
 TEST(Succession, NoDecisionIsLostInAHardWorld) {
-  const unsigned kWorlds = worlds(300);
+  const unsigned kWorlds = worlds(200);
   int agreements = 0, leaders = 0, led = 0;
   for (unsigned seed = 0; seed < kWorlds; ++seed) {
     Hardships hard{.late = 0.01,

@@ -18,12 +18,16 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <tuple>
+#include <utility>
 
 #include "base/error.h"
 #include "base/files/sha256.h"
 #include "base/terminal/terminal.h"
 #include "comm/rendezvous/socket.h"
 #include "launch/group_guard.h"
+#include "launch/rank_channel.h"
+#include "launch/rank_restart.h"
 #include "launch/signals.h"
 
 extern char** environ;
@@ -37,6 +41,8 @@ using comm::Socket;  // also used for descriptors that are not sockets
 
 constexpr int kMaxRanks = GroupGuard::kMaxGroups;  // maximum number of ranks on one host
 constexpr std::size_t kMaxLine = 64 << 10;         // longer lines are split
+constexpr auto kUnasked = 500ms;                   // for the process of a lost rank to end
+constexpr int kLookMs = 10;                        // shortest wait between two looks at ranks that are late
 constexpr std::size_t kTailLines = 12;             // last lines of a failed rank's output to show
 
 struct Stream {
@@ -49,7 +55,9 @@ struct RankProcess {
   pid_t pid = -1;
   Socket pidfd, file;
   Stream out, err;
-  std::deque<std::string> tail;  // last lines of output
+  Channel channel;                     // with LocalLaunch::restarts
+  std::optional<std::uint16_t> ready;  // it has left the lost start: ready_port_of()
+  std::deque<std::string> tail;        // last lines of output
   bool running = false;
   int status = 0;
 };
@@ -98,6 +106,8 @@ class Launcher {
       throw invalid("a job on several hosts needs the address and port of rank 0",
                     "set the same ones on all hosts");
     }
+    if (launch_.restarts.supervisor && (launch_.hosts > 1 || !launch_.is_job))
+      throw invalid("single ranks are restarted only in a job on one host", "end the whole job");
   }
 
   void prepare() {
@@ -140,7 +150,8 @@ class Launcher {
     return file;
   }
 
-  std::vector<std::string> environment_of(const RankProcess& p) const {
+  // `channel`: the rank's end; `replaces`: the process takes the place of a lost rank.
+  std::vector<std::string> environment_of(const RankProcess& p, const Channel& channel, bool replaces) const {
     std::map<std::string, std::string> all;
     for (char** entry = environ; *entry; ++entry) {
       const std::string text = *entry;
@@ -154,8 +165,8 @@ class Launcher {
       return result;
     }
     // Variables that an outer launcher set for its ranks do not apply to these ranks.
-    for (const char* name :
-         {"PRIMUS_MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "PRIMUS_RENDEZVOUS_FD", kListenerVariable}) {
+    for (const char* name : {"PRIMUS_MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "PRIMUS_RENDEZVOUS_FD",
+                             kListenerVariable, kRankChannel, kReplacesVariable, kSupervisorChannel}) {
       all.erase(name);
     }
     for (const auto& [name, value] : launch_.environment) all[name] = value;
@@ -167,15 +178,19 @@ class Launcher {
     all["MASTER_ADDR"] = address_;
     all["MASTER_PORT"] = std::to_string(port_);
     if (!token_.empty()) all["PRIMUS_JOB_TOKEN"] = token_;
-    if (p.rank == 0) all["PRIMUS_RENDEZVOUS_FD"] = std::to_string(master_.fd());
+    if (p.rank == 0 && master_.valid()) all["PRIMUS_RENDEZVOUS_FD"] = std::to_string(master_.fd());
+    if (channel.valid()) all[kRankChannel] = std::to_string(channel.fd());
+    if (replaces) all[kReplacesVariable] = "1";
     for (const auto& [name, value] : all) result.push_back(name + "=" + value);
     return result;
   }
 
   // All data is prepared before the fork, because the child of a process with threads must not allocate
   // memory. execvpe() allocates none in glibc 2.24 and later.
-  void start(RankProcess& p) {
-    const std::vector<std::string> environment = environment_of(p);
+  void start(RankProcess& p, bool replaces = false) {
+    Channel rank_end;
+    if (launch_.restarts.supervisor) std::tie(p.channel, rank_end) = Channel::pair();
+    const std::vector<std::string> environment = environment_of(p, rank_end, replaces);
     const auto pointers = [](const std::vector<std::string>& texts) {
       std::vector<char*> list;
       for (const std::string& text : texts) list.push_back(const_cast<char*>(text.c_str()));
@@ -208,6 +223,7 @@ class Launcher {
       dup2(out_end.fd(), 1);
       dup2(err_end.fd(), 2);
       if (p.rank == 0 && master_.valid()) fcntl(master_.fd(), F_SETFD, 0);
+      if (rank_end.valid()) rank_end.pass_on();
       execvpe(argv[0], argv.data(), envp.data());
       const int error = errno;
       if (write(failure_end.fd(), &error, sizeof(error)) < 0) {
@@ -236,14 +252,20 @@ class Launcher {
       polled.push_back({p.running ? p.pidfd.fd() : -1, POLLIN, 0});
       polled.push_back({p.out.pipe.fd(), POLLIN, 0});
       polled.push_back({p.err.pipe.fd(), POLLIN, 0});
+      polled.push_back({p.channel.fd(), POLLIN, 0});
     }
+    if (restart_) polled.push_back({launch_.restarts.supervisor->fd(), POLLIN, 0});
     std::optional<int> wait;
+    if (restart_) wait = std::max(kLookMs, comm::milliseconds_until(restart_->next_look()));
+    if (unasked_) wait = std::max(kLookMs, comm::milliseconds_until(*unasked_));
     for (const std::optional<Deadline>& next : {terminate_at_, kill_at_, notice_at_})
       if (next) wait = std::min(wait.value_or(INT_MAX), comm::milliseconds_until(*next));
     poll(polled.data(), polled.size(), wait.value_or(-1));
     while (const auto signal = signals_.next()) pass_on(*signal);
     for (RankProcess& p : processes_) drain(p);
     reap();
+    read_channels();
+    if (restart_) advance_restart();
     if (terminate_at_ && comm::milliseconds_until(*terminate_at_) == 0) {
       signal_all(SIGTERM);
       terminate_at_.reset();
@@ -280,6 +302,7 @@ class Launcher {
   void reap() {
     std::vector<RankProcess*> ended;
     collect(ended);
+    if (restart_) return replace(ended);
     const auto killed = [](const RankProcess* p) { return WIFSIGNALED(p->status); };
     const auto failed = [](const RankProcess* p) {
       return !WIFEXITED(p->status) || WEXITSTATUS(p->status) != 0;
@@ -297,7 +320,9 @@ class Launcher {
     // If several processes have ended, a killed process is reported as the cause of the other errors.
     std::stable_partition(ended.begin(), ended.end(), killed);
     for (RankProcess* p : ended) {
-      if (failed(p) && result_.failed_rank < 0) first_failure(*p);
+      if (!failed(p) || result_.failed_rank >= 0) continue;
+      record_failure(*p);
+      can_restart(*p) ? begin_restart(ended) : end_others();
     }
   }
 
@@ -305,7 +330,7 @@ class Launcher {
     return launch_.is_job ? fmt::format("rank {}", p.rank) : "'" + launch_.command[0] + "'";
   }
 
-  void first_failure(RankProcess& p) {
+  void record_failure(RankProcess& p) {
     result_.failed_rank = p.rank;
     if (WIFSIGNALED(p.status)) {
       const int signal = WTERMSIG(p.status);
@@ -317,12 +342,117 @@ class Launcher {
     }
     for (Stream* stream : {&p.out, &p.err}) show_line(p, *stream, true);
     for (const std::string& line : p.tail) result_.failure += "\n  " + line;
+  }
+
+  void end_others() {
+    for (RankProcess& p : processes_) p.channel.send(to_text(std::optional<JoinOrder>()));
     if (same_request_until_) {  // the ranks were asked to stop, and may be saving
       kill_at_ = comm::in(launch_.grace_after_signal);
     } else {
       terminate_at_ = comm::in(launch_.patience);
       kill_at_ = comm::in(launch_.patience + launch_.grace);
     }
+  }
+
+  // ---- Restarts of single ranks -------------------------------------------------------------------
+
+  // `lost`: the rank that was lost first. If a rank has ended without an error, the run may be complete.
+  bool can_restart(const RankProcess& lost) const {
+    const auto runs = [](const RankProcess& p) { return p.running; };
+    const auto is_done = [](const RankProcess& p) {
+      return !p.running && WIFEXITED(p.status) && WEXITSTATUS(p.status) == 0;
+    };
+    return launch_.restarts.supervisor && launch_.restarts.supervisor->valid() && !same_request_until_ &&
+           WIFSIGNALED(lost.status) && std::ranges::any_of(processes_, runs) &&
+           std::ranges::none_of(processes_, is_done);
+  }
+
+  void begin_restart(const std::vector<RankProcess*>& ended) {
+    restart_.emplace(launch_.ranks, comm::in(launch_.restarts.leave_time),
+                     comm::in(launch_.restarts.start_time));
+    replace(ended);
+  }
+
+  // Starts the processes of ranks again that have ended during a restart. Another failure, such as that of a
+  // new process, ends the job.
+  void replace(const std::vector<RankProcess*>& ended) {
+    for (RankProcess* p : ended) {
+      if (!restart_) return;
+      const bool is_done = WIFEXITED(p->status) && WEXITSTATUS(p->status) == 0;
+      if (is_done || restart_->is_replaced(p->local)) return call_off();
+      for (Stream* stream : {&p->out, &p->err}) show_line(*p, *stream, true);
+      p->tail.clear();
+      p->ready.reset();
+      try {
+        start(*p, true);
+      } catch (const Error& error) {
+        show(launch_.error, fmt::format("{} cannot be started again: {}\n", name_of(*p), error.what()));
+        return call_off();
+      }
+      restart_->replaced(p->local);
+    }
+  }
+
+  void read_channels() {
+    for (RankProcess& p : processes_) {
+      while (const std::optional<std::string> text = p.channel.receive()) {
+        if (!ready_port_of(*text)) continue;
+        p.ready = ready_port_of(*text);
+        if (!restart_ && !unasked_) unasked_ = comm::in(kUnasked);
+      }
+    }
+    // Ranks may notice a loss before this process does. But if no process ends, a rank hangs, or has an error
+    // of its own and is ending; then all end.
+    if (!unasked_ || (!restart_ && comm::milliseconds_until(*unasked_) > 0)) return;
+    unasked_.reset();
+    if (restart_) return;
+    for (RankProcess& p : processes_) {
+      if (p.ready) p.channel.send(to_text(std::optional<JoinOrder>()));
+    }
+  }
+
+  void advance_restart() {
+    for (RankProcess& p : processes_) {
+      if (p.ready) restart_->ready(p.local, *p.ready);
+      // It is started again when it has ended.
+      if (p.running && restart_->is_late(p.local)) kill(-p.pid, SIGKILL);
+    }
+    if (restart_->settled() && !std::exchange(restart_->reported, true)) report_loss();
+    Channel& supervisor = *launch_.restarts.supervisor;
+    while (const std::optional<std::string> text = supervisor.receive()) {
+      restart_->order = join_order_of(*text);
+      if (!restart_->order) return call_off();
+    }
+    if (!supervisor.valid() || restart_->is_stuck()) return call_off();
+    if (restart_->order && restart_->all_ready()) join();
+  }
+
+  void report_loss() {
+    result_.reported = true;
+    if (launch_.restarts.lost) launch_.restarts.lost(result_);
+    LossReport report{.rank = result_.failed_rank, .exit_code = result_.exit_code, .text = result_.failure};
+    for (const RankProcess& p : processes_) {
+      if (restart_->is_replaced(p.local)) report.replaced.push_back(p.rank);
+    }
+    launch_.restarts.supervisor->send(to_text(report));
+  }
+
+  void join() {
+    JoinOrder order = *restart_->order;
+    order.port = restart_->port();
+    order.token = hex(random_bytes(32));
+    for (RankProcess& p : processes_) {
+      p.channel.send(to_text(std::optional(order)));
+      p.ready.reset();
+    }
+    restart_.reset();
+    result_ = {};
+    if (launch_.restarts.joined) launch_.restarts.joined();
+  }
+
+  void call_off() {
+    restart_.reset();
+    end_others();
   }
 
   void pass_on(int signal) {
@@ -332,6 +462,7 @@ class Launcher {
       if (!stops) return;
       same_request_until_ = comm::in(1s);
       notice_at_ = comm::in(launch_.notice_after_signal);
+      if (restart_) call_off();
     } else if (signal == SIGINT || comm::milliseconds_until(*same_request_until_) == 0) {
       signal_all(SIGKILL);  // a second request ends the ranks immediately
     }
@@ -407,6 +538,8 @@ class Launcher {
   std::deque<RankProcess> processes_;
   std::optional<Deadline> terminate_at_, kill_at_, notice_at_;
   std::optional<Deadline> same_request_until_;  // signals before this time repeat the first request to stop
+  std::optional<RankRestart> restart_;
+  std::optional<Deadline> unasked_;  // ranks are ready, but no loss is known
   LaunchResult result_;
 };
 

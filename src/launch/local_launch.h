@@ -10,6 +10,12 @@
 // If a rank fails after the first signal, the others have the time `grace_after_signal`. Schedulers send a
 // signal to the ranks and to this process. So a signal within a second after the first signal counts as the
 // same request, except SIGINT. SIGUSR1 is the warning before a time limit: ranks save and stop.
+//
+// With `restarts`, the death of a rank by a signal does not end the job at once: the other processes leave
+// the lost start and wait, the rank's process is started again, and the supervisor decides whether they
+// continue (rank_channel.h). A living rank that is not ready in time is killed, and its process started
+// again, too. If the supervisor says no, if a new process ends or is late, or after a signal that asks to
+// stop, the job ends as without `restarts`.
 #pragma once
 
 #include <chrono>
@@ -20,12 +26,30 @@
 #include <vector>
 
 #include "base/files/file.h"
+#include "launch/rank_channel.h"
 
 namespace primus::launch {
 
 // Name of a variable with the number of a listening socket that this process has inherited for rank 0 of its
 // first host: a supervisor of several machines holds the port that it has told the others.
 inline constexpr const char* kListenerVariable = "PRIMUS_LAUNCHER_FD";
+
+struct LaunchResult {
+  int exit_code = 0;  // exit code of the rank that failed first (128 + signal number if it was killed), or 0
+  int failed_rank = -1;   // rank in the job
+  std::string failure;    // "rank 3 was killed by signal 9 (Killed)", and the last lines it wrote
+  bool reported = false;  // RankRestarts::lost was called with this failure
+};
+
+// Restarts of single ranks.
+struct RankRestarts {
+  Channel* supervisor = nullptr;  // null: the first rank that fails ends the job. Must outlive the launch
+  // Called when the living ranks have left the lost start, before the supervisor is asked.
+  std::function<void(const LaunchResult& failure)> lost = {};
+  std::function<void()> joined = {};  // called when all ranks have been told to join the new start
+  std::chrono::milliseconds leave_time = std::chrono::seconds(2);  // for living ranks, to become ready
+  std::chrono::milliseconds start_time = std::chrono::minutes(1);  // for new processes, to become ready
+};
 
 struct LocalLaunch {
   std::vector<std::string> command;                // the program, looked up in PATH, and its arguments
@@ -57,12 +81,7 @@ struct LocalLaunch {
   // Time between the first signal and a line that says that the ranks are still stopping, and between such
   // lines.
   std::chrono::milliseconds notice_after_signal = std::chrono::seconds(10);
-};
-
-struct LaunchResult {
-  int exit_code = 0;  // exit code of the rank that failed first (128 + signal number if it was killed), or 0
-  int failed_rank = -1;  // rank in the job
-  std::string failure;   // "rank 3 was killed by signal 9 (Killed)", and the last lines it wrote
+  RankRestarts restarts = {};  // of a job on one host
 };
 
 // Runs all ranks to the end. If a rank cannot be started, ends the other ranks and throws Error. Call this

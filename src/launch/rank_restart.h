@@ -1,0 +1,66 @@
+// The state of a rank restart in a launcher (rank_channel.h): from the loss of a rank until all ranks join a
+// new start, or until the restart is called off. The class starts no process and reads no clock.
+//
+// A rank is in one of these states: it leaves the lost start, it has been replaced by a new process, or it is
+// ready, replaced or not. Ranks are counted from 0 on this host. Not thread-safe.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "comm/rendezvous/socket.h"
+#include "launch/rank_channel.h"
+
+namespace primus::launch {
+
+class RankRestart {
+ public:
+  // `leave_by`: when the ranks that live must be ready; `start_by`: when the replacing processes must be.
+  RankRestart(int ranks, comm::Deadline leave_by, comm::Deadline start_by)
+      : ranks_(static_cast<std::size_t>(ranks)), leave_by_(leave_by), start_by_(start_by) {}
+
+  void replaced(int local) { at(local) = {.replaced = true, .ready = false}; }
+  bool is_replaced(int local) const { return ranks_[static_cast<std::size_t>(local)].replaced; }
+  // `port`: on which rank 0 listens; 0 from other ranks.
+  void ready(int local, std::uint16_t port) {
+    at(local).ready = true;
+    if (port != 0) port_ = port;
+  }
+
+  // Whether the rank lives since the start of the job, and has not left the lost start in time.
+  bool is_late(int local) const {
+    const State& state = ranks_[static_cast<std::size_t>(local)];
+    return !state.replaced && !state.ready && comm::milliseconds_until(leave_by_) == 0;
+  }
+  // Whether a replacing process did not start in time.
+  bool is_stuck() const { return !all_ready() && comm::milliseconds_until(start_by_) == 0; }
+  // The next time at which one of these may change.
+  comm::Deadline next_look() const { return settled() ? start_by_ : std::min(leave_by_, start_by_); }
+
+  // Whether each rank is ready or replaced, so the supervisor can be asked.
+  bool settled() const {
+    return std::ranges::all_of(ranks_, [](const State& one) { return one.replaced || one.ready; });
+  }
+  bool all_ready() const {
+    return std::ranges::all_of(ranks_, [](const State& one) { return one.ready; });
+  }
+  std::uint16_t port() const { return port_; }  // 0: rank 0 is not ready
+
+  bool reported = false;                // the supervisor has been asked
+  std::optional<JoinOrder> order = {};  // its answer
+
+ private:
+  struct State {
+    bool replaced = false, ready = false;
+  };
+  State& at(int local) { return ranks_[static_cast<std::size_t>(local)]; }
+
+  std::vector<State> ranks_;
+  comm::Deadline leave_by_, start_by_;
+  std::uint16_t port_ = 0;
+};
+
+}  // namespace primus::launch

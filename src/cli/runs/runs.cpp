@@ -112,6 +112,7 @@ class Runs final : public Command {
       if (!run.failure.empty()) json["failure"] = run.failure;
       if (run.supervision) {
         json["restarts"] = run.supervision->restarts;
+        json["rank_restarts"] = run.supervision->rank_restarts;
         json["goodput"] = run.supervision->times.goodput();
         json["times"] = nlohmann::ordered_json::parse(to_json(run.supervision->times));
       }
@@ -164,7 +165,7 @@ class Runs final : public Command {
     }
   }
 
-  // Returns, for example, "disk full; 3 restarts; 2 warnings".
+  // Returns, for example, "disk full; 3 restarts (1 rank restart); 2 warnings".
   static std::string notes_of(const RunStatus& run) {
     std::string notes = printable(run.reason);
     const auto add = [&](std::int64_t count, const char* what) {
@@ -172,6 +173,8 @@ class Runs final : public Command {
       notes += fmt::format("{}{} {}{}", notes.empty() ? "" : "; ", count, what, count == 1 ? "" : "s");
     };
     add(run.supervision ? run.supervision->restarts : 0, "restart");
+    if (const std::int64_t of_ranks = run.supervision ? run.supervision->rank_restarts : 0; of_ranks > 0)
+      notes += fmt::format(" ({} {}{})", of_ranks, kRankRestart, of_ranks == 1 ? "" : "s");
     add(static_cast<std::int64_t>(run.warnings.size()), "warning");
     return notes;
   }

@@ -22,6 +22,11 @@ double seconds_in(const Json& json, std::string_view key) {
   return std::isfinite(value) && value > 0 ? value : 0;
 }
 
+std::int64_t count_in(const Json& json, std::string_view key) {
+  const auto found = json.find(key);
+  return found != json.end() && found->is_number_unsigned() ? found->get<std::int64_t>() : 0;
+}
+
 std::string key_of(std::string_view name) {
   std::string key(name);
   for (char& c : key) c = c == ' ' ? '_' : c;
@@ -84,9 +89,8 @@ std::optional<Supervision> read_supervision(const Path& run) {
       const Json facts = Json::parse(event.facts, nullptr, false);
       if (!facts.is_object()) continue;
       Supervision found;
-      const auto restarts = facts.find("restarts");
-      if (restarts != facts.end() && restarts->is_number_unsigned())
-        found.restarts = restarts->get<std::int64_t>();
+      found.restarts = count_in(facts, "restarts");
+      found.rank_restarts = count_in(facts, "rank_restarts");
       const auto times = facts.find("times");
       if (times != facts.end() && times->is_object()) found.times = times_in(*times);
       if (event.event == "supervise_end") found.ended = event.cause;

@@ -49,12 +49,16 @@ std::string describe(const RunTimes& times);
 // The object "times" in the facts, without whitespace.
 std::string to_json(const RunTimes& times);
 
+// Names of what a restart started again ("rung" in the facts of supervise_action): the process of a lost
+// rank, or all processes of the job.
+inline constexpr std::string_view kRankRestart = "rank restart", kJobRestart = "job restart";
+
 // Returns RUN/events/supervisor.jsonl.
 Path supervision_file(const Path& run);
 
 // The newest state that a supervisor recorded.
 struct Supervision {
-  std::int64_t restarts = 0;
+  std::int64_t restarts = 0, rank_restarts = 0;  // of all ranks or of single ones; of single ones
   RunTimes times = {};
   std::string ended = {};  // why the supervisor ended ("finished", "crash loop"); empty: no recorded end
 };

@@ -45,6 +45,7 @@ struct Restart {
   std::string text = {};        // the error
   std::int64_t checkpoint = 0;  // step of the checkpoint or snapshot from which the run continued
   std::string state_from = {};  // "memory", "partner", "disk", "start"; empty: the run has not continued
+  bool of_rank = false;         // a rank restart: the other processes stayed
 };
 
 // Everything that was read.

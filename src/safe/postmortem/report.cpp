@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/text/html_page.h"
+#include "lm/events/supervision.h"
 
 namespace primus::postmortem {
 namespace {
@@ -64,9 +65,9 @@ std::string last_work(const CaseFile& file) {
 std::string restart_text(const Restart& one) {
   const std::string rank = one.rank < 0 ? "" : fmt::format("rank {}, ", one.rank);
   const bool in_memory = one.state_from == "memory" || one.state_from == "partner";
-  return fmt::format("{} {} ({}step {}), continued from step {}{}: {}",
+  return fmt::format("{} {} ({}step {}), continued from step {}{}{}: {}",
                      local_time(one.time, "%Y-%m-%d %H:%M:%S"), one.cause, rank, one.step, one.checkpoint,
-                     in_memory ? " in memory" : "", one.text);
+                     in_memory ? " in memory" : "", one.of_rank ? " by a rank restart" : "", one.text);
 }
 
 void add_restarts(const CaseFile& file, std::vector<Row>& rows) {
@@ -157,6 +158,7 @@ nlohmann::ordered_json report_json(const CaseFile& file, const Diagnosis& d) {
                                 {"cause", one.cause},
                                 {"text", one.text},
                                 {"checkpoint_step", one.checkpoint},
+                                {"rung", std::string(one.of_rank ? kRankRestart : kJobRestart)},
                                 {"state_from", one.state_from.empty() ? Json() : Json(one.state_from)}});
   }
   for (const Evidence& one : d.timeline) {

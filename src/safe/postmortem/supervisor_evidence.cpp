@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "lm/events/line_file.h"
+#include "lm/events/supervision.h"
 #include "safe/postmortem/json_fields.h"
 
 namespace primus::postmortem {
@@ -56,6 +57,7 @@ class SupervisorReader {
     const std::string action = text_field(facts, "action");
     if (action == "restart" && last_.time > 0) {
       if (into_.restarts.size() == kMaxRestarts) into_.restarts.erase(into_.restarts.begin());
+      last_.of_rank = text_field(facts, "rung") == kRankRestart;
       into_.restarts.push_back(std::exchange(last_, {}));
     }
     if (action == "give up")

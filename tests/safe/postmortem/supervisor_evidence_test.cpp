@@ -1,6 +1,8 @@
 // Tests what the supervisor's record tells about a run: its restarts, and the fault that ended it.
 #include <gmock/gmock.h>
 
+#include <nlohmann/json.hpp>
+
 #include "base/files/file.h"
 #include "base/files/scratch_folder.h"
 #include "safe/postmortem/diagnosis.h"
@@ -54,6 +56,19 @@ TEST_F(Supervised, ARestartFromMemoryNamesItsStep) {
   ASSERT_THAT(file.restarts, SizeIs(1));
   EXPECT_EQ(file.restarts[0].checkpoint, 10);
   EXPECT_THAT(report_text(file, diagnose(file), Terminal{}), HasSubstr("continued from step 10 in memory: "));
+}
+
+TEST_F(Supervised, ARankRestartIsNamed) {
+  const CaseFile file = read(
+      R"({"event":"supervise_detection","step":14,"rank":0,"time":210,"cause":"killed","facts":{"exit_code":137,"checkpoint":12,"text":"rank 0 was killed"}}
+{"event":"supervise_action","step":14,"time":210,"cause":"killed","facts":{"action":"restart","rung":"rank restart"}}
+)");
+  ASSERT_THAT(file.restarts, SizeIs(2));
+  EXPECT_FALSE(file.restarts[0].of_rank);
+  EXPECT_TRUE(file.restarts[1].of_rank);
+  const Diagnosis d = diagnose(file);
+  EXPECT_THAT(report_text(file, d, Terminal{}), HasSubstr("continued from step 12 by a rank restart: "));
+  EXPECT_EQ(report_json(file, d)["restarts"][1]["rung"], "rank restart");
 }
 
 TEST_F(Supervised, ARunningRunShowsItsRestarts) {

@@ -17,17 +17,15 @@
 #include "cli/train/forecast.h"
 #include "cli/train/lost_rank_record.h"
 #include "cli/train/plan_notes.h"
+#include "cli/train/rank_run.h"
 #include "cli/train/stage_command.h"
-#include "cli/train/stop_signal.h"
 #include "cli/train/supervise_options.h"
-#include "cli/train/watchers.h"
-#include "comm/job.h"
 #include "comm/mpi/current_job.h"
 #include "config/missing_data.h"
 #include "config/stages.h"
 #include "config/trainer_config.h"
 #include "launch/local_launch.h"
-#include "lm/events/live_view.h"
+#include "launch/rank_channel.h"
 #include "lm/events/run_folder.h"
 #include "lm/train/job_start.h"
 #include "lm/train/objectives/objective.h"
@@ -182,7 +180,9 @@ class Train : public Command {
       check_mesh(experiment, builtin_families(), static_cast<int>(world));
       return launch_ranks(experiment, console);
     }
-    if (export_ && (!place || place->rank == 0))
+    // The lost process that this one replaces has written it.
+    const bool exports = export_ && !std::getenv(launch::kReplacesVariable);
+    if (exports && (!place || place->rank == 0))
       export_to(experiment, place, static_cast<int>(world), console);
     return train(experiment, place, console);
   }
@@ -380,73 +380,30 @@ class Train : public Command {
     start.output_file = [folder, module = experiment.module_name](int rank) {
       return folder.rank_logs(module, rank) / "output.log";
     };
-    const LostRankRecord record(folder.root());
+    launch::Channel supervisor = launch::Channel::inherited(launch::kSupervisorChannel);
+    std::optional<LostRankRecord> record(folder.root());
+    std::string loss;
+    if (supervisor.valid() && restarts_single_ranks(experiment)) {
+      start.restarts = {.supervisor = &supervisor,
+                        .lost = [&](const launch::LaunchResult& failure) { loss = record->add(failure); },
+                        .joined = [&] { record.emplace(folder.root()); }};
+    } else {
+      supervisor.close();  // tells the supervisor
+    }
     const launch::LaunchResult result = launch::run_local(start);
-    if (result.failed_rank >= 0) console.note("error: " + record.add(result));
+    if (result.failed_rank >= 0) console.note("error: " + (result.reported ? loss : record->add(result)));
     return result.exit_code;
   }
 
   int train(const config::Experiment& experiment, const std::optional<comm::JobEnvironment>& place,
             Console& console) const {
-    const RunFolder folder = run_folder_of(experiment);
-    std::unique_ptr<comm::Job> job;
-    if (place && place->world > 1) {
-      job = comm::Job::connect(*place, {.flight_folder = folder.logs(),
-                                        .notice = [&](const std::string& text) { console.note(text); }});
-    }
-    const int rank = job ? job->rank() : 0;
-    const bool view = rank == 0 && console.err.ansi && !json_ && !plain_ && !console.debug;
-    const LogLevel screen = quiet_ || json_ || view ? LogLevel::kWarning
-                            : console.debug         ? LogLevel::kDebug
-                                                    : LogLevel::kInfo;
-    std::optional<LiveBlock> block;
-    if (view && !quiet_) block.emplace(console.err);
-    Logger log(LogOptions{.folder = folder.rank_logs(experiment.module_name, rank),
-                          .rank = rank,
-                          .world_size = job ? job->size() : 1,
-                          .console_level = screen,
-                          .console = console.err,
-                          .above = block ? &*block : nullptr});
-    std::unique_ptr<RunListener> live;
-    if (block) {
-      live = std::make_unique<LiveView>(console.err, *block, experiment.exp_name);
-    } else if (view) {
-      live = std::make_unique<ProgressView>(console.err);
-    }
-    const FamilyRegistry families = builtin_families();
-    Watchers watchers(experiment, log, rank);
-    try {
-      Trainer trainer(experiment, families, log,
-                      {.job = job.get(),
-                       .view = live.get(),
-                       .ignore_memory = force_,
-                       .version = PRIMUS_VERSION,
-                       .alerts = &watchers.alerts,
-                       .health = &watchers.health,
-                       .asked_by = stop_signal_name});
-      trainer.prepare();
-      // From now on, signals let the run save its progress. Launchers and schedulers signal every process.
-      // Each process that has started other processes also forwards the signal to them.
-      const bool is_watched = place || std::getenv("SLURM_JOB_ID");
-      const TrainingSummary summary =
-          trainer.run(catch_stop_signals(is_watched ? SecondSignal::kIgnored : SecondSignal::kEnds));
-      live.reset();
-      if (rank == 0) report(experiment, summary, console);
-      if (job) job->leave();
-    } catch (const Error& error) {
-      // Logs the error to the run's files, unless the run was refused before its folder was made.
-      if (Env::posix().status(folder.root())) log.write_to_files(LogLevel::kError, error.what());
-      if (job) {
-        // The other ranks show this text as the reason for their end. The text contains this rank's number,
-        // the location and the hint.
-        const std::string &hint = error.hint(), &location = error.location();
-        job->abort(fmt::format("rank {}: {}{}{}", job->rank(), location.empty() ? "" : location + ": ",
-                               error.what(), hint.empty() ? "" : " (" + hint + ")"),
-                   error.kind());
-      }
-      throw;
-    }
-    return 0;
+    const RankRun::Options options{
+        .json = json_,
+        .plain = plain_,
+        .quiet = quiet_,
+        .force = force_,
+        .report = [&](const TrainingSummary& summary) { report(experiment, summary, console); }};
+    return RankRun(experiment, place, options, console).run();
   }
 
   void report(const config::Experiment& experiment, const TrainingSummary& s, Console& console) const {

@@ -19,6 +19,7 @@
 #include "lm/train/settings/training_settings.h"
 #include "safe/supervise/node_supervisor.h"
 #include "safe/supervise/snapshot_home.h"
+#include "turbo/devices/devices.h"
 
 namespace primus::cli {
 namespace {
@@ -64,6 +65,12 @@ std::vector<std::vector<int>> switches_of_nodes(std::int64_t nodes) {
   return switches;
 }
 
+// A process counts exit_duration_in_mins from its own start.
+double minutes_left(double minutes, double seconds) {
+  constexpr double kLeast = 1e-3;
+  return std::max(kLeast, minutes - seconds / kMinute);
+}
+
 // Returns the words that continue the run, `seconds` after the supervisor started.
 std::vector<std::string> restart_words(std::vector<std::string> words, bool continues,
                                        const std::optional<double>& minutes, double seconds) {
@@ -71,11 +78,7 @@ std::vector<std::string> restart_words(std::vector<std::string> words, bool cont
   remove_option(words, "--export-config", true);
   remove_option(words, "--overwrite", false);
   if (!continues) words.emplace_back("auto_continue_train=true");
-  if (minutes) {
-    // A process counts this time from its own start.
-    constexpr double kLeast = 1e-3;
-    words.push_back(fmt::format("exit_duration_in_mins={}", std::max(kLeast, *minutes - seconds / kMinute)));
-  }
+  if (minutes) words.push_back(fmt::format("exit_duration_in_mins={}", minutes_left(*minutes, seconds)));
   return words;
 }
 
@@ -97,12 +100,25 @@ std::unique_ptr<supervise::SnapshotHome> home_of_snapshots(
 
 }  // namespace
 
+void continue_run(config::Experiment& experiment, double seconds) {
+  config::TrainerConfig& trainer = experiment.trainer;
+  trainer.auto_continue_train = true;
+  if (trainer.exit_duration_in_mins)
+    trainer.exit_duration_in_mins = minutes_left(*trainer.exit_duration_in_mins, seconds);
+}
+
+bool restarts_single_ranks(const config::Experiment& experiment) {
+  return config::stage_of(experiment.trainer).material != config::Material::kPrompts &&
+         turbo::choose_device(device_spec_of(experiment)).kind == "cpu";
+}
+
 std::vector<std::string> without_supervise(const std::vector<std::string>& words) {
   std::vector<std::string> kept = words;
   remove_option(kept, "--supervise", false);
   remove_option(kept, "--max-restarts", true);
   remove_option(kept, "--spares", true);
   remove_option(kept, "--node-wait", true);
+  remove_option(kept, "--restart-all", false);
   return kept;
 }
 
@@ -126,12 +142,18 @@ void SuperviseOptions::declare(Arguments& arguments) {
               "then the job ends")
       .between(0, 1e6)
       .default_note("1");
+  arguments.flag("--restart-all,--restart_all", restart_all_,
+                 "with --supervise: after the loss of a rank, start all ranks again, and keep no living "
+                 "process");
 }
 
 void SuperviseOptions::check(std::int64_t nodes, const std::optional<comm::JobEnvironment>& place) const {
   if (!supervise_) {
-    if (!max_restarts_ && spares_ == 0 && !node_wait_) return;
-    const char* const option = max_restarts_ ? "--max-restarts" : spares_ > 0 ? "--spares" : "--node-wait";
+    if (!max_restarts_ && spares_ == 0 && !node_wait_ && !restart_all_) return;
+    const char* const option = max_restarts_  ? "--max-restarts"
+                               : spares_ > 0  ? "--spares"
+                               : restart_all_ ? "--restart-all"
+                                              : "--node-wait";
     throw invalid(fmt::format("{} needs --supervise", option),
                   fmt::format("add --supervise, or remove {}", option));
   }
@@ -168,7 +190,8 @@ supervise::SupervisedJob SuperviseOptions::job(const config::Experiment& experim
                                .run = folder.root(),
                                .checkpoints = checkpoint_root_of(experiment),
                                .module = experiment.module_name,
-                               .ranks = ranks};
+                               .ranks = ranks,
+                               .restarts_ranks = ranks > 1 && nodes == 1 && !restart_all_};
   job.restart = [words = job.command, continues = trainer.auto_continue_train,
                  minutes = trainer.exit_duration_in_mins](double seconds) {
     return restart_words(words, continues, minutes, seconds);
@@ -231,6 +254,10 @@ std::string SuperviseOptions::plan(const config::Experiment& experiment, int ran
       limits.max_delay, limits.loop, limits.mixed_loop, limits.nan_loop,
       std::max(planned.hang.shortest, planned.hang.for_services) + planned.hang.for_ranks, planned.hang.steps,
       planned.hang.patience);
+  if (planned.restarts_ranks)
+    text += fmt::format("  lost rank         {}\n", restarts_single_ranks(experiment)
+                                                        ? "only its process is new (rank restart)"
+                                                        : "all ranks start again");
   if (const std::int64_t steps = experiment.trainer->snapshot_interval; steps > 0) {
     text += fmt::format("  snapshots         every {} step{} in memory (/dev/shm){}\n", steps,
                         steps == 1 ? "" : "s", nodes > 1 ? ", with a copy on another machine" : "");
@@ -260,6 +287,7 @@ nlohmann::json SuperviseOptions::plan_json(const config::Experiment& experiment,
       {"hang_seconds", std::max(planned.hang.shortest, planned.hang.for_services) + planned.hang.for_ranks},
       {"hang_steps", planned.hang.steps},
       {"patience_seconds", planned.hang.patience}};
+  plan["rank_restarts"] = planned.restarts_ranks && restarts_single_ranks(experiment);
   if (experiment.trainer->snapshot_interval > 0)
     plan["snapshot_interval"] = experiment.trainer->snapshot_interval;
   if (nodes > 1) {

@@ -36,11 +36,19 @@ class SuperviseOptions {
  private:
   supervise::SupervisedJob job(const config::Experiment& experiment, int ranks, std::int64_t nodes) const;
 
-  bool supervise_ = false;
+  bool supervise_ = false, restart_all_ = false;
   std::int64_t spares_ = 0;
   std::optional<std::int64_t> max_restarts_;
   std::optional<double> node_wait_;  // minutes
 };
+
+// Changes the experiment of a run that is started again, so many seconds after its supervisor started: it
+// continues from its newest state, and exit_duration_in_mins counts from the first start.
+void continue_run(config::Experiment& experiment, double seconds);
+
+// Whether the ranks of this launcher can be restarted one by one (launch/rank_channel.h). Ranks on GPUs and
+// stages that generate answers are restarted together: leaving a start within a process was not tested there.
+bool restarts_single_ranks(const config::Experiment& experiment);
 
 // Returns a command's words without --supervise and the options that belong to it.
 std::vector<std::string> without_supervise(const std::vector<std::string>& words);

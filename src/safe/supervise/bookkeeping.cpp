@@ -11,6 +11,7 @@
 #include "lm/events/lost_rank.h"
 #include "lm/events/run_ending.h"
 #include "lm/events/run_event.h"
+#include "lm/events/supervision.h"
 #include "safe/supervise/event_facts.h"
 #include "safe/supervise/run_files.h"
 #include "safe/supervise/supervision_news.h"
@@ -49,6 +50,7 @@ void Bookkeeping::record(std::string_view kind, std::string cause, Json facts, b
   }
   facts["attempt"] = attempts_;
   facts["restarts"] = policy_.restarts();
+  if (rank_restarts_ > 0) facts["rank_restarts"] = rank_restarts_;
   const double now = unix_seconds();
   log_.write({.kind = kind, .step = furthest_, .rank = rank, .time = now, .cause = std::move(cause)},
              std::move(facts), times ? std::optional(account_.up_to(now)) : std::nullopt);
@@ -153,14 +155,18 @@ JobEnd Bookkeeping::end(const ProcessEnd& process, const std::optional<HangFindi
   return end;
 }
 
-Action Bookkeeping::decide(const JobEnd& end) {
+Action Bookkeeping::decide(const JobEnd& end, Rung rung) {
   Action action = policy_.decide(end);
-  record("supervise_action", action.reason, facts_of(action));
-  if (action.kind == Action::Kind::kRestart) announce(end, action);
+  const bool restarts = action.kind == Action::Kind::kRestart;
+  if (restarts && rung == Rung::kRank) ++rank_restarts_;
+  Json facts = primus::supervise::facts_of(action);
+  if (restarts) facts["rung"] = rung == Rung::kRank ? kRankRestart : kJobRestart;
+  record("supervise_action", action.reason, std::move(facts));
+  if (restarts) announce(end, action, rung);
   return action;
 }
 
-void Bookkeeping::announce(const JobEnd& end, const Action& action) const {
+void Bookkeeping::announce(const JobEnd& end, const Action& action, Rung rung) const {
   const std::string rank = end.rank ? fmt::format("rank {}, ", *end.rank) : "";
   const std::string step = end.began ? fmt::format("step {}", end.step) : "before the first step";
   // An attempt that ended before its first step has recorded no checkpoint.
@@ -175,9 +181,10 @@ void Bookkeeping::announce(const JobEnd& end, const Action& action) const {
           ? fmt::format(", when the disk has {} free", human_bytes(static_cast<double>(*action.free_bytes)))
       : action.delay > 0 ? fmt::format(", in {:.0f} s", action.delay)
                          : "";
-  job_.say(fmt::format("supervise: {} ({}{}): {}\nsupervise: restart {} of at most {} {}{}",
+  job_.say(fmt::format("supervise: {} ({}{}): {}\nsupervise: restart {} of at most {}{} {}{}",
                        name_of(end.kind), rank, step, end.text.substr(0, end.text.find('\n')),
-                       policy_.restarts(), job_.recovery.max_restarts, from, when));
+                       policy_.restarts(), job_.recovery.max_restarts,
+                       rung == Rung::kRank ? " (rank restart: the other processes stay)" : "", from, when));
 }
 
 Action Bookkeeping::without_space(const Action& action) {
@@ -206,9 +213,10 @@ int Bookkeeping::stopped_waiting(int signal) {
 
 Json Bookkeeping::save() const {
   const double to_unix = unix_seconds() - steady_seconds();
-  return {{"started", started_ + to_unix}, {"attempts", attempts_},      {"continues", continues_},
-          {"recovering", recovering_},     {"furthest", furthest_},      {"began_at", began_at_},
-          {"detected_at", detected_at_},   {"account", account_.save()}, {"policy", policy_.save(to_unix)}};
+  return {{"started", started_ + to_unix},  {"attempts", attempts_},      {"continues", continues_},
+          {"recovering", recovering_},      {"furthest", furthest_},      {"began_at", began_at_},
+          {"detected_at", detected_at_},    {"account", account_.save()}, {"policy", policy_.save(to_unix)},
+          {"rank_restarts", rank_restarts_}};
 }
 
 void Bookkeeping::restore(const Json& saved) {
@@ -218,6 +226,7 @@ void Bookkeeping::restore(const Json& saved) {
   continues_ = saved.at("continues").get<bool>();
   recovering_ = saved.at("recovering").get<bool>();
   furthest_ = saved.at("furthest").get<std::int64_t>();
+  rank_restarts_ = saved.at("rank_restarts").get<std::int64_t>();
   began_at_ = saved.at("began_at").get<double>();
   detected_at_ = saved.at("detected_at").get<double>();
   account_.restore(saved.at("account"));

@@ -6,6 +6,7 @@
 // Not thread-safe.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -21,6 +22,9 @@
 #include "safe/supervise/time_account.h"
 
 namespace primus::supervise {
+
+// A restart starts either the processes of lost ranks again ("rank restart"), or all processes of the job.
+enum class Rung : std::uint8_t { kRank, kJob };
 
 class Bookkeeping {
  public:
@@ -46,8 +50,10 @@ class Bookkeeping {
              std::optional<int> hang_rank, nlohmann::ordered_json facts,
              const std::optional<LostNode>& lost = {},
              const std::function<nlohmann::ordered_json(const JobEnd&)>& facts_of = {});
-  // Decides and records what follows; announces a restart.
-  Action decide(const JobEnd& end);
+  // Decides and records what follows; announces a restart. `rung`: what it would start again.
+  Action decide(const JobEnd& end, Rung rung = Rung::kJob);
+  // Whether this attempt has completed a step. Another fault before that is one of the restart itself.
+  bool has_progressed() const { return attempt_.began() && attempt_.step() > *attempt_.began(); }
 
   // No other attempt is possible. Records the reason, and returns the exit code.
   int give_up(const std::string& reason, const std::string& text, const std::string& hint);
@@ -70,7 +76,7 @@ class Bookkeeping {
  private:
   void recovered(const EventLine& event);
   void tell(const RunEvent& event);
-  void announce(const JobEnd& end, const Action& action) const;
+  void announce(const JobEnd& end, const Action& action, Rung rung) const;
 
   const SupervisedJob& job_;
   RecoveryPolicy policy_;
@@ -80,6 +86,7 @@ class Bookkeeping {
   Attempt attempt_ = {};
   double started_;
   int attempts_ = 0;
+  std::int64_t rank_restarts_ = 0;
   bool recovering_ = false, continues_ = false;
   std::int64_t furthest_ = 0;              // last step of all attempts
   double began_at_ = 0, detected_at_ = 0;  // seconds since 1970

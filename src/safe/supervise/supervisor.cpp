@@ -8,13 +8,18 @@
 #include <array>
 #include <chrono>
 #include <csignal>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/terminal/terminal.h"
+#include "launch/rank_channel.h"
 #include "launch/signals.h"
 #include "lm/events/run_folder.h"
 #include "safe/supervise/attempt.h"
@@ -36,6 +41,7 @@ constexpr double kSpaceEvery = 2;     // seconds between looks at the free space
 constexpr double kSpaceWait = 3600;   // longest wait for free space, in seconds
 constexpr double kPause = 0.05;       // between looks at the run's lock, in seconds
 constexpr double kFirstLockWait = 5;  // longest wait for the lock at the start, in seconds
+constexpr int kEndingMs = 2000;       // for ranks that wait, to end
 constexpr double kLockWait = 10;      // longest wait for the run's lock, in seconds
 
 class Supervisor {
@@ -47,36 +53,96 @@ class Supervisor {
         "supervise_start", {},
         {{"command", job_.command}, {"max_restarts", job_.recovery.max_restarts}, {"host", host_name()}},
         false);
+    start();
     for (;;) {
-      start();
       const JobEnd end = watch();
-      const Action action = books_.decide(end);
-      if (action.kind != Action::Kind::kRestart) return books_.finish(end, action);
+      const Action action = books_.decide(end, keeps_ ? Rung::kRank : Rung::kJob);
+      if (action.kind != Action::Kind::kRestart) {
+        end_waiting();
+        return books_.finish(end, action);
+      }
       if (const auto code = wait(end, action)) return *code;
+      if (!continue_waiting()) start();
     }
   }
 
  private:
   void start() {
+    prepare_attempt();
     books_.begin();
+    std::map<std::string, std::string> variables;
+    launch::Channel of_job;
+    if (job_.restarts_ranks) {
+      std::tie(launcher_, of_job) = launch::Channel::pair();
+      of_job.pass_on();
+      variables[launch::kSupervisorChannel] = std::to_string(of_job.fd());
+    }
+    processes_.start(books_.continues() ? job_.restart(books_.elapsed()) : job_.command, variables);
+  }
+
+  void prepare_attempt() {
     kills_ = memory_kills();
     sample_.reset();
     tail_.emplace(job_.run, job_.ranks);
-    processes_.start(books_.continues() ? job_.restart(books_.elapsed()) : job_.command);
+  }
+
+  // ---- Restarts of single ranks -----------------------------------------------------------------
+
+  // The launcher reports that a rank was lost, and that the others have left the lost start. Returns the end
+  // of the attempt if they may join another one.
+  std::optional<JobEnd> end_of_attempt() {
+    while (const std::optional<std::string> text = launcher_.receive()) {
+      const std::optional<launch::LossReport> report = launch::loss_report_of(*text);
+      if (!report) continue;
+      // A request to stop ends all ranks, and so does another fault before the first step after a restart.
+      if (asked_at_ || !books_.has_progressed()) {
+        launcher_.send(to_text(std::optional<launch::JoinOrder>()));
+        continue;
+      }
+      waits_ = true;
+      keeps_ = static_cast<int>(report->replaced.size()) < job_.ranks;
+      read_events();
+      return books_.end(process_end(report->exit_code), std::nullopt, std::nullopt,
+                        {{"replaced", report->replaced}});
+    }
+    return std::nullopt;
+  }
+
+  // Lets the waiting ranks join the next attempt. Returns false if there are none.
+  bool continue_waiting() {
+    if (!std::exchange(waits_, false)) return false;
+    prepare_attempt();
+    if (!launcher_.send(to_text(std::optional(launch::JoinOrder{.seconds = books_.elapsed()})))) {
+      end_processes();
+      return false;
+    }
+    books_.begin();
+    return true;
+  }
+
+  // Ends ranks that wait, because there is no other attempt: they show their errors first.
+  void end_waiting() {
+    if (!std::exchange(waits_, false)) return;
+    launcher_.send(to_text(std::optional<launch::JoinOrder>()));
+    pollfd polled{processes_.ended_fd(), POLLIN, 0};
+    poll(&polled, 1, kEndingMs);
+    end_processes();
   }
 
   // ---- While the job runs -----------------------------------------------------------------------
 
   JobEnd watch() {
+    keeps_ = false;
     std::optional<HangFinding> finding;
     std::optional<int> rank;
     for (bool ended = false; !ended && !finding;) {
-      std::array<pollfd, 2> polled{pollfd{signals_.fd(), POLLIN, 0},
-                                   pollfd{processes_.ended_fd(), POLLIN, 0}};
+      std::array<pollfd, 3> polled{pollfd{signals_.fd(), POLLIN, 0}, pollfd{processes_.ended_fd(), POLLIN, 0},
+                                   pollfd{launcher_.fd(), POLLIN, 0}};
       poll(polled.data(), polled.size(), kTickMs);
       while (const auto signal = signals_.next()) pass_on(*signal);
       ended = (polled[1].revents & POLLIN) != 0;
       read_events();
+      if (const std::optional<JobEnd> end = end_of_attempt()) return *end;
       const double now = steady_seconds();
       if (kill_at_ && now >= *kill_at_) break;
       if (!ended) finding = look(now);
@@ -86,17 +152,27 @@ class Supervisor {
       if (finding->stopped) rank = JobProcesses::rank_of(*finding->stopped);
       facts["stacks"] = write_stacks(*finding);
     }
-    std::vector<pid_t> remaining;
-    ProcessEnd process{.exit_code = exit_code_of(processes_.end_all(remaining)),
-                       .asked_to_stop = asked_at_.has_value()};
+    const int status = end_processes();
     read_events();
-    const std::optional<std::int64_t> kills = memory_kills();
-    process.memory_kill = kills && kills_ && *kills > *kills_;
-    process.last_error = last_error(job_.run / "logs" / job_.module, job_.ranks, books_.began_at());
-    const JobEnd end = books_.end(process, finding, rank, std::move(facts));
+    return books_.end(process_end(exit_code_of(status)), finding, rank, std::move(facts));
+  }
+
+  // Ends all processes of the job. Returns the status of the first one.
+  int end_processes() {
+    std::vector<pid_t> remaining;
+    const int status = processes_.end_all(remaining);
+    launcher_.close();
     remains_ = !remaining.empty();
     if (remains_) job_.say("supervise: " + remaining_text(remaining));
-    return end;
+    return status;
+  }
+
+  ProcessEnd process_end(int exit_code) const {
+    const std::optional<std::int64_t> kills = memory_kills();
+    return {.exit_code = exit_code,
+            .asked_to_stop = asked_at_.has_value(),
+            .memory_kill = kills && kills_ && *kills > *kills_,
+            .last_error = last_error(job_.run / "logs" / job_.module, job_.ranks, books_.began_at())};
   }
 
   void pass_on(int signal) {
@@ -178,7 +254,10 @@ class Supervisor {
   std::optional<double> sample_ = {};  // time of the last look at the processes
   std::optional<double> asked_at_ = {}, kill_at_ = {};
   std::optional<std::int64_t> kills_ = {};
-  bool remains_ = false;  // processes of the last attempt that could not be ended
+  launch::Channel launcher_ = {};  // to the job's first process, with restarts of single ranks
+  bool waits_ = false;             // ranks wait for the next attempt
+  bool keeps_ = false;             // not all of their processes are new
+  bool remains_ = false;           // processes of the last attempt that could not be ended
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Supervises a training job on this machine: starts it as a child, watches its events and processes, and
-// starts it again from its newest checkpoint after a fault. docs/supervise.md describes what users see.
+// starts it again from its newest checkpoint after a fault. After the loss of a rank, only its process is
+// new, if the others can continue (rank restart). docs/supervise.md describes what users see.
 //
 // The decisions are in classes without clock and files: RecoveryPolicy (whether and when to restart),
 // HangWatch (whether the job hangs), Attempt (how it ended), TimeAccount (where the time went). This function
@@ -26,6 +27,8 @@ struct SupervisedJob {
   Path checkpoints;    // folder of its checkpoints
   std::string module;  // name of the folder in RUN/logs with the ranks' logs
   int ranks = 1;       // on this machine
+  // Whether the death of a rank lets the other processes of the job stay (launch/rank_channel.h).
+  bool restarts_ranks = false;
   RecoveryLimits recovery = {};
   HangLimits hang = {};
   // Shows a line to the user. Must not throw.

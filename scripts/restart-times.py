@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Measures restarts of supervised runs from snapshots in memory and from checkpoints on the disk.
+"""Measures restarts of supervised runs: of a lost rank and of all ranks, from snapshots in memory and from the disk.
 
 usage: restart-times.py [--program build/bin/primus] [--faults 5] [--hidden 512] [--layers 4] [--steps 10] [--ranks 2]
 
-Trains the same model twice with --supervise: with a checkpoint every N steps (--steps), and with a snapshot every N
-steps. A rank is killed (SIGKILL) a few steps after each save. Before the kill, the files of the newest checkpoint leave
-the page cache, as on a machine that has not written them. The script prints for both runs the median and the longest
-time from the kill until the next completed step, and the pause of a step for a save. Exit code 1: a restart did not
-come from the expected source.
+Trains the same model four times with --supervise: with a checkpoint every N steps (--steps) and with a snapshot every N
+steps, each with rank restarts and with --restart-all. A rank is killed (SIGKILL) a few steps after each save. Before
+the kill, the files of the newest checkpoint leave the page cache, as on a machine that has not written them. The script
+prints for each run the median and the longest time from the kill until the next completed step, and the pause of a step
+for a save. Exit code 1: a restart did not come from the expected source, or was of the other kind.
 
 Only Python's standard library and Linux are needed.
 """
@@ -77,7 +77,8 @@ def wait(condition, what):
     sys.exit(f"no progress: {what}")
 
 
-def measure(options, folder, name, settings, state, source):
+def measure(options, folder, name, rung, settings, state, source):
+    kind, name = name, name + ("-all" if rung == "job restart" else "-rank")
     workspace = os.path.join(folder, name)
     size = ["bf16=false", f"num_layers={options.layers}", f"hidden_size={options.hidden}", f"ffn_hidden_size={4 * options.hidden}",
             "num_attention_heads=8", "seq_length=64", "micro_batch_size=1", f"global_batch_size={options.ranks}",
@@ -85,6 +86,8 @@ def measure(options, folder, name, settings, state, source):
     command = [options.program, "train", "pretrain", "--config",
                os.path.join(SOURCE, "examples/native/configs/CPU/llama_tiny-pretrain.yaml"), f"workspace={workspace}",
                "work_group=w", "user_name=u", f"exp_name={name}", *size, *settings, "--supervise", "--quiet"]
+    if rung == "job restart":
+        command += ["--restart-all"]
     if options.ranks > 1:
         command += ["--nproc", str(options.ranks)]
     log = open(os.path.join(folder, name + ".log"), "w")
@@ -122,6 +125,10 @@ def measure(options, folder, name, settings, state, source):
             if begin["facts"].get("state_from") != source:
                 sys.exit(f"{name}: restarted from {begin['facts'].get('state_from')}, not {source}")
             times.append(step["time"] - began)
+            actions = [line for line in lines(os.path.join(run, "events", "supervisor.jsonl"))
+                       if line["event"] == "supervise_action"]
+            if actions[-1]["facts"].get("rung") != rung:
+                sys.exit(f"{name}: {actions[-1]['facts'].get('rung')} instead of {rung}")
     finally:
         supervisor.send_signal(signal.SIGKILL)
         supervisor.wait()
@@ -129,8 +136,8 @@ def measure(options, folder, name, settings, state, source):
     size = 0
     if home:
         size = sum(os.path.getsize(path) for path in glob.glob(f"{home}/own/*/*/iter_*/*"))
-        shutil.rmtree(home)  # a supervisor that was killed leaves it behind
-    print(f"{name:>7}: {len(times)} restarts, to the next completed step median {statistics.median(times):.2f} s, "
+        shutil.rmtree(home, ignore_errors=True)  # the guard of a supervisor that was killed removes it, too
+    print(f"{kind:>7}, {rung:>12}: {len(times)} restarts, to the next completed step median {statistics.median(times):.2f} s, "
           f"longest {max(times):.2f} s; step median {statistics.median(steps):.0f} ms"
           + (f"; snapshots {size / 2**20:.0f} MiB" if size else ""), flush=True)
 
@@ -146,9 +153,10 @@ def main():
     parser.add_argument("--ranks", type=int, default=2)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="restart-times-") as folder:
-        measure(options, folder, "disk", [f"save_interval={options.steps}", "keep_latest=2"], "durable", "disk")
-        measure(options, folder, "memory", ["save_interval=1000000", f"snapshot_interval={options.steps}"], "in memory",
-                "memory")
+        for rung in ["job restart"] + (["rank restart"] if options.ranks > 1 else []):
+            measure(options, folder, "disk", rung, [f"save_interval={options.steps}", "keep_latest=2"], "durable", "disk")
+            measure(options, folder, "memory", rung, ["save_interval=1000000", f"snapshot_interval={options.steps}"],
+                    "in memory", "memory")
 
 
 if __name__ == "__main__":

@@ -357,6 +357,23 @@ TEST_F(Nccl, ErrorsOfTheLibraryEndTheJob) {
   }
 }
 
+// The library may notice that a rank ended before the rendezvous does.
+TEST_F(Nccl, ALostRankIsNamedAlsoIfTheLibraryFailsFirst) {
+  fake().slowness(3);  // the library starts operations late, and then reports its error
+  const auto errors = on_all_ranks(2, [&](Rank& r) {
+    const auto world = r.job.world(r.device, &collectives);
+    const auto stream = r.device.create_stream(StreamKind::kCommunication);
+    r.job.barrier("made");
+    if (r.rank == 1) {
+      std::this_thread::sleep_for(300ms);
+      throw invalid("rank 1 was lost");
+    }
+    fake().error(0, static_cast<int>(nccl::Result::kSystemError));
+    world->barrier(*stream);
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "rank 1 was lost");
+}
+
 TEST_F(Nccl, AnAbortWakesAllRanksAndKeepsItsReason) {
   const auto errors = on_all_ranks(3, [&](Rank& r) {
     const auto world = r.job.world(r.device, &collectives);

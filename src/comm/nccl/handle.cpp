@@ -16,6 +16,9 @@ constexpr auto kFarewell = 5s;
 // How long a call may take to return before its communicator is aborted.
 constexpr auto kPatience = 2s;
 
+// Returns whether another rank may have caused the failure, for example because its process ended.
+bool may_be_remote(Result result) { return result == Result::kRemoteError || result == Result::kSystemError; }
+
 Error library_error(const Library& library, const std::string& what) {
   return {ErrorKind::kIo, what,
           fmt::format("set NCCL_DEBUG=WARN on every rank to see the messages of {}", library.name)};
@@ -114,6 +117,7 @@ void Handle::wait_until_ready(const std::string& doing, Waiting waiting) {
     const Result result = ask();
     if (result == Result::kSuccess) return;
     if (result != Result::kInProgress) {
+      wait_for_cause(result);
       const std::lock_guard lock(mutex_);
       throw library_error(*library_,
                           fmt::format("{} cannot {}: {}", library_->name, doing, text_of(result, comm_)));
@@ -122,8 +126,17 @@ void Handle::wait_until_ready(const std::string& doing, Waiting waiting) {
   }
 }
 
+void Handle::wait_for_cause(Result result) const {
+  if (!may_be_remote(result)) return;
+  for (auto waited = 0ms; waited < kCauseDelay; waited += 5ms) {
+    state_->abort->check();
+    std::this_thread::sleep_for(5ms);
+  }
+}
+
 void Handle::run(FunctionRef<Result(Comm)> call, const Signature& what, Waiting waiting) {
   Result result = Result::kSuccess;
+  std::string problem;
   {
     const std::lock_guard lock(mutex_);
     if (!comm_) {
@@ -132,9 +145,13 @@ void Handle::run(FunctionRef<Result(Comm)> call, const Signature& what, Waiting 
     }
     result = call(comm_);
     if (result != Result::kSuccess && result != Result::kInProgress) {
-      throw library_error(*library_, fmt::format("{} cannot start {} in {}: {}", library_->name,
-                                                 what.to_string(), what_, text_of(result, comm_)));
+      problem = fmt::format("{} cannot start {} in {}: {}", library_->name, what.to_string(), what_,
+                            text_of(result, comm_));
     }
+  }
+  if (!problem.empty()) {
+    wait_for_cause(result);
+    throw library_error(*library_, problem);
   }
   // The first calls of each kind also connect to peers.
   if (result == Result::kInProgress) wait_until_ready("start " + what.to_string() + " in " + what_, waiting);
@@ -147,7 +164,7 @@ std::string Handle::problem(bool& remote) {
   const Result asked = library_->async_error(comm_, &state);
   const Result result = asked == Result::kSuccess ? state : asked;
   if (result == Result::kSuccess || result == Result::kInProgress) return {};
-  remote = result == Result::kRemoteError || result == Result::kSystemError;
+  remote = may_be_remote(result);
   return text_of(result, comm_);
 }
 

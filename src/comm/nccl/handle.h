@@ -17,6 +17,10 @@
 
 namespace primus::comm::nccl {
 
+// Time in which the rendezvous detects a lost rank. The library may notice the loss first, but cannot name
+// the rank.
+inline constexpr std::chrono::milliseconds kCauseDelay{1000};
+
 class Handle {
  public:
   // Waits for the other ranks of the group. Throws Error if the other ranks are late, the library failed, or
@@ -51,6 +55,9 @@ class Handle {
   // communicator was ended.
   Result ask();
   void wait_until_ready(const std::string& doing, Waiting waiting);
+  // If another rank may have caused this failure, gives the rendezvous time to detect a lost rank
+  // (kCauseDelay). Throws the Error of the job's abort, which names that rank.
+  void wait_for_cause(Result result) const;
 
   const std::shared_ptr<const Library> library_;
   const std::shared_ptr<RankState> state_;

@@ -17,7 +17,6 @@ namespace {
 using namespace std::chrono_literals;
 
 // How long to wait, after a failure caused by another rank, for the rendezvous to report the cause.
-constexpr auto kCauseDelay = 1000ms;
 // Maximum pending collectives. A rank that is further ahead waits here, because an abort can wake the rank
 // here but not in the driver. The driver's queues hold about a thousand operations. The limit is lower with
 // copy engines, because one exchange is several operations.

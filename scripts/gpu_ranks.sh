@@ -293,7 +293,7 @@ plan = json.loads((folder / "plan").read_text())["memory_bytes"]
 result = {
     "rate": float(sys.argv[3]), "beside": float(sys.argv[4]), "memory_used": float(sys.argv[5]),
     "equal_shares": plan["device_with_equal_shares_of_experts"] + plan["program"],
-    "bytes_per_step": sum(c["bytes"] for c in calls if c["group"] == "experts") / steps,
+    "bytes_per_step": sum(c["bytes"] for c in calls if c["group"].split(".")[0] == "experts") / steps,
     # 4 layers with experts and 8 sequences of 4096 tokens per GPU and step, of 2048 numbers of 2 bytes. A token's row is
     # sent and returned in both passes.
     "row_bytes_per_step": 4 * 4 * 8 * 4096 * 2048 * 2,

@@ -221,9 +221,20 @@ def joined(texts, unit):
 def table(rows, records):
     """The lines of the table, and the number of missing values."""
     values, failures = values_of(records)
-    machines = [f"{r['machine']}, {r['at'][:10]}" for r in records if r["kind"] == "machine"]
-    where = "; ".join(dict.fromkeys(machines)) or "not run on a GPU"
-    lines = [f"GPU and driver: {where}.", "", "| work | aim | before | predicted | result | aim met or missed |", "|---|---|---|---|---|---|"]
+    machines, machine_of, machine = [], {}, ""
+    for r in records:
+        if r["kind"] == "machine":
+            machine = f"{r['machine']}, {r['at'][:10]}"
+            machines.append(machine)
+        else:
+            machine_of[r["row"]] = machine
+    machines = list(dict.fromkeys(machines))
+    where = "; ".join(machines) or "not run on a GPU"
+    # With results of several machines, a column names the machine of a row by its place in the list.
+    if len(machines) > 1:
+        where = "; ".join(f"[{i}] {m}" for i, m in enumerate(machines, 1))
+    on, line = ("GPU | ", "---|") if len(machines) > 1 else ("", "")
+    lines = [f"GPU and driver: {where}.", "", f"| work | aim | {on}before | predicted | result | aim met or missed |", f"|---|---|{line}---|---|---|---|"]
     missing = 0
     for row in rows:
         results, misses, reasons = [], [], {}
@@ -246,6 +257,9 @@ def table(rows, records):
         before, predicted = ([f"{c[key]:g}" if key in c else "none" for c in row["cells"]] for key in ("before", "predicted"))
         names = ", ".join(c["name"] for c in row["cells"] if c["name"])
         shown = [joined(texts, row.get("unit", "")) for texts in (before, predicted, results)]
+        if len(machines) > 1:
+            places = {machines.index(m) + 1 for c in row["cells"] if (m := machine_of.get(c["value"].split(":")[0]))}
+            shown.insert(0, ", ".join(f"[{place}]" for place in sorted(places)))
         lines.append(f"| {row['work']}{': ' if names else ''}{names} | {aim_of(row)} | {' | '.join(shown)} | {verdict.replace('|', '/')} |")
     return lines, missing
 

@@ -6,6 +6,8 @@
 #include <ctime>
 #include <string>
 
+#include "base/system/child_groups.h"
+
 namespace primus::cli {
 namespace {
 
@@ -34,6 +36,7 @@ extern "C" void request_stop(int signal_number) {
   first_signal.compare_exchange_strong(none, signal_number);
   stop_requested.store(true, std::memory_order_relaxed);
   if (now - first < kSameRequest || !second_ends.load(std::memory_order_relaxed)) return;
+  kill_child_groups();
   std::signal(signal_number, SIG_DFL);
   raise(signal_number);
 }

@@ -1,6 +1,7 @@
 // Stop requests by signal: Ctrl-C, SIGTERM, a closed terminal (SIGHUP), and a scheduler's warning before a
-// time limit (SIGUSR1). The first signal sets a flag. A second signal ends the process as usual, but a signal
-// within a tenth of a second counts as a duplicate of the first.
+// time limit (SIGUSR1). The first signal sets a flag. A second signal ends the process as usual, together
+// with its helper programs (base/system/child_groups.h), but a signal within a tenth of a second counts as a
+// duplicate of the first.
 #pragma once
 
 #include <atomic>

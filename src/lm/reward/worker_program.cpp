@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/system/child_groups.h"
 
 namespace primus {
 namespace {
@@ -101,6 +102,7 @@ void WorkerProgram::start() {
     ::_exit(127);
   }
   ::setpgid(child, child);  // parent and child both make this call, because either may run first
+  add_child_group(child);
   pid_ = child;
   received_.clear();
   error_text_.clear();
@@ -115,6 +117,7 @@ void WorkerProgram::stop() {
   close_end(errors_);
   if (pid_ < 0) return;
   ::kill(-pid_, SIGKILL);
+  remove_child_group(pid_);
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
   pid_ = -1;
@@ -126,6 +129,7 @@ std::string WorkerProgram::ending() {
   for (int i = 0; i < 200; ++i) {
     const pid_t ended = ::waitpid(pid_, &status, WNOHANG);
     if (ended == pid_) {
+      remove_child_group(pid_);
       ::kill(-pid_, SIGKILL);  // ends the other processes of the group
       pid_ = -1;
       return WIFSIGNALED(status) ? fmt::format("the program was killed by signal {}", WTERMSIG(status))

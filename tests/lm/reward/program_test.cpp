@@ -1,12 +1,19 @@
 // Tests reward programs: replies, failures, timeouts and restarts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <future>
+#include <thread>
 
 #include "base/error.h"
+#include "base/files/file.h"
 #include "base/files/scratch_folder.h"
+#include "base/system/child_groups.h"
+#include "lm/reward/stoppable_score.h"
 #include "reward_testing.h"
 
 namespace primus {
@@ -52,6 +59,35 @@ done)sh");
     const auto rewards = score(*function, texts);
     for (int i = 0; i < 40; ++i) EXPECT_EQ(value_of(rewards[static_cast<std::size_t>(i)]), i + 0.5);
   }
+}
+
+// A program that writes its process id and then needs a minute for each answer.
+constexpr const char* kSlow =
+    "echo $$ >pid.new; mv pid.new pid\nwhile read -r line; do sleep 60; echo 1; done";
+
+TEST_F(ProgramReward, AStopRequestEndsTheWaitAndThePrograms) {
+  auto function = make(kSlow, 100, 1);
+  std::atomic<bool> stop{false};
+  const ScoredAnswer answer{.prompt = "p", .completion = "a", .record = &record_};
+  const auto began = std::chrono::steady_clock::now();
+  auto scored = std::async(std::launch::async, [&] {
+    return stoppable_score(*function, {&answer, 1}, &stop);
+  });
+  while (!std::filesystem::exists(folder_.path() / "pid")) std::this_thread::yield();
+  stop = true;
+  EXPECT_FALSE(scored.get().front().value);
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(20));
+  function.reset();
+  const pid_t program = std::stoi(read_file(folder_.path() / "pid"));
+  EXPECT_EQ(::kill(program, 0), -1) << "the program remains";
+}
+
+TEST_F(ProgramReward, AProcessThatEndsBySignalCanKillItsPrograms) {
+  const auto function = make(kSlow, 100, 1);
+  auto scored = std::async(std::launch::async, [&] { return score(*function, {"a"}); });
+  while (!std::filesystem::exists(folder_.path() / "pid")) std::this_thread::yield();
+  kill_child_groups();
+  EXPECT_THAT(scored.get().front().problem, HasSubstr("killed by signal 9"));
 }
 
 TEST_F(ProgramReward, TheProgramIsStartedOncePerWorker) {

@@ -487,6 +487,8 @@ void ConversationWriter::offer_tools(std::string tools) {
     throw invalid(fmt::format("the format {} does not support tools", name_of(style_.format)),
                   "use a model whose chat template writes tools, and its format (auto)");
   }
+  style_.own->training_prompt(
+      {.messages = {{std::string(kUser), "Is this a question?", {}}}, .tools = tools});
   tools_ = std::move(tools);
 }
 

@@ -4,7 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
+#include <nlohmann/json.hpp>
+#include <span>
 
 #include "base/error.h"
 #include "lm/template/chat.h"
@@ -55,6 +58,36 @@ std::string difference(std::string_view wanted, std::string_view found) {
     return part.empty() ? std::string("its end") : jinja::repr_of_text(part);
   };
   return fmt::format("{} instead of {}", shown(found), shown(wanted));
+}
+
+// The members of a message that change its meaning, in groups of synonyms: a template writes one of them.
+constexpr std::array<std::string_view, 2> kCallKeys = {"tool_calls", "function_call"};
+constexpr std::array<std::string_view, 3> kReasoningKeys = {"reasoning_content", "reasoning", "thinking"};
+constexpr std::array<std::span<const std::string_view>, 2> kMemberGroups = {kCallKeys, kReasoningKeys};
+
+// Returns whether a JSON value has no content: null, false, a blank text, or an empty list or object.
+bool has_no_content(std::string_view text) {
+  const nlohmann::json value = nlohmann::json::parse(text, nullptr, false);
+  if (value.is_string()) return is_blank(value.get_ref<const std::string&>());
+  return value.is_null() || value == false || (value.is_structured() && value.empty());
+}
+
+// Removes the members with these names. Returns the first one with content; empty if there is none.
+std::string remove_members(Message& message, std::span<const std::string_view> names) {
+  std::string removed;
+  std::erase_if(message.members, [&](const auto& member) {
+    if (std::ranges::find(names, member.first) == names.end()) return false;
+    if (removed.empty() && !has_no_content(member.second)) removed = member.first;
+    return true;
+  });
+  return removed;
+}
+
+[[noreturn]] void refuse_unwritten(std::string_view where, std::string_view key) {
+  throw invalid(
+      fmt::format("{} '{}', which the model's chat template does not write: the text is the same without it",
+                  where, key),
+      "use a model whose chat template writes it, write it into 'content', or leave such records out");
 }
 
 }  // namespace
@@ -166,23 +199,71 @@ const jinja::Template& ModelTemplate::choose(bool has_tools) const {
 
 std::string ModelTemplate::prompt(const Conversation& conversation) const {
   Rendering rendering(*this, conversation, jinja::local_time());
-  return rendering.render(conversation.messages.size(), true).text;
+  std::string text = rendering.render(conversation.messages.size(), true).text;
+  require_written(conversation, text, true);
+  return text;
 }
 
 std::string ModelTemplate::training_prompt(const Conversation& conversation) const {
   Rendering rendering(*this, conversation, training_day());
-  return rendering.render(conversation.messages.size(), true).text;
+  std::string text = rendering.render(conversation.messages.size(), true).text;
+  require_written(conversation, text, true);
+  return text;
 }
 
 std::string ModelTemplate::training_text(const Conversation& conversation) const {
   Rendering rendering(*this, conversation, training_day());
-  return rendering.render(conversation.messages.size(), false).text;
+  std::string text = rendering.render(conversation.messages.size(), false).text;
+  require_written(conversation, text, false);
+  return text;
+}
+
+bool ModelTemplate::renders_as(const Conversation& conversation, std::size_t count, bool asks,
+                               const std::string& text) const {
+  try {
+    return Rendering(*this, conversation, training_day()).render(count, asks).text == text;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+void ModelTemplate::require_written(const Conversation& conversation, const std::string& text,
+                                    bool asks) const {
+  const auto require = [&](std::string_view key, std::string Conversation::*list) {
+    if ((conversation.*list).empty() || has_no_content(conversation.*list)) return;
+    Conversation without = conversation;
+    (without.*list).clear();
+    if (renders_as(without, without.messages.size(), asks, text))
+      refuse_unwritten("the conversation has", key);
+  };
+  require("tools", &Conversation::tools);
+  require("documents", &Conversation::documents);
+  for (std::size_t i = 0; i < conversation.messages.size(); ++i)
+    if (!conversation.messages[i].members.empty()) require_members(conversation, i, text, asks);
+}
+
+void ModelTemplate::require_members(const Conversation& conversation, std::size_t message,
+                                    const std::string& text, bool asks) const {
+  for (const std::span<const std::string_view> names : kMemberGroups) {
+    Conversation without = conversation;
+    const std::string key = remove_members(without.messages[message], names);
+    if (key.empty()) continue;
+    const std::size_t all = conversation.messages.size(), until = message + 1;
+    if (!renders_as(without, all, asks, text)) continue;
+    // Many templates leave out the reasoning of earlier turns, so the turn is also compared as the last one.
+    if (until < all) {
+      const std::string last = Rendering(*this, conversation, training_day()).render(until, false).text;
+      if (!renders_as(without, until, false, last)) continue;
+    }
+    refuse_unwritten(fmt::format("message {} has", until), key);
+  }
 }
 
 std::vector<LearnedText> ModelTemplate::texts(const Conversation& conversation) const {
   const std::vector<Message>& messages = conversation.messages;
   Rendering rendering(*this, conversation, training_day());
   jinja::Rendered whole = rendering.render(messages.size(), false);
+  require_written(conversation, whole.text, false);
   std::vector<LearnedText> texts(1);
   texts[0].text = std::move(whole.text);
   const std::string& text = texts[0].text;

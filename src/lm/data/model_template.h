@@ -10,9 +10,12 @@
 // A template that reads the clock (strftime_now) gets the local time in prompts. In training, it gets a fixed
 // day, so that the training data do not depend on the day of the run.
 //
+// A template may ignore tools, documents, tool calls and reasoning: its text is then the same without them.
+// In training, a model would learn something else than the record says, so such a conversation is refused.
+//
 // Errors: Error(kInvalid), without a file position, for conversations that the template refuses (with the
-// template's own message) and for values that are not JSON of the right kind. Thread-safety: const methods
-// may be called from any number of threads at once.
+// template's own message) or does not write completely, and for values that are not JSON of the right kind.
+// Thread-safety: const methods may be called from any number of threads at once.
 #pragma once
 
 #include <cstdint>
@@ -81,6 +84,15 @@ class ModelTemplate {
   // Returns the template "tool_use" for conversations with tools, if there is one; else returns the default
   // template.
   const jinja::Template& choose(bool has_tools) const;
+  // Returns whether the first `count` messages are rendered as `text`; false if the template refuses them.
+  bool renders_as(const Conversation& conversation, std::size_t count, bool asks,
+                  const std::string& text) const;
+  // Throws Error(kInvalid) if `text`, the rendered conversation, lacks tools, documents, tool
+  // calls or reasoning of the conversation. `asks`: whether the text ends with the beginning of an answer.
+  void require_written(const Conversation& conversation, const std::string& text, bool asks) const;
+  // Like require_written() above, for the members of one message.
+  void require_members(const Conversation& conversation, std::size_t message, const std::string& text,
+                       bool asks) const;
 
   std::vector<Named> templates_;
   std::vector<std::pair<std::string, std::string>> tokens_;

@@ -193,6 +193,7 @@ class PromptFiles {
       throw invalid("the format of the prompts cannot write tools",
                     "use a model whose chat template writes tools, with sft_conversation_format: auto");
     }
+    if (!options_.tools.empty()) require_tools(writer);
     PromptReader reader(writer, options_.tools);
     const TokenizedConversations all = read_records(
         files.train, reader,
@@ -221,6 +222,16 @@ class PromptFiles {
   }
 
  private:
+  // Refuses tools that the chat template leaves out of prompts.
+  void require_tools(const PromptWriter& writer) const {
+    try {
+      writer.ids({.messages = {{std::string(kUser), "Is this a question?", {}}}, .tools = options_.tools});
+    } catch (const Error& error) {
+      throw invalid(fmt::format("the tools of the key 'tools' cannot be offered: {}", error.what()),
+                    "use a model whose chat template writes tools, or leave out the key 'tools'");
+    }
+  }
+
   // Copies the prompts that are short enough, with their records.
   void keep(const TokenizedConversations& all, const PromptReader& reader) {
     Prompts& p = *prompts_;

@@ -197,6 +197,35 @@ TEST_F(ModelTemplates, WhatCannotBeLearnedIsRefused) {
               HasSubstr("Primus trains on text only"));
 }
 
+// A template that ignores a key would train on another text than the record's.
+TEST_F(ModelTemplates, WhatTheTemplateLeavesOutIsRefused) {
+  const auto refusal = [&](const std::string& jinja, const nlohmann::json& one) {
+    return error_of([&] { learned_of(jinja, one); });
+  };
+  const auto answer = [](const char* key, const nlohmann::json& value) {
+    return nlohmann::json{{"role", "assistant"}, {"content", "A"}, {key, value}};
+  };
+  const nlohmann::json call = answer("tool_calls", {{{"function", {{"name", "f"}}}}}),
+                       thought = answer("reasoning_content", "because");
+  EXPECT_THAT(refusal(kTurns, {{"messages", {kQuestion, kAnswer}}, {"tools", {{{"name", "f"}}}}}),
+              HasSubstr("has 'tools', which the model's chat template does not write"));
+  EXPECT_THAT(refusal(kTurns, {{"messages", {kQuestion, kAnswer}}, {"documents", {{{"text", "d"}}}}}),
+              HasSubstr("'documents'"));
+  EXPECT_THAT(refusal(kTurns, {{"messages", {kQuestion, call}}}), HasSubstr("message 2 has 'tool_calls'"));
+  EXPECT_THAT(refusal(kTurns, {{"messages", {kQuestion, thought, kQuestion, kAnswer}}}),
+              HasSubstr("message 2 has 'reasoning_content'"));
+  // Keys without content, and keys that the template writes, are no reason.
+  const nlohmann::json nothing{{"messages", {kQuestion, answer("tool_calls", nlohmann::json::array())}},
+                               {"tools", "[]"}};
+  EXPECT_EQ(learned_of(kTurns, nothing).size(), 1U);
+  // A template that writes the reasoning of the last turn only.
+  const std::string last =
+      "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}{% if loop.last and m.reasoning_content %}"
+      "{{ m.reasoning_content }}{% endif %}{{ m.content + '<|im_end|>\\n' }}{% endfor %}"
+      "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+  EXPECT_EQ(learned_of(last, {{"messages", {kQuestion, thought, kQuestion, kAnswer}}}).size(), 2U);
+}
+
 // Without a special token behind an answer, the model does not learn to stop.
 TEST_F(ModelTemplates, AMissingEndIsReported) {
   const auto tokenizer = with_template("{% for m in messages %}{{ m.content }}{% endfor %}");

@@ -272,5 +272,23 @@ TEST_F(PromptData, TheModelsTemplateWritesToolsAndTheBeginningOfTheAnswer) {
   EXPECT_THAT(error_of([&] { open_prompt_dataset(some, *tokenizer); }), HasSubstr("tools"));
 }
 
+// Without this check, the model would answer prompts without the tools.
+TEST_F(PromptData, ToolsThatTheTemplateIgnoresAreRefused) {
+  tiny_tokenizer(folder_, {}, {"<eos>", "<|im_end|>"});
+  const nlohmann::json config{
+      {"eos_token", "<eos>"},
+      {"chat_template", "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"}};
+  folder_.write("tokenizer_config.json", config.dump());
+  const auto tokenizer = load_tokenizer("HuggingFaceTokenizer", folder_.path().string());
+  PromptOptions some = options(R"({"prompt": "q"})");
+  some.tools = R"([{"name": "f"}])";
+  EXPECT_THAT(
+      error_of([&] { open_prompt_dataset(some, *tokenizer); }),
+      AllOf(HasSubstr("the tools of the key 'tools' cannot be offered"), HasSubstr("does not write")));
+  some = options(R"({"prompt": "q", "tools": [{"name": "f"}]})");
+  EXPECT_THAT(error_of([&] { open_prompt_dataset(some, *tokenizer); }),
+              AllOf(HasSubstr(":1"), HasSubstr("the conversation has 'tools'")));
+}
+
 }  // namespace
 }  // namespace primus::data

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <atomic>
 #include <optional>
+#include <string>
 
+#include "base/error.h"
 #include "base/terminal/terminal.h"
 #include "lm/reward/answer_text.h"
 #include "lm/reward/parallel_answers.h"
@@ -72,7 +74,17 @@ class CodeReward final : public RewardFunction {
   }
   std::string_view name() const override { return "code"; }
   void interrupt() override { interrupted_ = true; }
+  void check() override {
+    if (const std::string& problem = sandbox_problem(); !problem.empty()) {
+      throw invalid(fmt::format("reward 'code:{}': {}", printable(column_), problem),
+                    "code of a model runs only in a sandbox; 'primus data score FILE.jsonl --reward "
+                    "code:COLUMN' tries it (docs/rewards.md)");
+    }
+  }
   std::vector<Reward> score(std::span<const ScoredAnswer> answers) override {
+    // Without a sandbox, the answers without code would be the only ones with a reward.
+    if (const std::string& problem = sandbox_problem(); !problem.empty())
+      return {answers.size(), Reward{.value = {}, .problem = problem}};
     return score_in_parallel(answers, workers_,
                              [this](const ScoredAnswer& answer, std::size_t) { return score_one(answer); });
   }
@@ -104,6 +116,16 @@ class CodeReward final : public RewardFunction {
     return {.value = 1};
   }
 
+  // Returns why no code can run in a sandbox; empty if it can. Tries it once.
+  const std::string& sandbox_problem() {
+    if (!sandbox_problem_) {
+      const SandboxResult trial =
+          run_in_sandbox({.code = "pass", .checks = {}, .input = {}}, {}, &interrupted_);
+      sandbox_problem_ = trial.started ? "" : trial.problem;
+    }
+    return *sandbox_problem_;
+  }
+
   static Reward reward_of(const SandboxResult& result) {
     if (!result.started) return {.value = {}, .problem = result.problem};
     return {.value = result.passed ? 1.0 : 0.0};
@@ -112,6 +134,7 @@ class CodeReward final : public RewardFunction {
   std::string column_;
   std::size_t workers_;
   SandboxLimits limits_;
+  std::optional<std::string> sandbox_problem_;
   std::atomic<bool> interrupted_{false};
 };
 

@@ -57,6 +57,9 @@ class RewardFunction {
   // Returns the attempts that score() has repeated since the last call; nullopt if the function never repeats
   // an attempt. Not during a call of score().
   virtual std::optional<RewardRetries> take_retries() { return {}; }
+  // Throws Error(kInvalid) if the function cannot score answers on this machine, for example because a
+  // program is not installed. Not during a call of score().
+  virtual void check() {}
   // Makes a running call of score(), and all later ones, return soon. Their results have no meaning. Any
   // thread may call it.
   virtual void interrupt() {}

@@ -136,7 +136,7 @@ SandboxResult run_in_sandbox(const SandboxRun& run, const SandboxLimits& limits,
   const char* const path = std::getenv("PATH");
   const std::string bwrap = find_program("bwrap", fmt::format("{}:/usr/bin", path == nullptr ? "" : path));
   if (bwrap.empty()) {
-    result.problem = "the sandbox is missing: install the Debian package bubblewrap";
+    result.problem = "the sandbox is missing: install it with 'apt-get install bubblewrap'";
     return result;
   }
   const ScratchFolder folder("primus-sandbox");

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdlib>
 
+#include "base/error.h"
 #include "base/files/scratch_folder.h"
 #include "comm/rendezvous/socket.h"
 #include "lm/reward/sandbox.h"
@@ -127,9 +128,21 @@ TEST(Sandbox, AFailedStartIsNoReward) {
   const std::string path = std::getenv("PATH");
   ::setenv("PATH", folder.path().c_str(), 1);
   const Reward reward = score_one("code:tests", block("pass"), {{"tests", "assert True"}});
+  // An answer without code would get 0, but the right answers would get no reward.
+  const Reward without_code = score_one("code:tests", "I cannot.", {{"tests", "assert True"}});
+  RewardSettings settings;
+  settings.functions = {"code:tests"};
+  std::string refusal;
+  try {
+    make_rewards(settings).front()->check();
+  } catch (const Error& error) {
+    refusal = error.render();
+  }
   ::setenv("PATH", path.c_str(), 1);
   EXPECT_FALSE(reward.value);
   EXPECT_THAT(reward.problem, HasSubstr("bwrap: No permissions"));
+  EXPECT_FALSE(without_code.value);
+  EXPECT_THAT(refusal, testing::AllOf(HasSubstr("reward 'code:tests'"), HasSubstr("bwrap: No permissions")));
 }
 
 }  // namespace

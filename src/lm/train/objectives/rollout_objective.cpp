@@ -280,6 +280,11 @@ class RolloutLearning final : public Objective {
   void connect(LossRule& rule, const DataRequest& request, const data::Datasets& datasets) const override {
     const std::shared_ptr<const data::Prompts> prompts = data::PromptDataset::of(*datasets.train).prompts();
     check_columns(request.experiment, *prompts);
+    std::vector<std::unique_ptr<RewardFunction>> rewards = all_rewards_of(request.experiment);
+    // Only now, because a dry run may be on another machine.
+    at_key(request.experiment, "reward", [&] {
+      for (const auto& function : rewards) function->check();
+    });
     const Tokenizer* const tokenizer = &request.tokenizer;
     RolloutSource source{
         .prompt = [prompts](std::int64_t record) { return prompts->prompt_ids(record); },
@@ -288,7 +293,7 @@ class RolloutLearning final : public Objective {
         .prompt_at = [order = data::prompt_order(*prompts, prompt_options_of(request.experiment.trainer))](
                          std::int64_t number) { return static_cast<std::int64_t>(order->at(number)); },
         .text = [tokenizer](std::span<const std::int32_t> ids) { return tokenizer->decode(ids); },
-        .rewards = all_rewards_of(request.experiment),
+        .rewards = std::move(rewards),
         .make_rewards = [experiment = request.experiment] { return all_rewards_of(experiment); },
         .last_step = request.experiment.trainer->train_minutes ? 0 : request.experiment.trainer->train_iters,
         .model_tokens = reward_tokens_of(request, prompts),

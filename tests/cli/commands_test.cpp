@@ -612,9 +612,11 @@ TEST(Generate, ManyPromptsGiveTheirSeparateTextsInOrder) {
   }
   const std::pair<const char*, const char*> wrong[] = {
       {"\"1\"\n{\"prompt\": 7}\n", "prompts.jsonl:2:"},
-      {"{\"prompt\": \"1\", \"sed\": 1}", "error: 'sed' is not a valid key"},
       {"{\"prompt\": \"1\", \"prompt\": \"2\"}", "twice"},
-      {"{\"seed\": 1}", "'prompt' is missing"},
+      {"{\"seed\": 1}", "the record has no prompt"},
+      {"{\"messages\": [{\"role\": \"system\", \"content\": \"s\"}, {\"role\": \"user\", \"content\": "
+       "\"1\"}]}",
+       "--template auto"},
       {"\"1\" x", "prompts.jsonl:1:"},
       {"\n\n", "no prompt"},
       {"{\"prompt\": \"1\", \"max_tokens\": 3000000000}", "max_tokens is above"}};
@@ -628,6 +630,32 @@ TEST(Generate, ManyPromptsGiveTheirSeparateTextsInOrder) {
   EXPECT_EQ(run({"--prompts", "prompts.jsonl", "--prompt", "1"}).exit_code, 2);
   EXPECT_EQ(run({"--prompt", "1", "--batch", "2"}).exit_code, 2);
   EXPECT_EQ(run({"--prompts", "prompts.jsonl", "--batch", "0"}).exit_code, 2);
+}
+
+// The prompts of training are prompts of generate, and reward functions score the results.
+TEST(Generate, RecordsOfTrainingKeepTheirColumnsForRewardFunctions) {
+  const TemporaryFolder folder;
+  write_file(
+      folder.path() / "prompts.jsonl",
+      "{\"prompt\": \"1 2\", \"answer\": \"7\"}\n{\"question\": \"3\", \"answer\": \"8\", \"text\": \"t\"}\n"
+      "{\"messages\": [{\"role\": \"user\", \"content\": \"4\"}], \"answer\": \"9\"}\n");
+  const ProgramResult result =
+      run_program({"generate", kGolden + "llama", "--tokenizer-type", "NullTokenizer", "--tokenizer", "60",
+                   "--prompts", "prompts.jsonl", "-n", "3"},
+                  {.folder = folder.path().string()});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("the results repeat the columns answer, messages, question"),
+                                HasSubstr("lack the prompts' columns text")));
+  const json second = json::parse(
+      result.out.substr(result.out.find('\n') + 1, result.out.rfind("\n{") - result.out.find('\n')));
+  EXPECT_EQ(second.at("question"), "3");
+  EXPECT_EQ(second.at("answer"), "8");
+  EXPECT_NE(second.at("text"), "t");
+  write_file(folder.path() / "answers.jsonl", result.out);
+  const ProgramResult scored = run_program({"data", "score", (folder.path() / "answers.jsonl").string(),
+                                            "--reward", "number:answer", "exact:answer"});
+  EXPECT_EQ(scored.exit_code, 0) << scored.err;
+  EXPECT_THAT(scored.out, AllOf(HasSubstr("number: mean"), HasSubstr("3 answers")));
 }
 
 TEST(Threads, ComeFromOpenMpsVariable) {

@@ -44,13 +44,33 @@ TEST_F(DataScore, FunctionsWithoutAnyRewardHaveNoMean) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_NE(result.out.find("length: no rewards for 1 answer\n"), std::string::npos) << result.out;
   EXPECT_NE(result.out.find("exact: mean 1"), std::string::npos) << result.out;
-  EXPECT_NE(result.err.find("length: no reward for 1 answer, first for answer 1: "), std::string::npos)
+  EXPECT_NE(result.err.find("length: no reward for 1 answer, first for answer 1 (" + answers + ":1): "),
+            std::string::npos)
       << result.err;
   EXPECT_NE(result.err.find("--tokenizer"), std::string::npos) << result.err;
 }
 
+// The results of 'primus generate --prompts', and a list as in the key 'reward'.
+TEST_F(DataScore, ReadsGeneratedTextsAndAListOfFunctions) {
+  const std::string answers = file(
+      "{\"index\": 0, \"prompt\": \"6*7=\", \"text\": \"42\", \"answer\": \"42\", \"stop_reason\": "
+      "\"max_tokens\"}\n");
+  for (const std::vector<std::string>& given :
+       std::vector<std::vector<std::string>>{{"number:answer", "regex:^4"},
+                                             {"[number:answer, regex:^4]"},
+                                             {"[number:answer]", "regex:^4"},
+                                             {"[number:answer, \"regex:^4[2,3]\"]"}}) {
+    std::vector<std::string> words = {"data", "score", answers, "--reward"};
+    words.insert(words.end(), given.begin(), given.end());
+    const ProgramResult result = run_program(words);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_NE(result.out.find("number: mean 1"), std::string::npos) << result.out;
+    EXPECT_NE(result.out.find("regex: mean 1"), std::string::npos) << result.out;
+  }
+}
+
 TEST_F(DataScore, InvalidInputHasExitCode2) {
-  for (const char* text : {"", "[1]\n", "{\"completion\": 3}\n", "{\"text\": \"a\"}\n",
+  for (const char* text : {"", "[1]\n", "{\"completion\": 3}\n", "{\"text\": 7}\n", "{\"answer\": \"a\"}\n",
                            "{\"completion\": \"a\"\n", "{\"completion\": \"a\", \"finished\": 3}\n"}) {
     const ProgramResult result = run_program({"data", "score", file(text), "--reward", "exact:a"});
     EXPECT_EQ(result.exit_code, 2) << text;

@@ -28,6 +28,7 @@ constexpr std::size_t kAnswersPerCall = 256;
 
 struct AnswerFile {
   std::vector<nlohmann::json> records;
+  std::vector<std::string> places;    // "file:line" of each record
   std::vector<ScoredAnswer> answers;  // refers to the records
 };
 
@@ -44,16 +45,19 @@ std::optional<std::string> last_assistant_turn(const nlohmann::json& record) {
 
 ScoredAnswer answer_of(const nlohmann::json& record, const std::string& place) {
   ScoredAnswer answer;
-  const auto completion = record.find("completion");
+  auto completion = record.find("completion");
+  // 'primus generate --prompts' writes answers as "text".
+  if (completion == record.end()) completion = record.find("text");
   if (completion != record.end() && completion->is_string()) {
     answer.completion = completion->get<std::string>();
   } else if (completion != record.end()) {
-    throw invalid("the value of 'completion' is no text").at(place);
+    throw invalid(fmt::format("the value of '{}' is no text", completion.key())).at(place);
   } else if (auto turn = last_assistant_turn(record)) {
     answer.completion = std::move(*turn);
   } else {
-    throw invalid("the record has no answer",
-                  "give it the key 'completion', or 'messages' whose last message has the role assistant")
+    throw invalid(
+        "the record has no answer",
+        "give it the key 'completion' or 'text', or 'messages' whose last message has the role assistant")
         .at(place);
   }
   const auto prompt = record.find("prompt");
@@ -62,6 +66,8 @@ ScoredAnswer answer_of(const nlohmann::json& record, const std::string& place) {
   if (finished != record.end()) {
     if (!finished->is_boolean()) throw invalid("the value of 'finished' is neither true nor false").at(place);
     answer.finished = finished->get<bool>();
+  } else if (const auto reason = record.find("stop_reason"); reason != record.end()) {
+    answer.finished = *reason == "end_of_text";
   }
   return answer;
 }
@@ -69,7 +75,7 @@ ScoredAnswer answer_of(const nlohmann::json& record, const std::string& place) {
 AnswerFile read_answers(const std::string& file) {
   const std::string text = read_file(file, kMaxFileBytes);
   AnswerFile read;
-  std::vector<std::string> places;
+  std::vector<std::string>& places = read.places;
   std::int64_t number = 0;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
@@ -123,6 +129,24 @@ std::string answers_text(std::int64_t count) {
   return fmt::format("{} answer{}", count, count == 1 ? "" : "s");
 }
 
+// Returns the functions of --reward. A list as in the key 'reward', '[exact:answer, "length:4,2"]', arrives
+// divided at its commas: removes white space and quotes, and joins quoted parts again.
+std::vector<std::string> listed(const std::vector<std::string>& given) {
+  std::vector<std::string> all;
+  bool open = false;  // whether the last text is the beginning of a quoted text
+  for (const std::string& part : given) {
+    const std::size_t begin = open ? 0 : std::min(part.find_first_not_of(' '), part.size());
+    std::string text = part.substr(begin, part.find_last_not_of(' ') + 1 - begin);
+    const bool begins = !open && (text.starts_with('"') || text.starts_with('\''));
+    const bool ends = (open || (begins && text.size() > 1)) && (text.ends_with('"') || text.ends_with('\''));
+    if (begins) text.erase(0, 1);
+    if (ends) text.pop_back();
+    open ? void(all.back() += "," + text) : all.push_back(std::move(text));
+    open = (open || begins) && !ends;
+  }
+  return all;
+}
+
 class DataScore final : public Command {
  public:
   void declare(Arguments& args) override {
@@ -150,6 +174,7 @@ class DataScore final : public Command {
       }
     }
     std::vector<FunctionRewards> all;
+    settings_.functions = listed(settings_.functions);
     const auto functions = make_rewards(settings_);
     check_columns(file);
     const std::vector<std::string> names = distinct_names(functions);
@@ -168,7 +193,7 @@ class DataScore final : public Command {
                                  retries->count == 1 ? "" : "s", fmt::join(retries->problems, "; ")));
       }
     }
-    json_ ? print_json(console, all) : print_text(console, file, all);
+    json_ ? print_json(console, file, all) : print_text(console, file, all);
     const bool complete = std::ranges::all_of(all, [](const FunctionRewards& f) { return f.without == 0; });
     return complete ? 0 : 1;
   }
@@ -195,10 +220,10 @@ class DataScore final : public Command {
     }
   }
 
-  static void print_json(Console& console, const std::vector<FunctionRewards>& all) {
+  static void print_json(Console& console, const AnswerFile& file, const std::vector<FunctionRewards>& all) {
     std::string text;
     for (std::size_t i = 0; i < all.front().rewards.size(); ++i) {
-      nlohmann::ordered_json line{{"rewards", nlohmann::ordered_json::array()}};
+      nlohmann::ordered_json line{{"record", file.places[i]}, {"rewards", nlohmann::ordered_json::array()}};
       for (const FunctionRewards& function : all) {
         const Reward& reward = function.rewards[i];
         nlohmann::ordered_json item{{"function", function.name}};
@@ -233,16 +258,16 @@ class DataScore final : public Command {
                                   function.name, function.mean, function.deviation,
                                   answers_text(std::ssize(function.rewards)), function.without));
       }
-      print_problems(console, function);
+      print_problems(console, file, function);
     }
   }
 
   // Prints each problem once, with the number of answers and the first answer that have it.
-  static void print_problems(Console& console, const FunctionRewards& function) {
+  static void print_problems(Console& console, const AnswerFile& file, const FunctionRewards& function) {
     std::map<std::string, std::pair<std::int64_t, std::size_t>> problems;
     for (std::size_t i = 0; i < function.rewards.size(); ++i) {
       if (function.rewards[i].value) continue;
-      auto& [count, first] = problems.try_emplace(function.rewards[i].problem, 0, i + 1).first->second;
+      auto& [count, first] = problems.try_emplace(function.rewards[i].problem, 0, i).first->second;
       ++count;
     }
     std::size_t shown = 0;
@@ -252,8 +277,9 @@ class DataScore final : public Command {
         console.note(fmt::format("... {} more problems", problems.size() - kShown));
         return;
       }
-      console.note(fmt::format("{}: no reward for {}, first for answer {}: {}", function.name,
-                               answers_text(where.first), where.second, problem));
+      console.note(fmt::format("{}: no reward for {}, first for answer {} ({}): {}", function.name,
+                               answers_text(where.first), where.second + 1, file.places[where.second],
+                               problem));
     }
   }
 
@@ -268,9 +294,10 @@ class DataScore final : public Command {
 extern const CommandEntry kDataScore{
     "data score",
     "Tries reward functions on answers in a file",
-    "Each record of FILE has an answer: 'completion', or 'messages' whose last message has the role "
-    "assistant. "
-    "The other keys are columns, which reward functions read. 'prompt' and 'finished' are optional.\n\n"
+    "Each record of FILE has an answer: 'completion', 'text' (the results of 'primus generate --prompts'), "
+    "or "
+    "'messages' whose last message has the role assistant. The other keys are columns, which reward "
+    "functions read. 'prompt' and 'finished' are optional.\n\n"
     "The exit code is 0 if every answer has a reward from every function, 1 if an answer has none, and 2 for "
     "invalid input. docs/rewards.md describes the functions.",
     "primus data score answers.jsonl --reward number:answer format:think\n"

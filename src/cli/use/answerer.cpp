@@ -38,16 +38,27 @@ std::string Answerer::without_prefix(std::string text) const {
   return text;
 }
 
-std::vector<std::int32_t> Answerer::encoded(const std::string& prompt) const {
-  if (!writer_) return tokenizer().encode(prompt);
-  std::vector<data::Message> messages = before_;
-  messages.push_back({std::string(data::kUser), prompt, {}});
-  return writer_->prompt(messages);
+std::vector<std::int32_t> Answerer::encoded(data::Conversation prompt) const {
+  std::vector<data::Message>& messages = prompt.messages;
+  if (!writer_) {
+    if (messages.size() != 1 || messages.front().role != data::kUser) {
+      throw invalid("the prompt has several messages, but without a format the model continues one text",
+                    "--template auto writes the messages in the model's format");
+    }
+    const data::Message& one = messages.front();
+    return tokenizer().encode(one.context.empty() ? one.text : one.text + "\n\n" + one.context);
+  }
+  if (!before_.empty() && messages.front().role == data::kSystem) {
+    throw invalid("the prompt has a system text of its own, and --system gives another one",
+                  "remove --system, or the system text of the record");
+  }
+  messages.insert(messages.begin(), before_.begin(), before_.end());
+  return writer_->prompt_of(std::move(prompt));
 }
 
-std::vector<std::int32_t> Answerer::prompt_ids(const std::string& prompt, const GenerateSettings& settings,
+std::vector<std::int32_t> Answerer::prompt_ids(data::Conversation prompt, const GenerateSettings& settings,
                                                std::string_view whose, const Console& console) const {
-  std::vector<std::int32_t> ids = encoded(prompt);
+  std::vector<std::int32_t> ids = encoded(std::move(prompt));
   if (ids.empty()) {
     // If the prompt is empty, generation starts with the token with which training texts started.
     const SpecialIds& special = tokenizer().special_ids();
@@ -68,9 +79,9 @@ std::vector<std::int32_t> Answerer::prompt_ids(const std::string& prompt, const 
   return {kept.begin(), kept.end()};
 }
 
-void Answerer::push_prompt(const std::string& prompt, std::span<const std::int32_t> prompt_ids,
+void Answerer::push_prompt(bool is_empty, std::span<const std::int32_t> prompt_ids,
                            StreamDecoder& stream) const {
-  if (prompt.empty() && !writer_) return;
+  if (is_empty && !writer_) return;
   for (const std::int32_t id : prompt_ids) stream.push(id);
 }
 

@@ -31,19 +31,21 @@ class Answerer {
   // Whether a prompt is a user's turn, so that only the answer is shown.
   bool has_turns() const { return writer_.has_value(); }
 
+  // The members of a record that the format can write.
+  data::Members members() const { return writer_ ? writer_->members() : data::Members::kText; }
   // Returns the prompt's tokens, truncated at the front to leave room for generated tokens. `whose`: names
-  // the prompt in a note: "prompt 3's".
-  std::vector<std::int32_t> prompt_ids(const std::string& prompt, const GenerateSettings& settings,
+  // the prompt in a note: "prompt 3's". Throws Error(kInvalid) without a location for a prompt that cannot be
+  // written: several turns without a format, two system texts.
+  std::vector<std::int32_t> prompt_ids(data::Conversation prompt, const GenerateSettings& settings,
                                        std::string_view whose, const Console& console) const;
   // Passes the prompt through `stream`, before the tokens that follow it. Some tokenizers would otherwise
-  // drop the space between the prompt and the generated text.
-  void push_prompt(const std::string& prompt, std::span<const std::int32_t> prompt_ids,
-                   StreamDecoder& stream) const;
+  // drop the space between the prompt and the generated text. `is_empty`: whether the prompt has no text.
+  void push_prompt(bool is_empty, std::span<const std::int32_t> prompt_ids, StreamDecoder& stream) const;
   // Removes the space that the format puts before an answer.
   std::string without_prefix(std::string text) const;
 
  private:
-  std::vector<std::int32_t> encoded(const std::string& prompt) const;
+  std::vector<std::int32_t> encoded(data::Conversation prompt) const;
 
   UsedModel model_;
   GenerateSettings settings_;

@@ -2,14 +2,17 @@
 #include "lm/generate/generate.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 
 #include "base/files/file.h"
 #include "base/text/json_text.h"
@@ -58,6 +61,10 @@ bool input_is_handed_over() {
   return fstat(STDIN_FILENO, &input) == 0 && (S_ISFIFO(input.st_mode) || S_ISREG(input.st_mode));
 }
 
+bool is_result_key(std::string_view key) {
+  return std::ranges::find(kResultKeys, key) != std::end(kResultKeys);
+}
+
 class Generate final : public Command {
  public:
   void declare(Arguments& args) override {
@@ -70,8 +77,9 @@ class Generate final : public Command {
     args.option("--prompt-file", "FILE", &prompt_file_, "file with the beginning of the text").reads =
         all_of_them;
     args.option("--prompts", "FILE", &prompts_,
-                "file with many prompts, one JSON value per line: \"TEXT\" or {\"prompt\": \"TEXT\", \"id\": "
-                "..., \"seed\": N, \"max_tokens\": N, \"adapter\": \"NAME\"}; '-' reads standard input");
+                "file with many prompts, one JSON value per line: \"TEXT\" or a record as training reads it: "
+                "{\"prompt\": \"TEXT\", \"id\": ..., \"seed\": N, \"max_tokens\": N, \"adapter\": \"NAME\"}, "
+                "where results repeat further columns; '-' reads standard input");
     args.option("--batch", "N", &batch_, "with --prompts: texts that are generated together")
         .between(1, 4096)
         .default_note(kTogether);
@@ -96,13 +104,16 @@ class Generate final : public Command {
 
   int run(Console& console) override {
     const FamilyRegistry families = builtin_families();
-    std::vector<Answerer> answerers = answerers_of(families, console);
-    if (!template_.given() && is_fine_tuned(answerers.front().model().folder)) {
+    const std::vector<PromptLine> lines = prompts_ ? read_prompts(console) : std::vector<PromptLine>();
+    std::vector<Answerer> answerers = answerers_of(families, lines, console);
+    const UsedModel& first = answerers.front().model();
+    if (!template_.given() && is_fine_tuned(first.folder) &&
+        load_conversation_style(first.folder, *first.tokenizer)) {
       console.note(
           "note: this model was trained on conversations, but the prompt is continued as plain text; "
           "--template auto writes it as a user's turn in the format of the training");
     }
-    if (prompts_) return run_batch(console, families, answerers);
+    if (prompts_) return run_batch(console, families, answerers, lines);
     if (batch_) throw invalid("--batch needs --prompts", "name a file of prompts with --prompts FILE");
     const std::string prompt = prompt_text(console);
     std::vector<std::vector<std::int32_t>> kept(answerers.size());
@@ -110,7 +121,8 @@ class Generate final : public Command {
                                         {.compute = device_.compute(), .capacity = 1, .pass_tokens = 1});
     for (const std::size_t i : answering(answerers.size())) {
       const Answerer& answerer = answerers[i];
-      kept[i] = answerer.prompt_ids(prompt, answerer.settings(), "the prompt's", console);
+      kept[i] = answerer.prompt_ids({.messages = {{std::string(data::kUser), prompt, {}}}},
+                                    answerer.settings(), "the prompt's", console);
       readers[i].capacity =
           std::min(answerer.model().config.max_positions,
                    static_cast<std::int64_t>(kept[i].size()) + answerer.settings().max_tokens);
@@ -123,14 +135,53 @@ class Generate final : public Command {
   }
 
  private:
-  // Returns the base model and the models with adapters, with their formats.
-  std::vector<Answerer> answerers_of(const FamilyRegistry& families, Console& console) const {
+  std::vector<PromptLine> read_prompts(const Console& console) const {
+    if (prompt_ || prompt_file_) throw invalid("--prompts excludes --prompt and --prompt-file");
+    const bool standard_input = *prompts_ == "-";
+    std::vector<PromptLine> lines =
+        parse_prompts(standard_input ? read_standard_input() : read_file(*prompts_),
+                      standard_input ? "<standard input>" : *prompts_);
+    // A misspelt option of a prompt is a column, too.
+    std::set<std::string> repeated, replaced;
+    for (const PromptLine& line : lines)
+      for (const auto& [key, value] : line.columns)
+        if (key != "prompt") (is_result_key(key) ? replaced : repeated).insert(key);
+    if (!repeated.empty())
+      console.note(fmt::format("note: the results repeat the columns {}", fmt::join(repeated, ", ")));
+    if (!replaced.empty()) {
+      console.note(
+          fmt::format("warning: the results lack the prompts' columns {}, because they have keys of "
+                      "their own with these names; rename the columns to keep them",
+                      fmt::join(replaced, ", ")));
+    }
+    return lines;
+  }
+
+  // Returns whether a model answers at least one prompt. `lines`: empty without --prompts.
+  bool answers(std::size_t model, const std::vector<std::string>& names,
+               const std::vector<PromptLine>& lines) const {
+    const std::vector<std::size_t> usual = answering(names.size());
+    const bool is_usual = std::ranges::find(usual, model) != usual.end();
+    if (lines.empty()) return is_usual;
+    return std::ranges::any_of(lines, [&](const PromptLine& line) {
+      return line.adapter ? *line.adapter == names[model] : is_usual;
+    });
+  }
+
+  // Returns the base model and the models with adapters. The models that answer have their formats: the base
+  // of fine-tuned adapters may have none.
+  std::vector<Answerer> answerers_of(const FamilyRegistry& families, const std::vector<PromptLine>& lines,
+                                     Console& console) const {
     std::vector<Answerer> answerers;
-    for (UsedModel& model : adapters_.models(model_, families, console)) {
+    std::vector<UsedModel> models = adapters_.models(model_, families, console);
+    std::vector<std::string> names;
+    for (const UsedModel& model : models) names.push_back(model.name);
+    for (UsedModel& model : models) {
       if (device_.batch_invariant())
         check_batch_invariant(model.config, device_.spec(console).kind, device_.compute());
       GenerateSettings settings = sampling_.settings(model.folder, model.config, *model.tokenizer, console);
-      answerers.emplace_back(std::move(model), std::move(settings), template_);
+      answerers.emplace_back(std::move(model), std::move(settings),
+                             answers(answerers.size(), names, lines) ? template_ : TemplateArguments());
     }
     return answerers;
   }
@@ -165,7 +216,7 @@ class Generate final : public Command {
       console.print(Color::kBold, fmt::format("[{}]\n", answerer.model().name));
     std::string text;
     StreamDecoder stream(answerer.tokenizer());
-    answerer.push_prompt(prompt, kept, stream);
+    answerer.push_prompt(prompt.empty(), kept, stream);
     auto show = [&](std::string piece) {
       if (text.empty()) piece = answerer.without_prefix(std::move(piece));
       text += piece;
@@ -228,14 +279,26 @@ class Generate final : public Command {
         // The generated text does not depend on the batch, because every line has its own seed.
         own.sampling.seed = line.seed.value_or(own.sampling.seed + i);
         own.max_tokens = line.max_tokens.value_or(own.max_tokens);
-        std::vector<std::int32_t> ids =
-            answerer.prompt_ids(line.prompt, own, fmt::format("prompt {}'s", i), console);
+        std::vector<std::int32_t> ids = ids_of(line, i, answerer, own, console);
         Group& group = groups[model];
         group.prompts.push_back({std::move(ids), std::move(own)});
         group.lines.push_back(i);
       }
     }
     return groups;
+  }
+
+  // Returns the tokens of a prompt. An error has the place of the line.
+  static std::vector<std::int32_t> ids_of(const PromptLine& line, std::size_t number,
+                                          const Answerer& answerer, const GenerateSettings& settings,
+                                          const Console& console) {
+    try {
+      return answerer.prompt_ids(line.conversation(answerer.members()), settings,
+                                 fmt::format("prompt {}'s", number), console);
+    } catch (Error& error) {
+      if (error.location().empty()) error.at(line.place);
+      throw;
+    }
   }
 
   ReaderSettings reader_of(const Group& group, const Answerer& answerer) const {
@@ -260,12 +323,8 @@ class Generate final : public Command {
     return reader;
   }
 
-  int run_batch(Console& console, const FamilyRegistry& families, const std::vector<Answerer>& answerers) {
-    if (prompt_ || prompt_file_) throw invalid("--prompts excludes --prompt and --prompt-file");
-    const bool standard_input = *prompts_ == "-";
-    const std::vector<PromptLine> lines =
-        parse_prompts(standard_input ? read_standard_input() : read_file(*prompts_),
-                      standard_input ? "<standard input>" : *prompts_);
+  int run_batch(Console& console, const FamilyRegistry& families, const std::vector<Answerer>& answerers,
+                const std::vector<PromptLine>& lines) {
     const std::vector<Group> groups = groups_of(lines, answerers, console);
     std::vector<ReaderSettings> readers;
     std::size_t total = 0;
@@ -322,7 +381,7 @@ class Generate final : public Command {
   std::string result_line(std::size_t index, const PromptLine& line, const BatchPrompt& prompt,
                           const Generation& text, const Answerer& answerer) const {
     StreamDecoder stream(answerer.tokenizer());
-    answerer.push_prompt(line.prompt, prompt.tokens, stream);
+    answerer.push_prompt(line.text == "", prompt.tokens, stream);
     std::string written;
     for (const std::int32_t id : text.ids) written += stream.push(id);
     written += stream.finish();
@@ -330,7 +389,10 @@ class Generate final : public Command {
     nlohmann::ordered_json json{{"index", index}};
     if (!line.id.empty()) json["id"] = nlohmann::ordered_json::parse(line.id);
     if (adapters_.given()) json["adapter"] = answerer.model().name;
-    json["prompt"] = line.prompt;
+    if (line.text) json["prompt"] = *line.text;
+    // Reward functions read the other columns: 'primus data score' reads the results.
+    for (const auto& [key, value] : line.columns)
+      if (!is_result_key(key)) json[key] = nlohmann::ordered_json::parse(value);
     json["text"] = written;
     json["prompt_tokens"] = prompt.tokens.size();
     json["ids"] = text.ids;

@@ -2,26 +2,28 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <set>
 
 #include "base/error.h"
 #include "base/text/json_reader.h"
+#include "lm/data/prompt.h"
 
 namespace primus::cli {
 namespace {
 
 constexpr std::string_view kHint =
-    "write \"TEXT\", or {\"prompt\": \"TEXT\"} and optionally \"id\", \"seed\", \"max_tokens\" and "
-    "\"adapter\", on "
-    "each line";
+    "write \"TEXT\", or {\"prompt\": \"TEXT\"} and optionally \"id\", \"seed\", \"max_tokens\", \"adapter\" "
+    "and "
+    "further columns, on each line";
 
 PromptLine parse_line(std::string_view line, const std::string& name, std::int64_t number) {
   JsonReader json(line, name, {.first_line = number, .python = false, .hint = kHint});
   PromptLine result;
   result.place = fmt::format("{}:{}", name, number);
   if (json.peek() == JsonReader::Kind::kString) {
-    json.read_string(result.prompt);
+    json.read_string(result.text.emplace());
     json.finish();
     return result;
   }
@@ -29,10 +31,7 @@ PromptLine parse_line(std::string_view line, const std::string& name, std::int64
   std::set<std::string, std::less<>> seen;
   json.object([&](std::string_view key) {
     if (!seen.emplace(key).second) json.refuse(fmt::format("'{}' is given twice", key));
-    if (key == "prompt") {
-      json.require(JsonReader::Kind::kString, "the value of", key);
-      json.read_string(result.prompt);
-    } else if (key == "id") {
+    if (key == "id") {
       result.id = json.skip();
     } else if (key == "seed") {
       result.seed = json.read_unsigned();
@@ -44,15 +43,34 @@ PromptLine parse_line(std::string_view line, const std::string& name, std::int64
       json.require(JsonReader::Kind::kString, "the value of", key);
       json.read_string(result.adapter.emplace());
     } else {
-      json.refuse(fmt::format("'{}' is not a valid key", key));
+      result.columns.emplace_back(key, json.skip());
     }
   });
   json.finish();
-  if (!seen.contains("prompt")) json.refuse("'prompt' is missing");
+  const auto prompt =
+      std::ranges::find(result.columns, "prompt", &std::pair<std::string, std::string>::first);
+  if (prompt != result.columns.end() && prompt->second == "\"\"") {
+    result.text.emplace();
+  } else {
+    result.record = line;
+    result.conversation(data::Members::kAll);  // so that a record without a prompt is refused at once
+  }
   return result;
 }
 
 }  // namespace
+
+data::Conversation PromptLine::conversation(data::Members members) const {
+  if (text) return {.messages = {{std::string(data::kUser), *text, {}}}};
+  data::Prompt prompt;
+  try {
+    JsonReader json(record, place, {.python = false, .hint = kHint});
+    data::read_prompt(json, prompt, members);
+  } catch (Error& error) {
+    throw Error(error.kind(), error.what(), error.hint()).at(place);
+  }
+  return std::move(prompt.conversation);
+}
 
 std::vector<PromptLine> parse_prompts(std::string_view text, const std::string& name) {
   std::vector<PromptLine> prompts;

@@ -69,6 +69,12 @@ data::ConversationStyle TemplateArguments::required_style(const ModelFolder& fol
                                                           const Tokenizer& tokenizer) const {
   const auto chosen = template_.empty() ? load_automatic_style(folder, tokenizer) : style(folder, tokenizer);
   if (chosen) return *chosen;
+  if (is_fine_tuned(folder)) {
+    throw invalid(fmt::format("'{}' was trained on plain texts (sft_conversation_format: none), so it has no "
+                              "format of turns",
+                              folder.path.string()),
+                  "leave out --template: the model then continues the prompt as in its training");
+  }
   throw invalid(fmt::format("'{}' has no chat template, and does not name its fine-tuning format",
                             folder.path.string()),
                 fmt::format("choose the format: --template {}, the default of 'train posttrain' for this "

@@ -436,13 +436,14 @@ void ConversationWriter::write(const Conversation& conversation, LearnedTokens& 
   style_.own ? write_by_template(conversation, out) : encode(pieces(conversation.messages, false), out);
 }
 
-std::vector<std::int32_t> ConversationWriter::prompt(const std::vector<Message>& messages) const {
-  LearnedTokens tokens;
-  if (!style_.own) {
-    encode(pieces(messages, true), tokens);
-    return std::move(tokens.ids);
+std::vector<std::int32_t> ConversationWriter::prompt_of(Conversation conversation) const {
+  if (style_.own) {
+    if (conversation.tools.empty()) conversation.tools = tools_;
+    return tokenizer_.encode(style_.own->prompt(conversation), false);
   }
-  return tokenizer_.encode(style_.own->prompt({.messages = messages, .tools = tools_}), false);
+  LearnedTokens tokens;
+  encode(pieces(conversation.messages, true), tokens);
+  return std::move(tokens.ids);
 }
 
 std::vector<std::int32_t> ConversationWriter::training_prompt(const Conversation& conversation) const {

@@ -132,9 +132,12 @@ class ConversationWriter {
   // Throws Error(kInvalid), without a file position, if the format cannot express a turn. Members of the
   // conversation other than texts of turns need members() == Members::kAll, and are ignored otherwise.
   void write(const Conversation& conversation, LearnedTokens& out) const;
-  // Returns the prompt for generating an answer: the tokens of `messages`, followed by the start of the
-  // assistant's turn. The prompt offers the tools of offer_tools().
-  std::vector<std::int32_t> prompt(const std::vector<Message>& messages) const;
+  // Returns the prompt for generating an answer: the tokens of `conversation`, followed by the start of the
+  // assistant's turn. A conversation without tools offers the tools of offer_tools().
+  std::vector<std::int32_t> prompt_of(Conversation conversation) const;
+  std::vector<std::int32_t> prompt(const std::vector<Message>& messages) const {
+    return prompt_of({.messages = messages});
+  }
   // Returns the prompt of a record of training data: like prompt(), with the tools, documents and further
   // members of the conversation if members() is Members::kAll, and with the day of training
   // (model_template.h).

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/terminal/terminal.h"
+#include "base/text/excerpt.h"
 #include "base/text/json_text.h"
 #include "lm/reward/parallel_answers.h"
 #include "lm/reward/program_command.h"
@@ -50,10 +51,13 @@ class ProgramReward final : public RewardFunction {
         break;
       case WorkerProgram::Outcome::kEnded:
         if (++ends_in_a_row_ >= kMaxEnds) {
-          throw broken_program("reward program", name_, kMaxEnds, reply.problem, worker->error_text(),
-                               "test the program with 'primus data score FILE.jsonl --reward program:PATH'");
+          throw broken_program(
+              "reward program", name_, kMaxEnds,
+              fmt::format("{}, last for an answer to '{}'", reply.problem, printable(excerpt(answer.prompt))),
+              worker->error_text(),
+              "test the program with 'primus data score FILE.jsonl --reward program:PATH'");
         }
-        return {.value = {}, .problem = reply.problem};
+        return {.value = {}, .problem = ended_program(reply.problem, worker->error_text())};
       case WorkerProgram::Outcome::kTimeout:
       case WorkerProgram::Outcome::kWrong:
         return {.value = {}, .problem = reply.problem};

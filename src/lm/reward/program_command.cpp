@@ -1,6 +1,7 @@
 #include "lm/reward/program_command.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -8,6 +9,7 @@
 
 #include "base/system/subprocess.h"
 #include "base/terminal/terminal.h"
+#include "base/text/excerpt.h"
 
 namespace primus {
 namespace {
@@ -72,6 +74,23 @@ ProgramCommand program_command(const std::string& command, const std::string& se
   }
   made.words.front() = file_of(made.words.front(), setting, folder);
   return made;
+}
+
+std::string ended_program(const std::string& problem, const std::string& errors) {
+  constexpr int kLines = 3;
+  std::vector<std::string> lines;
+  std::string_view text = errors;
+  while (!text.empty() && std::ssize(lines) < kLines) {
+    const std::size_t before = text.rfind('\n');
+    const std::size_t begin = before == std::string_view::npos ? 0 : before + 1;
+    const std::string_view line = text.substr(begin);
+    if (line.find_first_not_of(" \t\r") != std::string_view::npos)
+      lines.insert(lines.begin(), printable(excerpt(line.substr(line.find_first_not_of(" \t\r")))));
+    text = text.substr(0, before == std::string_view::npos ? 0 : before);
+  }
+  return lines.empty()
+             ? problem
+             : fmt::format("{}; its standard error ends with: {}", problem, fmt::join(lines, " | "));
 }
 
 Error broken_program(std::string_view kind, const std::string& name, int times, const std::string& problem,

@@ -22,6 +22,10 @@ struct ProgramCommand {
 ProgramCommand program_command(const std::string& command, const std::string& setting, std::string_view form,
                                const std::string& folder);
 
+// Returns why a program that ended gave no reply: `problem`, with the last lines of its standard error, which
+// often name the cause. `errors`: the end of that text.
+std::string ended_program(const std::string& problem, const std::string& errors);
+
 // Returns the error for a program that has ended `times` times in a row. `kind` is "reward program" or
 // "environment". `errors`: the end of the program's standard error, whose last lines become part of the
 // message.

@@ -127,10 +127,12 @@ done)sh",
 }
 
 TEST_F(ProgramReward, ACrashIsNoRewardAndRepeatedCrashesAreAnError) {
-  const auto once = make("while read -r line; do [[ $line == *bad* ]] && exit 3; echo 1; done", 20, 1);
+  const auto once = make(
+      "while read -r line; do [[ $line == *bad* ]] && { echo 'KeyError: bad' >&2; exit 3; }; echo 1; done",
+      20, 1);
   const auto rewards = score(*once, {"a", "bad", "b"});
   EXPECT_EQ(value_of(rewards[0]), 1);
-  EXPECT_THAT(rewards[1].problem, HasSubstr("exit code 3"));
+  EXPECT_THAT(rewards[1].problem, HasSubstr("exit code 3; its standard error ends with: KeyError: bad"));
   EXPECT_EQ(value_of(rewards[2]), 1);
 
   const auto always = make("echo first >&2; echo 'ImportError: no module' >&2; exit 1");

@@ -8,6 +8,8 @@
 
 #include "base/check.h"
 #include "base/system/stop_request.h"
+#include "base/terminal/terminal.h"
+#include "base/text/excerpt.h"
 #include "lm/reward/stoppable_score.h"
 
 namespace primus {
@@ -110,20 +112,22 @@ void AnswerScoring::count_retries(std::size_t function, const RewardRetries& ret
 
 void AnswerScoring::warn_of_failures(std::int64_t step, AnswerTable& table,
                                      std::span<const std::int64_t> numbers, bool tells,
+                                     std::span<const Rollout> own,
                                      std::span<const std::vector<Reward>> rewards,
                                      MissingRewards& missing) const {
   const std::vector<std::int64_t> without = table.results().without;
   for (std::size_t f = 0; f < names_.size(); ++f) {
-    if (without[f] == 0 || !missing.is_first(f)) continue;
+    if (without[f] == 0) continue;
     std::int64_t first = 0;
     while (table.at(first, static_cast<std::int64_t>(f), AnswerTable::kHasReward) != 0) ++first;
     for (std::size_t i = 0; tells && source_.warn && i < numbers.size(); ++i) {
-      if (numbers[i] != first) continue;
+      if (numbers[i] != first || !missing.is_new(f, rewards[f][i].problem)) continue;
       source_.warn(fmt::format(
-          "step {}: the reward function {} gave no reward to {} of {} answers, for example because {}. The "
-          "sums of these answers lack this function. The metric rewards/{}/without is the share of such "
-          "answers",
-          step, names_[f], without[f], table.answers(), rewards[f][i].problem, names_[f]));
+          "step {}: the reward function {} gave no reward to {} of {} answers, for example to an answer to "
+          "'{}', because {}. The sums of these answers lack this function. The metric rewards/{}/without is "
+          "the share of such answers",
+          step, names_[f], without[f], table.answers(),
+          printable(excerpt(source_.prompt_text(own[i].record))), rewards[f][i].problem, names_[f]));
     }
   }
 }

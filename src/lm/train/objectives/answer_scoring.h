@@ -52,12 +52,13 @@ class AnswerScoring {
               MissingRewards& missing, std::vector<std::vector<Reward>>& rewards);
   // Returns the number of repeated attempts of a function since begin_step().
   std::int64_t retries(std::size_t function) const { return retries_[function]; }
-  // Warns once per function, in the first step in which it could not score an answer. The rank of the first
-  // such answer writes the warning, because only this rank has the reason. `numbers`: the answers of this
-  // data rank, whose rewards are `rewards` if this rank calls the functions (`tells`).
+  // Warns once about each reason for which a function could not score the first such answer of a step. The
+  // rank of this answer writes the warning, because only this rank has the reason. `numbers`: the answers of
+  // this data rank, which are `own`, and whose rewards are `rewards` if this rank calls the functions
+  // (`tells`).
   void warn_of_failures(std::int64_t step, AnswerTable& table, std::span<const std::int64_t> numbers,
-                        bool tells, std::span<const std::vector<Reward>> rewards,
-                        MissingRewards& missing) const;
+                        bool tells, std::span<const Rollout> own,
+                        std::span<const std::vector<Reward>> rewards, MissingRewards& missing) const;
   // Adds the metrics of functions that repeat attempts: the sum over all data ranks.
   void add_retries(AnswerTable& table, std::vector<std::pair<std::string, double>>& metrics) const;
   // Returns the answers to the first prompt, for people who watch the run.

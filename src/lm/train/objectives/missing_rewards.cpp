@@ -13,11 +13,11 @@ std::string MissingRewards::why() const {
   return problems_.empty() ? "" : fmt::format(" ({})", fmt::join(problems_, "; "));
 }
 
-bool MissingRewards::is_first(std::size_t function) {
+bool MissingRewards::is_new(std::size_t function, const std::string& problem) {
+  constexpr std::size_t kMax = 20;
   warned_.resize(std::max(warned_.size(), function + 1));
-  const bool first = !warned_[function];
-  warned_[function] = true;
-  return first;
+  std::set<std::string>& warned = warned_[function];
+  return warned.size() < kMax && warned.insert(problem).second;
 }
 
 void MissingRewards::none(std::int64_t step, std::int64_t answers,

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,9 @@ class MissingRewards {
   // Returns the reasons: " (a; b)", or "" if there are none.
   std::string why() const;
 
-  // Returns true at the first call for a function.
-  bool is_first(std::size_t function);
+  // Returns true at the first call for a function and a reason, for at most 20 reasons of a function: a
+  // program may give another reason each time.
+  bool is_new(std::size_t function, const std::string& problem);
 
   // Records that an answer of a step has a reward.
   void found() { steps_ = 0; }
@@ -29,9 +31,9 @@ class MissingRewards {
   void none(std::int64_t step, std::int64_t answers, const std::function<void(const std::string&)>& warn);
 
  private:
-  std::vector<std::string> problems_;  // reasons for missing rewards on this rank
-  std::vector<bool> warned_;           // for each function
-  int steps_ = 0;                      // number of generations in a row without any reward
+  std::vector<std::string> problems_;          // reasons for missing rewards on this rank
+  std::vector<std::set<std::string>> warned_;  // the reasons of each function
+  int steps_ = 0;                              // number of generations in a row without any reward
 };
 
 }  // namespace primus

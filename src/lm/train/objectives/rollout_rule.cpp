@@ -283,15 +283,16 @@ class Rollouts final : public RolloutRule {
       work_.scoring += steady_seconds() - generated;
       gather_results(session, own, rewards);
       all = table_->results();
-      check_rewards(step.step, all, rewards);
+      check_rewards(step.step, own, all, rewards);
     } while (attempt_again(attempt, all));
     if (sampling_) sampling_->finish();
     learn_from_new(step, std::move(own), rewards, all);
   }
 
   // Warns about missing rewards, or ends the run.
-  void check_rewards(std::int64_t step, const Results& all, std::span<const std::vector<Reward>> rewards) {
-    scoring_.warn_of_failures(step, *table_, numbers(), tells_, rewards, missing_);
+  void check_rewards(std::int64_t step, std::span<const Rollout> own, const Results& all,
+                     std::span<const std::vector<Reward>> rewards) {
+    scoring_.warn_of_failures(step, *table_, numbers(), tells_, own, rewards, missing_);
     if (all.unrewarded < answers_) {
       missing_.found();
     } else if (!sampling_ || step == 1) {
@@ -374,7 +375,7 @@ class Rollouts final : public RolloutRule {
     scoring_.finish(step.session, batch.own, rows, tells_, batch.scored, missing_, rewards);
     gather_results(step.session, batch.own, rewards, batch.divergences);
     const Results all = table_->results();
-    check_rewards(step.step, all, rewards);
+    check_rewards(step.step, batch.own, all, rewards);
     learn_from_new(step, batch.own, rewards, all);  // the step may be stopped, so the batch stays
   }
 

@@ -233,7 +233,7 @@ TEST_F(OwnText, ResumingNeedsTheSameText) {
   EXPECT_THAT(kept.err, Not(HasSubstr("content has changed")));
   // A finished run has only one line about changed settings.
   const ProgramResult finished = train({"train_iters=3", "split=90,10,0", "lr=0.5", "seed=7"});
-  EXPECT_EQ(finished.exit_code, 0);
+  EXPECT_EQ(finished.exit_code, 2);
   EXPECT_THAT(
       finished.out,
       AllOf(HasSubstr("lr was "), HasSubstr("and is 0.5"), HasSubstr("seed was 1234, and is 7"),

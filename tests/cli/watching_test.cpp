@@ -183,7 +183,10 @@ TEST_F(Watching, AJumpOfTheRateIsReported) {
 
 TEST_F(Watching, AFinishedRunReportsIneffectiveChanges) {
   trained("done", {"train_iters=3"});
-  const ProgramResult again = trained("done", {"train_iters=3", "lr=0.001", "log_interval=2"});
+  // A script must not take the old model for one that was trained with the new rate.
+  const ProgramResult again = run_program(command("done", {"train_iters=3", "lr=0.001", "log_interval=2"}));
+  EXPECT_EQ(again.exit_code, 2);
+  EXPECT_THAT(again.err, HasSubstr("the changes of its settings or data had no effect"));
   EXPECT_THAT(again.out, AllOf(HasSubstr("nothing left to do"), HasSubstr("lr was 0.003, and is 0.001"),
                                HasSubstr("exp_name"), Not(HasSubstr("log_interval"))));
   EXPECT_THAT(trained("done", {"train_iters=3"}).out, Not(HasSubstr("exp_name")));

@@ -11,6 +11,7 @@
 #include "base/files/file.h"
 #include "cli/train/stop_signal.h"
 #include "cli/train/supervise_options.h"
+#include "cli/train/unused_changes.h"
 #include "cli/train/watchers.h"
 #include "comm/job.h"
 #include "comm/rank_state.h"
@@ -94,6 +95,7 @@ void RankRun::train(comm::Job* job, std::exception_ptr& lost) {
   }
   const FamilyRegistry families = builtin_families();
   Watchers watchers(experiment_, log, rank);
+  TrainingSummary summary;
   try {
     Trainer trainer(experiment_, families, log,
                     {.job = job,
@@ -107,8 +109,7 @@ void RankRun::train(comm::Job* job, std::exception_ptr& lost) {
     // From now on, signals let the run save its progress. Launchers and schedulers signal every process.
     // Each process that has started other processes also forwards the signal to them.
     const bool is_watched = place_ || std::getenv("SLURM_JOB_ID");
-    const TrainingSummary summary =
-        trainer.run(catch_stop_signals(is_watched ? SecondSignal::kIgnored : SecondSignal::kEnds));
+    summary = trainer.run(catch_stop_signals(is_watched ? SecondSignal::kIgnored : SecondSignal::kEnds));
     live.reset();
     if (rank == 0) options_.report(summary);
     if (job) job->leave();
@@ -129,6 +130,7 @@ void RankRun::train(comm::Job* job, std::exception_ptr& lost) {
     }
     throw;
   }
+  refuse_unused_changes(summary);
 }
 
 }  // namespace primus::cli

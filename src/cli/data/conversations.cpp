@@ -42,7 +42,7 @@ class DataConversations final : public Command {
                 "cut conversations at L tokens, as training does; the cut part is not learned");
     args.option("--stage", "STAGE", &stage_,
                 "training that reads the file (auto: dpo for pairs, kto for answers with a label, else sft)")
-        .choices = {"auto", "sft", "dpo", "kto", "orpo", "cpo", "reward", "grpo", "rloo"};
+        .choices = {"auto", "sft", "dpo", "kto", "orpo", "cpo", "reward", "distill", "grpo", "rloo", "ppo"};
     args.flag("--skip-bad", skip_bad_, "leave broken records out and count them (sft_skip_bad)");
     args.option("--show", "N", &show_, "number of conversations to show");
     args.flag("--inline-bos", inline_bos_, "prepare data as with the key sft_bridge_compat_inline_bos");
@@ -62,7 +62,7 @@ class DataConversations final : public Command {
     const data::ConversationFiles files = data::find_conversations(name_, split_);
     if (const std::string note = data::note_on_other_files(files, name_); !note.empty())
       console.note("note: " + note);
-    if (stage_ == "grpo" || stage_ == "rloo") return show_prompts(*tokenizer, console);
+    if (stage_ == "grpo" || stage_ == "rloo" || stage_ == "ppo") return show_prompts(*tokenizer, console);
     data::ChosenStyle chosen = choose_style(*tokenizer);
     chosen.style.inline_bos = inline_bos_;
     const data::ConversationWriter writer(chosen.style, *tokenizer, "--format ");
@@ -208,7 +208,7 @@ class DataConversations final : public Command {
     for (const std::string& note : prompts->notes()) console.note("note: " + note);
     const std::int64_t most = std::min(prompts->size(), show_);
     if (json_) {
-      nlohmann::ordered_json json{{"stage", "grpo"}, {"prompts", prompts->size()}};
+      nlohmann::ordered_json json{{"stage", stage_}, {"prompts", prompts->size()}};
       json["shown"] = nlohmann::ordered_json::array();
       for (std::int64_t i = 0; i < most; ++i) {
         const auto ids = prompts->prompt_ids(i);
@@ -218,7 +218,7 @@ class DataConversations final : public Command {
       console.write(json_text(json) + "\n");
       return 0;
     }
-    console.print("shown as 'train grpo' reads the file: the model writes the answers\n");
+    console.print(fmt::format("shown as 'train {}' reads the file: the model writes the answers\n", stage_));
     for (const std::string& fact : prompts->facts()) console.print(fact + "\n");
     std::int64_t tokens = 0;
     for (std::int64_t i = 0; i < prompts->size(); ++i) {

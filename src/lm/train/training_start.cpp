@@ -193,9 +193,12 @@ void log_frozen_models(const RunPlan& plan, const LossRule& rule) {
     return plan.log.info("reference model: the model without adapters, which is the start of the run");
   plan.log.warning(
       "reference model: the base model without adapters, but the run starts from trained adapters: the loss "
-      "compares with the model before these adapters were trained. To compare with the start of the run, "
-      "merge them first: 'primus model export {} MODEL', then set load=MODEL in a new run (exp_name=NEW)",
-      adapters ? adapters->string() : start->folder.string());
+      "compares with the model before these adapters were trained. To compare with the start of the run, set "
+      "{} in a new run (exp_name=NEW)",
+      adapters
+          ? fmt::format("reference_adapters={}", adapters->string())
+          : fmt::format("reference_adapters=FOLDER, which 'primus model export {} FOLDER --adapters' writes,",
+                        start->folder.string()));
 }
 
 }  // namespace

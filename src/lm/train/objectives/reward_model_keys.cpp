@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/terminal/terminal.h"
 #include "config/trainer_config.h"
+#include "lm/data/chat_template.h"
 #include "lm/data/conversation_format.h"
 #include "lm/generate/model_folder.h"
 #include "lm/model/family.h"
@@ -107,11 +108,12 @@ class AnswerWriter {
       }
       writer_.emplace(*style, *tokenizer_);
     } else if (style && request.warn) {
-      request.warn(
-          fmt::format("{}: the prompts are plain texts, so the reward model reads prompts and answers "
-                      "without its chat template; sft_conversation_format=chatml (or another format) makes "
-                      "the prompts conversations",
-                      name_of(model)));
+      // The format must suit the trained model: chatml, for example, needs two special tokens.
+      const data::ConversationFormat fits = data::choose_style("auto", policy_).style.format;
+      request.warn(fmt::format(
+          "{}: the prompts are plain texts, so the reward model reads prompts and answers without its chat "
+          "template; sft_conversation_format={} makes the prompts conversations",
+          name_of(model), fits == data::ConversationFormat::kTemplate ? "auto" : data::name_of(fits)));
     }
   }
 

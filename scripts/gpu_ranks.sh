@@ -21,6 +21,8 @@
 #               compared with data-parallel (not run by default)
 #   dispatch    the same DeepSeek-V2-Lite, whose tokens travel by all-to-all: complete parts, counted rows, counted rows in
 #               fp8; compared with an all-gather (not run by default)
+#   ways        a tiny mixture of experts whose tokens travel by an all-gather, and by all-to-all in each way: losses and
+#               gradient norms of 12 steps have equal digits (not run by default)
 #   peer        PyTorch's FSDP on the model of `sharded`: torchrun with benchmarks/peers/torch_fsdp.py, or the one in PEERS;
 #               run by default if torchrun is installed
 #   killed      killing one rank ends all of them
@@ -321,6 +323,37 @@ dispatch() {
   timed coded "$@" moe_dispatch_fp8=true && beside coded gathered
 }
 
+# digits NAME: a checksum of the losses and gradient norms of a run.
+digits() { grep -oE '"(lm_loss|grad_norm)":[-+.0-9e]+' "$scratch/w/u/$1/metrics.jsonl" | sha256sum | cut -c 1-16; }
+
+# way NAME COUNTED WORD...: trains the tiny mixture with PRIMUS_COUNTED_ROWS=COUNTED. Unless NAME is `way-gathered`, its
+# digits must be those of that run.
+way() {
+  name=$1
+  export PRIMUS_COUNTED_ROWS="$2"
+  shift 2
+  # shellcheck disable=SC2046
+  run "$name" $tiny train_iters=12 micro_batch_size=2 global_batch_size=16 seq_length=64 model_type=mixtral num_experts=4 \
+    moe_router_topk=2 ffn_hidden_size=256 num_attention_heads=4 num_query_groups=4 --nproc "$gpus" $(settings_of expert) "$@" ||
+    return 0
+  unset PRIMUS_COUNTED_ROWS
+  if [ "$(digits "$name")" = "$(digits way-gathered)" ]; then
+    echo "ok      $name: losses and gradient norms as by an all-gather"
+  else
+    failed=1
+    echo "FAILED  $name: losses or gradient norms differ from those by an all-gather"
+  fi
+}
+
+ways() {
+  way way-gathered on
+  for counted in off on direct; do way "way-$counted" $counted moe_token_dispatcher_type=alltoall; done
+  for counted in on direct; do
+    way "way-$counted-overlap" $counted moe_token_dispatcher_type=alltoall overlap_moe_expert_parallel_comm=true
+  done
+  way way-direct-margin direct moe_token_dispatcher_type=alltoall moe_expert_capacity_margin=0.5
+}
+
 peer() {
   if ! timeout "${LIMIT:-150}" torchrun --nproc-per-node "$gpus" "$peers/torch_fsdp.py" "$layers" "$sequence" 1 4 0 \
     >"$scratch/peer.log" 2>&1; then
@@ -365,6 +398,7 @@ for row in $rows; do
     peer) peer ;;
     margins) margins ;;
     killed) killed ;;
+    ways) ways ;;
     replicated | sharded) dense "$row" ;;
     tensor)
       dense tensor

@@ -6,7 +6,8 @@
 #   scripts/gpu_rollouts.sh [KEY=VALUE]...     keys of the experiment, such as global_batch_size=256
 #
 # Answers of random weights end with probability 1/257 per token, so that few texts are left when the longest
-# answers end. With more answers per step than texts at a time (64), other prompts take the places of ended texts.
+# answers end. At most 256 texts are generated at a time; with more answers per step, other prompts take the places of
+# ended texts.
 #
 # Needs build/bin/primus and the plug-in next to it. MODEL sets the preset (llama3.1_8B), PROMPT the number of bytes that
 # are added to each prompt (0), STEPS the number of steps (3), LIMIT the seconds after which the run is ended (300), and

@@ -20,7 +20,7 @@ TESTS = ROOT / "tests/safe/supervise"
 COMPILE = ["c++", "-std=c++20", "-O1", "-w", f"-I{ROOT}/src", f"-I{ROOT}/tests"]
 A, S = "agreement.cpp", "succession.cpp"
 
-# Name: (file, text that is there once, text in its place).
+# Name: (file, text that occurs once, replacement).
 MUTANTS = {
     "promise a lower view": (A, "if (view < promised_) return false;", ""),
     "accept without a promise": (A, "if (!promise(state.view)) return false;", "promise(state.view);"),
@@ -50,7 +50,7 @@ MUTANTS = {
     "do not call again": (S, "now >= found->second.until);\n    if (due)", "false);\n    if (due)"),
 }
 
-# Errors that no simulation finds, and why they do no harm alone.
+# Errors that no simulation finds, and why each of them is harmless if it is the only one.
 KNOWN = {
     "agreed by the chair alone": "a decision is also in the job's file before the leader acts",
     "take acknowledgements of any view": "stand() forgets them, and versions grow with each view",

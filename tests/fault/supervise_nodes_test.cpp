@@ -231,7 +231,7 @@ TEST(SuperviseNodes, ARequestToStopOutlivesTheLeader) {
   const Path run = run_folder(folder.path(), "asked");
   Nodes nodes(folder, "asked", 3, {"--spares=1", "train_iters=1000000"});
   ASSERT_TRUE(progress(run));
-  kill(nodes.at(0).pid(), SIGSTOP);  // it does not hear of the request
+  kill(nodes.at(0).pid(), SIGSTOP);  // so it does not receive the request
   kill(nodes.at(1).pid(), SIGTERM);
   ASSERT_TRUE(wait_until([&] { return nodes.rank(1, 1) == 0; })) << "the ranks stop";
   kill(nodes.at(0).pid(), SIGKILL);

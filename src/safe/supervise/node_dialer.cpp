@@ -24,7 +24,7 @@ struct NodeDialer::Call {
   Delegate to = {};
   std::thread thread = {};
   std::atomic<bool> done = false;
-  // Of the thread until it is done.
+  // While the thread runs, only the thread uses the members below.
   std::unique_ptr<NodeClient> client = {};
   int reason = 0;
   std::exception_ptr error = {};

@@ -86,7 +86,7 @@ class Follower {
       if (follows()) obey(message);
     }
     if (!follows()) return std::nullopt;
-    // The last leader may have heard of the request alone.
+    // Repeats the request, because only a leader that is lost may have received it.
     if (part_.asked() && !std::exchange(told_, true))
       hub_.send_to_leader({.kind = Kind::kAsked, .number = *part_.asked()});
     const bool ended = part_.runs() && (polled[1].revents & POLLIN) != 0;
@@ -208,7 +208,7 @@ class Follower {
         .hint =
             "the same command on all machines continues from the newest checkpoint; see the logs of the "
             "other nodes for the reason"};
-    // If a majority goes on elsewhere, its leader has written the job's file, and the job is not given up.
+    // If a majority continues elsewhere, its leader has written the job's file, and the job is not given up.
     if (job_.tell && hub_.succession().had_leader() && !hub_.is_replaced() && is_first_to_give_up(job_.run))
       job_.tell(give_up_news(newest_step(job_.checkpoints), action));
     job_.say(fmt::format("supervise: {}: {}\n  hint: {}", action.reason, action.text, action.hint));

@@ -44,7 +44,7 @@ void NodeJob::start(const NodeMessage& message, const comm::Socket& listener) {
   tail_.emplace(job_.run, job_.ranks, place_ * job_.ranks);
   processes_.start(command, variables);
   attempt_ = message.attempt;
-  // The leader has not heard of the request when it started the attempt.
+  // The leader started the attempt before it received the request to stop.
   if (asked_) processes_.send(*asked_);
 }
 

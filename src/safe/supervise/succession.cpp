@@ -103,8 +103,8 @@ void Succession::hang_up(double now, double pause) {
   search_.next = now + pause;
 }
 
-// Whether a higher node has joined this one. A lower node joins nobody here: it only asks for the leader, and
-// this node joins it.
+// Returns whether a higher node has joined this one. A lower node that calls only asks for the leader; then
+// this node joins the lower one.
 bool Succession::has_joined(int node) const {
   return node > agreement_.self().node &&
          std::ranges::any_of(agreement_.peers(), [node](const Delegate& peer) { return peer.node == node; });

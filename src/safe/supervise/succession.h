@@ -127,7 +127,7 @@ class Succession {
     enum class State : std::uint8_t { kOpening, kOpen, kFailed } state = State::kOpening;
     Delegate to = {};
     double until = 0;     // kOpen: the server waits no longer; kFailed: the next call
-    bool judged = false;  // it has failed before, and nobody waits for it
+    bool judged = false;  // an earlier call failed; no decision waits for this one
   };
   LeadershipMessage own(LeadershipMessage::Kind kind) const;
   void act(Act act) { acts_.push_back(std::move(act)); }

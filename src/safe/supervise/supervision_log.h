@@ -39,8 +39,8 @@ class SupervisionLog {
   // `again`: without those that the file already has, because another supervisor may have written them.
   bool release(std::size_t lines, bool again = false);
   void take(std::vector<std::string> lines);
-  // Calls to(event) when the newest line has been released, at once if lines are not held. The news of a line
-  // are known to the supervisor that wrote it alone: take() forgets them.
+  // Calls to(event) when the newest line has been released, at once if lines are not held. Only the
+  // supervisor that wrote a line knows its news, so take() drops the news that wait.
   void tell(const RunEvent& event, const std::function<void(const RunEvent&)>& to);
 
  private:

@@ -1,7 +1,7 @@
 // Products of a bf16 row with eight rows of W by one warp. Each sum is one chain over k of the matrix units'
 // additions, in steps of 16: the order of the tiles of large products (warpgroup_products.h, mma.h). The
-// emulator adds in the same order. On Hopper GPUs, both kinds of matrix instructions round alike; the tests
-// of batch-invariant products compare their bits on the GPU (docs/numerics.md).
+// emulator adds in the same order. On Hopper GPUs, `mma.sync` and `wgmma` round equally; the tests of
+// batch-invariant products compare their bits on the GPU (docs/numerics.md).
 #pragma once
 
 #include <bit>

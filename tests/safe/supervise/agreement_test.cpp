@@ -1,4 +1,4 @@
-// The agreement alone, with messages that arrive in any order, late, several times or never.
+// Tests the agreement without connections: messages arrive in any order, late, several times or never.
 // succession_test.cpp simulates the connections, too.
 #include "safe/supervise/agreement.h"
 
@@ -90,7 +90,7 @@ class Soup {
   }
   void stand(int node) {
     Agreement& code = *at(node).code;
-    // A leader that hears of a higher view stands again, with the connections that it has.
+    // A leader that receives a higher view stands for election again, with its present connections.
     const bool again = any(2) == 0 && !code.peers().empty();
     for (int other = 0; other < static_cast<int>(nodes_.size()); ++other) {
       if (other == node || again) continue;

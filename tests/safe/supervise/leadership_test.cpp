@@ -165,7 +165,7 @@ TEST(Leadership, NewsAreToldAfterTheirLine) {
     log.tell({.cause = kind, .facts = FaultFacts{.text = kind}}, to);
   };
   write("zero");
-  EXPECT_THAT(told, ElementsAre("zero")) << "one machine agrees with nobody";
+  EXPECT_THAT(told, ElementsAre("zero")) << "one machine needs no agreement";
   log.hold();
   write("one");
   write("two");
@@ -178,7 +178,7 @@ TEST(Leadership, NewsAreToldAfterTheirLine) {
   write("four");
   log.take({});  // another leader's lines
   EXPECT_TRUE(log.release(0));
-  EXPECT_EQ(told.size(), 4U) << "nobody has agreed on the fourth line";
+  EXPECT_EQ(told.size(), 4U) << "the fourth line was never agreed";
 }
 
 TEST(Leadership, OneSupervisorReportsThatTheJobIsGivenUp) {

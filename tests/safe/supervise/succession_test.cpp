@@ -141,9 +141,8 @@ TEST(Succession, NoDecisionIsLostInRandomFaults) {
   EXPECT_GT(led, static_cast<int>(kWorlds) / 2);
 }
 
-// The same with messages that are lost, late, repeated or out of order, connections that break, crashes
-// between a message and its answer, stopped processes, clocks that jump, and a job's file that cannot be
-// written.
+// Messages are lost, late, repeated or out of order; connections break; nodes crash between a message and its
+// answer; processes are stopped; clocks jump; the job's file cannot be written.
 TEST(Succession, NoDecisionIsLostInAHardWorld) {
   const unsigned kWorlds = worlds(200);
   int agreements = 0, leaders = 0, led = 0;
@@ -163,7 +162,7 @@ TEST(Succession, NoDecisionIsLostInAHardWorld) {
     ASSERT_THAT(world.wrong(), ::testing::IsEmpty()) << "seed " << seed;
     const int leader = world.leader();
     led += leader >= 0 ? 1 : 0;
-    // A message that is lost although its connection goes on, which TCP excludes, is not sent again.
+    // A message that is lost on a connection that stays open is not sent again. TCP excludes this case.
     if (leader >= 0 && hard.lost == 0) {
       EXPECT_TRUE(world.all_follow(leader)) << "seed " << seed;
     }

@@ -225,7 +225,7 @@ void World::send(Link& link, bool there, const LeadershipMessage& message) {
     queue.emplace(at + up_to(5), message);
 }
 
-// What happens to a node that has taken a message, before it answers.
+// Lets a node that has taken a message crash, stop, or jump in time before it answers.
 void World::suffer(int node) {
   if (!alive(node)) return;
   if (chance(hard_.crash)) return kill(node, chance(0.5));

@@ -16,18 +16,19 @@
 
 namespace primus::supervise {
 
-// What a network and machines do at random, besides the faults that a test injects. Chances are of a message.
+// Random troubles of the network and the machines, besides the faults that a test injects: the probability
+// per message.
 struct Hardships {
   double late = 0;       // it takes up to 15 s, longer than any time-out
-  double lost = 0;       // it is lost, and the connection goes on
+  double lost = 0;       // it is lost, and the connection stays open
   double reset = 0;      // it is lost with its connection
   double twice = 0;      // it arrives twice
   double overtakes = 0;  // it overtakes those before it
   double crash = 0;      // the receiver ends after it has taken the message, before it answers
-  double stop = 0;       // the receiver is stopped for up to 20 s, and then goes on (SIGSTOP, a sleep)
+  double stop = 0;       // the receiver is stopped for up to 20 s (SIGSTOP, a suspended machine)
   double jump = 0;       // the receiver's clock goes forward by up to 20 s
-  double no_file = 0;    // of a write of the job's file: it fails, and the leader tries again before it acts
-  double restart = 0;    // of a second of a dead node: it is started again
+  double no_file = 0;    // per write of the job's file: it fails, and the leader tries again before it acts
+  double restart = 0;    // per second of a dead node: it is started again
 };
 
 class World {

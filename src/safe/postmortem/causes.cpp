@@ -228,7 +228,11 @@ constexpr Pattern kDamaged[] = {{kEvent, "checksum"},
                                 {kLog, "not valid utf-8"},
                                 {kEvent, "not valid utf-8"},
                                 {kLog, "cut short"},
-                                {kEvent, "cut short"}};
+                                {kEvent, "cut short"},
+                                {kLog, "changed from*bytes while it was in use"},
+                                {kEvent, "changed from*bytes while it was in use"},
+                                {kLog, "was written to while it was in use"},
+                                {kEvent, "was written to while it was in use"}};
 constexpr Pattern kVersions[] = {{kLog, "uses version*of the rendezvous protocol"},
                                  {kLog, "was started with world_size="},
                                  {kLog, "ranks*and*differ in"},

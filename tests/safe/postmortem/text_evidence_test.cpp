@@ -116,6 +116,7 @@ TEST(Causes, LinesOfJobsThatFailEarly) {
   EXPECT_EQ(cause_of("error: ranks 0 and 2 differ in the version of Primus: 0.3.0, 0.2.9"),
             "different-ranks");
   EXPECT_EQ(cause_of("x: the bytes of tensor 'w' differ from their CRC32C"), "damaged-file");
+  EXPECT_EQ(cause_of("error: 'x.bin' changed from 543710 to 2000 bytes while it was in use"), "damaged-file");
   EXPECT_EQ(cause_of("            HW Power Brake Slowdown : Active"), "gpu-power");
   EXPECT_EQ(cause_of("            HW Power Brake Slowdown : Not Active"), "");
   EXPECT_EQ(cause_of("Nov 28 05:00:31 n2 kernel: mce: [Hardware Error]: Machine check events logged"), "");

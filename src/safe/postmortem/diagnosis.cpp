@@ -8,6 +8,8 @@
 #include <set>
 #include <tuple>
 
+#include "safe/postmortem/kernel_process.h"
+
 namespace primus::postmortem {
 namespace {
 
@@ -33,11 +35,6 @@ double last_progress(const CaseFile& file) {
   double last = 0;
   for (const RankRecord& rank : file.ranks) last = std::max(last, rank.last_time);
   return last;
-}
-
-// Host names are compared without their domain.
-bool same_node(std::string_view a, std::string_view b) {
-  return !a.empty() && a.substr(0, a.find('.')) == b.substr(0, b.find('.'));
 }
 
 // Returns the node of a rank whose records are missing: launchers fill the listed nodes in blocks. Returns an
@@ -86,14 +83,20 @@ class Judge {
                          std::ranges::none_of(file_.ranks, [&](const RankRecord& rank) {
                            return same_node(rank.node, one.node);
                          });
-    return !foreign;
+    return !foreign && ownership_of(one, file_) != Ownership::kForeign;
   }
+
+  // A machine's fault that may be another job's explains no more than a death.
+  Role role_of(const Evidence& one) const {
+    return is_unproven(one) ? std::min(one.cause->role, Role::kDeath) : one.cause->role;
+  }
+  bool is_unproven(const Evidence& one) const { return ownership_of(one, file_) == Ownership::kUnproven; }
 
   // Smaller keys are better explanations.
   auto key(const Evidence& one) const {
     const double time = one.time > 0 ? one.time : std::numeric_limits<double>::max();
     const bool both = by_machine_.contains(one.cause) && by_program_.contains(one.cause);
-    return std::tuple(-static_cast<int>(one.cause->role), is_about_others(one), is_symptom(one.cause->name),
+    return std::tuple(-static_cast<int>(role_of(one)), is_about_others(one), is_symptom(one.cause->name),
                       !concerns_first(one), !both, time);
   }
 
@@ -218,6 +221,8 @@ Diagnosis diagnose(const CaseFile& file) {
     result.summary = best.text;
     complete(relevant, result);
     add_alternatives(relevant, result);
+    if (judge.is_unproven(best)) result.confidence = Confidence::kPossible;
+    if (!result.alternatives.empty()) result.confidence = std::min(result.confidence, Confidence::kLikely);
   } else if (file.state != "finished" && !file.ranks.empty() &&
              (file.state.empty() || file.state == "running")) {
     result.cause = &cause_named("died-silently");

@@ -20,6 +20,7 @@ struct Evidence {
   int writer = -1;        // the rank whose clock dated the evidence; -1: unknown
   std::string node = {};  // the node that the evidence is about; empty: unknown
   std::string text = {};  // the text, without control characters and secrets
+  std::int64_t pid = 0;   // the process that a kernel's line names; 0: none
   const Cause* cause = nullptr;
 };
 
@@ -34,6 +35,7 @@ struct RankRecord {
   bool ended = false;          // whether it recorded its end
   double ahead = 0;            // seconds by which its clock was ahead of the reference rank's, and already
                                // subtracted from its times
+  std::int64_t pid = 0;        // number of its process, by its flight recorder; 0: unknown
 };
 
 // A fault after which the supervisor restarted the run.

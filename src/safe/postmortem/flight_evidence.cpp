@@ -38,6 +38,7 @@ struct Call {
 struct Flight {
   std::string file, reason;
   double written = 0;
+  std::int64_t pid = 0;
   std::vector<Call> calls;
   bool waits() const {
     return std::ranges::any_of(calls, [](const Call& call) { return call.pending; });
@@ -48,8 +49,10 @@ struct Flight {
 std::optional<std::pair<int, Flight>> read_flight(const Path& path) {
   const nlohmann::json json = nlohmann::json::parse(read_file(path, kMaxBytes), nullptr, false);
   if (!json.is_object() || !json.contains("records") || !json["records"].is_array()) return std::nullopt;
-  Flight flight{
-      .file = path.string(), .reason = text_field(json, "reason"), .written = number_field(json, "written")};
+  Flight flight{.file = path.string(),
+                .reason = text_field(json, "reason"),
+                .written = number_field(json, "written"),
+                .pid = whole_field(json, "pid", 0)};
   for (const nlohmann::json& one : json["records"]) {
     if (!one.is_object()) continue;
     const std::string state = text_field(one, "state");
@@ -186,6 +189,9 @@ void read_flights(const Path& logs, double began, CaseFile& into) {
     } catch (const Error& failure) {
       into.notes.push_back(failure.what());
     }
+  }
+  for (RankRecord& rank : into.ranks) {
+    if (const auto found = flights.find(rank.rank); found != flights.end()) rank.pid = found->second.pid;
   }
   if (!flights.empty()) FlightAnalysis(std::move(flights), into).run();
 }

@@ -15,6 +15,7 @@
 #include "base/terminal/terminal.h"
 #include "base/text/secrets.h"
 #include "lm/events/line_file.h"
+#include "safe/postmortem/kernel_process.h"
 
 namespace primus::postmortem {
 namespace {
@@ -255,10 +256,9 @@ struct Origin {
   double last_time = 0;  // of the rank's preceding line; 0: unknown, or not the log of a rank
 };
 
-// Returns whether the kernel killed a process that is no rank: "Killed process 4711 (node_exporter)".
-bool is_other_process(std::string_view line) {
-  const std::size_t at = line.find("Killed process ");
-  return at != std::string_view::npos && line.find("(primus", at) == std::string_view::npos;
+// Returns whether a process has a name that no rank has: "Killed process 4711 (node_exporter)".
+bool is_other_program(const std::optional<KernelProcess>& process) {
+  return process && !process->name.starts_with("primus");
 }
 
 // Returns whether the line is a row of 'sacct -P': "26|name|TIMEOUT|0:0|2026-...|2026-...|n[1-2]".
@@ -321,7 +321,9 @@ void take_table(std::string_view line, CaseFile& into) {
 void take_line(std::string_view line, std::int64_t number, const Origin& origin, Collector& into) {
   const Source source = source_of(line);
   const Cause* const cause = match(source, line);
-  if (!cause || is_other_process(line)) return;
+  if (!cause) return;
+  const std::optional<KernelProcess> process = kernel_process(line);
+  if (is_other_program(process)) return;
   LineFacts facts = facts_of(line, origin.near);
   // A rank's message may have several lines, of which the first one has the time.
   if (facts.time == 0) facts.time = origin.last_time;
@@ -333,6 +335,7 @@ void take_line(std::string_view line, std::int64_t number, const Origin& origin,
             .writer = origin.rank.value_or(-1),
             .node = facts.node.empty() ? origin.node : facts.node,
             .text = shown(line),
+            .pid = process ? process->pid : 0,
             .cause = cause});
 }
 

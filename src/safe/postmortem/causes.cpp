@@ -30,7 +30,9 @@ constexpr Pattern kHostOutOfMemory[] = {{kKernel, "out of memory: killed process
                                         {kLog, "oom-kill event"},
                                         {kLog, "cannot allocate memory"},
                                         {kEvent, "cannot allocate memory"},
-                                        {kKernel, "killed process*total-vm"}};
+                                        {kKernel, "killed process*total-vm"},
+                                        {kLog, "the run needs*of memory, but*are free"},
+                                        {kEvent, "the run needs*of memory, but*are free"}};
 constexpr Pattern kGpuLost[] = {{kKernel, "xid*: 79,"},
                                 {kKernel, "gpu has fallen off the bus"},
                                 {kLog, "gpu has fallen off the bus"},
@@ -193,12 +195,19 @@ constexpr Pattern kDiskFull[] = {{kEvent, "supervise disk full"},
 constexpr Pattern kQuota[] = {{kLog, "disk quota exceeded"}, {kEvent, "disk quota exceeded"}};
 constexpr Pattern kFileLimit[] = {
     {kEvent, "supervise file size limit"}, {kLog, "file too large"}, {kEvent, "file too large"}};
-constexpr Pattern kDeviceOutOfMemory[] = {
-    {kLog, "out of device memory"},      {kEvent, "out of device memory"},
-    {kLog, "cuda out of memory"},        {kLog, "cuda_error_out_of_memory"},
-    {kLog, "cudaerrormemoryallocation"}, {kEvent, "supervise out of memory"},
-    {kLog, "hiperroroutofmemory"},       {kLog, "hip out of memory"},
-    {kEvent, "fault out of memory"}};
+constexpr Pattern kDeviceOutOfMemory[] = {{kLog, "out of device memory"},
+                                          {kEvent, "out of device memory"},
+                                          {kLog, "cuda out of memory"},
+                                          {kLog, "cuda_error_out_of_memory"},
+                                          {kLog, "cudaerrormemoryallocation"},
+                                          {kEvent, "supervise out of memory"},
+                                          {kLog, "hiperroroutofmemory"},
+                                          {kLog, "hip out of memory"},
+                                          {kEvent, "fault out of memory"},
+                                          {kLog, "the run needs*of the device's memory, but"},
+                                          {kEvent, "the run needs*of the device's memory, but"},
+                                          {kLog, "the run needs*of device memory and"},
+                                          {kEvent, "the run needs*of device memory and"}};
 constexpr Pattern kLibrary[] = {{kLog, "error while loading shared libraries"},
                                 {kLog, "version `glibc"},
                                 {kLog, "undefined symbol"},
@@ -244,10 +253,15 @@ constexpr Pattern kSetting[] = {{kLog, "command line: error:"},
                                 {kLog, ".yaml:*error:"},
                                 {kLog, ".yml:*error:"},
                                 {kLog, "error: unknown key"}};
-constexpr Pattern kMissing[] = {{kLog, "names only one of a pair of files"},
-                                {kEvent, "names only one of a pair of files"},
-                                {kLog, "no such file or directory"},
-                                {kEvent, "no such file or directory"}};
+constexpr Pattern kMissing[] = {
+    {kLog, "names only one of a pair of files"}, {kEvent, "names only one of a pair of files"},
+    {kLog, "no such file or directory"},         {kEvent, "no such file or directory"},
+    {kLog, "data '*' does not exist"},           {kEvent, "data '*' does not exist"},
+    {kLog, "data file '*' does not exist"},      {kEvent, "data file '*' does not exist"},
+    {kLog, "file or folder '*' does not exist"}, {kEvent, "file or folder '*' does not exist"},
+    {kLog, "model folder '*' does not exist"},   {kEvent, "model folder '*' does not exist"},
+    {kLog, "the tokenizer*'*' does not exist"},  {kEvent, "the tokenizer*'*' does not exist"},
+    {kLog, "the program '*' does not exist"},    {kEvent, "the program '*' does not exist"}};
 constexpr Pattern kSegmentation[] = {{kKernel, "segfault at"},
                                      {kKernel, "general protection fault"},
                                      {kLog, "segmentation fault"},

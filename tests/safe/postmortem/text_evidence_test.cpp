@@ -117,6 +117,13 @@ TEST(Causes, LinesOfJobsThatFailEarly) {
             "different-ranks");
   EXPECT_EQ(cause_of("x: the bytes of tensor 'w' differ from their CRC32C"), "damaged-file");
   EXPECT_EQ(cause_of("error: 'x.bin' changed from 543710 to 2000 bytes while it was in use"), "damaged-file");
+  EXPECT_EQ(cause_of("error: data '/d/nothere.txt' does not exist"), "missing-file");
+  EXPECT_EQ(cause_of("error: the tokenizer_model '/d/t' does not exist"), "missing-file");
+  EXPECT_EQ(cause_of("error: the run needs 148 MiB of memory, but 54.6 MiB of 120 MiB are free"),
+            "host-out-of-memory");
+  EXPECT_EQ(
+      cause_of("error: the run needs 9 GiB of the device's memory, but of the 8 GiB of x, 7 GiB are free"),
+      "device-out-of-memory");
   EXPECT_EQ(cause_of("            HW Power Brake Slowdown : Active"), "gpu-power");
   EXPECT_EQ(cause_of("            HW Power Brake Slowdown : Not Active"), "");
   EXPECT_EQ(cause_of("Nov 28 05:00:31 n2 kernel: mce: [Hardware Error]: Machine check events logged"), "");

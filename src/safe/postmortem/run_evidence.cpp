@@ -14,9 +14,11 @@
 #include "lm/events/event_log.h"
 #include "lm/events/line_file.h"
 #include "lm/events/run_folder.h"
+#include "lm/events/supervision.h"
 #include "lm/report/run_list.h"
 #include "safe/postmortem/clocks.h"
 #include "safe/postmortem/flight_evidence.h"
+#include "safe/postmortem/folder_evidence.h"
 #include "safe/postmortem/incident_folder.h"
 #include "safe/postmortem/json_fields.h"
 #include "safe/postmortem/supervisor_evidence.h"
@@ -225,7 +227,8 @@ void read_logs(const Path& logs, double near, CaseFile& into) {
 }  // namespace
 
 CaseFile read_run(const Path& folder) {
-  if (!is_run_folder(folder) && logs_beside(folder).empty() && !Env::posix().status(folder / "logs"))
+  if (!is_run_folder(folder) && logs_beside(folder).empty() && !Env::posix().status(folder / "logs") &&
+      !Env::posix().status(supervision_file(folder)))
     throw invalid(fmt::format("'{}' is not the folder of a run", folder.string()),
                   "name a folder that 'primus runs' lists, or a folder of logs");
   CaseFile file{.run = folder.string(), .running = RunLock::held(folder)};
@@ -244,7 +247,7 @@ CaseFile read_run(const Path& folder) {
     file.step = status.step;
     file.reason = status.reason;
     file.state = std::string(name_of(status.state));
-    file.notes.push_back("the run has no events, because an older version wrote it");
+    file.notes.push_back("the run has no events: they were removed, or an older version wrote the run");
   }
   align_clocks(steps, file);
   if (ranks.empty() || ranks.front().first != 0) read_warnings(folder / "warnings.jsonl", file);
@@ -262,6 +265,8 @@ CaseFile read_run(const Path& folder) {
   read_logs(folder / "logs", began, file);
   align_evidence(first, file);
   std::erase_if(file.evidence, is_old);
+  read_recorded_ending(folder, file);
+  find_checkpoint(folder, file);
   return file;
 }
 

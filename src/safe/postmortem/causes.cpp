@@ -314,6 +314,8 @@ constexpr Pattern kReset[] = {
     {kLog, "connection reset by peer"}, {kLog, "broken pipe"}, {kLog, "connection closed by remote peer"}};
 constexpr Pattern kOtherError[] = {{kEvent, "fault error"}};
 constexpr Pattern kAskedToStop[] = {{kEvent, "stop sig"}, {kEvent, "stop asked to stop"}};
+constexpr Pattern kStopNow[] = {{kEvent, "stop without a record"}};
+constexpr Pattern kNoSupervisor[] = {{kEvent, "supervise ended without a record"}};
 constexpr Pattern kLimit[] = {{kEvent, "stop exit_"}};
 
 constexpr auto kCauses = std::to_array<Cause>({
@@ -380,6 +382,8 @@ constexpr auto kCauses = std::to_array<Cause>({
      kPreempted},
     {"cancelled", kRequest, "the job was cancelled",
      "ask the owner of the job; the same command resumes the run.", kCancelled},
+    {"stopped-now", kRequest, "the run was asked to stop, and ended without saving ('primus stop --now')",
+     "start the same command again; it continues from the newest checkpoint.", kStopNow},
     {"silent-corruption", kMachine, "a device or its memory gave wrong bits without reporting an error",
      "leave the named rank's node out, and test its memory and GPU ('primus preflight'); the same command "
      "continues from a checkpoint from before the damage.",
@@ -440,6 +444,10 @@ constexpr auto kCauses = std::to_array<Cause>({
      "look for the out-of-memory killer in the kernel's log of the node (--log), and ask who else can kill "
      "it.",
      kSignal9},
+    {"supervisor-lost", kDeath, "the supervisor was killed, and its ranks ended with it",
+     "run the same command again; it continues from the newest checkpoint. Ask who can kill it, and look for "
+     "the out-of-memory killer in the kernel's log of its node (--log).",
+     kNoSupervisor},
     {"rank-lost", kConsequence, "a rank was lost",
      "look at the log and the kernel's log of the named rank's node.", kRankLost},
     {"connection-lost", kConsequence, "a connection to another rank broke",

@@ -154,6 +154,8 @@ class Judge {
 
 Confidence confidence_in(const Evidence& best, const std::vector<const Evidence*>& relevant) {
   if (best.cause->role <= Role::kDeath && best.cause->role != Role::kTrouble) return Confidence::kPossible;
+  // RUN/.stop does not say how the run was asked, so another kill may have ended it after the request.
+  if (best.cause->name == "stopped-now") return Confidence::kLikely;
   // Another cause of the same role that was reported earlier or at an unknown time.
   const bool contested = std::ranges::any_of(relevant, [&](const Evidence* other) {
     return other->cause != best.cause && other->cause->role == best.cause->role &&

@@ -1,5 +1,7 @@
 #include "safe/postmortem/folder_evidence.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
@@ -27,6 +29,13 @@ std::optional<std::int64_t> step_in(std::string_view name) {
 }
 
 bool has_no_end(const CaseFile& file) { return file.state.empty() || file.state == "running"; }
+
+// Returns when the file last changed, in seconds since 1970; 0: it does not exist.
+double changed(const Path& file) {
+  struct stat status {};
+  if (::stat(file.c_str(), &status) != 0) return 0;
+  return static_cast<double>(status.st_mtim.tv_sec) + 1e-9 * static_cast<double>(status.st_mtim.tv_nsec);
+}
 
 std::string state_name(RunEnding::State state) {
   switch (state) {
@@ -71,6 +80,20 @@ void read_recorded_ending(const Path& run, CaseFile& into) {
                            .file = file.string(),
                            .time = 0,  // a copy of the folder has other times
                            .rank = facts_of(text, 0).rank,
+                           .text = text,
+                           .cause = match(Source::kEvent, text)});
+}
+
+void read_stop_request(const Path& run, double began, CaseFile& into) {
+  const Path file = run / ".stop";
+  const double asked = changed(file);
+  if (into.running || into.ranks.empty() || !has_no_end(into) || asked == 0 || asked < began) return;
+  const std::string text =
+      "stop without a record: 'primus stop' asked the run to end, and the run ended without a record, as "
+      "'primus stop --now' ends it";
+  into.evidence.push_back({.source = Source::kEvent,
+                           .file = file.string(),
+                           .time = asked,
                            .text = text,
                            .cause = match(Source::kEvent, text)});
 }

@@ -258,7 +258,7 @@ CaseFile read_run(const Path& folder) {
     return rank.last_time < began || (file.world > 0 && rank.rank >= file.world);
   });
   const auto is_old = [&](const Evidence& one) { return one.time > 0 && one.time < began; };
-  read_supervisor(folder / kEventsFolder, file);
+  read_supervisor(folder, file);
   std::erase_if(file.evidence, is_old);
   read_flights(folder / "logs", began, file);
   const std::size_t first = file.evidence.size();
@@ -267,6 +267,7 @@ CaseFile read_run(const Path& folder) {
   std::erase_if(file.evidence, is_old);
   read_recorded_ending(folder, file);
   find_checkpoint(folder, file);
+  read_stop_request(folder, began, file);
   return file;
 }
 

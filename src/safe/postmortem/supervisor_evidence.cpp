@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "base/error.h"
 #include "lm/events/line_file.h"
 #include "lm/events/supervision.h"
+#include "lm/events/supervisor_record.h"
 #include "safe/postmortem/json_fields.h"
 
 namespace primus::postmortem {
@@ -27,6 +29,9 @@ class SupervisorReader {
     const auto found = event.find("facts");
     const nlohmann::json& facts = found != event.end() && found->is_object() ? *found : kNone;
     const std::string kind = text_field(event, "event"), cause = text_field(event, "cause");
+    newest_ = std::max(newest_, number_field(event, "time"));
+    if (kind == "supervise_start") started_ = true;
+    if (kind == "supervise_end") started_ = false;
     if (kind == "supervise_detection") detect(event, facts, cause);
     if (kind == "supervise_action") act(event, facts, cause);
     if (kind == "supervise_recovered" && !into_.restarts.empty()) {
@@ -36,6 +41,20 @@ class SupervisorReader {
     }
     if (kind == "supervise_node" && cause == "lost")
       add(event, "supervise lost node: " + text_field(facts, "text"), text_field(facts, "host"));
+  }
+
+  // Adds evidence if the supervisor recorded no end. `lives`: whether it still runs.
+  void finish(bool lives) {
+    const bool orderly = into_.state == "stopped" || into_.state == "finished";
+    if (!started_ || lives || into_.running || orderly) return;
+    for (const RankRecord& rank : into_.ranks) newest_ = std::max(newest_, rank.last_time);
+    const std::string text =
+        "supervise ended without a record: the supervisor was killed (SIGKILL), or its machine stopped";
+    into_.evidence.push_back({.source = Source::kEvent,
+                              .file = file_,
+                              .time = newest_,
+                              .text = text,
+                              .cause = match(Source::kEvent, text)});
   }
 
  private:
@@ -77,12 +96,14 @@ class SupervisorReader {
   std::string file_;
   CaseFile& into_;
   Restart last_;
+  bool started_ = false;  // a supervisor has begun, and recorded no end
+  double newest_ = 0;     // time of the newest record
 };
 
 }  // namespace
 
-void read_supervisor(const Path& folder, CaseFile& into) {
-  const Path file = folder / "supervisor.jsonl";
+void read_supervisor(const Path& run, CaseFile& into) {
+  const Path file = supervision_file(run);
   if (!Env::posix().status(file)) return;
   SupervisorReader reader(file.string(), into);
   try {
@@ -90,6 +111,7 @@ void read_supervisor(const Path& folder, CaseFile& into) {
       const nlohmann::json event = nlohmann::json::parse(line, nullptr, false);
       if (event.is_object()) reader.take(event);
     });
+    reader.finish(supervisor_of(run).has_value());
   } catch (const Error& error) {
     into.notes.push_back(error.what());
   }

@@ -7,8 +7,9 @@
 
 namespace primus::postmortem {
 
-// Adds the restarts of the run, and each fault as evidence. `folder`: the folder of the run's events. A run
-// without supervision adds nothing. A file that cannot be read becomes a note.
-void read_supervisor(const Path& folder, CaseFile& into);
+// Adds the restarts of the run, and each fault as evidence; also that the supervisor recorded no end, if it
+// does not run any more. `run`: the folder of the run, of which the ranks have been read. A run without
+// supervision adds nothing. A file that cannot be read becomes a note.
+void read_supervisor(const Path& run, CaseFile& into);
 
 }  // namespace primus::postmortem

@@ -2,7 +2,9 @@
 // runs that never began, and requests to stop.
 #include "safe/postmortem/folder_evidence.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <string>
@@ -100,6 +102,46 @@ TEST_F(FolderOfARun, ARefusalThatTheSupervisorRecordedIsACause) {
 )x");
   EXPECT_EQ(diagnosis().cause->name, "host-out-of-memory");
   EXPECT_GT(diagnosis().time, 0);
+}
+
+// 'primus stop --now' kills a run, which then records nothing.
+TEST_F(FolderOfARun, AKillOnRequestIsNoAccident) {
+  write(
+      "events/rank-00000.jsonl",
+      std::string(kSteps) +
+          R"({"event":"warning","step":32,"rank":0,"time":105,"cause":"slow_rank","facts":{"text":"rank 0 is slow"}})"
+          "\n");
+  EXPECT_EQ(diagnosis().cause->name, "slow-rank");
+  // The events are of 1970, so the request must be of this time, too.
+  write(".stop", R"({"scheduler":"local","host":"n1","pid":7})");
+  const auto at = [&](int seconds) {
+    const timespec moment{.tv_sec = seconds, .tv_nsec = 0};
+    const timespec times[] = {moment, moment};
+    ASSERT_EQ(::utimensat(AT_FDCWD, (folder_.path() / ".stop").c_str(), times, 0), 0);
+  };
+  at(50);  // an earlier process was stopped
+  EXPECT_EQ(diagnosis().cause->name, "slow-rank");
+  at(106);
+  EXPECT_EQ(diagnosis().cause->name, "stopped-now");
+  EXPECT_EQ(diagnosis().confidence, Confidence::kLikely);
+  write("ending.json",
+        R"({"state":"failed","reason":"disk full","iteration":32,"text":"No space left on device"})");
+  EXPECT_EQ(diagnosis().cause->name, "disk-full");
+}
+
+TEST_F(FolderOfARun, ASupervisorWithoutAnEndWasKilled) {
+  write("events/rank-00000.jsonl", kSteps);
+  const std::string start = R"({"event":"supervise_start","step":0,"time":99,"facts":{}})"
+                            "\n";
+  write("events/supervisor.jsonl", start);
+  EXPECT_EQ(diagnosis().cause->name, "supervisor-lost");
+  EXPECT_EQ(diagnosis().time, 105);
+  EXPECT_THAT(report(),
+              testing::HasSubstr("run the same command again; it continues from the newest checkpoint"));
+  write("events/supervisor.jsonl",
+        start + R"({"event":"supervise_end","step":32,"time":106,"cause":"failed","facts":{"exit_code":1}})"
+                "\n");
+  EXPECT_EQ(diagnosis().cause->name, "died-silently");
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ enum class Ownership : std::uint8_t {
 };
 // Returns whose process `one` is about. It is the run's own one if a flight recorder has its number, or if
 // the records say that a rank with an unknown number died. It is foreign if it died before the run began, if
-// the run ended in order, or if the numbers of all ranks of its node are known, and are others.
+// the run ended in order, or if all ranks of its node have known numbers, and none has this one.
 Ownership ownership_of(const Evidence& one, const CaseFile& file);
 
 }  // namespace primus::postmortem

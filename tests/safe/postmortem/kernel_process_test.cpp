@@ -123,7 +123,7 @@ TEST(KernelProcess, ExplainsARankThatWasKilled) {
   EXPECT_EQ(diagnose(file).rank, 1);
 }
 
-// The numbers of ranks are in their flight recorders.
+// A flight recorder has the number of the process that wrote it.
 TEST(KernelProcess, OfARankIsKnownFromItsFlightRecorder) {
   const ScratchFolder folder("postmortem");
   std::filesystem::create_directories(folder.path() / "events");

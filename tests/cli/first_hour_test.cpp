@@ -366,8 +366,10 @@ TEST_F(FirstHour, ATerminalShowsTheRunOnOneScreen) {
               AllOf(HasSubstr("training  100%"), Not(HasSubstr("[INFO]")), Not(HasSubstr("data wait"))));
   const ProgramResult plain = trained(on_text({"train_iters=2", "exp_name=plain", "--plain"}), true);
   EXPECT_THAT(plain.err, AllOf(HasSubstr("[INFO]"), HasSubstr("lm loss")));
-  const ProgramResult warned = trained(on_text({"train_iters=2", "exp_name=quiet", "seed=77"}), true);
-  EXPECT_EQ(warned.exit_code, 0) << warned.err;
+  // A change after the end of a run is an error, also in the live view.
+  const ProgramResult changed = trained(on_text({"train_iters=2", "exp_name=quiet", "seed=77"}), true);
+  EXPECT_EQ(changed.exit_code, 2) << changed.err;
+  EXPECT_THAT(changed.err, HasSubstr("exp_name=..."));
   // If the output is a pipe, the run writes log lines.
   const ProgramResult piped = trained(on_text({"train_iters=2", "exp_name=piped"}));
   EXPECT_THAT(piped.err,

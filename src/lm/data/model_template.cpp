@@ -83,11 +83,39 @@ std::string remove_members(Message& message, std::span<const std::string_view> n
   return removed;
 }
 
+// Returns whether the text names every function of a JSON list of tools or calls, as in records that repeat
+// in a key what their messages already say.
+bool names_functions(std::string_view list, const std::string& text) {
+  const nlohmann::json value = nlohmann::json::parse(list, nullptr, false);
+  if (!value.is_array() || value.empty()) return false;
+  return std::ranges::all_of(value, [&](const nlohmann::json& one) {
+    const nlohmann::json& function = one.is_object() && one.contains("function") ? one["function"] : one;
+    if (!function.is_object() || !function.contains("name") || !function["name"].is_string()) return false;
+    const auto& name = function["name"].get_ref<const std::string&>();
+    return !name.empty() && text.find(name) != std::string::npos;
+  });
+}
+
+// Returns whether the text already has the content of a message's member: the reasoning itself, or the names
+// of the called functions.
+bool is_written(const Message& message, std::string_view key, const std::string& text) {
+  const auto member = std::ranges::find(message.members, key, &decltype(message.members)::value_type::first);
+  if (member == message.members.end()) return false;
+  const nlohmann::json value = nlohmann::json::parse(member->second, nullptr, false);
+  if (!value.is_string()) return names_functions(member->second, text);
+  const auto& words = value.get_ref<const std::string&>();
+  const std::size_t begin = words.find_first_not_of(" \n\t\r"), end = words.find_last_not_of(" \n\t\r");
+  return begin != std::string::npos && text.find(words.substr(begin, end - begin + 1)) != std::string::npos;
+}
+
 [[noreturn]] void refuse_unwritten(std::string_view where, std::string_view key) {
   throw invalid(
       fmt::format("{} '{}', which the model's chat template does not write: the text is the same without it",
                   where, key),
-      "use a model whose chat template writes it, write it into 'content', or leave such records out");
+      fmt::format(
+          "use a model whose chat template writes it, write it into 'content', remove '{}', or leave such "
+          "records out",
+          key));
 }
 
 }  // namespace
@@ -199,9 +227,7 @@ const jinja::Template& ModelTemplate::choose(bool has_tools) const {
 
 std::string ModelTemplate::prompt(const Conversation& conversation) const {
   Rendering rendering(*this, conversation, jinja::local_time());
-  std::string text = rendering.render(conversation.messages.size(), true).text;
-  require_written(conversation, text, true);
-  return text;
+  return rendering.render(conversation.messages.size(), true).text;
 }
 
 std::string ModelTemplate::training_prompt(const Conversation& conversation) const {
@@ -231,6 +257,7 @@ void ModelTemplate::require_written(const Conversation& conversation, const std:
                                     bool asks) const {
   const auto require = [&](std::string_view key, std::string Conversation::*list) {
     if ((conversation.*list).empty() || has_no_content(conversation.*list)) return;
+    if (names_functions(conversation.*list, text)) return;
     Conversation without = conversation;
     (without.*list).clear();
     if (renders_as(without, without.messages.size(), asks, text))
@@ -247,12 +274,17 @@ void ModelTemplate::require_members(const Conversation& conversation, std::size_
   for (const std::span<const std::string_view> names : kMemberGroups) {
     Conversation without = conversation;
     const std::string key = remove_members(without.messages[message], names);
-    if (key.empty()) continue;
+    if (key.empty() || is_written(conversation.messages[message], key, text)) continue;
     const std::size_t all = conversation.messages.size(), until = message + 1;
     if (!renders_as(without, all, asks, text)) continue;
     // Many templates leave out the reasoning of earlier turns, so the turn is also compared as the last one.
     if (until < all) {
-      const std::string last = Rendering(*this, conversation, training_day()).render(until, false).text;
+      std::string last;
+      try {
+        last = Rendering(*this, conversation, training_day()).render(until, false).text;
+      } catch (const Error&) {
+        continue;  // the template refuses a conversation that ends here, which says nothing about the key
+      }
       if (!renders_as(without, until, false, last)) continue;
     }
     refuse_unwritten(fmt::format("message {} has", until), key);

@@ -85,7 +85,8 @@ StepMeasurement measure_session_that_fits(RunPlan& plan, engine::Rank& rank) {
   };
   MoeConfig::Training& experts = plan.settings.model.moe.training;
   const bool fewer = may_keep_fewer_rows(plan.c, plan.model);
-  const std::int64_t most = most_expert_rounds(plan.c, plan.model);
+  // A run that starts although it does not fit trains as it was asked to.
+  const std::int64_t most = plan.options.ignore_memory ? 1 : most_expert_rounds(plan.c, plan.model);
   if ((!fewer && most == 1) || !lacks()) return measured;
   if (fewer) {
     experts.capacity_margin = MoeConfig::Training::kFewerRows;
@@ -98,7 +99,13 @@ StepMeasurement measure_session_that_fits(RunPlan& plan, engine::Rank& rank) {
     measured = measure_session(rank, plan.settings, plan.families);
     return lacks();
   });
-  if (experts.rounds > 1) plan.log.info("{}", describe_expert_rounds(experts.rounds));
+  if (experts.rounds > 1) {
+    plan.log.warning(
+        "{}; the number depends on the free memory, and changes results by rounding: set "
+        "moe_expert_rounds={} so that "
+        "every start of this run has it",
+        describe_expert_rounds(experts.rounds), experts.rounds);
+  }
   return measure_session(rank, plan.settings, plan.families);
 }
 

@@ -283,7 +283,7 @@ void ModelTemplate::require_members(const Conversation& conversation, std::size_
       try {
         last = Rendering(*this, conversation, training_day()).render(until, false).text;
       } catch (const Error&) {
-        continue;  // the template refuses a conversation that ends here, which says nothing about the key
+        continue;  // the template refuses a conversation that ends here, so this comparison is impossible
       }
       if (!renders_as(without, until, false, last)) continue;
     }

@@ -1,7 +1,7 @@
 // Sends tokens to experts in several rounds (engine/parallel/expert_dispatch.h), to save memory. Each rank
 // divides its tokens into as many ranges as there are rounds. A round is a complete dispatch of one range of
-// every rank, with its own plan, and the next round reuses the memory of the round before it. So all buffers
-// for tokens, for rows of experts, for results and for their gradients have the size of one round.
+// every rank, with its own plan, and the next round reuses the memory of the round before it. So the
+// buffers that hold tokens, the experts' rows, results and gradients have the size of one round.
 //
 // The ranges depend only on the number of tokens. So all ranks make the same calls, for any load of the
 // experts, without an exchange of counts. A token has all its experts in one round, so its sum is added in

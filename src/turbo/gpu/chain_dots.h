@@ -95,8 +95,8 @@ class ChainSums {
 };
 
 // Adds the products of the lines in flight, from column `begin` on, and requests the lines that follow them.
-// There is no branch between the lines, so that the exchanges and reads of later lines overlap with the
-// chain. Lines after the end of the row are zero, which changes no sum.
+// The loop has no branch between two lines, so the exchanges and reads of later lines overlap with the chain.
+// Lines after the end of the row are zero, which changes no sum.
 template <bool kInside, int kInFlight>
 PRIMUS_DEVICE void add_lines(ChainSums& sums, ChainWeights<kInFlight>& weights, const BFloat16* from,
                              const ChainInput& x, int begin) {

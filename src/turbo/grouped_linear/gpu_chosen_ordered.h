@@ -141,8 +141,8 @@ inline std::int64_t ordered_bytes(const GroupedGemm& g) {
   return (summed ? g.chosen.experts.shape[1] : 1) * g.b.shape[2] * size_of(DType::kBF16);
 }
 
-// Shared experts are not taken: their sums would be divided. Matrices that products of many rows refuse are
-// not taken either.
+// Returns whether the fused kernels compute this call. They refuse shared experts, whose sums they would
+// divide, and matrices that the kernels of many rows refuse.
 inline bool takes_chosen_in_order(const Context& context, const GroupedGemm& g) {
   constexpr std::int64_t kElse = 8 << 10, kAlways = 40 << 10;
   return kWarp == 32 && has_warpgroups(context) && takes_chosen(g) && g.chosen.shared.absent() &&

@@ -73,7 +73,7 @@ struct OrderedSplitRows {
   }
 
  private:
-  // Adds the products with the three parts of each weight, as SplitTiles does.
+  // Adds three products per weight, one for each part of the weight, in the order of SplitTiles.
   PRIMUS_DEVICE static void add_step(Accumulator& sums, std::uint32_t low, std::uint32_t high,
                                      const Weights& weights) {
     constexpr int kWords = kPerLane / 2, kHigh = kWarp == 32 ? 2 : 1;

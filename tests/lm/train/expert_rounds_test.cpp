@@ -142,7 +142,7 @@ TEST(ExpertRounds, AdaptersOfExpertsAndFp8RowsWork) {
   expect_near(train(coded, way, 3, 0.6, DType::kBF16), train(coded, way, 1, 1000, DType::kBF16), 1e-2);
 }
 
-// Most of a step's stash is memory for rows of experts, if each rank must be able to take all of them.
+// If each rank must be able to compute all tokens, the experts' rows take most of a step's stash.
 TEST(ExpertRounds, DivideTheBuffers) {
   for (const bool all_to_all : {false, true}) {
     const auto stash = [&](std::int64_t rounds) {

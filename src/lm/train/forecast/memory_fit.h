@@ -92,8 +92,8 @@ bool may_keep_fewer_rows(const config::TrainerConfig& config, const ModelConfig&
 // Returns a sentence for the log of a run that keeps fewer rows.
 std::string describe_fewer_rows();
 
-// Returns the largest number of rounds for the tokens of experts (moe_expert_rounds) that Primus chooses
-// itself; 1 if the experiment sets the key or a capacity of experts, or if ranks do not share experts.
+// Returns the largest number of rounds (moe_expert_rounds) that Primus chooses itself in order to save
+// memory; 1 if the experiment sets the key or a capacity of experts, or if ranks do not share experts.
 std::int64_t most_expert_rounds(const config::TrainerConfig& config, const ModelConfig& model);
 // Returns the smallest power of two with which `lacks` returns false, up to most_expert_rounds(); 1 if there
 // is none. `lacks(rounds)`: measures the run, and returns whether memory is too small.

@@ -154,7 +154,8 @@ std::vector<std::string> doubts_about(const config::Hardware& hardware,
         hardware.name));
   } else if (fp8 && hardware.device == "hip") {
     doubts.emplace_back(
-        "fp8 products never ran on AMD GPUs: hipBLASLt computes them on gfx942 and gfx950, and a run is "
+        "fp8 products were compiled for AMD GPUs, but never executed: hipBLASLt computes them on gfx942 and "
+        "gfx950, and a run is "
         "refused on other AMD GPUs");
   }
   return doubts;

@@ -237,8 +237,8 @@ std::string exported_text(const config::Experiment& experiment, const FamilyRegi
   if (has_chosen_microbatch(planned) && readable) {
     const std::unique_ptr<const Tokenizer> tokenizer = tokenizer_of(planned);
     const ModelConfig model = model_of(planned, families, tokenizer.get());
-    // The microbatch must fit beside the buffers of two hops to the experts, if the ranks use two hops. The
-    // text does not contain the hosts, because another job with this text may have other hosts.
+    // If tokens reach the experts in two hops, the microbatch and the buffers of the hops must fit the memory
+    // together. The text does not contain the hosts, because another job with this text may have other hosts.
     config::Experiment on_hosts = planned;
     assume_expert_hosts(on_hosts, model.moe, world, on_host);
     fit_chosen_microbatch(on_hosts, model, families, planning_supply(planned, world, on_host), world);

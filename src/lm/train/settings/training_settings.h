@@ -103,7 +103,7 @@ config::Experiment planned_experiment(const config::Experiment& experiment, cons
                                       int world);
 
 // Returns planned_experiment() as experiment_text(); for other frameworks, the experiment as YAML. `on_host`:
-// the ranks of each host.
+// number of ranks per host.
 std::string exported_text(const config::Experiment& experiment, const FamilyRegistry& families, int world,
                           int on_host = 1);
 

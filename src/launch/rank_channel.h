@@ -83,9 +83,9 @@ class RejoiningRank {
   // Takes over this process's channel. Call it before other threads exist.
   RejoiningRank();
 
-  // Whether the launcher restarts single ranks.
+  // Returns whether the launcher restarts single ranks.
   bool possible() const { return channel_.valid(); }
-  // Whether this process replaces a lost one, and must join() before its first rendezvous.
+  // Returns whether this process replaces a lost one, and must join() before its first rendezvous.
   bool replaces() const { return replaces_; }
   // Reports that this rank is ready, and waits for the new start. Sets port, secret and listening socket of
   // `place`. Returns nullopt if there is no new start: this rank ends. Throws Error if rank 0 cannot listen.

@@ -30,17 +30,17 @@ class RankRestart {
     if (port != 0) port_ = port;
   }
 
-  // Whether the rank lives since the start of the job, and has not left the lost start in time.
+  // Returns whether the rank lives since the start of the job, and has not left the lost start in time.
   bool is_late(int local) const {
     const State& state = ranks_[static_cast<std::size_t>(local)];
     return !state.replaced && !state.ready && comm::milliseconds_until(leave_by_) == 0;
   }
-  // Whether a replacing process did not start in time.
+  // Returns whether a replacing process did not start in time.
   bool is_stuck() const { return !all_ready() && comm::milliseconds_until(start_by_) == 0; }
-  // The next time at which one of these may change.
+  // Returns the next time at which one of these may change.
   comm::Deadline next_look() const { return settled() ? start_by_ : std::min(leave_by_, start_by_); }
 
-  // Whether each rank is ready or replaced, so the supervisor can be asked.
+  // Returns whether each rank is ready or replaced, so the supervisor can be asked.
   bool settled() const {
     return std::ranges::all_of(ranks_, [](const State& one) { return one.replaced || one.ready; });
   }

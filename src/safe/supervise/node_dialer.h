@@ -27,7 +27,7 @@ class NodeDialer {
   NodeDialer(const NodeDialer&) = delete;
   NodeDialer& operator=(const NodeDialer&) = delete;
 
-  // Readable when answers() has something.
+  // A descriptor that is readable when answers() returns something.
   int fd() const { return wakes_.fd(); }
   // Begins a call; an earlier one of the same node is forgotten.
   void call(const Delegate& to);
@@ -39,7 +39,7 @@ class NodeDialer {
     bool refused = false;           // the machine answered that no process listens
     std::exception_ptr error = {};  // the supervisor refuses this node
   };
-  // The calls that have opened or failed since the last call.
+  // Returns the calls that have opened or failed since the previous call of this function.
   std::vector<Answer> answers();
   // Returns null if the node was not called, or its connection did not open.
   std::unique_ptr<NodeClient> take(int node);

@@ -34,6 +34,13 @@ Rank::~Rank() {
   for (void* address : memory_) device_->release(address);
 }
 
+void Rank::forget_measurement() {
+  assert(measuring());
+  arenas_.reset();
+  meter_.reset();
+  arenas_ = std::make_unique<Arenas>(*device_, *compute_, meter_, memory_, MemoryPlan{});
+}
+
 void Rank::reserve(const MemoryPlan& plan) {
   assert(measuring());
   arenas_.reset();

@@ -40,6 +40,9 @@ class Rank {
   // Leaves measure mode: allocates the planned memory, zeroed. Objects that use the measuring arenas must be
   // destroyed before this call. Throws Error if the device has too little memory.
   void reserve(const MemoryPlan& plan);
+  // In measure mode: forgets all allocations, so that another session can be measured. Objects that use the
+  // measuring arenas must be destroyed before this call.
+  void forget_measurement();
   // Returns the maximum memory that was in use up to now.
   MemoryPlan high_water() const;
 

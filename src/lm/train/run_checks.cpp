@@ -55,6 +55,12 @@ MemorySupply supply_for(RunPlan& plan, engine::Rank& rank) {
   return supply;
 }
 
+// Measures the session with changed settings.
+StepMeasurement measure_again(const RunPlan& plan, engine::Rank& rank) {
+  rank.forget_measurement();
+  return measure_session(rank, plan.settings, plan.families);
+}
+
 // Decreases a chosen micro_batch_size until the run fits on every rank.
 void decrease_microbatch(RunPlan& plan, engine::Rank& rank, StepMeasurement& measured) {
   if (!has_chosen_microbatch(plan.e)) return;
@@ -69,7 +75,7 @@ void decrease_microbatch(RunPlan& plan, engine::Rank& rank, StepMeasurement& mea
     const std::int64_t record_after = plan.settings.step.record_after;  // a trace records nothing
     plan.settings = session_settings_of(plan.e, plan.model, plan.ranks.size());
     plan.settings.step.record_after = record_after;
-    measured = measure_session(rank, plan.settings, plan.families);
+    measured = measure_again(plan, rank);
   }
   if (plan.ranks.first() && plan.c.micro_batch_size != before)
     plan.log.info("{}", describe_decrease(before, plan.c.micro_batch_size));
@@ -91,12 +97,12 @@ StepMeasurement measure_session_that_fits(RunPlan& plan, engine::Rank& rank) {
   if (fewer) {
     experts.capacity_margin = MoeConfig::Training::kFewerRows;
     plan.log.info("{}", describe_fewer_rows());
-    measured = measure_session(rank, plan.settings, plan.families);
+    measured = measure_again(plan, rank);
     if (most == 1 || !lacks()) return measured;
   }
   experts.rounds = expert_rounds_that_fit(most, [&](std::int64_t rounds) {
     experts.rounds = rounds;
-    measured = measure_session(rank, plan.settings, plan.families);
+    measured = measure_again(plan, rank);
     return lacks();
   });
   if (experts.rounds > 1) {
@@ -106,7 +112,7 @@ StepMeasurement measure_session_that_fits(RunPlan& plan, engine::Rank& rank) {
         "every start of this run has it",
         describe_expert_rounds(experts.rounds), experts.rounds);
   }
-  return measure_session(rank, plan.settings, plan.families);
+  return measure_again(plan, rank);
 }
 
 }  // namespace

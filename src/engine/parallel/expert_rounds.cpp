@@ -82,6 +82,14 @@ constexpr Operator kJoinRows{.name = "join_rows",
                              .in_place = true,
                              .unsettled = true};
 
+// --- skip_uses
+
+// The operator has no outputs, so no gradient reaches it: the queue only counts its turn.
+constexpr Operator kSkippedUse{.name = "skip_uses",
+                               .operator_class = OperatorClass::kCommunication,
+                               .forward = [](OperatorCall&) {},
+                               .backward_weight = [](OperatorCall&) {}};
+
 }  // namespace
 
 FlatRange tokens_of_round(std::int64_t tokens, std::int64_t rounds, std::int64_t round) {
@@ -104,6 +112,10 @@ Value join_rows(Value all, const Value& part, const FlatRange& range, std::int64
   return part.tape().record(all ? kJoinRows : kFirstRows, {{JoinRows::kAll, all}, {JoinRows::kPart, part}},
                             nullptr, {{JoinRows::kJoined, part.dtype(), {total, part.shape()[1]}}},
                             RangeAttributes{range})[JoinRows::kJoined];
+}
+
+void skip_uses(Tape& tape, Parameter& parameter, std::int64_t times) {
+  for (std::int64_t i = 0; i < times; ++i) tape.record(kSkippedUse, {}, &parameter, {});
 }
 
 }  // namespace primus::engine

@@ -29,6 +29,7 @@ struct Way {
   engine::MeshShape mesh;
   engine::Sharding sharding = engine::Sharding::kNone;
   bool recompute = false, alternate = false;
+  std::int64_t sequence = 16;  // a microbatch has two sequences
 };
 
 constexpr int kSteps = 3;
@@ -41,6 +42,7 @@ Outcome train(const ModelConfig& model, const Way& way, std::int64_t rounds, dou
   settings.model.moe.training.capacity_margin = margin;
   settings.evaluation = true;
   settings.sharding = way.sharding;
+  settings.step.sequence = way.sequence;
   settings.step.recompute.full_layers = way.recompute ? model.layers : 0;
   settings.step.expert_overlap = {.microbatches = way.alternate};
   // With this epsilon, a gradient that is zero except for rounding does not cause an update of full size.
@@ -123,11 +125,43 @@ TEST(ExpertRounds, TakeEveryLoad) {
         });
         return of_steps;
       };
-      const std::vector<double> one = losses(1), four = losses(4);
+      const std::vector<double> one = losses(1);
       ASSERT_EQ(one.size(), 2U);
-      for (std::size_t s = 0; s < one.size(); ++s) EXPECT_NEAR(four[s], one[s], 1e-5 * one[s]);
+      // 100: more rounds than tokens
+      for (const std::int64_t rounds : {4, 100}) {
+        const std::vector<double> several = losses(rounds);
+        for (std::size_t s = 0; s < one.size(); ++s) EXPECT_NEAR(several[s], one[s], 1e-5 * one[s]);
+      }
     }
   }
+}
+
+// A microbatch with fewer tokens than rounds has one round for each token.
+TEST(ExpertRounds, FewTokensTravelInFewerRounds) {
+  using engine::Sharding;
+  for (const bool all_to_all : {false, true}) {
+    const ModelConfig model = mixture(all_to_all);
+    for (Way way :
+         {Way{4, {.expert = 4}, Sharding::kStates, true}, Way{2, {.expert = 2}, Sharding::kParameters},
+          Way{4, {.expert = 4, .host = 2}}, Way{4, {.expert = 4}, Sharding::kNone, false, true}}) {
+      if (way.mesh.host > 0 && !all_to_all) continue;
+      SCOPED_TRACE(testing::Message() << all_to_all << " " << way.ranks << " " << way.alternate);
+      way.sequence = 3;
+      for (const double margin : {1000.0, 0.6}) {
+        const Outcome six = train(model, way, 6, margin);
+        EXPECT_TRUE(train(model, way, 7, margin) == six);
+        EXPECT_TRUE(train(model, way, 64, margin) == six);
+        expect_near(six, train(model, way, 1, margin), 1e-5);
+      }
+    }
+    // Two tensor ranks share the two tokens of a microbatch, so each has one.
+    const Way one{.ranks = 4, .mesh = {.tensor = 2, .expert = 4}, .sequence = 1};
+    EXPECT_TRUE(train(model, one, 4, 0.6) == train(model, one, 1, 0.6));
+  }
+  ModelConfig adapted = tiny_lora_mixture();
+  adapted.moe.experts = 4;
+  const Way few{.ranks = 2, .mesh = {.expert = 2}, .sequence = 3};
+  EXPECT_TRUE(train(adapted, few, 7, 1000) == train(adapted, few, 6, 1000));
 }
 
 TEST(ExpertRounds, AdaptersOfExpertsAndFp8RowsWork) {

@@ -185,20 +185,28 @@ class MixtureOfExperts final : public Layer {
   }
 
  private:
-  // Declares how often a pass uses the parameters of the experts: in each round, and there in each of a
-  // routing's two parts. Exception: one operator multiplies the rows of both parts by the last matrix of
-  // plain experts.
-  void declare_uses() {
-    const std::int64_t rounds = experts_.group ? moe_.training.rounds : 1, parts = in_parts() ? 2 : 1;
-    const auto declare = [](Parameter* used, std::int64_t times) {
-      if (used) used->uses.resize(static_cast<std::size_t>(times), used->uses.back());
-    };
-    for (Parameter* const used : {&gate_up_, gate_up_bias_, down_bias_}) declare(used, rounds * parts);
-    declare(&down_, plain_ ? rounds : rounds * parts);
-    for (const Parameter* const matrix : {&gate_up_, &down_}) {
-      declare(matrix->low_rank.down, rounds);
-      declare(matrix->low_rank.up, rounds);
+  // Calls use(parameter, times) for each parameter of the experts that training changes: a pass uses it
+  // `times` times in each round, once in each of a routing's two parts. Exception: one operator multiplies
+  // the rows of both parts by the last matrix of plain experts.
+  template <class Use>
+  void for_each_use(Use use) const {
+    const std::int64_t parts = in_parts() ? 2 : 1;
+    for (Parameter* const used : {&gate_up_, gate_up_bias_, down_bias_}) {
+      if (used) use(*used, parts);
     }
+    use(down_, plain_ ? 1 : parts);
+    for (const Parameter* const matrix : {&gate_up_, &down_}) {
+      if (matrix->low_rank.down) use(*matrix->low_rank.down, std::int64_t{1});
+      if (matrix->low_rank.up) use(*matrix->low_rank.up, std::int64_t{1});
+    }
+  }
+
+  // Declares how often a pass uses the parameters of the experts.
+  void declare_uses() {
+    const std::int64_t rounds = experts_.group ? moe_.training.rounds : 1;
+    for_each_use([&](Parameter& used, std::int64_t times) {
+      used.uses.resize(static_cast<std::size_t>(rounds * times), used.uses.back());
+    });
   }
 
   // Returns the number of rows of this rank's experts per token of the group, if every expert gets the same
@@ -247,11 +255,9 @@ class MixtureOfExperts final : public Layer {
   Value through_ranks(const Normed& normed, const Routing& routing, std::int64_t capacity,
                       const BlockInputs& in) const {
     Value h = latent_.down ? linear(normed.value(), *latent_.down) : normed.value();
+    engine::Tape& tape = h.tape();
     const std::int64_t tokens = h.shape()[0];
-    // Generation may have fewer tokens than rounds. A training step may not, because declare_uses() counts
-    // all rounds.
-    if (h.tape().training() && experts_.group && tokens < moe_.training.rounds)
-      throw std::logic_error("a microbatch has fewer tokens than rounds");
+    // Every round needs a token. All ranks of the group have equally many tokens, so they agree.
     const std::int64_t rounds = experts_.group ? std::min(moe_.training.rounds, tokens) : 1;
     const auto range_of = [&](std::int64_t round) { return engine::tokens_of_round(tokens, rounds, round); };
     // All rounds are planned first, so the host knows the row counts of later rounds when it needs them.
@@ -274,6 +280,12 @@ class MixtureOfExperts final : public Layer {
       engine::InFlight back = begin_return(std::move(rows), dispatch);
       if (shared_ && last) of_shared = gated_shared(normed, shared_->narrow(std::exchange(wide, {}), in));
       y = join_rows(std::move(y), end_return(std::move(back), dispatch), range_of(round), tokens);
+    }
+    // The sums of gradients count the uses in all rounds (declare_uses).
+    if (tape.training() && experts_.group && rounds < moe_.training.rounds) {
+      for_each_use([&](Parameter& used, std::int64_t times) {
+        engine::skip_uses(tape, used, (moe_.training.rounds - rounds) * times);
+      });
     }
     y = out_of_latent(std::move(y));
     return of_shared ? sum(std::move(y), of_shared) : y;

@@ -22,6 +22,7 @@
 #include "lm/generate/generation_config.h"
 #include "lm/model/stated_adapters.h"
 #include "lm/train/continued_run.h"
+#include "lm/train/forecast/memory_fit.h"
 #include "lm/train/job_start.h"
 #include "lm/train/settings/base_weights.h"
 #include "lm/train/settings/loaded_tokenizer.h"
@@ -337,6 +338,11 @@ void Checkpointer::log_changes(bool over) {
       plan_.log.info("{}, which has no effect", values);
       continue;
     }
+    if (change.key == "moe_expert_rounds" &&
+        plan_.settings.model.moe.training.rounds == state.expert_rounds) {
+      plan_.log.info("{}: the run has {} rounds, as before", values, state.expert_rounds);
+      continue;
+    }
     const bool learns = decides_learning(change.key) || (over && change.moves_data);
     if (learns) progress_.rule_changes.push_back(values);
     // A finished run trains no step, but it may still run an evaluation or write samples.
@@ -480,7 +486,8 @@ std::string Checkpointer::trainer_state() const {
        .base_weights = progress_.base_weights,
        .tokenizer = plan_.tokenizer_identity(),
        .data = plan_.data_identity(),
-       .good_checks = progress_.good_checks});
+       .good_checks = progress_.good_checks,
+       .expert_rounds = shares_experts(plan_.c, plan_.model) ? plan_.settings.model.moe.training.rounds : 0});
 }
 
 void Checkpointer::save() {

@@ -131,6 +131,12 @@ std::optional<Continuation> plan_continuation(const config::Experiment& e, const
   return found;
 }
 
+std::optional<std::int64_t> continued_expert_rounds(const config::Experiment& e) {
+  if (e.trainer->moe_expert_rounds) return std::nullopt;
+  const std::optional<TrainerState> state = continued_state(e);
+  return state && state->expert_rounds > 0 ? std::optional(state->expert_rounds) : std::nullopt;
+}
+
 std::optional<std::int64_t> recorded_microbatch(const TrainerState& state) {
   const std::string size = recorded_setting(state, "micro_batch_size");
   std::int64_t number = 0;

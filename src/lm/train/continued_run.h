@@ -51,6 +51,9 @@ std::optional<Continuation> plan_continuation(const config::Experiment& experime
 // Returns the micro_batch_size with which the state was trained; empty if the state contains no readable
 // value.
 std::optional<std::int64_t> recorded_microbatch(const TrainerState& state);
+// Returns the number of rounds (moe_expert_rounds) of the run that this experiment continues. Returns nothing
+// if the experiment sets the number, if the run starts from scratch, or if its checkpoint has no number.
+std::optional<std::int64_t> continued_expert_rounds(const config::Experiment& experiment);
 // Returns the micro_batch_size of the run that this experiment continues; empty if the run starts from
 // scratch.
 std::optional<std::int64_t> continued_microbatch(const config::Experiment& experiment);

@@ -52,11 +52,15 @@ void JobRanks::require_same(const std::vector<std::pair<std::string, std::string
   if (!single()) job_->require_same(facts);
 }
 
-bool JobRanks::any(bool own) {
+bool JobRanks::any(bool own) { return !first_text(own ? "1" : "").empty(); }
+
+std::string JobRanks::first_text(const std::string& own) {
   if (single()) return own;
-  bool result = false;
-  for (const std::string& answer : group_->gather(own ? "1" : "0")) result = result || answer == "1";
-  return group_->broadcast(result ? "1" : "0") == "1";
+  std::string first;
+  for (const std::string& text : group_->gather(own)) {
+    if (first.empty()) first = text;
+  }
+  return group_->broadcast(first);
 }
 
 void JobRanks::wait_for_busy(std::chrono::minutes limit,

@@ -57,6 +57,8 @@ class JobRanks {
   void require_same(const std::vector<std::pair<std::string, std::string>>& facts);
   // Returns on every rank whether `own` is true on any rank.
   bool any(bool own);
+  // Returns on every rank the first argument that is not empty, in rank order; "" if all are empty.
+  std::string first_text(const std::string& own);
   // Sets how long ranks wait for a rank that is busy(), and the function that logs the wait.
   void wait_for_busy(std::chrono::minutes limit, std::function<void(const std::string& text)> notice);
   // Announces work outside of steps, so that other ranks do not consider this rank as hanging. The

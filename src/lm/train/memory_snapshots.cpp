@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/terminal/terminal.h"
+#include "config/trainer_config.h"
 #include "lm/checkpoint/snapshot_link.h"
 
 namespace primus {
@@ -61,15 +62,32 @@ std::uint64_t bytes_below(const Path& folder) {
   return sum;
 }
 
+// Returns the folder that a supervisor has made for snapshots, if they are wanted.
+std::optional<SnapshotFolder> given_folder(bool wanted) {
+  const char* const folder = std::getenv(kSnapshotVariable);
+  return wanted && folder && *folder ? std::optional(SnapshotFolder(Path(folder))) : std::nullopt;
+}
+
 }  // namespace
 
+std::optional<TrainerState> newest_snapshot_state(const RunPlan& plan) {
+  const std::optional<SnapshotFolder> folder = given_folder(plan.c.snapshot_interval > 0);
+  if (!folder || !plan.c.auto_continue_train) return std::nullopt;
+  try {
+    const int rank = plan.ranks.rank();
+    const std::vector<SnapshotId> own = folder->list(Kind::kOwn, rank);
+    const auto newest = std::ranges::max_element(own, {}, &SnapshotId::iteration);
+    if (newest == own.end()) return std::nullopt;
+    return read_trainer_state(
+        CheckpointReader::open(folder->snapshot(Kind::kOwn, rank, *newest), Validation::kStructure));
+  } catch (const Error&) {
+    return std::nullopt;  // MemorySnapshots::restore() reports it
+  }
+}
+
 MemorySnapshots::MemorySnapshots(RunPlan& plan, TrainingSession& session, DeviceReader& reader, bool wanted)
-    : plan_(plan), session_(session), reader_(reader) {
-  if (!wanted) return;
-  const char* const folder = std::getenv(kSnapshotVariable);
-  if (folder && *folder) {
-    folder_.emplace(Path(folder));
-  } else if (plan.ranks.first()) {
+    : plan_(plan), session_(session), reader_(reader), folder_(given_folder(wanted)) {
+  if (wanted && !folder_ && plan.ranks.first()) {
     plan.log.warning(
         "snapshot_interval has no effect without --supervise: only its restarts can use snapshots in memory");
   }

@@ -25,6 +25,10 @@
 
 namespace primus {
 
+// Returns the trainer state of this rank's newest snapshot on this host, for settings that must be known
+// before a snapshot can be loaded. Empty if there is none that can be read.
+std::optional<TrainerState> newest_snapshot_state(const RunPlan& plan);
+
 class MemorySnapshots {
  public:
   // `wanted`: whether snapshot_interval is set. All other arguments must outlive this object.

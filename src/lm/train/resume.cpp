@@ -232,6 +232,7 @@ std::string write_trainer_state(const TrainerState& s) {
   if (s.tokenizer) state["tokenizer"] = to_json(*s.tokenizer);
   if (s.data) state["data"] = to_json(*s.data);
   if (!s.good_checks.empty()) state["good_checks"] = s.good_checks;
+  if (s.expert_rounds > 0) state["expert_rounds"] = s.expert_rounds;
   return state.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
@@ -291,6 +292,12 @@ TrainerState read_trainer_state(const CheckpointReader& checkpoint) {
       if (step.is_number_integer())
         state.good_checks[key] = std::clamp<std::int64_t>(step.get<std::int64_t>(), 0, state.iteration);
     }
+  }
+  if (const auto rounds = json.find("expert_rounds"); rounds != json.end()) {
+    constexpr std::int64_t kMax = 1 << 20;  // the limit of moe_expert_rounds
+    state.expert_rounds = integer("expert_rounds");
+    if (state.expert_rounds < 1 || state.expert_rounds > kMax)
+      throw broken(fmt::format("has an \"expert_rounds\" that is not between 1 and {}", kMax));
   }
   return state;
 }

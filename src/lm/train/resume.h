@@ -55,6 +55,9 @@ struct TrainerState {
   // The step of the last good check for silent corruption, by the key of the check. The state itself may be
   // newer, and is then unproven. Only the checks that were on are listed.
   std::map<std::string, std::int64_t> good_checks = {};
+  // Number of rounds in which tokens travel to experts of other ranks (moe_expert_rounds). 0 if no ranks
+  // share experts, and in older checkpoints.
+  std::int64_t expert_rounds = 0;
 };
 std::string write_trainer_state(const TrainerState& state);
 TrainerState read_trainer_state(const CheckpointReader& checkpoint);

@@ -18,8 +18,10 @@
 #include "config/trainer_config.h"
 #include "config/without_effect.h"
 #include "lm/events/run_job.h"
+#include "lm/train/continued_run.h"
 #include "lm/train/forecast/fit_choice.h"
 #include "lm/train/forecast/memory_fit.h"
+#include "lm/train/memory_snapshots.h"
 #include "lm/train/settings/training_settings.h"
 
 namespace primus {
@@ -48,6 +50,8 @@ namespace {
 
 // Returns the memory for one of this host's ranks.
 MemorySupply supply_for(RunPlan& plan, engine::Rank& rank) {
+  if (const std::int64_t bytes = plan.options.memory_of_rank; bytes > 0)
+    return {.device = bytes, .host = bytes, .total = bytes};
   MemorySupply supply = supply_of(rank.device());
   if (!supply.shared) supply.device -= group_bytes(rank.device(), rank.mesh());
   supply.host /= plan.ranks.on_host();
@@ -73,46 +77,86 @@ void decrease_microbatch(RunPlan& plan, engine::Rank& rank, StepMeasurement& mea
     if (!rows) break;
     set_chosen_microbatch(plan.e, *rows);
     const std::int64_t record_after = plan.settings.step.record_after;  // a trace records nothing
+    const std::int64_t rounds = plan.settings.model.moe.training.rounds;
     plan.settings = session_settings_of(plan.e, plan.model, plan.ranks.size());
     plan.settings.step.record_after = record_after;
+    plan.settings.model.moe.training.rounds = rounds;
     measured = measure_again(plan, rank);
   }
   if (plan.ranks.first() && plan.c.micro_batch_size != before)
     plan.log.info("{}", describe_decrease(before, plan.c.micro_batch_size));
 }
 
+// Returns the number of rounds of the run that this start continues, because another number changes results
+// by rounding. Returns 0 if there is none. The newest state is in a checkpoint or in a snapshot of any rank.
+std::int64_t continued_rounds(RunPlan& plan) {
+  if (plan.c.moe_expert_rounds || !shares_experts(plan.c, plan.model)) return 0;
+  std::optional<TrainerState> newest = newest_snapshot_state(plan);
+  if (plan.ranks.first()) {
+    std::optional<TrainerState> saved = continued_state(plan.e);
+    if (saved && (!newest || newest->iteration < saved->iteration)) newest = std::move(saved);
+  }
+  // The first rank has read a checkpoint, so its number counts, unless only other ranks have snapshots.
+  const std::string rounds =
+      plan.ranks.first_text(newest && newest->expert_rounds > 0 ? std::to_string(newest->expert_rounds) : "");
+  return rounds.empty() ? 0 : std::stoll(rounds);
+}
+
+// Logs the number of rounds. `continued`: as continued_rounds() returns; `lack`: why this number does not
+// fit.
+void log_rounds(const RunPlan& plan, std::int64_t continued, const std::string& lack) {
+  const std::int64_t rounds = plan.settings.model.moe.training.rounds;
+  if (rounds == continued) {
+    plan.log.info("a rank sends its tokens to the experts in {} round{} (moe_expert_rounds), as before",
+                  rounds, rounds == 1 ? "" : "s");
+  } else if (continued > 0) {
+    plan.log.warning(
+        "with the {} round{} (moe_expert_rounds) that this run had, {}: a rank now sends its tokens to the "
+        "experts in {} rounds, so results differ by rounding from those of an uninterrupted run",
+        continued, continued == 1 ? "" : "s", lack, rounds);
+  } else {
+    plan.log.warning(
+        "{}; the number depends on the free memory, and changes results by rounding. A resumed run keeps it. "
+        "Set moe_expert_rounds={} so that every new start of this experiment has it",
+        describe_expert_rounds(rounds), rounds);
+  }
+}
+
 // Measures the session. If it does not fit, measures it again with fewer rows that experts keep, and then
-// with more rounds in which tokens are sent to experts.
+// with more rounds in which tokens are sent to experts. A resumed run begins with the rounds that it had.
 StepMeasurement measure_session_that_fits(RunPlan& plan, engine::Rank& rank) {
+  MoeConfig::Training& experts = plan.settings.model.moe.training;
+  const std::int64_t continued = continued_rounds(plan);
+  if (continued > 0) experts.rounds = continued;
   StepMeasurement measured = measure_session(rank, plan.settings, plan.families);
   decrease_microbatch(plan, rank, measured);
-  const auto lacks = [&] {
-    return plan.ranks.any(!fits(memory_need(plan.e, plan.settings, measured), supply_for(plan, rank)));
+  if (!shares_experts(plan.c, plan.model)) return measured;
+  // Returns what the first rank lacks that lacks memory; "" if the run fits.
+  const auto lack_of_memory = [&] {
+    MemoryFit fit{.need = memory_need(plan.e, plan.settings, measured), .supply = supply_for(plan, rank)};
+    return plan.ranks.first_text(fits(fit.need, fit.supply) ? "" : describe_lack(fit));
   };
-  MoeConfig::Training& experts = plan.settings.model.moe.training;
-  const bool fewer = may_keep_fewer_rows(plan.c, plan.model);
-  // A run that starts although it does not fit trains as it was asked to.
-  const std::int64_t most = plan.options.ignore_memory ? 1 : most_expert_rounds(plan.c, plan.model);
-  if ((!fewer && most == 1) || !lacks()) return measured;
-  if (fewer) {
+  std::string lack = lack_of_memory();
+  if (!lack.empty() && may_keep_fewer_rows(plan.c, plan.model)) {
     experts.capacity_margin = MoeConfig::Training::kFewerRows;
     plan.log.info("{}", describe_fewer_rows());
     measured = measure_again(plan, rank);
-    if (most == 1 || !lacks()) return measured;
+    lack = lack_of_memory();
   }
-  experts.rounds = expert_rounds_that_fit(most, [&](std::int64_t rounds) {
-    experts.rounds = rounds;
+  // A run that starts although it does not fit trains as it was asked to.
+  const std::int64_t most = plan.options.ignore_memory ? 1 : most_expert_rounds(plan.c, plan.model),
+                     known = experts.rounds;
+  if (!lack.empty() && most > known) {
+    experts.rounds = expert_rounds_that_fit(known, most, [&](std::int64_t rounds) {
+      experts.rounds = rounds;
+      measured = measure_again(plan, rank);
+      return !lack_of_memory().empty();
+    });
     measured = measure_again(plan, rank);
-    return lacks();
-  });
-  if (experts.rounds > 1) {
-    plan.log.warning(
-        "{}; the number depends on the free memory, and changes results by rounding: set "
-        "moe_expert_rounds={} so that "
-        "every start of this run has it",
-        describe_expert_rounds(experts.rounds), experts.rounds);
   }
-  return measure_again(plan, rank);
+  if (plan.ranks.first() && !plan.c.moe_expert_rounds && (experts.rounds > 1 || continued > 1))
+    log_rounds(plan, continued, lack);
+  return measured;
 }
 
 }  // namespace

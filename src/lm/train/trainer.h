@@ -105,6 +105,8 @@ struct TrainerOptions {
   RunListener* alerts = nullptr;  // further listener to the events of the run; must outlive the trainer
   RankHealth* health = nullptr;   // watches the machine of this rank; must outlive the trainer; null: nothing
                                   // does
+  // Above 0: the bytes that each rank may use, in place of the free memory of its machine; for tests.
+  std::int64_t memory_of_rank = 0;
   // Returns what requested the stop, for the record of the run: "SIGTERM". May be empty.
   std::function<std::string()> asked_by = {};
 };

@@ -33,8 +33,18 @@ class WholeRuns : public testing::Test {
   // Runs the experiment `name` until its end, or until `stop` is set.
   TrainingSummary run_until(const std::atomic<bool>& stop, const std::string& name,
                             const std::vector<std::string>& overrides) {
-    const std::string yaml =
-        "work_group: w\nuser_name: u\nexp_name: " + name + "\nworkspace: " + folder_.path().string() + R"(
+    std::vector<std::string> all = model_;
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    const config::Experiment experiment = config::load_experiment_text(yaml_of(name), "experiment.yaml", all);
+    Logger log(LogOptions{.folder = log_folder(name).string()});
+    Trainer trainer(experiment, families_, log);
+    trainer.prepare();
+    return trainer.run(stop);
+  }
+
+  // Returns the experiment `name`, without overrides.
+  std::string yaml_of(const std::string& name) const {
+    return "work_group: w\nuser_name: u\nexp_name: " + name + "\nworkspace: " + folder_.path().string() + R"(
 modules:
   pre_trainer:
     framework: native
@@ -54,13 +64,6 @@ modules:
       save_interval: 2
       eval_iters: 0
 )";
-    std::vector<std::string> all = model_;
-    all.insert(all.end(), overrides.begin(), overrides.end());
-    const config::Experiment experiment = config::load_experiment_text(yaml, "experiment.yaml", all);
-    Logger log(LogOptions{.folder = log_folder(name).string()});
-    Trainer trainer(experiment, families_, log);
-    trainer.prepare();
-    return trainer.run(stop);
   }
 
   // Returns the error of a run that must not start: "MESSAGE / HINT".

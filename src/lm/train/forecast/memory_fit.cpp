@@ -280,15 +280,11 @@ std::optional<MemoryChange> combined(const Search& search, const Search::Run& gi
 
 }  // namespace
 
-namespace {
-
 bool shares_experts(const config::TrainerConfig& config, const ModelConfig& model) {
   const bool shared = config.expert_model_parallel_size > 1 ||
                       config.expert_tensor_parallel_size.value_or(config.tensor_model_parallel_size) > 1;
   return shared && model.moe.experts > 0;
 }
-
-}  // namespace
 
 bool may_keep_fewer_rows(const config::TrainerConfig& config, const ModelConfig& model) {
   return shares_experts(config, model) && !config.moe_expert_capacity_margin;
@@ -313,19 +309,21 @@ std::int64_t most_expert_rounds(const config::TrainerConfig& config, const Model
   return rounds;
 }
 
-std::int64_t expert_rounds_that_fit(std::int64_t most, FunctionRef<bool(std::int64_t rounds)> lacks) {
-  if (most == 1 || lacks(most)) return 1;
+std::int64_t expert_rounds_that_fit(std::int64_t known, std::int64_t most,
+                                    FunctionRef<bool(std::int64_t rounds)> lacks) {
+  if (most <= known || lacks(most)) return known;
   for (std::int64_t rounds = 2; rounds < most; rounds *= 2) {
-    if (!lacks(rounds)) return rounds;
+    if (rounds > known && !lacks(rounds)) return rounds;
   }
   return most;
 }
 
-std::int64_t expert_rounds_that_fit(const config::Experiment& experiment, const ModelConfig& model,
+std::int64_t expert_rounds_that_fit(std::int64_t known, std::int64_t most,
+                                    const config::Experiment& experiment, const ModelConfig& model,
                                     const FamilyRegistry& families, const MemorySupply& supply, int world,
                                     int rank) {
   const Search search(families, supply, world, rank);
-  return expert_rounds_that_fit(most_expert_rounds(experiment.trainer, model), [&](std::int64_t rounds) {
+  return expert_rounds_that_fit(known, most, [&](std::int64_t rounds) {
     Search::Run run{experiment, model};
     run.model.moe.training.rounds = rounds;
     return !fits(search.measure(run), supply);

@@ -92,15 +92,20 @@ bool may_keep_fewer_rows(const config::TrainerConfig& config, const ModelConfig&
 // Returns a sentence for the log of a run that keeps fewer rows.
 std::string describe_fewer_rows();
 
+// Returns whether ranks share experts.
+bool shares_experts(const config::TrainerConfig& config, const ModelConfig& model);
 // Returns the largest number of rounds (moe_expert_rounds) that Primus chooses itself in order to save
 // memory; 1 if the experiment sets the key or a capacity of experts, or if ranks do not share experts.
 std::int64_t most_expert_rounds(const config::TrainerConfig& config, const ModelConfig& model);
-// Returns the smallest power of two with which `lacks` returns false, up to most_expert_rounds(); 1 if there
-// is none. `lacks(rounds)`: measures the run, and returns whether memory is too small.
-std::int64_t expert_rounds_that_fit(std::int64_t most, FunctionRef<bool(std::int64_t rounds)> lacks);
+// Returns the smallest power of two above `known` with which `lacks` returns false, up to `most`, which is
+// most_expert_rounds(); `known`, which lacks memory, if there is none. `lacks(rounds)`: measures the run, and
+// returns whether memory is too small.
+std::int64_t expert_rounds_that_fit(std::int64_t known, std::int64_t most,
+                                    FunctionRef<bool(std::int64_t rounds)> lacks);
 // Measures rank `rank` of the `world` ranks of a planned experiment, and returns the number of rounds as
 // above.
-std::int64_t expert_rounds_that_fit(const config::Experiment& experiment, const ModelConfig& model,
+std::int64_t expert_rounds_that_fit(std::int64_t known, std::int64_t most,
+                                    const config::Experiment& experiment, const ModelConfig& model,
                                     const FamilyRegistry& families, const MemorySupply& supply, int world,
                                     int rank);
 // Returns a sentence for the log of a run that sends tokens in several rounds.

@@ -129,9 +129,11 @@ std::optional<TrainingForecast> forecast_of_smaller_buffers(config::Experiment e
     e.trainer->moe_expert_capacity_margin = MoeConfig::Training::kFewerRows;
   } else {
     const int rank = static_cast<int>(f.neediest) * f.mesh.stage_ranks(f.world);
+    const std::int64_t known = f.model.moe.training.rounds;
     const std::int64_t rounds =
-        expert_rounds_that_fit(f.experiment, f.model, families, f.memory.supply, f.world, rank);
-    if (rounds == 1) return std::nullopt;
+        expert_rounds_that_fit(known, most_expert_rounds(e.trainer, f.model), f.experiment, f.model, families,
+                               f.memory.supply, f.world, rank);
+    if (rounds == known) return std::nullopt;
     e.trainer->moe_expert_rounds = rounds;
   }
   Logger quiet(LogOptions{.console_level = LogLevel::kError});  // the caller has logged the notes
@@ -143,8 +145,12 @@ std::optional<TrainingForecast> forecast_of_smaller_buffers(config::Experiment e
 void note_smaller_buffers(Logger& log, const config::TrainerConfig& given, const config::TrainerConfig& c) {
   if (c.moe_expert_capacity_margin && !given.moe_expert_capacity_margin)
     log.info("{}", describe_fewer_rows());
-  if (c.moe_expert_rounds && !given.moe_expert_rounds)
-    log.info("{}", describe_expert_rounds(*c.moe_expert_rounds));
+  if (c.moe_expert_rounds && c.moe_expert_rounds != given.moe_expert_rounds) {
+    log.info("{}{}", describe_expert_rounds(*c.moe_expert_rounds),
+             given.moe_expert_rounds
+                 ? fmt::format("; the run that continues had {}", *given.moe_expert_rounds)
+                 : "");
+  }
 }
 
 // Returns the fraction of a step during which a pipeline stage waits.
@@ -196,7 +202,10 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
   // A forecast needs no tokenizer file if the experiment sets the number of tokens.
   const bool there = !c.vocab_size || !missing_tokenizer(c) || kept_tokenizer(e);
   const std::unique_ptr<const Tokenizer> tokenizer = there ? tokenizer_of(e, &notes) : nullptr;
-  const ModelConfig model = model_of(e, families_, tokenizer.get(), &notes);
+  ModelConfig model = model_of(e, families_, tokenizer.get(), &notes);
+  // A plan for other hardware is the plan of a new run.
+  const auto rounds = e.hardware ? std::nullopt : continued_expert_rounds(e);
+  if (rounds && shares_experts(c, model)) e.trainer->moe_expert_rounds = model.moe.training.rounds = *rounds;
   for (const std::string& note : notes) log_.warning("{}", note);
   objective->check_samples(e);
   assume_expert_hosts(e, model.moe, world, on_host);

@@ -318,9 +318,10 @@ dispatch() {
   timed complete "$@" && beside complete gathered
   export PRIMUS_COUNTED_ROWS=direct
   timed direct "$@" && beside direct gathered
-  unset PRIMUS_COUNTED_ROWS
+  export PRIMUS_COUNTED_ROWS=on
   timed counted "$@" && beside counted gathered
   timed coded "$@" moe_dispatch_fp8=true && beside coded gathered
+  unset PRIMUS_COUNTED_ROWS
 }
 
 # digits NAME: a checksum of the losses and gradient norms of a run.
@@ -347,7 +348,7 @@ way() {
 
 ways() {
   way way-gathered on
-  for counted in off on direct; do way "way-$counted" $counted moe_token_dispatcher_type=alltoall; done
+  for counted in off on direct auto; do way "way-$counted" $counted moe_token_dispatcher_type=alltoall; done
   for counted in on direct; do
     way "way-$counted-overlap" $counted moe_token_dispatcher_type=alltoall overlap_moe_expert_parallel_comm=true
   done

@@ -153,13 +153,16 @@ class Communicator {
   // this rank's part in that rank's `out`. Counts: [size()] int32 in device memory, read when the call runs.
   // Other rows of `out` are undefined. Not in place. Only the counted rows are sent.
   //
-  // CPU communicators need no host sync, and neither do GPUs of one host with PRIMUS_COUNTED_ROWS=direct.
-  // Vendor libraries need the sizes when they are called, so on GPUs the host waits in this call until the
-  // counts have arrived from the device. The host does not wait if an earlier call had the same `counts`, and
-  // hardly if count_rows() was called with enough work of the device in between. While the stream records a
-  // graph, GPUs send complete parts.
+  // CPU communicators need no host sync, and neither do GPUs of one host whose kernels write rows directly
+  // (CountedRows). Vendor libraries need the sizes when they are called, so on GPUs the host waits in this
+  // call until the counts have arrived from the device. The host does not wait if an earlier call had the
+  // same `counts`, and hardly if count_rows() was called with enough work of the device in between. While the
+  // stream records a graph, GPUs send complete parts.
   void all_to_all_rows(Stream& stream, const Tensor& in, const Tensor& send_counts, const Tensor& out,
                        const Tensor& receive_counts, RowCounts counts = {});
+  // Chooses how all_to_all_rows() sends rows, which the first call does otherwise. Collective. Returns the
+  // choice as a sentence without its full stop; "" if there is nothing to choose.
+  virtual std::string prepare_rows() { return {}; }
   // Returns a number above 0 for RowCounts that this communicator has not returned before.
   std::uint64_t new_row_number() { return ++row_numbers_; }
   // Starts to copy counts to the host, for later all_to_all_rows() calls with this number above 0. Call it

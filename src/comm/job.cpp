@@ -315,7 +315,6 @@ std::unique_ptr<Communicator> Job::world(Device& device, const DeviceCollectives
   context->start_timeout = options_.start_timeout;
   context->copy_engines = environment_.copy_engines;
   context->counted_rows = environment_.counted_rows;
-  context->direct_rows = environment_.direct_rows;
   context->publish = [store = client_](const std::string& key, const std::string& value) {
     store->set(key, value);
   };

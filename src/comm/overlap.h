@@ -4,8 +4,11 @@
 // SMs free.
 #pragma once
 
+#include <string>
+
 #include "comm/communicator.h"
 #include "comm/rendezvous/environment.h"
+#include "device/collectives.h"
 
 namespace primus::comm {
 
@@ -23,6 +26,23 @@ inline bool wants_copy_engines(CopyEngines wanted, Overlap overlap, bool usual) 
   return wanted == CopyEngines::kAll  ? overlap != Overlap::kNothing
          : wanted == CopyEngines::kOn ? overlap == Overlap::kProducts
                                       : false;
+}
+
+// Returns whether the ranks of a group try whether their kernels can write the rows of all_to_all_rows() into
+// each other's memory. `peers`: null if devices of this kind cannot access each other's memory.
+inline bool wants_direct_rows(CountedRows wanted, const DevicePeers* peers) {
+  return wanted == CountedRows::kDirect ||
+         (wanted == CountedRows::kAuto && peers && peers->usual && peers->copy_rows);
+}
+
+// Returns how all_to_all_rows() will probably send rows between devices of this kind, as a sentence without
+// its full stop. A trial at the start of a run decides.
+inline std::string planned_rows(CountedRows wanted, const DevicePeers* peers) {
+  if (wanted == CountedRows::kOff) return "complete parts are sent (PRIMUS_COUNTED_ROWS=off)";
+  const std::string counted = "the counted rows are sent, and the host waits for the counts";
+  if (!wants_direct_rows(wanted, peers)) return counted;
+  const std::string direct = "kernels write the rows into the memory of the host's other GPUs";
+  return wanted == CountedRows::kDirect ? direct : direct + "; where they cannot, " + counted;
 }
 
 }  // namespace primus::comm

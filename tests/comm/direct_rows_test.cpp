@@ -1,5 +1,5 @@
-// Tests all_to_all_rows() with PRIMUS_COUNTED_ROWS=direct, without a GPU: kernels that write to other ranks'
-// memory run in the emulator. Every buffer is overwritten with poison once its work is done.
+// Tests all_to_all_rows() with PRIMUS_COUNTED_ROWS=direct and auto, without a GPU: kernels that write to
+// other ranks' memory run in the emulator. Every buffer is overwritten with poison once its work is done.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,9 +43,10 @@ struct DirectRows : ::testing::TestWithParam<int> {
       }
       wait_for_all();
     };
-    return test::on_all_ranks(ranks, all, CopyEngines::kAuto, true, true);
+    return test::on_all_ranks(ranks, all, CopyEngines::kAuto, wanted);
   }
   DeviceCollectives collectives = test::fake_collectives();
+  CountedRows wanted = CountedRows::kDirect;
 };
 INSTANTIATE_TEST_SUITE_P(All, DirectRows, ::testing::Values(2, 3));
 
@@ -70,6 +71,12 @@ struct Load {
   int ranks;
   Tensor in, out, counts;
 
+  // Every rank sends this number of rows to every rank.
+  void set_counts(Stream& stream, std::int32_t rows) const {
+    const std::vector<std::int32_t> host(static_cast<std::size_t>(2 * ranks), rows);
+    stream.copy_to_device(counts.data, host.data(), counts.bytes());
+    stream.synchronize();
+  }
   void send(Communicator& group, Stream& stream) const {
     group.all_to_all_rows(stream, in, counts.slice(0, ranks), out, counts.slice(ranks, 2 * ranks));
   }
@@ -151,8 +158,7 @@ TEST_F(DirectRows, AMissingDeviceIsNamedAndAllRanksWakeUp) {
   const auto errors = run(2, [&](Rank& r, Communicator& group) {
     const auto stream = r.device.create_stream(StreamKind::kCommunication);
     const Load load(r.device, 2);
-    const std::vector<std::int32_t> counts(4, 3);
-    stream->copy_to_device(load.counts.data, counts.data(), load.counts.bytes());
+    load.set_counts(*stream, 3);
     load.send(group, *stream);
     stream->synchronize();
     group.set_timeout(300ms);
@@ -173,6 +179,97 @@ TEST_F(DirectRows, AMissingDeviceIsNamedAndAllRanksWakeUp) {
     r.job.state().abort->check();
   });
   for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("rank 0: all_to_all #2"));
+}
+
+// A rank ends between two transfers. The others wait for its next buffer on the host, and for their earlier
+// transfers on the device.
+TEST_F(DirectRows, ARankThatEndsIsNamedAndAllRanksWakeUp) {
+  const auto errors = run(3, [&](Rank& r, Communicator& group) {
+    const auto stream = r.device.create_stream(StreamKind::kCommunication);
+    const Load load(r.device, 3);
+    load.set_counts(*stream, 3);
+    load.send(group, *stream);
+    if (r.rank == 2) {
+      stream->synchronize();
+      r.job.abort("rank 2 ended");
+      return;
+    }
+    try {
+      for (;;) load.send(group, *stream);
+    } catch (const Error&) {
+      stream->synchronize();
+      throw;
+    }
+  });
+  EXPECT_EQ(errors[2], "");
+  for (int rank = 0; rank < 2; ++rank)
+    EXPECT_THAT(errors[static_cast<std::size_t>(rank)], HasSubstr("rank 2 ended"));
+}
+
+// While a stream records a graph, the library sends complete parts, because a replay would repeat the flags.
+TEST_F(DirectRows, AreNotRecordedInGraphs) {
+  static thread_local bool recording = false;
+  collectives.recording = [](Stream&) { return recording; };
+  const auto errors = run(2, [&](Rank& r, Communicator& group) {
+    const auto stream = r.device.create_stream(StreamKind::kCommunication);
+    const Load load(r.device, 2);
+    load.set_counts(*stream, 3);
+    std::vector<std::int32_t> data(static_cast<std::size_t>(load.in.elements()));
+    for (const bool in_graph : {false, true, false}) {
+      std::fill(data.begin(), data.end(), 10 * r.rank + static_cast<int>(in_graph));
+      stream->copy_to_device(load.in.data, data.data(), load.in.bytes());
+      const double before = group.traffic()[Kind::kAllToAll].bytes;
+      recording = in_graph;
+      load.send(group, *stream);
+      recording = false;
+      stream->copy_to_host(data.data(), load.out.data, load.out.bytes());
+      stream->synchronize();
+      const std::int64_t rows = in_graph ? Load::kPart : 3;
+      EXPECT_EQ(group.traffic()[Kind::kAllToAll].bytes - before, rows * Load::kWidth * 4);
+      for (std::size_t from = 0; from < 2; ++from) {
+        for (std::size_t i = 0; i < 3 * Load::kWidth; ++i)
+          EXPECT_EQ(data[from * Load::kPart * Load::kWidth + i],
+                    10 * static_cast<int>(from) + static_cast<int>(in_graph));
+      }
+    }
+  });
+  EXPECT_EQ(errors, none(2));
+}
+
+// With auto, all ranks make the same choice. Every way sends the same rows.
+TEST_P(DirectRows, AreTheDefaultWhereTheyAreTestedAndPossible) {
+  const auto choice = [&](const std::string& expected) {
+    const auto errors = run(GetParam(), [&](Rank& r, Communicator& group) {
+      EXPECT_THAT(group.prepare_rows(), HasSubstr(expected));
+      if (wanted == CountedRows::kOff) return;  // the check expects the bytes of the counted rows
+      const auto stream = r.device.create_stream(StreamKind::kCommunication);
+      EXPECT_EQ(test::Conformance(group, r.device, *stream).run({0, 1, 7, 130}), "");
+    });
+    EXPECT_EQ(errors, none(GetParam()));
+  };
+  const std::string by_kernels = "kernels write the rows into the memory of the host's other GPUs",
+                    by_library = "NCCL sends the counted rows, and the host waits for the counts";
+  DevicePeers usual = test::kPeers;
+  usual.usual = true;
+  wanted = CountedRows::kAuto;
+  choice(by_library + ": devices of this kind were not tested");
+  collectives.peers = &usual;
+  choice(by_kernels);
+  test::refuses_to_open = true;
+  choice(by_library + ": rank 1: fake: cannot open the memory of another GPU");
+  test::refuses_to_open = false;
+  usual.copy_rows = nullptr;
+  choice(by_library + ": devices of this kind cannot write rows to each other's memory");
+  collectives.peers = nullptr;
+  choice(by_library + ": devices of this kind cannot access each other's memory");
+  collectives.peers = &usual;
+  wanted = CountedRows::kOn;
+  choice(by_library);
+  wanted = CountedRows::kOff;
+  choice("NCCL sends complete parts (PRIMUS_COUNTED_ROWS=off)");
+  usual.copy_rows = test::peer_copy_rows;
+  wanted = CountedRows::kDirect;
+  choice(by_kernels);
 }
 
 TEST_F(DirectRows, AreRefusedIfARankCannotReachItsPeers) {

@@ -44,7 +44,7 @@ struct Rank {
 // Runs `body` once per rank of a job, each in its own thread. Returns each rank's exception text; "" if none.
 inline std::vector<std::string> on_all_ranks(int ranks, const std::function<void(Rank&)>& body,
                                              CopyEngines copy_engines = CopyEngines::kAuto,
-                                             bool counted_rows = true, bool direct_rows = false) {
+                                             CountedRows counted_rows = CountedRows::kAuto) {
   Socket listener = listen_on("127.0.0.1", 0);
   const std::uint16_t port = port_of(listener);
   std::vector<std::string> errors(static_cast<std::size_t>(ranks));
@@ -56,7 +56,6 @@ inline std::vector<std::string> on_all_ranks(int ranks, const std::function<void
     environment.master_port = port;
     environment.copy_engines = copy_engines;
     environment.counted_rows = counted_rows;
-    environment.direct_rows = direct_rows;
     if (rank == 0) environment.listening_socket = listener.release();
     threads.emplace_back([&, rank, environment] {
       this_gpu = "0000:0" + std::to_string(rank);

@@ -72,13 +72,11 @@ TEST(JobEnvironment, ReadsTorchrunsVariables) {
   const auto counted = [](const char* wanted) {
     return read({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"PRIMUS_COUNTED_ROWS", wanted}})->counted_rows;
   };
-  EXPECT_TRUE(counted("") && counted("on"));
-  EXPECT_FALSE(counted("off"));
-  const auto direct = [](const char* wanted) {
-    return read({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"PRIMUS_COUNTED_ROWS", wanted}})->direct_rows;
-  };
-  EXPECT_TRUE(direct("direct") && counted("direct"));
-  EXPECT_FALSE(direct("on") || direct("off"));
+  EXPECT_EQ(counted(""), CountedRows::kAuto);
+  EXPECT_EQ(counted("auto"), CountedRows::kAuto);
+  EXPECT_EQ(counted("direct"), CountedRows::kDirect);
+  EXPECT_EQ(counted("on"), CountedRows::kOn);
+  EXPECT_EQ(counted("off"), CountedRows::kOff);
   EXPECT_TRUE(read({{"RANK", "0"}, {"WORLD_SIZE", "1"}}));
 }
 

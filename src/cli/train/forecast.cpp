@@ -119,6 +119,7 @@ std::string mesh_text(const TrainingForecast& f) {
                   });
     text += expert_traffic_text(f, stage);
   }
+  if (!f.expert_rows.empty()) text += fmt::format("{:<22}{}\n", "tokens for experts", f.expert_rows);
   return text;
 }
 

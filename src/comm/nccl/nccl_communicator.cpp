@@ -108,7 +108,7 @@ NcclCommunicator::NcclCommunicator(std::string name, std::string id, std::vector
 NcclCommunicator::~NcclCommunicator() {
   context_->watchdog.remove(*this);
   copies_.reset();
-  rows_.reset();
+  rows_.direct.reset();
   handle_.reset();
   if (barrier_) context_->device.release(barrier_);
   if (!staging_.absent()) context_->device.release(staging_.data);
@@ -145,36 +145,56 @@ void NcclCommunicator::wait_for_room() {
   for (;;) {
     {
       const std::lock_guard lock(mutex_);
-      if (pending_.size() < (copies_ || rows_ ? kMaxPendingCopies : kMaxPending)) return;
+      if (pending_.size() < (copies_ || rows_.direct ? kMaxPendingCopies : kMaxPending)) return;
     }
     state_.abort->check();
     std::this_thread::sleep_for(1ms);
   }
 }
 
-void NcclCommunicator::open_rows() {
+void NcclCommunicator::choose_rows() {
+  if (rows_.chosen) return;
   state_.abort->check();
-  std::string why = "devices of this kind cannot access each other's memory";
+  const CountedRows wanted = context_->counted_rows;
+  const DevicePeers* const peers = context_->collectives.peers;
   std::unique_ptr<PeerCopies> opened;
-  if (context_->collectives.peers)
+  std::string why = !peers ? "devices of this kind cannot access each other's memory"
+                    : !peers->copy_rows
+                        ? "devices of this kind cannot write rows to each other's memory"
+                        : "devices of this kind were not tested with PRIMUS_COUNTED_ROWS=direct";
+  if (peers && peers->copy_rows && wants_direct_rows(wanted, peers))
     opened = PeerCopies::open(*context_, "rows/" + hex(as_text(sha256(id_))), size(), rank(), why,
                               PeerCopies::Use::kRows);
-  if (!opened)
+  if (!opened && wanted == CountedRows::kDirect)
     throw invalid(fmt::format("PRIMUS_COUNTED_ROWS=direct is not possible in group '{}': {}", name(), why),
-                  "choose on, which copies the row counts to the host");
+                  "choose auto, which then copies the row counts to the host");
+  if (!opened && wanted == CountedRows::kAuto) rows_.why_not_direct = std::move(why);
+  rows_.chosen = true;
   const std::lock_guard lock(mutex_);
-  rows_ = std::move(opened);
+  rows_.direct = std::move(opened);
+}
+
+std::string NcclCommunicator::prepare_rows() {
+  if (!handle_) return {};
+  if (context_->counted_rows == CountedRows::kOff)
+    return fmt::format("{} sends complete parts (PRIMUS_COUNTED_ROWS=off)", context_->library->name);
+  choose_rows();
+  if (rows_.direct) return "kernels write the rows into the memory of the host's other GPUs";
+  return fmt::format("{} sends the counted rows, and the host waits for the counts{}",
+                     context_->library->name,
+                     rows_.why_not_direct.empty() ? "" : ": " + rows_.why_not_direct);
 }
 
 std::int64_t NcclCommunicator::unsent() const {
   const std::lock_guard lock(mutex_);
-  return Communicator::unsent() + (rows_ ? rows_->unsent() : 0);
+  return Communicator::unsent() + (rows_.direct ? rows_.direct->unsent() : 0);
 }
 
 bool NcclCommunicator::counts_rows(Stream& stream) {
-  if (!handle_ || !context_->counted_rows || context_->collectives.recording(innermost(stream))) return false;
-  if (context_->direct_rows && !rows_) open_rows();
-  return !rows_;
+  if (!handle_ || context_->counted_rows == CountedRows::kOff) return false;
+  if (context_->collectives.recording(innermost(stream))) return false;
+  choose_rows();
+  return !rows_.direct;
 }
 
 void NcclCommunicator::count_rows(Stream& stream, const Tensor& send_counts, const Tensor& receive_counts,
@@ -251,7 +271,7 @@ void NcclCommunicator::enqueue(Stream& stream, Call call) {
 void NcclCommunicator::start(Stream& stream, Call& call, const Signature& signature, const Pending& pending,
                              bool recording) {
   if (call.kind == Kind::kAllToAll && call.in.data == call.out.data) stage(stream, call);
-  const bool direct = rows_ && !recording && !call.send_rows.absent();
+  const bool direct = rows_.direct && !recording && !call.send_rows.absent();
   if (!direct) copy_own_parts(stream, call);
   if (!handle_) return;
   bool noted = false;
@@ -263,7 +283,7 @@ void NcclCommunicator::start(Stream& stream, Call& call, const Signature& signat
     be_late(pending, waited);
     state_.abort->check();
   };
-  if (direct) return rows_->move_rows(stream, call, waiting);
+  if (direct) return rows_.direct->move_rows(stream, call, waiting);
   // A graph would replay the flag values of its recording, so copy engines are not used in graphs.
   if (copies_ && !recording) {
     if (call.kind == Kind::kExchange) return copies_->exchange(stream, call.transfers, waiting);
@@ -469,12 +489,12 @@ bool NcclCommunicator::end() noexcept {
   const bool first = !std::exchange(ended_, true);
   if (first && handle_) handle_->end();
   const std::lock_guard lock(mutex_);
-  if (rows_) rows_->release();
+  if (rows_.direct) rows_.direct->release();
   for (const Pending& pending : pending_) {
     if (first && pending.begun) state_.recorder.ended(pending.record, true);
   }
   // A concurrent call may have enqueued further waits for flags, so release() is needed again.
-  return copies_ || rows_;
+  return copies_ || rows_.direct;
 }
 
 }  // namespace primus::comm::nccl

@@ -48,8 +48,7 @@ struct Context {
   std::function<std::string(const std::string& key)> wait_for;
   std::chrono::milliseconds start_timeout = std::chrono::minutes(5);  // limit for a group's ranks to arrive
   CopyEngines copy_engines = CopyEngines::kAuto;
-  bool counted_rows = true;  // all_to_all_rows() sends only the counted rows; equal on all ranks
-  bool direct_rows = false;  // kernels write these rows to the other GPUs' memory; equal on all ranks
+  CountedRows counted_rows = CountedRows::kAuto;  // equal on all ranks
 };
 
 class NcclCommunicator final : public Communicator, private Watched {
@@ -66,6 +65,7 @@ class NcclCommunicator final : public Communicator, private Watched {
   void set_timeout(std::chrono::milliseconds timeout) override;
   bool by_copy_engines() const override { return copies_ != nullptr; }
   std::string why_no_copy_engines() const override { return why_no_copies_; }
+  std::string prepare_rows() override;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -94,8 +94,9 @@ class NcclCommunicator final : public Communicator, private Watched {
   void stage(Stream& stream, Call& call);
   // Returns whether all_to_all_rows() on this stream sends only the counted rows.
   bool counts_rows(Stream& stream);
-  // Prepares PRIMUS_COUNTED_ROWS=direct at the first all_to_all_rows(). Throws Error if it is not possible.
-  void open_rows();
+  // Chooses at the first call how all_to_all_rows() sends rows. All ranks make the same choice. Throws Error
+  // if CountedRows::kDirect is not possible.
+  void choose_rows();
   std::unique_ptr<Event> take_event();
   void wait_for_room();
   // Called when `pending` has waited too long for other ranks: aborts the job, except if these ranks are busy
@@ -111,9 +112,14 @@ class NcclCommunicator final : public Communicator, private Watched {
   std::optional<Handle> handle_;  // none in a group of one rank
   std::unique_ptr<PeerCopies> copies_;
   std::string why_no_copies_;
-  std::unique_ptr<PeerCopies> rows_;  // for all_to_all_rows(); changed with mutex_ locked
-  bool ended_ = false;                // used only by the watchdog
-  void* barrier_ = nullptr;           // one int32 on the device
+  struct Rows {
+    bool chosen = false;
+    std::unique_ptr<PeerCopies> direct;  // null: the library sends the rows; changed with mutex_ locked
+    std::string why_not_direct;          // "" also if nothing else was asked for
+  };
+  Rows rows_;                // how all_to_all_rows() sends rows
+  bool ended_ = false;       // used only by the watchdog
+  void* barrier_ = nullptr;  // one int32 on the device
   RowCounter row_counter_;
   Tensor staging_;  // send buffer of an in-place all_to_all
   std::map<std::string, int> splits_;

@@ -104,10 +104,6 @@ PeerCopies::~PeerCopies() {
 
 std::unique_ptr<PeerCopies> PeerCopies::open(Context& context, const std::string& key, int size, int rank,
                                              std::string& why, Use use) {
-  if (use == Use::kRows && !context.collectives.peers->copy_rows) {
-    why = "devices of this kind cannot write rows to each other's memory";
-    return nullptr;
-  }
   const auto name = [&](const char* round, int member) {
     return fmt::format("{}/{}/{}", key, round, member);
   };

@@ -46,8 +46,8 @@ class PeerCopies {
   enum class Use { kExchange, kRows };  // kRows: for move_rows()
 
   // Collective: all ranks of the group call it with a `key` unique to the group. It tests all requirements of
-  // `use`. If copies between any two ranks do not work, returns null on every rank, with the same `why`.
-  // Throws Error if the job is aborted or a rank does not arrive.
+  // `use`; kRows needs DevicePeers::copy_rows. If copies between any two ranks do not work, returns null on
+  // every rank, with the same `why`. Throws Error if the job is aborted or a rank does not arrive.
   static std::unique_ptr<PeerCopies> open(Context& context, const std::string& key, int size, int rank,
                                           std::string& why, Use use = Use::kExchange);
   // Destroy this object only after the streams have finished its work. Waits briefly until the peers have

@@ -55,12 +55,13 @@ CopyEngines parse_copy_engines(const std::string& name) {
                 "choose auto, off, on or all");
 }
 
-void parse_counted_rows(const std::string& name, JobEnvironment& result) {
-  result.counted_rows = name != "off";
-  result.direct_rows = name == "direct";
-  if (name == "on" || name == "off" || name == "direct") return;
+CountedRows parse_counted_rows(const std::string& name) {
+  if (name == "auto") return CountedRows::kAuto;
+  if (name == "direct") return CountedRows::kDirect;
+  if (name == "on") return CountedRows::kOn;
+  if (name == "off") return CountedRows::kOff;
   throw invalid(fmt::format("PRIMUS_COUNTED_ROWS='{}' is not a valid setting", name),
-                "choose on, off or direct");
+                "choose auto, direct, on or off");
 }
 
 }  // namespace
@@ -90,6 +91,11 @@ std::string name_of(Transport transport) {
 Transport wanted_transport() {
   const char* const name = std::getenv("PRIMUS_TRANSPORT");
   return name && *name ? parse_transport(name, "PRIMUS_TRANSPORT") : Transport::kAuto;
+}
+
+CountedRows wanted_counted_rows() {
+  const char* const name = std::getenv("PRIMUS_COUNTED_ROWS");
+  return name && *name ? parse_counted_rows(name) : CountedRows::kAuto;
 }
 
 void check_transport(Transport transport, bool one_host, bool by_mpi) {
@@ -132,7 +138,7 @@ std::optional<JobEnvironment> JobEnvironment::read(const Getter& get) {
   result.token = read_token(get);
   result.transport = parse_transport(text(get, "PRIMUS_TRANSPORT").value_or("auto"), "PRIMUS_TRANSPORT");
   result.copy_engines = parse_copy_engines(text(get, "PRIMUS_COPY_ENGINES").value_or("auto"));
-  parse_counted_rows(text(get, "PRIMUS_COUNTED_ROWS").value_or("on"), result);
+  result.counted_rows = parse_counted_rows(text(get, "PRIMUS_COUNTED_ROWS").value_or("auto"));
   const auto address = text(get, "MASTER_ADDR");
   auto port = number(get, "PRIMUS_MASTER_PORT", 1, 65535);
   if (!port) {

@@ -14,11 +14,8 @@
 //   PRIMUS_TRANSPORT               transport of ranks on CPUs: auto (default), shared-memory, tcp or mpi
 //   PRIMUS_COPY_ENGINES            which groups of GPUs on one host use copy engines, if supported:
 //                                  auto (default), off, on or all (see CopyEngines)
-//   PRIMUS_COUNTED_ROWS            on (default): GPUs send only the counted rows of all_to_all_rows(), and
-//   the
-//                                  host waits for the counts; direct: the host does not wait, and kernels
-//                                  write the rows to the memory of the host's other GPUs; off: complete
-//                                  parts. Equal on all ranks
+//   PRIMUS_COUNTED_ROWS            how GPUs send the rows of all_to_all_rows(): auto (default), direct, on or
+//                                  off (see CountedRows). Equal on all ranks
 #pragma once
 
 #include <cstdint>
@@ -40,8 +37,16 @@ enum class Transport { kAuto, kSharedMemory, kTcp, kMpi };
 Transport parse_transport(const std::string& name, const std::string& where);
 std::string name_of(Transport transport);
 
+// Selects how GPUs send the rows of all_to_all_rows(). kDirect: kernels write the counted rows into the
+// memory of the host's other GPUs, and no host waits; an error if that is not possible. kOn: the library
+// sends the counted rows, and the host waits for the counts. kOff: the library sends complete parts. kAuto:
+// like kDirect in each group where it is possible, on device kinds where it has been tested; else like kOn.
+enum class CountedRows { kAuto, kDirect, kOn, kOff };
+
 // Returns the transport that PRIMUS_TRANSPORT sets; kAuto if unset. Throws Error(kInvalid).
 Transport wanted_transport();
+// Returns the setting PRIMUS_COUNTED_ROWS; kAuto if unset. Throws Error(kInvalid).
+CountedRows wanted_counted_rows();
 // Throws Error(kInvalid) if ranks cannot use this transport. `one_host`: the ranks share a host; `by_mpi`:
 // mpirun started the ranks.
 void check_transport(Transport transport, bool one_host, bool by_mpi);
@@ -61,7 +66,7 @@ struct JobEnvironment {
   int listening_socket = -1;
   Transport transport = Transport::kAuto;
   CopyEngines copy_engines = CopyEngines::kAuto;
-  bool counted_rows = true, direct_rows = false;
+  CountedRows counted_rows = CountedRows::kAuto;
   mpi::Library* mpi = nullptr;  // MPI, if mpirun started the ranks (comm/mpi/current_job.h), or null
 
   // Reads the environment. Returns nullopt if neither RANK nor WORLD_SIZE is set: a single process. Throws

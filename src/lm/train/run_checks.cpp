@@ -40,7 +40,7 @@ void compare_experiments(RunPlan& plan) {
   const char* const node_order = std::getenv(kNodeOrder);
   settings_now.emplace_back("the order of nodes", node_order ? node_order : "the launcher's");
   const char* const counted_rows = std::getenv("PRIMUS_COUNTED_ROWS");
-  settings_now.emplace_back("PRIMUS_COUNTED_ROWS", counted_rows ? counted_rows : "on");
+  settings_now.emplace_back("PRIMUS_COUNTED_ROWS", counted_rows && *counted_rows ? counted_rows : "auto");
   plan.ranks.require_same(settings_now);
   // Compares the complete text, because the experiment contains more than settings.
   plan.ranks.require_same({{"the experiment", text}});

@@ -75,6 +75,8 @@ struct TrainingForecast {
                                        // false: it is estimated
   MemoryFit memory;
   std::optional<HardwarePlan> hardware;  // set if Experiment::hardware is set
+  std::string expert_rows;  // how GPUs send tokens to the experts of other ranks (comm::planned_rows); empty
+                            // if they do not, or without the plug-in of these GPUs
   // Measurements of the stages with tokens distributed evenly over all experts. `stages` contains the
   // measurements for the largest possible number of rows, for which ranks reserve memory with expert
   // parallelism. Empty if ranks reserve memory only for evenly distributed tokens.

@@ -73,6 +73,23 @@ void Trainer::Run::prepare() {
   plan.monitor->begin(run_facts(measured));
 }
 
+namespace {
+
+// Chooses how tokens travel to the experts of other ranks, and logs the choice.
+void announce_expert_rows(const RunPlan& plan, engine::Mesh& mesh) {
+  if (!plan.model.moe.training.all_to_all || !mesh.experts()) return;
+  const engine::ExpertHosts hosts = mesh.expert_hosts();
+  const auto announce = [&](comm::Communicator& group, std::string_view where) {
+    const std::string way = group.prepare_rows();
+    if (plan.ranks.first() && !way.empty()) plan.log.info("tokens for experts{}: {}", where, way);
+  };
+  if (!hosts) return announce(*mesh.experts(), "");
+  announce(*hosts.between, " of other hosts");
+  announce(*hosts.within, " of the host");
+}
+
+}  // namespace
+
 void Trainer::Run::open_rank() {
   std::vector<std::string> device_notes;
   const DeviceSpec spec = plan.choose_device(&device_notes);
@@ -99,6 +116,7 @@ void Trainer::Run::open_rank() {
     const std::string why = tensor->why_no_copy_engines();
     if (!why.empty()) plan.log.info("tensor ranks communicate without copy engines: {}", why);
   }
+  announce_expert_rows(plan, rank->mesh());
   if (plan.c.moe_ranks_per_host) return;
   engine::MeshShape without_hosts = plan.shape;
   without_hosts.host = 0;

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/terminal/terminal.h"
+#include "comm/overlap.h"
 #include "config/trainer_config.h"
 #include "lm/train/continued_run.h"
 #include "lm/train/forecast/fit_choice.h"
@@ -167,12 +168,16 @@ MemorySupply measure_stages(TrainingForecast& f, const SessionSettings& settings
   const config::Experiment& e = f.experiment;
   MemorySupply supply;
   if (e.hardware) f.hardware = HardwarePlan{.profile = e.hardware};
+  const bool sends_rows = shares_experts(e.trainer, f.model) && f.model.moe.training.all_to_all;
   for (int stage = 0; stage < f.mesh.pipeline; ++stage) {
     turbo::PlannedDevice planned = planning_device(e, on_host, stage == 0 ? &notes : nullptr);
     const bool by_cpu_kernels = planned.by_cpu_kernels;
     engine::Rank rank(std::move(planned.device),
                       measuring_mesh(e, f.world, stage * f.mesh.stage_ranks(f.world)));
     f.stages.push_back(measure_session(rank, settings, families));
+    const DeviceCollectives* const collectives =
+        sends_rows && !by_cpu_kernels ? turbo::collectives_of(rank.device()) : nullptr;
+    if (collectives) f.expert_rows = comm::planned_rows(comm::wanted_counted_rows(), collectives->peers);
     if (f.step().memory.total() < f.stages.back().memory.total()) f.neediest = f.stages.size() - 1;
     const std::int64_t groups = group_bytes(rank.device(), rank.mesh());
     f.program_bytes = std::max(f.program_bytes, context_bytes(rank.device()) + groups);

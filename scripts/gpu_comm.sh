@@ -49,7 +49,10 @@ check() {
   rank=0
   good=1
   while [ $rank -lt "$gpus" ]; do
-    grep -qE -- "$2" "$out/$1-$rank.log" || { [ "$1-$rank" = "die-$((gpus - 1))" ] || good=0; }
+    case "$1-$rank" in
+      die*-$((gpus - 1))) ;; # the rank that was killed
+      *) grep -qE -- "$2" "$out/$1-$rank.log" || good=0 ;;
+    esac
     rank=$((rank + 1))
   done
   if [ $good = 1 ]; then
@@ -84,6 +87,9 @@ check hang 'rank 1 has not called it: its last collective in that group was barr
 check stuck "exchange #2 .* of group 'tensor.0' did not complete within"
 check fail 'the data set of rank 1 is broken'
 check die "rank $((gpus - 1)) was lost|rank $((gpus - 1)) ended"
+export PRIMUS_COUNTED_ROWS=direct
+check die_sending_rows "rank $((gpus - 1)) was lost|rank $((gpus - 1)) ended"
+unset PRIMUS_COUNTED_ROWS
 for counted in on off direct; do
   export PRIMUS_COUNTED_ROWS=$counted
   ranks time_rows

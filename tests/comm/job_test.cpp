@@ -123,12 +123,16 @@ TEST_P(Faults, AKilledRankEndsTheJob) {
 
 // If no launcher ends the other ranks, they notice the loss on their own.
 TEST_P(Faults, TheOtherRanksNameAKilledRank) {
-  const Outcome outcome = run(
-      {.arguments = {"die", GetParam()}, .ranks = 3, .environment = {{"IGNORE_SIGTERM", "1"}}, .grace = 60s});
-  EXPECT_EQ(outcome.result.failed_rank, 2);
-  EXPECT_THAT(outcome.text, HasSubstr("[rank 0] error: rank 2 was lost"));
-  EXPECT_THAT(outcome.text, HasSubstr("[rank 1] error: rank 2 was lost"));
-  EXPECT_LT(outcome.seconds, 30);
+  for (const char* const scene : {"die", "die_sending_rows"}) {
+    const Outcome outcome = run({.arguments = {scene, GetParam()},
+                                 .ranks = 3,
+                                 .environment = {{"IGNORE_SIGTERM", "1"}},
+                                 .grace = 60s});
+    EXPECT_EQ(outcome.result.failed_rank, 2);
+    EXPECT_THAT(outcome.text, HasSubstr("[rank 0] error: rank 2 was lost"));
+    EXPECT_THAT(outcome.text, HasSubstr("[rank 1] error: rank 2 was lost"));
+    EXPECT_LT(outcome.seconds, 30);
+  }
 }
 
 // Rank 0 hosts the rendezvous. The other ranks also notice when rank 0 ends.

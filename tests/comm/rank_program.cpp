@@ -54,18 +54,37 @@ int conform(Scene& s) {
   for (;;) s.world.all_reduce(s.stream, tensor, tensor, Reduction::kMax);
 }
 
+// Kills this process in a moment.
+void die_soon() {
+  std::thread([] {
+    std::this_thread::sleep_for(100ms);
+    kill(getpid(), SIGKILL);
+  }).detach();
+}
+
 int die_at(Scene& s, int rank) {
-  if (s.world.rank() == rank) {
-    std::thread([] {
-      std::this_thread::sleep_for(100ms);
-      kill(getpid(), SIGKILL);
-    }).detach();
-  }
+  if (s.world.rank() == rank) die_soon();
   sum_for_ever(s);
 }
 
 int die(Scene& s) { return die_at(s, s.world.size() - 1); }
 int die_first(Scene& s) { return die_at(s, 0); }
+
+// The last rank is killed while all ranks send rows to each other.
+int die_sending_rows(Scene& s) {
+  constexpr std::int64_t kPart = 64, kWidth = 512;
+  const std::int64_t ranks = s.world.size();
+  const Tensor in = s.zeros(ranks * kPart * kWidth).reshaped({ranks * kPart, kWidth}),
+               out = s.zeros(in.elements()).reshaped(in.shape);
+  const Tensor counts(s.device.allocate(ranks * 4), DType::kI32, {ranks});
+  const std::vector<std::int32_t> host(static_cast<std::size_t>(ranks), static_cast<std::int32_t>(kPart));
+  s.stream.copy_to_device(counts.data, host.data(), counts.bytes());
+  s.stream.synchronize();
+  s.world.all_to_all_rows(s.stream, in, counts, out, counts);
+  s.stream.synchronize();
+  if (s.world.rank() == ranks - 1) die_soon();
+  for (;;) s.world.all_to_all_rows(s.stream, in, counts, out, counts);
+}
 
 int hang(Scene& s) {
   s.world.barrier(s.stream);
@@ -181,12 +200,17 @@ int differ(Scene& s) {
 }
 
 int run(int argc, char** argv) {
-  const std::map<std::string, int (*)(Scene&)> scenes = {
-      {"conform", conform}, {"conform_tensor", conform_tensor},
-      {"die", die},         {"die_first", die_first},
-      {"hang", hang},       {"mismatch", mismatch},
-      {"stuck", stuck},     {"fail", fail},
-      {"differ", differ},   {"time_rows", time_rows}};
+  const std::map<std::string, int (*)(Scene&)> scenes = {{"conform", conform},
+                                                         {"conform_tensor", conform_tensor},
+                                                         {"die", die},
+                                                         {"die_first", die_first},
+                                                         {"hang", hang},
+                                                         {"mismatch", mismatch},
+                                                         {"stuck", stuck},
+                                                         {"fail", fail},
+                                                         {"differ", differ},
+                                                         {"time_rows", time_rows},
+                                                         {"die_sending_rows", die_sending_rows}};
   const auto scene = scenes.find(argc > 1 ? argv[1] : "");
   const std::string transport = argc > 2 ? argv[2] : "auto";
   if (scene == scenes.end()) return 2;

@@ -423,6 +423,7 @@ Dispatch plan_dispatch(const Routing& r, const SharedExperts& experts, std::int6
                                   : !options.parallel));
   Dispatch dispatch;
   dispatch.parallel = options.parallel;
+  dispatch.keeps = options.keeps;
   dispatch.tokens = experts.own_of_round(of_microbatch);
   if (options.parallel) {
     dispatch.ranks = experts.group->size();
@@ -437,7 +438,8 @@ Dispatch plan_dispatch(const Routing& r, const SharedExperts& experts, std::int6
 
 InFlight begin_dispatch(const Value& x, const Dispatch& d) {
   if (!d.parallel) return {x, {}};
-  const ReplayScope replay(x.tape());
+  std::optional<ReplayScope> replay;
+  if (!d.keeps) replay.emplace(x.tape());
   const RowAttributes a = attributes_of(d);
   const std::int64_t width = x.shape()[1];
   Tape::Output out{RowTransfer::kMoved, x.dtype(), {a.rows(), width}};
@@ -449,7 +451,8 @@ InFlight begin_dispatch(const Value& x, const Dispatch& d) {
 
 Value end_dispatch(InFlight t, const Dispatch& d) {
   if (!d.parallel) return std::move(t.rows);
-  const ReplayScope replay(t.rows.tape());
+  std::optional<ReplayScope> replay;
+  if (!d.keeps) replay.emplace(t.rows.tape());
   const Tape::Output out{RowTransfer::kMoved, t.from.dtype(), {t.rows.shape()[0], t.from.shape()[1]}};
   return t.rows.tape().record(d.fp8 ? kEndEncodedDispatch : kEndDispatch,
                               {{RowTransfer::kRows, t.rows}, {RowTransfer::kPlan, d.plan}}, nullptr, {out},

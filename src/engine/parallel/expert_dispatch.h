@@ -15,7 +15,8 @@
 // numbers per token. From these numbers, each rank computes on the device which rows it sends and receives.
 // Only these rows are sent (comm::all_to_all_rows). CPU ranks need no host sync; on GPUs, the host waits in
 // the forward pass until it knows how many rows to send, while the device packs them. The buffers hold the
-// most rows that are possible: a rank's tokens, or as many as the capacities allow. The third method is
+// most rows that are possible: a rank's tokens, or as many as the capacities allow. The backward pass needs
+// the received tokens. It receives them again, unless DispatchOptions::keeps is set. The third method is
 // all-to-all in two hops, first between hosts and then within a host. It is used if ExpertParallel::hosts()
 // is not empty (engine/parallel/expert_hops.h).
 //
@@ -40,6 +41,7 @@ struct DispatchOptions {
   // results of the experts keep their type.
   bool fp8 = false;     // tokens are sent to experts in fp8
   bool shared = false;  // the model has shared experts, which can overlap the transfers
+  bool keeps = false;   // received tokens are kept for the backward pass; false: they are received again
 };
 
 struct Dispatch {
@@ -51,6 +53,7 @@ struct Dispatch {
   std::int64_t maximum = 0;            // maximum number of rows from one rank to another
   std::int64_t to_host = 0;            // with two hops: maximum number of rows from one rank to one host
   bool fp8 = false;                    // tokens are sent to experts in fp8
+  bool keeps = false;                  // DispatchOptions::keeps
   bool overlap = false;
   std::uint64_t number = 0;  // identifies the plan's counts of rows (comm::RowCounts)
 };

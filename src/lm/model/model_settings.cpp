@@ -91,7 +91,8 @@ MoeConfig::Training training(const StatedModel& stated, const ModelConfig& c) {
           .all_to_all = t.moe_token_dispatcher_type != "allgather",
           .fp8_dispatch = t.moe_dispatch_fp8,
           .capacity_margin = t.moe_expert_capacity_margin.value_or(MoeConfig::Training::kKeepAll),
-          .rounds = t.moe_expert_rounds.value_or(1)};
+          .rounds = t.moe_expert_rounds.value_or(1),
+          .keep_received = t.moe_keep_received_tokens};
 }
 
 }  // namespace

@@ -55,6 +55,9 @@ struct MoeConfig {
     // For expert parallelism: number of rounds in which a rank sends its tokens to experts
     // (engine/parallel/expert_rounds.h).
     std::int64_t rounds = 1;
+    // For expert parallelism. true: a rank keeps received tokens until the backward pass; false: the backward
+    // pass receives them again. Does not affect results.
+    bool keep_received = false;
 
     // Returns the max rows per expert if tokens make `choices` choices in total; 0: no limit. Rounds like
     // get_capacity in Megatron-LM.

@@ -200,6 +200,19 @@ void check_disk(const RunPlan& plan, const StepMeasurement& measured) {
   throw invalid(what, "free disk space, or choose another folder (workspace); --force starts it anyway");
 }
 
+namespace {
+
+bool recomputes_all_layers(const RunPlan& plan) {
+  const engine::RecomputePolicy& policy = plan.settings.step.recompute;
+  const std::int64_t chunks = std::int64_t{plan.shape.pipeline} * plan.settings.step.pipeline.chunks;
+  for (std::int64_t layer = 0; layer < plan.model.layers / chunks; ++layer) {
+    if (!policy.full(layer)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 void note_settings_without_effect(const RunPlan& plan, const engine::ParameterStore& parameters) {
   constexpr auto kBetweenRanks = std::to_array<std::string_view>(
       {"use_distributed_optimizer", "data_parallel_sharding_strategy", "use_torch_fsdp2",
@@ -208,7 +221,8 @@ void note_settings_without_effect(const RunPlan& plan, const engine::ParameterSt
   constexpr auto kOfGpus = std::to_array<std::string_view>({"deterministic_mode", "tune_matmul"});
   constexpr auto kBetweenExperts = std::to_array<std::string_view>(
       {"moe_shared_expert_overlap", "moe_token_dispatcher_type", "moe_ranks_per_host", "moe_dispatch_fp8",
-       "moe_expert_capacity_margin", "moe_expert_rounds", "overlap_moe_expert_parallel_comm"});
+       "moe_expert_capacity_margin", "moe_expert_rounds", "moe_keep_received_tokens",
+       "overlap_moe_expert_parallel_comm"});
   const auto note = [&](std::string_view reason,
                         std::initializer_list<std::span<const std::string_view>> lists) {
     std::vector<std::string> unused;
@@ -232,6 +246,10 @@ void note_settings_without_effect(const RunPlan& plan, const engine::ParameterSt
     const std::string why = why_microbatches_do_not_alternate(plan.e, plan.ranks.size());
     constexpr auto kOverlap = std::to_array<std::string_view>({"overlap_moe_expert_parallel_comm"});
     if (!why.empty()) note("as " + why, {kOverlap});
+  }
+  if (plan.c.moe_keep_received_tokens && recomputes_all_layers(plan)) {
+    constexpr auto kKeep = std::to_array<std::string_view>({"moe_keep_received_tokens"});
+    note("as all layers are recomputed", {kKeep});
   }
   if (plan.choose_device().kind == "cpu") note("on a CPU", {kOfGpus});
   const bool normalizes_heads = std::ranges::any_of(parameters.parameters(), [](const engine::Parameter& p) {

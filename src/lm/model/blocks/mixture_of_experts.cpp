@@ -267,7 +267,8 @@ class MixtureOfExperts final : public Layer {
                                          {.parallel = experts_.group ? in.experts : nullptr,
                                           .all_to_all = moe_.training.all_to_all,
                                           .fp8 = moe_.training.fp8_dispatch,
-                                          .shared = shared_.has_value()}));
+                                          .shared = shared_.has_value(),
+                                          .keeps = moe_.training.keep_received}));
     }
     Value wide, of_shared, y;
     for (std::int64_t round = 0; round < rounds; ++round) {

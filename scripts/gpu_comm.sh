@@ -15,11 +15,7 @@ device=${DEVICE-cuda}
 program=build/tests/comm_rank_program
 mkdir -p "$out"
 failed=0
-# If NCCL is not a system library, use PyTorch's.
-if [ "$device" = cuda ] && ! ldconfig -p | grep -q 'libnccl\.so\.2'; then
-  beside=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib")' 2>/dev/null || true)
-  [ -z "$beside" ] || export LD_LIBRARY_PATH="$beside${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-fi
+[ "$device" != cuda ] || . scripts/find_nccl.sh
 
 # ranks SCENE: runs one process per GPU; their output goes to $out/SCENE-RANK.log, their exit codes to $codes.
 ranks() {

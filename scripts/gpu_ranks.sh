@@ -52,11 +52,7 @@ else
 fi
 failed=0
 . scripts/records.sh
-# If NCCL is not a system library, use PyTorch's.
-if ! ldconfig -p | grep -q 'libnccl\.so\.2'; then
-  beside=$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0] + "/lib")' 2>/dev/null || true)
-  [ -z "$beside" ] || export LD_LIBRARY_PATH="$beside${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-fi
+. scripts/find_nccl.sh
 configs=examples/native/configs
 tiny=$configs/CPU/llama_tiny-pretrain.yaml
 

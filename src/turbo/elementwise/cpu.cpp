@@ -31,7 +31,7 @@ void add_parts(CpuContext& context, const Add& a) {
       for (std::int64_t first = begin; first < end; first += kBlock) {
         const std::int64_t count = std::min(kBlock, end - first);
         for (int r = 0; r < a.ranks; ++r) {
-          const T* part = r == a.rank ? own : others + Add::place(a.ranks, a.rank, r, n);
+          const T* part = r == a.rank ? own : others + n * Add::place(a.ranks, a.rank, r, a.by_rank);
           float sum[kBlock];
           PRIMUS_SIMD()
           for (std::int64_t i = 0; i < count; ++i) sum[i] = to_float(part[first + i]);
@@ -58,7 +58,7 @@ void add_parts(CpuContext& context, const Add& a) {
 }
 
 void add(CpuContext& context, const Add& a) {
-  if (a.ranks > 2) return add_parts(context, a);
+  if (!a.is_pair()) return add_parts(context, a);
   with_float_type(a.out.dtype, [&](auto tag) {
     using T = decltype(tag);
     const T* x = context.data<T>(a.a);

@@ -11,7 +11,8 @@ void Add::check() const {
   PRIMUS_CHECK(kId, b.dtype == a.dtype && out.dtype == a.dtype);
   PRIMUS_CHECK(kId, out.shape == a.shape);
   PRIMUS_CHECK(kId, ranks > 1 && ranks <= kMaxRanks && rank >= 0 && rank < ranks);
-  PRIMUS_CHECK(kId, ranks == 2 ? b.shape == a.shape : b.elements() == (ranks - 1) * a.elements());
+  PRIMUS_CHECK(kId,
+               is_pair() ? b.shape == a.shape : b.elements() == (by_rank ? ranks : ranks - 1) * a.elements());
 }
 
 void Cast::check() const {

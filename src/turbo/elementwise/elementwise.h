@@ -11,14 +11,21 @@ namespace primus::turbo {
 // With ranks > 2, adds the partial tensors of all ranks of a group in fp32, in the order of
 // comm::Communicator's reductions, and rounds once. a is the tensor of rank `rank`. b holds the other
 // tensors, concatenated: the tensors of rank - 1, rank - 2 and so on, modulo `ranks`. out may be a.
+//
+// With `by_rank`, b holds the tensor of every rank, in rank order, as after an all-to-all. a may then be this
+// rank's part of b.
 struct Add {
   static constexpr KernelId kId = KernelId::kAdd;
   static constexpr int kLevels = 7, kMaxRanks = 1 << kLevels;
-  Tensor a, b, out;  // equal types (fp32 or bf16) and shapes; b has (ranks - 1) * (elements of a) elements
+  Tensor a, b, out;  // equal types (fp32 or bf16) and shapes; b has (ranks - 1) * (elements of a) elements,
+                     // or ranks * (elements of a) if by_rank
   int ranks = 2, rank = 0;
-  // Returns the offset of rank r's tensor in b. The tensor of a rank has n elements.
-  static constexpr std::int64_t place(int ranks, int rank, int r, std::int64_t n) {
-    return ((rank - r + ranks) % ranks - 1) * n;
+  bool by_rank = false;
+  // Returns whether b has the shape of a.
+  constexpr bool is_pair() const { return ranks == 2 && !by_rank; }
+  // Returns the position of the tensor of rank r != rank among the tensors of b.
+  static constexpr int place(int ranks, int rank, int r, bool by_rank) {
+    return by_rank ? r : (rank - r + ranks) % ranks - 1;
   }
   void check() const;
   double flops() const { return 0; }

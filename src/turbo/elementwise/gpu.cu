@@ -35,13 +35,14 @@ struct AddPartsBody {
   T* out;
   std::int64_t n;
   int ranks, rank;
+  bool by_rank;
   PRIMUS_DEVICE void operator()(std::int64_t pack) const {
     constexpr int kLevels = Add::kLevels;
     const std::int64_t i = pack * kCount;
     float waiting[kLevels + 1][kCount] = {};
     for (int r = 0; r < ranks; ++r) {
       float sum[kCount];
-      load<kCount>((r == rank ? own : others + Add::place(ranks, rank, r, n)) + i, sum);
+      load<kCount>((r == rank ? own : others + n * Add::place(ranks, rank, r, by_rank)) + i, sum);
       // Levels are compile-time constants after unrolling, so sums stay in registers.
       bool placed = false;
       PRIMUS_UNROLL
@@ -79,13 +80,14 @@ void add_parts(Context& context, const Add& call) {
     T* out = context.data<T>(call.out);
     const std::int64_t n = call.out.elements();
     with_vector<T>(rows_of_vectors<T>(n, own, others, out), [&](auto count) {
-      for_each(context, n / count, AddPartsBody<T, count>{own, others, out, n, call.ranks, call.rank});
+      for_each(context, n / count,
+               AddPartsBody<T, count>{own, others, out, n, call.ranks, call.rank, call.by_rank});
     });
   });
 }
 
 void add(Context& context, const Add& call) {
-  if (call.ranks > 2) return add_parts(context, call);
+  if (!call.is_pair()) return add_parts(context, call);
   with_float_type(call.out.dtype, [&](auto tag) {
     using T = decltype(tag);
     const T *a = context.data<T>(call.a), *b = context.data<T>(call.b);

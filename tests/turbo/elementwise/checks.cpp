@@ -9,10 +9,14 @@ class ElementwiseChecks final : public OperatorChecks {
     const Tensor x = bf16({kTokens, kWidth});
     const Tensor rows = f32({kTokens});
     expect_checks<Add>({.a = x, .b = x, .out = x}, {&Add::a, &Add::b, &Add::out});
+    expect_checks<Add>({.a = x, .b = bf16({2 * kTokens, kWidth}), .out = x, .ranks = 3, .rank = 2},
+                       {&Add::a, &Add::b, &Add::out}, {},
+                       {[](Add& a) { a.ranks = 2; }, [](Add& a) { a.rank = 3; }, [](Add& a) { a.rank = -1; },
+                        [](Add& a) { a.by_rank = true; }});
     expect_checks<Add>(
-        {.a = x, .b = bf16({2 * kTokens, kWidth}), .out = x, .ranks = 3, .rank = 2},
+        {.a = x, .b = bf16({2 * kTokens, kWidth}), .out = x, .ranks = 2, .rank = 1, .by_rank = true},
         {&Add::a, &Add::b, &Add::out}, {},
-        {[](Add& a) { a.ranks = 2; }, [](Add& a) { a.rank = 3; }, [](Add& a) { a.rank = -1; }});
+        {[](Add& a) { a.ranks = 3; }, [](Add& a) { a.rank = 2; }, [](Add& a) { a.by_rank = false; }});
     const Tensor masters = f32({kWidth});
     const Tensor values = bf16({kWidth});
     using Round = RoundMasters;

@@ -68,6 +68,18 @@ TEST_P(ElementwiseTest, PartsOfRanksAreAddedInOrderAndRoundedOnce) {
             bench.run(Add{.a = own, .b = rest, .out = out, .ranks = ranks, .rank = rank});
             EXPECT_EQ(bench.download(out), expected);
           }
+          Values in_rank_order;
+          for (const Values& part : parts)
+            in_rank_order.insert(in_rank_order.end(), part.begin(), part.end());
+          const Tensor all = bench.upload(in_rank_order, dtype, {ranks * n});
+          const Tensor out = bench.empty(dtype, {n});
+          bench.run(Add{.a = all.slice(rank * n, (rank + 1) * n),
+                        .b = all,
+                        .out = out,
+                        .ranks = ranks,
+                        .rank = rank,
+                        .by_rank = true});
+          EXPECT_EQ(bench.download(out), expected);
         }
       }
     }

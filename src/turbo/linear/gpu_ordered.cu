@@ -85,7 +85,10 @@ void multiply_many_rows(Context& context, const Gemm& call) {
   p.k = static_cast<int>(call.a.cols());
   p.experts = 1;
   const std::int64_t tiles = blocks_for(p.m, Kernel::kRows) * blocks_for(p.n, Kernel::kCols);
-  launch(context, std::min(tiles, multiprocessors(context)), p, Kernel::kSharedBytes);
+  // Blocks without a multiprocessor would begin after the collective, and the product would take twice as
+  // long.
+  const std::int64_t blocks = std::max<std::int64_t>(multiprocessors(context) - call.spared, 1);
+  launch(context, std::min(tiles, blocks), p, Kernel::kSharedBytes);
 }
 
 }  // namespace

@@ -56,8 +56,8 @@ struct Gemm {
   Tensor c;                 // result, fp32 or bf16 (or fp16, with fp16 operands)
   bool accumulate = false;  // c += instead of c =
   // Number of multiprocessors that the product should leave to a concurrent collective (comm/overlap.h). Only
-  // cuBLASLt considers this number. AMD's libraries, our own products and CPUs ignore the number. The number
-  // may change how results are rounded.
+  // cuBLASLt and batch-invariant GPUs consider this number. AMD's libraries, our other products and CPUs
+  // ignore the number. On GPUs that are not batch-invariant, the number may change how results are rounded.
   int spared = 0;
   AroundProduct around = {};
   // The workspace size that a device reports if it does not support the call's `around`.

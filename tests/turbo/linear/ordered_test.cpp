@@ -18,9 +18,10 @@ struct Sizes {
 
 // The product of the first `rows` rows of x.
 std::vector<unsigned char> product(OperatorBench& bench, const Tensor& x, const Tensor& w, DType dtype,
-                                   std::int64_t rows) {
+                                   std::int64_t rows, int spared = 0) {
   const Tensor y = bench.empty(dtype, {rows, w.shape[0]});
-  bench.run(Gemm{.role = GemmRole::kForward, .a = x.slice(0, rows), .b = w, .c = y, .workspace = {}});
+  bench.run(Gemm{
+      .role = GemmRole::kForward, .a = x.slice(0, rows), .b = w, .c = y, .spared = spared, .workspace = {}});
   return bench.bytes(y);
 }
 
@@ -50,6 +51,7 @@ void expect_one_order(const DeviceUnderTest& device, const Sizes& s, DType dtype
         << "element " << i;
   }
 
+  EXPECT_EQ(product(bench, of_x, of_w, dtype, s.rows, 16), all) << "with fewer multiprocessors";
   for (const std::int64_t rows : {1, 2, 3, 7, 8, 9, 16, 17, 31, 33, 48, 63, 64, 65, 100, 128, 129}) {
     if (rows >= s.rows) break;
     const std::vector<unsigned char> some = product(bench, of_x, of_w, dtype, rows);

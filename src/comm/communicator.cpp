@@ -225,7 +225,9 @@ std::unique_ptr<Communicator> Communicator::split(std::span<const int> members, 
     if (members[i] == rank_) new_rank = static_cast<int>(i);
   }
   require(new_rank >= 0, "a rank splits off a group that does not contain it");
-  return make_split(members, new_rank, name, overlap);
+  std::unique_ptr<Communicator> group = make_split(members, new_rank, name, overlap);
+  group->set_ordered_sums(ordered_sums_);
+  return group;
 }
 
 void Communicator::barrier(Stream& stream) { submit(stream, {.kind = Kind::kBarrier}, 0); }

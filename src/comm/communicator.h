@@ -18,8 +18,8 @@
 // On GPUs, the vendor's library chooses the order. This order depends on the tensor size, the number of ranks
 // and the machine's topology. Runs that agree in all three compute equal sums. bf16 and fp16 may be rounded
 // at every addition, kMean may divide before it adds, and kMax may drop a NaN. A sum over two ranks has only
-// one order, so fp32 sums of two ranks have the same bits as on CPUs. Data movement and integer addition are
-// exact everywhere.
+// one order, so sums of two ranks have the same bits as on CPUs. Data movement and integer addition are exact
+// everywhere. With set_ordered_sums(), the engine exchanges and adds some sums itself, in the order of CPUs.
 //
 // Errors: calls that break the rules above (types, counts, ranks) are bugs in this program and throw
 // std::logic_error immediately. A later failure aborts the whole job: a peer is lost, makes a different call,
@@ -188,6 +188,12 @@ class Communicator {
   // aborted.
   virtual void set_timeout(std::chrono::milliseconds timeout) = 0;
 
+  // Requests that forward passes add this group's sums in an order that does not depend on an element's
+  // position (engine/parallel/ordered_sums.h). Groups that are split off later inherit the request. Needed
+  // for batch-invariant GPUs. Reductions of this class do not change.
+  void set_ordered_sums(bool ordered) { ordered_sums_ = ordered; }
+  bool ordered_sums() const { return ordered_sums_; }
+
   // Returns whether exchange() moves data by copy engines, which leaves all multiprocessors free.
   virtual bool by_copy_engines() const { return false; }
   // If copy engines were requested but are not used, returns the reason as a sentence without its full stop;
@@ -216,6 +222,7 @@ class Communicator {
   std::string name_;
   int rank_, size_;
   Overlap overlap_;
+  bool ordered_sums_ = false;
   Traffic traffic_;  // with complete parts for all_to_all_rows()
   std::uint64_t row_numbers_ = 0;
   std::atomic<std::int64_t> unsent_{0};  // bytes in `traffic_` that were not sent

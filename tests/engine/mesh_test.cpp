@@ -207,5 +207,19 @@ TEST(Mesh, MeasuresItsExchanges) {
   }
 }
 
+// Ordered sums need more memory, which the measuring mesh must count.
+TEST(Mesh, MeasuresOrderedSums) {
+  for (const bool ordered : {false, true}) {
+    auto world = std::make_unique<comm::MeasuringCommunicator>("world", 1, 8);
+    world->set_ordered_sums(ordered);
+    Mesh mesh(std::move(world), {.tensor = 4, .expert = 2});
+    Mesh measuring = mesh.measuring();
+    for (Mesh* const of : {&mesh, &measuring}) {
+      EXPECT_EQ(of->tensor()->ordered_sums(), ordered);
+      EXPECT_EQ(of->experts()->ordered_sums(), ordered);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace primus::engine

@@ -12,19 +12,17 @@
 
 namespace primus::test {
 
-// Returns body(mesh, rank) of every rank, or throws the error of a rank.
-template <class Result, class Body>
-std::vector<Result> on_thread_ranks(int ranks, const engine::MeshShape& shape, Body body) {
-  auto worlds = comm::local::make_thread_group(ranks);
-  std::vector<Result> results(static_cast<std::size_t>(ranks));
-  std::vector<std::exception_ptr> errors(results.size());
+// Returns body(mesh, rank) of every rank, or throws the error of a rank. `worlds`: the ranks' communicators.
+template <class Result, class World, class Body>
+std::vector<Result> on_ranks_of(std::vector<World> worlds, const engine::MeshShape& shape, Body body) {
+  std::vector<Result> results(worlds.size());
+  std::vector<std::exception_ptr> errors(worlds.size());
   {
     std::vector<std::jthread> threads;
-    for (int r = 0; r < ranks; ++r) {
-      threads.emplace_back([&, r] {
-        const auto i = static_cast<std::size_t>(r);
+    for (std::size_t i = 0; i < worlds.size(); ++i) {
+      threads.emplace_back([&, i] {
         try {
-          results[i] = body(engine::Mesh(std::move(worlds[i]), shape), r);
+          results[i] = body(engine::Mesh(std::move(worlds[i]), shape), static_cast<int>(i));
         } catch (...) {
           errors[i] = std::current_exception();
         }
@@ -35,6 +33,12 @@ std::vector<Result> on_thread_ranks(int ranks, const engine::MeshShape& shape, B
     if (error) std::rethrow_exception(error);
   }
   return results;
+}
+
+// Runs `ranks` ranks on CPUs.
+template <class Result, class Body>
+std::vector<Result> on_thread_ranks(int ranks, const engine::MeshShape& shape, Body body) {
+  return on_ranks_of<Result>(comm::local::make_thread_group(ranks), shape, std::move(body));
 }
 
 }  // namespace primus::test

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "engine/parallel/expert_hops.h"
+#include "engine/parallel/ordered_sums.h"
 #include "tensor/scratch_tensor.h"
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/fp8_rows/fp8_rows.h"
@@ -93,6 +94,19 @@ class Call {
               Stream& stream) { group.reduce_scatter(stream, all, own, comm::Reduction::kSum); },
           std::move(held));
   }
+  // As scatter() in the forward pass. On batch-invariant devices, the order of a token's sum does not depend
+  // on other tokens.
+  void scatter_results(const Tensor& all, const Tensor& own) const {
+    if (!sums_need_order(a_.parallel->group())) return scatter(all, own, {});
+    std::vector<Buffer> working{row_buffer(all)};
+    const Tensor parts = of_rows(working[0], all);
+    start(
+        [&](Communicator& group, Stream& stream) {
+          turbo::Context context = on(stream);
+          sum_in_order(context, group, all, parts, own);
+        },
+        {}, std::move(working));
+  }
   // Packs x's rows into `packed`, and sends each row to the ranks that have experts of its token. If `packed`
   // consists of bytes, the rows are encoded in fp8.
   void send(const Tensor& x, const Tensor& packed, const Tensor& out, Buffer held) const {
@@ -133,6 +147,11 @@ class Call {
   }
 
  private:
+  // Returns a context for kernels of a transfer, which run on the stream of the transfer.
+  turbo::Context on(Stream& stream) const {
+    const turbo::Context& compute = op_.context();
+    return {compute.device, stream, compute.scratch, compute.meter};
+  }
   void start(ExpertParallel::Collective collective, Buffer held, std::vector<Buffer> working = {}) const {
     a_.parallel->start(a_.overlap, collective, std::move(held), std::move(working));
   }
@@ -142,9 +161,7 @@ class Call {
     const HopBuffers buffers{of_sent(working[0], from), of_rows(working[1], from)};
     start(
         [&](Communicator&, Stream& stream) {
-          // The kernel between the hops runs on the stream of the transfer.
-          const turbo::Context& compute = op_.context();
-          turbo::Context context{compute.device, stream, compute.scratch, compute.meter};
+          turbo::Context context = on(stream);
           transfer(context, a_.parallel->hosts(), a_.hops(), plan(), a_.number, from, buffers, to);
         },
         std::move(held), std::move(working));
@@ -202,7 +219,7 @@ void begin_dispatch_backward(OperatorCall& op) {
 void begin_return_forward(OperatorCall& op) {
   const Call call(op);
   if (call.all_to_all()) return call.send_back(op.in(RowTransfer::kRows), op.out(RowTransfer::kMoved), {});
-  call.scatter(op.in(RowTransfer::kRows), op.out(RowTransfer::kMoved), {});
+  call.scatter_results(op.in(RowTransfer::kRows), op.out(RowTransfer::kMoved));
 }
 
 void end_return_sum_forward(OperatorCall& op) {

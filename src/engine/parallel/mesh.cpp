@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <stdexcept>
+#include <utility>
 
 #include "comm/measuring.h"
 
@@ -143,7 +144,9 @@ Mesh Mesh::measuring() const {
   // If transfers use copy engines, products are split by rank. The measuring mesh splits them in the same
   // way, so that memory is measured, and GPU libraries are timed, with the products of training.
   const bool copied = tensor_ && tensor_->by_copy_engines();
-  return {std::make_unique<comm::MeasuringCommunicator>(world_->name(), rank(), size(), copied), shape_};
+  auto world = std::make_unique<comm::MeasuringCommunicator>(world_->name(), rank(), size(), copied);
+  world->set_ordered_sums(world_->ordered_sums());
+  return {std::move(world), shape_};
 }
 
 }  // namespace primus::engine

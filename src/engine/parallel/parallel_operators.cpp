@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "engine/parallel/ordered_sums.h"
 #include "tensor/scratch_tensor.h"
 #include "turbo/elementwise/elementwise.h"
 #include "turbo/moe_permute/moe_permute.h"
@@ -68,7 +69,12 @@ void replicate_backward(OperatorCall& op) {
   });
 }
 
-void scatter_forward(OperatorCall& op) { scatter(op, op.in(Unary::kX), op.out(Unary::kY)); }
+void scatter_forward(OperatorCall& op) {
+  const Tensor x = op.in(Unary::kX), y = op.out(Unary::kY);
+  if (!sums_need_order(group_of(op))) return scatter(op, x, y);
+  const ScratchTensor parts(op.context().scratch, x.dtype, x.shape);
+  sum_in_order(op.context(), group_of(op), x, parts.get(), y);
+}
 
 void scatter_backward(OperatorCall& op) {
   add_input_gradient(op, Unary::kX, [&](const Tensor& d_x) { gather(op, op.d_out(Unary::kY), d_x); });

@@ -197,6 +197,14 @@ class OperatorBench {
         scratch_("scratch", device_->allocate(kScratchBytes), kScratchBytes),
         context_{*device_, *stream_, scratch_, meter_} {}
 
+  static std::unique_ptr<Device> make_device(const DeviceUnderTest& spec) {
+    if (!spec.plugin.empty()) return make_gpu(spec.plugin, spec.batch_invariant);
+    if (spec.emulated_warp > 0)
+      return std::make_unique<EmulatedDevice>(make_cpu(spec, emulated_kernel_table(spec.emulated_warp)),
+                                              spec.emulated_name());
+    return make_cpu(spec, cpu_kernel_table(spec.level));
+  }
+
   Device& device() { return *device_; }
   Context& context() { return context_; }
   Meter& meter() { return meter_; }
@@ -289,14 +297,6 @@ class OperatorBench {
                           .deterministic = std::getenv("PRIMUS_TEST_GPU_FAST") == nullptr,
                           .batch_invariant = batch_invariant,
                           .attention_library = std::getenv("PRIMUS_TEST_GPU_OWN") == nullptr});
-  }
-
-  static std::unique_ptr<Device> make_device(const DeviceUnderTest& spec) {
-    if (!spec.plugin.empty()) return make_gpu(spec.plugin, spec.batch_invariant);
-    if (spec.emulated_warp > 0)
-      return std::make_unique<EmulatedDevice>(make_cpu(spec, emulated_kernel_table(spec.emulated_warp)),
-                                              spec.emulated_name());
-    return make_cpu(spec, cpu_kernel_table(spec.level));
   }
 
   static std::unique_ptr<Device> make_cpu(const DeviceUnderTest& spec, const KernelTable& kernels) {

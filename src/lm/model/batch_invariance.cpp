@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/error.h"
+#include "engine/parallel/ordered_sums.h"
 #include "lm/model/layer_kind.h"
 
 namespace primus {
@@ -45,7 +48,8 @@ std::optional<std::string> batch_variance(const ModelConfig& config, bool traini
   return training ? training_variance(config) : std::nullopt;
 }
 
-std::optional<std::string> batch_variance_on_gpus(const ModelConfig& config, DType compute) {
+std::optional<std::string> batch_variance_on_gpus(const ModelConfig& config, DType compute,
+                                                  const engine::MeshShape& shape) {
   if (compute != DType::kBF16) return "on GPUs, only products in bf16 have one order of additions";
   if (config.head_dim != 64 && config.head_dim != 128)
     return fmt::format("on GPUs, only heads of 64 or 128 columns are supported, not {}", config.head_dim);
@@ -54,9 +58,14 @@ std::optional<std::string> batch_variance_on_gpus(const ModelConfig& config, DTy
   if (moe.experts % 2 != 0)
     return fmt::format("on GPUs, a router of {} experts is not supported", moe.experts);
   constexpr std::int64_t kLine = 8;  // number of elements in 16 bytes
-  if (moe.experts > 0 && (moe.ffn % kLine != 0 || moe.width(config.hidden) % kLine != 0))
-    return fmt::format("on GPUs, experts of {} x {} elements are not supported, only multiples of {}",
-                       moe.ffn, moe.width(config.hidden), kLine);
+  const std::int64_t ffn = moe.ffn / shape.expert_tensor;
+  if (moe.experts > 0 && (ffn % kLine != 0 || moe.width(config.hidden) % kLine != 0))
+    return fmt::format("on GPUs, experts of {} x {} elements{} are not supported, only multiples of {}", ffn,
+                       moe.width(config.hidden), shape.expert_tensor > 1 ? " on each rank" : "", kLine);
+  if (const int ranks = std::max(shape.tensor, shape.expert * shape.expert_tensor);
+      ranks > engine::kMaxOrderedRanks)
+    return fmt::format("on GPUs, one kernel adds the results of at most {} tensor or expert ranks, not {}",
+                       engine::kMaxOrderedRanks, ranks);
   return {};
 }
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "engine/parallel/mesh.h"
 #include "lm/model/model_config.h"
 
 namespace primus {
@@ -16,8 +17,9 @@ namespace primus {
 std::optional<std::string> batch_variance(const ModelConfig& config, bool training);
 
 // Returns why GPUs compute this model with other orders of additions for other batches, although CPUs do not;
-// nullopt if they do not. `compute`: the type of activations.
-std::optional<std::string> batch_variance_on_gpus(const ModelConfig& config, DType compute);
+// nullopt if they do not. `compute`: the type of activations. `shape`: how the ranks share the model.
+std::optional<std::string> batch_variance_on_gpus(const ModelConfig& config, DType compute,
+                                                  const engine::MeshShape& shape = {});
 
 // Throws Error(kUnsupported) with the reason of batch_variance(config, false), if there is one. Unless
 // `device` (DeviceSpec::kind) is "cpu", batch_variance_on_gpus() counts, too.

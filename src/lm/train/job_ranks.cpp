@@ -1,6 +1,7 @@
 #include "lm/train/job_ranks.h"
 
 #include <algorithm>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -70,9 +71,11 @@ void JobRanks::wait_for_busy(std::chrono::minutes limit,
   job_->state().notice = std::move(notice);
 }
 
-engine::Mesh JobRanks::make_mesh(Device& device, const engine::MeshShape& shape) {
+engine::Mesh JobRanks::make_mesh(Device& device, const engine::MeshShape& shape, bool ordered_sums) {
   if (single()) return {};
-  return {job_->world(device, turbo::collectives_of(device)), shape};
+  std::unique_ptr<comm::Communicator> world = job_->world(device, turbo::collectives_of(device));
+  world->set_ordered_sums(ordered_sums);
+  return {std::move(world), shape};
 }
 
 }  // namespace primus

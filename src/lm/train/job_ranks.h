@@ -68,8 +68,8 @@ class JobRanks {
   CheckpointGroup* group() const { return group_.get(); }
   std::shared_ptr<CheckpointGroup> saving_group() const { return saving_group_; }
 
-  // Returns the mesh of all ranks. `device` is this rank's device.
-  engine::Mesh make_mesh(Device& device, const engine::MeshShape& shape);
+  // Returns the mesh of all ranks. `device` is this rank's device. `ordered_sums`: as in comm::Communicator.
+  engine::Mesh make_mesh(Device& device, const engine::MeshShape& shape, bool ordered_sums);
 
  private:
   comm::Job* job_;

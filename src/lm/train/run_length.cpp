@@ -115,7 +115,7 @@ double RunLength::time_steps() {
   plan_.phase("timing a few steps");
   constexpr double kLongest = 10, kShareOfTime = 0.02;
   std::unique_ptr<Device> device = turbo::open_device(plan_.choose_device());
-  engine::Mesh mesh = plan_.ranks.make_mesh(*device, plan_.shape);
+  engine::Mesh mesh = plan_.ranks.make_mesh(*device, plan_.shape, orders_sums(plan_.e));
   engine::Rank trial(std::move(device), std::move(mesh));
   SessionSettings settings = plan_.settings;
   settings.filled_microbatches = plan_.objective->filled_microbatches(plan_.data_request(), settings.step,

@@ -109,7 +109,7 @@ void Trainer::Run::open_rank() {
     times.meter = std::make_shared<turbo::WorkMeter>(*device, *timing);
     device = turbo::make_work_device(std::move(device), times.meter);
   }
-  engine::Mesh mesh = plan.ranks.make_mesh(*device, plan.shape);
+  engine::Mesh mesh = plan.ranks.make_mesh(*device, plan.shape, orders_sums(plan.e));
   rank = std::make_unique<engine::Rank>(std::move(device), std::move(mesh));
   if (const comm::Communicator* const tensor = rank->mesh().tensor()) {
     if (tensor->by_copy_engines()) plan.log.info("tensor ranks communicate through copy engines");

@@ -261,5 +261,24 @@ TEST(BatchInvariantTexts, GpusRefuseModelsWithoutKernelsOfOneOrder) {
   EXPECT_THAT(refusal(other, DType::kBF16), HasSubstr("a router of 5 experts"));
 }
 
+TEST(BatchInvariantTexts, GpusAddTheResultsOfManyRanks) {
+  ModelConfig config = tiny_config();
+  config.head_dim = 64;
+  const auto why = [&](const engine::MeshShape& shape) {
+    return batch_variance_on_gpus(config, DType::kBF16, shape).value_or("supported");
+  };
+  for (const engine::MeshShape& shape :
+       {engine::MeshShape{.tensor = 128}, {.pipeline = 4}, {.expert = 64, .expert_tensor = 2}})
+    EXPECT_EQ(why(shape), "supported");
+  EXPECT_THAT(why({.tensor = 256}), HasSubstr("at most 128 tensor or expert ranks, not 256"));
+  EXPECT_THAT(why({.expert = 128, .expert_tensor = 2}), HasSubstr("at most 128 tensor or expert ranks"));
+  config.set_layers(&LayerSpec::feed_forward, &kMixture);
+  config.moe.experts = 4;
+  config.moe.ffn = 40;
+  config.hidden = 64;
+  EXPECT_EQ(why({.expert = 4}), "supported");
+  EXPECT_THAT(why({.expert_tensor = 2}), HasSubstr("experts of 20 x 64 elements on each rank"));
+}
+
 }  // namespace
 }  // namespace primus::test

@@ -247,11 +247,8 @@ void check_batch_invariant_training(const config::Experiment& e, const ModelConf
   std::optional<std::string> why = batch_variance(model, true);
   if (precision.fp8 || precision.fp4) why = "fp8 and fp4 products scale the tokens of a batch together";
   if (shape.context > 1) why = "context ranks divide the keys of a sequence";
-  if (!why && device_kind_of(e) != "cpu") {
-    why = batch_variance_on_gpus(model, e.trainer->bf16 ? DType::kBF16 : DType::kF32);
-    if (shape.tensor > 1) why = "on GPUs, a library adds the sums of tensor ranks";
-    if (shape.expert * shape.expert_tensor > 1) why = "on GPUs, ranks that share experts were not verified";
-  }
+  if (!why && device_kind_of(e) != "cpu")
+    why = batch_variance_on_gpus(model, e.trainer->bf16 ? DType::kBF16 : DType::kF32, shape);
   if (!why) return;
   throw e.error_for("batch_invariant", "batch_invariant does not support this run: " + *why,
                     "change that setting, or remove batch_invariant");
@@ -361,9 +358,15 @@ engine::Sharding sharding_of(const config::TrainerConfig& c) {
   return Sharding::kNone;
 }
 
+bool orders_sums(const config::Experiment& e) {
+  return e.trainer->batch_invariant && device_kind_of(e) != "cpu";
+}
+
 engine::Mesh measuring_mesh(const config::Experiment& e, int ranks, int rank) {
   if (ranks == 1) return {};
-  return {std::make_unique<comm::MeasuringCommunicator>("world", rank, ranks), mesh_shape_of(e, ranks)};
+  auto world = std::make_unique<comm::MeasuringCommunicator>("world", rank, ranks);
+  world->set_ordered_sums(orders_sums(e));
+  return {std::move(world), mesh_shape_of(e, ranks)};
 }
 
 std::string why_microbatches_do_not_alternate(const config::Experiment& e, int world) {

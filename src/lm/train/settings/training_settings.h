@@ -83,6 +83,9 @@ void assume_expert_hosts(config::Experiment& e, const MoeConfig& moe, int world,
 engine::Sharding sharding_of(const config::TrainerConfig& trainer);
 // Returns why overlap_moe_expert_parallel_comm has no effect on `world` ranks; "" if it has.
 std::string why_microbatches_do_not_alternate(const config::Experiment& e, int world);
+// Returns whether forward passes add sums over ranks in one order (comm::Communicator::ordered_sums): in
+// batch-invariant runs on GPUs. Sums of CPUs always have one order.
+bool orders_sums(const config::Experiment& experiment);
 // Returns the mesh of rank `rank`, without connections to other ranks, for measuring.
 engine::Mesh measuring_mesh(const config::Experiment& experiment, int ranks, int rank);
 data::DataOptions data_options_of(const config::Experiment& experiment, const Tokenizer& tokenizer);

@@ -8,8 +8,8 @@
 # (generation and prompts, compared with transformers), peers (training compared with PyTorch, and with a step of
 # only products and attention), and mixtures (the table of mixtures of experts in docs/performance.md, by
 # scripts/gpu_mixtures.sh; not run by default, because it repeats other parts). With --gpus, runs only the multi-GPU tests,
-# scripts/gpu_comm.sh and scripts/gpu_ranks.sh; --only then accepts comm, mixtures and rows of gpu_ranks.sh (losses,
-# sharded, ...).
+# scripts/gpu_comm.sh, scripts/gpu_sampler.sh and scripts/gpu_ranks.sh; --only then accepts comm, sampler, mixtures and
+# rows of gpu_ranks.sh (losses, sharded, ...).
 #
 # Also runs on a bare CUDA machine. With --built, build/ was built on another machine and is used unchanged:
 # lib/primus, bin/primus, bin/gpu_bench and tests/turbo_*_test (-DPRIMUS_TESTS=ON -DPRIMUS_BENCHMARKS=ON).
@@ -30,7 +30,7 @@ while :; do
   esac
 done
 if [ "$gpus" -gt 1 ]; then
-  known="comm mixtures losses overlap replicated sharded tensor library pipeline context context_gather context_by_heads context_optim mixtral deepseek dispatch peer killed"
+  known="comm sampler mixtures losses overlap replicated sharded tensor library pipeline context context_gather context_by_heads context_optim mixtral deepseek dispatch peer killed"
 else
   known="tests rates sanitizer models sampler lost graphs decoding peers mixtures"
 fi
@@ -67,11 +67,12 @@ fi
 if [ "$gpus" -gt 1 ]; then
   code=0
   ! part comm || scripts/gpu_comm.sh "$gpus" "$out" || code=1
+  ! part sampler || GPUS=$gpus scripts/gpu_sampler.sh || code=1
   case "$parts " in *" mixtures "*) GPUS=$gpus scripts/gpu_mixtures.sh "$out" || code=1 ;; esac
   if [ -z "$parts" ]; then
     scripts/gpu_ranks.sh "$gpus" || code=1
   else
-    rows=$(for word in $parts; do [ "$word" = comm ] || [ "$word" = mixtures ] || echo "$word"; done)
+    rows=$(for word in $parts; do [ "$word" = comm ] || [ "$word" = sampler ] || [ "$word" = mixtures ] || echo "$word"; done)
     [ -z "$rows" ] || ROWS=$rows scripts/gpu_ranks.sh "$gpus" || code=1
   fi
   exit $code

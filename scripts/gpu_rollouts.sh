@@ -1,9 +1,10 @@
 #!/bin/sh
-# Measures reinforcement learning on one GPU: GRPO of a model with random weights and LoRA adapters of rank 16. Prints,
-# for each step: milliseconds of learning, the mean length of an answer, and tokens per second and seconds of the
-# generation of answers.
+# Measures reinforcement learning on one GPU, or on several by --nproc: GRPO of a model with random weights and LoRA
+# adapters of rank 16. Prints, for each step: milliseconds of learning, the mean length of an answer, and tokens per
+# second and seconds of the generation of answers.
 #
-#   scripts/gpu_rollouts.sh [KEY=VALUE]...     keys of the experiment, such as global_batch_size=256
+#   scripts/gpu_rollouts.sh [OPTION]... [KEY=VALUE]...     options of 'primus train grpo', such as --nproc 2, and keys of
+#                                                          the experiment, such as global_batch_size=256
 #
 # Answers of random weights end with probability 1/257 per token, so that few texts are left when the longest
 # answers end. At most 256 texts are generated at a time; with more answers per step, other prompts take the places of
@@ -18,6 +19,7 @@ primus=${PRIMUS:-build/bin/primus}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 . scripts/find_cudnn.sh
+. scripts/find_nccl.sh
 
 added=$(awk -v n="${PROMPT:-0}" 'BEGIN { for (i = 0; i < n; ++i) printf "%c", 97 + i % 23 }')
 i=0

@@ -5,18 +5,30 @@
 # training pass, which must be exactly 0. Without batch_invariant, the difference must be larger than 0, so that the check
 # itself is checked.
 #
-#   scripts/gpu_sampler.sh [RANK]...     ranks of adapters (none 8 16 64 96 by default; none: without adapters)
+#   scripts/gpu_sampler.sh [RANK]...             ranks of adapters (none 8 16 64 96 by default; none: without adapters)
+#   GPUS=2 scripts/gpu_sampler.sh [RANK]...      the same on the meshes of two GPUs (none 8 by default)
 #
-# Needs build/bin/primus and the plug-in next to it. PRIMUS sets another program, DEVICE another device, and MODELS the
-# models (narrow wide mixture small_experts). Exits 1 if a bit differs.
+# Needs build/bin/primus and the plug-in next to it. PRIMUS sets another program, DEVICE another device, MODELS the
+# models (narrow wide mixture small_experts), and MESHES the meshes of several GPUs: tensor, pipeline, expert (tokens
+# travel by all-gather), alltoall (expert ranks, tokens travel by all-to-all) and tensor_expert. Exits 1 if a bit differs.
 set -eu
 cd "$(dirname "$0")/.."
 primus=${PRIMUS:-build/bin/primus}
 device=${DEVICE:-cuda}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
+gpus=${GPUS:-1}
 . scripts/find_cudnn.sh
-[ $# -gt 0 ] || set -- none 8 16 64 96
+if [ "$gpus" -gt 1 ]; then
+  . scripts/find_nccl.sh
+  [ $# -gt 0 ] || set -- none 8
+  models=${MODELS:-narrow mixture}
+  meshes=${MESHES:-tensor pipeline expert alltoall tensor_expert}
+else
+  [ $# -gt 0 ] || set -- none 8 16 64 96
+  models=${MODELS:-narrow wide mixture small_experts}
+  meshes=one
+fi
 configs=examples/native/configs/CPU
 failed=0
 
@@ -62,35 +74,72 @@ sys.exit(not good)
 CHECK
 }
 
-# settings_of MODEL. Matrices of 256 columns and more are multiplied by other kernels than smaller ones.
+# settings_of MODEL. Matrices of 256 columns and more are multiplied by other kernels than smaller ones. Tensor ranks
+# divide heads and feed-forward layers, pipeline ranks divide layers, and the parts have multiples of 8 columns.
 settings_of() {
-  narrow="kv_channels=64 hidden_size=256 num_attention_heads=4 num_query_groups=2"
+  heads=4
+  [ "$gpus" -le 4 ] || heads=$gpus
+  groups=2 layers=2
+  [ "$gpus" -le 2 ] || groups=$gpus layers=$gpus
+  narrow="kv_channels=64 hidden_size=256 num_attention_heads=$heads num_query_groups=$groups num_layers=$layers"
   case $1 in
-    narrow) echo "$narrow ffn_hidden_size=520" ;;
+    narrow) echo "$narrow ffn_hidden_size=$((gpus > 1 ? 264 * gpus : 520))" ;;
     wide) echo "kv_channels=128 hidden_size=512 num_attention_heads=4 num_query_groups=1 ffn_hidden_size=1032 num_layers=4" ;;
-    mixture) echo "$narrow ffn_hidden_size=264 model_type=mixtral num_experts=8 moe_router_topk=2" ;;
-    small_experts) echo "$narrow ffn_hidden_size=40 model_type=mixtral num_experts=16 moe_router_topk=4" ;;
+    mixture) echo "$narrow ffn_hidden_size=$((gpus > 1 ? 136 * gpus : 264)) model_type=mixtral num_experts=8 moe_router_topk=2" ;;
+    small_experts) echo "$narrow ffn_hidden_size=$((40 * gpus)) model_type=mixtral num_experts=16 moe_router_topk=4" ;;
     *)
       echo "no model is called $1; models: narrow wide mixture small_experts" >&2
       exit 2
       ;;
   esac
 }
-for model in ${MODELS:-narrow wide mixture small_experts}; do
+
+# mesh_of MESH: prints the settings of a mesh.
+mesh_of() {
+  case $1 in
+    one) ;;
+    tensor) echo "--nproc $gpus tensor_model_parallel_size=$gpus" ;;
+    pipeline) echo "--nproc $gpus pipeline_model_parallel_size=$gpus" ;;
+    expert) echo "--nproc $gpus expert_model_parallel_size=$gpus" ;;
+    alltoall) echo "--nproc $gpus expert_model_parallel_size=$gpus moe_token_dispatcher_type=alltoall" ;;
+    tensor_expert)
+      echo "--nproc $gpus tensor_model_parallel_size=$gpus expert_model_parallel_size=$gpus expert_tensor_parallel_size=1"
+      ;;
+    *)
+      echo "no mesh is called $1; meshes: tensor pipeline expert alltoall tensor_expert" >&2
+      exit 2
+      ;;
+  esac
+}
+
+# has MODEL MESH: whether the model can be divided in this way.
+has() {
+  case $1-$2 in
+    narrow-*expert | narrow-alltoall | wide-*expert | wide-alltoall) return 1 ;;
+  esac
+}
+
+for model in $models; do
   settings=$(settings_of "$model")
   # Settings are separate words.
   # shellcheck disable=SC2086
   start "$model" $settings
-  for rank; do
-    if [ "$rank" = none ]; then
-      lora=
-    else
-      lora="lora.enabled=true lora.dim=$rank lora.alpha=32 lora.target_modules=[linear_qkv,linear_proj,linear_fc1,linear_fc2]"
-    fi
+  for mesh in $meshes; do
+    has "$model" "$mesh" || continue
+    shared=$(mesh_of "$mesh")
+    row=$model
+    [ "$mesh" = one ] || row=${model}_$mesh
+    for rank; do
+      if [ "$rank" = none ]; then
+        lora=
+      else
+        lora="lora.enabled=true lora.dim=$rank lora.alpha=32 lora.target_modules=[linear_qkv,linear_proj,linear_fc1,linear_fc2]"
+      fi
+      # shellcheck disable=SC2086
+      learn "${row}_$rank" "$model" zero $settings $shared batch_invariant=true $lora
+    done
     # shellcheck disable=SC2086
-    learn "${model}_$rank" "$model" zero $settings batch_invariant=true $lora
+    learn "${row}_usual" "$model" above $settings $shared
   done
-  # shellcheck disable=SC2086
-  learn "${model}_usual" "$model" above $settings
 done
 exit $failed

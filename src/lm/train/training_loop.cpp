@@ -16,8 +16,7 @@ TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
   const double began = monotonic_seconds();
   if (progress.clock) progress.clock->start(began);
   TrainingSummary summary{.first_step = progress.iteration, .last_step = progress.iteration};
-  // With several ranks, a single rank must not leave a step.
-  if (plan.ranks.single()) session->step().set_stop(&stop);
+  session->set_stop(&stop);
   // Runs the evaluations and samples that an earlier process left due.
   const bool made_up = progress.iteration == 0 || (evaluate_due(summary, stop) && sample_due(stop));
   if (!made_up) interrupt(summary, asked());

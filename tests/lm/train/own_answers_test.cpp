@@ -355,7 +355,7 @@ TEST(OwnAnswers, AStopInterruptsGeneration) {
       dynamic_cast<OwnAnswersRule&>(*session->rule()).connect(source());
       session->rule()->load_weights(*session);
       std::atomic<bool> stop = interrupted;
-      session->step().set_stop(&stop);
+      session->set_stop(&stop);
       std::vector<data::Batch> batches = rows_of(settings.step, 1, 0);
       if (interrupted) {
         EXPECT_THROW(session->before_step(1, batches), StopRequest);

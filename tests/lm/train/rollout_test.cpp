@@ -987,7 +987,7 @@ std::string step_with_failures(std::function<bool(const ScoredAnswer&)> fails,
   engine::Rank rank(turbo::make_cpu_device(1));
   const std::unique_ptr<TrainingSession> session = open_session(rank, settings, test::all_families());
   session->store().initialize(rank.context(), 7);
-  session->step().set_stop(stop);
+  session->set_stop(stop);
   dynamic_cast<RolloutRule&>(*session->rule()).connect(source_of(std::move(fails), std::move(warn)));
   try {
     for (const std::int64_t step : steps) {
@@ -1064,6 +1064,58 @@ TEST(Rollouts, GenerationStopsWhenTheRunIsAskedToStop) {
   std::vector<data::Batch> batches;
   const std::atomic<bool> stop = true;
   EXPECT_EQ(step_with_failures({}, batches, &stop), "stopped");
+}
+
+// One rank is asked to stop, before it generates answers or while it computes rewards. All ranks leave the
+// step together, and can then repeat it.
+TEST(Rollouts, AllRanksLeaveTheStepIfOneIsAskedToStop) {
+  struct Case {
+    engine::MeshShape shape;
+    engine::Sharding sharding = engine::Sharding::kNone;
+    int asked = 0;  // the rank that is asked to stop
+  };
+  const std::vector<Case> cases = {{{}, engine::Sharding::kNone, 0},
+                                   {{}, engine::Sharding::kNone, 1},
+                                   {{.tensor = 2}, engine::Sharding::kNone, 0},
+                                   {{.tensor = 2}, engine::Sharding::kNone, 1},
+                                   {{.pipeline = 2}, engine::Sharding::kNone, 0},
+                                   {{}, engine::Sharding::kParameters, 0}};
+  for (const Case& c : cases) {
+    for (const bool in_rewards : {false, true}) {
+      SCOPED_TRACE(testing::Message() << c.shape.tensor << " tensor ranks, " << c.shape.pipeline
+                                      << " stages, rank " << c.asked << (in_rewards ? ", in rewards" : ""));
+      SessionSettings settings = rollouts();
+      const int data_ranks = 2 / (c.shape.tensor * c.shape.pipeline);
+      settings.sharding = c.sharding;
+      settings.step.microbatches = kAnswers / settings.step.micro_batch / data_ranks;
+      reserve_decoder(settings, 16, data_ranks, generates_together(settings, c.shape, 2));
+      on_ranks(2, c.shape, [&](engine::Rank& rank) {
+        const std::unique_ptr<TrainingSession> session = open_session(rank, settings, test::all_families());
+        session->store().initialize(rank.context(), 7);
+        std::atomic<bool> stop = false;
+        const auto ask = [&] { stop = rank.mesh().rank() == c.asked; };
+        bool calls = in_rewards;
+        session->set_stop(&stop);
+        dynamic_cast<RolloutRule&>(*session->rule()).connect(source_of([&](const ScoredAnswer&) {
+          if (std::exchange(calls, false)) ask();
+          return false;
+        }));
+        if (!in_rewards) ask();
+        std::vector<data::Batch> batches = prompts_of(settings.step, 0, data_ranks, rank.mesh().data_rank());
+        const bool tells = rank.mesh().place().tensor == 0 && rank.mesh().place().stage == 0;
+        // A rank that calls no reward functions is not asked within one.
+        if (!in_rewards || c.asked == 0 || data_ranks == 2) {
+          EXPECT_THROW(session->before_step(1, batches), StopRequest);
+        } else {
+          EXPECT_NO_THROW(session->before_step(1, batches));
+        }
+        EXPECT_EQ(in_rewards && tells, in_rewards && !calls);
+        stop = false;
+        batches = prompts_of(settings.step, 0, data_ranks, rank.mesh().data_rank());
+        EXPECT_NO_THROW(session->before_step(1, batches));
+      });
+    }
+  }
 }
 
 // The log-probabilities of sampler and trainer have the same bits on each mesh, although the sampler reads

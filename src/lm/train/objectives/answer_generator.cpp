@@ -1,19 +1,17 @@
 #include "lm/train/objectives/answer_generator.h"
 
 #include <algorithm>
-#include <atomic>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "base/random/random.h"
-#include "base/system/stop_request.h"
 
 namespace primus {
 
-AnswerGenerator::AnswerGenerator(TrainingSession& session) : session_(session) {
+AnswerGenerator::AnswerGenerator(TrainingSession& session) : session_(session), vote_(session) {
   PRIMUS_CHECK("AnswerGenerator", session.decoding().has_value());
-  chosen_ = session.rank().persistent(DType::kI32, {session.decoding()->sequences});
+  chosen_ = session.rank().persistent(DType::kI32, {session.decoding()->sequences + 1});
 }
 
 bool AnswerGenerator::together() const {
@@ -21,7 +19,6 @@ bool AnswerGenerator::together() const {
 }
 
 double AnswerGenerator::generate(const GenerateSettings& settings, std::span<const Job> jobs) {
-  const std::atomic<bool>* const stop = session_.step().stop();
   const auto decoder = make_decoder();
   for (const Job& job : jobs) {
     GenerateSettings own = settings;
@@ -35,9 +32,7 @@ double AnswerGenerator::generate(const GenerateSettings& settings, std::span<con
                        return true;
                      }});
   }
-  while (decoder->step()) {
-    if (stop && stop->load(std::memory_order_relaxed)) throw StopRequest();
-  }
+  while (decoder->step() && !stopping()) continue;
   double tokens = 0;
   for (const Job& job : jobs) tokens += static_cast<double>(job.rollout->answer.size());
   return tokens;
@@ -45,7 +40,12 @@ double AnswerGenerator::generate(const GenerateSettings& settings, std::span<con
 
 std::unique_ptr<DecodeScheduler> AnswerGenerator::make_decoder() {
   if (!session_.decoding()->parallel) session_.parallel().wait_for_all_values();
+  leader_stops_ = false;
   return session_.make_decoder(agree());
+}
+
+bool AnswerGenerator::stopping() const {
+  return groups().empty() ? session_.stop_requested() : leader_stops_;
 }
 
 bool AnswerGenerator::leads() const {
@@ -68,17 +68,21 @@ std::vector<comm::Communicator*> AnswerGenerator::groups() const {
   return groups;
 }
 
-// Returns the function that makes ranks that generate together use the same tokens.
+// Returns the function that makes ranks that generate together use the same tokens and stop together.
 DecodeScheduler::Agree AnswerGenerator::agree() {
   engine::Rank& rank = session_.rank();
   const std::vector<comm::Communicator*> groups = this->groups();
   if (groups.empty()) return {};
   return [this, &rank, groups](std::span<std::int32_t> chosen) {
-    const Tensor tokens = chosen_.slice(0, std::ssize(chosen));
-    rank.compute().copy_to_device(tokens.data, chosen.data(), tokens.bytes());
+    std::vector<std::int32_t> words(chosen.begin(), chosen.end());
+    words.push_back(session_.stop_requested() ? 1 : 0);
+    const Tensor tokens = chosen_.slice(0, std::ssize(words));
+    rank.compute().copy_to_device(tokens.data, words.data(), tokens.bytes());
     for (comm::Communicator* group : groups) group->broadcast(rank.compute(), tokens, 0);
-    rank.compute().copy_to_host(chosen.data(), tokens.data, tokens.bytes());
+    rank.compute().copy_to_host(words.data(), tokens.data, tokens.bytes());
     rank.compute().synchronize();
+    leader_stops_ = words.back() != 0;
+    std::copy_n(words.begin(), chosen.size(), chosen.begin());
   };
 }
 

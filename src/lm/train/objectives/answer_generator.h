@@ -12,6 +12,7 @@
 
 #include "lm/decode/scheduler.h"
 #include "lm/train/objectives/rollouts.h"
+#include "lm/train/objectives/stop_vote.h"
 #include "lm/train/step/session.h"
 
 namespace primus {
@@ -29,8 +30,8 @@ class AnswerGenerator {
   // Returns whether all ranks of the mesh must generate the same answers.
   bool together() const;
   // Generates the answers. `settings` are those of all answers, apart from the seed. Ranks that generate
-  // together have the same jobs. Returns the number of generated tokens. Throws StopRequest if the run is
-  // asked to stop.
+  // together have the same jobs. Returns the number of generated tokens. If the run is asked to stop,
+  // returns before the answers are complete; the caller then calls leave_if_asked().
   double generate(const GenerateSettings& settings, std::span<const Job> jobs);
 
   // Returns a scheduler that generates with the current weights. No step may run while it exists.
@@ -38,6 +39,13 @@ class AnswerGenerator {
   // Returns the groups of ranks that generate the same answers. A broadcast from rank 0 of each group, in
   // this order, reaches all these ranks from the rank that leads them.
   std::vector<comm::Communicator*> groups() const;
+  // Throws StopRequest on all ranks if any rank is asked to stop. All ranks of the mesh call it together.
+  void leave_if_asked() { vote_.take(); }
+  // Returns whether generation ends because the run is asked to stop. Ranks that generate the same answers
+  // get the same result after each step of the decoder and after hear_stop().
+  bool stopping() const;
+  // Sets what the leading rank said about a stop.
+  void hear_stop(bool stopping) { leader_stops_ = stopping; }
   // Returns whether this rank leads the ranks that generate the same answers.
   bool leads() const;
 
@@ -45,7 +53,9 @@ class AnswerGenerator {
   DecodeScheduler::Agree agree();
 
   TrainingSession& session_;
-  Tensor chosen_;  // tokens that ranks exchange while they generate
+  Tensor chosen_;  // what ranks exchange while they generate: tokens, and whether the leading rank stops
+  bool leader_stops_ = false;
+  StopVote vote_;
 };
 
 // Sets the memory of the decoder that the rule needs. `prompt_and_answer`: max number of tokens of a prompt

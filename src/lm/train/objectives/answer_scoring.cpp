@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <utility>
 
 #include "base/check.h"
-#include "base/system/stop_request.h"
 #include "base/terminal/terminal.h"
 #include "base/text/excerpt.h"
 #include "lm/reward/stoppable_score.h"
@@ -38,20 +36,17 @@ void AnswerScoring::score(TrainingSession& session, std::span<const Rollout> own
                           std::span<const std::size_t> rows, bool tells, MissingRewards& missing,
                           std::vector<std::vector<Reward>>& rewards) {
   const BackgroundRewards::Answers texts = texts_of(own, rows);
-  const std::atomic<bool>* const stop = session.step().stop();
   for (std::size_t f = 0; f < source_.rewards.size(); ++f) {
     if (models_.model_of(static_cast<std::int64_t>(f)) >= 0) {
       score_model(session, f, own, rows, texts, tells, missing, rewards);
-    } else if (tells && !rows.empty()) {
-      std::vector<Reward> scored = stoppable_score(*source_.rewards[f], texts.answers, stop);
-      if (stop && stop->load(std::memory_order_relaxed)) {
-        if (source_.warn) {
+    } else if (tells && !rows.empty() && !session.stop_requested()) {
+      std::vector<Reward> scored = stoppable_score(*source_.rewards[f], texts.answers, session.stop());
+      if (session.stop_requested()) {
+        if (source_.warn && session.rank().mesh().rank() == 0)
           source_.warn(
-              fmt::format("stop requested: the step ends without the rewards of {} answer{}. Ctrl-C "
-                          "again ends the run at once, without a checkpoint of this stop",
-                          rows.size(), rows.size() == 1 ? "" : "s"));
-        }
-        throw StopRequest();
+              "stop requested: the step ends without its rewards. Ctrl-C again ends the run at once, without "
+              "a checkpoint of this stop");
+        continue;
       }
       if (const auto retries = source_.rewards[f]->take_retries()) count_retries(f, *retries);
       store(f, rows, std::move(scored), missing, rewards);

@@ -38,8 +38,8 @@ class AnswerScoring {
   void begin_step() { retries_.assign(source_.rewards.size(), 0); }
   // Scores the answers own[i] for each i in `rows`. If `tells` is set, this rank calls the functions, writes
   // the results to rewards[function][i], and adds the reasons for missing rewards to `missing`. All ranks
-  // call it together. If the run is asked to stop, a run of one rank interrupts the functions and throws
-  // StopRequest.
+  // call it together. If this rank is asked to stop, it interrupts the functions, and answers lack rewards;
+  // the caller then calls AnswerGenerator::leave_if_asked().
   void score(TrainingSession& session, std::span<const Rollout> own, std::span<const std::size_t> rows,
              bool tells, MissingRewards& missing, std::vector<std::vector<Reward>>& rewards);
   // Returns the answers own[i] for each i in `rows` as functions read them. The result does not point to

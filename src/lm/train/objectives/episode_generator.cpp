@@ -1,14 +1,13 @@
 #include "lm/train/objectives/episode_generator.h"
 
 #include <algorithm>
-#include <atomic>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "base/system/stop_request.h"
 #include "base/terminal/terminal.h"
 
 namespace primus {
@@ -34,7 +33,6 @@ EpisodeGenerator::Work EpisodeGenerator::generate(const GenerateSettings& settin
                                                   std::span<const AnswerGenerator::Job> jobs,
                                                   const EpisodeSource& source, std::int64_t turns) {
   constexpr std::chrono::milliseconds kWait(100);  // so that a request to stop the run is noticed
-  const std::atomic<bool>* const stop = session_.step().stop();
   const auto decoder = generator_.make_decoder();
   std::optional<Episodes> led;
   if (generator_.leads()) led.emplace(source, EpisodeLimits{.turns = turns, .tokens = settings.max_tokens});
@@ -60,7 +58,7 @@ EpisodeGenerator::Work EpisodeGenerator::generate(const GenerateSettings& settin
   std::size_t waiting = 0;  // number of episodes that wait for the environment
   while (true) {
     const bool decodes = decoder->step();
-    if (stop && stop->load(std::memory_order_relaxed)) throw StopRequest();
+    if (generator_.stopping()) return work;
     for (std::size_t i = 0; i < running.size(); ++i) {
       const std::optional<bool> cut = std::exchange(running[i].cut_off, std::nullopt);
       if (!cut) continue;
@@ -77,6 +75,7 @@ EpisodeGenerator::Work EpisodeGenerator::generate(const GenerateSettings& settin
     if (!words_.absent()) {
       std::string text = led && !events.empty() ? text_of(events) : std::string();
       share(text);
+      if (generator_.stopping()) return work;
       if (!led && !text.empty()) events = events_of(text);
     }
     if (!decodes) work.waiting += steady_seconds() - began;
@@ -111,9 +110,11 @@ void EpisodeGenerator::share(std::string& text) {
     rank.compute().copy_to_host(words.data(), part.data, part.bytes());
     rank.compute().synchronize();
   };
-  auto bytes = static_cast<std::int32_t>(text.size());
-  broadcast(std::span(&bytes, 1));
-  text.resize(static_cast<std::size_t>(bytes));
+  std::array<std::int32_t, 2> head = {static_cast<std::int32_t>(text.size()),
+                                      session_.stop_requested() ? 1 : 0};
+  broadcast(head);
+  text.resize(static_cast<std::size_t>(head[0]));
+  generator_.hear_stop(head[1] != 0);
   constexpr std::size_t kPart = kWords * sizeof(std::int32_t);
   for (std::size_t begin = 0; begin < text.size(); begin += kPart) {
     const std::size_t size = std::min(kPart, text.size() - begin);

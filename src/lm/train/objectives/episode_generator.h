@@ -31,7 +31,7 @@ class EpisodeGenerator {
                 const EpisodeSource& source, std::int64_t turns);
 
  private:
-  // Replaces `text` by the text of the rank that leads.
+  // Replaces `text` by the text of the rank that leads, and hears whether that rank stops.
   void share(std::string& text);
 
   TrainingSession& session_;

@@ -72,6 +72,7 @@ class OwnAnswers final : public OwnAnswersRule {
   void before_step(const BeforeStep& step) override {
     if (step.session.rank().measuring()) {
       for (int i = 0; i < 2; ++i) table_->exchange(step.session);
+      generator_->leave_if_asked();
       inner_->before_step(step);
       return;
     }
@@ -142,6 +143,7 @@ class OwnAnswers final : public OwnAnswersRule {
                                                 .stop_ids = source_.stop_ids,
                                                 .log_probs = true},
                                                jobs);
+    generator_->leave_if_asked();
     const double seconds = steady_seconds() - began;
     metrics_ = {{"rollout/seconds", seconds},
                 {"rollout/tokens_per_second", tokens / std::max(seconds, 1e-9)}};

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <iterator>
@@ -13,7 +12,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/system/stop_request.h"
 #include "base/terminal/terminal.h"
 #include "lm/train/objectives/answer_divergences.h"
 #include "lm/train/objectives/answer_generator.h"
@@ -199,6 +197,7 @@ class Rollouts final : public RolloutRule {
   void measure(TrainingSession& session) {
     scoring_.models().measure(session);
     for (int i = 0; i < (settings_.divergences ? 3 : 2); ++i) table_->exchange(session);
+    for (int i = 0; i < 2; ++i) generator_->leave_if_asked();
     if (divergences_) divergences_->measure(rows_.microbatches);
     if (kept_) kept_->answers();
   }
@@ -347,7 +346,6 @@ class Rollouts final : public RolloutRule {
 
   // Generates answers for later steps, waits for the rewards of the step's answers, and learns from them.
   void learn_from_oldest(const BeforeStep& step) {
-    constexpr std::chrono::milliseconds kWait(50);  // so that a request to stop the run is noticed
     const std::int64_t number = ahead_->batch_of(step.step);
     std::int64_t last = number + settings_.ahead.batches;
     if (source_.last_step >= step.step) last = std::min(last, ahead_->batch_of(source_.last_step));
@@ -355,17 +353,15 @@ class Rollouts final : public RolloutRule {
     ahead_->forget_before(number);
     ahead_->ask(scoring_, source_.make_rewards);  // for batches of a checkpoint
     if (step.step > 1 && !ahead_->find(number))
-      warn_once(
-          fmt::format("step {}: the checkpoint has no answers for this step that fit the settings, so "
-                      "the step generates them (max_staleness)",
-                      step.step));
+      warn_once("step " + std::to_string(step.step) +
+                ": the checkpoint has no answers for this step that fit the settings, so the step generates "
+                "them (max_staleness)");
     for (std::int64_t n = number; n <= last; ++n)
       if (!ahead_->find(n)) generate_ahead(step, n);
     AnswersAhead::Batch& batch = *ahead_->find(number);
-    const std::atomic<bool>* const stop = step.session.step().stop();
     const double began = steady_seconds();
-    while (!ahead_->wait(batch, kWait))
-      if (stop && stop->load(std::memory_order_relaxed)) throw StopRequest();
+    while (!ahead_->wait(batch, std::chrono::milliseconds(50)) && !step.session.stop_requested()) continue;
+    generator_->leave_if_asked();
     work_.waiting_for_rewards = steady_seconds() - began;
     work_.scoring = ahead_->seconds(batch);
     work_.version = batch.version;
@@ -469,6 +465,7 @@ class Rollouts final : public RolloutRule {
     const EpisodeGenerator::Work work =
         episodes_ ? episodes_->generate(generation, jobs, source_.episodes, settings_.max_turns)
                   : EpisodeGenerator::Work{.tokens = generator_->generate(generation, jobs)};
+    generator_->leave_if_asked();
     work_.tokens += work.tokens;
     work_.waiting += work.waiting;
     for (std::int64_t i = 0; i < rows_.count(); ++i) {
@@ -483,6 +480,7 @@ class Rollouts final : public RolloutRule {
              std::vector<std::vector<Reward>>& rewards) {
     const std::vector<std::size_t> rows = begin_scoring(own, &attempt, rewards);
     if (tells_ || scoring_.models().size() > 0) scoring_.score(session, own, rows, tells_, missing_, rewards);
+    generator_->leave_if_asked();
   }
 
   // Returns the rows that functions score, and gives the other answers of the attempt no rewards. `attempt`:

@@ -116,6 +116,12 @@ ModelInstance& TrainingSession::second() {
   return second_->instance;
 }
 
+void TrainingSession::set_stop(const std::atomic<bool>* stop) {
+  stop_ = stop;
+  // With several ranks, a single rank must not leave a pass.
+  if (rank_.mesh().size() == 1) step_->set_stop(stop);
+}
+
 std::int64_t TrainingSession::before_step(std::int64_t step, std::span<data::Batch> batches) {
   const std::int64_t all = settings_.step.microbatches;
   if (!rule_) return all;

@@ -3,6 +3,7 @@
 // then on a rank with that memory. Not thread-safe.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <span>
@@ -78,6 +79,14 @@ class TrainingSession {
   // this function before TrainingStep::begin(). Returns the number of microbatches of the step: the others
   // have no losses and are skipped.
   std::int64_t before_step(std::int64_t step, std::span<data::Batch> batches);
+  // Sets the flag of a request to stop the run. A loss rule then ends long work in before_step() by
+  // StopRequest, on all ranks if the flag is set on any of them. On one rank, the functions of step() stop,
+  // too (TrainingStep::set_stop). If `stop` is null, nothing stops.
+  void set_stop(const std::atomic<bool>* stop);
+  // Returns the flag of set_stop(); null if nothing stops.
+  const std::atomic<bool>* stop() const { return stop_; }
+  // Returns whether this rank is asked to stop.
+  bool stop_requested() const { return stop_ && stop_->load(std::memory_order_relaxed); }
   // Returns the delayed scales; null if the precision recipe has no delayed scales.
   engine::DelayedScales* scales() { return scales_ ? &*scales_ : nullptr; }
   // Returns the settings of a decoder for these weights; empty if SessionSettings::sample_capacity is 0.
@@ -112,6 +121,7 @@ class TrainingSession {
   std::unique_ptr<TrainingStep> step_;
   std::unique_ptr<Second> second_;
   std::optional<ReaderSettings> decoding_;
+  const std::atomic<bool>* stop_ = nullptr;
 };
 
 // How much data a rank sends to one group of ranks in one step, by kind of collective.

@@ -119,8 +119,6 @@ class TrainingStep : private engine::ChunkedModel {
   bool observe_weight_gradients(const GradientObserver& observer);
 
   const StepSettings& settings() const { return settings_; }
-  // Returns the flag of set_stop(); null if the functions do not stop.
-  const std::atomic<bool>* stop() const { return stop_; }
   const StepGraphs& graphs() const { return graphs_; }
   // Returns why no step can be recorded, regardless of StepSettings::record_after; "" if nothing prevents it.
   std::string why_not_recorded() const;

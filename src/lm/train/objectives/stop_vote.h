@@ -1,0 +1,24 @@
+// Lets all ranks leave a step together when the run is asked to stop. A signal reaches each rank at another
+// time, and a rank that left alone would leave the others waiting. Not thread-safe.
+#pragma once
+
+#include "lm/train/objectives/rank_table.h"
+#include "lm/train/step/session.h"
+
+namespace primus {
+
+class StopVote {
+ public:
+  // Allocates persistent memory, so construct it in LossRule::prepare().
+  explicit StopVote(TrainingSession& session);
+
+  // Throws StopRequest on all ranks if any rank is asked to stop (TrainingSession::stop_requested). All ranks
+  // call it.
+  void take();
+
+ private:
+  TrainingSession& session_;
+  RankTable votes_;
+};
+
+}  // namespace primus

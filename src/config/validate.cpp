@@ -467,15 +467,17 @@ class Validator {
     const TrainerConfig& c = config_;
     const std::string_view key = name_of_key(&TrainerConfig::reward);
     if (c.reward.empty() && !c.environment) {
-      refuse({"stage", key},
+      const bool own_stage = experiment_.provenance_of("stage").layer >= Layer::kOverrides;  // no preset's
+      refuse({own_stage ? std::string_view("stage") : key, key},
              fmt::format("stage is {}, but no reward function scores the generated answers", c.stage),
              "set reward, for example reward=exact:answer, which compares each answer with the column "
              "'answer' of its record; or reward=program:./reward.py (docs/rewards.md); or set environment");
     }
     if (!c.reward_weights.empty() && c.reward_weights.size() != c.reward.size()) {
       refuse({"reward_weights", key},
-             fmt::format("reward_weights has {} numbers, but reward has {} functions",
-                         c.reward_weights.size(), c.reward.size()),
+             fmt::format("reward_weights has {} number{}, but reward has {} function{}",
+                         c.reward_weights.size(), c.reward_weights.size() == 1 ? "" : "s", c.reward.size(),
+                         c.reward.size() == 1 ? "" : "s"),
              "write one weight for each function, or remove reward_weights");
     }
     if (c.loss_type.size() > 1) {

@@ -632,6 +632,26 @@ TEST(Generate, ManyPromptsGiveTheirSeparateTextsInOrder) {
   EXPECT_EQ(run({"--prompts", "prompts.jsonl", "--batch", "0"}).exit_code, 2);
 }
 
+TEST(Generate, AMisspeltKeyOfAPromptIsRefused) {
+  const TemporaryFolder folder;
+  const auto error_of = [&](const std::string& key) {
+    write_file(folder.path() / "prompts.jsonl",
+               "{\"prompt\": \"1\"}\n{\"prompt\": \"1\", \"" + key + "\": 3}\n");
+    const ProgramResult result =
+        run_program({"generate", kGolden + "llama", "--tokenizer-type", "NullTokenizer", "--tokenizer", "60",
+                     "--prompts", "prompts.jsonl", "-n", "3"},
+                    {.folder = folder.path().string()});
+    EXPECT_EQ(result.exit_code, key == "need" ? 0 : 2) << key << ": " << result.err;
+    return result.err;
+  };
+  EXPECT_THAT(error_of("max_tokns"),
+              AllOf(HasSubstr("prompts.jsonl:2:"), HasSubstr("unknown key 'max_tokns'"),
+                    HasSubstr("'max_tokns' may mean 'max_tokens'")));
+  EXPECT_THAT(error_of("max_new_tokens"), HasSubstr("may mean 'max_tokens'"));
+  EXPECT_THAT(error_of("adaptor"), HasSubstr("may mean 'adapter'"));
+  EXPECT_THAT(error_of("need"), HasSubstr("the results repeat the columns need"));
+}
+
 // The prompts of training are prompts of generate, and reward functions score the results.
 TEST(Generate, RecordsOfTrainingKeepTheirColumnsForRewardFunctions) {
   const TemporaryFolder folder;

@@ -18,7 +18,7 @@ TEST(Reinforcement, ARunWithoutARewardNamesAnExample) {
     const ProgramResult result = run_program({"train", stage, "load=model", "data=prompts.jsonl"});
     EXPECT_EQ(result.exit_code, 2);
     EXPECT_THAT(result.err, AllOf(HasSubstr("no reward function scores the generated answers"),
-                                  HasSubstr("reward=exact:answer")));
+                                  HasSubstr("reward=exact:answer"), Not(HasSubstr("presets"))));
     const ProgramResult nothing = run_program({"train", stage});
     EXPECT_EQ(nothing.exit_code, 2);
     EXPECT_THAT(nothing.err, HasSubstr("load=FOLDER data=FILE reward=exact:answer"));

@@ -141,7 +141,6 @@ class Generate final : public Command {
     std::vector<PromptLine> lines =
         parse_prompts(standard_input ? read_standard_input() : read_file(*prompts_),
                       standard_input ? "<standard input>" : *prompts_);
-    // A misspelt option of a prompt is a column, too.
     std::set<std::string> repeated, replaced;
     for (const PromptLine& line : lines)
       for (const auto& [key, value] : line.columns)

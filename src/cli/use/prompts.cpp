@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/text/json_reader.h"
+#include "base/text/suggest.h"
 #include "lm/data/prompt.h"
 
 namespace primus::cli {
@@ -15,8 +16,21 @@ namespace {
 
 constexpr std::string_view kHint =
     "write \"TEXT\", or {\"prompt\": \"TEXT\"} and optionally \"id\", \"seed\", \"max_tokens\", \"adapter\" "
-    "and "
-    "further columns, on each line";
+    "and further columns, on each line";
+
+// Refuses a column whose name is nearly that of an option. Short options ('id', 'seed') are too close to
+// words that name columns.
+void refuse_misspelt(const JsonReader& json, std::string_view key) {
+  constexpr std::string_view kOptions[] = {"max_tokens", "adapter"};
+  const std::string_view near = key == "max_new_tokens" ? kOptions[0] : closest(key, kOptions);
+  if (near.empty()) return;
+  try {
+    json.refuse(fmt::format("unknown key '{}'", key));
+  } catch (Error& error) {
+    error.add_hint(fmt::format("'{}' may mean '{}'; rename it if the results shall repeat it", key, near));
+    throw;
+  }
+}
 
 PromptLine parse_line(std::string_view line, const std::string& name, std::int64_t number) {
   JsonReader json(line, name, {.first_line = number, .python = false, .hint = kHint});
@@ -43,6 +57,7 @@ PromptLine parse_line(std::string_view line, const std::string& name, std::int64
       json.require(JsonReader::Kind::kString, "the value of", key);
       json.read_string(result.adapter.emplace());
     } else {
+      refuse_misspelt(json, key);
       result.columns.emplace_back(key, json.skip());
     }
   });

@@ -229,14 +229,13 @@ Error no_such_data(const std::string& name) {
         fmt::format("file or folder '{}' does not exist; Primus does not download data sets from the Hugging "
                     "Face hub",
                     name),
-        fmt::format(
-            "set sft_dataset_name to a JSON-lines file, or to a folder with train.jsonl and optionally "
-            "validation.jsonl; {}",
-            how_to_export(name)));
+        fmt::format("give a JSON-lines file, or a folder with train.jsonl and optionally "
+                    "validation.jsonl; {}",
+                    how_to_export(name)));
   }
   return invalid(
       fmt::format("file or folder '{}' of conversations does not exist", name),
-      fmt::format("set sft_dataset_name to a JSON-lines file, or to a folder with train.jsonl and optionally "
+      fmt::format("give a JSON-lines file, or a folder with train.jsonl and optionally "
                   "validation.jsonl{}",
                   Path(name).is_absolute() ? ""
                                            : fmt::format("; paths are relative to '{}'",

@@ -78,7 +78,7 @@ void refuse_missing_key(const JsonReader& json, const std::string& what, const U
   for (const std::string& key : keys) {
     const std::string_view near = closest(key, wanted);
     if (!near.empty() && near != key)
-      next = fmt::format("did you mean '{}', where the record has '{}'?", near, key);
+      next = fmt::format("the record has '{}' where it may mean '{}'", key, near);
   }
   try {
     json.refuse(fmt::format("{}; it has {}", what, names_of(keys)));

@@ -164,7 +164,7 @@ Error no_folder(const Path& given) {
   return invalid(fmt::format("'{}' is not a folder", given.string()),
                  is_file(parent / "config.json")
                      ? fmt::format("give the folder that holds config.json: {}", parent.string())
-                     : "give the folder that holds config.json");
+                     : "give the folder that holds config.json, or adapter_config.json for adapters");
 }
 
 }  // namespace

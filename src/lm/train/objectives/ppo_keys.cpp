@@ -74,8 +74,9 @@ void check_ppo_run(const config::Experiment& experiment, int world) {
     throw experiment.error_for(
         "num_mini_batches",
         fmt::format("{} answers (global_batch_size) cannot be divided into {} parts of whole microbatches "
-                    "on {} ranks",
-                    c.global_batch_size, c.num_mini_batches, shape.data(world)),
+                    "on {} data rank{}",
+                    c.global_batch_size, c.num_mini_batches, shape.data(world),
+                    shape.data(world) == 1 ? "" : "s"),
         fmt::format("make global_batch_size a multiple of {}", ways));
   }
 }

@@ -335,8 +335,8 @@ TEST_F(FirstFineTune, AFinishedRunNamesTheLengthThatTrainsOnMoreChats) {
   const ProgramResult again = tune("finished", settings, "later.jsonl");
   ASSERT_EQ(again.exit_code, 0) << again.err;
   EXPECT_THAT(again.out,
-              AllOf(HasSubstr("later.jsonl' has changed, which does not change a finished run: 1 epochs "
-                              "of the data are "),
+              AllOf(HasSubstr("later.jsonl' has changed, which does not change a finished run: 1 epoch "
+                              "of the data is "),
                     HasSubstr("or train this run longer, on the present data (train_epochs=..., above 1)")));
   settings.front() = "train_epochs=50";
   const ProgramResult longer = tune("finished", settings, "later.jsonl");

@@ -1,6 +1,7 @@
 // The example of reinforcement learning: a small model that adds poorly learns to add by rewards, also if the
 // run is killed on the way. scripts/sums.sh measures the same runs.
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <sstream>
@@ -131,6 +132,49 @@ TEST_F(SumsByRewards, TheExampleOfPpoBeginsToLearn) {
   EXPECT_LT(rewards.front(), 0.2);
   EXPECT_GT(rewards.back(), 0.25);
   EXPECT_GT(explained.back(), explained.front());
+}
+
+// One prompt for a batch of 200 answers, and 100 passes over it.
+TEST_F(SumsByRewards, TooFewPromptsAreNamedAndTheEndNamesTheReward) {
+  const ProgramResult base =
+      run_program(command("pretrain", "llama_tiny-sums", {"train_iters=2"}), in_project_);
+  ASSERT_EQ(base.exit_code, 0) << base.err;
+  const Path prompt = folder_.path() / "one.jsonl";
+  write_file(prompt, "{\"prompt\": \"1+2=\", \"answer\": \"3\"}\n");
+  const ProgramResult result = run_program(
+      command("grpo", "llama_tiny-grpo",
+              {"load=" + run("pretrain").string(), "sft_dataset_name=" + prompt.string(), "num_generations=2",
+               "global_batch_size=200", "micro_batch_size=1", "train_iters=1", "lr_warmup_iters=0"}),
+      in_project_);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("global_batch_size is 200, but the training data has only 2 samples"),
+                    HasSubstr("1 step is about 100 passes over the training data")));
+  EXPECT_THAT(result.out, testing::ContainsRegex("done after iteration 1, loss .* and reward [0-9.]+ in the "
+                                                 "last step \\(best reward [0-9.]+ in step 1\\)"));
+}
+
+// Rank 0 computes rewards for a minute. Ctrl-C reaches both ranks.
+TEST_F(SumsByRewards, CtrlCEndsSlowRewardsOnSeveralRanks) {
+  const ProgramResult base =
+      run_program(command("pretrain", "llama_tiny-sums", {"train_iters=2"}), in_project_);
+  ASSERT_EQ(base.exit_code, 0) << base.err;
+  const Path script = folder_.path() / "slow.sh", begun = folder_.path() / "begun";
+  write_file(script, "#!/bin/sh\ntouch '" + begun.string() + "'\nexec sleep 60\n");
+  std::filesystem::permissions(script, std::filesystem::perms::owner_all);
+  std::vector<std::string> words = command(
+      "grpo", "llama_tiny-grpo",
+      {"load=" + run("pretrain").string(), "reward=[program:" + script.string() + "]", "--nproc", "2"});
+  test::Program program(words, in_project_);
+  while (program.running() && !std::filesystem::exists(begun))
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const auto asked = std::chrono::steady_clock::now();
+  program.send(SIGINT);
+  const ProgramResult result = program.wait();
+  EXPECT_LT(std::chrono::steady_clock::now() - asked, std::chrono::seconds(30));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err + result.out, AllOf(HasSubstr("stop requested: the step ends without its rewards"),
+                                             HasSubstr("stopped before the end of the first step")));
 }
 
 }  // namespace

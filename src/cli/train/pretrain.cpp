@@ -411,6 +411,11 @@ class Train : public Command {
       nlohmann::json json{{"first_step", s.first_step}, {"last_step", s.last_step},
                           {"last_loss", s.last_loss},   {"interrupted", s.interrupted},
                           {"seconds", s.seconds},       {"output_dir", experiment.output_dir().string()}};
+      if (s.last_reward) json["last_reward"] = *s.last_reward;
+      if (s.best_reward) {
+        json["best_reward"] = s.best_reward->reward;
+        json["best_reward_step"] = s.best_reward->step;
+      }
       if (s.validation_loss) json["validation_loss"] = *s.validation_loss;
       if (s.test_loss) json["test_loss"] = *s.test_loss;
       if (!s.unused_changes.empty()) json["unused_changes"] = s.unused_changes;
@@ -435,9 +440,13 @@ class Train : public Command {
       text = fmt::format("stopped before the end of the first step, {}: nothing to save\n",
                          human_duration(s.seconds));
     } else {
-      text = fmt::format("{} after iteration {}, loss {:.4f} in the last step, {}\n",
-                         s.interrupted ? "stopped" : "done", s.last_step, drop_nan_sign(s.last_loss),
-                         human_duration(s.seconds));
+      const std::string reward = s.last_reward ? fmt::format(" and reward {:.4f}", *s.last_reward) : "";
+      const std::string best = s.best_reward ? fmt::format(" (best reward {:.4f} in step {})",
+                                                           s.best_reward->reward, s.best_reward->step)
+                                             : "";
+      text = fmt::format("{} after iteration {}, loss {:.4f}{} in the last step{}, {}\n",
+                         s.interrupted ? "stopped" : "done", s.last_step, drop_nan_sign(s.last_loss), reward,
+                         best, human_duration(s.seconds));
     }
     if (!s.unused_changes.empty()) {
       text += fmt::format("{}, which does not change a finished run: {}\n", fmt::join(s.unused_changes, "; "),

@@ -34,14 +34,17 @@ std::int64_t steps_within(double seconds, double step, const config::TrainerConf
 }
 
 void RunLength::plan() {
+  if (plan_.c.sft_dataset_name) epoch_samples_ = plan_.objective->samples_of_epochs(plan_.data_request(), 1);
   if (!config::length_is_open(plan_.c)) return;
   std::int64_t steps = 0;
   if (plan_.c.train_epochs) {
     const std::int64_t samples =
         plan_.objective->samples_of_epochs(plan_.data_request(), *plan_.c.train_epochs);
     steps = samples / plan_.c.global_batch_size + (samples % plan_.c.global_batch_size != 0);
-    plan_.log.info("{} epochs of the training data are {} samples: {} steps", *plan_.c.train_epochs, samples,
-                   steps);
+    const bool one = *plan_.c.train_epochs == 1;
+    plan_.log.info("{} epoch{} of the training data {} {} sample{}: {} step{}", *plan_.c.train_epochs,
+                   one ? "" : "s", one ? "is" : "are", samples, samples == 1 ? "" : "s", steps,
+                   steps == 1 ? "" : "s");
   } else {
     plan_time();
     steps = progress_.clock->state().planned;
@@ -147,8 +150,10 @@ void RunLength::describe(TrainingSummary& summary) const {
     // steps.
     const double reached = *plan_.c.train_epochs * static_cast<double>(steps) /
                            static_cast<double>(std::max<std::int64_t>(plan_.c.train_iters, 1));
-    summary.length = fmt::format("{} epochs of the data are {} steps, and {} steps are trained",
-                                 *plan_.c.train_epochs, plan_.c.train_iters, steps);
+    summary.length = fmt::format("{} epoch{} of the data {} {} step{}, and {} step{} trained",
+                                 *plan_.c.train_epochs, *plan_.c.train_epochs == 1 ? "" : "s",
+                                 *plan_.c.train_epochs == 1 ? "is" : "are", plan_.c.train_iters,
+                                 plan_.c.train_iters == 1 ? "" : "s", steps, steps == 1 ? " is" : "s are");
     summary.longer = fmt::format("train_epochs=..., above {:.4g}", std::max(reached, *plan_.c.train_epochs));
   } else if (plan_.c.train_tokens) {
     summary.length = fmt::format("train_tokens is {}", *plan_.c.train_tokens);
@@ -160,7 +165,8 @@ void RunLength::describe(TrainingSummary& summary) const {
                                  *plan_.c.train_minutes, spent);
     summary.longer = fmt::format("train_minutes=..., above {:.3g}", std::max(spent, *plan_.c.train_minutes));
   } else {
-    summary.length = fmt::format("train_iters is {}, and {} steps are trained", plan_.c.train_iters, steps);
+    summary.length = fmt::format("train_iters is {}, and {} step{} trained", plan_.c.train_iters, steps,
+                                 steps == 1 ? " is" : "s are");
     summary.longer = fmt::format("train_iters=..., above {}", steps);
   }
 }
@@ -183,6 +189,27 @@ void RunLength::warn_of_few_steps() const {
                     plan_.c.global_batch_size > 1
                         ? fmt::format(", or with a smaller global_batch_size ({})", plan_.c.global_batch_size)
                         : "");
+}
+
+void RunLength::warn_of_little_data() const {
+  if (!plan_.ranks.first() || epoch_samples_ == 0 || progress_.iteration > 0) return;
+  constexpr double kManyPasses = 100;
+  const std::int64_t batch = plan_.c.global_batch_size;
+  const std::int64_t different = epoch_samples_ / std::max<std::int64_t>(1, plan_.c.num_iterations);
+  if (different < batch) {
+    plan_.log.warning(
+        "global_batch_size is {}, but the training data has only {} sample{}: each step repeats samples. Set "
+        "global_batch_size to {} or less, or use more data",
+        batch, different, different == 1 ? "" : "s", different);
+  }
+  const double passes = static_cast<double>(progress_.last_iteration) * static_cast<double>(batch) /
+                        static_cast<double>(epoch_samples_);
+  if (passes < kManyPasses) return;
+  plan_.log.warning(
+      "{} about {:.0f} passes over the training data: the model may memorize it. For fewer passes, set "
+      "train_epochs (for example train_epochs=3), or use more data",
+      progress_.last_iteration == 1 ? "1 step is" : fmt::format("{} steps are", progress_.last_iteration),
+      passes);
 }
 
 }  // namespace primus

@@ -25,6 +25,8 @@ class RunLength {
   double schedule_position(const Evaluator& evaluator);
   // Warns if a run that starts from trained weights has too few steps to learn much.
   void warn_of_few_steps() const;
+  // Warns if a run of post-training makes very many passes over its data, or repeats samples within a step.
+  void warn_of_little_data() const;
   // Sets the texts about the length of a run that has no steps left (TrainingSummary::length).
   void describe(TrainingSummary& summary) const;
 
@@ -40,7 +42,8 @@ class RunLength {
 
   RunPlan& plan_;
   RunProgress& progress_;
-  std::int64_t turns_ = 0;  // number of broadcasts in which rank 0 sent the decision of its clock
+  std::int64_t epoch_samples_ = 0;  // samples of one pass over the data of post-training; 0 in pre-training
+  std::int64_t turns_ = 0;          // number of broadcasts in which rank 0 sent the decision of its clock
 };
 
 // Returns the number of steps, with their evaluations, that fit into `seconds` if a step takes `step`

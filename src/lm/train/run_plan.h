@@ -80,6 +80,7 @@ struct RunProgress {
   std::optional<double> last_rate;            // learning rate of the last step; an earlier process may have
                                               // run that step
   StepResult result;                          // result of the last step whose result was reported
+  std::optional<BestReward> best_reward;      // of the steps of this process; empty without rewards
   std::string base;                           // folder of the weights from which the run started; empty if it
                                               // started from scratch
   std::optional<InputIdentity> base_weights;  // identity of the weights in that folder when the run started

@@ -83,9 +83,17 @@ struct TrainingForecast {
   std::vector<StepMeasurement> balanced;
 };
 
+// The highest mean reward of a step.
+struct BestReward {
+  double reward = 0;
+  std::int64_t step = 0;
+};
+
 struct TrainingSummary {
   std::int64_t first_step = 0, last_step = 0;  // numbers of completed steps before and after this process
   double last_loss = 0;
+  std::optional<double> last_reward = {};      // mean reward of the last step; empty without rewards
+  std::optional<BestReward> best_reward = {};  // of the steps of this process
   std::optional<double> validation_loss = {}, test_loss = {};
   bool reached_target = false;  // whether the run ended because it reached target_eval_loss
   bool interrupted = false;     // whether the run stopped by request, with a checkpoint saved

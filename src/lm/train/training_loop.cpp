@@ -11,6 +11,15 @@
 #include "turbo/devices/devices.h"
 
 namespace primus {
+namespace {
+
+// Returns the mean reward of a step; empty if the stage has no rewards.
+std::optional<double> reward_of(const StepResult& result) {
+  const auto found = std::ranges::find(result.metrics, "reward", &std::pair<std::string, double>::first);
+  return found == result.metrics.end() ? std::nullopt : std::optional(found->second);
+}
+
+}  // namespace
 
 TrainingSummary Trainer::Run::execute(const std::atomic<bool>& stop) {
   const double began = monotonic_seconds();
@@ -138,6 +147,8 @@ TrainingSummary Trainer::Run::conclude(TrainingSummary summary, double began) {
   summary.last_step = progress.iteration;
   summary.reached_target = evaluator->target_reached();
   summary.last_loss = progress.result.loss;
+  summary.last_reward = reward_of(progress.result);
+  summary.best_reward = progress.best_reward;
   summary.seconds = monotonic_seconds() - began;
   summary.checkpoint = checkpointer->newest();
   return summary;
@@ -323,6 +334,9 @@ void Trainer::Run::finish_step() {
     const RunTrace::HostWork waited(trace.get(), "wait for a step's result");
     progress.result = session->step().result();
   }
+  const std::optional<double> reward = reward_of(progress.result);
+  if (reward && (!progress.best_reward || *reward > progress.best_reward->reward))
+    progress.best_reward = {.reward = *reward, .step = step.iteration};
   report->timeline().write(step.iteration);
   progress.last_rate = step.learning_rate;
   const double ended = monotonic_seconds();

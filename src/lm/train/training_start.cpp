@@ -62,6 +62,7 @@ void Trainer::Run::prepare() {
   open_monitor(measured);
   if (progress.iteration >= progress.last_iteration) return plan.monitor->begin(run_facts(measured));
   length.warn_of_few_steps();
+  length.warn_of_little_data();
   // Sets checkpoints aside only now, so that the record of the previous run is kept if this run is refused or
   // has nothing to do.
   checkpointer->set_aside();

@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <utility>
 
 #include "base/error.h"
 #include "base/terminal/terminal.h"
@@ -40,6 +43,52 @@ RunTimes times_in(const Json& json) {
   return times;
 }
 
+// Returns the parts in tenths of a percent of their sum. They add up to 1000: the parts with the largest
+// remainders are rounded up.
+std::vector<int> tenths_of_percent(const std::vector<double>& parts) {
+  constexpr int kAll = 1000;
+  const double sum = std::accumulate(parts.begin(), parts.end(), 0.0);
+  std::vector<int> tenths(parts.size(), 0);
+  if (!(sum > 0)) return tenths;
+  std::vector<std::pair<double, std::size_t>> rests;
+  int left = kAll;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const double exact = kAll * (parts[i] / sum);
+    tenths[i] = static_cast<int>(exact);
+    left -= tenths[i];
+    rests.emplace_back(tenths[i] - exact, i);
+  }
+  std::ranges::sort(rests);
+  for (int i = 0; i < left; ++i) ++tenths[rests[static_cast<std::size_t>(i) % rests.size()].second];
+  return tenths;
+}
+
+// Whether an action is a restart; reads when and on what it waits.
+std::optional<PendingRestart> restart_in(const EventLine& event, const Json& facts) {
+  if (facts.value("action", Json()) != "restart") return std::nullopt;
+  PendingRestart restart{.fault = std::string(event.cause), .at = event.time + seconds_in(facts, "delay")};
+  if (const auto bytes = count_in(facts, "needs_free_bytes"); bytes > 0)
+    restart.free_bytes = static_cast<std::uint64_t>(bytes);
+  if (const auto job = facts.find("supervisor"); job != facts.end())
+    restart.supervisor = job_from_json(job->dump());
+  return restart;
+}
+
+Supervision newest_state(const EventLine& event, const Json& facts) {
+  Supervision found{.restarts = count_in(facts, "restarts"),
+                    .rank_restarts = count_in(facts, "rank_restarts"),
+                    .time = event.time};
+  const auto times = facts.find("times");
+  if (times != facts.end() && times->is_object()) found.times = times_in(*times);
+  if (event.event == "supervise_end") found.ended = event.cause;
+  return found;
+}
+
+std::string text_in(const Json& facts) {
+  const auto found = facts.find("text");
+  return found != facts.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
 }  // namespace
 
 const std::vector<RunTimes::Part>& RunTimes::lost() {
@@ -54,13 +103,15 @@ const std::vector<RunTimes::Part>& RunTimes::lost() {
 }
 
 std::string describe(const RunTimes& times) {
-  constexpr double kShown = 0.0005;  // share of the wall time
-  std::string text = fmt::format("useful {:.1f} % of {}", 100 * times.goodput(), human_duration(times.wall));
+  std::vector<double> seconds{times.useful};
+  for (const RunTimes::Part& part : RunTimes::lost()) seconds.push_back(times.*part.seconds);
+  const std::vector<int> tenths = tenths_of_percent(seconds);
+  const auto percent = [&](std::size_t i) { return fmt::format("{}.{} %", tenths[i] / 10, tenths[i] % 10); };
+  std::string text = fmt::format("useful {} of {}", percent(0), human_duration(times.wall));
   std::string_view before = "; lost: ";
-  for (const RunTimes::Part& part : RunTimes::lost()) {
-    const double share = times.wall > 0 ? times.*part.seconds / times.wall : 0;
-    if (share < kShown) continue;
-    text += fmt::format("{}{} {:.1f} %", std::exchange(before, ", "), part.name, 100 * share);
+  for (std::size_t i = 1; i < tenths.size(); ++i) {
+    if (tenths[i] == 0) continue;
+    text += fmt::format("{}{} {}", std::exchange(before, ", "), RunTimes::lost()[i - 1].name, percent(i));
   }
   return text;
 }
@@ -83,19 +134,25 @@ std::optional<Supervision> read_supervision(const Path& run) {
     std::string_view line;
     std::uint64_t offset = 0;
     EventLine event;
-    constexpr int kTried = 64;  // lines at the end that may be damaged
+    constexpr int kTried = 64;  // lines at the end that may be damaged, or about machines
+    std::optional<Supervision> found;
     for (int i = 0; i < kTried && lines.previous(line, offset); ++i) {
       if (!read_event(line, event) || !event.event.starts_with("supervise_")) continue;
       const Json facts = Json::parse(event.facts, nullptr, false);
       if (!facts.is_object()) continue;
-      Supervision found;
-      found.restarts = count_in(facts, "restarts");
-      found.rank_restarts = count_in(facts, "rank_restarts");
-      const auto times = facts.find("times");
-      if (times != facts.end() && times->is_object()) found.times = times_in(*times);
-      if (event.event == "supervise_end") found.ended = event.cause;
+      if (!found) found = newest_state(event, facts);
+      if (event.event == "supervise_node") continue;
+      if (event.event == "supervise_action" && !found->pending) {
+        found->pending = restart_in(event, facts);
+        if (found->pending) continue;
+      }
+      if (event.event == "supervise_detection" && found->pending) {
+        found->pending->fault = event.cause;
+        found->pending->text = text_in(facts);
+      }
       return found;
     }
+    return found;
   } catch (const std::exception&) {
     // Primus did not write this file, or it was removed meanwhile.
   }

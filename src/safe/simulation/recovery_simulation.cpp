@@ -184,6 +184,7 @@ class Simulation {
     now_ += std::max(fault.detection, fault.steps_wait ? 3 * s_.step_seconds : 0.0);
     if (now_ >= end_) return false;
     account_.detected(now_);
+    account_.keeps(std::max(checkpoints_.newest, snapshots_.newest));
     ended.kind = fault.end;
     ended.rank = static_cast<int>(draws_.uniform() * static_cast<double>(s_.nodes));
     ended.time = now_;

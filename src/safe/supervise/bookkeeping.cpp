@@ -52,7 +52,12 @@ void Bookkeeping::record(std::string_view kind, std::string cause, Json facts, b
   facts["restarts"] = policy_.restarts();
   if (rank_restarts_ > 0) facts["rank_restarts"] = rank_restarts_;
   const double now = unix_seconds();
-  log_.write({.kind = kind, .step = furthest_, .rank = rank, .time = now, .cause = std::move(cause)},
+  log_.write({.kind = kind,
+              .step = furthest_,
+              .rank = rank,
+              .time = now,
+              .cause = std::move(cause),
+              .is_decision = kind != "supervise_times"},
              std::move(facts), times ? std::optional(account_.up_to(now)) : std::nullopt);
   if (news) tell(*news);
 }
@@ -60,6 +65,14 @@ void Bookkeeping::record(std::string_view kind, std::string cause, Json facts, b
 // The news belong to the line that was recorded last. On several machines, both wait for the agreement.
 void Bookkeeping::tell(const RunEvent& event) {
   if (job_.tell) log_.tell(event, job_.tell);
+}
+
+void Bookkeeping::record_times() {
+  constexpr double kLeast = 2, kShare = 0.01;  // seconds, and share of the time since the start
+  const double elapsed = this->elapsed();
+  if (!attempt_.began() || elapsed - times_at_ < std::max(kLeast, kShare * elapsed)) return;
+  times_at_ = elapsed;
+  record("supervise_times", {}, Json::object());
 }
 
 void Bookkeeping::begin() {
@@ -144,6 +157,7 @@ JobEnd Bookkeeping::end(const ProcessEnd& process, const std::optional<HangFindi
   const bool is_fault = end.kind != EndKind::kDone && end.kind != EndKind::kStopped;
   if (!is_fault) return end;
   account_.detected(detected_at_ = unix_seconds());
+  if (end.began) account_.keeps(std::max(end.checkpoint, end.snapshot));
   if (end.kind == EndKind::kHang) record_lost_rank(job_.run, hang_rank.value_or(0), finding->text);
   if (facts_of) facts.update(facts_of(end));
   facts["exit_code"] = end.exit_code;
@@ -160,7 +174,10 @@ Action Bookkeeping::decide(const JobEnd& end, Rung rung) {
   const bool restarts = action.kind == Action::Kind::kRestart;
   if (restarts && rung == Rung::kRank) ++rank_restarts_;
   Json facts = primus::supervise::facts_of(action);
-  if (restarts) facts["rung"] = rung == Rung::kRank ? kRankRestart : kJobRestart;
+  if (restarts) {
+    facts["rung"] = rung == Rung::kRank ? kRankRestart : kJobRestart;
+    facts["supervisor"] = Json::parse(to_json(this_job()));
+  }
   record("supervise_action", action.reason, std::move(facts));
   if (restarts) announce(end, action, rung);
   return action;
@@ -201,7 +218,14 @@ int Bookkeeping::give_up(const std::string& reason, const std::string& text, con
   return finish({.kind = EndKind::kLostNode, .exit_code = kLostNodeCode}, action);
 }
 
+// Snapshots in memory do not outlive the supervisor.
+void Bookkeeping::keep_checkpoint() {
+  const std::int64_t saved = newest_step(job_.checkpoints);
+  account_.keeps(saved <= furthest_ ? saved : 0);
+}
+
 int Bookkeeping::stopped_waiting(int signal) {
+  keep_checkpoint();
   record("supervise_end", "stopped", {{"exit_code", 128 + signal}});
   tell(ending_news(furthest_,
                    {.state = RunEnding::State::kStopped, .reason = "stopped", .iteration = furthest_}));
@@ -238,6 +262,7 @@ void Bookkeeping::restore(const Json& saved) {
 int Bookkeeping::finish(const JobEnd& end, const Action& action) {
   const bool gives_up = action.kind == Action::Kind::kGiveUp;
   const int code = end.exit_code;
+  if (end.kind != EndKind::kDone) keep_checkpoint();
   record("supervise_end", action.reason, {{"exit_code", code}});
   // The ranks of a supervised run do not report a failed end, because a restart may follow.
   const auto ending = read_ending(job_.run);

@@ -34,6 +34,10 @@ class Bookkeeping {
   void record(std::string_view kind, std::string cause, nlohmann::ordered_json facts, bool times = true,
               std::optional<int> rank = {});
 
+  // Records the times of a running attempt if the newest recorded ones are older than two seconds and one
+  // hundredth of the time since the start. Readers of the record thus know the times of a job that runs.
+  void record_times();
+
   // A new attempt. continues(): the run has begun, so the attempt continues from its newest checkpoint.
   void begin();
   bool continues() const { return continues_; }
@@ -75,6 +79,7 @@ class Bookkeeping {
 
  private:
   void recovered(const EventLine& event);
+  void keep_checkpoint();
   void tell(const RunEvent& event);
   void announce(const JobEnd& end, const Action& action, Rung rung) const;
 
@@ -90,6 +95,7 @@ class Bookkeeping {
   bool recovering_ = false, continues_ = false;
   std::int64_t furthest_ = 0;              // last step of all attempts
   double began_at_ = 0, detected_at_ = 0;  // seconds since 1970
+  double times_at_ = 0;                    // elapsed() at the newest record of a running attempt's times
 };
 
 }  // namespace primus::supervise

@@ -198,6 +198,7 @@ class Leader {
     if (now >= at_.next_beat) beat(now);
     if (roster_.runs()) {
       look(now);
+      books_.record_times();
     } else if (agreement_.state.stop != 0) {
       return books_.stopped_waiting(agreement_.state.stop);
     }

@@ -93,7 +93,7 @@ std::string_view name_of(EndKind kind) {
     case EndKind::kEarlyExit:
       return "early exit";
     case EndKind::kLostNode:
-      return "lost node";
+      return kLostNodeFault;
   }
   return "unknown";
 }

@@ -23,7 +23,8 @@ void SupervisionLog::write(const Line& line, nlohmann::ordered_json facts,
   if (times) facts["times"] = nlohmann::ordered_json::parse(to_json(*times));
   json["facts"] = std::move(facts);
   std::string text = json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-  if (!holds_) return append(text);
+  if (!line.is_decision && !held_.empty()) return;
+  if (!holds_ || !line.is_decision) return append(text);
   held_.push_back(std::move(text));
 }
 

@@ -28,6 +28,8 @@ class SupervisionLog {
     std::optional<int> rank = {};
     double time = 0;
     std::string cause = {};
+    // Whether the supervisors of several machines must agree on the line. Others are lost while lines wait.
+    bool is_decision = true;
   };
   // `facts` is a JSON object; `times` is added to it.
   void write(const Line& line, nlohmann::ordered_json facts, const std::optional<RunTimes>& times);

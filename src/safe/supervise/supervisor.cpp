@@ -143,6 +143,7 @@ class Supervisor {
       ended = (polled[1].revents & POLLIN) != 0;
       read_events();
       if (const std::optional<JobEnd> end = end_of_attempt()) return *end;
+      books_.record_times();
       const double now = steady_seconds();
       if (kill_at_ && now >= *kill_at_) break;
       if (!ended) finding = look(now);

@@ -34,10 +34,10 @@ void TimeAccount::begin(std::int64_t step, double time) {
   spend(idle(), time);
   state_ = State::kSteps;
   saving_ = in_phase_ = false;
-  // Steps after the loaded checkpoint are done again. A run that began with steps of an earlier supervisor
-  // has no mark, and no useful time.
+  kept_.reset();
+  // Steps after the loaded checkpoint are done again.
   while (!marks_.empty() && marks_.back().step > step) marks_.pop_back();
-  const double kept = marks_.empty() ? 0 : marks_.back().useful;
+  const double kept = useful_at(step);
   times_.repeated += times_.useful - kept;
   times_.useful = kept;
   if (marks_.empty()) marks_.push_back({.step = step, .useful = 0, .in_memory = false});
@@ -79,6 +79,13 @@ void TimeAccount::mark(std::int64_t step, bool in_memory) {
   if (marks_.size() > kMarks) marks_.pop_front();
 }
 
+// A run that began with steps of an earlier supervisor has no mark, and no useful time.
+double TimeAccount::useful_at(std::int64_t step) const {
+  const auto newest =
+      std::find_if(marks_.rbegin(), marks_.rend(), [&](const Mark& one) { return one.step <= step; });
+  return newest == marks_.rend() ? 0 : newest->useful;
+}
+
 void TimeAccount::detected(double time) {
   const bool began = state_ == State::kSteps;
   spend(began ? &RunTimes::detection : idle(), time);
@@ -90,6 +97,11 @@ RunTimes TimeAccount::up_to(double time) const {
   RunTimes times = times_;
   times.*idle() += std::max(0.0, time - at_);
   times.wall = std::max(time, at_) - start_;
+  if (kept_) {
+    const double kept = useful_at(*kept_);
+    times.repeated += times.useful - kept;
+    times.useful = kept;
+  }
   return times;
 }
 
@@ -102,6 +114,7 @@ Json TimeAccount::save() const {
           {"state", static_cast<int>(state_)},
           {"saving", saving_},
           {"in_phase", in_phase_},
+          {"kept", kept_ ? Json(*kept_) : Json()},
           {"parts", std::move(parts)},
           {"marks", std::move(marks)}};
 }
@@ -112,6 +125,9 @@ void TimeAccount::restore(const Json& saved) {
   made.state_ = static_cast<State>(std::clamp(saved.at("state").get<int>(), 0, 2));
   made.saving_ = saved.at("saving").get<bool>();
   made.in_phase_ = saved.at("in_phase").get<bool>();
+  // An older version records no such step.
+  if (const Json kept = saved.value("kept", Json()); kept.is_number_integer())
+    made.kept_ = kept.get<std::int64_t>();
   for (std::size_t i = 0; i < kParts.size(); ++i)
     made.times_.*kParts[i] = saved.at("parts").at(i).get<double>();
   for (const Json& one : saved.at("marks")) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string_view>
 
 #include "lm/events/supervision.h"
@@ -30,7 +31,11 @@ class TimeAccount {
   // `detection`.
   void detected(double time);
 
-  // Returns the times up to `time`.
+  // The job has ended, and `step` is the newest saved step. Until the next begin(), later steps count as
+  // repeated, because the run has lost their results.
+  void keeps(std::int64_t step) { kept_ = step; }
+
+  // Returns the times up to `time`. The parts add up to `wall`.
   RunTimes up_to(double time) const;
 
   // The whole state, for another supervisor of the job. restore() throws nlohmann::json::exception.
@@ -50,10 +55,12 @@ class TimeAccount {
     bool in_memory;  // a snapshot, not a checkpoint
   };
   void mark(std::int64_t step, bool in_memory);
+  double useful_at(std::int64_t step) const;
 
   double start_, at_;
   State state_ = State::kStarting;
   bool saving_ = false, in_phase_ = false;
+  std::optional<std::int64_t> kept_ = {};  // of keeps(), until begin()
   RunTimes times_ = {};
   std::deque<Mark> marks_ = {};  // useful time when these steps were done
 };

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
+#include <random>
+
 namespace primus::supervise {
 namespace {
 
@@ -96,6 +100,102 @@ TEST(TimeAccount, ClocksThatGoBackMakeNoNegativeTimes) {
   EXPECT_DOUBLE_EQ(times.wall, 3);
   EXPECT_DOUBLE_EQ(times.useful, 1);
   EXPECT_DOUBLE_EQ(sum(times), times.wall);
+}
+
+// A supervisor that gives up has lost the steps after the newest checkpoint.
+TEST(TimeAccount, ACrashLoopLosesTheStepsAfterTheCheckpoint) {
+  TimeAccount account(0);
+  account.begin(0, 0);
+  double time = 0;
+  for (int i = 1; i <= 10; ++i) account.step(i, 1, ++time);
+  account.saving(10, time);
+  for (int fault = 0; fault < 3; ++fault) {
+    for (int i = 11; i <= 15; ++i) account.step(i, 1, ++time);
+    account.detected(time);
+    account.keeps(10);
+    EXPECT_DOUBLE_EQ(account.up_to(time).useful, 10);
+    EXPECT_DOUBLE_EQ(account.up_to(time).repeated, 5 * (fault + 1));
+    EXPECT_DOUBLE_EQ(sum(account.up_to(time)), time);
+    if (fault < 2) account.begin(10, time);
+  }
+  // Another supervisor of the job knows it, too.
+  TimeAccount other(0);
+  other.restore(account.save());
+  EXPECT_DOUBLE_EQ(other.up_to(time).useful, 10);
+}
+
+// Counts the seconds of each step that the run still has.
+class Oracle {
+ public:
+  void step(std::int64_t step, double seconds) { seconds_[step] = seconds; }
+  void lose_after(std::int64_t step) { seconds_.erase(seconds_.upper_bound(step), seconds_.end()); }
+  double useful() const {
+    double sum = 0;
+    for (const auto& [step, seconds] : seconds_) sum += seconds;
+    return sum;
+  }
+
+ private:
+  std::map<std::int64_t, double> seconds_;
+};
+
+// In histories of steps, phases, saves, snapshots, faults and starts, the parts add up to the elapsed time at
+// each moment, and the useful time is that of the steps that the run still has.
+TEST(TimeAccount, PartsAddUpInGeneratedHistories) {
+  for (unsigned seed = 1; seed <= 300; ++seed) {
+    std::mt19937 random(seed);
+    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    const auto seconds = [&] { return 0.25 * below(40); };
+    const double start = 1000 + below(1000);
+    double time = start;
+    TimeAccount account(start);
+    Oracle oracle;
+    std::int64_t step = 0, saved = 0, in_memory = 0;
+    bool runs = false;
+    const auto check = [&](double useful) {
+      const double later = time + seconds();
+      const RunTimes times = account.up_to(later);
+      ASSERT_DOUBLE_EQ(times.wall, later - start) << "seed " << seed;
+      ASSERT_NEAR(sum(times), times.wall, 1e-9) << "seed " << seed;
+      ASSERT_NEAR(times.useful, useful, 1e-9) << "seed " << seed;
+      for (const RunTimes::Part& part : RunTimes::lost()) ASSERT_GE(times.*part.seconds, -1e-9) << part.name;
+      ASSERT_LE(times.goodput(), 1);
+    };
+    for (int i = 0; i < 200; ++i) {
+      time += seconds();
+      const int what = below(12);
+      if (!runs) {
+        if (what < 2) {
+          account.detected(time);  // a fault before the first step
+        } else {
+          // The newest snapshot may be incomplete, and the newest checkpoint is then used.
+          step = what < 8 ? std::max(saved, in_memory) : saved;
+          in_memory = std::min(in_memory, step);
+          account.begin(step, time);
+          oracle.lose_after(step);
+          runs = true;
+        }
+      } else if (what < 6) {
+        const double length = seconds();
+        time += length;
+        account.step(++step, length, time);
+        oracle.step(step, length);
+      } else if (what == 6) {
+        account.phase(below(2) ? "evaluating" : "", time);
+      } else if (what == 7) {
+        account.saving(saved = step, time);
+      } else if (what == 8) {
+        account.copying(in_memory = step, time);
+      } else if (what == 9) {
+        account.detected(time);
+        account.keeps(std::max(saved, in_memory));
+        runs = false;
+      }
+      Oracle kept = oracle;
+      if (!runs) kept.lose_after(std::max(saved, in_memory));
+      check(kept.useful());
+    }
+  }
 }
 
 }  // namespace

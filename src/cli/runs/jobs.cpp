@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/text/json_text.h"
 #include "cli/command.h"
 #include "safe/jobs/job_list.h"
@@ -35,6 +36,10 @@ class Jobs final : public Command {
   int run(Console& console) override {
     const char* const path = std::getenv("PATH");
     const jobs::Tools tools(path ? path : "/usr/bin:/bin");
+    if (namespace_ && namespace_->empty())
+      throw invalid("--namespace needs a name, not ''", "name a namespace, or '*' for all");
+    if (namespace_ && !tools.has("kubectl"))
+      throw invalid("--namespace has no effect: kubectl is not installed here", "remove --namespace");
     // Without runs in the usual folder, there may still be jobs of a scheduler.
     constexpr const char* kUsual = "output";
     std::error_code none;
@@ -135,10 +140,10 @@ extern const CommandEntry kJobs{
     "Shows the runs under the folder that train now, your jobs of Slurm (squeue), and the jobs that 'primus "
     "k8s' made (kubectl). A scheduler whose program is not installed is left out; one that fails is named in "
     "a note. A job's run is shown if it is under the folder. ETA is the time until the last step at the mean "
-    "speed of the recent steps.\n\nStates: running; waiting: the job has no nodes yet, or its pods are not "
-    "ready; restarting: the supervisor of the run will start it again; ending. 'primus stop' accepts a run "
-    "or "
-    "a job's name.",
+    "speed of the recent steps.\n\nStates: running; waiting: the job has no nodes yet, its pods are not "
+    "ready, or the supervisor of the run waits for the other machines; restarting: a fault ended the "
+    "processes of the run, and its supervisor starts them again; ending: the processes are ending. 'primus "
+    "runs' uses the first three words in the same way. 'primus stop' accepts a run or a job's name.",
     "primus jobs\n"
     "primus jobs output/team\n"
     "primus jobs --namespace team --json",

@@ -20,6 +20,7 @@ Color color_of(RunState state) {
     case RunState::kWaiting:
     case RunState::kFinished:
       return Color::kBlue;
+    case RunState::kRestarting:
     case RunState::kDiverged:
     case RunState::kInterrupted:
       return Color::kYellow;
@@ -50,8 +51,8 @@ class Runs final : public Command {
     args.option("--sort", "BY", &sort_,
                 "order of the runs (age: newest first; step: highest first; loss: lowest first)")
         .choices = {"age", "name", "state", "step", "loss"};
-    args.option("--state", "STATE", &state_, "list only runs in this state").choices = {
-        "running", "waiting", "finished", "diverged", "interrupted", "crashed", "damaged"};
+    Argument& state = args.option("--state", "STATE", &state_, "list only runs in this state");
+    for (const RunState one : run_states()) state.choices.emplace_back(name_of(one));
     args.flag("--json", json_, "print as JSON");
   }
 
@@ -110,10 +111,11 @@ class Runs final : public Command {
       json["age_seconds"] = run.age_seconds;
       json["reason"] = run.reason;
       if (!run.failure.empty()) json["failure"] = run.failure;
+      if (!run.next.empty()) json["next"] = run.next;
       if (run.supervision) {
         json["restarts"] = run.supervision->restarts;
         json["rank_restarts"] = run.supervision->rank_restarts;
-        json["goodput"] = run.supervision->times.goodput();
+        json["goodput"] = number(run.supervision->goodput());
         json["times"] = nlohmann::ordered_json::parse(to_json(run.supervision->times));
       }
       json["warnings"] = nlohmann::ordered_json::array();
@@ -168,6 +170,7 @@ class Runs final : public Command {
   // Returns, for example, "disk full; 3 restarts (1 rank restart); 2 warnings".
   static std::string notes_of(const RunStatus& run) {
     std::string notes = printable(run.reason);
+    if (!run.next.empty()) notes += (notes.empty() ? "" : "; ") + run.next;
     const auto add = [&](std::int64_t count, const char* what) {
       if (count == 0) return;
       notes += fmt::format("{}{} {}{}", notes.empty() ? "" : "; ", count, what, count == 1 ? "" : "s");
@@ -175,21 +178,36 @@ class Runs final : public Command {
     add(run.supervision ? run.supervision->restarts : 0, "restart");
     if (const std::int64_t of_ranks = run.supervision ? run.supervision->rank_restarts : 0; of_ranks > 0)
       notes += fmt::format(" ({} {}{})", of_ranks, kRankRestart, of_ranks == 1 ? "" : "s");
+    const std::string ended = run.supervision ? run.supervision->ended : "";
+    if (run.state == RunState::kCrashed && !ended.empty() && ended != run.reason)
+      notes += fmt::format("{}the supervisor ended: {}", notes.empty() ? "" : "; ", printable(ended));
     add(static_cast<std::int64_t>(run.warnings.size()), "warning");
     return notes;
   }
 
-  // Prints below the run's line: its error, its last warning, where the time went if it was restarted, and
-  // the settings that most runs do not share.
+  // Returns the last warning of each kind, the oldest first, but at most three.
+  static std::vector<const RunWarning*> newest_warnings(const RunStatus& run) {
+    constexpr std::size_t kMost = 3;
+    std::vector<const RunWarning*> found;
+    for (auto one = run.warnings.rbegin(); one != run.warnings.rend() && found.size() < kMost; ++one) {
+      const bool known = std::ranges::any_of(
+          found, [&](const RunWarning* later) { return later->detector == one->detector; });
+      if (!known) found.push_back(&*one);
+    }
+    std::ranges::reverse(found);
+    return found;
+  }
+
+  // Prints below the run's line: its error, the last warning of each kind, where the time went if it was
+  // restarted, and the settings that most runs do not share.
   static void print_details(const RunStatus& run, const std::vector<std::string>& differing,
                             const std::map<std::string, std::string>& usual, Console& console) {
     if (!run.failure.empty()) console.print(Color::kRed, "    " + printable(run.failure) + "\n");
-    if (!run.warnings.empty()) {
-      const RunWarning& last = run.warnings.back();
+    for (const RunWarning* const warning : newest_warnings(run)) {
       console.print(Color::kYellow,
-                    fmt::format("    iteration {}: {}\n", last.iteration, printable(last.text)));
+                    fmt::format("    iteration {}: {}\n", warning->iteration, printable(warning->text)));
     }
-    if (run.supervision && run.supervision->restarts > 0)
+    if (run.supervision && run.supervision->goodput())
       console.print("    " + describe(run.supervision->times) + "\n");
     // Limits of the settings that are shown. 'primus report' shows all settings.
     constexpr std::size_t kMaxSettings = 8, kMaxCharacters = 40;
@@ -220,7 +238,7 @@ extern const CommandEntry kRuns{
     "runs",
     "Lists the runs under a folder: state, step, loss, speed, why they ended, warnings, settings",
     "States: running: a process is training. waiting: its supervisor waits for the other machines of the "
-    "job. "
+    "job, or for a spare. restarting: a fault ended its processes, and its supervisor starts them again. "
     "finished: the last step is done, or target_eval_loss was "
     "reached. diverged: finished, but the loss rose and stayed high. interrupted: the run was stopped, and "
     "its newest checkpoint has its last step. crashed: the run failed or was killed, perhaps before its "
@@ -229,8 +247,9 @@ extern const CommandEntry kRuns{
     "last column shows why "
     "a run ended (SIGTERM, exit_interval, NaN, disk full, out of memory, killed, error) and its number of "
     "warnings (warnings.jsonl). For a supervised run (train ... --supervise), it also has the number of "
-    "restarts, and --json has the goodput and where the time went. Below a run are its error, its last "
-    "warning, and its settings that differ from most of the listed runs. LOSS is the loss of the last "
+    "restarts, and the share of useful steps (the goodput) and of lost time. Below a run are its error, the "
+    "last warning of each kind (at most three), and its settings that differ from most of the listed runs. "
+    "LOSS is the loss of the last "
     "step, and VALID is the newest validation loss; both are per token. BITS/B is the validation loss in "
     "bits per byte of text, which is comparable between runs with different tokenizers. Tokens per second "
     "are per device. Age is the time since the run last wrote metrics.",

@@ -161,6 +161,7 @@ int status_of(RunState state) {
   switch (state) {
     case RunState::kRunning:
     case RunState::kWaiting:
+    case RunState::kRestarting:
       return 1;
     case RunState::kFinished:
     case RunState::kDiverged:
@@ -237,7 +238,7 @@ MlflowRun write_mlflow_run(const Path& store_folder, const Path& run_folder) {
                                   yaml_text(location), times.start, run.experiment_id, times.start,
                                   yaml_text(run.experiment)));
   }
-  const bool running = history.status.state == RunState::kRunning;
+  const bool running = is_open(history.status.state);
   put(target / "meta.yaml",
       fmt::format("artifact_uri: {}\nend_time: {}\nentry_point_name: ''\nexperiment_id: '{}'\n"
                   "lifecycle_stage: active\nrun_id: {}\nrun_name: {}\nrun_uuid: {}\nsource_name: ''\n"

@@ -5,7 +5,7 @@
 
   function drawRuns() {
     const columns = [['run', (run, i) => [swatch(i), run.name]],
-                     ['state', (run) => [element('span', {class: 'state ' + run.state}, run.state + (run.reason ? ', ' + run.reason : ''))]],
+                     ['state', (run) => [element('span', {class: 'state ' + run.state}, [run.state, run.reason, run.next].filter(Boolean).join(', '))]],
                      ['step', (run) => [run.steps ? number(run.step) + ' / ' + number(run.steps) : number(run.step)]],
                      ['loss', (run) => [run.loss === null ? run.loss_text || '–' : run.loss.toFixed(4)]],
                      ['best validation', (run) => [run.best_validation ? run.best_validation.loss.toFixed(4) + ' at step ' +

@@ -126,11 +126,14 @@ Json run_json(const RunHistory& run) {
   json["notes"] = run.notes;
   json["reason"] = status.reason;
   json["failure"] = status.failure;
+  json["next"] = status.next;
   if (status.supervision) {
     json["restarts"] = status.supervision->restarts;
-    json["goodput"] = rounded(status.supervision->times.goodput());
-    json["times"] = Json::parse(to_json(status.supervision->times));
-    json["times_text"] = describe(status.supervision->times);
+    if (const auto goodput = status.supervision->goodput()) {
+      json["goodput"] = rounded(*goodput);
+      json["times"] = Json::parse(to_json(status.supervision->times));
+      json["times_text"] = describe(status.supervision->times);
+    }
   }
   json["warnings"] = Json::array();
   for (const RunWarning& warning : status.warnings) {

@@ -2,15 +2,18 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <set>
 #include <system_error>
 
 #include "base/error.h"
+#include "base/terminal/terminal.h"
 #include "base/text/json_reader.h"
 #include "lm/events/event_log.h"
 #include "lm/events/metrics_file.h"
@@ -44,9 +47,7 @@ double age_of(const Path& folder) {
     newest = std::max(newest.value_or(changed), changed);
   }
   if (!newest) return 0;
-  const double now =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  return std::max(0.0, now - *newest);
+  return std::max(0.0, unix_seconds() - *newest);
 }
 
 // Returns the text after "key: " on each line, without quotes. experiment.yaml has this form. Reading lines
@@ -140,14 +141,14 @@ struct Marks {
   std::optional<RunEnding> ending = {};
 };
 
-// Returns the planned steps in a `begin` event of a process that had nothing to train; nullopt for other
-// events.
 // Returns whether the state of a `begin` event came from a checkpoint on the disk.
 bool is_from_disk(std::string_view facts) {
   return facts.find(R"("state_from":"memory")") == facts.npos &&
          facts.find(R"("state_from":"partner")") == facts.npos;
 }
 
+// Returns the planned steps in a `begin` event of a process that had nothing to train; nullopt for other
+// events.
 std::optional<std::int64_t> planned_without_training(std::string_view facts) {
   bool trains = true;
   std::optional<std::int64_t> planned;
@@ -230,16 +231,72 @@ bool diverged(const RunStatus& run) {
   return false;
 }
 
+// Returns whether the supervisor of a run without processes still runs.
+bool supervisor_lives(const Path& run, const Supervision& supervision) {
+  const std::optional<PendingRestart>& pending = supervision.pending;
+  if (pending && pending->supervisor) {
+    const ProcessIdentity& process = pending->supervisor->process;
+    if (seen_from_here(process)) return true;
+    // A process of another machine cannot be seen. It is trusted for some time after the restart is due.
+    constexpr double kLate = 60;
+    const auto here = process_identity(::getpid());
+    const bool elsewhere = here && process.boot != here->boot;
+    return elsewhere && (pending->free_bytes || unix_seconds() < pending->at + kLate);
+  }
+  const auto start = read_run_start(run);
+  return start && start->job && seen_from_here(start->job->process);
+}
+
+std::string next_start(const std::optional<PendingRestart>& pending) {
+  if (!pending) return "its supervisor ends its processes";
+  if (pending->free_bytes) {
+    return fmt::format("starts again when the disk has {} free",
+                       human_bytes(static_cast<double>(*pending->free_bytes)));
+  }
+  const double left = pending->at - unix_seconds();
+  return left > 0 ? fmt::format("starts again in {}", human_duration(std::ceil(left))) : "starts again";
+}
+
+// Sets the state of a run without processes whose supervisor runs. Returns false for other runs.
+bool judge_supervised(RunStatus& run) {
+  const std::optional<Supervision>& supervision = run.supervision;
+  const bool open = supervision && supervision->ended.empty();
+  const bool lives = open && supervisor_lives(run.folder, *supervision);
+  if (!lives && !supervisor_of(run.folder)) return false;
+  const auto& pending = open ? supervision->pending : std::nullopt;
+  if (pending) {
+    run.reason = pending->fault;
+    run.failure = pending->text;
+  }
+  const bool lost_node = pending && pending->fault == kLostNodeFault;
+  if (lives && !lost_node) {
+    run.state = RunState::kRestarting;
+    run.next = next_start(pending);
+  } else {
+    run.state = RunState::kWaiting;
+    run.next = "waits for the machines of the job";
+  }
+  return true;
+}
+
+// Adds the time since the newest record of a supervisor that waits.
+void extend_times(RunStatus& run) {
+  const bool waits = is_open(run.state) && run.state != RunState::kRunning;
+  if (!waits || !run.supervision || !run.supervision->ended.empty()) return;
+  RunTimes& times = run.supervision->times;
+  const double passed = std::max(0.0, unix_seconds() - run.supervision->time);
+  if (times.wall <= 0) return;
+  times.restart += passed;
+  times.wall += passed;
+}
+
 // Sets the state from the recorded ending or, if none is recorded, from the other marks.
 void judge(RunStatus& run, bool reached_target, const Marks& marks) {
   if (RunLock::held(run.folder)) {
     run.state = RunState::kRunning;
     return;
   }
-  if (supervisor_of(run.folder)) {
-    run.state = RunState::kWaiting;
-    return;
-  }
+  if (judge_supervised(run)) return;
   const std::optional<RunEnding>& ending = marks.ending;
   const bool complete = reached_target || (run.steps && run.step >= *run.steps);
   const bool saved = run.step > 0 && marks.saved == run.step;
@@ -309,23 +366,16 @@ void search(const Path& folder, int depth, RunSearch& found) {
 }  // namespace
 
 std::string_view name_of(RunState state) {
-  switch (state) {
-    case RunState::kRunning:
-      return "running";
-    case RunState::kWaiting:
-      return "waiting";
-    case RunState::kFinished:
-      return "finished";
-    case RunState::kDiverged:
-      return "diverged";
-    case RunState::kInterrupted:
-      return "interrupted";
-    case RunState::kCrashed:
-      return "crashed";
-    case RunState::kDamaged:
-      break;
-  }
-  return "damaged";
+  constexpr std::array<std::string_view, 8> kNames = {"running",  "waiting",     "restarting", "finished",
+                                                      "diverged", "interrupted", "crashed",    "damaged"};
+  return kNames[static_cast<std::size_t>(state)];
+}
+
+std::span<const RunState> run_states() {
+  using enum RunState;
+  static constexpr std::array kStates = {kRunning,  kWaiting,     kRestarting, kFinished,
+                                         kDiverged, kInterrupted, kCrashed,    kDamaged};
+  return kStates;
 }
 
 bool is_run_folder(const Path& folder) {
@@ -353,9 +403,10 @@ RunStatus run_status(const Path& folder) {
     const Marks marks = events ? read_events_of(*events, run) : read_files_of(folder, checkpoints, run);
     const bool reached =
         target && run.step > 0 && marks.evaluated == run.step && run.validation_loss <= *target;
+    run.supervision = read_supervision(folder);
     judge(run, reached, marks);
     if (!is_run_folder(folder)) judge_start(run);
-    run.supervision = read_supervision(folder);
+    extend_times(run);
   } catch (const std::exception& error) {
     run.state = RunState::kDamaged;
     run.problem = error.what();

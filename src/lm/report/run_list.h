@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,7 +21,8 @@ namespace primus {
 
 enum class RunState : std::uint8_t {
   kRunning,      // a process holds the run's lock
-  kWaiting,      // its supervisor runs on this machine, and waits for the other machines of the job
+  kWaiting,      // its supervisor runs, and waits for the other machines of the job
+  kRestarting,   // a fault ended its processes, and its supervisor will start them again
   kFinished,     // the last step was completed and saved, or target_eval_loss was reached
   kDiverged,     // the run finished, but its loss grew and stayed high (detectors/loss_growth.cpp)
   kInterrupted,  // the run was stopped by request or by a limit, or it was killed after its last step was
@@ -28,7 +30,11 @@ enum class RunState : std::uint8_t {
   kCrashed,      // an error or a kill ended the run, and steps after the newest checkpoint are lost
   kDamaged,      // the files cannot be read (RunStatus::problem)
 };
-std::string_view name_of(RunState state);  // Returns the state's name, such as "running".
+// Returns the state's name, such as "running". All commands and pages use these names.
+std::string_view name_of(RunState state);
+// Whether a process trains, or a supervisor will start one.
+constexpr bool is_open(RunState state) { return state <= RunState::kRestarting; }
+std::span<const RunState> run_states();  // all states, in the order above
 
 struct RunStatus {
   Path folder;
@@ -43,10 +49,11 @@ struct RunStatus {
   // Tokens per second and device: the average over recent steps, or of one step if there is no average.
   std::optional<double> tokens_per_second = {};
   double age_seconds = 0;  // seconds since the run's files last changed
-  // Why the run ended, in a word or two: "SIGTERM", "disk full", "killed". Empty if the run is running or
-  // finished, or if an older version of Primus wrote the run.
+  // Why the run ended, or is restarted, in a word or two: "SIGTERM", "disk full", "killed". Empty if the run
+  // is running or finished, or if an older version of Primus wrote the run.
   std::string reason = {};
-  std::string failure = {};  // error message of a failed run
+  std::string failure = {};  // error message of a run that failed or is restarted
+  std::string next = {};     // what a run that waits or is restarted waits for: "starts again in 8 s"
   std::vector<RunWarning> warnings = {};
   std::optional<Supervision> supervision = {};       // restarts and times, if the run is or was supervised
   std::map<std::string, std::string> settings = {};  // settings of experiment.yaml, by key

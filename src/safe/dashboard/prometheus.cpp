@@ -11,10 +11,6 @@
 namespace primus::dashboard {
 namespace {
 
-constexpr RunState kStates[] = {RunState::kRunning,  RunState::kWaiting,     RunState::kFinished,
-                                RunState::kDiverged, RunState::kInterrupted, RunState::kCrashed,
-                                RunState::kDamaged};
-
 std::string escaped(std::string_view text) {
   std::string out;
   for (const char c : text) {
@@ -65,7 +61,7 @@ const Metric kMetrics[] = {
     {"primus_run_goodput", "Share of the supervised time that was used for steps whose result is kept, 0..1.",
      [](const Run& run) -> std::optional<double> {
        if (!run.status.supervision) return std::nullopt;
-       return run.status.supervision->times.goodput();
+       return run.status.supervision->goodput();
      }},
 };
 
@@ -85,7 +81,7 @@ std::string prometheus_text(const std::map<std::string, Run>& runs) {
   if (runs.empty()) return text;
   text += "# HELP primus_run_state 1 for the state of the run, else 0.\n# TYPE primus_run_state gauge\n";
   for (const auto& [id, run] : runs) {
-    for (const RunState state : kStates)
+    for (const RunState state : run_states())
       text += fmt::format("primus_run_state{{run=\"{}\",state=\"{}\"}} {}\n", escaped(run.name),
                           name_of(state), run.status.state == state ? 1 : 0);
   }

@@ -26,9 +26,9 @@ struct OpenRun {
 std::string_view name_of(ScheduledJob::State state) {
   switch (state) {
     case ScheduledJob::State::kRunning:
-      return "running";
+      return name_of(RunState::kRunning);
     case ScheduledJob::State::kWaiting:
-      return "waiting";
+      return name_of(RunState::kWaiting);
     default:
       return "ending";
   }
@@ -55,11 +55,22 @@ std::optional<double> eta_of(const OpenRun& run) {
   }
 }
 
+// Returns what a run without processes waits for: "lost rank; starts again in 8 s".
+std::string why_not_running(const RunStatus& run) {
+  if (run.next.empty()) return {};
+  return run.reason.empty() ? run.next : fmt::format("{}; {}", run.reason, run.next);
+}
+
+// A scheduler's job runs while its run waits or is restarted.
 void add_run(const OpenRun& run, ListedJob& job) {
+  if (job.state == name_of(RunState::kRunning) && !run.status.next.empty()) {
+    job.state = name_of(run.status.state);
+    job.reason = why_not_running(run.status);
+  }
   job.run = run.folder;
   job.step = run.status.step;
   job.steps = run.status.steps;
-  if (job.state == "running") job.eta_seconds = eta_of(run);
+  if (job.state == name_of(RunState::kRunning)) job.eta_seconds = eta_of(run);
 }
 
 // Returns whether the newest start of the run belongs to this job. Kubernetes' namespace may be unknown.
@@ -76,10 +87,12 @@ void add_local(const OpenRun& run, std::vector<ListedJob>& jobs) {
   const bool held = run.status.state == RunState::kRunning;
   const std::optional<RunJob> recorded = run.start ? run.start->job : std::nullopt;
   const auto process = local_process(run.folder, recorded);
-  if (!held && !process) return;
-  const bool waits = !held && run.status.state == RunState::kWaiting;
-  ListedJob job{.state = held ? "running" : waits ? "waiting" : "restarting"};
-  if (waits) job.reason = "its supervisor waits for the machines of the job";
+  if (!held && !process && !is_open(run.status.state)) return;
+  // A process that outlives its run ends soon.
+  const bool ends = !is_open(run.status.state);
+  ListedJob job{
+      .state = std::string(ends ? name_of(ScheduledJob::State::kEnding) : name_of(run.status.state)),
+      .reason = why_not_running(run.status)};
   if (process) {
     job.name = fmt::format("process {}", process->pid);
     job.place = process->host;
@@ -88,7 +101,7 @@ void add_local(const OpenRun& run, std::vector<ListedJob>& jobs) {
     job.place = recorded->process.host;
   } else {
     job.name = "process";
-    job.reason = "in another container, on another machine, or just starting";
+    if (job.reason.empty()) job.reason = "in another container, on another machine, or just starting";
   }
   add_run(run, job);
   jobs.push_back(std::move(job));
@@ -148,7 +161,8 @@ JobList list_jobs(const JobListRequest& request, const Tools& tools) {
   }
   for (std::size_t i = 0; i < runs.size(); ++i)
     if (!taken[i]) add_local(runs[i], list.jobs);
-  std::ranges::stable_sort(list.jobs, {}, [](const ListedJob& job) { return job.state == "waiting"; });
+  std::ranges::stable_sort(list.jobs, {},
+                           [](const ListedJob& job) { return job.state == name_of(RunState::kWaiting); });
   return list;
 }
 

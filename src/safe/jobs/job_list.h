@@ -11,9 +11,8 @@
 namespace primus::jobs {
 
 struct ListedJob {
-  std::string name = {};  // "slurm:123", "k8s:team/llama", "process 4711"
-  std::string state =
-      {};  // "running", "waiting", "ending", "restarting" (its supervisor will start it again)
+  std::string name = {};   // "slurm:123", "k8s:team/llama", "process 4711"
+  std::string state = {};  // "running", "waiting" or "restarting" as in RunState, or "ending"
   std::string place = {};  // host, nodes or pods
   std::string title = {};  // the scheduler's name of the job
   std::string reason = {};

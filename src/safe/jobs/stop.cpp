@@ -56,6 +56,11 @@ std::optional<ProcessIdentity> local_process(const Path& run, const std::optiona
     const auto supervision = read_supervision(run);
     if (RunLock::held(run) || (supervision && supervision->ended.empty())) return process;
   }
+  // A supervisor that starts the run again may have recorded no start yet.
+  if (const auto supervision = read_supervision(run); supervision && supervision->pending) {
+    const std::optional<RunJob>& by = supervision->pending->supervisor;
+    if (const auto process = by ? seen_from_here(by->process) : std::nullopt) return process;
+  }
   // The supervisor of several machines waits for them; the newest record is of an earlier start, or missing.
   if (const auto supervisor = supervisor_of(run)) return supervisor;
   // The run is starting and has recorded nothing yet, or an older version trains.

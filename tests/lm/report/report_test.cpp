@@ -120,6 +120,44 @@ TEST_F(Reports, RestartsAndGoodputOfASupervisedRunAreShown) {
   EXPECT_EQ(run.at("times").at("repeated_steps"), 25);
 }
 
+// A run between a fault and its restart, by the record of a supervisor that runs: this process.
+TEST_F(Reports, ARunThatIsRestartedSaysWhenItStarts) {
+  const Path folder = make_run("restarted", 5, 9, 4);
+  make_folders(supervision_file(folder).parent_path());
+  const auto record = [&](const std::string& cause, double delay, const RunJob& supervisor) {
+    const RunTimes times{.wall = 100, .useful = 75, .repeated = 25};
+    const double now = unix_seconds();
+    write_file(supervision_file(folder),
+               fmt::format(R"({{"event":"supervise_detection","step":5,"time":{0},"cause":"{1}",)"
+                           R"("facts":{{"text":"rank 1 was lost","times":{4}}}}})"
+                           "\n"
+                           R"({{"event":"supervise_action","step":5,"time":{0},"cause":"{1}",)"
+                           R"("facts":{{"action":"restart","delay":{2},"supervisor":{3},"times":{4}}}}})"
+                           "\n",
+                           now, cause, delay, to_json(supervisor), to_json(times)));
+  };
+  record("lost rank", 30, this_job());
+  RunStatus run = run_status(folder);
+  EXPECT_EQ(run.state, RunState::kRestarting);
+  EXPECT_EQ(name_of(run.state), "restarting");
+  EXPECT_EQ(run.reason, "lost rank");
+  EXPECT_EQ(run.failure, "rank 1 was lost");
+  EXPECT_THAT(run.next, HasSubstr("starts again in "));
+  // The time since the record is a part of the restart.
+  ASSERT_TRUE(run.supervision);
+  EXPECT_GE(run.supervision->times.wall, 100);
+  EXPECT_DOUBLE_EQ(run.supervision->times.wall, 100 + run.supervision->times.restart);
+  record("lost node", 0, this_job());
+  EXPECT_EQ(run_status(folder).state, RunState::kWaiting);
+  // The supervisor was killed.
+  RunJob ended = this_job();
+  ended.process.started += 1;
+  record("lost rank", 30, ended);
+  EXPECT_EQ(run_status(folder).state, RunState::kCrashed);
+  EXPECT_EQ(run_status(folder).next, "");
+  EXPECT_EQ(run_status(folder).supervision->times.wall, 100);
+}
+
 TEST_F(Reports, ADivergedRunIsNotPlainlyFinished) {
   const Path folder = make_run("grown", 5, 5, 5);  // its last loss is 2
   const auto warn = [&](double limit) {

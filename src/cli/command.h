@@ -22,6 +22,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/error.h"
 #include "base/files/file.h"
 #include "base/terminal/terminal.h"
 #include "launch/absent_input.h"
@@ -201,6 +202,11 @@ class OverwriteFlag {
     args.flag("--overwrite", overwrite_, help);
   }
   Existing existing() const { return overwrite_ ? Existing::kReplace : Existing::kRefuse; }
+  // Refuses --overwrite if the command writes no file. `options`: those with which it writes one.
+  void require(bool writes, const char* options) const {
+    if (overwrite_ && !writes)
+      throw invalid(fmt::format("--overwrite has no effect without {}", options), "remove --overwrite");
+  }
 
  private:
   bool overwrite_ = false;

@@ -137,5 +137,32 @@ TEST_F(RunningJobs, ARunRecordsItsJob) {
   EXPECT_THAT(log("kubectl"), HasSubstr("--namespace=team"));
 }
 
+// An option that has no effect is refused by its name.
+TEST_F(RunningJobs, OptionsWithoutEffectAreRefused) {
+  const std::string folder = folder_.path().string();
+  make_folders(run_ / "events");
+  write_file(run_ / "events/rank-00000.jsonl", R"({"event":"begin","step":0,"rank":0,"time":1,"facts":{}})"
+                                               "\n");
+  const struct {
+    std::vector<std::string> words;
+    const char* message;
+  } kCases[] = {
+      {{"jobs", folder, "--namespace", "team"}, "--namespace has no effect: kubectl is not installed here"},
+      {{"jobs", folder, "--namespace", ""}, "--namespace needs a name, not ''"},
+      {{"report", folder, "-o", "-", "--overwrite"}, "--overwrite has no effect with -o -"},
+      {{"report", folder, "-o", "report.html", "--json"}, "--json writes no file"},
+      {{"postmortem", run_.string(), "--overwrite"},
+       "--overwrite has no effect without --bundle or --output"},
+      {{"plan", "pipeline", "--overwrite"}, "--overwrite has no effect without --svg"},
+      {{"dashboard", folder, "--token", ""}, "--token needs a secret, not ''"},
+  };
+  environment_["PATH"] = (folder_.path() / "no tools").string();
+  for (const auto& one : kCases) {
+    const auto result = run(one.words);
+    EXPECT_EQ(result.exit_code, 2) << one.message << result.out;
+    EXPECT_THAT(result.err, HasSubstr(one.message));
+  }
+}
+
 }  // namespace
 }  // namespace primus

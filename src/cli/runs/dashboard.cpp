@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "cli/command.h"
 #include "cli/train/stop_signal.h"
 #include "lm/events/run_event.h"
@@ -34,6 +35,8 @@ class Dashboard final : public Command {
   }
 
   int run(Console& console) override {
+    if (token_ && token_->empty())
+      throw invalid("--token needs a secret, not ''", "without --token, a token is made where one is needed");
     if (folders_.empty()) folders_ = {"output"};
     dashboard::Workspace workspace({folders_.begin(), folders_.end()});
     const std::string token = chosen_token();

@@ -34,7 +34,7 @@ class Report final : public Command {
  public:
   void declare(Arguments& args) override {
     args.positional("RUN", &folders_, "folders of runs, or folders with runs below them; one or more");
-    args.option("--output,-o", "FILE", &output_, "file to write; '-' is standard output");
+    args.option("--output,-o", "FILE", &output_, "file to write; '-' is standard output").default_note(kPage);
     args.flag("--overwrite", overwrite_, "replace FILE even if it is not a report");
     args.option(
         "--mlflow", "FOLDER", &mlflow_,
@@ -46,20 +46,23 @@ class Report final : public Command {
     if (mlflow_ && mlflow_->empty()) {
       throw invalid("--mlflow needs a folder, not ''", "name MLflow's folder: --mlflow mlruns");
     }
-    if (mlflow_ && (json_ || output_ != kPage || overwrite_)) {
+    if (mlflow_ && (json_ || output_ || overwrite_)) {
       throw invalid("--mlflow excludes a page and JSON",
                     "remove --output, --overwrite and --json, or run the command twice");
     }
-    if (json_ && (output_ != kPage || overwrite_))
+    if (json_ && (output_ || overwrite_))
       throw invalid("--json writes no file, so --output and --overwrite have no effect",
                     "remove --json for a page, or redirect the JSON: primus report RUN --json > FILE");
+    const std::string output = output_.value_or(kPage);
+    if (output == "-" && overwrite_)
+      throw invalid("--overwrite has no effect with -o -, which writes no file", "remove --overwrite");
     const std::vector<Path> folders = find(console);
     if (mlflow_) {
       export_to_mlflow(folders, console);
       return 0;
     }
-    const bool writes = !json_ && output_ != "-";
-    if (writes) refuse_another_file();  // checked now, because reading the runs may take long
+    const bool writes = !json_ && output != "-";
+    if (writes) refuse_another_file(output);  // checked now, because reading the runs may take long
     std::vector<RunHistory> runs;
     for (const Path& folder : folders) runs.push_back(read_history(folder));
     name_runs(runs);
@@ -73,9 +76,9 @@ class Report final : public Command {
       console.write(report_page(report));
     } else {
       const std::string page = report_page(report);
-      write_output(output_, page, Existing::kReplace);  // refuse_another_file() has already refused files
-                                                        // that must not be replaced
-      console.print(fmt::format("{}: {} run{}, {}\n", output_, runs.size(), runs.size() == 1 ? "" : "s",
+      write_output(output, page, Existing::kReplace);  // refuse_another_file() has already refused files
+                                                       // that must not be replaced
+      console.print(fmt::format("{}: {} run{}, {}\n", output, runs.size(), runs.size() == 1 ? "" : "s",
                                 human_bytes(static_cast<double>(page.size()))));
     }
     return 0;
@@ -135,20 +138,19 @@ class Report final : public Command {
   }
 
   // Throws if the output exists and is not an earlier report, unless --overwrite is given.
-  void refuse_another_file() const {
-    const auto status = Env::posix().status(output_);
+  void refuse_another_file(const std::string& output) const {
+    const auto status = Env::posix().status(output);
     if (overwrite_ || !status || status->type != FileStatus::Type::kFile || status->size == 0) return;
     std::string begin(1024, '\0');
-    const auto file = Env::posix().open(output_, OpenMode::kRead);
+    const auto file = Env::posix().open(output, OpenMode::kRead);
     begin.resize(file->read_at(std::as_writable_bytes(std::span(begin.data(), begin.size())), 0));
     if (begin.find("content=\"primus report\"") != std::string::npos) return;
-    throw invalid(fmt::format("'{}' already exists and is not a report", output_),
+    throw invalid(fmt::format("'{}' already exists and is not a report", output),
                   "choose another name with -o, or replace it with --overwrite");
   }
 
   std::vector<std::string> folders_;
-  std::string output_ = kPage;
-  std::optional<std::string> mlflow_;
+  std::optional<std::string> output_, mlflow_;
   bool overwrite_ = false, json_ = false;
 };
 

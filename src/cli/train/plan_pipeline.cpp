@@ -42,6 +42,7 @@ class PlanPipeline final : public Command {
   }
 
   int run(Console& console) override {
+    overwrite_.require(!svg_.empty(), "--svg");
     if (!svg_.empty()) refuse_existing(svg_, overwrite_.existing());
     if (!traces_.empty()) {
       draw_traces(console);

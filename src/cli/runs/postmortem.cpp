@@ -42,6 +42,7 @@ class Postmortem final : public Command {
   }
 
   int run(Console& console) override {
+    overwrite_.require(bundle_.has_value() || output_.has_value(), "--bundle or --output");
     if (bundle_) refuse_existing(*bundle_, overwrite_.existing());
     if (output_) refuse_existing(*output_, overwrite_.existing());
     std::optional<ScratchFolder> scratch;
@@ -60,6 +61,7 @@ class Postmortem final : public Command {
       const postmortem::Bundle bundle =
           postmortem::pack({.run = folder_,
                             .running = file.running,
+                            .shown = file.shown,
                             .logs = all_logs(),
                             .kernel_log = kernel,
                             .report = postmortem::report_text(file, diagnosis, Terminal{})});
@@ -121,6 +123,8 @@ class Postmortem final : public Command {
     };
     file.run = opened.name;
     file.running = opened.running;
+    // An older version packed no state.
+    if (!opened.shown.state.empty()) file.shown = opened.shown;
     for (postmortem::Evidence& evidence : file.evidence) rename(evidence.file);
     for (std::string& note : file.notes) rename(note);
   }

@@ -74,6 +74,9 @@ class Packer {
                                       {"run", content.run.string()},
                                       {"host", host_name()},
                                       {"running", content.running},
+                                      {"state", content.shown.state},
+                                      {"reason", content.shown.reason},
+                                      {"next", content.shown.next},
                                       {"time", now()}}));
     add("report.txt", content.report);
     pack_run(content.run);
@@ -161,8 +164,14 @@ OpenedBundle open_bundle(const Path& file, const Path& folder) {
                   "'primus postmortem RUN --bundle FILE' writes bundles");
   }
   OpenedBundle bundle{.run = folder / "run", .name = file.string()};
-  if (const Json run = json.value("run", Json()); run.is_string())
-    bundle.name = printable(run.get<std::string>());
+  const auto text = [&](const char* key, std::string& into) {
+    if (const Json value = json.value(key, Json()); value.is_string())
+      into = printable(value.get<std::string>());
+  };
+  text("run", bundle.name);
+  text("state", bundle.shown.state);
+  text("reason", bundle.shown.reason);
+  text("next", bundle.shown.next);
   if (const Json running = json.value("running", Json()); running.is_boolean())
     bundle.running = running.get<bool>();
   if (Env::posix().status(folder / "kernel.log")) bundle.kernel_log = folder / "kernel.log";

@@ -18,12 +18,14 @@
 #include <vector>
 
 #include "base/files/file.h"
+#include "safe/postmortem/evidence.h"
 
 namespace primus::postmortem {
 
 struct BundleContent {
   Path run;
   bool running = false;  // whether the run still trains
+  ShownState shown = {};
   std::vector<Path> logs = {};
   std::string kernel_log = {};  // empty: none
   std::string report = {};
@@ -43,6 +45,7 @@ struct OpenedBundle {
   Path run;                     // a copy of the run's folder
   std::string name;             // the run's folder where the bundle was made
   bool running = false;         // whether the run still trained then
+  ShownState shown = {};        // its state then
   std::vector<Path> logs = {};  // the files of --log
   std::optional<Path> kernel_log = {};
 };

@@ -152,7 +152,10 @@ class Judge {
   double begin_ = 0, end_ = 0;
 };
 
-Confidence confidence_in(const Evidence& best, const std::vector<const Evidence*>& relevant) {
+Confidence confidence_in(const Evidence& best, const std::vector<const Evidence*>& relevant,
+                         const CaseFile& file) {
+  // The run has recorded that it ended on request or at a limit.
+  if (best.cause->role == Role::kStop && file.state == "stopped") return Confidence::kCertain;
   if (best.cause->role <= Role::kDeath && best.cause->role != Role::kTrouble) return Confidence::kPossible;
   // RUN/.stop does not say how the run was asked, so another kill may have ended it after the request.
   if (best.cause->name == "stopped-now") return Confidence::kLikely;
@@ -191,8 +194,17 @@ std::string_view name_of(Confidence confidence) {
   return kNames[static_cast<std::size_t>(confidence)];
 }
 
+std::string_view explanation_of(Confidence confidence) {
+  constexpr std::array<std::string_view, 4> kTexts = {
+      "nothing that was read names a cause",
+      "a process ended without a reason, or the evidence may be about another job",
+      "further causes are named, or the evidence has no time or could have another reason",
+      "evidence of that time names this cause, and none names another one"};
+  return kTexts[static_cast<std::size_t>(confidence)];
+}
+
 Diagnosis diagnose(const CaseFile& file) {
-  Diagnosis result{.cause = &cause_named("unknown")};
+  Diagnosis result{.cause = &cause_named("unknown"), .last_event = last_progress(file)};
   const Judge judge(file);
   std::vector<const Evidence*> relevant;
   for (const Evidence& one : file.evidence) {
@@ -216,10 +228,13 @@ Diagnosis diagnose(const CaseFile& file) {
   if (!relevant.empty()) {
     const Evidence& best = *relevant.front();
     result.cause = best.cause;
-    result.confidence = confidence_in(best, relevant);
+    result.confidence = confidence_in(best, relevant, file);
     result.rank = best.rank;
     result.node = best.node;
-    result.time = best.time;
+    for (const Evidence* one : relevant) {
+      if (one->cause != best.cause || one->time <= 0) continue;
+      if (result.first_sign == 0 || one->time < result.first_sign) result.first_sign = one->time;
+    }
     result.summary = best.text;
     complete(relevant, result);
     add_alternatives(relevant, result);
@@ -229,7 +244,7 @@ Diagnosis diagnose(const CaseFile& file) {
              (file.state.empty() || file.state == "running")) {
     result.cause = &cause_named("died-silently");
     result.confidence = Confidence::kPossible;
-    result.time = last_progress(file);
+    result.first_sign = result.last_event;
   }
   // A kernel names only its node. The ranks of the node are known.
   if (result.rank < 0 && judge.lost() &&

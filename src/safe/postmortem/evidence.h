@@ -50,10 +50,18 @@ struct Restart {
   bool of_rank = false;         // a rank restart: the other processes stayed
 };
 
+// The state of the run in the words of 'primus runs'.
+struct ShownState {
+  std::string state = {};   // "crashed"
+  std::string reason = {};  // "disk full"; empty: none
+  std::string next = {};    // of a run that waits or is restarted: "starts again in 8 s"; else empty
+};
+
 // Everything that was read.
 struct CaseFile {
-  std::string run;                         // folder of the run
-  bool running = false;                    // whether a process still holds the run's lock
+  std::string run;       // folder of the run
+  bool running = false;  // whether a process still holds the run's lock
+  ShownState shown = {};
   std::string state = {}, reason = {};     // recorded ending: "failed", "disk full"; empty: none is recorded
   std::int64_t step = 0, saved_step = -1;  // newest step, step of the newest complete checkpoint (-1: none)
   std::vector<RankRecord> ranks = {};

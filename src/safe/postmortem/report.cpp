@@ -33,10 +33,13 @@ std::string place(int rank, const std::string& node) {
   return node.empty() ? fmt::format("rank {}", rank) : fmt::format("rank {} on {}", rank, node);
 }
 
+// Returns a word of 'primus runs', such as "crashed (disk full)" or "restarting (lost rank); starts again in
+// 8 s".
 std::string state_of(const CaseFile& file) {
-  if (file.running) return "running";
-  if (file.state.empty() || file.state == "running") return "ended without a record";
-  return file.reason.empty() ? file.state : fmt::format("{} ({})", file.state, file.reason);
+  std::string text = file.shown.state;
+  if (!file.shown.reason.empty()) text += fmt::format(" ({})", file.shown.reason);
+  if (!file.shown.next.empty()) text += "; " + file.shown.next;
+  return text;
 }
 
 std::string lost_work(const CaseFile& file) {
@@ -65,9 +68,10 @@ std::string last_work(const CaseFile& file) {
 std::string restart_text(const Restart& one) {
   const std::string rank = one.rank < 0 ? "" : fmt::format("rank {}, ", one.rank);
   const bool in_memory = one.state_from == "memory" || one.state_from == "partner";
-  return fmt::format("{} {} ({}step {}), continued from step {}{}{}: {}",
-                     local_time(one.time, "%Y-%m-%d %H:%M:%S"), one.cause, rank, one.step, one.checkpoint,
-                     in_memory ? " in memory" : "", one.of_rank ? " by a rank restart" : "", one.text);
+  const char* const what = one.state_from.empty() ? "no step after the restart" : "continued";
+  return fmt::format("{} {} ({}step {}), {} from step {}{}{}: {}", local_time(one.time, "%Y-%m-%d %H:%M:%S"),
+                     one.cause, rank, one.step, what, one.checkpoint, in_memory ? " in memory" : "",
+                     one.of_rank ? " by a rank restart" : "", one.text);
 }
 
 void add_restarts(const CaseFile& file, std::vector<Row>& rows) {
@@ -85,15 +89,21 @@ std::vector<Row> facts(const CaseFile& file, const Diagnosis& d) {
     add_restarts(file, rows);
     return rows;
   }
-  rows.emplace_back("cause",
-                    fmt::format("{} ({}, {})", d.cause->title, d.cause->name, name_of(d.confidence)));
+  rows.emplace_back("cause", fmt::format("{} ({})", d.cause->title, d.cause->name));
+  rows.emplace_back("confidence", fmt::format("{}: {}", name_of(d.confidence), explanation_of(d.confidence)));
   rows.emplace_back("where", place(d.rank, d.node));
-  rows.emplace_back("when",
-                    fmt::format("{}, after step {}", local_time(d.time, "%Y-%m-%d %H:%M:%S"), file.step));
+  constexpr const char* kTime = "%Y-%m-%d %H:%M:%S";
+  if (d.first_sign > 0) rows.emplace_back("first sign", local_time(d.first_sign, kTime));
+  if (d.last_event > 0)
+    rows.emplace_back("last event",
+                      fmt::format("{}, after step {}", local_time(d.last_event, kTime), file.step));
   if (!d.summary.empty()) rows.emplace_back("evidence", d.summary);
   if (const std::string work = last_work(file); !work.empty()) rows.emplace_back("last work", work);
   rows.emplace_back("lost work", lost_work(file));
-  rows.emplace_back("next step", d.cause->next_step);
+  // A run that waits or is restarted has a supervisor.
+  rows.emplace_back("next step",
+                    fmt::format("{}{}", file.shown.next.empty() ? "" : "the supervisor continues the run; ",
+                                d.cause->next_step));
   for (const Cause* other : d.alternatives)
     rows.emplace_back("or", fmt::format("{} ({})", other->title, other->name));
   add_restarts(file, rows);
@@ -135,13 +145,16 @@ std::string report_page(const CaseFile& file, const Diagnosis& diagnosis, const 
 nlohmann::ordered_json report_json(const CaseFile& file, const Diagnosis& d) {
   using Json = nlohmann::ordered_json;
   Json json{{"run", file.run},
-            {"state", state_of(file)},
+            {"state", file.shown.state},
+            {"reason", file.shown.reason},
+            {"next", file.shown.next},
             {"cause", d.cause->name},
             {"title", d.cause->title},
             {"confidence", name_of(d.confidence)},
             {"rank", d.rank < 0 ? Json() : Json(d.rank)},
             {"node", d.node.empty() ? Json() : Json(d.node)},
-            {"time", d.time > 0 ? Json(d.time) : Json()},
+            {"first_sign", d.first_sign > 0 ? Json(d.first_sign) : Json()},
+            {"last_event", d.last_event > 0 ? Json(d.last_event) : Json()},
             {"step", file.step},
             {"checkpoint_step", file.saved_step < 0 ? Json() : Json(file.saved_step)},
             {"text", d.summary},

@@ -155,7 +155,9 @@ class RankReader {
     const bool unknown = text.find("no majority tells which are right") != std::string::npos;
     // Findings in the kernel's log have the kernel's texts.
     const bool of_kernel = event.event == "warning" && event.cause.starts_with("kernel_");
-    const Cause* const cause = match(of_kernel ? Source::kKernel : Source::kEvent, text);
+    // A damaged checkpoint that was skipped did not end the run.
+    const bool skipped = event.event == "warning" && event.cause == "damaged_checkpoint";
+    const Cause* const cause = skipped ? nullptr : match(of_kernel ? Source::kKernel : Source::kEvent, text);
     evidence_.push_back({.source = Source::kEvent,
                          .file = file_,
                          .time = event.time,
@@ -227,11 +229,17 @@ void read_logs(const Path& logs, double near, CaseFile& into) {
 }  // namespace
 
 CaseFile read_run(const Path& folder) {
-  if (!is_run_folder(folder) && logs_beside(folder).empty() && !Env::posix().status(folder / "logs") &&
-      !Env::posix().status(supervision_file(folder)))
+  if (!is_run_folder(folder) && !is_started_folder(folder) && logs_beside(folder).empty() &&
+      !Env::posix().status(folder / "logs") && !Env::posix().status(supervision_file(folder)))
     throw invalid(fmt::format("'{}' is not the folder of a run", folder.string()),
                   "name a folder that 'primus runs' lists, or a folder of logs");
-  CaseFile file{.run = folder.string(), .running = RunLock::held(folder)};
+  const RunStatus status = run_status(folder);
+  CaseFile file{.run = folder.string(),
+                .running = status.state == RunState::kRunning,
+                .shown = {.state = std::string(name_of(status.state)),
+                          .reason = printable(status.reason),
+                          .next = printable(status.next)}};
+  if (status.state == RunState::kDamaged) file.notes.push_back(printable(status.problem));
   std::vector<std::pair<int, Path>> ranks;
   for (const Path& path : entries_of(folder / kEventsFolder)) {
     if (const std::optional<int> rank = rank_in(path); rank && ranks.size() < kMaxRanks)
@@ -243,7 +251,6 @@ CaseFile read_run(const Path& folder) {
   if (ranks.empty() && !is_run_folder(folder)) {
     file.notes.push_back("the folder has no records of a run: the run may have failed before it began");
   } else if (ranks.empty()) {
-    const RunStatus status = run_status(folder);
     file.step = status.step;
     file.reason = status.reason;
     file.state = std::string(name_of(status.state));
@@ -258,7 +265,7 @@ CaseFile read_run(const Path& folder) {
     return rank.last_time < began || (file.world > 0 && rank.rank >= file.world);
   });
   const auto is_old = [&](const Evidence& one) { return one.time > 0 && one.time < began; };
-  read_supervisor(folder, file);
+  read_supervisor(folder, is_open(status.state), file);
   std::erase_if(file.evidence, is_old);
   read_flights(folder / "logs", began, file);
   const std::size_t first = file.evidence.size();

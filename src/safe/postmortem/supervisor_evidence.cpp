@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "lm/events/line_file.h"
 #include "lm/events/supervision.h"
-#include "lm/events/supervisor_record.h"
 #include "safe/postmortem/json_fields.h"
 
 namespace primus::postmortem {
@@ -46,7 +45,7 @@ class SupervisorReader {
   // Adds evidence if the supervisor recorded no end. `lives`: whether it still runs.
   void finish(bool lives) {
     const bool orderly = into_.state == "stopped" || into_.state == "finished";
-    if (!started_ || lives || into_.running || orderly) return;
+    if (!started_ || lives || orderly) return;
     for (const RankRecord& rank : into_.ranks) newest_ = std::max(newest_, rank.last_time);
     const std::string text =
         "supervise ended without a record: the supervisor was killed (SIGKILL), or its machine stopped";
@@ -102,7 +101,7 @@ class SupervisorReader {
 
 }  // namespace
 
-void read_supervisor(const Path& run, CaseFile& into) {
+void read_supervisor(const Path& run, bool lives, CaseFile& into) {
   const Path file = supervision_file(run);
   if (!Env::posix().status(file)) return;
   SupervisorReader reader(file.string(), into);
@@ -111,7 +110,7 @@ void read_supervisor(const Path& run, CaseFile& into) {
       const nlohmann::json event = nlohmann::json::parse(line, nullptr, false);
       if (event.is_object()) reader.take(event);
     });
-    reader.finish(supervisor_of(run).has_value());
+    reader.finish(lives);
   } catch (const Error& error) {
     into.notes.push_back(error.what());
   }

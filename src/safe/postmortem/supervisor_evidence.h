@@ -8,8 +8,9 @@
 namespace primus::postmortem {
 
 // Adds the restarts of the run, and each fault as evidence; also that the supervisor recorded no end, if it
-// does not run any more. `run`: the folder of the run, of which the ranks have been read. A run without
-// supervision adds nothing. A file that cannot be read becomes a note.
-void read_supervisor(const Path& run, CaseFile& into);
+// does not run any more. `run`: the folder of the run, of which the ranks have been read. `lives`: whether
+// the run trains, waits or is restarted. A run without supervision adds nothing. A file that cannot be read
+// becomes a note.
+void read_supervisor(const Path& run, bool lives, CaseFile& into);
 
 }  // namespace primus::postmortem

@@ -249,7 +249,7 @@ TEST(ReadRun, FindingsOnARanksMachineAreCauses) {
                       R"({"event":"begin","step":0,"rank":0,"time":100,"facts":{"host":"n1"}}
 {"event":"step","step":3,"rank":0,"time":120,"facts":{}}
 {"event":"fault","step":3,"rank":0,"time":121,"cause":"NaN","facts":{"text":"the loss is NaN"}}
-{"event":"end","step":3,"rank":0,"time":121,"cause":"NaN","facts":{"state":"failed"}}
+{"event":"end","step":3,"rank":0,"time":121,"cause":"NaN","facts":{"state":"failed","reason":"NaN"}}
 )");
     write_file_atomic(folder.path() / "events" / "rank-00001.jsonl",
                       std::string(R"({"event":"begin","step":0,"rank":1,"time":100,"facts":{"host":"n2"}}
@@ -273,9 +273,9 @@ TEST(ReadRun, KeepsOnlyTheLastProcess) {
 {"event":"fault","step":3,"rank":0,"time":103,"cause":"disk full","facts":{"text":"No space left on device"}}
 {"event":"begin","step":2,"rank":0,"time":200,"facts":{"host":"n1"}}
 {"event":"checkpoint","step":4,"rank":0,"time":204,"facts":{"state":"durable"}}
-{"event":"step","step":5,"rank":0,"time":205,"facts":{}}
+{"event":"step","step":5,"rank":0,"time":205,"facts":{"iteration":5,"lm_loss":2}}
 {"event":"fault","step":5,"rank":0,"time":206,"cause":"NaN","facts":{"text":"the loss is NaN","operator":"layers.1.mlp"}}
-{"event":"end","step":5,"rank":0,"time":207,"cause":"NaN","facts":{"state":"failed"}}
+{"event":"end","step":5,"rank":0,"time":207,"cause":"NaN","facts":{"state":"failed","reason":"NaN"}}
 )");
   std::filesystem::create_directories(folder.path() / "logs" / "pre_trainer" / "rank-0");
   write_file_atomic(folder.path() / "logs" / "pre_trainer" / "rank-0" / "error.log",
@@ -289,7 +289,34 @@ TEST(ReadRun, KeepsOnlyTheLastProcess) {
   EXPECT_THAT(d.summary, HasSubstr("layers.1.mlp"));
   const std::string text = report_text(file, d, Terminal{});
   EXPECT_THAT(text, HasSubstr("1 step, after the checkpoint of step 4"));
+  EXPECT_THAT(text, HasSubstr("state      crashed (NaN)\n"));
+  // The log's line has no time.
+  EXPECT_THAT(text, HasSubstr("confidence likely: further causes are named, or the evidence has no time"));
+  // The fault came a second before the end of the records.
+  EXPECT_EQ(d.first_sign, 206);
+  EXPECT_EQ(d.last_event, 207);
+  EXPECT_THAT(text, HasSubstr("first sign "));
+  EXPECT_THAT(text, HasSubstr("last event "));
+  EXPECT_THAT(text, HasSubstr(", after step 5\n"));
   EXPECT_THAT(report_page(file, d, "test"), HasSubstr("layers.1.mlp"));
+}
+
+// A damaged checkpoint that was skipped at the start is shown, and is no cause of the end.
+TEST(Incidents, ASkippedCheckpointIsShown) {
+  const ScratchFolder folder("postmortem");
+  std::filesystem::create_directories(folder.path() / "events");
+  write_file_atomic(folder.path() / "events" / "rank-00000.jsonl",
+                    R"({"event":"begin","step":2,"rank":0,"time":200,"facts":{"host":"n1"}}
+{"event":"warning","step":2,"rank":0,"time":200.5,"cause":"damaged_checkpoint","facts":{"detector":"damaged_checkpoint","text":"damaged checkpoint skipped: iter_0000004: model.safetensors is damaged"}}
+{"event":"step","step":3,"rank":0,"time":5000,"facts":{"iteration":3,"lm_loss":2}}
+{"event":"fault","step":3,"rank":0,"time":5001,"cause":"NaN","facts":{"text":"the loss is NaN"}}
+{"event":"end","step":3,"rank":0,"time":5002,"cause":"NaN","facts":{"state":"failed","reason":"NaN"}}
+)");
+  const CaseFile file = read_run(folder.path());
+  const Diagnosis d = diagnose(file);
+  EXPECT_EQ(d.cause->name, "nan");
+  EXPECT_EQ(d.confidence, Confidence::kCertain);
+  EXPECT_THAT(report_text(file, d, Terminal{}), HasSubstr("damaged checkpoint skipped: iter_0000004"));
 }
 
 // Incidents that scripts/seed-incidents.py made from real runs, cut to their last lines.

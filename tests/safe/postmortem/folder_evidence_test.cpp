@@ -101,7 +101,7 @@ TEST_F(FolderOfARun, ARefusalThatTheSupervisorRecordedIsACause) {
 {"event":"supervise_end","step":0,"time":1795921866.31,"cause":"refused","facts":{"exit_code":2}}
 )x");
   EXPECT_EQ(diagnosis().cause->name, "host-out-of-memory");
-  EXPECT_GT(diagnosis().time, 0);
+  EXPECT_GT(diagnosis().first_sign, 0);
 }
 
 // 'primus stop --now' kills a run, which then records nothing.
@@ -135,7 +135,7 @@ TEST_F(FolderOfARun, ASupervisorWithoutAnEndWasKilled) {
                             "\n";
   write("events/supervisor.jsonl", start);
   EXPECT_EQ(diagnosis().cause->name, "supervisor-lost");
-  EXPECT_EQ(diagnosis().time, 105);
+  EXPECT_EQ(diagnosis().first_sign, 105);
   EXPECT_THAT(report(),
               testing::HasSubstr("run the same command again; it continues from the newest checkpoint"));
   write("events/supervisor.jsonl",

@@ -5,6 +5,7 @@
 
 #include "base/files/file.h"
 #include "base/files/scratch_folder.h"
+#include "lm/events/run_job.h"
 #include "safe/postmortem/diagnosis.h"
 #include "safe/postmortem/report.h"
 #include "safe/postmortem/run_evidence.h"
@@ -13,10 +14,11 @@ namespace primus::postmortem {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 using testing::SizeIs;
 
 constexpr const char* kBegin = R"({"event":"begin","step":9,"rank":0,"time":200,"facts":{"host":"n1"}}
-{"event":"step","step":12,"rank":0,"time":205,"facts":{}}
+{"event":"step","step":12,"rank":0,"time":205,"facts":{"iteration":12,"lm_loss":2}}
 )";
 constexpr const char* kRestart =
     R"({"event":"supervise_detection","step":10,"rank":1,"time":150,"cause":"crashed","facts":{"exit_code":139,"checkpoint":9,"text":"rank 1 was lost"}}
@@ -44,8 +46,10 @@ TEST_F(Supervised, RestartsAreListed) {
   EXPECT_EQ(d.cause->name, "died-silently");
   const std::string text = report_text(file, d, Terminal{});
   EXPECT_THAT(text, HasSubstr("restarts   1:"));
-  EXPECT_THAT(text,
-              HasSubstr("crashed (rank 1, step 10), continued from step 9: rank 1 was lost; signal 11"));
+  EXPECT_THAT(
+      text,
+      HasSubstr(
+          "crashed (rank 1, step 10), no step after the restart from step 9: rank 1 was lost; signal 11"));
   EXPECT_EQ(report_json(file, d)["restarts"].size(), 1U);
 }
 
@@ -67,16 +71,37 @@ TEST_F(Supervised, ARankRestartIsNamed) {
   EXPECT_FALSE(file.restarts[0].of_rank);
   EXPECT_TRUE(file.restarts[1].of_rank);
   const Diagnosis d = diagnose(file);
-  EXPECT_THAT(report_text(file, d, Terminal{}), HasSubstr("continued from step 12 by a rank restart: "));
+  EXPECT_THAT(report_text(file, d, Terminal{}),
+              HasSubstr("no step after the restart from step 12 by a rank restart: "));
   EXPECT_EQ(report_json(file, d)["restarts"][1]["rung"], "rank restart");
 }
 
 TEST_F(Supervised, ARunningRunShowsItsRestarts) {
   CaseFile file = read("");
   file.running = true;
+  file.shown.state = "running";
   const std::string text = report_text(file, diagnose(file), Terminal{});
   EXPECT_THAT(text, HasSubstr("state      running"));
   EXPECT_THAT(text, HasSubstr("crashed (rank 1, step 10)"));
+}
+
+// Between a fault and the restart, the run has no processes but a supervisor.
+TEST_F(Supervised, ARunThatIsRestartedIsNotEnded) {
+  const CaseFile file = read(
+      R"({"event":"supervise_start","step":10,"time":190,"facts":{"restarts":0}}
+{"event":"supervise_detection","step":14,"rank":0,"time":210,"cause":"disk full","facts":{"exit_code":3,"checkpoint":12,"text":"No space left on device"}}
+{"event":"supervise_action","step":14,"time":210,"cause":"disk full","facts":{"action":"restart","delay":0,"needs_free_bytes":1048576,"supervisor":)" +
+      to_json(this_job()) + "}}\n");
+  EXPECT_EQ(file.shown.state, "restarting");
+  EXPECT_EQ(file.shown.reason, "disk full");
+  const Diagnosis d = diagnose(file);
+  EXPECT_EQ(d.cause->name, "disk-full");
+  const std::string text = report_text(file, d, Terminal{});
+  EXPECT_THAT(text,
+              HasSubstr("state      restarting (disk full); starts again when the disk has 1.00 MiB free"));
+  EXPECT_THAT(text, HasSubstr("next step  the supervisor continues the run; free space"));
+  EXPECT_THAT(text, Not(HasSubstr("supervisor was killed")));
+  EXPECT_EQ(report_json(file, d)["state"], "restarting");
 }
 
 TEST_F(Supervised, TheFaultThatEndedTheRunIsItsCause) {

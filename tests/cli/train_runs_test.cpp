@@ -121,6 +121,13 @@ TEST(SeveralRuns, LoadsTheNewestValidCheckpoint) {
   const ProgramResult older = start({});
   ASSERT_EQ(older.exit_code, 0) << older.err;
   EXPECT_THAT(older.err, HasSubstr("damaged checkpoint skipped: iter_0000003"));
+  // The run has a warning of it, which all views of runs show.
+  const std::string other = test::run_folder(folder.path(), "other").string();
+  for (const char* command : {"runs", "postmortem", "report"}) {
+    const ProgramResult shown = command == std::string("report") ? run_program({command, other, "--json"})
+                                                                 : run_program({command, other});
+    EXPECT_THAT(shown.out, HasSubstr("damaged checkpoint skipped: iter_0000003")) << command;
+  }
   EXPECT_THAT(older.err, HasSubstr("weights loaded from " + (root / "iter_0000002").string() + "\n"));
   const json config = json::parse(
       read_file(test::run_folder(folder.path(), "other") / "checkpoints/iter_0000004/config.json"));

@@ -133,8 +133,16 @@ void Checkpointer::check() {
 
 ResumePoint Checkpointer::resume_point(const Path& root) const {
   ResumePoint point = find_resume_point(root, Validation::kFull, Env::posix(), plan_.ranks.group());
-  for (const std::string& reason : point.rejected)
-    plan_.log.warning("damaged checkpoint skipped: {}", reason);
+  for (const std::string& reason : point.rejected) {
+    // Rank 0 publishes the warning, which also logs it.
+    if (!plan_.ranks.first()) plan_.log.warning("damaged checkpoint skipped: {}", reason);
+    progress_.findings.push_back(
+        {.detector = "damaged_checkpoint",
+         .text = "damaged checkpoint skipped: " + reason,
+         .advice =
+             "the run continues from an earlier one, and repeats the steps between them; check the disk "
+             "for errors"});
+  }
   for (const std::string& note : point.notes) {
     plan_.log.warning("{}: {}; the newest good checkpoint is used", root.string(), note);
   }

@@ -74,7 +74,7 @@ class Checkpointer {
   SetAside move_suspects(std::int64_t good, bool may_begin) const;
   // Completes set_aside_after() of a process that was killed meanwhile. All ranks must call it.
   void finish_set_aside() const;
-  // Returns the newest valid checkpoint in `root`; logs damaged checkpoints.
+  // Returns the newest valid checkpoint in `root`. Damaged ones become RunProgress::findings.
   ResumePoint resume_point(const Path& root) const;
   // Warns if the run has records of steps, but no checkpoint to continue from.
   void warn_of_lost_steps() const;

@@ -88,6 +88,7 @@ struct RunProgress {
   std::vector<std::string> rule_changes;
   std::optional<TrainingClock> clock;               // clock of train_minutes
   std::map<std::string, std::int64_t> good_checks;  // as TrainerState::good_checks
+  std::vector<RunWarning> findings;  // of the start; they are published when the process begins to train
 
   // Returns the number of steps of the run; with train_minutes, the current estimate.
   std::int64_t total_steps(const config::TrainerConfig& c) const;

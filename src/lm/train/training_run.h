@@ -62,6 +62,8 @@ struct Trainer::Run {
   StepMeasurement measure();
   void open_session(const StepMeasurement& measured);
   void open_monitor(const StepMeasurement& measured);
+  // Publishes the begin of training, then the findings of the start.
+  void publish_start(const StepMeasurement& measured);
   MonitorOptions monitor_options();
   RunFacts run_facts(const StepMeasurement& measured) const;
 

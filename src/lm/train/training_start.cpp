@@ -60,7 +60,7 @@ void Trainer::Run::prepare() {
   const StepMeasurement measured = measure();
   open_session(measured);
   open_monitor(measured);
-  if (progress.iteration >= progress.last_iteration) return plan.monitor->begin(run_facts(measured));
+  if (progress.iteration >= progress.last_iteration) return publish_start(measured);
   length.warn_of_few_steps();
   length.warn_of_little_data();
   // Sets checkpoints aside only now, so that the record of the previous run is kept if this run is refused or
@@ -71,7 +71,16 @@ void Trainer::Run::prepare() {
       *plan.datasets.train,
       plan.loader_options(progress.iteration * plan.c.global_batch_size, plan.c.global_batch_size));
   // Publishes the start last, so that an error during the start is not recorded as the run's ending.
+  publish_start(measured);
+}
+
+void Trainer::Run::publish_start(const StepMeasurement& measured) {
   plan.monitor->begin(run_facts(measured));
+  if (!plan.ranks.first()) return;
+  for (RunWarning& finding : progress.findings) {
+    finding.iteration = progress.iteration;
+    plan.monitor->warn(finding);
+  }
 }
 
 namespace {

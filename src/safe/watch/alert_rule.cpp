@@ -40,10 +40,12 @@ constexpr Metric kMetrics[] = {
 
 constexpr std::string_view kEvents[] = {"warning", "fault", "stop", "end", "failed", "finished"};
 constexpr std::string_view kOfSupervisor[] = {kRankLostAlert, kNodeLostAlert, kRestartedAlert, kGaveUpAlert};
-// Names of the warnings of the machine watch (probes/).
+// Names of the warnings of the machine watch (probes/), of the checks for silent corruption, and of the
+// start.
 constexpr std::string_view kFindings[] = {
-    "gpu_memory",   "gpu_error",     "gpu_throttled", "gpu_link",   "kernel_fault", "kernel_notice",
-    "network_port", "memory_growth", "disk_filling",  "clock_jump", "not_watched",  "silent_corruption"};
+    "gpu_memory",    "gpu_error",         "gpu_throttled",     "gpu_link",     "kernel_fault",
+    "kernel_notice", "network_port",      "memory_growth",     "disk_filling", "clock_jump",
+    "not_watched",   "silent_corruption", "damaged_checkpoint"};
 
 std::vector<std::string> known_names() {
   std::vector<std::string> names(std::begin(kEvents), std::end(kEvents));

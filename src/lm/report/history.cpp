@@ -91,7 +91,7 @@ const HistoryReader::Line* HistoryReader::next(std::string_view text, std::int64
 
 void HistoryReader::step(std::string_view text) {
   const Line* const line = next(text, 1, steps_);
-  if (!line) return;
+  if (!line || line->iteration < from_ || line->iteration > to_) return;
   if (std::isfinite(line->milliseconds)) run_.seconds += 1e-3 * line->milliseconds;
   run_.metrics.begin(line->iteration, line->samples, run_.seconds);
   for (const auto& [key, value] : line->numbers) run_.metrics.add(key, value);

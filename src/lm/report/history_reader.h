@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,6 +17,12 @@ class HistoryReader {
  public:
   // `run` must outlive this object.
   explicit HistoryReader(RunHistory& run) : run_(run) {}
+
+  // Leaves out other steps from now on.
+  void only(std::int64_t from, std::int64_t to) {
+    from_ = from;
+    to_ = to;
+  }
 
   // Adds a line of metrics.jsonl. Skips and counts a line that is damaged or not after the previous step.
   void step(std::string_view text);
@@ -42,6 +49,7 @@ class HistoryReader {
   RunHistory& run_;
   Line line_;
   Kind steps_, evaluations_;
+  std::int64_t from_ = 0, to_ = std::numeric_limits<std::int64_t>::max();
 };
 
 // Reads the settings of the run's experiment into run.settings. Adds a note if they cannot be read.

@@ -22,7 +22,7 @@
 
   const columns = [
     {key: 'name', title: 'run', left: true, value: (run) => run.name},
-    {key: 'state', title: 'state', left: true, value: (run) => run.state + (run.reason ? ', ' + run.reason : ''),
+    {key: 'state', title: 'state', left: true, value: (run) => [run.state, run.reason, run.next].filter(Boolean).join(', '),
      show: (run, text) => element('span', {class: 'state ' + run.state, title: run.failure || run.problem}, text)},
     {key: 'step', title: 'step', value: (run) => run.step,
      show: (run) => run.steps ? number(run.step) + ' / ' + number(run.steps) : number(run.step)},
@@ -168,12 +168,12 @@
     clearTimeout(zoomTimer);
     zoomTimer = setTimeout(async () => {
       if (!view.range || view.axis !== 'step' || report.runs.every((run) => run.steps_per_point === 1)) return;
-      const [from, to] = [Math.floor(view.range[0]), Math.ceil(view.range[1])];
+      const [from, to] = [Math.max(0, Math.floor(view.range[0])), Math.max(0, Math.ceil(view.range[1]))];
       const ids = report.runs.map((run) => run.id).join(',');
       const parts = await fetched(`api/range?runs=${ids}&from=${from}&to=${to}`);
       if (!view.range || ids !== report.runs.map((run) => run.id).join(',')) return;
       zoomed = ids;
-      parts.runs.forEach((part, i) => { if (part) report.runs[i] = {...report.runs[i], ...part, whole: report.runs[i].whole || report.runs[i]}; });
+      parts.runs.forEach((part, i) => { if (part.positions) report.runs[i] = {...report.runs[i], ...part, whole: report.runs[i].whole || report.runs[i]}; });
       redraw();
     }, 150);
   }

@@ -103,8 +103,10 @@ void add_events_of_supervisor(const Path& run, std::size_t count, std::vector<Js
   std::string_view line;
   std::uint64_t offset = 0;
   EventLine event;
-  for (std::size_t i = 0; i < count && lines.previous(line, offset); ++i) {
-    if (read_event(line, event)) events.push_back(event_json(event, false));
+  const std::size_t most = events.size() + count;
+  while (events.size() < most && lines.previous(line, offset)) {
+    if (!read_event(line, event) || event.event == "supervise_times") continue;
+    events.push_back(event_json(event, false));
   }
 }
 

@@ -187,22 +187,27 @@ double RunIndex::progress() const {
   return samples_ ? static_cast<double>(offset_) / static_cast<double>(state_.size) : 1;
 }
 
-std::optional<RunHistory> RunIndex::range(std::int64_t from, std::int64_t to) const {
-  if (marks_.empty()) return std::nullopt;
+RunIndex::Range RunIndex::range(std::int64_t from, std::int64_t to) const {
+  Range range{.run = empty_history(folder_)};
+  if (marks_.empty()) return range;
   const auto after = std::ranges::upper_bound(marks_, from, {}, &Mark::step);
   const std::uint64_t begin = after == marks_.begin() ? marks_.front().offset : std::prev(after)->offset;
   const auto behind = std::ranges::upper_bound(marks_, to, {}, &Mark::step);
   const std::uint64_t end = behind == marks_.end() ? offset_ : behind->offset;
-  if (end <= begin || end - begin > kMaxRange) return std::nullopt;
-  RunHistory run = empty_history(folder_);
-  HistoryReader reader(run);
+  if (end <= begin) return range;
+  if (end - begin > kMaxRange) {
+    return {.problem = fmt::format("the records of these steps take {} MiB, and at most {} MiB are read",
+                                   (end - begin) >> 20, kMaxRange >> 20)};
+  }
+  HistoryReader reader(*range.run);
+  reader.only(from, to);
   try {
     const auto file = Env::posix().open(metrics_, OpenMode::kRead);
     each_line(read_range(*file, begin, end), [&](std::string_view line, std::size_t) { reader.step(line); });
-  } catch (const Error&) {
-    return std::nullopt;
+  } catch (const Error& error) {
+    return {.problem = error.what()};
   }
-  return run;
+  return range;
 }
 
 }  // namespace primus::dashboard

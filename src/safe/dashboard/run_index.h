@@ -38,10 +38,13 @@ class RunIndex {
   std::uint64_t version() const { return version_; }
   std::int64_t last_step() const { return reader_->last_step(); }
 
-  // Reads the steps from..to again, with more points than the history has for them. Returns nullopt if they
-  // take more than kMaxRange bytes, or cannot be read.
+  // Reads the steps from..to again, with more points than the history has for them.
   static constexpr std::uint64_t kMaxRange = 16 << 20;
-  std::optional<RunHistory> range(std::int64_t from, std::int64_t to) const;
+  struct Range {
+    std::optional<RunHistory> run = {};  // only these steps; nullopt: see `problem`
+    std::string problem = {};            // they take more than kMaxRange bytes, or cannot be read
+  };
+  Range range(std::int64_t from, std::int64_t to) const;
 
  private:
   struct Mark {

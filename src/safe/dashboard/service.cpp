@@ -45,6 +45,7 @@ Json summary(const Run& run) {
             {"state", name_of(status.state)},
             {"reason", status.reason},
             {"failure", status.failure},
+            {"next", status.next},
             {"problem", status.problem},
             {"step", status.step},
             {"steps", status.steps ? Json(*status.steps) : Json()},
@@ -57,20 +58,33 @@ Json summary(const Run& run) {
   if (status.loss && !std::isfinite(*status.loss))
     json["loss_text"] = std::isnan(*status.loss) ? "NaN" : "infinite";
   json["restarts"] = status.supervision ? Json(status.supervision->restarts) : Json();
-  json["goodput"] = status.supervision ? Json(status.supervision->times.goodput()) : Json();
+  json["goodput"] = status.supervision ? number(status.supervision->goodput()) : Json();
   json["version"] = run.version;
   return json;
 }
 
-std::optional<std::int64_t> integer(const Request& request, const char* name) {
+constexpr std::int64_t kMaxStep = std::int64_t{1} << 53;  // numbers in JavaScript are exact up to here
+
+// Returns a step of the request; nullopt: the request has no such parameter.
+std::optional<std::int64_t> step_in(const Request& request, const char* name) {
   const auto found = request.query.find(name);
   if (found == request.query.end()) return std::nullopt;
   const std::string& text = found->second;
-  std::int64_t value = 0;
+  std::int64_t value = -1;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), value);
-  return result.ec == std::errc() && result.ptr == text.data() + text.size() ? std::optional(value)
-                                                                             : std::nullopt;
+  if (result.ec != std::errc() || result.ptr != text.data() + text.size() || value < 0 || value > kMaxStep)
+    throw invalid(fmt::format("'{}' is not a step: give a whole number from 0 to {}", name, kMaxStep));
+  return value;
 }
+
+std::int64_t needed_step(const Request& request, const char* name) {
+  const auto step = step_in(request, name);
+  if (!step) throw invalid(fmt::format("'{}' is missing: give a step", name));
+  return *step;
+}
+
+// The request names a run that is not listed.
+struct UnknownRun {};
 
 }  // namespace
 
@@ -82,18 +96,19 @@ std::vector<Run*> Service::named(const Request& request) {
     const std::string id(ids.substr(0, ids.find(',')));
     ids.remove_prefix(std::min(ids.size(), id.size() + 1));
     Run* const run = workspace_.find(id);
-    if (!run) throw invalid("there is no run with this id");
+    if (!run) throw UnknownRun();
     if (std::ranges::find(runs, run) == runs.end()) runs.push_back(run);
   }
   if (runs.empty() || runs.size() > kMaxCompared)
-    throw invalid(fmt::format("runs takes the ids of 1 to {} runs", kMaxCompared));
+    throw invalid(fmt::format("'runs' takes the ids of 1 to {} runs, separated by commas", kMaxCompared));
   return runs;
 }
 
 Run& Service::one(const Request& request) {
   const auto found = request.query.find("run");
-  Run* const run = found == request.query.end() ? nullptr : workspace_.find(found->second);
-  if (!run) throw invalid("there is no run with this id");
+  if (found == request.query.end()) throw invalid("'run' is missing: give the id of a run");
+  Run* const run = workspace_.find(found->second);
+  if (!run) throw UnknownRun();
   return *run;
 }
 
@@ -122,16 +137,16 @@ Reply Service::report(const Request& request) {
 
 Reply Service::range(const Request& request) {
   const std::vector<Run*> runs = named(request);
-  const auto from = integer(request, "from"), to = integer(request, "to");
-  if (!from || !to || *from > *to) throw invalid("from and to are steps");
+  const std::int64_t from = needed_step(request, "from"), to = needed_step(request, "to");
+  if (from > to) throw invalid("'from' is after 'to'");
   Json list = Json::array();
   for (Run* const run : runs) {
-    const std::optional<RunHistory> part = workspace_.view(*run).range(*from, *to);
-    if (!part) {
-      list.push_back(nullptr);
+    const RunIndex::Range part = workspace_.view(*run).range(from, to);
+    if (!part.run) {
+      list.push_back({{"problem", part.problem}});
       continue;
     }
-    const Json whole = report_json({*part}, "", version_);
+    const Json whole = report_json({*part.run}, "", version_);
     const Json& only = whole["runs"][0];
     list.push_back({{"positions", only["positions"]},
                     {"steps_per_point", only["steps_per_point"]},
@@ -155,8 +170,7 @@ Reply Service::ranks(const Request& request) {
 
 Reply Service::timeline(const Request& request) {
   const Run& run = one(request);
-  const auto step = integer(request, "step");
-  if (!step && request.query.contains("step")) throw invalid("step is a number");
+  const auto step = step_in(request, "step");
   Json table = timelines_json(run.status.folder, step);
   table["id"] = run.id;
   return json(table);
@@ -186,6 +200,8 @@ Reply Service::answer(const Request& request) {
     return not_found("there is no such page");
   } catch (const Error& error) {
     return {.status = 400, .body = std::string(error.what()) + "\n"};
+  } catch (const UnknownRun&) {
+    return not_found("there is no run with this id; /api/runs lists the ids");
   }
 }
 

@@ -118,10 +118,14 @@ TEST_F(Followed, ALongRunHasSamplesAtOnceAndEverySpikeLater) {
   EXPECT_EQ(largest, 50);
   // A part of the steps is read again with every step.
   const auto part = index.range(29'900, 30'100);
-  ASSERT_TRUE(part);
-  EXPECT_EQ(part->metrics.points_per_bucket(), 1);
-  EXPECT_LE(part->metrics.positions().front().last, 29'900);
-  EXPECT_GE(part->metrics.positions().back().last, 30'100);
+  ASSERT_TRUE(part.run) << part.problem;
+  EXPECT_EQ(part.run->metrics.points_per_bucket(), 1);
+  EXPECT_EQ(part.run->metrics.positions().front().last, 29'900);
+  EXPECT_EQ(part.run->metrics.positions().back().last, 30'100);
+  // No step is outside of the range, and a range without steps is empty.
+  EXPECT_TRUE(index.range(kSteps + 1, 1'000'000'000).run->metrics.positions().empty());
+  EXPECT_EQ(index.range(kSteps, 1'000'000'000).run->metrics.positions().size(), 1U);
+  EXPECT_TRUE(index.range(0, 0).run->metrics.positions().empty());
 }
 
 TEST_F(Followed, SecretsInSettingsAreNotShown) {

@@ -71,7 +71,12 @@ TEST_F(Dashboards, ARequestCannotNameAFile) {
     for (const char* path : {"/api/report", "/api/events", "/api/ranks", "/api/range"}) {
       const Reply reply =
           service.answer({.path = path, .query = {{"runs", id}, {"run", id}, {"from", "1"}, {"to", "2"}}});
-      EXPECT_EQ(reply.status, 400) << path << " " << id;
+      const bool none = path == std::string_view("/api/report") || path == std::string_view("/api/range")
+                            ? id.empty()
+                            : false;
+      EXPECT_EQ(reply.status, none ? 400 : 404) << path << " " << id;
+      EXPECT_THAT(reply.body, none ? HasSubstr("'runs' takes the ids of 1 to 8 runs")
+                                   : HasSubstr("there is no run with this id; /api/runs lists the ids"));
       EXPECT_THAT(reply.body, Not(HasSubstr("script")));
     }
   }
@@ -79,10 +84,31 @@ TEST_F(Dashboards, ARequestCannotNameAFile) {
        {"/../etc/passwd", "/api", "//", "/dashboard.js/", "/metrics.jsonl", "/%2e%2e/x", ""})
     EXPECT_EQ(service.answer({.path = path}).status, 404) << path;
   const std::string id = id_of(service, "a");
-  for (const char* bad : {"", "x", "1e3", "99999999999999999999", "-"})
-    EXPECT_EQ(
-        service.answer({.path = "/api/range", .query = {{"runs", id}, {"from", bad}, {"to", "5"}}}).status,
-        400);
+  for (const char* path : {"/api/events", "/api/ranks", "/api/timeline"}) {
+    const Reply reply = service.answer({.path = path});
+    EXPECT_EQ(reply.status, 400);
+    EXPECT_THAT(reply.body, HasSubstr("'run' is missing"));
+  }
+  const std::string nul("1\0", 2);
+  for (const std::string& bad :
+       {std::string(), std::string("x"), std::string("1e3"), std::string("-1"),
+        std::string("99999999999999999999"), std::string("9223372036854775807"), std::string("-"),
+        std::string("NaN"), std::string(" 1"), std::string("1.5"), std::string("0x10"), nul}) {
+    Reply reply = service.answer({.path = "/api/range", .query = {{"runs", id}, {"from", bad}, {"to", "5"}}});
+    EXPECT_EQ(reply.status, 400) << bad;
+    EXPECT_EQ(reply.body, "'from' is not a step: give a whole number from 0 to 9007199254740992\n") << bad;
+    reply = service.answer({.path = "/api/range", .query = {{"runs", id}, {"from", "1"}, {"to", bad}}});
+    EXPECT_THAT(reply.body, HasSubstr("'to' is not a step")) << bad;
+    reply = service.answer({.path = "/api/timeline", .query = {{"run", id}, {"step", bad}}});
+    EXPECT_EQ(reply.status, 400) << bad;
+    EXPECT_THAT(reply.body, HasSubstr("'step' is not a step")) << bad;
+  }
+  EXPECT_EQ(service.answer({.path = "/api/range", .query = {{"runs", id}, {"from", "1"}}}).body,
+            "'to' is missing: give a step\n");
+  EXPECT_EQ(service.answer({.path = "/api/range", .query = {{"runs", id}, {"from", "9"}, {"to", "3"}}}).body,
+            "'from' is after 'to'\n");
+  const json far = ask(service, "/api/range", {{"runs", id}, {"from", "0"}, {"to", "9007199254740992"}});
+  EXPECT_EQ(far.at("runs").at(0).at("curves").at("lm_loss").at("mean").size(), 1U);
 }
 
 TEST_F(Dashboards, HostileNamesStayText) {

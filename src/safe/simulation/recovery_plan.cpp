@@ -58,6 +58,7 @@ class Planner {
     row.max_restarts = scenario.limits.max_restarts;
     row.worst = 1;
     const double part = 1 / (scenario.days * 24 * kHour * request_.runs);
+    double restarts = 0;
     for (int seed = 1; seed <= request_.runs; ++seed) {
       const Outcome outcome = simulate(scenario, static_cast<std::uint64_t>(seed));
       row.goodput += outcome.goodput / request_.runs;
@@ -68,13 +69,16 @@ class Planner {
       for (const RunTimes::Part& lost : RunTimes::lost())
         row.shares.*lost.seconds += outcome.times.*lost.seconds * part;
       row.waiting += outcome.waiting * part;
-      row.restarts_per_day += static_cast<double>(outcome.restarts) / (scenario.days * request_.runs);
+      restarts += static_cast<double>(outcome.restarts);
       if (!outcome.gave_up.empty()) {
         ++row.gave_up;
         row.gave_up_reason = outcome.gave_up;
       }
       if (done_) done_(++ran_);
     }
+    // Per day on which the job ran: a run that ended early has no restarts afterwards.
+    const double days = row.shares.wall * scenario.days * request_.runs;
+    row.restarts_per_day = days > 0 ? restarts / days : 0;
     return row;
   }
 
@@ -104,6 +108,23 @@ class Planner {
 
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
 
+// The share of the planned time after the ends of runs that ended early. All shares of a row add up to 1.
+double ended_share(const PlanRow& row) { return std::max(0.0, 1 - row.shares.wall); }
+
+constexpr std::string_view kColumns = R"(
+Shares of the planned time, means over the simulated runs; with the goodput, they add up to 100 %:
+  goodput    steps whose result is kept; beside it the goodput of the worst and of the best run
+  repeated   steps that a fault lost, and that were done again
+  restart    starts after faults, and the delays before them
+  waiting    no node for a place of the job: a repair or a spare is awaited
+  detect.    from a fault until the supervisor has detected it
+  checkpts.  pauses of saves and snapshots
+  other      the first start, and steps that a fault or the end interrupted
+restarts/day  restarts per day until the job ended
+)";
+constexpr std::string_view kEndedColumn =
+    "  ended      after the end of a run that ended early; the lines below say how many ended, and why\n";
+
 // Below this goodput, no interval is worth an advice.
 constexpr double kHopeless = 0.05;
 
@@ -122,7 +143,7 @@ std::string reason_of(const PlanRow& row) {
   const std::pair<double, std::string> parts[] = {
       {shares.repeated, "steps are repeated, because a fault comes before the next save is complete"},
       {shares.restart - row.waiting, "the job restarts; --start-seconds is too long for so many faults"},
-      {row.waiting, "the job waits for a repair or for space; add --spares"},
+      {row.waiting, "the job waits for a repair; add --spares"},
       {shares.detection, "faults are detected"},
       {shares.checkpoints, "training waits for saves; lower --save-pause"}};
   const auto& most = *std::ranges::max_element(parts, {}, &std::pair<double, std::string>::first);
@@ -173,21 +194,29 @@ std::string to_text(const PlanRequest& request, const std::vector<PlanRow>& rows
   for (const FaultKind& kind : published_faults())
     text += fmt::format("{} {} {:.0f} %", &kind == published_faults().data() ? "" : ",", kind.name,
                         100 * kind.share);
-  // The column is only there if there are snapshots.
+  // These columns are only there if they have values.
   const bool snapshots = std::ranges::any_of(request.snapshots, [](std::int64_t n) { return n > 0; });
-  const auto column = [&](const std::string& cell) { return snapshots ? fmt::format(" {:>9}", cell) : ""; };
-  text += fmt::format("\n\n{:>7} {:>7} {:>13}{}  {:>8} {:>17}  {:>8} {:>7} {:>7} {:>7} {:>9} {:>6}  {:>12}\n",
-                      "nodes", "spares", "save_interval", column("snapshots"), "goodput", "of the runs",
-                      "repeated", "restart", "waiting", "detect.", "checkpts.", "other", "restarts/day");
+  const bool ends = std::ranges::any_of(rows, [](const PlanRow& row) { return row.gave_up > 0; });
+  const auto column = [](bool is_there, const std::string& cell, int width) {
+    return is_there ? fmt::format(" {:>{}}", cell, width) : "";
+  };
+  const auto interval = [&](const std::string& cell) { return column(snapshots, cell, 17); };
+  const auto ended = [&](const std::string& cell) { return column(ends, cell, 7); };
+  text += fmt::format(
+      "\n\n{:>7} {:>7} {:>13}{}  {:>8} {:>17}  {:>8} {:>7} {:>7} {:>7} {:>9} {:>6}{}  {:>12}\n", "nodes",
+      "spares", "save_interval", interval("snapshot_interval"), "goodput", "lowest to highest", "repeated",
+      "restart", "waiting", "detect.", "checkpts.", "other", ended("ended"), "restarts/day");
   for (const PlanRow& row : rows) {
-    text +=
-        fmt::format("{:>7} {:>7} {:>13}{}  {:>8} {:>17}  {:>8} {:>7} {:>7} {:>7} {:>9} {:>6}  {:>12.1f}\n",
-                    row.nodes, row.spares, row.save_interval, column(std::to_string(row.snapshot_interval)),
-                    percent(row.goodput), fmt::format("{} to {}", percent(row.worst), percent(row.best)),
-                    percent(row.shares.repeated), percent(row.shares.restart - row.waiting),
-                    percent(row.waiting), percent(row.shares.detection), percent(row.shares.checkpoints),
-                    percent(row.shares.other + row.shares.startup), row.restarts_per_day);
+    text += fmt::format(
+        "{:>7} {:>7} {:>13}{}  {:>8} {:>17}  {:>8} {:>7} {:>7} {:>7} {:>9} {:>6}{}  {:>12.1f}\n", row.nodes,
+        row.spares, row.save_interval, interval(std::to_string(row.snapshot_interval)), percent(row.goodput),
+        fmt::format("{} to {}", percent(row.worst), percent(row.best)), percent(row.shares.repeated),
+        percent(row.shares.restart - row.waiting), percent(row.waiting), percent(row.shares.detection),
+        percent(row.shares.checkpoints), percent(row.shares.other + row.shares.startup),
+        ended(percent(ended_share(row))), row.restarts_per_day);
   }
+  text += kColumns;
+  if (ends) text += kEndedColumn;
   text += '\n';
   for (const PlanRow& row : rows) {
     if (row.gave_up > 0) {
@@ -238,6 +267,7 @@ std::string to_json(const PlanRequest& request, const std::vector<PlanRow>& rows
               {"max_restarts", row.max_restarts},
               {"waiting", row.waiting},
               {"restarts_per_day", row.restarts_per_day},
+              {"ended", ended_share(row)},
               {"gave_up", row.gave_up},
               {"lost", Json::parse(primus::to_json(row.shares))}};
     if (row.gave_up > 0) line["gave_up_reason"] = row.gave_up_reason;

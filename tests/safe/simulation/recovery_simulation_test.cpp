@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "safe/simulation/recovery_plan.h"
@@ -274,8 +275,36 @@ TEST(RecoveryPlan, ReportsEarlyEnds) {
   request.scenario.node_hours = published_node_hours();
   const std::vector<PlanRow> rows = plan_recovery(request);
   EXPECT_EQ(rows.at(0).gave_up, 3);
-  EXPECT_THAT(to_text(request, rows),
+  const std::string text = to_text(request, rows);
+  EXPECT_THAT(text,
               HasSubstr("8000 nodes: 3 of 3 runs ended early: too many restarts; --max-restarts is 20"));
+  EXPECT_THAT(text, HasSubstr("   ended  restarts/day"));
+  EXPECT_THAT(text, HasSubstr("\n  ended      after the end of a run that ended early"));
+}
+
+// The shares of a row add up to the planned time, also if runs end early. Restarts are counted per day on
+// which the job ran.
+TEST(RecoveryPlan, TheColumnsAddUp) {
+  for (const std::vector<std::int64_t>& snapshots : {std::vector<std::int64_t>{0}, {0, 4}}) {
+    PlanRequest request{
+        .nodes = {16, 1000, 8000}, .spares = {0, 40}, .intervals = {20}, .snapshots = snapshots, .runs = 3};
+    request.scenario.node_hours = published_node_hours();
+    const std::vector<PlanRow> rows = plan_recovery(request);
+    const nlohmann::json json = nlohmann::json::parse(to_json(request, rows));
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const PlanRow& row = rows[i];
+      const RunTimes& s = row.shares;
+      const double ended = json["rows"][i]["ended"].get<double>();
+      EXPECT_NEAR(
+          row.goodput + s.repeated + s.restart + s.detection + s.checkpoints + s.other + s.startup + ended, 1,
+          1e-6);
+      EXPECT_EQ(s.phases, 0);
+      EXPECT_LE(row.waiting, s.restart + 1e-9);
+      EXPECT_EQ(row.gave_up > 0, ended > 1e-9);
+      EXPECT_NEAR(row.restarts_per_day, static_cast<double>(row.nodes) * 24 / published_node_hours(),
+                  row.gave_up > 0 ? 40 : 3);
+    }
+  }
 }
 
 // 47 of the 419 interruptions and the waits for people are not simulated; the goodput that was published for

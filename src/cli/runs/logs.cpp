@@ -177,7 +177,8 @@ class Logs final : public Command {
     std::optional<SearchPattern> pattern;
     if (pattern_) pattern.emplace(*pattern_);
     std::int64_t undecided = 0;
-    jobs::LogQuery query{.run = folder_, .level = level_of(level_)};
+    jobs::LogQuery query{
+        .run = folder_, .level = level_of(level_), .unfinished = !follow_ && !RunLock::held(folder_)};
     if (ranks) query.wanted = [&](int rank) { return ranks->contains(rank); };
     if (pattern) {
       query.matches = [&](const jobs::LogEntry& entry) {
@@ -226,7 +227,7 @@ class Logs final : public Command {
       const auto next = end + std::max<Clock::duration>(kPause, (end - begin) * kShare);
       while (!stop && Clock::now() < next) std::this_thread::sleep_for(kSlice);
     }
-    view.follow(add);  // entries that were not complete yet
+    view.finish(add);  // what was not complete yet
     writer.flush();
   }
 
@@ -243,8 +244,9 @@ extern const CommandEntry kLogs{
     "Shows the logs of a run's ranks, merged by time",
     "An entry is a line of a log, with the lines that belong to it. Times have whole seconds; entries of one "
     "second are sorted by rank. The last entries are found from the ends of the files, so that large logs "
-    "cost no time. A line that is still being written is shown later; with --follow, the newest entry of a "
-    "rank is shown when another one follows, or when nothing was added to it for a second.\n\nColors are "
+    "cost no time. A line that a running run is still writing is not shown; with --follow, it is shown "
+    "when it is complete. With --follow, the newest entry of a rank is shown when another one follows, or "
+    "when nothing was added to it for a second.\n\nColors are "
     "used only on a "
     "terminal. --grep without -n searches the whole logs.",
     "primus logs output/team/me/run\n"

@@ -18,7 +18,7 @@ LogView::LogView(LogQuery query)
     : query_(std::move(query)), found_(find_rank_logs(query_.run, query_.level, or_all(query_.wanted))) {}
 
 bool LogView::fits(const LogEntry& entry) const {
-  if (entry.time > 0 && entry.level < query_.level) return false;
+  if ((entry.time > 0 || entry.continued) && entry.level < query_.level) return false;
   return !query_.matches || query_.matches(entry);
 }
 
@@ -39,7 +39,7 @@ void LogView::last(std::size_t count, const EntryFn& entry) {
   };
   std::priority_queue<std::size_t, std::vector<std::size_t>, decltype(is_earlier)> queue(is_earlier);
   for (const RankLog& log : found_) {
-    sources.push_back({EntriesBackward(log, block())});
+    sources.push_back({EntriesBackward(log, block(), query_.unfinished)});
     Source& source = sources.back();
     readers_[log.folder] = std::make_unique<EntriesForward>(log, source.entries.end());
     if (source.entries.previous(source.newest)) queue.push(sources.size() - 1);
@@ -59,13 +59,14 @@ void LogView::all(const EntryFn& entry) {
     EntriesForward* reader;
     std::vector<LogEntry> entries = {};
     std::size_t next = 0;
-    bool more = true;
+    bool more = true, unfinished = false;
     // Returns false if no entry is left.
     bool fill(std::size_t bytes) {
       if (next < entries.size()) return true;
       entries.clear();
       next = 0;
-      while (more && entries.empty()) more = reader->next(entries, true, bytes);
+      while (more && entries.empty()) more = reader->next(entries, !unfinished, bytes);
+      if (!more && unfinished) reader->finish(entries);
       return !entries.empty();
     }
   };
@@ -78,7 +79,7 @@ void LogView::all(const EntryFn& entry) {
   for (const RankLog& log : found_) {
     auto& reader = readers_[log.folder];
     reader = std::make_unique<EntriesForward>(log);
-    sources.push_back({reader.get()});
+    sources.push_back({.reader = reader.get(), .unfinished = query_.unfinished});
     if (sources.back().fill(block())) queue.push(sources.size() - 1);
   }
   while (!queue.empty()) {
@@ -91,13 +92,27 @@ void LogView::all(const EntryFn& entry) {
 }
 
 void LogView::follow(const EntryFn& entry, std::optional<double> now) {
+  read_new(entry, [&](EntriesForward& reader, std::vector<LogEntry>& entries) {
+    while (reader.next(entries, !now)) continue;
+    if (now) reader.settle(entries, *now);
+  });
+}
+
+void LogView::finish(const EntryFn& entry) {
+  read_new(entry, [](EntriesForward& reader, std::vector<LogEntry>& entries) {
+    while (reader.next(entries, false)) continue;
+    reader.finish(entries);
+  });
+}
+
+void LogView::read_new(const EntryFn& entry,
+                       const std::function<void(EntriesForward&, std::vector<LogEntry>&)>& read) {
   found_ = find_rank_logs(query_.run, query_.level, or_all(query_.wanted));
   std::vector<LogEntry> entries;
   for (const RankLog& log : found_) {
     auto& reader = readers_[log.folder];
     if (!reader) reader = std::make_unique<EntriesForward>(log);
-    while (reader->next(entries, !now)) continue;
-    if (now) reader->settle(entries, *now);
+    read(*reader, entries);
   }
   std::ranges::stable_sort(entries, {}, [](const LogEntry& e) { return std::pair(e.order, e.rank); });
   for (const LogEntry& next : entries)

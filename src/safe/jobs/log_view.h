@@ -23,6 +23,8 @@ struct LogQuery {
   LogLevel level = LogLevel::kInfo;              // the lowest level
   std::function<bool(int rank)> wanted;          // null: all ranks
   std::function<bool(const LogEntry&)> matches;  // null: all entries
+  // Whether a last line without an end is shown: no process writes it any more.
+  bool unfinished = false;
 };
 
 using EntryFn = std::function<void(const LogEntry&)>;
@@ -40,11 +42,15 @@ class LogView {
   // Calls entry() for the matching entries that were written since the last call of last(), all() or
   // follow(), also by ranks that have begun since. With `now` (seconds of a clock that does not go
   // backwards), the newest entry of a rank is left for a later call until it is complete
-  // (EntriesForward::settle). Without `now`, it is taken as it is.
+  // (EntriesForward::settle). Without `now`, it is taken as it is, but not a line without an end.
   void follow(const EntryFn& entry, std::optional<double> now = {});
+  // As follow(), for the last time: nothing is left, and a last line without an end is shown.
+  void finish(const EntryFn& entry);
 
  private:
   bool fits(const LogEntry& entry) const;
+  void read_new(const EntryFn& entry,
+                const std::function<void(EntriesForward&, std::vector<LogEntry>&)>& read);
   std::size_t block() const;
 
   LogQuery query_;

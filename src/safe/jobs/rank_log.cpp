@@ -177,14 +177,15 @@ std::string LogFiles::read(const Part& part, std::uint64_t begin, std::uint64_t 
   return {};
 }
 
-EntriesBackward::EntriesBackward(const RankLog& log, std::size_t block)
+EntriesBackward::EntriesBackward(const RankLog& log, std::size_t block, bool unfinished)
     : log_(log), block_(block), files_(log), later_(std::numeric_limits<std::int64_t>::max()) {
   part_ = files_.parts().size();
   if (part_ == 0) return;
   // Searches the end of the last complete line of the newest file.
   const LogFiles::Part& newest = files_.parts().back();
   end_ = {newest.file, 0};
-  for (std::uint64_t end = newest.size; end > 0;) {
+  if (unfinished) end_.offset = newest.size;
+  for (std::uint64_t end = unfinished ? 0 : newest.size; end > 0;) {
     const std::uint64_t begin = end - std::min<std::uint64_t>(end, block_);
     const std::size_t at = files_.read(newest, begin, end).rfind('\n');
     if (at != std::string::npos) {
@@ -268,11 +269,13 @@ void EntriesForward::add(std::string_view line, std::vector<LogEntry>& entries) 
     return;
   }
   has_entry_ = true;
-  entry_ = {.rank = log_.rank, .module = log_.module, .text = std::string(line)};
+  entry_ = {
+      .rank = log_.rank, .module = log_.module, .continued = !header && level_, .text = std::string(line)};
   if (header) {
     entry_.time = header->time;
-    entry_.level = header->level;
+    level_ = header->level;
   }
+  entry_.level = level_.value_or(entry_.level);
   entry_.order = earlier_ = std::max(earlier_, entry_.time);
 }
 
@@ -292,7 +295,10 @@ bool EntriesForward::next(std::vector<LogEntry>& entries, bool all, std::size_t 
     if (i < files.parts().size()) {
       const LogFiles::Part& part = files.parts()[i];
       at_.file = part.file;
-      if (at_.offset > part.size) at_.offset = 0;  // the file was truncated
+      if (at_.offset > part.size) {  // the file was truncated
+        at_.offset = 0;
+        if (!line_.empty()) add(std::exchange(line_, {}), entries);
+      }
       const std::string text =
           files.read(part, at_.offset, std::min<std::uint64_t>(part.size, at_.offset + bytes));
       at_.offset += text.size();
@@ -313,6 +319,11 @@ bool EntriesForward::next(std::vector<LogEntry>& entries, bool all, std::size_t 
 void EntriesForward::settle(std::vector<LogEntry>& entries, double now) {
   if (std::exchange(settled_, read_) != read_) changed_ = now;
   if (now - changed_ >= (line_.empty() ? kQuiet : kLongQuiet)) flush(entries);
+}
+
+void EntriesForward::finish(std::vector<LogEntry>& entries) {
+  if (!line_.empty()) add(std::exchange(line_, {}), entries);
+  flush(entries);
 }
 
 void EntriesForward::take_lines(std::string_view text, std::vector<LogEntry>& entries) {

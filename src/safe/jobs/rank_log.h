@@ -34,6 +34,8 @@ struct LogEntry {
   int rank = 0;
   std::string module = {};
   LogLevel level = LogLevel::kInfo;
+  // The entry begins with a later line of an entry that was returned before; `level` is that entry's.
+  bool continued = false;
   std::string text = {};  // the lines, without the last line end
 };
 
@@ -83,14 +85,14 @@ class LogFiles {
   std::vector<Part> parts_;
 };
 
-// Returns the entries of a log, the last entry first. Ignores a line that is still being written.
+// Returns the entries of a log, the last entry first.
 class EntriesBackward {
  public:
-  // `block`: number of bytes that are read at once.
-  explicit EntriesBackward(const RankLog& log, std::size_t block = kLogBlock);
+  // `block`: number of bytes that are read at once. `unfinished`: a last line without a line end counts.
+  explicit EntriesBackward(const RankLog& log, std::size_t block = kLogBlock, bool unfinished = false);
   // Returns false if there is no earlier entry.
   bool previous(LogEntry& entry);
-  // The end of the last complete line when the object was made.
+  // The end of the last line that counted when the object was made.
   LogPosition end() const { return end_; }
 
  private:
@@ -124,6 +126,8 @@ class EntriesForward {
   // `now`: seconds of a clock that does not go backwards.
   void settle(std::vector<LogEntry>& entries, double now);
   static constexpr double kQuiet = 1, kLongQuiet = 10;
+  // Appends what next() has kept, also a line without an end. Call it if nothing follows.
+  void finish(std::vector<LogEntry>& entries);
 
  private:
   void add(std::string_view line, std::vector<LogEntry>& entries);
@@ -135,6 +139,7 @@ class EntriesForward {
   std::string line_;  // begin of an unfinished line
   LogEntry entry_;    // unfinished entry
   bool has_entry_ = false;
+  std::optional<LogLevel> level_;         // of the newest header
   std::int64_t earlier_ = 0;              // largest `order` of the entries before
   std::uint64_t read_ = 0, settled_ = 0;  // bytes read up to now, and up to the last change for settle()
   double changed_ = 0;                    // time of that change

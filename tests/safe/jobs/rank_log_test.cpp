@@ -231,5 +231,63 @@ TEST_F(RankLogs, FollowsAfterAll) {
   EXPECT_THAT(texts, ElementsAre("a", "b"));
 }
 
+// A process that was killed leaves a last line without an end, which may tell why.
+TEST_F(RankLogs, TheLastLineOfAnEndedRunIsShown) {
+  append(file(0), line(0, 1, "one") + "[20261128 12:00:02][rank-0/8][INFO]     [x.cpp:1] : tor");
+  const auto ended = [&] {
+    return LogView({.run = run_.path(), .wanted = {}, .matches = {}, .unfinished = true});
+  };
+  std::vector<std::string> texts;
+  ended().last(10, into(texts));
+  EXPECT_THAT(texts, ElementsAre("one", "tor"));
+  texts.clear();
+  ended().all(into(texts));
+  EXPECT_THAT(texts, ElementsAre("one", "tor"));
+}
+
+TEST_F(RankLogs, FollowingHoldsALineUntilItIsComplete) {
+  append(file(0), line(0, 1, "one") + "second li");
+  LogView followed = view();
+  std::vector<std::string> texts;
+  followed.last(10, into(texts));
+  for (double now = 0; now < 60; now += 0.5) followed.follow(into(texts), now);
+  EXPECT_THAT(texts, ElementsAre("one"));
+  append(file(0), "ne\nthird");
+  for (double now = 60; now < 80; now += 0.5) followed.follow(into(texts), now);
+  EXPECT_THAT(texts, ElementsAre("one", "second line"));
+  followed.finish(into(texts));
+  EXPECT_THAT(texts, ElementsAre("one", "second line", "third"));
+}
+
+// Lines that come later belong to the entry before, and have its level.
+TEST_F(RankLogs, FollowingKeepsTheLevelOfLateLines) {
+  append(file(0), line(0, 1, "bad", "ERROR"));
+  LogView followed = view(LogLevel::kError);
+  std::vector<std::string> texts;
+  followed.all(into(texts));
+  append(file(0), line(0, 2, "info"));
+  for (double now = 0; now < 5; ++now) followed.follow(into(texts), now);
+  append(file(0), "more of info\n");
+  for (double now = 5; now < 9; ++now) followed.follow(into(texts), now);
+  append(file(0), line(0, 3, "worse", "ERROR"));
+  for (double now = 10; now < 15; ++now) followed.follow(into(texts), now);
+  append(file(0), "more of worse\n");
+  for (double now = 15; now < 20; ++now) followed.follow(into(texts), now);
+  EXPECT_THAT(texts, ElementsAre("bad", "worse", "more of worse"));
+}
+
+TEST_F(RankLogs, ATruncatedFileJoinsNoLines) {
+  append(file(0), line(0, 1, "one") + "a line without end");
+  LogView followed = view();
+  std::vector<std::string> texts;
+  followed.last(10, into(texts));
+  followed.follow(into(texts), 0);
+  std::filesystem::resize_file(file(0), 0);
+  append(file(0), line(0, 2, "two"));
+  followed.follow(into(texts), 1);
+  followed.finish(into(texts));
+  EXPECT_THAT(texts, ElementsAre("one", "a line without end", "two"));
+}
+
 }  // namespace
 }  // namespace primus::jobs

@@ -58,31 +58,31 @@ struct DeltaAdvance : DeltaChunkKernel<T, kKeys, kByChannel> {
   PRIMUS_DEVICE void operator()() const {
     Memory& m = *reinterpret_cast<Memory*>(dynamic_shared());
     const std::int64_t slices = (to.strips + kStrips - 1) / kStrips, of_head = block() / slices;
-    const std::int64_t sequence = of_head / in.heads, head = of_head % in.heads;
     const std::int64_t strip = block() % slices * kStrips + warp() / 2;
     const bool there = strip < to.strips;
-    const auto item_of = [&](std::int64_t chunk) { return in.item(sequence, chunk, head); };
-    PRIMUS_UNROLL
-    for (int stage = 0; stage + 1 < kStages; ++stage) {
-      if (stage < in.chunks) begin_copies(m.stages[stage], item_of(stage));
+    DeltaPlace copied = in.place(of_head / in.heads, 0, of_head % in.heads);
+    const auto copy_next = [&](Stage& stage) {
+      if (copied.tokens > 0) begin_copies(stage, copied);
+      copied = in.moved(copied, 1);
       end_group_of_copies();
-    }
+    };
+    std::int64_t item = copied.item;
+    PRIMUS_UNROLL
+    for (int stage = 0; stage + 1 < kStages; ++stage) copy_next(m.stages[stage]);
     Accumulator state[kOwn];
     PRIMUS_UNROLL
     for (int c = 0; c < kOwn; ++c) state[c].clear();
     Bytes16 next[kBlocks] = {};
-    if (there) load_u(item_of(0), strip, next);
+    if (there) load_u(item, strip, next);
     int stage = 0;
-    for (std::int64_t chunk = 0; chunk < in.chunks; ++chunk) {
+    for (std::int64_t chunk = 0; chunk < in.chunks; ++chunk, item += in.heads) {
       wait_for_copies<kStages - 2>();
       barrier();
-      const int later = stage == 0 ? kStages - 1 : stage - 1;
-      if (chunk + kStages - 1 < in.chunks) begin_copies(m.stages[later], item_of(chunk + kStages - 1));
-      end_group_of_copies();
+      copy_next(m.stages[stage == 0 ? kStages - 1 : stage - 1]);
       const Stage& now = m.stages[stage];
       stage = stage + 1 == kStages ? 0 : stage + 1;
       Accumulator u[kBlocks];
-      if (there) say(now, item_of(chunk), strip, state, u);
+      if (there) say(now, item, strip, state, u);
       if (there) m.exchange.give(u);
       barrier();
       if (!there) continue;
@@ -93,8 +93,8 @@ struct DeltaAdvance : DeltaChunkKernel<T, kKeys, kByChannel> {
         PRIMUS_UNROLL
         for (int n = 0; n < kPerLane; ++n) u[t].at[n] += to_float(values.at[n]);
       }
-      if (chunk + 1 < in.chunks) load_u(item_of(chunk + 1), strip, next);
-      write(now, item_of(chunk), strip, u, state);
+      if (chunk + 1 < in.chunks) load_u(item + in.heads, strip, next);
+      write(now, item, strip, u, state);
     }
   }
 
@@ -153,15 +153,16 @@ struct DeltaAdvance : DeltaChunkKernel<T, kKeys, kByChannel> {
       for (int c = 0; c < kOwn; ++c) multiply(state[c], written, right[t % 2][c]);
     }
   }
-  PRIMUS_DEVICE void begin_copies(Stage& stage, std::int64_t item) const {
+  PRIMUS_DEVICE void begin_copies(Stage& stage, const DeltaPlace& place) const {
+    const std::int64_t item = place.item;
     Base::template copy_rows<kThreads, kKeys>(to.w + item * kRows * kKeys, kKeys, kRows, kKeys, stage.w);
     if constexpr (kByChannel) {
       Base::template copy_rows<kThreads, kKeys>(to.k + item * kRows * kKeys, kKeys, kRows, kKeys, stage.k);
     } else {
-      Base::template copy_rows<kThreads, kKeys>(this->queries(item) + in.k_column, in.width, in.tokens(item),
+      Base::template copy_rows<kThreads, kKeys>(this->queries(place) + in.k_column, in.width, place.tokens,
                                                 in.key_dim, stage.k);
     }
-    for (int at = thread(); at < kFactors / 4; at += kThreads)
+    if (const int at = thread(); at < kFactors / 4)
       copy_async(&stage.factors[at * 4], to.write + item * kFactors + at * 4, true);
   }
   PRIMUS_DEVICE void load_u(std::int64_t item, std::int64_t strip, Bytes16 (&u)[kBlocks]) const {

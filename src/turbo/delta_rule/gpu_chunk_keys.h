@@ -15,11 +15,11 @@ struct DeltaChunkKeys {
   DeltaChunkGradients<T> d;
 
   PRIMUS_DEVICE void operator()() const {
-    const std::int64_t heads = in.heads / in.group, own = block() % heads;
-    const std::int64_t first = block() / heads * in.heads + own * in.group, size = kRows * in.key_dim;
-    const int tokens = in.tokens(first), c = lane() * kOwn;
+    const DeltaPlace place = in.place(block() * in.group);
+    const std::int64_t first = place.item, size = kRows * in.key_dim;
+    const int tokens = place.tokens, c = lane() * kOwn;
     const bool there = c < in.key_dim;
-    const std::int64_t column = in.row(first) * in.width + (in.first_head / in.group + own) * in.key_dim + c;
+    const std::int64_t column = place.row * in.width + place.key_head * in.key_dim + c;
     for (int row = warp(); row < 2 * kRows; row += kThreads / kWarp) {
       const bool key = row >= kRows;
       const int i = row % kRows;

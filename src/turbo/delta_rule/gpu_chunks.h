@@ -54,30 +54,38 @@ struct DeltaChunkKernel {
 
   static constexpr int kFactors = kByChannel ? kKeys : kRows + 4;
   static constexpr int kKeyTiles = kKeys / kTile;
-  // Copies rows in 16-byte pieces from global memory, with zeros outside [rows, cols). If kCompact is set,
-  // the loop is not unrolled. In long kernels, fetching the instructions of unrolled loops would be the
-  // bottleneck.
+  // Copies rows in 16-byte pieces from global memory, with zeros outside [rows, cols). A thread copies pieces of
+  // one column, so that the addresses of its pieces differ by constants. If kCompact is set, the loop is not
+  // unrolled. In long kernels, fetching the instructions of unrolled loops would be the bottleneck.
   template <int kThreads, int kCols, bool kCompact = false, int kStep>
   PRIMUS_DEVICE static void copy_rows(const T* from, std::int64_t stride, int rows, std::int64_t cols,
                                       T (*to)[kStep]) {
-    constexpr int kPieces = kCols / 8;
-    [[maybe_unused]] constexpr int kUnrolled = kCompact ? 1 : kRows * kPieces / kThreads;
+    constexpr int kPieces = kCols / 8, kTogether = kThreads / kPieces;
+    constexpr int kTimes = kTogether < kRows ? kRows / kTogether : 1;
+    static_assert(kThreads % kPieces == 0 && (kTogether >= kRows || kRows % kTogether == 0));
+    [[maybe_unused]] constexpr int kUnrolled = kCompact ? 1 : kTimes;
+    const int first = thread() / kPieces, c = thread() % kPieces * 8;
+    if (kTogether > kRows && first >= kRows) return;
+    const bool wide = c < cols;
+    const T* piece = from + first * stride + c;
+    SharedAddress at = shared_address(&to[0][0]) + (first * kStep + c) * static_cast<int>(sizeof(T));
     PRIMUS_UNROLL_BY(kUnrolled)
-    for (int at = thread(); at < kRows * kPieces; at += kThreads) {
-      const int i = at / kPieces, c = at % kPieces * 8;
-      const bool there = i < rows && c < cols;
-      copy_async(&to[i][c], there ? from + i * stride + c : from, there);
+    for (int n = 0; n < kTimes; ++n) {
+      const bool there = wide && first + n * kTogether < rows;
+      copy_async(at, there ? piece : from, there);
+      piece += kTogether * stride;
+      at += kTogether * kStep * static_cast<int>(sizeof(T));
     }
   }
   // Computes sums [kRows] of a head's gates. Runs in the block's first warp; a lane processes two tokens.
-  PRIMUS_DEVICE static void sum_gates_of_head(const DeltaItems<T>& in, std::int64_t item, int tokens,
+  PRIMUS_DEVICE static void sum_gates_of_head(const DeltaItems<T>& in, const DeltaPlace& place,
                                               double* sums) {
     const std::int64_t stride = in.all_heads;
-    const float* const g = in.g + in.row(item) * in.all_heads + in.head(item);
+    const float* const g = in.g + place.row * in.all_heads + place.head;
     if (warp() != 0) return;
     const int i = 2 * lane();
-    const double first = i < tokens ? static_cast<double>(g[i * stride]) : 0.0;
-    const double second = i + 1 < tokens ? static_cast<double>(g[(i + 1) * stride]) : 0.0;
+    const double first = i < place.tokens ? static_cast<double>(g[i * stride]) : 0.0;
+    const double second = i + 1 < place.tokens ? static_cast<double>(g[(i + 1) * stride]) : 0.0;
     double sum = first + second;
     PRIMUS_UNROLL
     for (int distance = 1; distance < kWarp; distance *= 2) {
@@ -88,8 +96,8 @@ struct DeltaChunkKernel {
     sums[i] = start + first;
     sums[i + 1] = start + first + second;
   }
-  PRIMUS_DEVICE const T* queries(std::int64_t item) const {
-    return in.qkv + in.row(item) * in.width + in.head(item) / in.group * in.key_dim;
+  PRIMUS_DEVICE const T* queries(const DeltaPlace& place) const {
+    return in.qkv + place.row * in.width + place.key_head * in.key_dim;
   }
   PRIMUS_DEVICE Bytes16* u_of(std::int64_t item, std::int64_t strip) const {
     return to.u + (item * to.strips + strip) * kBlocks * kWarp + lane();

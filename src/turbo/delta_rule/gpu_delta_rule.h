@@ -16,6 +16,13 @@ namespace primus::turbo::PRIMUS_GPU {
 
 constexpr int kRows = DeltaRuleShape::kChunk;
 
+// The place of an item in the tensors. Finding it takes divisions, so a kernel does this once.
+struct DeltaPlace {
+  std::int64_t item, row, begin;  // row: the chunk's first row; begin: its position in the sequence
+  std::int64_t head, key_head;    // head: the value head
+  int tokens;
+};
+
 // Some value heads of all sequences, and their inputs. Sums of gates are in double, so that a small
 // difference of two large sums is accurate.
 template <class T>
@@ -64,6 +71,37 @@ struct DeltaItems {
   }
   PRIMUS_DEVICE std::int64_t item(std::int64_t of_batch, std::int64_t chunk, std::int64_t of_heads) const {
     return (of_batch * chunks + chunk) * heads + of_heads;
+  }
+  PRIMUS_DEVICE DeltaPlace place(std::int64_t of_batch, std::int64_t chunk, std::int64_t of_heads) const {
+    const std::int64_t start = chunk * kRows, own = first_head + of_heads;
+    const auto of_key = static_cast<std::uint32_t>(own) / static_cast<std::uint32_t>(group);
+    return {item(of_batch, chunk, of_heads),
+            of_batch * sequence + start,
+            start,
+            own,
+            of_key,
+            static_cast<int>(smaller(sequence - start, kRows))};
+  }
+  // Items are numbers of blocks, so 32 bits hold them.
+  PRIMUS_DEVICE DeltaPlace place(std::int64_t item) const {
+    const auto all = static_cast<std::uint32_t>(item), per_chunk = static_cast<std::uint32_t>(heads);
+    const std::uint32_t of_all = all / per_chunk, per_sequence = static_cast<std::uint32_t>(chunks);
+    return place(of_all / per_sequence, of_all % per_sequence, all % per_chunk);
+  }
+  // Returns the place of the same head, `by` chunks later.
+  PRIMUS_DEVICE DeltaPlace moved(DeltaPlace from, int by) const {
+    from.item += by * heads;
+    from.row += by * kRows;
+    from.begin += by * kRows;
+    from.tokens = static_cast<int>(smaller(sequence - from.begin, kRows));
+    return from;
+  }
+  PRIMUS_DEVICE float beta_of(const DeltaPlace& at, int token) const {
+    return token < at.tokens ? beta[(at.row + token) * all_heads + at.head] : 0.0F;
+  }
+  PRIMUS_DEVICE int document(const DeltaPlace& at, int token) const {
+    const std::int64_t first = first_key ? first_key[at.row + token] : 0;
+    return static_cast<int>(first - at.begin);
   }
   PRIMUS_DEVICE float beta_of(std::int64_t item, int token) const {
     return token < tokens(item) ? beta[(row(item) + token) * all_heads + head(item)] : 0.0F;
@@ -150,32 +188,35 @@ PRIMUS_DEVICE float power_of_two(float x) {
 #endif
 }
 
-// Computes cumulative sums [kRows, kStep] of an item's gates for each channel, as logarithms in base 2. Each
-// thread processes one channel. Columns from kStep - 4 on are padding.
-template <class T, int kStep>
-PRIMUS_DEVICE void sum_gates_of_channels(const DeltaItems<T>& in, std::int64_t item, int tokens,
+// Computes cumulative sums [kRows, kStep] of an item's gates for each channel, as logarithms in base 2. Columns
+// from kStep - 4 on are padding. A thread sums the gates of one channel for some tokens. All threads of the
+// block call this function, which has barriers; another barrier must follow.
+template <int kThreads, class T, int kStep>
+PRIMUS_DEVICE void sum_gates_of_channels(const DeltaItems<T>& in, const DeltaPlace& place,
                                          float (*sums)[kStep]) {
   constexpr float kMinGate = -150.0F;  // 2^-150 is 0 in fp32
   constexpr float kLog2E = 1.44269504088896341F;
-  constexpr int kAhead = 16;
+  constexpr int kChannels = kStep - 4, kTokens = kRows / (kThreads / kChannels);
+  static_assert(kThreads % kChannels == 0 && kTokens > 0);
   const std::int64_t stride = in.all_heads * in.key_dim;
-  const float* const g = in.g + (in.row(item) * in.all_heads + in.head(item)) * in.key_dim;
-  const int c = thread();
-  if (c >= kStep - 4) return;
-  const bool there = c < in.key_dim;
-  float sum = 0;
-  PRIMUS_UNROLL_BY(1)
-  for (int first = 0; first < kRows; first += kAhead) {
-    float gates[kAhead];
-    PRIMUS_UNROLL
-    for (int i = 0; i < kAhead; ++i)
-      gates[i] = there && first + i < tokens ? g[(first + i) * stride + c] : 0.0F;
-    PRIMUS_UNROLL
-    for (int i = 0; i < kAhead; ++i) {
-      sum += ::fmaxf(gates[i] * kLog2E, kMinGate);
-      sums[first + i][c] = sum;
-    }
+  const int c = thread() % kChannels, own = thread() / kChannels, first = own * kTokens;
+  const float* g = in.g + (place.row * in.all_heads + place.head) * in.key_dim + c + first * stride;
+  float gates[kTokens], sum = 0;
+  PRIMUS_UNROLL
+  for (int i = 0; i < kTokens; ++i, g += stride)
+    gates[i] = c < in.key_dim && first + i < place.tokens ? *g : 0.0F;
+  PRIMUS_UNROLL
+  for (int i = 0; i < kTokens; ++i) {
+    sum += ::fmaxf(gates[i] * kLog2E, kMinGate);
+    gates[i] = sum;
   }
+  sums[first + kTokens - 1][c] = sum;
+  barrier();
+  float before = 0;
+  for (int part = 0; part < own; ++part) before += sums[part * kTokens + kTokens - 1][c];
+  barrier();
+  PRIMUS_UNROLL
+  for (int i = 0; i < kTokens; ++i) sums[first + i][c] = before + gates[i];
 }
 
 }  // namespace primus::turbo::PRIMUS_GPU

@@ -7,132 +7,157 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// A block processes one item. A warp computes 16 channels of the query and key gradients. A warp also
-// computes 16 rows of the gradient of P or of the gradient of the key-key products.
+// A warp computes 16 channels. The first half of the warps (of_rows()) computes the gradients of queries, and
+// of keys as rows of the token-by-token matrices. The second half computes the gradients of keys as columns of
+// these matrices, and each warp also computes 16 rows of the gradient of P or of the gradient of the key-key
+// products.
 template <class T, int kKeys, bool kByChannel>
 struct DeltaFinish : DeltaFinishParts<T, kKeys, kByChannel> {
   using Base = DeltaFinishParts<T, kKeys, kByChannel>;
   using Base::in, Base::to, Base::d;
-  using Base::kThreads, Base::kColumns, Base::kKeyTiles, Base::kWarps;
+  using Base::kThreads, Base::kColumns, Base::kKeyTiles, Base::kWarps, Base::kHalf;
   using Common = typename Base::Common;
   using Part = typename Base::Part;
+  using Pair = typename Base::Pair;
 
   // Gradients of P and of the key-key products, and the gradient of the key-key products times beta.
   struct Pairs {
     T read[kRows][kRows + kPad], write[kRows][kRows + kPad], by_beta[kRows][kRows + kPad];
   };
-  // A warp's sums: gradients of queries, gradients of keys as rows of the token-by-token matrices (without
-  // beta), and gradients of keys as columns. of_states: sums of products of states with state gradients, for
-  // channels Operand::right_row(0) and right_row(kPerLane - 1).
+  // What remains after the products with values.
+  struct Rest {
+    Pairs pairs;
+    float look[kRows][kKeys + 4];  // gradients of keys as rows of the token-by-token matrices
+    float betas[kHalf][kRows];     // partial sums over each warp's channels
+    float z_values[kColumns / kTile][kRows];
+  };
+  // A warp's sums. With of_rows(): gradients of queries, and gradients of keys as rows of the token-by-token
+  // matrices, without beta. Otherwise: gradients of keys as columns, and gradients of the token-by-token
+  // matrices. of_states: sums of products of states with state gradients, for channels
+  // Operand::right_row(0) and right_row(kPerLane - 1).
   struct Sums {
-    Accumulator q[kBlocks], looking[kBlocks], seen[kBlocks], pairs[kBlocks];
-    float of_states[2];
+    Accumulator first[kBlocks], second[kBlocks];
+    float of_states[2], z_values[Accumulator::kRows];
   };
 
+  PRIMUS_DEVICE static bool of_rows() { return warp() < kHalf; }
   PRIMUS_DEVICE static int own_block() { return warp() % kBlocks; }
-  PRIMUS_DEVICE static int channel() { return warp() * kTile; }
-  PRIMUS_DEVICE static bool of_read() { return warp() < kBlocks; }
-  PRIMUS_DEVICE static bool has_channels() { return warp() < kKeyTiles; }
+  PRIMUS_DEVICE static int channel() { return warp() % kHalf * kTile; }
+  PRIMUS_DEVICE static bool of_read() { return warp() % kHalf < kBlocks; }
+  PRIMUS_DEVICE static bool has_channels() { return warp() % kHalf < kKeyTiles; }
 
   // Computes all products with values, and stores the gradient of values. Ends with a barrier.
-  PRIMUS_DEVICE void multiply_values(Common& m, Part& part, std::int64_t item, Sums& sums) const {
+  PRIMUS_DEVICE void multiply_values(Common& m, Part& part, const DeltaPlace& place, Sums& sums) const {
     PRIMUS_UNROLL
     for (int b = 0; b < kBlocks; ++b) {
-      sums.q[b].clear();
-      sums.looking[b].clear();
-      sums.seen[b].clear();
-      sums.pairs[b].clear();
+      sums.first[b].clear();
+      sums.second[b].clear();
     }
     sums.of_states[0] = sums.of_states[1] = 0;
-    float z_values = 0;
-    // With gates per channel, the kernel has many instructions, and fetching the instructions is the
-    // bottleneck.
-    [[maybe_unused]] constexpr int kUnrolled = kByChannel ? 1 : kColumns / kTile;
-    for (std::int64_t first = 0; first < to.strips; first += kColumns / kStrip) {
+    PRIMUS_UNROLL
+    for (int slot = 0; slot < Accumulator::kRows; ++slot) sums.z_values[slot] = 0;
+    constexpr int kStrips = Base::kStrips;
+    PRIMUS_UNROLL_BY(1)
+    for (std::int64_t first = 0; first < to.strips; first += kStrips) {
+      const auto values = Base::load_values(place, first);
+      wait_for_copies<0>();
       barrier();
-      const auto values = Base::load_values(item, first);
-      Base::load_part(m, part, item, first);
+      Base::lay_part(m, part);
       barrier();
-      z_values += Base::values_gradient(m, part, item, first, values);
-      PRIMUS_UNROLL_BY(kUnrolled)
-      for (int v = 0; v < kColumns; v += kTile) multiply_tile(part, v, sums);
+      if (first + kStrips < to.strips) Base::fetch_part(part, place, first + kStrips);
+      Base::values_gradient(m, part, place, first, values, sums.z_values);
+      const auto& out = part.out[first / kStrips % 2];
+      PRIMUS_UNROLL_BY(2)
+      for (int v = 0; v < kColumns; v += kTile) {
+        if (of_rows()) {
+          multiply_rows(part, out, v, sums);
+        } else {
+          multiply_columns(part, out, v, sums);
+        }
+      }
     }
-    m.z_values[thread() / kRows][thread() % kRows] = z_values;
     barrier();
   }
 
   // Stores the gradients of the token-by-token matrices, multiplied by decay(row, earlier token).
   template <class Decay>
-  PRIMUS_DEVICE void store_pairs(const Common& m, Pairs& to_pairs, const Sums& sums, Decay decay) const {
+  PRIMUS_DEVICE void store_pairs(const Common& m, Rest& rest, const Sums& sums, Decay decay) const {
+    PRIMUS_UNROLL
+    for (int slot = 0; slot < Accumulator::kRows; ++slot) {
+      const float sum = reduce_row(sums.z_values[slot], Plus{});
+      if (warp() < Base::kValueWarps)
+        rest.z_values[warp() / kBlocks][own_block() * kTile + Accumulator::row_of_slot(slot)] = sum;
+    }
+    if (of_rows()) return;
+    Pairs& pairs = rest.pairs;
     PRIMUS_UNROLL
     for (int j = 0; j < kBlocks; ++j) {
       PRIMUS_UNROLL
-      for (int n = 0; n < kPerLane; ++n) {
+      for (int n = 0; n < kPerLane; n += 2) {
         const int row = own_block() * kTile + Accumulator::row(n), other = j * kTile + Accumulator::col(n);
-        const bool sees = other <= row && other >= m.document[row];
-        const float product = sees ? decay(row, other) * sums.pairs[j].at[n] : 0.0F;
+        float product[2];
+        PRIMUS_UNROLL
+        for (int next = 0; next < 2; ++next) {
+          const bool sees = other + next <= row && other + next >= m.document[row];
+          product[next] = sees ? decay(row, other + next) * sums.second[j].at[n + next] : 0.0F;
+        }
         if (of_read()) {
-          to_pairs.read[row][other] = from_float<T>(in.scale * product);
+          put(&pairs.read[row][other], in.scale * product[0], in.scale * product[1]);
         } else {
-          const float value = other < row ? -product : 0.0F;
-          to_pairs.write[row][other] = from_float<T>(value);
-          to_pairs.by_beta[row][other] = from_float<T>(m.beta[row] * value);
+          const float low = other < row ? -product[0] : 0.0F, high = other + 1 < row ? -product[1] : 0.0F;
+          put(&pairs.write[row][other], low, high);
+          put(&pairs.by_beta[row][other], m.beta[row] * low, m.beta[row] * high);
         }
       }
     }
   }
 
-  // Stores the gradients of queries and keys, and the sums for beta. Calls visit(block, element, contribution
-  // of the element to the gradient of the sum of gates).
+  // Stores the gradients of queries and keys, and the sums for beta. Calls visit(block, element, contributions
+  // of elements n and n + 1 to the gradient of the sum of gates). Has a barrier.
   template <class Visit>
-  PRIMUS_DEVICE void store_keys(Common& m, std::int64_t item, const Sums& sums, Visit visit) const {
-    PRIMUS_UNROLL
-    for (int b = 0; b < kBlocks; ++b) {
-      float betas[Accumulator::kRows] = {};
-      PRIMUS_UNROLL
-      for (int n = 0; n < kPerLane; ++n) {
-        const int row = b * kTile + Accumulator::row(n), c = channel() + Accumulator::col(n);
-        const float key = to_float(m.k[row][c]), look = m.beta[row] * sums.looking[b].at[n];
-        const float of_query = to_float(m.q[row][c]) * sums.q[b].at[n];
-        visit(b, n, multiply_add(key, look - sums.seen[b].at[n], of_query));
-        float& beta = betas[Accumulator::slot(n)];
-        beta = multiply_add(key, sums.looking[b].at[n], beta);
-        if (n % 2 == 0 || c >= in.key_dim) continue;
-        const std::int64_t at = (item * kRows + row) * in.key_dim + c - 1;
-        using Pair = Pack<float, 2>;
-        const float before = multiply_add(m.beta[row], sums.looking[b].at[n - 1], sums.seen[b].at[n - 1]);
-        *reinterpret_cast<Pair*>(d.q + at) = {sums.q[b].at[n - 1], sums.q[b].at[n]};
-        *reinterpret_cast<Pair*>(d.k + at) = {before, look + sums.seen[b].at[n]};
-      }
-      PRIMUS_UNROLL
-      for (int slot = 0; slot < Accumulator::kRows; ++slot) {
-        const float beta = reduce_row(betas[slot], Plus{});
-        m.betas[warp()][b * kTile + Accumulator::row_of_slot(slot)] = beta;
-      }
-    }
+  PRIMUS_DEVICE void store_keys(const Common& m, Rest& rest, const DeltaPlace& place, const Sums& sums,
+                                Visit visit) const {
+    if (of_rows() && has_channels()) store_rows(m, rest, place, sums, visit);
+    barrier();
+    if (!of_rows() && has_channels()) store_columns(m, rest, place, sums, visit);
   }
   // The gradient of beta is z · error, where error = values - the values that the keys read from the state
   // and from earlier tokens. Requires a barrier after store_keys().
-  PRIMUS_DEVICE void store_beta(const Common& m, std::int64_t item) const {
+  PRIMUS_DEVICE void store_beta(const Rest& rest, const DeltaPlace& place) const {
     const int i = thread();
-    if (i >= in.tokens(item)) return;
+    if (i >= place.tokens) return;
     float sum = 0;
     PRIMUS_UNROLL
-    for (int part = 0; part < kThreads / kRows; ++part) sum += m.z_values[part][i];
+    for (int part = 0; part < kColumns / kTile; ++part) sum += rest.z_values[part][i];
     PRIMUS_UNROLL
-    for (int w = 0; w < kKeyTiles; ++w) sum += m.betas[w][i];
-    d.beta[(in.row(item) + i) * in.all_heads + in.head(item)] = sum;
+    for (int w = 0; w < kKeyTiles; ++w) sum += rest.betas[w][i];
+    d.beta[(place.row + i) * in.all_heads + place.head] = sum;
+  }
+
+  PRIMUS_DEVICE static void put(T* to, float low, float high) {
+    *reinterpret_cast<Pair*>(to) = {from_float<T>(low), from_float<T>(high)};
   }
 
  private:
-  // Multiplies the 16 value columns of `part` that begin at column v.
-  PRIMUS_DEVICE static void multiply_tile(const Part& part, int v, Sums& sums) {
+  using Out = T[kRows][kColumns + kPad];
+
+  // Multiply the 16 value columns of `part` that begin at column v.
+  PRIMUS_DEVICE static void multiply_rows(const Part& part, const Out& out, int v, Sums& sums) {
+    if (!has_channels()) return;
+    const auto state = load_right<true>(&part.state[v][channel()], kKeys + kPad);
+    PRIMUS_UNROLL
+    for (int b = 0; b < kBlocks; ++b) {
+      multiply(sums.first[b], load_left<false>(&out[b * kTile][v], kColumns + kPad), state);
+      multiply(sums.second[b], load_left<true>(&part.z[v][b * kTile], kRows + kPad), state);
+    }
+  }
+  PRIMUS_DEVICE static void multiply_columns(const Part& part, const Out& out, int v, Sums& sums) {
     const int own = own_block();
-    const auto left = of_read() ? load_left<false>(&part.out[own * kTile][v], kColumns + kPad)
+    const auto left = of_read() ? load_left<false>(&out[own * kTile][v], kColumns + kPad)
                                 : load_left<true>(&part.z[v][own * kTile], kRows + kPad);
     PRIMUS_UNROLL
     for (int j = 0; j < kBlocks; ++j) {
-      if (j <= own) multiply(sums.pairs[j], left, load_right<true>(&part.u[v][j * kTile], kRows + kPad));
+      if (j <= own) multiply(sums.second[j], left, load_right<true>(&part.u[v][j * kTile], kRows + kPad));
     }
     if (!has_channels()) return;
     const auto state = load_right<true>(&part.state[v][channel()], kKeys + kPad);
@@ -143,10 +168,55 @@ struct DeltaFinish : DeltaFinishParts<T, kKeys, kByChannel> {
       sum = multiply_add(to_float(state.at[n]), to_float(d_state.at[n]), sum);
     }
     PRIMUS_UNROLL
+    for (int b = 0; b < kBlocks; ++b)
+      multiply(sums.first[b], load_left<true>(&part.u[v][b * kTile], kRows + kPad), d_state);
+  }
+
+  template <class Visit>
+  PRIMUS_DEVICE void store_rows(const Common& m, Rest& rest, const DeltaPlace& place, const Sums& sums,
+                                Visit visit) const {
+    PRIMUS_UNROLL
     for (int b = 0; b < kBlocks; ++b) {
-      multiply(sums.q[b], load_left<false>(&part.out[b * kTile][v], kColumns + kPad), state);
-      multiply(sums.looking[b], load_left<true>(&part.z[v][b * kTile], kRows + kPad), state);
-      multiply(sums.seen[b], load_left<true>(&part.u[v][b * kTile], kRows + kPad), d_state);
+      float betas[Accumulator::kRows] = {};
+      PRIMUS_UNROLL
+      for (int n = 0; n < kPerLane; n += 2) {
+        const int row = b * kTile + Accumulator::row(n), c = channel() + Accumulator::col(n);
+        const float(&of_query)[kPerLane] = sums.first[b].at;
+        const float(&of_key)[kPerLane] = sums.second[b].at;
+        float query[2], key[2];
+        load<2>(&m.q[row][c], query);
+        load<2>(&m.k[row][c], key);
+        visit(b, n, query[0] * of_query[n], query[1] * of_query[n + 1]);
+        float& beta = betas[Accumulator::slot(n)];
+        beta = multiply_add(key[1], of_key[n + 1], multiply_add(key[0], of_key[n], beta));
+        store<2>(&rest.look[row][c], {m.beta[row] * of_key[n], m.beta[row] * of_key[n + 1]});
+        if (c < in.key_dim)
+          store<2>(d.q + (place.item * kRows + row) * in.key_dim + c, {of_query[n], of_query[n + 1]});
+      }
+      PRIMUS_UNROLL
+      for (int slot = 0; slot < Accumulator::kRows; ++slot) {
+        const float beta = reduce_row(betas[slot], Plus{});
+        rest.betas[warp()][b * kTile + Accumulator::row_of_slot(slot)] = beta;
+      }
+    }
+  }
+  template <class Visit>
+  PRIMUS_DEVICE void store_columns(const Common& m, const Rest& rest, const DeltaPlace& place,
+                                   const Sums& sums, Visit visit) const {
+    PRIMUS_UNROLL
+    for (int b = 0; b < kBlocks; ++b) {
+      PRIMUS_UNROLL
+      for (int n = 0; n < kPerLane; n += 2) {
+        const int row = b * kTile + Accumulator::row(n), c = channel() + Accumulator::col(n);
+        const float(&seen)[kPerLane] = sums.first[b].at;
+        float look[2], key[2];
+        load<2>(&rest.look[row][c], look);
+        load<2>(&m.k[row][c], key);
+        visit(b, n, key[0] * (look[0] - seen[n]), key[1] * (look[1] - seen[n + 1]));
+        if (c < in.key_dim)
+          store<2>(d.k + (place.item * kRows + row) * in.key_dim + c,
+                   {look[0] + seen[n], look[1] + seen[n + 1]});
+      }
     }
   }
 };

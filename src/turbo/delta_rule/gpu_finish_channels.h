@@ -1,8 +1,9 @@
 // Gradients of one chunk of the delta rule with a gate per key channel (gpu_finish.h).
 //
 // The decay between tokens of two blocks is a product of two factors <= 1, as in the forward pass
-// (gpu_chunks.h). Therefore the gradients between blocks are products on matrix units. Within a block, a
-// thread sums the pairs of tokens of one channel.
+// (gpu_chunks.h). Therefore the gradients between blocks are products on matrix units, and so are the
+// gradients between the two halves of a block. Within a half of 8 tokens, a lane sums the pairs of tokens for
+// its own sums.
 #pragma once
 
 #include "turbo/delta_rule/gpu_finish.h"
@@ -15,82 +16,83 @@ struct DeltaFinishChannels : DeltaFinish<T, kKeys, true> {
   using Base::in, Base::to, Base::d;
   using Base::kThreads, Base::kKeyTiles;
   using Sums = typename Base::Sums;
+  using Rest = typename Base::Rest;
 
-  static constexpr int kTogether =
-      kThreads / kKeys;  // number of token blocks whose pairs are summed at a time
-  static_assert(kBlocks % kTogether == 0);
-  struct Diagonal {
-    float q[kTogether * kTile][kKeys + 4], looking[kTogether * kTile][kKeys + 4],
-        seen[kTogether * kTile][kKeys + 4];
-  };
+  static constexpr int kHalfTile = kTile / 2;
   struct Memory {
     typename Base::Common common;
     float gates[kRows][kKeys + 4];  // sums of gates in base 2; overwritten by their gradients at the end
     float of_last[kKeys];  // contributions of states and keys to the gradient of the sum of a chunk's gates
+    float of_part[kThreads / kKeys][kKeys];  // sums of the gradients of some tokens' gates
     union {
       typename Base::Part part;
-      struct {
-        typename Base::Pairs pairs;
-        Diagonal diagonal;
-      };
+      Rest rest;
     };
   };
 
   PRIMUS_DEVICE void operator()() const {
     Memory& m = *reinterpret_cast<Memory*>(dynamic_shared());
-    const std::int64_t item = block();
-    Base::begin(m.common, item, [&] { sum_gates_of_channels(in, item, in.tokens(item), m.gates); });
+    const DeltaPlace place = in.place(block());
+    Base::begin(m.common, m.part, place, [&] { sum_gates_of_channels<kThreads>(in, place, m.gates); });
     Sums sums;
-    Base::multiply_values(m.common, m.part, item, sums);
-    Base::store_pairs(m.common, m.pairs, sums, [](int, int) { return 1.0F; });
-    if (Base::has_channels()) decay_states(m, item, sums);
+    Base::multiply_values(m.common, m.part, place, sums);
+    Base::store_pairs(m.common, m.rest, sums, [](int, int) { return 1.0F; });
+    if (Base::has_channels()) decay_states(m, place, sums);
     barrier();
-    if (Base::has_channels()) multiply_pairs(m, sums);
-    PRIMUS_UNROLL
-    for (int first = 0; first < kBlocks; first += kTogether) {
-      if (first > 0) barrier();
-      sum_within(m, first + thread() / kKeys, thread() % kKeys);
-      barrier();
-      if (Base::has_channels()) add_diagonal(m.diagonal, first, sums);
-    }
     if (Base::has_channels()) {
-      Base::store_keys(m.common, item, sums, [&](int b, int n, float of_gate) {
-        m.gates[b * kTile + Accumulator::row(n)][Base::channel() + Accumulator::col(n)] = of_gate;
-      });
+      if (Base::of_rows()) {
+        multiply_rows(m, sums);
+        add_blocks(sums, [&](int b, Accumulator& query, Accumulator& key) { add_rows(m, b, query, key); });
+      } else {
+        multiply_columns(m, sums);
+        add_blocks(sums, [&](int b, Accumulator& seen, Accumulator&) { add_columns(m, b, seen); });
+      }
     }
     barrier();
-    Base::store_beta(m.common, item);
-    store_gates(m, item);
+    Base::store_keys(m.common, m.rest, place, sums, [&](int b, int n, float low, float high) {
+      float* const to_gate = &m.gates[b * kTile + Accumulator::row(n)][Base::channel() + Accumulator::col(n)];
+      float before[2] = {};
+      if (!Base::of_rows()) load<2>(to_gate, before);
+      store<2>(to_gate, {before[0] + low, before[1] + high});
+    });
+    barrier();
+    Base::store_beta(m.rest, place);
+    store_gates(m, place);
   }
 
  private:
-  // Returns the sum of gates before a block of tokens.
-  PRIMUS_DEVICE static float before(const Memory& m, int b, int c) {
-    return b > 0 ? m.gates[b * kTile - 1][c] : 0.0F;
+  // Returns the sum of gates before a token.
+  PRIMUS_DEVICE static float before(const Memory& m, int token, int c) {
+    return token > 0 ? m.gates[token - 1][c] : 0.0F;
   }
 
   // Applies decays to products with states. Products of queries, and of keys as rows, are multiplied by the
   // decay up to their block; products of keys as columns, by the complete decay.
-  PRIMUS_DEVICE void decay_states(Memory& m, std::int64_t item, Sums& sums) const {
-    const int last = in.tokens(item) - 1;
+  PRIMUS_DEVICE void decay_states(Memory& m, const DeltaPlace& place, Sums& sums) const {
+    const int last = place.tokens - 1;
+    const int* const document = m.common.document;
     float of_last[kPerLane] = {};
     PRIMUS_UNROLL
     for (int b = 0; b < kBlocks; ++b) {
       PRIMUS_UNROLL
       for (int n = 0; n < kPerLane; ++n) {
         const int row = b * kTile + Accumulator::row(n), c = Base::channel() + Accumulator::col(n);
-        const bool sees = row <= last && m.common.document[row] < 0;
-        const bool seen = row <= last && m.common.document[last] <= row;
-        const float since = sees ? power_of_two(before(m, b, c)) : 0.0F;
-        const float until = seen ? power_of_two(m.gates[last][c] - m.gates[row][c]) : 0.0F;
-        sums.q[b].at[n] *= in.scale * since;
-        sums.looking[b].at[n] *= -since;
-        sums.seen[b].at[n] *= until;
-        float& of_col = of_last[Accumulator::same_col(n)];
-        of_col = multiply_add(sums.seen[b].at[n], to_float(m.common.k[row][c]), of_col);
+        if (Base::of_rows()) {
+          const bool sees = row <= last && document[row] < 0;
+          const float since = sees ? power_of_two(before(m, b * kTile, c)) : 0.0F;
+          sums.first[b].at[n] *= in.scale * since;
+          sums.second[b].at[n] *= -since;
+        } else {
+          const bool seen = row <= last && document[last] <= row;
+          float& sum = sums.first[b].at[n];
+          sum *= seen ? power_of_two(m.gates[last][c] - m.gates[row][c]) : 0.0F;
+          float& of_col = of_last[Accumulator::same_col(n)];
+          of_col = multiply_add(sum, to_float(m.common.k[row][c]), of_col);
+        }
       }
     }
-    const float* const through = to.write + item * kKeys + Base::channel();
+    if (Base::of_rows()) return;
+    const float* const through = to.write + place.item * kKeys + Base::channel();
     PRIMUS_UNROLL
     for (int half = 0; half < 2; ++half) {
       const float of_states = reduce_row(sums.of_states[half], Plus{});
@@ -106,124 +108,210 @@ struct DeltaFinishChannels : DeltaFinish<T, kKeys, true> {
     }
   }
 
-  // Returns a right operand: rows of block b of tokens, with decays. If `until` > b, a row has the decay from
-  // the row's token to the start of block `until`. If `until` is b, a row has the decay from the start of
-  // block b to the row's token.
-  PRIMUS_DEVICE static Operand<T> decayed(const Memory& m, const T (*rows)[kKeys + kPad], int b, int until) {
+  // Returns a right operand: rows of block b of tokens, with the decay between the row's token and the start
+  // of token `at`. The decay is <= 1 for tokens before `at` if kEarlier is set, else for the other tokens.
+  template <bool kEarlier>
+  PRIMUS_DEVICE static Operand<T> decayed(const Memory& m, const T (*rows)[kKeys + kPad], int b, int at) {
     auto x = load_right<true>(&rows[b * kTile][Base::channel()], kKeys + kPad);
     PRIMUS_UNROLL
     for (int n = 0; n < kPerLane; ++n) {
       const int c = Base::channel() + Operand<T>::right_row(n);
-      const float decay = before(m, until, c) - m.gates[b * kTile + Operand<T>::right_k(n)][c];
-      x.at[n] = from_float<T>(to_float(x.at[n]) * power_of_two(until > b ? decay : -decay));
+      const float decay = before(m, at, c) - m.gates[b * kTile + Operand<T>::right_k(n)][c];
+      x.at[n] = from_float<T>(to_float(x.at[n]) * power_of_two(kEarlier ? decay : -decay));
+    }
+    return x;
+  }
+  // Like decayed(), for one half of the block's tokens: the half before token `at` if kEarlier is set, else
+  // the half that begins with token `at`. The other half is zero.
+  template <bool kEarlier>
+  PRIMUS_DEVICE static Operand<T> half_decayed(const Memory& m, const T (*rows)[kKeys + kPad], int b) {
+    auto x = load_right<true>(&rows[b * kTile][Base::channel()], kKeys + kPad);
+    PRIMUS_UNROLL
+    for (int n = 0; n < kPerLane; ++n) {
+      const int c = Base::channel() + Operand<T>::right_row(n), k = Operand<T>::right_k(n);
+      const float decay = m.gates[b * kTile + kHalfTile - 1][c] - m.gates[b * kTile + k][c];
+      const bool there = (k < kHalfTile) == kEarlier;
+      x.at[n] = from_float<T>(there ? to_float(x.at[n]) * power_of_two(kEarlier ? decay : -decay) : 0.0F);
     }
     return x;
   }
 
   // Adds the products of each block of tokens with all earlier blocks.
-  PRIMUS_DEVICE static void multiply_pairs(const Memory& m, Sums& sums) {
+  PRIMUS_DEVICE static void multiply_rows(const Memory& m, Sums& sums) {
     const auto left = [](const T* tile) { return load_left<false>(tile, kRows + kPad); };
-    const auto transposed = [](const T* tile) { return load_left<true>(tile, kRows + kPad); };
     PRIMUS_UNROLL
     for (int b = 0; b < kBlocks; ++b) {
-      if (b > 0) {
-        const auto queries = decayed(m, m.common.q, b, b), keys = decayed(m, m.common.k, b, b);
-        PRIMUS_UNROLL
-        for (int a = 0; a < b; ++a) {
-          const auto earlier = decayed(m, m.common.k, a, b);
-          multiply(sums.q[b], left(&m.pairs.read[b * kTile][a * kTile]), earlier);
-          multiply(sums.looking[b], left(&m.pairs.write[b * kTile][a * kTile]), earlier);
-          Accumulator of_earlier;
-          of_earlier.clear();
-          multiply(of_earlier, transposed(&m.pairs.read[b * kTile][a * kTile]), queries);
-          multiply(of_earlier, transposed(&m.pairs.by_beta[b * kTile][a * kTile]), keys);
-          PRIMUS_UNROLL
-          for (int n = 0; n < kPerLane; ++n) {
-            const int c = Base::channel() + Accumulator::col(n);
-            const float decay = power_of_two(before(m, b, c) - m.gates[a * kTile + Accumulator::row(n)][c]);
-            sums.seen[a].at[n] = multiply_add(decay, of_earlier.at[n], sums.seen[a].at[n]);
-          }
-        }
+      PRIMUS_UNROLL
+      for (int a = 0; a < b; ++a) {
+        const auto earlier = decayed<true>(m, m.common.k, a, b * kTile);
+        multiply(sums.first[b], left(&m.rest.pairs.read[b * kTile][a * kTile]), earlier);
+        multiply(sums.second[b], left(&m.rest.pairs.write[b * kTile][a * kTile]), earlier);
       }
       PRIMUS_UNROLL
       for (int n = 0; n < kPerLane; ++n) {
         const int c = Base::channel() + Accumulator::col(n);
-        const float decay = power_of_two(m.gates[b * kTile + Accumulator::row(n)][c] - before(m, b, c));
-        sums.q[b].at[n] *= decay;
-        sums.looking[b].at[n] *= decay;
+        const float decay =
+            power_of_two(m.gates[b * kTile + Accumulator::row(n)][c] - before(m, b * kTile, c));
+        sums.first[b].at[n] *= decay;
+        sums.second[b].at[n] *= decay;
+      }
+    }
+  }
+  PRIMUS_DEVICE static void multiply_columns(const Memory& m, Sums& sums) {
+    const auto left = [](const T* tile) { return load_left<true>(tile, kRows + kPad); };
+    PRIMUS_UNROLL
+    for (int b = 1; b < kBlocks; ++b) {
+      const auto queries = decayed<false>(m, m.common.q, b, b * kTile);
+      const auto keys = decayed<false>(m, m.common.k, b, b * kTile);
+      PRIMUS_UNROLL
+      for (int a = 0; a < b; ++a) {
+        Accumulator of_earlier;
+        of_earlier.clear();
+        multiply(of_earlier, left(&m.rest.pairs.read[b * kTile][a * kTile]), queries);
+        multiply(of_earlier, left(&m.rest.pairs.by_beta[b * kTile][a * kTile]), keys);
+        PRIMUS_UNROLL
+        for (int n = 0; n < kPerLane; ++n) {
+          const int c = Base::channel() + Accumulator::col(n);
+          const float gate = m.gates[a * kTile + Accumulator::row(n)][c];
+          const float decay = power_of_two(before(m, b * kTile, c) - gate);
+          sums.first[a].at[n] = multiply_add(decay, of_earlier.at[n], sums.first[a].at[n]);
+        }
       }
     }
   }
 
-  // Sums the products of all pairs of tokens of one block, for one channel.
-  PRIMUS_DEVICE static void sum_within(Memory& m, int b, int c) {
-    const int first = b * kTile, to_row = b % kTogether * kTile;
-    float keys[kTile], gates[kTile], seen[kTile];
-    PRIMUS_UNROLL
-    for (int j = 0; j < kTile; ++j) {
-      keys[j] = to_float(m.common.k[first + j][c]);
-      gates[j] = m.gates[first + j][c];
-      seen[j] = 0;
-    }
-    // Loops over rows are not unrolled, so that the instructions of the loops stay in the cache.
-    PRIMUS_UNROLL_BY(1)
-    for (int i = 0; i < kTile / 2; ++i) sum_row<kTile / 2>(m, first, i, to_row, c, keys, gates, seen);
-    PRIMUS_UNROLL_BY(1)
-    for (int i = kTile / 2; i < kTile; ++i) sum_row<kTile>(m, first, i, to_row, c, keys, gates, seen);
-    PRIMUS_UNROLL
-    for (int j = 0; j < kTile; ++j) m.diagonal.seen[to_row + j][c] = seen[j];
-  }
-  // Sums the pairs of token i with the first kCount tokens of its block. The matrices are zero for tokens
-  // after token i.
-  template <int kCount>
-  PRIMUS_DEVICE static void sum_row(Memory& m, int first, int i, int to_row, int c,
-                                    const float (&keys)[kTile], const float (&gates)[kTile],
-                                    float (&seen)[kTile]) {
-    const int row = first + i;
-    const float query = to_float(m.common.q[row][c]), key = m.common.beta[row] * to_float(m.common.k[row][c]);
-    const float gate = m.gates[row][c];
-    float d_query = 0, d_key = 0;
-    PRIMUS_UNROLL
-    for (int half = 0; half < kCount; half += 8) {
-      float read[8], write[8];
-      load<8>(&m.pairs.read[row][first + half], read);
-      load<8>(&m.pairs.write[row][first + half], write);
+  // Calls add(block, first sums, second sums) for each block. The loop is not unrolled, so that its
+  // instructions stay in the cache; therefore the blocks of sums rotate.
+  template <class Add>
+  PRIMUS_DEVICE static void add_blocks(Sums& sums, Add add) {
+    const auto rotate = [](Accumulator(&blocks)[kBlocks]) {
+      const Accumulator first = blocks[0];
       PRIMUS_UNROLL
-      for (int n = 0; n < 8; ++n) {
-        const int j = half + n;
-        const float decay = power_of_two(::fminf(gate - gates[j], 0.0F)), other = keys[j] * decay;
-        d_query = multiply_add(read[n], other, d_query);
-        d_key = multiply_add(write[n], other, d_key);
-        seen[j] = multiply_add(multiply_add(read[n], query, write[n] * key), decay, seen[j]);
-      }
+      for (int b = 0; b + 1 < kBlocks; ++b) blocks[b] = blocks[b + 1];
+      blocks[kBlocks - 1] = first;
+    };
+    PRIMUS_UNROLL_BY(1)
+    for (int b = 0; b < kBlocks; ++b) {
+      add(b, sums.first[0], sums.second[0]);
+      rotate(sums.first);
+      rotate(sums.second);
     }
-    m.diagonal.q[to_row + i][c] = d_query;
-    m.diagonal.looking[to_row + i][c] = d_key;
   }
-  PRIMUS_DEVICE static void add_diagonal(const Diagonal& from, int first, Sums& sums) {
+  // Returns the sums of gates at a lane's elements of block b.
+  PRIMUS_DEVICE static Accumulator gates_of(const Memory& m, int b) {
+    Accumulator gates;
     PRIMUS_UNROLL
-    for (int i = 0; i < kTogether; ++i) {
+    for (int n = 0; n < kPerLane; ++n)
+      gates.at[n] = m.gates[b * kTile + Accumulator::row(n)][Base::channel() + Accumulator::col(n)];
+    return gates;
+  }
+  // Calls visit(element, token, column) for the elements n and n + 1 of the lane, and for the tokens of the
+  // same half of the block. `column` is the column of element n.
+  template <class Visit>
+  PRIMUS_DEVICE static void for_each_pair(int b, Visit visit) {
+    PRIMUS_UNROLL_BY(2)
+    for (int i = 0; i < kHalfTile; ++i) {
+      PRIMUS_UNROLL
+      for (int n = 0; n < kPerLane; n += 2)
+        visit(n, b * kTile + Accumulator::slot(n) * kHalfTile + i, Base::channel() + Accumulator::col(n));
+    }
+  }
+  PRIMUS_DEVICE static float decay_between(float later, float earlier) {
+    return power_of_two(::fminf(later - earlier, 0.0F));
+  }
+
+  // Adds the pairs of a block of tokens to the gradients of its queries, and of its keys as rows. The matrices
+  // are zero for later tokens.
+  PRIMUS_DEVICE static void add_rows(const Memory& m, int b, Accumulator& query, Accumulator& key) {
+    const auto& pairs = m.rest.pairs;
+    const Accumulator gates = gates_of(m, b);
+    {
+      const auto earlier = half_decayed<true>(m, m.common.k, b);
+      Accumulator read, write;
+      read.clear();
+      write.clear();
+      multiply(read, load_left<false>(&pairs.read[b * kTile][b * kTile], kRows + kPad), earlier);
+      multiply(write, load_left<false>(&pairs.write[b * kTile][b * kTile], kRows + kPad), earlier);
       PRIMUS_UNROLL
       for (int n = 0; n < kPerLane; ++n) {
-        const int row = i * kTile + Accumulator::row(n), c = Base::channel() + Accumulator::col(n);
-        sums.q[first + i].at[n] += from.q[row][c];
-        sums.looking[first + i].at[n] += from.looking[row][c];
-        sums.seen[first + i].at[n] += from.seen[row][c];
+        if (Accumulator::slot(n) == 0) continue;  // the rows of the first half
+        const int c = Base::channel() + Accumulator::col(n);
+        const float decay = power_of_two(gates.at[n] - m.gates[b * kTile + kHalfTile - 1][c]);
+        query.at[n] = multiply_add(decay, read.at[n], query.at[n]);
+        key.at[n] = multiply_add(decay, write.at[n], key.at[n]);
       }
     }
+    for_each_pair(b, [&](int n, int token, int c) {
+      const int row = b * kTile + Accumulator::row(n);
+      const float read = to_float(pairs.read[row][token]), write = to_float(pairs.write[row][token]);
+      float gate[2], seen[2];
+      load<2>(&m.gates[token][c], gate);
+      load<2>(&m.common.k[token][c], seen);
+      PRIMUS_UNROLL
+      for (int next = 0; next < 2; ++next) {
+        const float other = seen[next] * decay_between(gates.at[n + next], gate[next]);
+        query.at[n + next] = multiply_add(read, other, query.at[n + next]);
+        key.at[n + next] = multiply_add(write, other, key.at[n + next]);
+      }
+    });
+  }
+  // Adds the pairs of a block of tokens to the gradients of its keys as columns.
+  PRIMUS_DEVICE static void add_columns(const Memory& m, int b, Accumulator& seen) {
+    const auto& pairs = m.rest.pairs;
+    const Accumulator gates = gates_of(m, b);
+    {
+      Accumulator sum;
+      sum.clear();
+      multiply(sum, load_left<true>(&pairs.read[b * kTile][b * kTile], kRows + kPad),
+               half_decayed<false>(m, m.common.q, b));
+      multiply(sum, load_left<true>(&pairs.by_beta[b * kTile][b * kTile], kRows + kPad),
+               half_decayed<false>(m, m.common.k, b));
+      PRIMUS_UNROLL
+      for (int n = 0; n < kPerLane; ++n) {
+        if (Accumulator::slot(n) == 1) continue;  // the rows of the second half
+        const int c = Base::channel() + Accumulator::col(n);
+        const float decay = power_of_two(m.gates[b * kTile + kHalfTile - 1][c] - gates.at[n]);
+        seen.at[n] = multiply_add(decay, sum.at[n], seen.at[n]);
+      }
+    }
+    for_each_pair(b, [&](int n, int token, int c) {
+      const int column = b * kTile + Accumulator::row(n);
+      const float read = to_float(pairs.read[token][column]), write = to_float(pairs.by_beta[token][column]);
+      float gate[2], query[2], key[2];
+      load<2>(&m.gates[token][c], gate);
+      load<2>(&m.common.q[token][c], query);
+      load<2>(&m.common.k[token][c], key);
+      PRIMUS_UNROLL
+      for (int next = 0; next < 2; ++next) {
+        const float of_row = multiply_add(read, query[next], write * key[next]);
+        const float decay = decay_between(gate[next], gates.at[n + next]);
+        seen.at[n + next] = multiply_add(of_row, decay, seen.at[n + next]);
+      }
+    });
   }
 
   // Stores the gradients of gates. The gradient of a gate is a sum over the gate's token and all later
-  // tokens.
-  PRIMUS_DEVICE void store_gates(const Memory& m, std::int64_t item) const {
-    const int c = thread();
+  // tokens. A thread processes one channel of some tokens.
+  PRIMUS_DEVICE void store_gates(Memory& m, const DeltaPlace& place) const {
+    constexpr int kParts = kThreads / kKeys, kTokens = kRows / kParts;
+    const int c = thread() % kKeys, own = thread() / kKeys, first = own * kTokens;
+    float gradients[kTokens], sum = 0;
+    PRIMUS_UNROLL
+    for (int i = kTokens - 1; i >= 0; --i) {
+      if (first + i < place.tokens) sum += m.gates[first + i][c];
+      gradients[i] = sum;
+    }
+    m.of_part[own][c] = sum;
+    barrier();
     if (c >= in.key_dim) return;
+    float after = m.of_last[c];
+    for (int part = own + 1; part < kParts; ++part) after += m.of_part[part][c];
     const std::int64_t stride = in.all_heads * in.key_dim;
-    float* const g = d.g + (in.row(item) * in.all_heads + in.head(item)) * in.key_dim + c;
-    float sum = m.of_last[c];
-    for (int i = in.tokens(item) - 1; i >= 0; --i) {
-      sum += m.gates[i][c];
-      g[i * stride] = m.common.document[i] == i ? 0.0F : sum;
+    float* g = d.g + (place.row * in.all_heads + place.head) * in.key_dim + c + first * stride;
+    PRIMUS_UNROLL
+    for (int i = 0; i < kTokens; ++i, g += stride) {
+      const int token = first + i;
+      if (token < place.tokens) *g = m.common.document[token] == token ? 0.0F : after + gradients[i];
     }
   }
 };

@@ -26,12 +26,14 @@ struct DeltaOutput : DeltaChunkKernel<T, kKeys, kByChannel> {
   PRIMUS_DEVICE void operator()() const {
     Memory& m = *reinterpret_cast<Memory*>(dynamic_shared());
     const std::int64_t parts = (to.strips + kPartStrips - 1) / kPartStrips;
-    const std::int64_t item = block() / parts, first = block() % parts * kPartStrips;
-    const int tokens = in.tokens(item);
+    const auto own = static_cast<std::uint32_t>(block()), of_item = static_cast<std::uint32_t>(parts);
+    const DeltaPlace place = in.place(own / of_item);
+    const std::int64_t item = place.item, first = own % of_item * kPartStrips;
+    const int tokens = place.tokens;
     if constexpr (kByChannel) {
       Base::template copy_rows<kThreads, kKeys>(to.q + item * kRows * kKeys, kKeys, kRows, kKeys, m.q);
     } else {
-      Base::template copy_rows<kThreads, kKeys>(this->queries(item), in.width, tokens, in.key_dim, m.q);
+      Base::template copy_rows<kThreads, kKeys>(this->queries(place), in.width, tokens, in.key_dim, m.q);
       if (thread() < kRows) m.factors[thread()] = to.read[item * kRows + thread()];
     }
     Base::template copy_rows<kThreads, kRows>(to.p + item * kRows * kRows, kRows, kRows, kRows, m.p);
@@ -76,7 +78,7 @@ struct DeltaOutput : DeltaChunkKernel<T, kKeys, kByChannel> {
       const std::int64_t column = first * kStrip + c;
       if (column >= in.value_dim) continue;
       using Line = Pack<T, 8>;
-      *reinterpret_cast<Line*>(out + ((in.row(item) + i) * in.all_heads + in.head(item)) * in.value_dim +
+      *reinterpret_cast<Line*>(out + ((place.row + i) * in.all_heads + place.head) * in.value_dim +
                                column) = *reinterpret_cast<const Line*>(&m.out[i][c]);
     }
   }

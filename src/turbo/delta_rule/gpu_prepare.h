@@ -19,21 +19,22 @@ struct DeltaPrepare : DeltaChunkScores<T, kKeys, kByChannel> {
 
   PRIMUS_DEVICE void operator()() const {
     Memory& m = *reinterpret_cast<Memory*>(dynamic_shared());
-    const std::int64_t item = block(), row = in.row(item), head = in.head(item);
-    const int tokens = in.tokens(item);
-    const T* const queries = this->queries(item);
+    const DeltaPlace place = in.place(block());
+    const std::int64_t item = place.item;
+    const int tokens = place.tokens;
+    const T* const queries = this->queries(place);
     Base::template copy_rows<kThreads, kKeys, kByChannel>(queries + in.k_column, in.width, tokens, in.key_dim,
                                                           m.k);
     Base::template copy_rows<kThreads, kKeys, kByChannel>(queries, in.width, tokens, in.key_dim, m.wide);
     end_group_of_copies();
     if constexpr (kByChannel) {
-      sum_gates_of_channels(in, item, tokens, m.gates);
+      sum_gates_of_channels<kThreads>(in, place, m.gates);
     } else {
-      Base::sum_gates_of_head(in, item, tokens, m.sums);
+      Base::sum_gates_of_head(in, place, m.sums);
     }
     if (const int i = thread() - kThreads / 2; i >= 0 && i < kRows) {
-      m.beta[i] = in.beta_of(item, i);
-      m.document[i] = i < tokens ? in.document(item, i) : kRows;
+      m.beta[i] = in.beta_of(place, i);
+      m.document[i] = i < tokens ? in.document(place, i) : kRows;
     }
     wait_for_copies<0>();
     barrier();
@@ -48,7 +49,7 @@ struct DeltaPrepare : DeltaChunkScores<T, kKeys, kByChannel> {
       decay_by_head(m, item, tokens);
     }
     barrier();
-    const T* const values = in.qkv + row * in.width + in.v_column + head * in.value_dim;
+    const T* const values = in.qkv + place.row * in.width + in.v_column + place.head * in.value_dim;
     Base::template copy_rows<kThreads, kPart, kByChannel>(values, in.width, tokens, in.value_dim, m.wide);
     end_group_of_copies();
     substitute(m);

@@ -49,19 +49,21 @@ struct DeltaRetreat : DeltaChunkKernel<T, kKeys, kByChannel> {
   PRIMUS_DEVICE void operator()() const {
     Memory& m = *reinterpret_cast<Memory*>(dynamic_shared());
     const std::int64_t slices = (to.strips + kStrips - 1) / kStrips, of_head = block() / slices;
-    const std::int64_t sequence = of_head / in.heads, head = of_head % in.heads;
     const std::int64_t first = block() % slices * kStrips, strip = first + warp() / 2;
     const bool there = strip < to.strips;
-    begin_copies(m.stages[0], in.item(sequence, in.chunks - 1, head), first);
+    DeltaPlace copied = in.place(of_head / in.heads, in.chunks - 1, of_head % in.heads);
+    std::int64_t item = copied.item;
+    begin_copies(m.stages[0], copied, first);
     end_group_of_copies();
     Accumulator state[kOwn];
     PRIMUS_UNROLL
     for (int c = 0; c < kOwn; ++c) state[c].clear();
-    for (std::int64_t chunk = in.chunks - 1, stage = 0; chunk >= 0; --chunk, stage = 1 - stage) {
-      const std::int64_t item = in.item(sequence, chunk, head);
+    std::int64_t chunk = in.chunks - 1;
+    for (int stage = 0; chunk >= 0; --chunk, stage = 1 - stage, item -= in.heads) {
       wait_for_copies<0>();
       barrier();
-      if (chunk > 0) begin_copies(m.stages[1 - stage], in.item(sequence, chunk - 1, head), first);
+      copied = in.moved(copied, -1);
+      if (chunk > 0) begin_copies(m.stages[1 - stage], copied, first);
       end_group_of_copies();
       const Stage& now = m.stages[stage];
       Accumulator u[kBlocks];
@@ -155,21 +157,22 @@ struct DeltaRetreat : DeltaChunkKernel<T, kKeys, kByChannel> {
       }
     }
   }
-  PRIMUS_DEVICE void begin_copies(Stage& stage, std::int64_t item, std::int64_t first) const {
-    const int tokens = in.tokens(item);
+  PRIMUS_DEVICE void begin_copies(Stage& stage, const DeltaPlace& place, std::int64_t first) const {
+    const std::int64_t item = place.item;
+    const int tokens = place.tokens;
     if constexpr (kByChannel) {
       const std::int64_t keys = item * kRows * kKeys;
       Base::template copy_rows<kThreads, kKeys>(to.q + keys, kKeys, kRows, kKeys, stage.q);
       Base::template copy_rows<kThreads, kKeys>(to.k + keys, kKeys, kRows, kKeys, stage.k);
     } else {
-      const T* const queries = this->queries(item);
+      const T* const queries = this->queries(place);
       Base::template copy_rows<kThreads, kKeys>(queries, in.width, tokens, in.key_dim, stage.q);
       Base::template copy_rows<kThreads, kKeys>(queries + in.k_column, in.width, tokens, in.key_dim, stage.k);
     }
     Base::template copy_rows<kThreads, kRows>(to.p + item * kRows * kRows, kRows, kRows, kRows, stage.p);
-    const std::int64_t column = in.head(item) * in.value_dim + first * kStrip,
+    const std::int64_t column = place.head * in.value_dim + first * kStrip,
                        width = in.all_heads * in.value_dim;
-    Base::template copy_rows<kThreads, kColumns>(d.out + in.row(item) * width + column, width, tokens,
+    Base::template copy_rows<kThreads, kColumns>(d.out + place.row * width + column, width, tokens,
                                                  in.value_dim - first * kStrip, stage.out);
     Base::template copy_rows<kThreads, kKeys>(to.w + item * kRows * kKeys, kKeys, kRows, kKeys, stage.w);
     if (thread() < kFactors / 4)

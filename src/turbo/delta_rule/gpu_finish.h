@@ -15,7 +15,7 @@ template <class T, int kKeys, bool kByChannel>
 struct DeltaFinish : DeltaFinishParts<T, kKeys, kByChannel> {
   using Base = DeltaFinishParts<T, kKeys, kByChannel>;
   using Base::in, Base::to, Base::d;
-  using Base::kThreads, Base::kColumns, Base::kKeyTiles, Base::kWarps, Base::kHalf;
+  using Base::kThreads, Base::kColumns, Base::kStrips, Base::kKeyTiles, Base::kHalf;
   using Common = typename Base::Common;
   using Part = typename Base::Part;
   using Pair = typename Base::Pair;
@@ -56,7 +56,6 @@ struct DeltaFinish : DeltaFinishParts<T, kKeys, kByChannel> {
     sums.of_states[0] = sums.of_states[1] = 0;
     PRIMUS_UNROLL
     for (int slot = 0; slot < Accumulator::kRows; ++slot) sums.z_values[slot] = 0;
-    constexpr int kStrips = Base::kStrips;
     PRIMUS_UNROLL_BY(1)
     for (std::int64_t first = 0; first < to.strips; first += kStrips) {
       const auto values = Base::load_values(place, first);

@@ -254,7 +254,7 @@ bool backward_by_chunks(Context& context, const DeltaRuleBackward& a) {
       make_chunks<keys(), by_channel()>(context, in, to);
       launch(context, in.batch * in.heads * blocks_for(to.strips, Retreat::kStrips), Retreat{{in, to}, d},
              sizeof(typename Retreat::Memory));
-      launch(context, in.count(), Finish{{{{in, to}, d}}}, sizeof(typename Finish::Memory));
+      launch(context, in.count(), Finish{in, to, d}, sizeof(typename Finish::Memory));
       launch(context, in.count() / in.group, DeltaChunkKeys<BFloat16>{in, d});
     });
   });

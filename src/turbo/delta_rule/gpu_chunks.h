@@ -54,9 +54,9 @@ struct DeltaChunkKernel {
 
   static constexpr int kFactors = kByChannel ? kKeys : kRows + 4;
   static constexpr int kKeyTiles = kKeys / kTile;
-  // Copies rows in 16-byte pieces from global memory, with zeros outside [rows, cols). A thread copies pieces of
-  // one column, so that the addresses of its pieces differ by constants. If kCompact is set, the loop is not
-  // unrolled. In long kernels, fetching the instructions of unrolled loops would be the bottleneck.
+  // Copies rows in 16-byte pieces from global memory, with zeros outside [rows, cols). A thread copies pieces
+  // of one column, so that the addresses of its pieces differ by constants. If kCompact is set, the loop is
+  // not unrolled. In long kernels, fetching the instructions of unrolled loops would be the bottleneck.
   template <int kThreads, int kCols, bool kCompact = false, int kStep>
   PRIMUS_DEVICE static void copy_rows(const T* from, std::int64_t stride, int rows, std::int64_t cols,
                                       T (*to)[kStep]) {

@@ -188,9 +188,9 @@ PRIMUS_DEVICE float power_of_two(float x) {
 #endif
 }
 
-// Computes cumulative sums [kRows, kStep] of an item's gates for each channel, as logarithms in base 2. Columns
-// from kStep - 4 on are padding. A thread sums the gates of one channel for some tokens. All threads of the
-// block call this function, which has barriers; another barrier must follow.
+// Computes cumulative sums [kRows, kStep] of an item's gates for each channel, as logarithms in base 2.
+// Columns from kStep - 4 on are padding. A thread sums the gates of one channel for some tokens. All threads
+// of the block call this function, which has barriers; another barrier must follow.
 template <int kThreads, class T, int kStep>
 PRIMUS_DEVICE void sum_gates_of_channels(const DeltaItems<T>& in, const DeltaPlace& place,
                                          float (*sums)[kStep]) {

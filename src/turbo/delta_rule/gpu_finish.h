@@ -7,10 +7,10 @@
 
 namespace primus::turbo::PRIMUS_GPU {
 
-// A warp computes 16 channels. The first half of the warps (of_rows()) computes the gradients of queries, and
-// of keys as rows of the token-by-token matrices. The second half computes the gradients of keys as columns of
-// these matrices, and each warp also computes 16 rows of the gradient of P or of the gradient of the key-key
-// products.
+// A warp computes 16 channels. The gradient of a key has two parts: the key is a row and a column of the
+// token-by-token matrices. The first half of the warps (of_rows()) computes the query gradients, and the
+// rows' part of key gradients. The second half computes the columns' part, and each warp also computes 16
+// rows of the gradient of P or of the gradient of the key-key products.
 template <class T, int kKeys, bool kByChannel>
 struct DeltaFinish : DeltaFinishParts<T, kKeys, kByChannel> {
   using Base = DeltaFinishParts<T, kKeys, kByChannel>;
@@ -24,17 +24,17 @@ struct DeltaFinish : DeltaFinishParts<T, kKeys, kByChannel> {
   struct Pairs {
     T read[kRows][kRows + kPad], write[kRows][kRows + kPad], by_beta[kRows][kRows + kPad];
   };
-  // What remains after the products with values.
+  // This memory replaces Part when all products with values are computed.
   struct Rest {
     Pairs pairs;
-    float look[kRows][kKeys + 4];  // gradients of keys as rows of the token-by-token matrices
+    float look[kRows][kKeys + 4];  // the rows' part of key gradients
     float betas[kHalf][kRows];     // partial sums over each warp's channels
     float z_values[kColumns / kTile][kRows];
   };
-  // A warp's sums. With of_rows(): gradients of queries, and gradients of keys as rows of the token-by-token
-  // matrices, without beta. Otherwise: gradients of keys as columns, and gradients of the token-by-token
-  // matrices. of_states: sums of products of states with state gradients, for channels
-  // Operand::right_row(0) and right_row(kPerLane - 1).
+  // A warp's sums. With of_rows(): query gradients, and the rows' part of key gradients without beta.
+  // Otherwise: the columns' part of key gradients, and gradients of the token-by-token matrices. of_states
+  // has the sums of states times state gradients for two channels, Operand::right_row(0) and
+  // right_row(kPerLane - 1).
   struct Sums {
     Accumulator first[kBlocks], second[kBlocks];
     float of_states[2], z_values[Accumulator::kRows];
@@ -111,8 +111,8 @@ struct DeltaFinish : DeltaFinishParts<T, kKeys, kByChannel> {
     }
   }
 
-  // Stores the gradients of queries and keys, and the sums for beta. Calls visit(block, element, contributions
-  // of elements n and n + 1 to the gradient of the sum of gates). Has a barrier.
+  // Stores query and key gradients, and the sums for beta. Calls visit(block, n, low, high), where low and
+  // high are the contributions of elements n and n + 1 to the gradient of the sum of gates. Has a barrier.
   template <class Visit>
   PRIMUS_DEVICE void store_keys(const Common& m, Rest& rest, const DeltaPlace& place, const Sums& sums,
                                 Visit visit) const {

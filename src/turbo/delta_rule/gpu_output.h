@@ -78,8 +78,8 @@ struct DeltaOutput : DeltaChunkKernel<T, kKeys, kByChannel> {
       const std::int64_t column = first * kStrip + c;
       if (column >= in.value_dim) continue;
       using Line = Pack<T, 8>;
-      *reinterpret_cast<Line*>(out + ((place.row + i) * in.all_heads + place.head) * in.value_dim +
-                               column) = *reinterpret_cast<const Line*>(&m.out[i][c]);
+      *reinterpret_cast<Line*>(out + ((place.row + i) * in.all_heads + place.head) * in.value_dim + column) =
+          *reinterpret_cast<const Line*>(&m.out[i][c]);
     }
   }
 };

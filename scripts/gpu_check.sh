@@ -4,12 +4,12 @@
 #
 #   scripts/gpu_check.sh [--built] [--gpus N] [--only WORD]... [OUTPUT_FOLDER]
 #
-# --only selects some of tests, rates, sanitizer, models, sampler (scripts/gpu_sampler.sh), lost, graphs, decoding
-# (generation and prompts, compared with transformers), peers (training compared with PyTorch, and with a step of
-# only products and attention), and mixtures (the table of mixtures of experts in docs/performance.md, by
-# scripts/gpu_mixtures.sh; not run by default, because it repeats other parts). With --gpus, runs only the multi-GPU tests,
-# scripts/gpu_comm.sh, scripts/gpu_sampler.sh and scripts/gpu_ranks.sh; --only then accepts comm, sampler, mixtures and
-# rows of gpu_ranks.sh (losses, sharded, ...).
+# --only selects some of tests, rates, sanitizer, models, sampler (scripts/gpu_sampler.sh), objectives
+# (scripts/gpu_objectives.sh), lost, graphs, decoding (generation and prompts, compared with transformers), peers
+# (training compared with PyTorch, and with a step of only products and attention), and mixtures (the table of
+# mixtures of experts in docs/performance.md, by scripts/gpu_mixtures.sh; not run by default, because it repeats other
+# parts). With --gpus, runs only the multi-GPU tests, scripts/gpu_comm.sh, scripts/gpu_sampler.sh and
+# scripts/gpu_ranks.sh; --only then accepts comm, sampler, mixtures and rows of gpu_ranks.sh (losses, sharded, ...).
 #
 # Also runs on a bare CUDA machine. With --built, build/ was built on another machine and is used unchanged:
 # lib/primus, bin/primus, bin/gpu_bench and tests/turbo_*_test (-DPRIMUS_TESTS=ON -DPRIMUS_BENCHMARKS=ON).
@@ -32,7 +32,7 @@ done
 if [ "$gpus" -gt 1 ]; then
   known="comm sampler mixtures losses overlap replicated sharded tensor library pipeline context context_gather context_by_heads context_optim mixtral deepseek dispatch peer killed"
 else
-  known="tests rates sanitizer models sampler lost graphs decoding peers mixtures"
+  known="tests rates sanitizer models sampler objectives lost graphs decoding peers mixtures"
 fi
 for word in $parts; do
   case " $known " in
@@ -187,6 +187,7 @@ elif part sanitizer; then
 fi
 if part models && [ -x build/bin/primus ]; then scripts/gpu_models.sh || failed=1; fi
 if part sampler && [ -x build/bin/primus ]; then scripts/gpu_sampler.sh || failed=1; fi
+if part objectives && [ -x build/bin/primus ]; then scripts/gpu_objectives.sh || failed=1; fi
 if part lost && [ -x build/bin/primus ]; then scripts/gpu_lost.sh || failed=1; fi
 if part graphs && [ -x build/bin/primus ]; then scripts/gpu_graphs.sh || failed=1; fi
 if part decoding && [ -x build/bin/primus ]; then

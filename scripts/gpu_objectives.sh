@@ -301,11 +301,13 @@ alone() {
     dft) tuned sft $tuning loss_type=dft ;;
     dpo | dpo_bf16) preferring dpo ;;
     dpo_losses)
-      preferring dpo label_smoothing=0.1 \
+      preferring dpo lr=1e-6 label_smoothing=0.1 \
         "loss_type=[sigmoid,hinge,ipo,exo_pair,nca_pair,robust,bco_pair,sppo_hard,aot,aot_unpaired,apo_zero,apo_down,discopop,sft,sigmoid_norm]"
       ;;
     wpo) preferring dpo use_weighting=true ;;
-    kto | kto_bf16) preferring kto ;;
+    kto) preferring kto ;;
+    # The divergence is a small difference of sums over answers, whose rounding errors in bf16 are as large.
+    kto_bf16) limits="$limits --loose kl" && preferring kto ;;
     kto_unpaired) preferring kto loss_type=apo_zero_unpaired ;;
     orpo | orpo_bf16) preferring orpo ;;
     cpo | cpo_bf16) preferring cpo ;;
@@ -390,7 +392,7 @@ alone() {
       code=0
       run device "$device" pretrain hidden_size=32768 ffn_hidden_size=131072 num_attention_heads=256 num_layers=80 mock_data=true || code=$?
       [ $code = 2 ] || fail "a run that does not fit ended with code $code instead of 2"
-      refused 'memory' device
+      refused 'the run needs .* of memory' device
       pass "is refused: $message"
       ;;
     nan)

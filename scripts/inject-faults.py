@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Injects faults into supervised runs ('primus train pretrain --supervise'), and judges what follows.
 
-usage: inject-faults.py [--program build/bin/primus] [--trials 100] [--seed 1] [--setups 1,2,nodes] [--jobs 1]
-                        [--kinds ...] [--phases ...] [--slow] [--json FILE] [--list]
+usage: inject-faults.py [--program build/bin/primus] [--trials 100] [--seed 1] [--skip 0] [--setups 1,2,nodes]
+                        [--jobs 1] [--minutes M] [--kinds ...] [--phases ...] [--slow] [--json FILE] [--list]
 
 Each trial trains a toy model for 60 steps with one or two ranks, or on two machines and a spare (processes on this
 machine with a supervisor each), and injects one fault at an exact point of a phase (scripts/faults/shim.c). The outcome
@@ -16,9 +16,15 @@ table of kinds and phases, and the trials with a wrong outcome. Exit code 1: the
 the trials a part of the fault did not happen (too late), so the script does not test what it says.
 
 Trials with equal setup, kind, phase and seed inject at the same point. The machine's speed may change which process
-acts first. Only Python's standard library, a C compiler and Linux are needed.
+acts first. A seed determines the order of all trials. Each run of the script prints the number of the next trial, and
+'--skip NUMBER' continues there, so two runs have no trial in common.
+
+Only Python's standard library, a C compiler and Linux are needed; '--shim FILE' uses a shim.so that was compiled before
+('cc -O1 -shared -fPIC -fno-builtin -o shim.so scripts/faults/shim.c -ldl -lm'). Cut networks and full disks are errors
+of wrapped functions, so neither network namespaces nor mounts are needed, nor root.
 """
 import argparse
+import collections
 import concurrent.futures
 import json
 import os
@@ -76,6 +82,33 @@ def show(results, kinds, phases):
         print(f"{kind:<{width}}" + "".join(f"{cell:>11}" for cell in cells))
 
 
+def class_of(outcome):
+    return outcome if outcome in RIGHT + ("too late",) else "wrong"
+
+
+def write_json(options, results, began):
+    """All results, with counts by kind, phase and outcome. The file is complete at any time."""
+    counts = {}
+    for result in results:
+        cell = counts.setdefault(result["kind"], {}).setdefault(result["phase"], {})
+        name = class_of(result["outcome"])
+        cell[name] = cell.get(name, 0) + 1
+    with open(options.json + ".part", "w") as file:
+        json.dump({"seed": options.seed, "skip": options.skip, "jobs": options.jobs,
+                   "seconds": round(time.monotonic() - began, 1),
+                   "outcomes": collections.Counter(class_of(r["outcome"]) for r in results),
+                   "counts": counts, "results": results}, file, indent=1)
+    os.replace(options.json + ".part", options.json)
+
+
+def lines_of(trial):
+    """The last lines of the supervisors of a trial."""
+    if not os.path.exists(trial.log):
+        return []
+    with open(trial.log, errors="replace") as file:
+        return [line.rstrip("\n") for line in file if "iteration" not in line][-40:]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--program", default=os.path.join(SOURCE, "build/bin/primus"))
@@ -87,6 +120,8 @@ def main():
     parser.add_argument("--slow", action="store_true", help="also kinds that take ten seconds or more, such as hangs")
     parser.add_argument("--jobs", type=int, default=1, help="trials at the same time")
     parser.add_argument("--minutes", type=float, default=1e6, help="begin no trial after this time")
+    parser.add_argument("--skip", type=int, default=0, help="begin with this trial of the order that --seed determines")
+    parser.add_argument("--shim", help="use this compiled scripts/faults/shim.c")
     parser.add_argument("--json", help="write all results to this file")
     parser.add_argument("--keep", help="keep the runs and logs in this folder")
     parser.add_argument("--list", action="store_true", help="show kinds, phases and setups")
@@ -108,52 +143,65 @@ def main():
         sys.exit("none of these kinds is possible in these phases and setups")
     options.folder = options.keep or tempfile.mkdtemp(prefix="primus-faults-")
     os.makedirs(options.folder, exist_ok=True)
-    options.shim = os.path.join(options.folder, "shim.so")
-    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-fno-builtin", "-o", options.shim,
-                    os.path.join(SOURCE, "scripts/faults/shim.c"), "-ldl", "-lm"], check=True)
+    if options.shim:
+        options.shim = os.path.abspath(options.shim)
+    else:
+        options.shim = os.path.join(options.folder, "shim.so")
+        compiler = os.environ.get("CC", "cc")
+        if not shutil.which(compiler):
+            sys.exit(f"there is no C compiler '{compiler}': set CC, or give a compiled shim with --shim")
+        subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-fno-builtin", "-o", options.shim,
+                        os.path.join(SOURCE, "scripts/faults/shim.c"), "-ldl", "-lm"], check=True)
     reference = Reference(options.program, options.folder)
-    results, lock, end = [], threading.Lock(), time.monotonic() + 60 * options.minutes
+    results, lock, began, following = [], threading.Lock(), time.monotonic(), options.skip
 
     def one(number):
-        if time.monotonic() > end:
+        nonlocal following
+        if time.monotonic() > began + 60 * options.minutes:
             return
+        following = max(following, number + 1)
         setup, kind, phase = trials[number % len(trials)]
         seed = options.seed + number // len(trials)
-        trial = Trial(options, setup, kind, phase, seed)
+        trial = Trial(options, setup, kind, phase, seed, number)
         outcome = trial.execute(reference)
         with lock:
-            results.append({"setup": setup, "kind": kind, "phase": phase, "seed": seed, "outcome": outcome,
-                            "causes": trial.causes, "seconds": round(trial.seconds, 2)})
-            if outcome not in RIGHT + ("too late",):
+            results.append({"number": number, "setup": setup, "kind": kind, "phase": phase, "seed": seed,
+                            "outcome": outcome, "causes": trial.causes, "seconds": round(trial.seconds, 2)})
+            if class_of(outcome) == "wrong":
+                results[-1]["log"] = lines_of(trial)
                 print(f"WRONG: --setups {setup} --kinds {kind} --phases {phase} --seed {seed}: {outcome}", flush=True)
-                if os.path.exists(trial.log):
-                    with open(trial.log, errors="replace") as file:
-                        lines = [line for line in file if "iteration" not in line]
-                    print("  " + "  ".join(lines[-12:]), flush=True)
+                print("  " + "\n  ".join(results[-1]["log"][-12:]), flush=True)
 
     def stop(number, _):  # ends the processes of all trials
+        print(f"stopped by signal {number} after {len(results)} trials; trials that ran are not counted; "
+              f"next: --skip {following}", flush=True)
+        if options.json:
+            write_json(options, list(results), began)
         for pid in processes_with("FAULT_SESSION=" + options.folder):
-            os.kill(pid, signal.SIGKILL)
-        print(f"stopped by signal {number} after {len(results)} trials", flush=True)
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
         shutil.rmtree(options.folder, ignore_errors=True)
         os._exit(128 + number)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for done in [pool.submit(one, number) for number in range(options.trials)]:
+        for done in [pool.submit(one, number) for number in
+                     range(options.skip, options.skip + options.trials)]:
             done.result()
     if options.json:
-        with open(options.json, "w") as file:
-            json.dump({"seed": options.seed, "results": results}, file, indent=1)
+        write_json(options, results, began)
     show(results, kinds, phases)
-    count = {name: sum(r["outcome"] == name for r in results) for name in RIGHT + ("too late",)}
-    wrong = len(results) - sum(count.values())
+    count = collections.Counter(class_of(r["outcome"]) for r in results)
+    wrong = count["wrong"]
     total = sum(r["seconds"] for r in results)
     print(f"{len(results) - count['too late']} faults, seed {options.seed}: {count['recovered']} recovered, "
           f"{count['unaffected']} unaffected, {count['ended']} ended with the right name and completed by the same "
           f"command, {wrong} wrong; {count['too late']} more were too late; "
-          f"{total / max(1, len(results)):.1f} s a trial")
+          f"{total / max(1, len(results)):.1f} s a trial; {len(results)} trials in {time.monotonic() - began:.0f} s; "
+          f"next: --skip {following}")
     idle = 5 * count["too late"] > len(results)
     if idle:
         print(f"WRONG: in {count['too late']} of {len(results)} trials, a part of the fault did not happen")

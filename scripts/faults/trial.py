@@ -78,6 +78,20 @@ def state_of(pid):
         return ""
 
 
+def free_port(number):
+    """A port that no other trial gets, below those that the system gives to sockets."""
+    first, ports = 10000, 22000
+    for i in range(ports):
+        port = first + (7 * number + i) % ports
+        with socket.socket() as trial:
+            try:
+                trial.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                pass
+    raise SystemExit(f"no port from {first} to {first + ports - 1} is free")
+
+
 def processes_with(word):
     """Processes whose environment has the word, and that have not ended."""
     found = []
@@ -117,7 +131,8 @@ class Reference:
 
 
 class Trial:
-    def __init__(self, options, setup, kind, phase, seed):
+    def __init__(self, options, setup, kind, phase, seed, number):
+        self.number = number  # of this trial; no other trial of the script has it
         self.options, self.setup, self.name, self.phase, self.seed = options, setup, kind, phase, seed
         self.kind = KINDS[kind]
         self.rng = random.Random(f"{setup} {kind} {phase} {seed}")
@@ -237,7 +252,10 @@ class Trial:
         return True
 
     def start_again(self, node):
-        self.supervisors[node].wait()
+        try:
+            self.supervisors[node].wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            return  # the run does not end
         if node == 0:  # its ranks end first, as the supervisor's lock demands
             self.wait_until(lambda: not any(state_of(self.process(f"{role}-{i}")) not in ("", "Z")
                                             for role in ("rank", "launcher") for i in range(self.ranks)), 10)
@@ -325,9 +343,7 @@ class Trial:
         if "data" in self.kind.options:
             self.data = os.path.join(self.folder, "data.txt")
             write_data(self.data)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port(self.number)
         self.plan()
         self.reading.set()
         result = self.watch(reference)

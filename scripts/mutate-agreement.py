@@ -55,7 +55,6 @@ KNOWN = {
     "agreed by the chair alone": "a decision is also in the job's file before the leader acts",
     "take acknowledgements of any view": "stand() forgets them, and versions grow with each view",
     "views of two nodes are equal": "a part of a view is random",
-    "inherit although another has led": "needs a new process of node 0 that reaches only nodes which another leader left out",
     "join another job": "a state of another job is not accepted either",
 }
 

@@ -89,6 +89,51 @@ TEST(Succession, OfTwoNodesOnlyTheLeaderGoesOn) {
   EXPECT_THAT(world.wrong(), ::testing::IsEmpty());
 }
 
+// Node 1 leads, and has agreed on a decision with the second process of node 0, but cannot write the file. A
+// third process of node 0 then reaches all other nodes.
+void lose_two_processes_of_node_zero(World& world) {
+  world.pass(10);
+  world.hide_file(3);
+  for (const int other : {0, 1, 2, 4}) world.cut(3, other, true);
+  world.kill(0, false);
+  ASSERT_LT(world.pass_until([&] { return world.leader() == 1; }, 10), 10);
+  world.start(0);
+  const auto joined = [&] {
+    const AgreedState& file = world.file;
+    return file.now.chair == 1 && file.now.members.size() == 4 && file.before.members.empty();
+  };
+  ASSERT_LT(world.pass_until(joined, 10), 10);
+  // Node 1 decides something with node 0, and cannot write it.
+  world.block_file();
+  for (const int other : {2, 4}) world.cut(1, other, true);
+  const std::uint64_t written = world.file.version;
+  world.pass_until([&] { return world.role(2) != Succession::Role::kFollowing; }, 15);
+  ASSERT_GT(world.code(0).agreement().state().version, written);
+  ASSERT_EQ(world.leader(), 1);
+  world.cut(1, 0, true);
+  world.kill(0, false);
+  world.start(0);
+  for (const int other : {0, 2, 4}) world.cut(3, other, false);
+  // A leader of both sides could act now.
+  world.pass_until([&] { return world.leader() == 0; }, 5);
+  world.ease();
+  world.pass(5);
+}
+
+// The third process knows from the file that another node has led, so it takes no vote of the second one,
+// although node 3, which cannot read the file, has a state in which node 0 led. Otherwise both leaders act.
+TEST(Succession, ANewProcessOfNodeZeroTakesNoVoteOfAFollower) {
+  for (unsigned seed = 0; seed < 40; ++seed) {
+    World world(5, seed);
+    lose_two_processes_of_node_zero(world);
+    EXPECT_THAT(world.wrong(), ::testing::IsEmpty()) << "seed " << seed;
+    world.heal();
+    world.pass(30);
+    EXPECT_TRUE(world.all_follow(world.leader())) << "seed " << seed;
+    EXPECT_THAT(world.wrong(), ::testing::IsEmpty()) << "seed " << seed;
+  }
+}
+
 // PRIMUS_WORLDS: more worlds than usual.
 unsigned worlds(unsigned usual) {
   const char* const text = std::getenv("PRIMUS_WORLDS");

@@ -84,7 +84,7 @@ void World::turn(int node) {
   Node& one = at(node);
   if (!one.alive || is_stopped(node)) return;
   const double time = clock(node);
-  if (one.code->role() == Role::kSeeking && file.exists()) one.code->learn(file, time);
+  if (one.code->role() == Role::kSeeking && file.exists() && !one.blind) one.code->learn(file, time);
   watch(node);
   one.code->tick(time);
   if (one.code->may_found(time)) one.code->found(++lives_, "");

@@ -41,6 +41,8 @@ class World {
   void cut(int a, int b, bool is_cut) { cut_of(a, b) = cut_of(b, a) = is_cut; }
   void heal() { cut_.assign(cut_.size(), false); }
   void ease() { hard_ = {}; }  // no more hardships
+  void block_file() { hard_.no_file = 1; }
+  void hide_file(int node) { at(node).blind = true; }  // the node's process cannot read it
   bool alive(int node) const { return at(node).alive; }
   Succession::Role role(int node) const { return at(node).code->role(); }
   const Succession& code(int node) const { return *at(node).code; }
@@ -70,7 +72,7 @@ class World {
 
  private:
   struct Node {
-    bool alive = false, off = false, led = false;
+    bool alive = false, off = false, led = false, blind = false;
     std::uint64_t life = 0, proposal = 0;
     std::uint16_t port = 0;
     std::string text = {};  // of the proposal

@@ -339,6 +339,14 @@ class Launcher {
     } else {
       result_.exit_code = WEXITSTATUS(p.status);
       result_.failure = fmt::format("{} ended with exit code {}", name_of(p), result_.exit_code);
+      // Ranks that wait for a stopped rank fail, but are not the cause.
+      const auto stopped = std::ranges::find_if(
+          processes_, [](const RankProcess& other) { return other.running && is_stopped(other.pid); });
+      if (stopped != processes_.end()) {
+        result_.failed_rank = stopped->rank;
+        result_.failure =
+            fmt::format("{} was stopped by a signal (SIGSTOP), so {}", name_of(*stopped), result_.failure);
+      }
     }
     for (Stream* stream : {&p.out, &p.err}) show_line(p, *stream, true);
     for (const std::string& line : p.tail) result_.failure += "\n  " + line;

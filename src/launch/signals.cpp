@@ -4,10 +4,20 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <fstream>
+#include <iterator>
+#include <string>
 
 #include "base/error.h"
 
 namespace primus::launch {
+
+bool is_stopped(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat", std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::size_t name_end = text.rfind(") ");
+  return name_end != text.npos && text.substr(name_end + 2, 1) == "T";
+}
 
 Signals::Signals() {
   sigset_t set;

@@ -14,6 +14,9 @@ inline bool asks_to_stop(int signal) {
   return signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT;
 }
 
+// Returns whether a signal such as SIGSTOP has stopped the process. Reads /proc.
+bool is_stopped(pid_t process);
+
 // During the lifetime of this object, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are blocked in
 // this thread, but not a SIGHUP that is ignored (nohup). A descriptor provides these signals instead.
 // Children must restore the signal mask that before() returns. Throws Error(kIo).

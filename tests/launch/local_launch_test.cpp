@@ -119,6 +119,14 @@ TEST(LocalLaunch, AKilledRankIsNamedWithItsSignal) {
   EXPECT_THAT(shown.result.failure, HasSubstr("rank 1 was killed by signal 9 (Killed)"));
 }
 
+TEST(LocalLaunch, AStoppedRankIsTheCauseOfOtherFailures) {
+  const Shown shown = run(shell(2, "if [ $RANK = 0 ]; then kill -STOP $$; fi; sleep 0.5; exit 3"));
+  EXPECT_EQ(shown.result.exit_code, 3);
+  EXPECT_EQ(shown.result.failed_rank, 0);
+  EXPECT_THAT(shown.result.failure,
+              HasSubstr("rank 0 was stopped by a signal (SIGSTOP), so rank 1 ended with exit code 3"));
+}
+
 TEST(LocalLaunch, ProcessesThatARankStartedEndWithIt) {
   TemporaryFile file;
   const Shown shown = run(shell(1, "sleep 600 & echo $! > " + file.path.string() + "; exit 0"));

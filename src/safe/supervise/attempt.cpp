@@ -49,7 +49,30 @@ int signal_in(int exit_code) {
 
 }  // namespace
 
+namespace {
+
+// Returns the rank that comm::diagnose() finds at the end of the first chain of ranks that wait for each
+// other: "all_reduce did not complete within 10.0 s; rank 1 is in ... and waits for rank 2; rank 2 has not
+// called it".
+std::optional<int> rank_at_fault(std::string_view text) {
+  constexpr std::string_view kDiagnosis = " did not complete within ", kRank = "rank ";
+  const std::size_t found = text.find(kDiagnosis);
+  if (found == text.npos) return std::nullopt;
+  for (std::size_t at = text.find("; ", found); at != text.npos; at = text.find("; ", at)) {
+    at += 2;
+    const std::string_view clause = text.substr(at, text.find("; ", at) - at);
+    int rank = 0;
+    if (!clause.starts_with(kRank) || clause.find(" and waits for rank ") != clause.npos) continue;
+    if (std::from_chars(clause.data() + kRank.size(), clause.data() + clause.size(), rank).ec == std::errc())
+      return rank;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 std::optional<int> rank_in(std::string_view text) {
+  if (const auto rank = rank_at_fault(text)) return rank;
   constexpr std::string_view kRank = "rank ";
   for (std::size_t at = text.find(kRank); at != text.npos; at = text.find(kRank, at + 1)) {
     int rank = 0;
@@ -64,10 +87,13 @@ std::optional<int> rank_in(std::string_view text) {
 
 void Attempt::add(const EventLine& event, int rank) {
   if (event.event == "fault") {
-    // The first fault of the attempt is the cause of the others.
-    if (!fault_.empty() && event.rank != 0) return;
+    // The first fault of the attempt is the cause of the others, except that a rank which waited in vain
+    // knows more about a lost rank than the launcher.
+    std::string text = text_in(event.facts);
+    const bool explains = fault_ == primus::kLostRank && rank_in(text) && !rank_in(fault_text_);
+    if (!fault_.empty() && event.rank != 0 && !explains) return;
     fault_ = event.cause;
-    fault_text_ = text_in(event.facts);
+    fault_text_ = std::move(text);
     fault_rank_ = event.rank;
   }
   if (rank != 0) return;
@@ -118,6 +144,11 @@ JobEnd Attempt::judge(const ProcessEnd& process, const std::optional<HangFinding
   if (end.text.empty()) end.text = process.last_error;
   const std::string reason = ending_ && ending_->state == State::kFailed ? ending_->reason : fault_;
   end.rank = rank_in(end.text);
+  // The launcher names the rank that ended first, but a rank that waited in vain knows for whom it waited.
+  if (!end.rank && reason == primus::kLostRank && rank_in(fault_text_)) {
+    end.rank = rank_in(fault_text_);
+    end.text = fault_text_;
+  }
   // Rank 0 records silent corruption. If no rank is named, rank 0 is no more suspect than others.
   if (!end.rank && !fault_.empty() && reason != kCorruptionReason) end.rank = fault_rank_;
   const bool file_limit = end.text.find(std::strerror(EFBIG)) != std::string::npos;

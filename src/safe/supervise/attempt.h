@@ -61,7 +61,8 @@ class Attempt {
 // step, so the job is not refused for another reason.
 void blame_full_disk(JobEnd& end, bool begun);
 
-// Returns N of the first "rank N was" or "rank N is missing" in a message about a lost rank.
+// Returns the rank that a message about a lost rank blames: N of the first "rank N was" or "rank N is
+// missing", or the rank for which a collective waits.
 std::optional<int> rank_in(std::string_view text);
 
 }  // namespace primus::supervise

@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 namespace primus::supervise {
 namespace {
 
@@ -106,6 +110,46 @@ TEST(Attempt, AHungPeerIsALostRank) {
   EXPECT_EQ(found.rank, 1);
 }
 
+// Rank 1 waits for rank 0, and ends first.
+TEST(Attempt, ARankThatWaitedInVainIsNotTheCause) {
+  using Line = std::pair<int, std::string>;  // of the events of a rank
+  std::vector<Line> lines = {
+      {1, fault(1, "error", "rank 1: all_reduce #9 did not complete within 10.0 s; rank 0 is missing")},
+      {0, fault(1, "a rank was lost", "rank 1 ended with exit code 3")},
+      {0, end("failed", "a rank was lost", "rank 1 ended with exit code 3")}};
+  for (int turn = 0; turn < 2; ++turn) {
+    Attempt made = attempt({kBegin, kStep});
+    EventLine event;
+    for (const auto& [rank, line] : lines) {
+      ASSERT_TRUE(read_event(line, event));
+      made.add(event, rank);
+    }
+    const JobEnd found = made.judge({.exit_code = 3}, {}, {});
+    EXPECT_EQ(found.kind, EndKind::kLostRank);
+    EXPECT_EQ(found.rank, 0);
+    EXPECT_THAT(found.text, HasSubstr("rank 0 is missing"));
+    std::rotate(lines.begin(), lines.begin() + 1, lines.end());
+  }
+}
+
+// The peers of a rank with an error of its own report its loss.
+TEST(Attempt, TheErrorOfARankIsNotItsLoss) {
+  using Line = std::pair<int, std::string>;
+  std::vector<Line> lines = {{0, fault(0, "disk full", "cannot write 'x': No space left on device")},
+                             {0, end("failed", "disk full", "cannot write 'x': No space left on device")},
+                             {1, fault(1, "a rank was lost", "rank 0 was lost: its process exited")}};
+  for (int turn = 0; turn < 3; ++turn) {
+    Attempt made = attempt({kBegin, kStep});
+    EventLine event;
+    for (const auto& [rank, line] : lines) {
+      ASSERT_TRUE(read_event(line, event));
+      made.add(event, rank);
+    }
+    EXPECT_EQ(made.judge({.exit_code = 2}, {}, {}).kind, EndKind::kDiskFull);
+    std::rotate(lines.begin(), lines.begin() + 1, lines.end());
+  }
+}
+
 TEST(Attempt, TellsRankStepCheckpointAndText) {
   const Attempt lost = attempt({kBegin, kStep,
                                 R"({"event":"checkpoint","step":8,"rank":0,"time":2,"facts":)"
@@ -160,6 +204,12 @@ TEST(Attempt, FindsTheRankInAMessage) {
   EXPECT_EQ(rank_in("rank 0: all-reduce: rank 12 was lost"), 12);
   EXPECT_EQ(rank_in("rank 3 was killed by signal 9"), 3);
   EXPECT_EQ(rank_in("rank 0: all_reduce #5110 did not complete within 10.0 s; rank 1 is missing"), 1);
+  const std::string waits = "rank 0: all_gather #297 of group 'data.0' did not complete within 10.0 s; ";
+  EXPECT_EQ(rank_in(waits + "rank 1 has not called it: its last collective in that group was all_reduce #2"),
+            1);
+  EXPECT_EQ(
+      rank_in(waits + "rank 3 is in recv #4 (8 fp32) and waits for rank 2; rank 2 has been idle for 9 s"), 2);
+  EXPECT_EQ(rank_in(waits + "rank 5 is in barrier #9; rank 6 is in barrier #9"), 5);
   EXPECT_EQ(rank_in("the rank was lost"), std::nullopt);
   EXPECT_EQ(rank_in(""), std::nullopt);
 }

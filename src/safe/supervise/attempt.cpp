@@ -152,8 +152,15 @@ JobEnd Attempt::judge(const ProcessEnd& process, const std::optional<HangFinding
   // Rank 0 records silent corruption. If no rank is named, rank 0 is no more suspect than others.
   if (!end.rank && !fault_.empty() && reason != kCorruptionReason) end.rank = fault_rank_;
   const bool file_limit = end.text.find(std::strerror(EFBIG)) != std::string::npos;
+  constexpr int kRunTimeError = 3;
   if (process.asked_to_stop) {
     end.kind = kStopped;
+  } else if (complete && (number != 0 || process.exit_code == kRunTimeError)) {
+    // All is saved and shown. Another start would do nothing, or train beyond a limit such as exit_interval.
+    end.kind = kDone;
+    end.exit_code = 0;
+    end.text = number == 0 ? fmt::format("a rank ended with exit code {}", process.exit_code)
+                           : fmt::format("a rank was killed by signal {} ({})", number, ::strsignal(number));
   } else if (process.exit_code == 0) {
     end.kind = began_ && !ending_ ? kEarlyExit : kDone;
     if (end.kind == kEarlyExit) {

@@ -154,6 +154,8 @@ JobEnd Bookkeeping::end(const ProcessEnd& process, const std::optional<HangFindi
     end.snapshot = 0;
   }
   if (end.began && newest.step <= end.step) end.checkpoint = std::max(end.checkpoint, newest.step);
+  if (end.kind == EndKind::kDone && process.exit_code != 0 && !finding)
+    job_.say(fmt::format("supervise: {} after the end of the run, so nothing is lost", end.text));
   const bool is_fault = end.kind != EndKind::kDone && end.kind != EndKind::kStopped;
   if (!is_fault) return end;
   account_.detected(detected_at_ = unix_seconds());

@@ -179,6 +179,20 @@ TEST(Attempt, AHangIsNoErrorIfTheRunWasComplete) {
   EXPECT_EQ(complete.exit_code, 0);
 }
 
+// A restart would show the result a second time, or train beyond exit_interval.
+TEST(Attempt, ALossAfterTheEndOfTheRunIsNoFault) {
+  using enum EndKind;
+  for (const std::string& last : {end("finished", "", ""), end("stopped", "exit_interval", "")}) {
+    for (const int code : {137, 139, 3}) {
+      const JobEnd found = attempt({kBegin, kStep, last}).judge({.exit_code = code}, {}, {});
+      EXPECT_EQ(found.kind, kDone) << last << code;
+      EXPECT_EQ(found.exit_code, 0) << last << code;
+    }
+    // Settings that do not change a finished run are refused after its end.
+    EXPECT_EQ(kind({kBegin, kStep, last}, {.exit_code = 2}), kError);
+  }
+}
+
 TEST(Attempt, UsesTheErrorLogBeforeTheFirstEvent) {
   const JobEnd found = Attempt().judge({.exit_code = 3, .last_error = "cannot open the device"}, {}, {});
   EXPECT_EQ(found.text, "cannot open the device");

@@ -256,7 +256,8 @@ class Launcher {
     }
     if (restart_) polled.push_back({launch_.restarts.supervisor->fd(), POLLIN, 0});
     std::optional<int> wait;
-    if (restart_) wait = std::max(kLookMs, comm::milliseconds_until(restart_->next_look()));
+    if (const auto look = restart_ ? restart_->next_look() : std::nullopt)
+      wait = std::max(kLookMs, comm::milliseconds_until(*look));
     if (unasked_) wait = std::max(kLookMs, comm::milliseconds_until(*unasked_));
     for (const std::optional<Deadline>& next : {terminate_at_, kill_at_, notice_at_})
       if (next) wait = std::min(wait.value_or(INT_MAX), comm::milliseconds_until(*next));
@@ -376,8 +377,7 @@ class Launcher {
   }
 
   void begin_restart(const std::vector<RankProcess*>& ended) {
-    restart_.emplace(launch_.ranks, comm::in(launch_.restarts.leave_time),
-                     comm::in(launch_.restarts.start_time));
+    restart_.emplace(launch_.ranks, comm::in(launch_.restarts.leave_time));
     replace(ended);
   }
 
@@ -397,7 +397,7 @@ class Launcher {
         show(launch_.error, fmt::format("{} cannot be started again: {}\n", name_of(*p), error.what()));
         return call_off();
       }
-      restart_->replaced(p->local);
+      restart_->replaced(p->local, comm::in(launch_.restarts.start_time));
     }
   }
 
@@ -458,13 +458,17 @@ class Launcher {
     if (launch_.restarts.joined) launch_.restarts.joined();
   }
 
+  // The supervisor sees the end of the channel at once, and gives no order that nobody follows.
   void call_off() {
     restart_.reset();
+    launch_.restarts.supervisor->close();
     end_others();
   }
 
   void pass_on(int signal) {
     const bool stops = asks_to_stop(signal);
+    // Between two starts, no rank has anything to save, and a new process would die of the signal.
+    if (signal == SIGUSR1 && restart_) return call_off();
     if (!stops || !same_request_until_) {
       signal_all(signal);
       if (!stops) return;

@@ -18,11 +18,14 @@ namespace primus::launch {
 
 class RankRestart {
  public:
-  // `leave_by`: when the ranks that live must be ready; `start_by`: when the replacing processes must be.
-  RankRestart(int ranks, comm::Deadline leave_by, comm::Deadline start_by)
-      : ranks_(static_cast<std::size_t>(ranks)), leave_by_(leave_by), start_by_(start_by) {}
+  // `leave_by`: when the ranks that live must be ready.
+  RankRestart(int ranks, comm::Deadline leave_by)
+      : ranks_(static_cast<std::size_t>(ranks)), leave_by_(leave_by) {}
 
-  void replaced(int local) { at(local) = {.replaced = true, .ready = false}; }
+  // `start_by`: when the new process must be ready.
+  void replaced(int local, comm::Deadline start_by) {
+    at(local) = {.replaced = true, .ready = false, .start_by = start_by};
+  }
   bool is_replaced(int local) const { return ranks_[static_cast<std::size_t>(local)].replaced; }
   // `port`: on which rank 0 listens; 0 from other ranks.
   void ready(int local, std::uint16_t port) {
@@ -36,9 +39,22 @@ class RankRestart {
     return !state.replaced && !state.ready && comm::milliseconds_until(leave_by_) == 0;
   }
   // Returns whether a replacing process did not start in time.
-  bool is_stuck() const { return !all_ready() && comm::milliseconds_until(start_by_) == 0; }
-  // Returns the next time at which one of these may change.
-  comm::Deadline next_look() const { return settled() ? start_by_ : std::min(leave_by_, start_by_); }
+  bool is_stuck() const {
+    return std::ranges::any_of(ranks_, [](const State& one) {
+      return one.replaced && !one.ready && comm::milliseconds_until(one.start_by) == 0;
+    });
+  }
+  // Returns the next time at which one of these may change; nullopt: all ranks are ready, and wait for the
+  // supervisor as long as it wants.
+  std::optional<comm::Deadline> next_look() const {
+    std::optional<comm::Deadline> next;
+    for (const State& one : ranks_) {
+      if (one.ready) continue;
+      const comm::Deadline own = one.replaced ? one.start_by : leave_by_;
+      next = std::min(next.value_or(own), own);
+    }
+    return next;
+  }
 
   // Returns whether each rank is ready or replaced, so the supervisor can be asked.
   bool settled() const {
@@ -55,11 +71,12 @@ class RankRestart {
  private:
   struct State {
     bool replaced = false, ready = false;
+    comm::Deadline start_by = {};
   };
   State& at(int local) { return ranks_[static_cast<std::size_t>(local)]; }
 
   std::vector<State> ranks_;
-  comm::Deadline leave_by_, start_by_;
+  comm::Deadline leave_by_;
   std::uint16_t port_ = 0;
 };
 

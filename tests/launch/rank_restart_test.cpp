@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -57,20 +58,34 @@ struct Outcome {
   std::vector<std::string> output;  // of the ranks
 };
 
-// Launches two ranks that run the script. The supervisor answers each report with `answer`.
-Outcome launch(const std::string& script, const std::optional<JoinOrder>& answer,
-               std::chrono::milliseconds leave_time = 10s) {
+struct Times {
+  std::chrono::milliseconds leave = 10s, start = 10s;
+  std::chrono::milliseconds decision = 0s;  // that the supervisor needs
+};
+
+// Launches two ranks that run the script. The supervisor answers each report with `answer`, or sends the
+// launcher this signal.
+Outcome launch(const std::string& script, const std::optional<JoinOrder>& answer, Times times = {},
+               int signal = 0) {
   auto [supervisor, launcher] = Channel::pair();
   int output[2];
   EXPECT_EQ(pipe(output), 0);
   Outcome outcome;
   std::thread thread([&, own = std::move(supervisor)]() mutable {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, nullptr);
     while (own.valid()) {
       pollfd polled{own.fd(), POLLIN, 0};
       poll(&polled, 1, -1);
       while (const auto text = own.receive()) {
         if (const auto report = loss_report_of(*text)) outcome.reports.push_back(*report);
-        own.send(to_text(answer));
+        std::this_thread::sleep_for(times.decision);
+        if (signal != 0) {
+          kill(getpid(), signal);
+        } else {
+          own.send(to_text(answer));
+        }
       }
     }
   });
@@ -78,7 +93,7 @@ Outcome launch(const std::string& script, const std::optional<JoinOrder>& answer
   start.command = {"bash", "-c", kWait + script};
   start.ranks = 2;
   start.output = start.error = output[1];
-  start.restarts = {.supervisor = &launcher, .leave_time = leave_time};
+  start.restarts = {.supervisor = &launcher, .leave_time = times.leave, .start_time = times.start};
   outcome.result = run_local(start);
   launcher.close();
   thread.join();
@@ -139,10 +154,34 @@ TEST(RankRestarts, ALateRankIsReplaced) {
       "[ $RANK$PRIMUS_RANK_REPLACES = 1 ] && kill -9 $$\n"
       "[ -z \"$PRIMUS_RANK_REPLACES\" ] && exec sleep 60\n"
       "wait_for_start 1",
-      kYes, 200ms);
+      kYes, {.leave = 200ms});
   EXPECT_EQ(seen.result.exit_code, 0);
   ASSERT_EQ(seen.reports.size(), 1U);
   EXPECT_THAT(seen.reports[0].replaced, ElementsAre(0, 1));
+}
+
+// The supervisor may delay a restart for longer than a new process may need to start.
+TEST(RankRestarts, ARankThatIsLostDuringALongDelayIsReplaced) {
+  const Outcome seen = launch(
+      "[ $RANK$PRIMUS_RANK_REPLACES = 1 ] && kill -9 $$\n"
+      "[ $RANK$PRIMUS_RANK_REPLACES = 0 ] && { sleep 0.8; kill -9 $$; } &\n"
+      "[ $RANK$PRIMUS_RANK_REPLACES = 01 ] && sleep 0.1\n"
+      "wait_for_start 1",
+      kYes, {.start = 500ms, .decision = 1500ms});
+  EXPECT_EQ(seen.result.exit_code, 0);
+  EXPECT_EQ(seen.reports.size(), 1U);
+}
+
+// SIGUSR1 would kill a new process, and the others have nothing to save.
+TEST(RankRestarts, AWarningBeforeATimeLimitCallsTheRestartOff) {
+  const Outcome seen = launch(
+      "[ $RANK$PRIMUS_RANK_REPLACES = 1 ] && kill -9 $$\n"
+      "wait_for_start 1; echo rank $RANK ends; exit 3",
+      kYes, {}, SIGUSR1);
+  EXPECT_EQ(seen.result.exit_code, 137);
+  EXPECT_EQ(seen.result.failed_rank, 1);
+  EXPECT_THAT(seen.output, ElementsAre("[rank 0] {\"kind\":\"end\"}rank 0 ends",
+                                       "[rank 1] {\"kind\":\"end\"}rank 1 ends"));
 }
 
 // A rank with an error of its own, and ranks that wait although none is lost, end the job.

@@ -252,7 +252,7 @@ void Bookkeeping::restore(const Json& saved) {
   continues_ = saved.at("continues").get<bool>();
   recovering_ = saved.at("recovering").get<bool>();
   furthest_ = saved.at("furthest").get<std::int64_t>();
-  rank_restarts_ = saved.at("rank_restarts").get<std::int64_t>();
+  rank_restarts_ = saved.value("rank_restarts", std::int64_t{0});  // older versions had none
   began_at_ = saved.at("began_at").get<double>();
   detected_at_ = saved.at("detected_at").get<double>();
   account_.restore(saved.at("account"));

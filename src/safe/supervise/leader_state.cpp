@@ -38,7 +38,8 @@ LeaderState read_leader_state(std::string_view text, int nodes) {
     json.at("salt").get_to(state.salt);
     json.at("next_at").get_to(state.next_at);
     json.at("free_bytes").get_to(state.free_bytes);
-    json.at("stop").get_to(state.stop);
+    // An older version wrote states without it.
+    state.stop = json.value("stop", 0);
     json.at("lines").get_to(state.lines);
     const auto known = [nodes](int node) { return node >= -1 && node < nodes; };
     const bool valid = known(state.leader) && std::ranges::all_of(state.places, known) && state.offset >= 0 &&

@@ -133,7 +133,7 @@ void TimeAccount::restore(const Json& saved) {
   for (const Json& one : saved.at("marks")) {
     made.marks_.push_back({.step = one.at(0).get<std::int64_t>(),
                            .useful = one.at(1).get<double>(),
-                           .in_memory = one.at(2).get<bool>()});
+                           .in_memory = one.size() > 2 && one.at(2).get<bool>()});
   }
   *this = std::move(made);
 }

@@ -8,6 +8,7 @@
 
 #include "base/temporary_folder.h"
 #include "lm/events/supervision.h"
+#include "safe/supervise/bookkeeping.h"
 #include "safe/supervise/event_tail.h"
 #include "safe/supervise/leader_state.h"
 #include "safe/supervise/leadership_wire.h"
@@ -218,11 +219,30 @@ TEST(Leadership, ALeadersStateSurvivesItsText) {
   EXPECT_EQ(read_leader_state("{}", 3).leader, -1);
   EXPECT_EQ(read_leader_state(to_text(state), 2).leader, -1) << "node 2 of 2";
   EXPECT_EQ(read_leader_state(to_text(state), 3).stop, 15);
+  nlohmann::ordered_json older = nlohmann::ordered_json::parse(to_text(state));
+  older.erase("stop");
+  EXPECT_EQ(read_leader_state(older.dump(), 3).leader, 1) << "an older version had no requests to stop";
   state.stop = 65;
   EXPECT_EQ(read_leader_state(to_text(state), 3).leader, -1) << "no signal";
   state.stop = 0;
   state.places = {-2};
   EXPECT_EQ(read_leader_state(to_text(state), 3).leader, -1);
+}
+
+// An older version counted no rank restarts, and marked no snapshots.
+TEST(Leadership, CountsOfAnOlderVersionAreRead) {
+  const test::TemporaryFolder folder;
+  SupervisedJob job;
+  job.run = folder.path();
+  Bookkeeping books(job);
+  nlohmann::ordered_json saved = books.save();
+  saved.erase("rank_restarts");
+  saved["furthest"] = 12;
+  saved["account"]["marks"] = {{10, 2.5}};
+  books.restore(saved);
+  EXPECT_EQ(books.save()["furthest"], 12);
+  EXPECT_EQ(books.save()["rank_restarts"], 0);
+  EXPECT_EQ(books.save()["account"]["marks"][0][2], false);
 }
 
 // Node 1 leads after the loss of node 0, whose place the spare takes.

@@ -19,6 +19,7 @@
 #include "safe/supervise/run_files.h"
 #include "safe/supervise/supervision_log.h"
 #include "safe/supervise/supervision_news.h"
+#include "safe/supervise/wait_notice.h"
 
 namespace primus::supervise {
 namespace {
@@ -57,12 +58,30 @@ class Follower {
         case Succession::Role::kSeeking:
         case Succession::Role::kFollowing:
           if (const auto code = turn()) return code;
+          tell_role();
       }
     }
   }
 
  private:
   using Kind = NodeMessage::Kind;
+
+  // Says whom this node follows, or that it waits for a leader.
+  void tell_role() {
+    const double now = steady_seconds();
+    if (hub_.role() == Succession::Role::kSeeking) {
+      seeks_since_ = seeks_since_.value_or(now);
+      const bool had = hub_.succession().had_leader();
+      notice_.waits(had ? "another machine that may lead the job" : "the machine that leads the job", now,
+                    *seeks_since_ + (had ? kLeaderWait : nodes_.first_wait));
+    } else if (follows() && seeks_since_) {
+      notice_.over();
+      seeks_since_.reset();
+      const Delegate& leader = hub_.succession().followed();
+      job_.say(
+          fmt::format("supervise: node {} follows node {} ({})", nodes_.node, leader.node, leader.address));
+    }
+  }
 
   bool follows() const { return hub_.role() == Succession::Role::kFollowing; }
 
@@ -248,6 +267,8 @@ class Follower {
   bool told_ = false;  // the leader knows that this node was asked to stop
   double next_beat_ = 0;
   std::uint64_t signs_ = 0;
+  WaitNotice notice_{job_.say};
+  std::optional<double> seeks_since_ = {};
 };
 
 }  // namespace

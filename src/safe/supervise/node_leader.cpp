@@ -23,6 +23,7 @@
 #include "safe/supervise/node_roles.h"
 #include "safe/supervise/node_roster.h"
 #include "safe/supervise/run_files.h"
+#include "safe/supervise/wait_notice.h"
 
 namespace primus::supervise {
 namespace {
@@ -215,6 +216,7 @@ class Leader {
     }
     switch (step) {
       case Roster::Step::kNothing:
+        tell_wait(now);
         return std::nullopt;
       case Roster::Step::kStart:
         return start(now);
@@ -347,8 +349,13 @@ class Leader {
 
   // ---- An attempt -------------------------------------------------------------------------------
 
+  void tell_wait(double now) {
+    if (const auto wait = roster_.awaited(now)) notice_.waits(wait->what, now, wait->until);
+  }
+
   std::optional<int> start(double now) {
     if (action_ && action_->free_bytes) {
+      notice_.waits(free_space_text(*action_->free_bytes), now, at_.over + kWaitForSpace);
       if (now < at_.next_space) return std::nullopt;
       at_.next_space = now + kLookAtSpace;
       if (free_bytes(job_.run) < *action_->free_bytes) {
@@ -357,12 +364,14 @@ class Leader {
       }
     }
     if (const std::string left = part_.left(); !left.empty()) {
+      notice_.waits("the end of processes of this machine", now, at_.over + job_.recovery.node_wait);
       if (now - at_.over < job_.recovery.node_wait) return std::nullopt;
       return books_.give_up("processes remain",
                             fmt::format("node {} ({}): {}", self_, roster_.host(self_), left),
                             kHintForRemaining);
     }
     if (now - at_.over < kNextLockWait && RunLock::held(job_.run)) return std::nullopt;
+    notice_.over();
     books_.begin();
     const std::uint64_t attempt = roster_.start(now);
     hang_.finding.reset();
@@ -569,6 +578,7 @@ class Leader {
   JobEnd end_ = {};
   std::optional<Action> action_ = {};
   LeaderAgreement agreement_{hub_, books_};
+  WaitNotice notice_{job_.say};
   bool waits_for_port_ = false;  // of the node at the first place
   std::optional<LostNode> lost_leader_ = {};
   std::optional<EventTail> rank_zero_ = {};  // if another node has rank 0

@@ -160,8 +160,7 @@ Roster::Step Roster::gather(double now) {
   if (now < at_) return Step::kNothing;
   if (!fill(now)) {
     full_.reset();
-    if (now - std::max(since_, at_) < (attempt_ == 0 ? limits_.first_wait : limits_.wait))
-      return Step::kNothing;
+    if (now - std::max(since_, at_) < longest_wait()) return Step::kNothing;
     missing();
     return Step::kGiveUp;
   }
@@ -226,19 +225,44 @@ void Roster::next(double at_time, double now) {
 
 std::vector<Roster::Taken> Roster::take_replacements() { return std::exchange(taken_, {}); }
 
-void Roster::missing() {
-  std::vector<std::string> names, hosts;
+// The nodes whose places no node has taken.
+std::vector<int> Roster::vacant() const {
+  std::vector<int> nodes;
   for (int place = 0; place < static_cast<int>(places_.size()); ++place) {
     if (places_[static_cast<std::size_t>(place)] != kVacant) continue;
-    const int node = held_.empty() ? place : held_[static_cast<std::size_t>(place)];
-    names.push_back(node_name(node, at(node).host));
-    if (!at(node).host.empty()) hosts.push_back(at(node).host);
+    nodes.push_back(held_.empty() ? place : held_[static_cast<std::size_t>(place)]);
   }
-  const double waited = attempt_ == 0 ? limits_.first_wait : limits_.wait;
+  return nodes;
+}
+
+std::string Roster::names_of(const std::vector<int>& nodes) const {
+  std::vector<std::string> names;
+  for (const int node : nodes) names.push_back(node_name(node, at(node).host));
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+std::optional<Roster::Wait> Roster::awaited(double now) const {
+  if (state_ != State::kGathering || now < at_) return std::nullopt;
+  if (!full_) {
+    const std::vector<int> nodes = vacant();
+    if (nodes.empty()) return std::nullopt;
+    return Wait{names_of(nodes) + (places_.size() < nodes_.size() ? " or a spare" : ""),
+                std::max(since_, at_) + longest_wait()};
+  }
+  if (all_see_the_checkpoint()) return std::nullopt;
+  return Wait{fmt::format("the newest checkpoint (step {}) on all machines", at(leader_).checkpoint),
+              *full_ + limits_.checkpoint_wait};
+}
+
+void Roster::missing() {
+  const std::vector<int> nodes = vacant();
+  std::vector<std::string> hosts;
+  for (const int node : nodes)
+    if (!at(node).host.empty()) hosts.push_back(at(node).host);
   problem_ = {
       .reason = "lost node",
-      .text = fmt::format("{} {} missing after {:.0f} s, and no spare is left", fmt::join(names, ", "),
-                          names.size() == 1 ? "is" : "are", waited),
+      .text = fmt::format("{} {} missing after {:.0f} s, and no spare is left", names_of(nodes),
+                          nodes.size() == 1 ? "is" : "are", longest_wait()),
       .hint = attempt_ == 0
                   ? "start the same command on all machines, with the same MASTER_ADDR and MASTER_PORT"
                   : fmt::format("the same command continues from the newest checkpoint; under Slurm, "

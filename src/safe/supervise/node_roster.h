@@ -66,6 +66,13 @@ class Roster {
     kGiveUp,  // nodes are missing, or do not see the checkpoint: problem() tells
   };
   Step step(double now);
+  // What the job waits for while no attempt runs, and when it gives up; nullopt: nothing, or only the delay
+  // of the restart.
+  struct Wait {
+    std::string what;  // "node 1 (h1) or a spare"
+    double until;
+  };
+  std::optional<Wait> awaited(double now) const;
   // Nodes that were silent for too long since the last call; their connections must be closed.
   std::vector<int> take_silent();
 
@@ -117,6 +124,9 @@ class Roster {
   bool all_see_the_checkpoint() const;
   Step gather(double now);
   Step run(double now);
+  double longest_wait() const { return attempt_ == 0 ? limits_.first_wait : limits_.wait; }
+  std::vector<int> vacant() const;
+  std::string names_of(const std::vector<int>& nodes) const;
   void missing();
   void unseen();
 

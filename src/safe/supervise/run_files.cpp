@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/terminal/terminal.h"
 #include "lm/events/line_file.h"
 
 namespace primus::supervise {
@@ -45,6 +46,10 @@ std::uint64_t free_bytes(const Path& folder) {
   while (!fs::exists(place, error) && place.has_relative_path()) place = place.parent_path();
   const fs::space_info space = fs::space(place, error);
   return error ? 0 : space.available;
+}
+
+std::string free_space_text(std::uint64_t bytes) {
+  return human_bytes(static_cast<double>(bytes)) + " of free space on the disk";
 }
 
 NewestCheckpoint newest_checkpoint(const Path& checkpoints) {

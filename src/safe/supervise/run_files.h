@@ -11,6 +11,8 @@ namespace primus::supervise {
 
 // Bytes that this user may still write to the file system of `folder`, or of its nearest parent that exists.
 std::uint64_t free_bytes(const Path& folder);
+// Returns "1.2 GiB of free space on the disk", for WaitNotice.
+std::string free_space_text(std::uint64_t bytes);
 // The newest complete checkpoint in the folder: its step and its size. Both are 0 if there is none.
 struct NewestCheckpoint {
   std::int64_t step = 0;

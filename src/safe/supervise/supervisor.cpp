@@ -27,6 +27,7 @@
 #include "safe/supervise/event_tail.h"
 #include "safe/supervise/job_processes.h"
 #include "safe/supervise/run_files.h"
+#include "safe/supervise/wait_notice.h"
 
 namespace primus::supervise {
 namespace {
@@ -225,15 +226,21 @@ class Supervisor {
   std::optional<int> wait(const JobEnd& end, const Action& action) {
     const double began = steady_seconds();
     bool space = !action.free_bytes;
+    WaitNotice notice(job_.say);
     for (double next = began;;) {
       const double now = steady_seconds();
       if (!space && now >= next) {
         space = free_bytes(job_.run) >= *action.free_bytes;
         next = now + kSpaceEvery;
       }
-      if (!space && now - began >= kSpaceWait) return books_.finish(end, Bookkeeping::without_space(action));
+      if (!space) notice.waits(free_space_text(*action.free_bytes), now, began + kSpaceWait);
+      if (!space && now - began >= kSpaceWait) {
+        end_waiting();
+        return books_.finish(end, Bookkeeping::without_space(action));
+      }
       std::vector<pid_t> remaining;
       remains_ = remains_ && !processes_.wait_for_end(remaining);
+      if (remains_) notice.waits("the end of processes of the job", now, began + job_.recovery.node_wait);
       if (remains_ && now - began >= job_.recovery.node_wait)
         return books_.give_up("processes remain", remaining_text(remaining), kHintForRemaining);
       const double delay = action.delay - (now - began);
@@ -242,7 +249,9 @@ class Supervisor {
       pollfd polled{signals_.fd(), POLLIN, 0};
       poll(&polled, 1, 1 + static_cast<int>(1e3 * (delay > 0 ? std::min(delay, kPause) : kPause)));
       while (const auto signal = signals_.next()) {
-        if (launch::asks_to_stop(*signal) || *signal == SIGUSR1) return books_.stopped_waiting(*signal);
+        if (!launch::asks_to_stop(*signal) && *signal != SIGUSR1) continue;
+        end_waiting();
+        return books_.stopped_waiting(*signal);
       }
     }
   }

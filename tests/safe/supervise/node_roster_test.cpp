@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+#include <vector>
+
 namespace primus::supervise {
 namespace {
 
@@ -270,6 +274,32 @@ TEST(Roster, AHangEndsTheAttempt) {
   EXPECT_EQ(job.pass(0), RosterStep::kEnd);
   job.end_all(137);
   EXPECT_EQ(job.pass(0), RosterStep::kOver);
+}
+
+TEST(Roster, TellsWhatTheJobWaitsFor) {
+  NodesOfJob job(3, 2);
+  const auto awaited = [&] {
+    const auto wait = job.roster.awaited(job.now);
+    return wait ? std::pair(wait->what, wait->until) : std::pair(std::string(), 0.0);
+  };
+  job.join(0);
+  job.pass(2);
+  EXPECT_EQ(awaited(), std::pair(std::string("node 1 or a spare"), RosterLimits{}.first_wait));
+  job.join(1);
+  job.start();
+  EXPECT_EQ(awaited().first, "") << "the job runs";
+  job.roster.lost(1, "gone", job.now);
+  job.end_all(137);
+  ASSERT_EQ(job.pass(30), RosterStep::kOver);
+  job.roster.next(job.now + 4, job.now);
+  EXPECT_EQ(awaited().first, "") << "the delay of the restart";
+  const double begins = job.now + 4;
+  job.pass(5);
+  EXPECT_EQ(awaited(), std::pair(std::string("node 1 (h1) or a spare"), begins + RosterLimits{}.wait));
+  job.join(1);
+  job.roster.sees_checkpoint(0, 20);
+  EXPECT_EQ(job.pass(0), RosterStep::kNothing);
+  EXPECT_EQ(awaited().first, "the newest checkpoint (step 20) on all machines");
 }
 
 }  // namespace

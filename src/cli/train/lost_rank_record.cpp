@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <string_view>
 #include <utility>
 
 #include "lm/events/lost_rank.h"
@@ -11,6 +12,20 @@
 #include "safe/supervise/job_processes.h"
 
 namespace primus::cli {
+
+namespace {
+
+// Returns the error that the rank has shown, with the rank; otherwise how it ended.
+std::string reason_in(const std::string& text) {
+  constexpr std::string_view kError = "\n  error: ";
+  const std::string how = text.substr(0, text.find('\n'));
+  const std::size_t at = text.rfind(kError);
+  if (at == text.npos) return how;
+  const std::size_t begin = at + kError.size();
+  return fmt::format("{}: {}", how, text.substr(begin, text.find('\n', begin) - begin));
+}
+
+}  // namespace
 
 LostRankRecord::LostRankRecord(Path run)
     : run_(std::move(run)), since_(unix_seconds()), kills_(supervise::memory_kills()) {}
@@ -25,6 +40,8 @@ std::string LostRankRecord::add(const launch::LaunchResult& result) const {
                 ": the kernel's out-of-memory killer ended it, or another process here");
   }
   record_lost_rank(run_, result.failed_rank, text, since_);
+  const bool refused = result.exit_code == 1 || result.exit_code == 2;
+  record_early_end(run_, result.failed_rank, refused ? kRefused : kLostRank, reason_in(text));
   return text;
 }
 

@@ -35,6 +35,21 @@ bool lacks_signal(const Path& run, const RunEnding& ending, double since) {
   return recent;
 }
 
+void write_end(const Path& run, int rank, const RunEnding& ending) {
+  write_ending(run, ending);
+  const Path file = event_file(run, 0);
+  RunEvent event{.step = last_step(file, ending.iteration),
+                 .rank = rank,
+                 .time = unix_seconds(),
+                 .cause = ending.reason};
+  EventLog log(file);
+  event.facts = FaultFacts{.text = ending.text.substr(0, ending.text.find('\n'))};
+  log.write(event);
+  event.rank = 0;
+  event.facts = ending;
+  log.write(event);
+}
+
 }  // namespace
 
 void record_lost_rank(const Path& run, int rank, const std::string& text,
@@ -44,22 +59,23 @@ void record_lost_rank(const Path& run, int rank, const std::string& text,
     if (!before || RunLock::held(run)) return;
     const bool adds = since && text.find(kKilledBySignal) != text.npos && lacks_signal(run, *before, *since);
     if (before->state != RunEnding::State::kRunning && !adds) return;
-    const RunEnding ending{.state = RunEnding::State::kFailed,
-                           .reason = std::string(kLostRank),
-                           .text = text,
-                           .iteration = before->iteration};
-    write_ending(run, ending);
-    const Path file = event_file(run, 0);
-    RunEvent event{.step = last_step(file, ending.iteration),
-                   .rank = rank,
-                   .time = unix_seconds(),
-                   .cause = ending.reason};
-    EventLog log(file);
-    event.facts = FaultFacts{.text = text.substr(0, text.find('\n'))};
-    log.write(event);
-    event.rank = 0;
-    event.facts = ending;
-    log.write(event);
+    write_end(run, rank,
+              {.state = RunEnding::State::kFailed,
+               .reason = std::string(kLostRank),
+               .text = text,
+               .iteration = before->iteration});
+  } catch (const std::exception&) {
+    // The folder was removed, or the disk is full.
+  }
+}
+
+void record_early_end(const Path& run, int rank, std::string_view reason, const std::string& text) noexcept {
+  try {
+    if (!Env::posix().status(run / "logs") || read_ending(run) || RunLock::held(run)) return;
+    make_folders(event_file(run, 0).parent_path());
+    write_end(
+        run, rank,
+        {.state = RunEnding::State::kFailed, .reason = std::string(reason), .text = text, .iteration = 0});
   } catch (const std::exception&) {
     // The folder was removed, or the disk is full.
   }

@@ -8,7 +8,9 @@
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
+#include <vector>
 
 #include "base/error.h"
 #include "base/terminal/terminal.h"
@@ -86,28 +88,58 @@ void forget_given_up(const Path& run) {
   fs::remove(given_up_file(run), none);
 }
 
+namespace {
+
+// Returns the time of the file's last change, in seconds since 1970; 0: there is no file.
+double changed_at(const Path& file) {
+  struct stat status {};
+  if (::stat(file.c_str(), &status) != 0) return 0;
+  return static_cast<double>(status.st_mtim.tv_sec) + 1e-9 * static_cast<double>(status.st_mtim.tv_nsec);
+}
+
+// Returns the error with which the output ends; empty: none. An earlier error belongs to an earlier process.
+std::string last_shown_error(const Path& file) {
+  constexpr std::string_view kError = "error: ";
+  constexpr int kTried = 16;  // lines at the end: the error's further lines, and its hint
+  const auto opened = Env::posix().open(file, OpenMode::kRead);
+  LinesBackward lines(*opened);
+  std::string_view line;
+  std::uint64_t offset = 0;
+  for (int i = 0; i < kTried && lines.previous(line, offset) && !line.starts_with('['); ++i)
+    if (line.starts_with(kError)) return std::string(line.substr(kError.size()));
+  return "";
+}
+
+// "[time][rank-0/1][ERROR]    [file:line] : message" (docs/formats/run-folder.md)
+std::string message_of(const std::string& line) {
+  constexpr std::string_view kBefore = "] : ";
+  const std::size_t at = line.find(kBefore);
+  return at == line.npos ? line : line.substr(at + kBefore.size());
+}
+
+}  // namespace
+
 std::string last_error(const Path& logs, int ranks, double since, int first) {
-  std::string text;
-  double newest = since;
+  std::string text, shown;
+  double newest = since, newest_shown = since;
   for (int rank = first; rank < first + ranks; ++rank) {
-    const Path file = logs / fmt::format("rank-{}", rank) / "error.log";
-    struct stat status {};
-    if (::stat(file.c_str(), &status) != 0) continue;
-    const double changed =
-        static_cast<double>(status.st_mtim.tv_sec) + 1e-9 * static_cast<double>(status.st_mtim.tv_nsec);
-    if (changed < newest) continue;
+    const Path folder = logs / fmt::format("rank-{}", rank);
     try {
-      const std::string line = last_line(file);
-      // "[time][rank-0/1][ERROR]    [file:line] : message" (docs/formats/run-folder.md)
-      constexpr std::string_view kBefore = "] : ";
-      const std::size_t at = line.find(kBefore);
-      text = at == line.npos ? line : line.substr(at + kBefore.size());
-      newest = changed;
+      if (const double changed = changed_at(folder / "error.log"); changed >= newest && changed > 0) {
+        text = message_of(last_line(folder / "error.log"));
+        newest = changed;
+      }
+      if (const double changed = changed_at(folder / "output.log"); changed >= newest_shown && changed > 0) {
+        const std::string error = last_shown_error(folder / "output.log");
+        if (error.empty()) continue;
+        shown = error;
+        newest_shown = changed;
+      }
     } catch (const Error&) {
       // The file was removed meanwhile.
     }
   }
-  return text;
+  return text.empty() ? shown : text;
 }
 
 }  // namespace primus::supervise

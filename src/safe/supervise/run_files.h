@@ -22,7 +22,8 @@ NewestCheckpoint newest_checkpoint(const Path& checkpoints);
 // Returns only its step, which is in one small file.
 std::int64_t newest_step(const Path& checkpoints);
 // Returns the message of the newest line in the error logs below `logs` of `ranks` ranks from `first` that
-// changed after `since` (seconds since 1970); empty if there is none.
+// changed after `since` (seconds since 1970). A rank that ends before it has an error log may have shown an
+// error, which is in its output. Returns an empty text if there is none.
 std::string last_error(const Path& logs, int ranks, double since, int first = 0);
 
 // RUN/.gave-up: several supervisors of a job may give it up at once, and only one of them reports it. Returns

@@ -576,6 +576,23 @@ TEST_F(RecordedRuns, ALostRankIsRecordedByTheLauncher) {
   expect_same_without_either();
 }
 
+// A rank ended before training began, so no rank has recorded an end.
+TEST(EarlyEnds, AreRecordedByTheLauncher) {
+  const test::TemporaryFolder folder;
+  const Path run = folder.path() / "run";
+  record_early_end(run, 1, kRefused, "no data");
+  EXPECT_FALSE(std::filesystem::exists(run)) << "a run without a folder leaves none";
+  std::filesystem::create_directories(run / "logs");
+  record_early_end(run, 1, kRefused, "rank 1 ended with exit code 2: no file 'x'");
+  record_early_end(run, 0, kLostRank, "and again");
+  EXPECT_TRUE(is_run_folder(run));
+  const RunStatus status = run_status(run);
+  EXPECT_EQ(status.state, RunState::kCrashed);
+  EXPECT_EQ(status.reason, "refused");
+  EXPECT_EQ(status.failure, "rank 1 ended with exit code 2: no file 'x'");
+  EXPECT_EQ(status.step, 0);
+}
+
 // Rank 0 sees only that its peer was lost; the launcher knows the signal.
 TEST_F(RecordedRuns, TheSignalOfALostRankIsAddedByTheLauncher) {
   const double since = unix_seconds();

@@ -245,6 +245,22 @@ TEST(Leadership, CountsOfAnOlderVersionAreRead) {
   EXPECT_EQ(books.save()["account"]["marks"][0][2], false);
 }
 
+TEST(Leadership, TheErrorOfARankWithoutALogIsInItsOutput) {
+  const test::TemporaryFolder folder;
+  const Path rank = folder.path() / "rank-1";
+  std::filesystem::create_directories(rank);
+  write_file(rank / "output.log",
+             "error: an earlier one\n[time] : loads\nerror: no file 'x'\n  hint: make it\n");
+  EXPECT_EQ(last_error(folder.path(), 2, 0), "no file 'x'");
+  EXPECT_EQ(last_error(folder.path(), 2, 4e9), "") << "of an earlier attempt";
+  write_file(rank / "output.log", "error: an earlier one\n[time] : loads\n");
+  EXPECT_EQ(last_error(folder.path(), 2, 0), "");
+  std::filesystem::create_directories(folder.path() / "rank-0");
+  write_file(folder.path() / "rank-0" / "error.log",
+             "[time][rank-0/2][ERROR]    [a.cpp:1] : the disk is full\n");
+  EXPECT_EQ(last_error(folder.path(), 2, 0), "the disk is full");
+}
+
 // Node 1 leads after the loss of node 0, whose place the spare takes.
 TEST(Leadership, ASpareTakesTheFirstPlace) {
   Roster roster(3, 2, {}, 0, {}, 1);

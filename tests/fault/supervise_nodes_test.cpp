@@ -159,6 +159,30 @@ TEST(SuperviseNodes, ARunContinuesWhenItsLeaderReturns) {
   expect_equal(run, whole);
 }
 
+// No other node may lead, so the node that is left ends, and records what it has seen.
+TEST(SuperviseNodes, TheLossOfOneOfTwoNodesIsRecordedByTheOther) {
+  const TemporaryFolder folder;
+  const Path run = run_folder(folder.path(), "left");
+  const Path sent = folder.path() / "alerts";
+  Nodes nodes(folder, "left", 2,
+              {"train_iters=1000000", "alerts=[\"gave_up -> run:cat >> " + sent.string() + "\"]"});
+  ASSERT_TRUE(progress(run));
+  kill(nodes.at(0).pid(), SIGKILL);
+  nodes.at(0).wait();
+  const ProgramResult other = nodes.at(1).wait();
+  EXPECT_EQ(other.exit_code, 3);
+  EXPECT_THAT(other.err, AllOf(HasSubstr("supervise: lost leader: node 1 did not reach"),
+                               HasSubstr("supervise: 0 restarts; useful")));
+  EXPECT_EQ(read_supervision(run)->ended, "lost leader");
+  EXPECT_GT(read_supervision(run)->times.useful, 0);
+  EXPECT_THAT(read_file(supervision_file(run)),
+              AllOf(HasSubstr(R"("cause":"lost node")"), HasSubstr(R"("node":0)")));
+  EXPECT_THAT(read_file(run / "ending.json"), HasSubstr("which led the job, was lost"));
+  EXPECT_THAT(read_file(sent), HasSubstr("gave_up: lost leader"));
+  EXPECT_THAT(run_program({"postmortem", run.string()}).out,
+              AllOf(HasSubstr("node 0 ("), HasSubstr("lost leader")));
+}
+
 // The run has no events yet, but is listed, and can be stopped.
 TEST(SuperviseNodes, ARunThatWaitsForItsNodesIsListedAndStopped) {
   const TemporaryFolder folder;

@@ -12,19 +12,55 @@
 #include "base/error.h"
 #include "base/terminal/terminal.h"
 #include "launch/signals.h"
+#include "lm/events/lost_rank.h"
 #include "lm/events/run_event.h"
 #include "safe/supervise/attempt.h"
+#include "safe/supervise/bookkeeping.h"
 #include "safe/supervise/event_facts.h"
+#include "safe/supervise/event_tail.h"
+#include "safe/supervise/leader_state.h"
 #include "safe/supervise/node_roles.h"
 #include "safe/supervise/run_files.h"
 #include "safe/supervise/supervision_log.h"
-#include "safe/supervise/supervision_news.h"
 #include "safe/supervise/wait_notice.h"
 
 namespace primus::supervise {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+// Records the end of a job that no supervisor leads any more, and returns the exit code. This node adds what
+// has happened since the newest decision that it knows.
+int record_end(const NodeParts& parts, const Action& action) {
+  const SupervisedJob& job = parts.job;
+  const LeaderState last =
+      read_leader_state(parts.hub.succession().agreement().state().body, parts.nodes.nodes);
+  Bookkeeping books(job);
+  books.log().take(last.lines);
+  books.log().release(last.lines.size(), true);
+  try {
+    if (!last.books.is_null()) books.restore(last.books);
+  } catch (const Json::exception&) {
+    // The state is damaged, so the record has no times.
+  }
+  if (last.runs && last.leader != parts.nodes.node) {
+    EventTail::of_rank_zero(job.run, last.offset).read([&](const EventLine& event, int rank) {
+      books.add(event, rank);
+    });
+    const auto number = static_cast<std::size_t>(last.leader);
+    const std::string host = number < last.hosts.size() ? last.hosts[number] : "";
+    const LostNode lost{.node = last.leader,
+                        .text = fmt::format("node {} ({}), which led the job, was lost", last.leader, host)};
+    const auto place = std::ranges::find(last.places, last.leader) - last.places.begin();
+    const bool has_ranks = place < std::ssize(last.places);
+    record_lost_rank(job.run, has_ranks ? static_cast<int>(place) * job.ranks : 0, lost.text);
+    const JobEnd end = books.end({.exit_code = kLostNodeCode}, {}, {}, {}, lost, [&](const JobEnd&) {
+      return Json{{"node", lost.node}, {"node_host", host}};
+    });
+    if (end.kind == EndKind::kDone) return books.finish(end, {.reason = "finished"});
+  }
+  return books.give_up(action.reason, action.text, action.hint);
+}
 
 class Follower {
  public:
@@ -227,9 +263,11 @@ class Follower {
         .hint =
             "the same command on all machines continues from the newest checkpoint; see the logs of the "
             "other nodes for the reason"};
-    // If a majority continues elsewhere, its leader has written the job's file, and the job is not given up.
-    if (job_.tell && hub_.succession().had_leader() && !hub_.is_replaced() && is_first_to_give_up(job_.run))
-      job_.tell(give_up_news(newest_step(job_.checkpoints), action));
+    // If a leader continues elsewhere, it writes the job's file, and the job is not given up.
+    const bool is_over = hub_.succession().had_leader() && !hub_.is_replaced() &&
+                         !hub_.succession().is_led_elsewhere(steady_seconds());
+    if (is_over && is_first_to_give_up(job_.run, hub_.succession().agreement().state().job))
+      return record_end(parts_, action);
     job_.say(fmt::format("supervise: {}: {}\n  hint: {}", action.reason, action.text, action.hint));
     return kLostNodeCode;
   }

@@ -72,12 +72,13 @@ std::int64_t newest_step(const Path& checkpoints) { return step_of(newest_name(c
 
 namespace {
 
-Path given_up_file(const Path& run) { return run / ".gave-up"; }
+constexpr std::string_view kGaveUp = ".gave-up";
 
 }  // namespace
 
-bool is_first_to_give_up(const Path& run) {
-  const int file = ::open(given_up_file(run).c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644);
+bool is_first_to_give_up(const Path& run, std::uint64_t job) {
+  const Path path = run / fmt::format("{}-{:016x}", kGaveUp, job);
+  const int file = ::open(path.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0644);
   if (file < 0) return errno != EEXIST;
   ::close(file);
   return true;
@@ -85,7 +86,10 @@ bool is_first_to_give_up(const Path& run) {
 
 void forget_given_up(const Path& run) {
   std::error_code none;
-  fs::remove(given_up_file(run), none);
+  std::vector<Path> old;
+  for (const fs::directory_entry& entry : fs::directory_iterator(run, none))
+    if (entry.path().filename().string().starts_with(kGaveUp)) old.push_back(entry.path());
+  for (const Path& path : old) fs::remove(path, none);
 }
 
 namespace {

@@ -26,10 +26,11 @@ std::int64_t newest_step(const Path& checkpoints);
 // error, which is in its output. Returns an empty text if there is none.
 std::string last_error(const Path& logs, int ranks, double since, int first = 0);
 
-// RUN/.gave-up: several supervisors of a job may give it up at once, and only one of them reports it. Returns
-// whether this one may: it has made the file, or the file cannot be made. A supervisor that begins a job
-// removes it.
-bool is_first_to_give_up(const Path& run);
+// RUN/.gave-up-<job>: several supervisors of a job may give it up at once, and only one of them records and
+// reports it. Returns whether this one may: it has made the file, or the file cannot be made. `job` is the
+// number of the job's first leader (AgreedState). A supervisor that begins a job removes the files of all
+// jobs.
+bool is_first_to_give_up(const Path& run, std::uint64_t job);
 void forget_given_up(const Path& run);
 
 }  // namespace primus::supervise

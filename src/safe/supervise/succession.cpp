@@ -66,6 +66,11 @@ void Succession::seek(double now) {
   hint_.reset();
 }
 
+bool Succession::is_led_elsewhere(double now) const {
+  constexpr double kSlack = 2;  // seconds between two looks at the file, and for a write
+  return search_.written_at > 0 && now - search_.written_at < limits_.renew + kSlack;
+}
+
 bool Succession::may_found(double now) const {
   const bool stale =
       !search_.unreachable || now - std::max(search_.began, search_.written_at) > limits_.stale;

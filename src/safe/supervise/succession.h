@@ -77,6 +77,9 @@ class Succession {
   Role role() const { return role_; }
   Agreement& agreement() { return agreement_; }
   const Agreement& agreement() const { return agreement_; }
+  // Whether a leader has written the job's file so lately that it still leads. Only a node that seeks a
+  // leader reads the file.
+  bool is_led_elsewhere(double now) const;
   // Returns whether the last leader was lost by its silence. Its process may still run.
   bool leader_was_silent() const { return out_.silent; }
   int leader() const { return out_.node; }  // kFollowing: its node

@@ -285,6 +285,7 @@ void wait_for_lock(const Path& run) {
 
 int supervise(const SupervisedJob& job) {
   wait_for_lock(job.run);
+  forget_given_up(job.run);
   // The supervisor continues if the program that reads its lines has ended ('primus ... | head').
   std::signal(SIGPIPE, SIG_IGN);
   return Supervisor(job).run();

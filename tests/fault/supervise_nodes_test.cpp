@@ -248,6 +248,34 @@ TEST(SuperviseNodes, AStopOfOneNodeStopsTheJob) {
   EXPECT_EQ(read_supervision(run)->restarts, 0);
 }
 
+// The other machines would continue the run after the loss of the first supervisor.
+TEST(SuperviseNodes, AnEndWithoutSavingEndsAllMachines) {
+  const TemporaryFolder folder;
+  const Path run = run_folder(folder.path(), "now");
+  Nodes nodes(folder, "now", 3, {"--spares=1", "train_iters=1000000"});
+  ASSERT_TRUE(progress(run));
+  const ProgramResult stop = run_program({"stop", run.string(), "--now"});
+  EXPECT_EQ(stop.exit_code, 0) << stop.err;
+  EXPECT_THAT(stop.out, HasSubstr("the ranks of all machines"));
+  for (const int node : {0, 1, 2}) EXPECT_NE(nodes.at(node).wait().exit_code, 0);
+  EXPECT_EQ(read_supervision(run)->ended, "stopped");
+  EXPECT_EQ(read_supervision(run)->restarts, 0);
+  EXPECT_THAT(read_file(run / ".stop"), HasSubstr("\"now\":true"));
+}
+
+// A process that SIGSTOP has stopped continues with the request.
+TEST(SuperviseNodes, AStopReachesAStoppedSupervisor) {
+  const TemporaryFolder folder;
+  const Path run = run_folder(folder.path(), "halted");
+  Nodes nodes(folder, "halted", 2, {"train_iters=1000000"});
+  ASSERT_TRUE(progress(run));
+  kill(nodes.at(0).pid(), SIGSTOP);
+  EXPECT_EQ(run_program({"stop", run.string()}).exit_code, 0);
+  EXPECT_EQ(nodes.at(0).wait().exit_code, 0);
+  EXPECT_EQ(nodes.at(1).wait().exit_code, 0);
+  EXPECT_EQ(read_supervision(run)->ended, "stopped");
+}
+
 // The leader is lost before the others know of a request to stop. The next leader does not start the job
 // again.
 TEST(SuperviseNodes, ARequestToStopOutlivesTheLeader) {

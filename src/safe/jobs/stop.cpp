@@ -6,6 +6,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <thread>
 #include <utility>
 
 #include "base/error.h"
@@ -46,6 +50,15 @@ void send_signal(const ProcessIdentity& process, int number) {
     throw invalid(fmt::format("process {} belongs to another user", process.pid),
                   "ask its owner to stop the run");
   if (error != 0) throw io_error(fmt::format("cannot signal process {}", process.pid), error);
+}
+
+// The same for a process that an earlier signal may have ended.
+void send_another(const ProcessIdentity& process, int number) {
+  try {
+    send_signal(process, number);
+  } catch (const Error&) {
+    if (is_running(process)) throw;
+  }
 }
 
 }  // namespace
@@ -173,10 +186,30 @@ bool StopRequest::was_sent() const {
   if (run_.empty()) return false;
   try {
     constexpr std::uint64_t kLimit = 65536;
-    return read_file(run_ / kRequestFile, kLimit) == to_json(job_);
+    const auto asked = job_from_json(read_file(run_ / kRequestFile, kLimit));
+    return asked && to_json(*asked) == to_json(job_);
   } catch (const Error&) {
     return false;  // there is no such file
   }
+}
+
+// The supervisors of several machines continue a job whose leader was killed, so it is asked to end all
+// ranks, and killed only if it does not answer.
+std::string StopRequest::end_machines() const {
+  constexpr std::chrono::milliseconds kAnswer{10000}, kLook{20};
+  send_signal(job_.process, SIGTERM);
+  send_another(job_.process, SIGINT);  // a second request ends the ranks without saving
+  send_another(job_.process, SIGCONT);
+  for (auto waited = kLook; waited < kAnswer && is_running(job_.process); waited += kLook)
+    std::this_thread::sleep_for(kLook);
+  if (!is_running(job_.process))
+    return fmt::format("process {} of this machine has ended, and the ranks of all machines with it",
+                       job_.process.pid);
+  send_another(job_.process, SIGKILL);
+  return fmt::format(
+      "process {} of this machine did not answer, and was killed; the other machines may "
+      "continue the run, so stop it there, too",
+      job_.process.pid);
 }
 
 std::string StopRequest::send(bool now) {
@@ -185,7 +218,9 @@ std::string StopRequest::send(bool now) {
   const std::string done = ask(now);
   if (run_.empty()) return done;
   try {
-    write_file_atomic(run_ / kRequestFile, to_json(job_));
+    nlohmann::ordered_json request = nlohmann::ordered_json::parse(to_json(job_));
+    request["now"] = now;
+    write_file_atomic(run_ / kRequestFile, request.dump());
   } catch (const Error&) {
     return done + "; do not repeat this command, because a second request ends the ranks at once";
   }
@@ -194,7 +229,10 @@ std::string StopRequest::send(bool now) {
 
 std::string StopRequest::ask(bool now) const {
   if (scheduled_) return stop_job(tools_, job_, *scheduled_, now);
+  std::error_code none;
+  if (now && !run_.empty() && std::filesystem::exists(run_ / kSupervisorFile, none)) return end_machines();
   send_signal(job_.process, now ? SIGKILL : SIGTERM);
+  if (!now) send_another(job_.process, SIGCONT);  // a stopped process would not answer
   return now ? fmt::format("process {} of this machine was killed, and its ranks with it", job_.process.pid)
              : fmt::format("process {} of this machine was asked to save and end (SIGTERM)",
                            job_.process.pid);

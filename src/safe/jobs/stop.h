@@ -18,7 +18,8 @@ class StopRequest {
   StopRequest(const std::string& target, const Tools& tools);
 
   // Asks the job to save and end; with `now`, ends it without saving. Asks each start of a run only once, and
-  // remembers this in RUN/.stop. Returns what was done, in one sentence. Throws Error.
+  // remembers this in RUN/.stop, with whether it was to end without saving. Returns what was done, in one
+  // sentence. Throws Error.
   std::string send(bool now);
   static constexpr const char* kRequestFile = ".stop";
   // Returns whether all processes of the run that this machine can see have ended.
@@ -31,6 +32,7 @@ class StopRequest {
   bool find_waiting(const std::string& name);
   bool was_sent() const;
   std::string ask(bool now) const;
+  std::string end_machines() const;
 
   const Tools& tools_;
   Path run_;

@@ -29,7 +29,14 @@ using ::testing::Not;
 // A process that sleeps until it is killed.
 class Sleeper {
  public:
-  Sleeper() : pid_(fork()) {
+  // `saves`: it does not end because of SIGTERM, like a process that saves first.
+  explicit Sleeper(bool saves = false) {
+    sigset_t request, before;
+    sigemptyset(&request);
+    sigaddset(&request, SIGTERM);
+    if (saves) pthread_sigmask(SIG_BLOCK, &request, &before);
+    pid_ = fork();
+    if (saves && pid_ != 0) pthread_sigmask(SIG_SETMASK, &before, nullptr);
     if (pid_ == 0) {
       for (;;) pause();
     }
@@ -56,7 +63,7 @@ class Sleeper {
   }
 
  private:
-  pid_t pid_;
+  pid_t pid_ = -1;
 };
 
 class Stopping : public ::testing::Test {
@@ -121,17 +128,25 @@ TEST_F(Stopping, SignalsTheRecordedProcess) {
 }
 
 TEST_F(Stopping, ASecondRequestIsNotSent) {
-  Sleeper process;
+  Sleeper process(true);
   begin({.process = *process_identity(process.pid())});
   const RunLock lock(run_);
-  kill(process.pid(), SIGSTOP);  // the first signal stays pending
-  // Without this wait, the process might get both signals at once, and end.
-  ASSERT_EQ(waitpid(process.pid(), nullptr, WUNTRACED), process.pid());
   const Tools programs = tools();
   EXPECT_THAT(StopRequest(run_.string(), programs).send(false), HasSubstr("asked to save"));
   EXPECT_THAT(StopRequest(run_.string(), programs).send(false), HasSubstr("was asked before"));
   EXPECT_THAT(StopRequest(run_.string(), programs).send(true), HasSubstr("killed"));
   EXPECT_EQ(process.end(), SIGKILL);
+}
+
+TEST_F(Stopping, AStoppedProcessContinuesWithTheRequest) {
+  Sleeper process;
+  begin({.process = *process_identity(process.pid())});
+  kill(process.pid(), SIGSTOP);
+  ASSERT_EQ(waitpid(process.pid(), nullptr, WUNTRACED), process.pid());
+  const Tools programs = tools();
+  const RunLock lock(run_);
+  StopRequest(run_.string(), programs).send(false);
+  EXPECT_EQ(process.end(), SIGTERM);
 }
 
 TEST_F(Stopping, AReusedNumberIsNeverSignalled) {

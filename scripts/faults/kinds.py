@@ -13,14 +13,15 @@ class Kind:
     then be complete after the same command. setups: in which the kind is possible. slow: takes ten seconds or more.
     then: what the script does after the fault: a function of the trial. victim: 'any' rank, or 'first'. lower: the
     newest checkpoint is damaged, so an older one is right. away: a node is away when the job ends, and cannot tell its
-    exit code. unseen: no supervisor that lives can detect it."""
+    exit code. unseen: no supervisor that lives can detect it, or it may have no effect. early: further ends that are right before the run
+    begins (phase start)."""
 
     def __init__(self, actions, names=(), ends=(), setups="1 2", slow=False, then=None, victim="any", lower=False,
                  second=None, options=(), not_in="", away=False,
-                 unseen=False):
+                 unseen=False, early=()):
         self.actions, self.names, self.ends = actions, set(names), set(ends)
         self.setups, self.slow, self.then, self.victim = setups.split(), slow, then, victim
-        self.away, self.unseen = away, unseen
+        self.away, self.unseen, self.early = away, unseen, set(early)
         self.lower, self.second, self.options, self.not_in = lower, second, list(options), not_in.split()
 
 
@@ -61,11 +62,11 @@ KINDS = {
     "nan-activation": Kind("self=nan-exp", {"NaN"}, victim="first"),
     # Files and memory.
     "disk-full": Kind("self=sh:echo+4096>$FAULT_FOLDER/free;self=disk-full", {"disk full"}, then="free-space",
-                      victim="first", setups="1 2 nodes"),
+                      victim="first", setups="1 2 nodes", early={(2, "refused")}),
     "write-error": Kind("self=write-error", {"error", "lost rank"}, victim="first"),
     "file-limit": Kind("self=file-limit", {"file size limit"}, {(2, "file size limit")}, victim="first"),
-    # Without memory for a thread before the first step, the job is refused.
-    "memory-limit": Kind("VICTIM=memory", STEP_CAUSES | {"out of memory", "error"}, {(2, "refused")}),
+    # Without memory for a thread before the first step, the job is refused. A job that needs no more memory goes on.
+    "memory-limit": Kind("VICTIM=memory", STEP_CAUSES | {"out of memory", "error"}, {(2, "refused")}, unseen=True),
     "open-files": Kind("VICTIM=open-files", {"error", "lost rank"}, {(2, "refused")}),
     "read-only": Kind("self=read-only", {"error", "lost rank"}, {(2, "refused")}, victim="first"),
     "truncated": damage("truncate -s 100 $C/$N/model.safetensors", lower=True),
@@ -89,7 +90,7 @@ KINDS = {
     "usr1": Kind("LEADER=signal:10", ends=STOPPED),
     "term-rank": Kind("VICTIM=signal:15", STEP_CAUSES | {"error"}, ends=STOPPED),
     # If the request arrives before the end of the killed job is known, the exit code is that of the job.
-    "kill-then-term": Kind("VICTIM=signal:9;self=wait:1", STEP_CAUSES,
+    "kill-then-term": Kind("self=wait:1;VICTIM=signal:9", STEP_CAUSES,
                            ends=STOPPED | {(137, "stopped"), (3, "stopped")}, then="term-leader",
                            setups="1 2 nodes"),
     "kill-twice": Kind("VICTIM=signal:9", STEP_CAUSES, second="self=signal:9", setups="1 2 nodes"),
@@ -98,7 +99,7 @@ KINDS = {
     "kill-agent-for-good": Kind("AGENT=signal:9;supervisor-2=signal:9", {"lost node"}, {(3, "lost node")},
                                 setups="nodes"),
     "kill-spare": Kind("supervisor-2=signal:9", then="start-spare", setups="nodes"),
-    "kill-rank-and-agent": Kind("rank-0=signal:9;AGENT=signal:9", STEP_CAUSES | {"lost node"}, then="start-agent",
+    "kill-rank-and-agent": Kind("AGENT=signal:9;rank-0=signal:9", STEP_CAUSES | {"lost node"}, then="start-agent",
                                 setups="nodes"),
     "stop-agent": Kind("self=slow:14000;AGENT=signal:19", {"lost node"}, slow=True, then="continue-agent-late",
                        setups="nodes", away=True),

@@ -19,6 +19,7 @@ MODEL = ["num_layers=2", "hidden_size=24", "ffn_hidden_size=48", "num_attention_
          "reduce_gradients_each_microbatch=false", "data_parallel_sharding_strategy=optim", f"train_iters={STEPS}",
          f"save_interval={SAVE}", "keep_latest=3", f"eval_interval={EVALUATE}", "eval_iters=1"]
 LIMIT = 100  # seconds for a run; a run that takes longer has failed
+SLOW_LIMIT = 250  # the same for slow kinds
 
 
 def command(program, folder, name, setup, data):
@@ -138,6 +139,7 @@ class Trial:
         self.rng = random.Random(f"{setup} {kind} {phase} {seed}")
         self.ranks = 1 if setup == "1" else 2
         self.victim = self.rng.randrange(self.ranks) if self.kind.victim == "any" else 0
+        self.limit = SLOW_LIMIT if self.kind.slow else LIMIT
         self.seconds, self.detail, self.causes = 0.0, "", []
         self.supervisors, self.again = {}, set()  # again: nodes whose supervisor this script started again
         self.reading = threading.Event()
@@ -208,6 +210,8 @@ class Trial:
     def start(self, node=0):
         words = command(self.options.program, self.options.folder, self.run_name, self.setup, self.data)
         words += ["--supervise", f"async_save={'false' if self.phase == 'save' else 'true'}"]
+        if self.kind.slow:  # a hang outside of steps is found after this time
+            words.append("distributed_timeout_minutes=1")
         if self.setup == "nodes":
             words += ["--spares", "1", "--nnodes", "3", "--node_rank", str(node), "--master_addr", "127.0.0.1",
                       "--master_port", str(self.port), "--node-wait", "0.1"]
@@ -253,7 +257,7 @@ class Trial:
 
     def start_again(self, node):
         try:
-            self.supervisors[node].wait(LIMIT)
+            self.supervisors[node].wait(self.limit)
         except subprocess.TimeoutExpired:
             return  # the run does not end
         if node == 0:  # its ranks end first, as the supervisor's lock demands
@@ -296,7 +300,7 @@ class Trial:
             time.sleep(self.rng.random() * 0.8)
             self.tell("supervisor-0", signal.SIGTERM)
         elif then == "end-agent":
-            self.wait_until(lambda: self.supervisors[0].poll() is not None, LIMIT)
+            self.wait_until(lambda: self.supervisors[0].poll() is not None, self.limit)
             self.supervisors[1].kill()
         elif then == "release-agent":
             self.wait_until(lambda: self.supervisors[0].poll() is not None, 60)
@@ -359,11 +363,11 @@ class Trial:
         for node in range(3 if self.setup == "nodes" else 1):
             self.start(node)
         leader = self.supervisors[0]
-        self.wait_until(lambda: self.fired() or leader.poll() is not None, LIMIT)
+        self.wait_until(lambda: self.fired() or leader.poll() is not None, self.limit)
         fault = self.fired()
         if fault:
             self.after()
-        if not self.wait(LIMIT):
+        if not self.wait(self.limit):
             return "the run does not end"
         left = []
         if not self.wait_until(lambda: not processes_with("FAULT_FOLDER=" + self.folder), 4):
@@ -376,7 +380,7 @@ class Trial:
         if self.detail == "ended":  # the same command completes the run
             for node in range(3 if self.setup == "nodes" else 1):
                 self.start(node)
-            if not self.wait(LIMIT):
+            if not self.wait(self.limit):
                 return "the run does not end after its second start"
             codes = [process.returncode for process in self.supervisors.values()]
             if any(codes):
@@ -402,12 +406,13 @@ class Trial:
         codes = {node: process.returncode for node, process in self.supervisors.items()}
         ends = [r["cause"] for r in records if r["event"] == "supervise_end"]
         code = codes[0]
+        ends_right = self.kind.ends | (self.kind.early if self.phase == "start" else set())
         complete = os.path.isdir(os.path.join(self.run, f"checkpoints/iter_{STEPS:07}"))
         if code != 0 or (ends and ends[-1] != "finished") or not complete:
-            if (code, ends[-1] if ends else "") not in self.kind.ends:
+            if (code, ends[-1] if ends else "") not in ends_right:
                 return f"ended with exit code {code} ({', '.join(ends)}) after {self.causes}"
             self.detail = "ended"
-        wrong = [cause for cause in self.causes if cause not in allowed | {end for _, end in self.kind.ends}]
+        wrong = [cause for cause in self.causes if cause not in allowed | {end for _, end in ends_right}]
         if wrong:
             return f"named '{wrong[0]}', not {' or '.join(sorted(allowed)) or 'unaffected'}"
         others = [c for node, c in codes.items() if node != 0 and c not in (code, -signal.SIGKILL)

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "fault/ranks.h"
+#include "lm/events/event_log.h"
 #include "lm/events/supervision.h"
 
 namespace primus {
@@ -92,6 +93,9 @@ TEST(RankRestart, OnlyTheLostProcessIsNew) {
           EXPECT_EQ(job_of(program.pid()), job);
           EXPECT_EQ(rank_process(program, 1 - rank), before[static_cast<std::size_t>(1 - rank)]);
           EXPECT_NE(rank_process(program, rank), before[static_cast<std::size_t>(rank)]);
+          for (const int any : {0, 1})
+            EXPECT_THAT(read_file(event_file(run, any)),
+                        HasSubstr("\"pid\":" + std::to_string(rank_process(program, any)) + ","));
           ASSERT_TRUE(wait_until([&] { return losses(run).size() >= done + 61; }));
         }
         runs = run_program({"runs", run.string(), "--json"}).out;

@@ -33,6 +33,7 @@ struct ToJson {
                                     {"experiment", &run.experiment}}) {
       if (!text->empty()) json[key] = *text;
     }
+    if (run.pid > 0) json["pid"] = run.pid;
     if (!run.state_from.empty()) json["state_from"] = run.state_from;
     if (run.parameters > 0) json["parameters"] = run.parameters;
     if (!run.job.empty()) json["job"] = Json::parse(run.job);

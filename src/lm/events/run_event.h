@@ -30,6 +30,7 @@ struct RunFacts {
   int world = 1;                // number of ranks
   std::string mesh = {};        // sizes of the mesh: "tensor 2, context 1, pipeline 1, data 4, expert 1"
   std::string host = {};        // name of this rank's host
+  int pid = 0;                  // number of this rank's process; 0: not told
   std::string experiment = {};  // all settings as YAML, as in experiment.yaml; only on rank 0
   std::string job = {};         // the job that trains, as to_json(RunJob) of run_job.h; only on rank 0
   // Where the state of `first_iteration` was loaded from: "disk", or a snapshot in this host's memory

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -294,6 +295,7 @@ RunFacts Trainer::Run::run_facts(const StepMeasurement& measured) const {
                               plan.shape.context, plan.shape.pipeline, plan.shape.data(plan.ranks.size()),
                               plan.shape.expert),
           .host = host_name(),
+          .pid = ::getpid(),
           .experiment = plan.ranks.first() ? experiment_text(config::with_absolute_paths(plan.e)) : "",
           .job = plan.ranks.first() ? to_json(this_job()) : "",
           .state_from = checkpointer->state_from()};

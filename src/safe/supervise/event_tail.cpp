@@ -39,11 +39,14 @@ EventTail::~EventTail() {
 // Opens the file that has the path now. Returns false if there is none.
 bool EventTail::open(Source& source) {
   struct stat status {};
-  if (::stat(source.path.c_str(), &status) != 0) return false;
-  const bool same = source.file >= 0 && status.st_ino == source.inode && status.st_size >= source.end;
-  if (same) return true;
-  if (source.file >= 0) ::close(source.file);
+  if (source.file >= 0) {
+    if (::stat(source.path.c_str(), &status) != 0) return false;
+    if (status.st_ino == source.inode && status.st_size >= source.end) return true;
+    ::close(source.file);
+  }
+  // On NFS, stat() may know of no new file yet, and only open() asks the server for the newest lines.
   source.file = ::open(source.path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (source.file >= 0) ::fstat(source.file, &status);
   source.inode = status.st_ino;
   source.end = 0;
   source.line.clear();

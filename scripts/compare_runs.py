@@ -23,7 +23,7 @@ import sys
 TIMES = re.compile(r"second|tflops|mfu|data_wait|memory|elapsed|retries|loss_scale|reward_wait")
 # How far rounding alone separates sampler and trainer.
 ROUNDING = re.compile(r"sampling_logp_difference")
-# Of generated answers, as a whole: equal only if all answers are.
+# Compares generated answers as a whole: equal only if all answers are equal.
 ANSWERS = re.compile(r"^reward$|^completions/|^rewards/(?!model)|^episodes/|^dynamic_sampling/")
 
 

@@ -65,7 +65,7 @@ KINDS = {
                       victim="first", setups="1 2 nodes", early={(2, "refused")}),
     "write-error": Kind("self=write-error", {"error", "lost rank"}, victim="first"),
     "file-limit": Kind("self=file-limit", {"file size limit"}, {(2, "file size limit")}, victim="first"),
-    # Without memory for a thread before the first step, the job is refused. A job that needs no more memory goes on.
+    # Without memory for a thread before the first step, the job is refused. A job that needs no more memory continues.
     "memory-limit": Kind("VICTIM=memory", STEP_CAUSES | {"out of memory", "error"}, {(2, "refused")}, unseen=True),
     "open-files": Kind("VICTIM=open-files", {"error", "lost rank"}, {(2, "refused")}),
     "read-only": Kind("self=read-only", {"error", "lost rank"}, {(2, "refused")}, victim="first"),

@@ -458,7 +458,7 @@ class Launcher {
     if (launch_.restarts.joined) launch_.restarts.joined();
   }
 
-  // The supervisor sees the end of the channel at once, and gives no order that nobody follows.
+  // The supervisor sees the end of the channel at once, and sends no further orders.
   void call_off() {
     restart_.reset();
     launch_.restarts.supervisor->close();

@@ -52,7 +52,7 @@ void send_signal(const ProcessIdentity& process, int number) {
   if (error != 0) throw io_error(fmt::format("cannot signal process {}", process.pid), error);
 }
 
-// The same for a process that an earlier signal may have ended.
+// Sends another signal to a process that an earlier signal may have ended.
 void send_another(const ProcessIdentity& process, int number) {
   try {
     send_signal(process, number);

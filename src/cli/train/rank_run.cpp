@@ -15,6 +15,7 @@
 #include "cli/train/watchers.h"
 #include "comm/job.h"
 #include "comm/rank_state.h"
+#include "config/trainer_config.h"
 #include "lm/events/live_view.h"
 #include "lm/events/run_folder.h"
 #include "lm/train/objectives/objective.h"
@@ -65,7 +66,10 @@ std::exception_ptr RankRun::take_part() {
   std::unique_ptr<comm::Job> job;
   std::exception_ptr lost;
   if (place_ && place_->world > 1) {
-    job = comm::Job::connect(*place_, {.flight_folder = run_folder_of(experiment_).logs(),
+    // Until the time of a step is known (training_loop.cpp).
+    const std::chrono::minutes timeout(experiment_.trainer->distributed_timeout_minutes);
+    job = comm::Job::connect(*place_, {.timeout = timeout,
+                                       .flight_folder = run_folder_of(experiment_).logs(),
                                        .notice = [&](const std::string& text) { console_.note(text); }});
   }
   train(job.get(), lost);

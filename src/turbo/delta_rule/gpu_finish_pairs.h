@@ -81,8 +81,8 @@ struct DeltaFinishPairs : DeltaFinish<T, kKeys, true> {
 
   // Calls add(block, first sums, second sums) for each block. The loop is not unrolled, so that its
   // instructions stay in the cache; therefore the blocks of sums rotate.
-  template <class Add>
-  PRIMUS_DEVICE static void add_blocks(Sums& sums, Add add) {
+  template <class AddBlock>
+  PRIMUS_DEVICE static void add_blocks(Sums& sums, AddBlock add) {
     const auto rotate = [](Accumulator(&blocks)[kBlocks]) {
       const Accumulator first = blocks[0];
       PRIMUS_UNROLL

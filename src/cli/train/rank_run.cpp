@@ -15,7 +15,6 @@
 #include "cli/train/watchers.h"
 #include "comm/job.h"
 #include "comm/rank_state.h"
-#include "config/trainer_config.h"
 #include "lm/events/live_view.h"
 #include "lm/events/run_folder.h"
 #include "lm/train/objectives/objective.h"
@@ -66,9 +65,8 @@ std::exception_ptr RankRun::take_part() {
   std::unique_ptr<comm::Job> job;
   std::exception_ptr lost;
   if (place_ && place_->world > 1) {
-    // Until the time of a step is known (training_loop.cpp).
-    const std::chrono::minutes timeout(experiment_.trainer->distributed_timeout_minutes);
-    job = comm::Job::connect(*place_, {.timeout = timeout,
+    // training_loop.cpp shortens the timeout when the time of a step is known.
+    job = comm::Job::connect(*place_, {.timeout = first_patience_of(experiment_),
                                        .flight_folder = run_folder_of(experiment_).logs(),
                                        .notice = [&](const std::string& text) { console_.note(text); }});
   }

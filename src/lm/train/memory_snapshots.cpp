@@ -12,7 +12,6 @@
 
 #include "base/error.h"
 #include "base/terminal/terminal.h"
-#include "config/trainer_config.h"
 #include "lm/checkpoint/snapshot_link.h"
 
 namespace primus {
@@ -70,9 +69,9 @@ std::optional<SnapshotFolder> given_folder(bool wanted) {
 
 }  // namespace
 
-std::optional<TrainerState> newest_snapshot_state(const RunPlan& plan) {
-  const std::optional<SnapshotFolder> folder = given_folder(plan.c.snapshot_interval > 0);
-  if (!folder || !plan.c.auto_continue_train) return std::nullopt;
+std::optional<TrainerState> newest_snapshot_state(const RunPlan& plan, bool wanted) {
+  const std::optional<SnapshotFolder> folder = given_folder(wanted);
+  if (!folder) return std::nullopt;
   try {
     const int rank = plan.ranks.rank();
     const std::vector<SnapshotId> own = folder->list(Kind::kOwn, rank);

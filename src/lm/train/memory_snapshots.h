@@ -26,8 +26,8 @@
 namespace primus {
 
 // Returns the trainer state of this rank's newest snapshot on this host, for settings that must be known
-// before a snapshot can be loaded. Empty if there is none that can be read.
-std::optional<TrainerState> newest_snapshot_state(const RunPlan& plan);
+// before a snapshot can be loaded. Empty if there is none that can be read, or if snapshots are not wanted.
+std::optional<TrainerState> newest_snapshot_state(const RunPlan& plan, bool wanted);
 
 class MemorySnapshots {
  public:

@@ -91,7 +91,8 @@ void decrease_microbatch(RunPlan& plan, engine::Rank& rank, StepMeasurement& mea
 // by rounding. Returns 0 if there is none. The newest state is in a checkpoint or in a snapshot of any rank.
 std::int64_t continued_rounds(RunPlan& plan) {
   if (plan.c.moe_expert_rounds || !shares_experts(plan.c, plan.model)) return 0;
-  std::optional<TrainerState> newest = newest_snapshot_state(plan);
+  std::optional<TrainerState> newest =
+      newest_snapshot_state(plan, plan.c.auto_continue_train && plan.c.snapshot_interval > 0);
   if (plan.ranks.first()) {
     std::optional<TrainerState> saved = continued_state(plan.e);
     if (saved && (!newest || newest->iteration < saved->iteration)) newest = std::move(saved);

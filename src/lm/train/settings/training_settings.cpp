@@ -28,6 +28,10 @@ RunFolder run_folder_of(const config::Experiment& e) {
                     .exp_name = e.exp_name});
 }
 
+std::chrono::minutes first_patience_of(const config::Experiment& e) {
+  return std::chrono::minutes(e.trainer->distributed_timeout_minutes);
+}
+
 Path checkpoint_root_of(const config::Experiment& e) {
   return e.trainer->save ? Path(*e.trainer->save) : run_folder_of(e).checkpoints();
 }

@@ -3,6 +3,7 @@
 // Free functions without state. Errors are Error(kInvalid) at the offending key.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -22,6 +23,8 @@
 namespace primus {
 
 RunFolder run_folder_of(const config::Experiment& experiment);
+// Returns how long ranks wait for each other until the time of a step is known (distributed_timeout_minutes).
+std::chrono::minutes first_patience_of(const config::Experiment& experiment);
 // Returns the folder for checkpoints: `save`, or the run's folder.
 Path checkpoint_root_of(const config::Experiment& experiment);
 // Resolves `load`: a Hugging Face folder, a Primus checkpoint or a folder of checkpoints. If `load` is a

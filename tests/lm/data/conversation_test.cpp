@@ -194,7 +194,7 @@ TEST(ConversationRecord, RefusesOtherRecordsWithTheirLocation) {
   EXPECT_THAT(refusal(R"({"instruction": "a", "output": ["x"]})"), HasSubstr("'output' is a list"));
   EXPECT_THAT(refusal(R"({"instruction": "a"})"), HasSubstr("has no answer"));
   EXPECT_THAT(refusal(R"({"instruction": "a", "ouput": "b"})"),
-              AllOf(HasSubstr("; it has 'instruction', 'ouput'"), HasSubstr("did you mean 'output'")));
+              AllOf(HasSubstr("; it has 'instruction', 'ouput'"), HasSubstr("may mean 'output'")));
   EXPECT_THAT(refusal(R"({"text": "a"})"),
               AllOf(HasSubstr("has no question"), HasSubstr("conversations,"), HasSubstr("input,"),
                     HasSubstr("; it has 'text'"), HasSubstr("primus train pretrain")));

@@ -145,7 +145,7 @@ TEST(PreferenceRecord, RefusesWhatIsNoPair) {
   EXPECT_THAT(refusal("[]"), HasSubstr("p.jsonl:1:1"));
   EXPECT_THAT(refusal("{}"), AllOf(HasSubstr("no key 'chosen'"), HasSubstr("it has none")));
   EXPECT_THAT(refusal(R"({"prompt": "q", "choosen": "a", "rejected": "b"})"),
-              AllOf(HasSubstr("it has 'prompt', 'choosen', 'rejected'"), HasSubstr("did you mean 'chosen'")));
+              AllOf(HasSubstr("it has 'prompt', 'choosen', 'rejected'"), HasSubstr("may mean 'chosen'")));
   EXPECT_THAT(refusal(R"({"prompt": "q", "response_j": "a", "response_k": "b"})"),
               AllOf(HasSubstr("'response_j', 'response_k'"), HasSubstr("rename the keys")));
   EXPECT_THAT(refusal(R"({"instruction": "q", "output": "a"})"), HasSubstr("primus train posttrain"));

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -58,7 +59,9 @@ void expect_product(Benches& benches, GemmRole role, const Layer& layer, Types t
     // When a product is added to a bf16 weight gradient, a GPU library may round both the product and the
     // sum.
     const int roundings = role == GemmRole::kWeightGradient && accumulate ? 2 : 1;
-    EXPECT_LE(normalised_error(bench.download(call.c), expected), roundings * rounding_error(result) + 2e-6);
+    // Rounding errors of n additions in fp32 grow like sqrt(n); 8328 additions exceed the usual 2e-6.
+    const double sums = std::max(2e-6, std::sqrt(static_cast<double>(layer.in)) * 0x1p-24);
+    EXPECT_LE(normalised_error(bench.download(call.c), expected), roundings * rounding_error(result) + sums);
     EXPECT_EQ(call.flops(), 2.0 * static_cast<double>(layer.tokens * layer.in * layer.out));
   }
 }

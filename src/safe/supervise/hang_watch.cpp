@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace primus::supervise {
@@ -80,17 +81,20 @@ std::optional<HangFinding> HangWatch::check(double now, const std::optional<JobS
   if (sample && sample->waits_for_reader) sign_ = now;
   const double quiet = now - sign_;
   if (!last_) return std::nullopt;
-  if (stopped_ && now - *stopped_ >= kStoppedFor - kLook && quiet >= kStoppedFor + limits_.for_ranks) {
+  const auto finding = [&](std::string text) {
+    if (!last_->stopped) return HangFinding{.text = std::move(text)};
     return HangFinding{
         .text = fmt::format("no sign of the job for {:.0f} s, and a signal has stopped process {}", quiet,
                             *last_->stopped),
         .stopped = last_->stopped};
-  }
+  };
+  if (stopped_ && now - *stopped_ >= kStoppedFor - kLook && quiet >= kStoppedFor + limits_.for_ranks)
+    return finding("");
   // The first sample after the newest sign only begins a comparison.
   const double idle = now - std::max(works_.value_or(sign_), sign_);
   if (state_ == State::kEnded) {
     if (idle < kAfterEnd) return std::nullopt;
-    return HangFinding{.text = fmt::format("the run has ended, but its process remains for {:.0f} s", quiet)};
+    return finding(fmt::format("the run has ended, but its process remains for {:.0f} s", quiet));
   }
   if (state_ == State::kStarting || !phase_.empty() || saving_ || steps_.empty()) {
     if (idle < limits_.patience) return std::nullopt;
@@ -98,8 +102,7 @@ std::optional<HangFinding> HangWatch::check(double now, const std::optional<JobS
                              : !phase_.empty()            ? phase_
                              : state_ == State::kStarting ? "starting"
                                                           : "computing the first step";
-    return HangFinding{
-        .text = fmt::format("no process of the job has worked for {:.0f} s, while {}", idle, what)};
+    return finding(fmt::format("no process of the job has worked for {:.0f} s, while {}", idle, what));
   }
   const double step = usual_step();
   const double limit =
@@ -107,9 +110,8 @@ std::optional<HangFinding> HangWatch::check(double now, const std::optional<JobS
   if (quiet < limit) return std::nullopt;
   const bool works = idle < kIdleFor;
   if (works && quiet < limit + limits_.patience) return std::nullopt;
-  return HangFinding{.text =
-                         fmt::format("no step for {:.0f} s, although steps take {:.3g} s, and {}", quiet,
-                                     step, works ? "its processes only wait in a loop" : "no process works")};
+  return finding(fmt::format("no step for {:.0f} s, although steps take {:.3g} s, and {}", quiet, step,
+                             works ? "its processes only wait in a loop" : "no process works"));
 }
 
 }  // namespace primus::supervise

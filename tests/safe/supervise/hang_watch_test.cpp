@@ -117,6 +117,22 @@ TEST(HangWatch, StepsAfterAPhaseHaveTheUsualLimit) {
   EXPECT_NEAR(job.now - sign, 10, 0.5);
 }
 
+// On a busy machine, the first sample may be late. Then the job is idle for long enough before the process is
+// known to be stopped for long enough.
+TEST(HangWatch, NamesAStoppedProcessAlsoIfSamplesAreLate) {
+  Job job = training(0.4);
+  const double sign = job.now;
+  std::optional<HangFinding> found;
+  for (double now = sign; !found && now < sign + 60; now += 0.2) {
+    std::optional<JobSample> sample;
+    if (now >= sign + 4) sample = JobSample{.time = now, .stopped = 17};
+    found = job.watch.check(now, sample);
+  }
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->stopped, 17);
+  EXPECT_THAT(found->text, HasSubstr("a signal has stopped process 17"));
+}
+
 TEST(HangWatch, FindsAStoppedProcessInEveryState) {
   for (const bool begun : {false, true}) {
     Job job;

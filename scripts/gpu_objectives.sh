@@ -200,8 +200,8 @@ losses() {
   pass "$text"
 }
 
-# ended_alike WORD...: trains until the run ends by itself, and compares.
-ended_alike() {
+# compare_full_run WORD...: trains on both devices until the setting ends the run, and compares the results.
+compare_full_run() {
   # shellcheck disable=SC2086
   set -- $text_of eval_interval=4 eval_iters=1 "$@"
   pretrained "$@"
@@ -404,10 +404,10 @@ alone() {
       done
       pass "$(echo "$message" | grep -o 'lm loss is.*')"
       ;;
-    epochs) ended_alike train_epochs=1 ;;
-    tokens) ended_alike train_tokens=4096 ;;
-    target) ended_alike lr=1e-3 target_eval_loss=4.5 train_iters=60 ;;
-    mlperf) ended_alike stage=mlperf_pretrain train_iters=8 ;;
+    epochs) compare_full_run train_epochs=1 ;;
+    tokens) compare_full_run train_tokens=4096 ;;
+    target) compare_full_run lr=1e-3 target_eval_loss=4.5 train_iters=60 ;;
+    mlperf) compare_full_run stage=mlperf_pretrain train_iters=8 ;;
     minutes)
       began=$(date +%s)
       run device "$device" pretrain $shape $text_of train_minutes=0.1 || failed device

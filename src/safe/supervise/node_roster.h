@@ -66,8 +66,8 @@ class Roster {
     kGiveUp,  // nodes are missing, or do not see the checkpoint: problem() tells
   };
   Step step(double now);
-  // What the job waits for while no attempt runs, and when it gives up; nullopt: nothing, or only the delay
-  // of the restart.
+  // Describes what the job waits for while no attempt runs, and when it gives up. Empty if the job waits for
+  // nothing, or only for the delay of the restart.
   struct Wait {
     std::string what;  // "node 1 (h1) or a spare"
     double until;

@@ -476,7 +476,7 @@ case ${1:-} in
     exit 0
     ;;
   --row)
-    scratch=$SCRATCH
+    scratch=${SCRATCH:?"the caller of --row sets SCRATCH, the folder of the rows"}
     alone "$2"
     ;;
 esac

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <random>
 #include <span>
@@ -27,10 +28,22 @@ class RandomState {
     return value;
   }
 
-  // Shuffles by the method of Fisher and Yates, beginning with the last element.
+  // Shuffles by the method of Fisher and Yates, beginning with the last element. Draws the partners of
+  // several elements in advance, so that the CPU loads them at the same time: arrays are often larger than
+  // the cache.
   template <class T>
   void shuffle(std::span<T> items) {
-    for (std::size_t i = items.size(); i-- > 1;) std::swap(items[i], items[interval(i)]);
+    constexpr std::size_t kAhead = 64;
+    std::array<std::size_t, kAhead> partners;
+    for (std::size_t end = items.size(); end > 1;) {
+      const std::size_t count = std::min(kAhead, end - 1);
+      for (std::size_t k = 0; k < count; ++k) {
+        partners[k] = interval(end - 1 - k);
+        __builtin_prefetch(&items[partners[k]], 1);
+      }
+      for (std::size_t k = 0; k < count; ++k) std::swap(items[end - 1 - k], items[partners[k]]);
+      end -= count;
+    }
   }
 
  private:

@@ -3,6 +3,10 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "lm/data/dataset.h"
 #include "lm/data/gpt_dataset.h"
@@ -32,6 +36,20 @@ TEST(NumpyRandom, SumsAsNumpyDoes) {
     std::vector<double> values;
     for (int i = 1; i <= n; ++i) values.push_back(i);
     EXPECT_EQ(pairwise_sum(values), n * (n + 1) / 2) << n;
+  }
+}
+
+// The order of draws and exchanges is that of the plain loop, for any number of elements.
+TEST(NumpyRandom, ShufflesAsThePlainLoopDoes) {
+  for (const std::size_t size : {0U, 1U, 2U, 3U, 63U, 64U, 65U, 66U, 128U, 129U, 130U, 1000U}) {
+    std::vector<std::int32_t> items(size), expected(size);
+    std::iota(items.begin(), items.end(), 0);
+    expected = items;
+    RandomState random(7), plain(7);
+    random.shuffle(std::span(items));
+    for (std::size_t i = size; i-- > 1;) std::swap(expected[i], expected[plain.interval(i)]);
+    EXPECT_EQ(items, expected) << size;
+    EXPECT_EQ(random.interval(1'000'000), plain.interval(1'000'000)) << size;
   }
 }
 

@@ -291,11 +291,12 @@ function(primus_device_plugin kind)
                                              LIBRARY_OUTPUT_DIRECTORY ${ARG_OUTPUT_DIRECTORY})
 endfunction()
 
-# primus_test(<name> [SLOW] [UNITY [APART <wildcards>...]] [DEPS <libs>...] [SOURCES ...]): a GoogleTest
-# program of all *_test.cpp files in the current folder. SLOW tests have the ctest label "slow", which
-# ./test.sh fast excludes. UNITY, APART: see primus_unity.
+# primus_test(<name> [SLOW] [UNITY [APART <wildcards>...]] [DEPS <libs>...] [SOURCES ...] [SLOW_TESTS <filters>...]): a
+# GoogleTest program of all *_test.cpp files in the current folder. SLOW tests have the ctest label "slow", which
+# ./test.sh fast excludes. SLOW_TESTS are GoogleTest filters of tests in a fast program that are slow; ctest runs them as
+# <name>_slow. UNITY, APART: see primus_unity.
 function(primus_test name)
-  cmake_parse_arguments(ARG "SLOW;UNITY" "" "DEPS;SOURCES;APART" ${ARGN})
+  cmake_parse_arguments(ARG "SLOW;UNITY" "" "DEPS;SOURCES;APART;SLOW_TESTS" ${ARGN})
   if(NOT ARG_SOURCES)
     file(GLOB ARG_SOURCES CONFIGURE_DEPENDS *_test.cpp)
   endif()
@@ -309,7 +310,14 @@ function(primus_test name)
   if(ARG_UNITY)
     primus_unity(${name}_test FILES ${ARG_SOURCES} APART ${ARG_APART})
   endif()
-  add_test(NAME ${name} COMMAND ${name}_test)
+  if(ARG_SLOW_TESTS)
+    list(JOIN ARG_SLOW_TESTS ":" slow)
+    add_test(NAME ${name}_slow COMMAND ${name}_test --gtest_filter=${slow})
+    set_tests_properties(${name}_slow PROPERTIES LABELS slow TIMEOUT ${PRIMUS_SLOW_TIMEOUT})
+    add_test(NAME ${name} COMMAND ${name}_test --gtest_filter=-${slow})
+  else()
+    add_test(NAME ${name} COMMAND ${name}_test)
+  endif()
   if(ARG_SLOW)
     set_tests_properties(${name} PROPERTIES LABELS slow TIMEOUT ${PRIMUS_SLOW_TIMEOUT})
   else()

@@ -51,15 +51,20 @@ inline Trained train(SessionSettings settings, const MakeBatch& make_batch, int 
   return out;
 }
 
-// Compares training on data, tensor, context and pipeline ranks with `one`, the training on one device.
-inline void expect_every_mesh_equals(const Trained& one, const SessionSettings& settings,
-                                     const MakeBatch& make_batch, const std::string& name) {
-  const std::vector<std::pair<int, engine::MeshShape>> meshes = {{2, {}},
-                                                                 {2, {.tensor = 2}},
-                                                                 {2, {.context = 2}},
-                                                                 {2, {.pipeline = 2}},
-                                                                 {4, {.tensor = 2, .pipeline = 2}},
-                                                                 {4, {.context = 2}}};
+// Returns numbers of ranks and shapes of meshes: data, tensor, context and pipeline ranks.
+inline std::vector<std::pair<int, engine::MeshShape>> every_mesh() {
+  return {{2, {}},
+          {2, {.tensor = 2}},
+          {2, {.context = 2}},
+          {2, {.pipeline = 2}},
+          {4, {.tensor = 2, .pipeline = 2}},
+          {4, {.context = 2}}};
+}
+
+// Compares training on each of the meshes with `one`, the training on one device.
+inline void expect_meshes_equal(const Trained& one, const SessionSettings& settings,
+                                const MakeBatch& make_batch, const std::string& name,
+                                const std::vector<std::pair<int, engine::MeshShape>>& meshes) {
   for (const auto& [ranks, shape] : meshes) {
     SCOPED_TRACE(testing::Message() << name << ", " << ranks << " ranks, tensor " << shape.tensor
                                     << ", context " << shape.context << ", pipeline " << shape.pipeline);

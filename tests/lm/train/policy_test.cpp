@@ -14,7 +14,8 @@ namespace primus {
 namespace {
 
 using data::DocumentRole;
-using test::expect_every_mesh_equals;
+using test::every_mesh;
+using test::expect_meshes_equal;
 using test::on_ranks;
 using test::TestBatch;
 using test::tiny_llama;
@@ -87,14 +88,24 @@ std::vector<Case> cases() {
           {"rloo", {.method = PolicyMethod::kRloo}}};
 }
 
+void expect_one_device(const Case& c, const std::vector<std::pair<int, engine::MeshShape>>& meshes) {
+  const auto batch = [&](std::int64_t number) { return answers(number, c.has_old); };
+  const Trained one = train(policy(c.settings), batch, 1, {});
+  ASSERT_EQ(one.losses.size(), 3U);
+  EXPECT_GT(one.norms[0], 0) << c.name;
+  expect_meshes_equal(one, policy(c.settings), batch, c.name, meshes);
+}
+
+// Each loss is trained on one mesh, and each mesh trains at least one loss.
+TEST(PolicyGradients, EachLossIsOneDeviceOnAMesh) {
+  const std::vector<Case> all = cases();
+  const std::vector<std::pair<int, engine::MeshShape>> meshes = every_mesh();
+  ASSERT_GE(all.size(), meshes.size());
+  for (std::size_t i = 0; i < all.size(); ++i) expect_one_device(all[i], {meshes[i % meshes.size()]});
+}
+
 TEST(PolicyGradients, EveryMeshIsOneDevice) {
-  for (const Case& c : cases()) {
-    const auto batch = [&](std::int64_t number) { return answers(number, c.has_old); };
-    const Trained one = train(policy(c.settings), batch, 1, {});
-    ASSERT_EQ(one.losses.size(), 3U);
-    EXPECT_GT(one.norms[0], 0) << c.name;
-    expect_every_mesh_equals(one, policy(c.settings), batch, c.name);
-  }
+  for (const Case& c : cases()) expect_one_device(c, every_mesh());
 }
 
 // Expected values are those of torch.quantile(values, 1 - top).

@@ -10,7 +10,8 @@ namespace primus {
 namespace {
 
 using data::DocumentRole;
-using test::expect_every_mesh_equals;
+using test::every_mesh;
+using test::expect_meshes_equal;
 using test::TestBatch;
 using test::tiny_llama;
 using test::tiny_lora;
@@ -71,14 +72,24 @@ std::vector<Case> cases() {
           {"simpo", {.method = PreferenceMethod::kCpo, .loss_types = {"simpo"}, .beta = 2}}};
 }
 
+void expect_one_device(const Case& c, const std::vector<std::pair<int, engine::MeshShape>>& meshes) {
+  const auto batch = [&](std::int64_t number) { return texts(number, c.pairs); };
+  const Trained one = train(preferences(c.settings), batch, 1, {});
+  ASSERT_EQ(one.losses.size(), 3U);
+  EXPECT_LT(one.losses[2], one.losses[0]) << c.name;
+  expect_meshes_equal(one, preferences(c.settings), batch, c.name, meshes);
+}
+
+// Each loss is trained on one mesh, and each mesh trains at least one loss.
+TEST(Preferences, EachLossIsOneDeviceOnAMesh) {
+  const std::vector<Case> all = cases();
+  const std::vector<std::pair<int, engine::MeshShape>> meshes = every_mesh();
+  ASSERT_GE(all.size(), meshes.size());
+  for (std::size_t i = 0; i < all.size(); ++i) expect_one_device(all[i], {meshes[i % meshes.size()]});
+}
+
 TEST(Preferences, EveryMeshIsOneDevice) {
-  for (const Case& c : cases()) {
-    const auto batch = [&](std::int64_t number) { return texts(number, c.pairs); };
-    const Trained one = train(preferences(c.settings), batch, 1, {});
-    ASSERT_EQ(one.losses.size(), 3U);
-    EXPECT_LT(one.losses[2], one.losses[0]) << c.name;
-    expect_every_mesh_equals(one, preferences(c.settings), batch, c.name);
-  }
+  for (const Case& c : cases()) expect_one_device(c, every_mesh());
 }
 
 // With shards of all parameters, the reference is gathered, too.

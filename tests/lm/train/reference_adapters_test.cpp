@@ -23,8 +23,8 @@ using testing::HasSubstr;
 class ReferenceAdapters : public WholeRuns {
  protected:
   ReferenceAdapters()
-      : WholeRuns({"mock_data=false", "num_query_groups=2", "seq_length=320", "max_position_embeddings=320",
-                   "lr=1e-2", "bf16=false", "dataloader_type=cyclic"}) {}
+      : WholeRuns({"mock_data=false", "num_query_groups=2", "seq_length=96", "max_position_embeddings=96",
+                   "sft_conversation_format=squad", "lr=1e-2", "bf16=false", "dataloader_type=cyclic"}) {}
 
   void SetUp() override {
     base_ = run("base", {"stage=sft", file("s.jsonl", R"({"prompt": "q", "response": "ab"})")});

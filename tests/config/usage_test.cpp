@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <regex>
 #include <set>
 #include <sstream>
 #include <string>
@@ -42,6 +42,20 @@ bool reads(const std::string& text, std::string_view name) {
   return false;
 }
 
+// Returns `text` with one space in place of the white space after each comma.
+std::string with_single_spaces(const std::string& text) {
+  std::string result;
+  result.reserve(text.size());
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    result += text[at];
+    if (text[at] != ',') continue;
+    const std::size_t end = std::min(text.find_first_not_of(" \t\r\n\f\v", at + 1), text.size());
+    if (end > at + 1) result += ' ';
+    at = end - 1;
+  }
+  return result;
+}
+
 // Returns whether the key `name` sets a field of a model. `declarations` has lines PRIMUS_MODEL_FIELD(PART,
 // type, member, initial, setting, when_loaded, "keys") and the lines of lm/model/model_fields.def.
 bool decides_a_field(const std::string& declarations, std::string_view name) {
@@ -68,7 +82,7 @@ TEST(Usage, NativeKeysAreRead) {
   const std::string text = engine_sources();
   std::stringstream fields;
   fields << std::ifstream(fs::path(PRIMUS_SOURCE_DIR) / "src/lm/model/model_fields.def").rdbuf() << text;
-  const std::string declarations = std::regex_replace(fields.str(), std::regex(",\\s+"), ", ");
+  const std::string declarations = with_single_spaces(fields.str());
   for (const KeySpec& key : all_keys()) {
     if (std::holds_alternative<std::monostate>(key.field)) continue;
     if (!key.has_meaning_for(Framework::kNative)) {

@@ -114,7 +114,7 @@ TEST(Decoder, FusedLayersOfAGpuAgreeWithTheCpu) {
     SCOPED_TRACE(name);
     const Path file = Path(PRIMUS_SOURCE_DIR) / "tests/golden/models" / name / "config.json";
     ModelConfig config = read_model_config(read_file(file), file.string(), builtin_families());
-    const auto tokens = some_tokens(24, config.vocab);
+    const auto tokens = some_tokens(10, config.vocab);
     const ReaderSettings settings{.compute = DType::kBF16, .capacity = 32};
     const auto cpu = random_decoder(test::cpu(), config, kSeed, settings);
     test::TestDecoder gpu(std::make_unique<test::GuardDevice>(2, turbo::emulated_kernel_table(32)), config,

@@ -24,7 +24,7 @@
 #include "comm/job.h"
 #include "comm/local/thread_group.h"
 #include "comm/mpi/current_job.h"
-#include "launch/local_launch.h"
+#include "launch/ranks/local_launch.h"
 #include "turbo/devices/devices.h"
 
 namespace primus::comm {

@@ -25,8 +25,8 @@
 #include "base/error.h"
 #include "base/files/file.h"
 #include "base/terminal/terminal.h"
-#include "launch/absent_input.h"
 #include "launch/job_outline.h"
+#include "launch/options/absent_input.h"
 
 namespace primus::cli {
 

@@ -19,10 +19,10 @@
 #include "cli/options/device.h"
 #include "cli/parse.h"
 #include "cli/problem_json.h"
-#include "config/elsewhere.h"
-#include "launch/direct.h"
-#include "launch/node.h"
-#include "launch/numa.h"
+#include "config/loading/elsewhere.h"
+#include "launch/direct/direct.h"
+#include "launch/node/node.h"
+#include "launch/node/numa.h"
 #include "launch/process.h"
 
 namespace primus::cli {

@@ -7,17 +7,17 @@
 #include <utility>
 
 #include "config/framework.h"
-#include "config/inherit.h"
 #include "config/keys.h"
-#include "config/loading.h"
-#include "config/not_yet.h"
-#include "config/overrides.h"
+#include "config/loading/inherit.h"
+#include "config/loading/loading.h"
+#include "config/loading/overrides.h"
 #include "config/problems.h"
 #include "config/readers.h"
 #include "config/stages.h"
 #include "config/trainer_config.h"
-#include "config/validate.h"
-#include "config/zero_bubble.h"
+#include "config/validation/not_yet.h"
+#include "config/validation/validate.h"
+#include "config/validation/zero_bubble.h"
 
 namespace primus::config {
 namespace fs = std::filesystem;

@@ -11,12 +11,12 @@
 
 #include "base/check.h"
 #include "base/text/suggest.h"
-#include "config/elsewhere.h"
 #include "config/framework.h"
 #include "config/key_hints.h"
-#include "config/not_yet.h"
+#include "config/loading/elsewhere.h"
 #include "config/stages.h"
 #include "config/trainer_config.h"
+#include "config/validation/not_yet.h"
 
 namespace primus::config {
 namespace {

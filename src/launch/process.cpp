@@ -18,8 +18,8 @@
 
 #include "base/error.h"
 #include "comm/rendezvous/socket.h"
-#include "launch/group_guard.h"
-#include "launch/signals.h"
+#include "launch/direct/group_guard.h"
+#include "launch/ranks/signals.h"
 
 namespace primus::launch {
 namespace {

@@ -14,14 +14,14 @@
 
 #include "base/text/secrets.h"
 #include "base/text/suggest.h"
-#include "config/inherit.h"
+#include "config/loading/inherit.h"
 #include "config/problems.h"
 #include "config/readers.h"
 #include "config/value.h"
-#include "launch/assignment.h"
-#include "launch/container_checks.h"
-#include "launch/node.h"
-#include "launch/tables.h"
+#include "launch/container/container_checks.h"
+#include "launch/node/node.h"
+#include "launch/options/assignment.h"
+#include "launch/options/tables.h"
 
 namespace primus::launch {
 namespace {

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "base/files/file.h"
-#include "launch/foreign_options.h"
-#include "launch/node_order.h"
+#include "launch/network/node_order.h"
+#include "launch/options/foreign_options.h"
 #include "launch/plan.h"
 
 namespace primus::launch {

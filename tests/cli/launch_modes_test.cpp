@@ -14,8 +14,8 @@
 #include "base/files/file.h"
 #include "base/system/subprocess.h"
 #include "cli/launch_fixture.h"
+#include "launch/options/tables.h"
 #include "launch/plan.h"
-#include "launch/tables.h"
 
 namespace primus {
 namespace {

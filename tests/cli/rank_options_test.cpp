@@ -5,7 +5,7 @@
 
 #include "cli/options/own_command.h"
 #include "cli/parse.h"
-#include "launch/numa.h"
+#include "launch/node/numa.h"
 
 namespace primus::cli {
 namespace {

@@ -25,7 +25,7 @@
 #include "base/system/subprocess.h"
 #include "cli/program_names.h"
 #include "launch/option_samples.h"
-#include "launch/tables.h"
+#include "launch/options/tables.h"
 
 namespace primus {
 namespace {

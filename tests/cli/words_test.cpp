@@ -9,7 +9,7 @@
 #include "cli/grammar.h"
 #include "cli/launch/mode.h"
 #include "cli/program_names.h"
-#include "config/elsewhere.h"
+#include "config/loading/elsewhere.h"
 
 namespace primus {
 namespace {

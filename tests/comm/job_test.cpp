@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "base/text/json_text.h"
-#include "launch/local_launch.h"
+#include "launch/ranks/local_launch.h"
 
 namespace primus::comm {
 namespace {

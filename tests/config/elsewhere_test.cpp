@@ -1,6 +1,6 @@
 // Tests of the hints for words of other programs: each word has exactly one hint. tests/cli/words_test.cpp
 // tests that the commands in hints exist.
-#include "config/elsewhere.h"
+#include "config/loading/elsewhere.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

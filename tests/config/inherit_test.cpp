@@ -1,5 +1,5 @@
 // Tests of ${VAR} substitution and `extends:`.
-#include "config/inherit.h"
+#include "config/loading/inherit.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

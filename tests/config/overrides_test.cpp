@@ -1,5 +1,5 @@
 // Tests of settings on the command line.
-#include "config/overrides.h"
+#include "config/loading/overrides.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Tests of checks that involve several keys.
-#include "config/validate.h"
+#include "config/validation/validate.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

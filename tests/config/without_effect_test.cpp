@@ -1,5 +1,5 @@
 // Tests the warnings about settings that have no effect or contradict each other.
-#include "config/without_effect.h"
+#include "config/validation/without_effect.h"
 
 #include <gmock/gmock.h>
 

@@ -1,5 +1,5 @@
 // Tests of the devices, groups, images and networks that a container gets, on simulated machines.
-#include "launch/container.h"
+#include "launch/container/container.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

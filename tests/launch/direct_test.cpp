@@ -1,5 +1,5 @@
 // Tests of plans of mode `direct`: the settings, the environment, and the resulting command line.
-#include "launch/direct.h"
+#include "launch/direct/direct.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "base/error.h"
-#include "launch/assignment.h"
+#include "launch/options/assignment.h"
 #include "surroundings.h"
 
 namespace primus::launch {

@@ -1,11 +1,11 @@
 // Tests that manifests which Kubernetes would refuse are reported before they are written.
-#include "launch/kubernetes.h"
+#include "launch/kubernetes/kubernetes.h"
 
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "launch/kubernetes_placing.h"
-#include "launch/kubernetes_values.h"
+#include "launch/kubernetes/kubernetes_placing.h"
+#include "launch/kubernetes/kubernetes_values.h"
 #include "surroundings.h"
 
 namespace primus::launch {

@@ -1,5 +1,5 @@
 // Tests of the launcher of ranks on this machine: environment, failures, signals and output.
-#include "launch/local_launch.h"
+#include "launch/ranks/local_launch.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

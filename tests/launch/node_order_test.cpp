@@ -1,5 +1,5 @@
 // Tests of the network of a job's nodes, and of the order of nodes that follows from it.
-#include "launch/node_order.h"
+#include "launch/network/node_order.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,8 +13,8 @@
 
 #include "base/error.h"
 #include "base/temporary_folder.h"
-#include "launch/network.h"
-#include "launch/node.h"
+#include "launch/network/network.h"
+#include "launch/node/node.h"
 #include "surroundings.h"
 
 namespace primus::launch {

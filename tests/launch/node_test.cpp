@@ -1,12 +1,12 @@
 // Tests of what a launcher detects about a node: rank in the job, GPUs, network and NUMA nodes.
-#include "launch/node.h"
+#include "launch/node/node.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "launch/hardware.h"
-#include "launch/numa.h"
+#include "launch/node/hardware.h"
+#include "launch/node/numa.h"
 #include "surroundings.h"
 
 namespace primus::launch {

@@ -1,11 +1,11 @@
 // Tests of the checks of option values for Slurm, containers and Kubernetes.
-#include "launch/option_values.h"
+#include "launch/options/option_values.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "launch/tables.h"
+#include "launch/options/tables.h"
 #include "option_samples.h"
 
 namespace primus::launch {

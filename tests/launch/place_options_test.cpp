@@ -1,5 +1,5 @@
 // Tests that options and variables which state a node's place in a job are compared with the job.
-#include "launch/place_options.h"
+#include "launch/options/place_options.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // Tests of restarts of single ranks in the launcher: which processes stay, who is asked, and when the job
 // ends.
-#include "launch/rank_restart.h"
+#include "launch/ranks/rank_restart.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "launch/local_launch.h"
+#include "launch/ranks/local_launch.h"
 
 namespace primus::launch {
 namespace {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "launch/tables.h"
+#include "launch/options/tables.h"
 #include "surroundings.h"
 
 namespace primus::launch {

@@ -1,12 +1,12 @@
 // Tests that the number of nodes is derived from Slurm's options.
-#include "launch/slurm.h"
+#include "launch/slurm/slurm.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "base/error.h"
-#include "launch/slurm_time.h"
+#include "launch/slurm/slurm_time.h"
 #include "surroundings.h"
 
 namespace primus::launch {

@@ -9,7 +9,7 @@
 #include "base/text/json_text.h"
 #include "base/text/suggest.h"
 #include "cli/command.h"
-#include "config/inherit.h"
+#include "config/loading/inherit.h"
 #include "launch/dependency_folder.h"
 
 namespace primus::cli {

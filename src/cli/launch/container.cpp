@@ -1,5 +1,5 @@
 // primus container
-#include "launch/container.h"
+#include "launch/container/container.h"
 
 #include <fmt/format.h>
 
@@ -11,9 +11,9 @@
 #include "base/files/file.h"
 #include "cli/launch/mode.h"
 #include "cli/parse.h"
-#include "launch/assignment.h"
+#include "launch/options/assignment.h"
+#include "launch/options/tables.h"
 #include "launch/process.h"
-#include "launch/tables.h"
 
 namespace primus::cli {
 namespace {

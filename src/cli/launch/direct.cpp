@@ -7,10 +7,10 @@
 #include "cli/grammar.h"
 #include "cli/launch/in_folder.h"
 #include "cli/launch/mode.h"
-#include "launch/assignment.h"
-#include "launch/direct_network.h"
-#include "launch/network.h"
-#include "launch/node_order.h"
+#include "launch/direct/direct_network.h"
+#include "launch/network/network.h"
+#include "launch/network/node_order.h"
+#include "launch/options/assignment.h"
 
 namespace primus::cli {
 namespace {

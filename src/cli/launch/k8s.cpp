@@ -8,12 +8,12 @@
 #include "base/text/secrets.h"
 #include "cli/launch/mode.h"
 #include "cli/parse.h"
-#include "launch/assignment.h"
-#include "launch/direct_network.h"
-#include "launch/kubernetes.h"
-#include "launch/kubernetes_placing.h"
-#include "launch/node.h"
-#include "launch/place_options.h"
+#include "launch/direct/direct_network.h"
+#include "launch/kubernetes/kubernetes.h"
+#include "launch/kubernetes/kubernetes_placing.h"
+#include "launch/node/node.h"
+#include "launch/options/assignment.h"
+#include "launch/options/place_options.h"
 #include "launch/process.h"
 
 namespace primus::cli {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cli/command.h"
-#include "launch/direct.h"
+#include "launch/direct/direct.h"
 #include "launch/plan.h"
 #include "launch/settings.h"
 

@@ -1,5 +1,5 @@
 // primus slurm
-#include "launch/slurm.h"
+#include "launch/slurm/slurm.h"
 
 #include <fmt/format.h>
 
@@ -10,8 +10,8 @@
 #include "cli/launch/in_folder.h"
 #include "cli/launch/mode.h"
 #include "cli/parse.h"
+#include "launch/options/tables.h"
 #include "launch/process.h"
-#include "launch/tables.h"
 
 namespace primus::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "config/inherit.h"
+#include "config/loading/inherit.h"
 #include "config/trainer_config.h"
 #include "turbo/devices/devices.h"
 

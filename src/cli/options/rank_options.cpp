@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "cli/options/own_command.h"
-#include "launch/hardware.h"
-#include "launch/numa.h"
+#include "launch/node/hardware.h"
+#include "launch/node/numa.h"
 
 namespace primus::cli {
 

@@ -8,7 +8,7 @@
 
 #include "cli/command.h"
 #include "comm/rendezvous/environment.h"
-#include "launch/local_launch.h"
+#include "launch/ranks/local_launch.h"
 
 namespace primus::cli {
 

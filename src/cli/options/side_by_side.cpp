@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/files/file.h"
-#include "launch/node.h"
+#include "launch/node/node.h"
 #include "safe/preflight/machine.h"
 
 namespace primus::cli {

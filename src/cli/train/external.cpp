@@ -15,10 +15,10 @@
 #include "cli/options/experiment.h"
 #include "comm/job.h"
 #include "comm/rendezvous/socket.h"
-#include "config/inherit.h"
-#include "launch/hardware.h"
-#include "launch/local_launch.h"
+#include "config/loading/inherit.h"
+#include "launch/node/hardware.h"
 #include "launch/process.h"
+#include "launch/ranks/local_launch.h"
 #include "lm/report/metrics_line.h"
 #include "lm/train/settings/training_settings.h"
 

@@ -9,7 +9,7 @@
 
 #include "lm/events/lost_rank.h"
 #include "lm/events/run_event.h"
-#include "safe/supervise/job_processes.h"
+#include "safe/supervise/nodes/job_processes.h"
 
 namespace primus::cli {
 

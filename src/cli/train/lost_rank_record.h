@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/files/file.h"
-#include "launch/local_launch.h"
+#include "launch/ranks/local_launch.h"
 
 namespace primus::cli {
 

@@ -9,7 +9,7 @@
 #include "cli/train/external.h"
 #include "config/hardware.h"
 #include "config/keys.h"
-#include "config/without_effect.h"
+#include "config/validation/without_effect.h"
 #include "lm/train/job_start.h"
 #include "lm/train/settings/training_settings.h"
 

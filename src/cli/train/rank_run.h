@@ -1,7 +1,7 @@
 // A process that trains on its own, or as a rank of a job. With a launcher that restarts single ranks
-// (launch/rank_channel.h), the process stays after the loss of another rank: it leaves the lost start of the
-// job by destroying everything that belongs to it (model, communicators, recorded graphs), and trains again
-// as a new process would, from the newest snapshot or checkpoint.
+// (launch/ranks/rank_channel.h), the process stays after the loss of another rank: it leaves the lost start
+// of the job by destroying everything that belongs to it (model, communicators, recorded graphs), and trains
+// again as a new process would, from the newest snapshot or checkpoint.
 #pragma once
 
 #include <exception>
@@ -11,7 +11,7 @@
 #include "cli/command.h"
 #include "comm/rendezvous/environment.h"
 #include "config/experiment.h"
-#include "launch/rank_channel.h"
+#include "launch/ranks/rank_channel.h"
 #include "lm/train/trainer.h"
 
 namespace primus::cli {

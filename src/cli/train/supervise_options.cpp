@@ -17,8 +17,8 @@
 #include "lm/events/supervision_alerts.h"
 #include "lm/events/supervisor_record.h"
 #include "lm/train/settings/training_settings.h"
-#include "safe/supervise/node_supervisor.h"
-#include "safe/supervise/snapshot_home.h"
+#include "safe/supervise/nodes/node_supervisor.h"
+#include "safe/supervise/recovery/snapshot_home.h"
 #include "turbo/devices/devices.h"
 
 namespace primus::cli {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "config/decimal.h"
+#include "config/formats/decimal.h"
 #include "config/framework.h"
 
 namespace primus::config {

@@ -42,8 +42,8 @@ struct BatchView {
   // the decoder's values from the time when the answers were generated. `old_log_probs` are the training
   // pass's values under the weights that generated the answers; empty: these are the current weights.
   std::span<const float> sampled_log_probs = {}, old_log_probs = {};
-  // For PPO: [B, S] the value, the advantage and the return of each token (lm/train/objectives/ppo_rule.h);
-  // empty for other objectives.
+  // For PPO: [B, S] the value, the advantage and the return of each token
+  // (lm/train/objectives/rules/ppo_rule.h); empty for other objectives.
   std::span<const float> values = {}, token_advantages = {}, returns = {};
   // Divisor of the sum of masked losses; 0: the number of labels with loss_mask 1 in this microbatch. To make
   // a step's loss the mean over all learned labels of the step, set the divisor to the step's mean number of

@@ -1,7 +1,7 @@
 // A base class of data sets whose samples are prompts to answer.
 //
 // The first document of a sample is its prompt; further documents are padding. Sources that generate answers
-// (src/lm/train/objectives/rollouts.h) find the record of the prompt through document_records().
+// (src/lm/train/objectives/rollouts/rollouts.h) find the record of the prompt through document_records().
 //
 // Thread-safety: as Dataset.
 #pragma once

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "config/without_effect.h"
+#include "config/validation/without_effect.h"
 #include "lm/model/layer_kind.h"
 
 namespace primus {
@@ -24,7 +24,8 @@ struct Condition {
 };
 
 constexpr auto kStreams = std::to_array<std::string_view>({"hc_sinkhorn_iters", "hc_eps"});
-// Expert keys whose condition can be checked only with the model. config/validate.cpp checks the other keys.
+// Expert keys whose condition can be checked only with the model. config/validation/validate.cpp checks the
+// other keys.
 constexpr auto kExperts =
     std::to_array<std::string_view>({"num_hash_layers", "routed_expert_hidden_size", "latent_moe_use_norm"});
 constexpr auto kExpertLatents = std::to_array<std::string_view>({"latent_moe_use_norm"});

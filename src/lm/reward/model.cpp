@@ -1,5 +1,5 @@
 // model:FOLDER: the score that a reward model gives to prompt and answer. This file only declares the
-// function: training loads the model and computes its scores (lm/train/objectives/reward_models.h).
+// function: training loads the model and computes its scores (lm/train/objectives/rollouts/reward_models.h).
 #include <string>
 
 #include "lm/reward/column_reward.h"

@@ -14,7 +14,7 @@
 #include "base/terminal/terminal.h"
 #include "config/keys.h"
 #include "config/trainer_config.h"
-#include "config/without_effect.h"
+#include "config/validation/without_effect.h"
 #include "lm/data/blend_list.h"
 #include "lm/events/line_file.h"
 #include "lm/events/metrics_file.h"

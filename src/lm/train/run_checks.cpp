@@ -16,7 +16,7 @@
 
 #include "base/error.h"
 #include "config/trainer_config.h"
-#include "config/without_effect.h"
+#include "config/validation/without_effect.h"
 #include "lm/events/run_job.h"
 #include "lm/train/continued_run.h"
 #include "lm/train/forecast/fit_choice.h"

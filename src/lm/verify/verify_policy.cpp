@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "lm/train/objectives/advantages.h"
+#include "lm/train/objectives/rules/advantages.h"
 
 namespace primus {
 namespace {

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "lm/train/objectives/policy_settings.h"
+#include "lm/train/objectives/rules/policy_settings.h"
 #include "lm/verify/objective_cases.h"
 
 namespace primus {

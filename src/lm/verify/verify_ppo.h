@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "lm/train/objectives/ppo_estimates.h"
+#include "lm/train/objectives/rules/ppo_estimates.h"
 #include "lm/verify/objective_cases.h"
 #include "lm/verify/verified_session.h"
 

@@ -22,7 +22,7 @@ struct Kind {
 constexpr std::array<Kind, 2> kKinds = {
     {{"jobset", "jobsets.jobset.x-k8s.io", "jobset.sigs.k8s.io/jobset-name"},
      {"pytorchjob", "pytorchjobs.kubeflow.org", "training.kubeflow.org/job-name"}}};
-constexpr const char* kLabel = "app.kubernetes.io/managed-by=primus";  // launch/kubernetes.cpp
+constexpr const char* kLabel = "app.kubernetes.io/managed-by=primus";  // launch/kubernetes/kubernetes.cpp
 constexpr const char* kTimeout = "--request-timeout=15s";
 
 const Kind& kind_of(const std::string& name) { return name == kKinds[1].name ? kKinds[1] : kKinds[0]; }

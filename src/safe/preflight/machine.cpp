@@ -12,7 +12,7 @@
 #include <fstream>
 #include <system_error>
 
-#include "launch/node.h"
+#include "launch/node/node.h"
 
 namespace primus::preflight {
 namespace {

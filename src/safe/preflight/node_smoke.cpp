@@ -10,8 +10,8 @@
 #include "base/system/subprocess.h"
 #include "base/terminal/terminal.h"
 #include "base/text/json_text.h"
-#include "config/inherit.h"
-#include "launch/node.h"
+#include "config/loading/inherit.h"
+#include "launch/node/node.h"
 #include "safe/preflight/all_reduce.h"
 #include "turbo/devices/devices.h"
 

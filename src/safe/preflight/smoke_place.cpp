@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "launch/node.h"
+#include "launch/node/node.h"
 
 namespace primus::preflight {
 

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/random/random.h"
-#include "safe/supervise/time_account.h"
+#include "safe/supervise/recovery/time_account.h"
 
 namespace primus::simulation {
 namespace {

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "lm/events/supervision.h"
-#include "safe/supervise/recovery_policy.h"
+#include "safe/supervise/recovery/recovery_policy.h"
 
 namespace primus::simulation {
 

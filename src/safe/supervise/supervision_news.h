@@ -8,7 +8,7 @@
 #include <string>
 
 #include "lm/events/run_event.h"
-#include "safe/supervise/recovery_policy.h"
+#include "safe/supervise/recovery/recovery_policy.h"
 
 namespace primus::supervise {
 

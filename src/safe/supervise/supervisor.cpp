@@ -19,15 +19,15 @@
 
 #include "base/error.h"
 #include "base/terminal/terminal.h"
-#include "launch/rank_channel.h"
-#include "launch/signals.h"
+#include "launch/ranks/rank_channel.h"
+#include "launch/ranks/signals.h"
 #include "lm/events/run_folder.h"
-#include "safe/supervise/attempt.h"
-#include "safe/supervise/bookkeeping.h"
-#include "safe/supervise/event_tail.h"
-#include "safe/supervise/job_processes.h"
-#include "safe/supervise/run_files.h"
-#include "safe/supervise/wait_notice.h"
+#include "safe/supervise/nodes/job_processes.h"
+#include "safe/supervise/observation/event_tail.h"
+#include "safe/supervise/observation/run_files.h"
+#include "safe/supervise/observation/wait_notice.h"
+#include "safe/supervise/recovery/attempt.h"
+#include "safe/supervise/recovery/bookkeeping.h"
 
 namespace primus::supervise {
 namespace {

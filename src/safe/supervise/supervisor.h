@@ -13,8 +13,8 @@
 
 #include "base/files/file.h"
 #include "lm/events/run_event.h"
-#include "safe/supervise/hang_watch.h"
-#include "safe/supervise/recovery_policy.h"
+#include "safe/supervise/observation/hang_watch.h"
+#include "safe/supervise/recovery/recovery_policy.h"
 
 namespace primus::supervise {
 
@@ -27,7 +27,7 @@ struct SupervisedJob {
   Path checkpoints;    // folder of its checkpoints
   std::string module;  // name of the folder in RUN/logs with the ranks' logs
   int ranks = 1;       // on this machine
-  // Whether the death of a rank lets the other processes of the job stay (launch/rank_channel.h).
+  // Whether the death of a rank lets the other processes of the job stay (launch/ranks/rank_channel.h).
   bool restarts_ranks = false;
   RecoveryLimits recovery = {};
   HangLimits hang = {};

@@ -63,7 +63,7 @@ enum class PolicyMetric : std::uint8_t {
 };
 constexpr int kPolicyMetrics = static_cast<int>(PolicyMetric::kCount);
 
-// Constants of the loss, named as in lm/train/objectives/policy_settings.h.
+// Constants of the loss, named as in lm/train/objectives/rules/policy_settings.h.
 struct PolicyTerms {
   PolicyType type = PolicyType::kClipped;
   PolicyRatio ratio = PolicyRatio::kToken;

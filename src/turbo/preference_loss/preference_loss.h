@@ -81,7 +81,7 @@ enum class PreferenceMetric : std::uint8_t {
 };
 constexpr int kPreferenceMetrics = static_cast<int>(PreferenceMetric::kCount);
 
-// Constants of the loss, named as in lm/train/objectives/preference_settings.h.
+// Constants of the loss, named as in lm/train/objectives/rules/preference_settings.h.
 struct PreferenceTerms {
   PreferenceForm form = PreferenceForm::kDpo;
   PreferenceDivergence divergence = PreferenceDivergence::kReverseKl;

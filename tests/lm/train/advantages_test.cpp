@@ -1,6 +1,6 @@
 // Tests advantages of answers with missing rewards, equal rewards and single answers. tests/lm/verify
 // compares advantages with TRL.
-#include "lm/train/objectives/advantages.h"
+#include "lm/train/objectives/rules/advantages.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

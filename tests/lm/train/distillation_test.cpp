@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "lm/train/finite_differences.h"
 #include "lm/train/objective_training.h"
-#include "lm/train/objectives/distillation_rule.h"
+#include "lm/train/objectives/rules/distillation_rule.h"
 
 namespace primus {
 namespace {

@@ -1,6 +1,6 @@
 // Tests which groups dynamic sampling generates again, for which prompts, and what it reports.
 // rollout_test.cpp and rollout_run_test.cpp test it in training steps and in whole runs.
-#include "lm/train/objectives/dynamic_sampling.h"
+#include "lm/train/objectives/rollouts/dynamic_sampling.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

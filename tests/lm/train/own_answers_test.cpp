@@ -11,10 +11,10 @@
 
 #include "base/system/stop_request.h"
 #include "lm/train/finite_differences.h"
-#include "lm/train/objectives/answer_generator.h"
-#include "lm/train/objectives/distillation_rule.h"
-#include "lm/train/objectives/own_answers_rule.h"
-#include "lm/train/objectives/rollouts.h"
+#include "lm/train/objectives/rollouts/answer_generator.h"
+#include "lm/train/objectives/rollouts/rollouts.h"
+#include "lm/train/objectives/rules/distillation_rule.h"
+#include "lm/train/objectives/rules/own_answers_rule.h"
 #include "lm/train/rank_training.h"
 
 namespace primus {

@@ -5,10 +5,10 @@
 
 #include "base/error.h"
 #include "lm/train/objective_training.h"
-#include "lm/train/objectives/held_tokens.h"
-#include "lm/train/objectives/policy_rule.h"
-#include "lm/train/objectives/token_log_probs.h"
-#include "lm/train/objectives/top_entropy.h"
+#include "lm/train/objectives/rules/held_tokens.h"
+#include "lm/train/objectives/rules/policy_rule.h"
+#include "lm/train/objectives/rules/token_log_probs.h"
+#include "lm/train/objectives/rules/top_entropy.h"
 
 namespace primus {
 namespace {

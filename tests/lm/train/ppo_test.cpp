@@ -14,7 +14,7 @@
 #include "config/trainer_config.h"
 #include "lm/generate/model_folder.h"
 #include "lm/train/objectives/objective.h"
-#include "lm/train/objectives/ppo_estimates.h"
+#include "lm/train/objectives/rules/ppo_estimates.h"
 #include "lm/train/rank_training.h"
 #include "lm/train/whole_runs.h"
 

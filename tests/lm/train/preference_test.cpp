@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "lm/train/objective_training.h"
-#include "lm/train/objectives/preference_rule.h"
+#include "lm/train/objectives/rules/preference_rule.h"
 
 namespace primus {
 namespace {

@@ -1,5 +1,5 @@
 // Tests how experiment keys become the settings of reinforcement learning.
-#include "lm/train/objectives/reinforcement_keys.h"
+#include "lm/train/objectives/keys/reinforcement_keys.h"
 
 #include <gtest/gtest.h>
 

@@ -19,7 +19,7 @@
 #include "lm/model/weights.h"
 #include "lm/tokenizer/tokenizer.h"
 #include "lm/train/objectives/objective.h"
-#include "lm/train/objectives/reward_models.h"
+#include "lm/train/objectives/rollouts/reward_models.h"
 #include "lm/train/rank_training.h"
 #include "lm/train/whole_runs.h"
 

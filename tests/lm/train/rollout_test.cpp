@@ -17,11 +17,11 @@
 #include "base/files/file.h"
 #include "base/files/scratch_folder.h"
 #include "base/system/stop_request.h"
-#include "lm/train/objectives/answer_generator.h"
-#include "lm/train/objectives/policy_rule.h"
-#include "lm/train/objectives/ppo_rule.h"
-#include "lm/train/objectives/rollout_rule.h"
-#include "lm/train/objectives/rollouts.h"
+#include "lm/train/objectives/rollouts/answer_generator.h"
+#include "lm/train/objectives/rollouts/rollouts.h"
+#include "lm/train/objectives/rules/policy_rule.h"
+#include "lm/train/objectives/rules/ppo_rule.h"
+#include "lm/train/objectives/rules/rollout_rule.h"
 #include "lm/train/rank_training.h"
 
 namespace primus {

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "safe/supervise/agreement.h"
+#include "safe/supervise/agreement/agreement.h"
 
 namespace primus::supervise {
 

@@ -1,6 +1,6 @@
 // Tests the agreement without connections: messages arrive in any order, late, several times or never.
 // succession_test.cpp simulates the connections, too.
-#include "safe/supervise/agreement.h"
+#include "safe/supervise/agreement/agreement.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

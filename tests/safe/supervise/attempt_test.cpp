@@ -1,4 +1,4 @@
-#include "safe/supervise/attempt.h"
+#include "safe/supervise/recovery/attempt.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "safe/supervise/event_tail.h"
+#include "safe/supervise/observation/event_tail.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "safe/supervise/hang_watch.h"
+#include "safe/supervise/observation/hang_watch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -8,15 +8,15 @@
 
 #include "base/temporary_folder.h"
 #include "lm/events/supervision.h"
-#include "safe/supervise/bookkeeping.h"
-#include "safe/supervise/event_tail.h"
-#include "safe/supervise/leader_state.h"
-#include "safe/supervise/leadership_wire.h"
-#include "safe/supervise/node_roster.h"
-#include "safe/supervise/recovery_policy.h"
-#include "safe/supervise/run_files.h"
+#include "safe/supervise/agreement/leader_state.h"
+#include "safe/supervise/agreement/leadership_wire.h"
+#include "safe/supervise/nodes/node_roster.h"
+#include "safe/supervise/observation/event_tail.h"
+#include "safe/supervise/observation/run_files.h"
+#include "safe/supervise/recovery/bookkeeping.h"
+#include "safe/supervise/recovery/recovery_policy.h"
+#include "safe/supervise/recovery/time_account.h"
 #include "safe/supervise/supervision_log.h"
-#include "safe/supervise/time_account.h"
 
 namespace primus::supervise {
 namespace {

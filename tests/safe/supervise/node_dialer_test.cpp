@@ -1,5 +1,5 @@
 // Calls of supervisors that answer, that do not listen, and whose machines do not answer.
-#include "safe/supervise/node_dialer.h"
+#include "safe/supervise/nodes/node_dialer.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>

@@ -1,4 +1,4 @@
-#include "safe/supervise/node_link.h"
+#include "safe/supervise/nodes/node_link.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,10 +1,10 @@
-#include "safe/supervise/node_message.h"
+#include "safe/supervise/nodes/node_message.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "safe/supervise/node_link.h"
+#include "safe/supervise/nodes/node_link.h"
 
 namespace primus::supervise {
 namespace {

@@ -1,4 +1,4 @@
-#include "safe/supervise/node_roster.h"
+#include "safe/supervise/nodes/node_roster.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

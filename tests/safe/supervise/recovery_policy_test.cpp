@@ -1,4 +1,4 @@
-#include "safe/supervise/recovery_policy.h"
+#include "safe/supervise/recovery/recovery_policy.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

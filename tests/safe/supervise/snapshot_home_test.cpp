@@ -1,5 +1,5 @@
 // Tests of the folders of supervisors for snapshots. tests/fault/snapshots_test.cpp has whole runs.
-#include "safe/supervise/snapshot_home.h"
+#include "safe/supervise/recovery/snapshot_home.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

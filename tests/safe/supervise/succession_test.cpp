@@ -1,7 +1,7 @@
 // Simulations of the supervisors' agreement in virtual time: the code of Succession and Agreement, with
 // random kills, machines that go off, cuts of the network, and returns. scripts/mutate-agreement.py shows
 // that they find errors in that code.
-#include "safe/supervise/succession.h"
+#include "safe/supervise/agreement/succession.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

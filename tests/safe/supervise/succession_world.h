@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "safe/supervise/agreement/succession.h"
 #include "safe/supervise/agreement_oracle.h"
-#include "safe/supervise/succession.h"
 
 namespace primus::supervise {
 

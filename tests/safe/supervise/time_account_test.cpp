@@ -1,4 +1,4 @@
-#include "safe/supervise/time_account.h"
+#include "safe/supervise/recovery/time_account.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "safe/supervise/wait_notice.h"
+#include "safe/supervise/observation/wait_notice.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/files/file.h"
-#include "config/without_effect.h"
+#include "config/validation/without_effect.h"
 #include "lm/events/corruption_error.h"
 #include "lm/events/training_monitor.h"
 #include "lm/train/corruption/replica_check.h"

@@ -10,8 +10,8 @@
 
 #include "base/error.h"
 #include "base/terminal/terminal.h"
-#include "config/missing_data.h"
 #include "config/trainer_config.h"
+#include "config/validation/missing_data.h"
 #include "engine/parallel/pipeline_schedule.h"
 #include "lm/train/continued_run.h"
 #include "lm/train/forecast/planned_hardware.h"

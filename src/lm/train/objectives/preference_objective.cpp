@@ -12,7 +12,7 @@
 #include "config/trainer_config.h"
 #include "lm/data/preference_dataset.h"
 #include "lm/train/objectives/conversation_objective.h"
-#include "lm/train/objectives/preference_rule.h"
+#include "lm/train/objectives/rules/preference_rule.h"
 #include "lm/train/objectives/sft.h"
 
 namespace primus {

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "lm/train/objectives/objective.h"
-#include "lm/train/objectives/preference_settings.h"
+#include "lm/train/objectives/rules/preference_settings.h"
 
 namespace primus {
 

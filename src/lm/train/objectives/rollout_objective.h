@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "lm/train/objectives/objective.h"
-#include "lm/train/objectives/policy_settings.h"
+#include "lm/train/objectives/rules/policy_settings.h"
 
 namespace primus {
 

@@ -12,8 +12,8 @@
 #include "base/error.h"
 #include "config/trainer_config.h"
 #include "lm/train/objectives/conversation_objective.h"
-#include "lm/train/objectives/dft_rule.h"
-#include "lm/train/objectives/sft_plan.h"
+#include "lm/train/objectives/keys/sft_plan.h"
+#include "lm/train/objectives/rules/dft_rule.h"
 #include "lm/train/settings/training_settings.h"
 
 namespace primus {

@@ -2,7 +2,7 @@
 // time, and a rank that left alone would leave the others waiting. Not thread-safe.
 #pragma once
 
-#include "lm/train/objectives/rank_table.h"
+#include "lm/train/objectives/rollouts/rank_table.h"
 #include "lm/train/step/session.h"
 
 namespace primus {

@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "config/stages.h"
 #include "config/trainer_config.h"
-#include "config/without_effect.h"
+#include "config/validation/without_effect.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/generate/model_folder.h"
 #include "lm/model/key_conditions.h"

@@ -10,7 +10,7 @@
 #include "base/terminal/terminal.h"
 #include "config/stages.h"
 #include "config/trainer_config.h"
-#include "config/without_effect.h"
+#include "config/validation/without_effect.h"
 #include "device/cpu/cpu_device.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/events/device_peak.h"

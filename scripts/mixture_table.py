@@ -226,7 +226,7 @@ def table(rows, records):
         if r["kind"] == "machine":
             machine = f"{r['machine']}, {r['at'][:10]}"
             machines.append(machine)
-        else:
+        elif r["kind"] != "experiments":  # these are plans, which need no GPU
             machine_of[r["row"]] = machine
     machines = list(dict.fromkeys(machines))
     where = "; ".join(machines) or "not run on a GPU"

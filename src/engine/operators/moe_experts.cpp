@@ -460,35 +460,44 @@ Value low_rows(const Value& rows, const LowRank& low_rank, const Routing& r) {
 
 // ---- functions for model code -------------------------------------------------------------------
 
-RoutingParts parts_of(const Routing& r, const Value& x) {
+RoutingParts parts_of(const Routing& r, const Value& x, const Parameter& weight) {
   PRIMUS_CHECK("parts_of", r.kept > 0);
-  RoutingParts parts{r, r, {}, {}};
+  RoutingParts parts{.head = r, .rest = r};
   parts.head.rows = r.kept;
   parts.head.plan_end = parts.rest.plan_begin =
       turbo::RoutingPlan::shape(r.expert_count, r.weights.shape()[0], r.weights.shape()[1], r.kept)[0];
   parts.rest.plan_end = r.plan.shape()[0];
   const ReplayScope replay(x.tape());
   const std::int64_t columns = x.shape()[1];
-  Tape::Outputs gradients =
-      x.tape().record(kRowGradients, {{RowGradients::kX, x}, {RowGradients::kPlan, r.plan}}, nullptr,
-                      {{RowGradients::kHead, x.dtype(), {r.kept, columns}},
-                       {RowGradients::kRest, x.dtype(), {r.rows, columns}}},
-                      attributes_of(parts.head));
-  parts.head_gradient = std::move(gradients[RowGradients::kHead]);
-  parts.rest_gradient = std::move(gradients[RowGradients::kRest]);
+  const auto add_gradients = [&](Value RoutingParts::RowGradients::*of) {
+    Tape::Outputs gradients =
+        x.tape().record(kRowGradients, {{RowGradients::kX, x}, {RowGradients::kPlan, r.plan}}, nullptr,
+                        {{RowGradients::kHead, x.dtype(), {r.kept, columns}},
+                         {RowGradients::kRest, x.dtype(), {r.rows, columns}}},
+                        attributes_of(parts.head));
+    parts.head_gradient.*of = std::move(gradients[RowGradients::kHead]);
+    parts.rest_gradient.*of = std::move(gradients[RowGradients::kRest]);
+  };
+  // The adapter's gradients are summed first, as without parts.
+  add_gradients(&RoutingParts::RowGradients::weight);
+  if (adapter_of(x, weight)) add_gradients(&RoutingParts::RowGradients::adapter);
   return parts;
 }
 
-Value dispatch_linear(const Value& x, Parameter& weight, const Routing& r, const Value& gradient) {
+Value dispatch_linear(const Value& x, Parameter& weight, const Routing& r,
+                      const RoutingParts::RowGradients& gradients) {
   const Shape shape{r.rows, weight.shape[1]};
-  Value y = x.tape().record(
-      kDispatchLinear,
-      {{DispatchLinear::kX, x}, {DispatchLinear::kPlan, r.plan}, {DispatchLinear::kGradient, gradient}},
-      &weight, {{DispatchLinear::kRows, x.dtype(), shape}}, attributes_of(r))[DispatchLinear::kRows];
+  Value y = x.tape().record(kDispatchLinear,
+                            {{DispatchLinear::kX, x},
+                             {DispatchLinear::kPlan, r.plan},
+                             {DispatchLinear::kGradient, gradients.weight}},
+                            &weight, {{DispatchLinear::kRows, x.dtype(), shape}},
+                            attributes_of(r))[DispatchLinear::kRows];
   const LowRank& low_rank = adapter_of(x, weight);
-  PRIMUS_CHECK("dispatch_linear", !gradient || !low_rank);
   if (!low_rank) return y;
-  const Value low = scale(dispatch_linear(x, *low_rank.down, r), low_rank.scale);
+  PRIMUS_CHECK("dispatch_linear", !gradients.weight == !gradients.adapter);
+  const Value low = scale(dispatch_linear(x, *low_rank.down, r, {.weight = gradients.adapter, .adapter = {}}),
+                          low_rank.scale);
   return sum(std::move(y), grouped_linear(low, *low_rank.up, r));
 }
 
@@ -532,13 +541,23 @@ Value linear_combine(const Value& rows, Parameter& weight, const Routing& r, con
   return low_rank ? linear_combine(low_rows(rows, low_rank, r), *low_rank.up, r, y) : y;
 }
 
-Value linear_combine(const Value& head, const Value& rest, Parameter& weight, const RoutingParts& parts) {
-  PRIMUS_CHECK("linear_combine", !adapter_of(head, weight));
-  return head.tape().record(
+Value linear_combine(const Value& head, const Value& rest, Parameter& weight, const RoutingParts& parts,
+                     const Value& addend) {
+  Value y = head.tape().record(
       kLinearCombine,
-      {{LinearCombine::kRows, head}, {LinearCombine::kPlan, parts.head.plan}, {LinearCombine::kRest, rest}},
+      {{LinearCombine::kRows, head},
+       {LinearCombine::kPlan, parts.head.plan},
+       {LinearCombine::kAddend, addend},
+       {LinearCombine::kRest, rest}},
       &weight, {{LinearCombine::kOut, head.dtype(), {parts.head.weights.shape()[0], weight.shape[1]}}},
       attributes_of(parts.head))[LinearCombine::kOut];
+  const LowRank& low_rank = adapter_of(head, weight);
+  if (!low_rank) return y;
+  const Value low_head = low_rows(head, low_rank, parts.head);
+  std::optional<ReplayScope> replay(head.tape());
+  const Value low_rest = low_rows(rest, low_rank, parts.rest);
+  replay.reset();
+  return linear_combine(low_head, low_rest, *low_rank.up, parts, y);
 }
 
 Value grouped_bias(Value rows, Parameter& bias, const Routing& r) {

@@ -100,17 +100,21 @@ void observe_margins(const Value& logits, const RoutingRule& rule, const Tensor&
 struct RoutingParts {
   Routing head, rest;
   // These Values represent the rows of the two parts, [rows, c]. They have gradients but no contents. One
-  // kernel sums the gradient of x from the gradients of both parts.
-  Value head_gradient, rest_gradient;
+  // kernel sums the gradient of x from the gradients of both parts. A matrix and its adapter, if it has one,
+  // have different Values, so that their gradients are added to that of x one after the other.
+  struct RowGradients {
+    Value weight, adapter;
+  };
+  RowGradients head_gradient = {}, rest_gradient = {};
 };
-// Divides a routing into its parts. `x`: the input of dispatch_linear().
-RoutingParts parts_of(const Routing& routing, const Value& x);
+// Divides a routing into its parts. `x` and `weight`: the arguments of dispatch_linear().
+RoutingParts parts_of(const Routing& routing, const Value& x, const Parameter& weight);
 
 // Products with experts' matrices, including one low-rank adapter per expert. Multiplies each token's row by
-// the matrix of each expert that the token chose: [T, in] · [E, out, in]ᵀ -> [T · top_k, out]. `gradient`: if
-// `routing` is one part of a divided routing, this part's gradient value in RoutingParts; `weight` then has
-// no adapter.
-Value dispatch_linear(const Value& x, Parameter& weight, const Routing& routing, const Value& gradient = {});
+// the matrix of each expert that the token chose: [T, in] · [E, out, in]ᵀ -> [T · top_k, out]. `gradients`:
+// if `routing` is one part of a divided routing, this part's gradients in RoutingParts.
+Value dispatch_linear(const Value& x, Parameter& weight, const Routing& routing,
+                      const RoutingParts::RowGradients& gradients = {});
 // Multiplies each row by the matrix of its expert: [rows, in] · [E, out, in]ᵀ -> [rows, out].
 Value grouped_linear(const Value& rows, Parameter& weight, const Routing& routing);
 // Returns, for each token, the weighted sum of its rows, plus `addend` if given.
@@ -120,8 +124,9 @@ Value combine(const Value& head, const Value& rest, const RoutingParts& parts);
 // Computes combine(grouped_linear(rows, weight, ...), ...) for rows that are already weighted. As one
 // operator, it needs memory for the experts' output only while it runs.
 Value linear_combine(const Value& rows, Parameter& weight, const Routing& routing, const Value& addend = {});
-// Computes linear_combine() for the rows of both parts of a routing. The parameter has no adapter.
-Value linear_combine(const Value& head, const Value& rest, Parameter& weight, const RoutingParts& parts);
+// Computes linear_combine() for the rows of both parts of a routing.
+Value linear_combine(const Value& head, const Value& rest, Parameter& weight, const RoutingParts& parts,
+                     const Value& addend = {});
 
 // Adds to each row the bias of its expert, [E, n]. Pass rows by std::move to run in place.
 Value grouped_bias(Value rows, Parameter& bias, const Routing& routing);

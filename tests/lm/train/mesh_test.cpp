@@ -1073,10 +1073,29 @@ TEST(MeshExperts, TheKeptRowsOfBiasedExpertsChangeNoBit) {
     expect_kept_rows_change_no_bit(biased, one, way);
 }
 
+// Experts whose matrices have adapters: plain experts, and experts with biases.
+ModelConfig with_adapters_of_experts(ModelConfig c) {
+  c.lora = {.dim = 6, .alpha = 9, .modules = {"linear_fc1", "linear_fc2"}};
+  return c;
+}
+ModelConfig adapted_steered() { return with_adapters_of_experts(steered()); }
+ModelConfig adapted_biased() { return with_adapters_of_experts(biased()); }
+
+TEST(MeshExperts, TheKeptRowsOfAdaptersChangeNoBit) {
+  const MeshOutcome plain = train_on(adapted_steered(), {}, steer),
+                    of_biased = train_on(adapted_biased(), {}, steer);
+  for (const Way& way :
+       {Way{2, expert(2)}, Way{4, {.tensor = 2, .expert = 4}, Sharding::kStates, true},
+        Way{4, expert(4), Sharding::kParameters}, Way{4, expert(4), Sharding::kNone, false, DType::kBF16}}) {
+    expect_kept_rows_change_no_bit(adapted_steered, plain, way);
+    expect_kept_rows_change_no_bit(adapted_biased, of_biased, way);
+  }
+}
+
 // The memory for activations of experts grows with the kept rows, not with the largest possible number.
 TEST(MeshExperts, AStepKeepsItsPartOfTheRows) {
-  const auto stash = [](double margin, std::int64_t layers, int ranks) {
-    ModelConfig model = steered();
+  const auto stash = [](const ModelConfig& of, double margin, std::int64_t layers, int ranks) {
+    ModelConfig model = of;
     model.layers = layers + 1;  // and one dense layer
     model.moe.training.all_to_all = true;
     model.moe.training.capacity_margin = margin;
@@ -1090,12 +1109,15 @@ TEST(MeshExperts, AStepKeepsItsPartOfTheRows) {
     return bytes;
   };
   // Computes the mean over the layers, because the arena does not grow equally with each layer.
-  const auto of_layer = [&](double margin, int ranks) {
-    return (stash(margin, 40, ranks) - stash(margin, 8, ranks)) / 32;
-  };
-  const std::int64_t single = of_layer(1, 1), shared = of_layer(1, 4), everything = of_layer(1000, 4);
-  EXPECT_LT(shared, 1.15 * static_cast<double>(single));
-  EXPECT_GT(everything, 1.4 * static_cast<double>(shared));
+  for (const ModelConfig& of : {steered(), adapted_steered()}) {
+    SCOPED_TRACE(of.lora.dim);
+    const auto of_layer = [&](double margin, int ranks) {
+      return (stash(of, margin, 40, ranks) - stash(of, margin, 8, ranks)) / 32;
+    };
+    const std::int64_t single = of_layer(1, 1), shared = of_layer(1, 4), everything = of_layer(1000, 4);
+    EXPECT_LT(shared, 1.15 * static_cast<double>(single));
+    EXPECT_GT(everything, 1.4 * static_cast<double>(shared));
+  }
 }
 
 // If tokens choose the experts in turn, each expert gets the same number of rows. A rank reserves memory only

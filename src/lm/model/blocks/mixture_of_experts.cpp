@@ -196,8 +196,8 @@ class MixtureOfExperts final : public Layer {
     }
     use(down_, plain_ ? 1 : parts);
     for (const Parameter* const matrix : {&gate_up_, &down_}) {
-      if (matrix->low_rank.down) use(*matrix->low_rank.down, std::int64_t{1});
-      if (matrix->low_rank.up) use(*matrix->low_rank.up, std::int64_t{1});
+      if (matrix->low_rank.down) use(*matrix->low_rank.down, parts);
+      if (matrix->low_rank.up) use(*matrix->low_rank.up, plain_ && matrix == &down_ ? 1 : parts);
     }
   }
 
@@ -222,8 +222,7 @@ class MixtureOfExperts final : public Layer {
   // Returns whether the rank keeps activations for fewer rows than its experts can get. The result must be
   // the same for every pass, because the constructor uses it to declare how often a pass uses a matrix.
   bool in_parts() const {
-    return experts_.group && !gate_up_.low_rank && !down_.low_rank && !chooses_evenly() &&
-           moe_.training.capacity_factor == 0 &&
+    return experts_.group && !chooses_evenly() && moe_.training.capacity_factor == 0 &&
            moe_.training.capacity_margin * equal_share() <
                static_cast<double>(std::min<std::int64_t>(moe_.router.top_k, experts_.count));
   }
@@ -338,7 +337,7 @@ class MixtureOfExperts final : public Layer {
   Value through_experts(const Value& h, const Routing& routing, const Normed* shared = nullptr,
                         const BlockInputs* in = nullptr) const {
     const auto addend = [&] { return shared && shared_ ? of_shared_experts(*shared, *in) : Value(); };
-    if (routing.kept > 0) return through_parts(h, engine::parts_of(routing, h));
+    if (routing.kept > 0) return through_parts(h, engine::parts_of(routing, h, gate_up_));
     const Value rows = expert_rows(h, routing);
     return plain_ ? linear_combine(rows, down_, routing, addend()) : combine(rows, routing, addend());
   }
@@ -354,9 +353,10 @@ class MixtureOfExperts final : public Layer {
 
   // Returns rows of the experts. For plain experts, the rows are weighted inputs of the last product. For
   // other experts, the rows are the unweighted output, because the routing weights also multiply the last
-  // bias. `gradient`: as for dispatch_linear().
-  Value expert_rows(const Value& h, const Routing& routing, const Value& gradient = {}) const {
-    Value rows = dispatch_linear(h, gate_up_, routing, gradient);
+  // bias. `gradients`: as for dispatch_linear().
+  Value expert_rows(const Value& h, const Routing& routing,
+                    const engine::RoutingParts::RowGradients& gradients = {}) const {
+    Value rows = dispatch_linear(h, gate_up_, routing, gradients);
     if (gate_up_bias_) rows = grouped_bias(std::move(rows), *gate_up_bias_, routing);
     if (plain_) return weighted_swiglu(rows, routing, moe_.weigh_input);
     rows = grouped_linear(activated(rows), down_, routing);

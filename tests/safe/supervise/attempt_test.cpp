@@ -212,11 +212,54 @@ TEST(Attempt, AnEndWithoutARecordOnAFullDiskIsAFullDisk) {
   EXPECT_EQ(judged("", 2 << 20), EndKind::kRefused);
   EXPECT_EQ(judged("", 4096, false), EndKind::kRefused);
   EXPECT_EQ(judged("a line of the data is invalid", 4096), EndKind::kRefused);
+  // A first start is refused, and a restart waits for space.
+  const std::string refusal = "a checkpoint needs 244 KiB, but /run has 4.00 KiB free";
+  EXPECT_EQ(judged(refusal, 4096), EndKind::kDiskFull);
+  EXPECT_EQ(judged(refusal, 4096, false), EndKind::kRefused);
+}
+
+// The launcher knows only that rank 0 ended, because rank 0 could not write its error.
+TEST(Attempt, ARankWithoutARecordOnAFullDiskIsAFullDisk) {
+  const auto judged = [](std::vector<std::string> lines, int exit_code, std::uint64_t free) {
+    JobEnd end = attempt(lines).judge({.exit_code = exit_code}, {}, {});
+    end.free_bytes = free;
+    end.checkpoint_bytes = 1 << 20;
+    blame_full_disk(end, true);
+    return end;
+  };
+  const std::string lost = fault(0, "a rank was lost", "rank 0 ended with exit code 2");
+  EXPECT_EQ(judged({kBegin, lost}, 2, 4096).kind, EndKind::kDiskFull);
+  EXPECT_EQ(judged({kBegin, kStep, lost}, 2, 4096).kind, EndKind::kDiskFull);
+  EXPECT_EQ(judged({kBegin, kStep, lost}, 2, 2 << 20).kind, EndKind::kLostRank);
+  EXPECT_EQ(judged({kBegin, kStep, fault(0, "error", "no thread could be started")}, 2, 4096).kind,
+            EndKind::kError);
+  // The run had done its last step, and could not record its end.
+  const JobEnd early = judged({kBegin, kStep}, 0, 4096);
+  EXPECT_EQ(early.kind, EndKind::kDiskFull);
+  EXPECT_EQ(early.exit_code, 3);
+  EXPECT_EQ(judged({kBegin, kStep}, 0, 2 << 20).kind, EndKind::kEarlyExit);
+}
+
+// Rank 0 has the rendezvous, and ended without an error. Another rank reports this.
+TEST(Attempt, TheEndOfRankZeroIsItsLoss) {
+  const std::string text =
+      "the connection to the rendezvous was lost: rank 0 has exited, or its host is unreachable";
+  for (const std::vector<std::string>& lines : {std::vector<std::string>{}, {kBegin, kStep}}) {
+    Attempt made = attempt(lines);
+    EventLine event;
+    const std::string line = fault(1, "error", text);
+    ASSERT_TRUE(read_event(line, event));
+    made.add(event, 1);
+    const JobEnd end = made.judge({.exit_code = 3}, {}, {});
+    EXPECT_EQ(end.kind, EndKind::kLostRank);
+    EXPECT_EQ(end.rank, 0);
+  }
 }
 
 TEST(Attempt, FindsTheRankInAMessage) {
   EXPECT_EQ(rank_in("rank 0: all-reduce: rank 12 was lost"), 12);
   EXPECT_EQ(rank_in("rank 3 was killed by signal 9"), 3);
+  EXPECT_EQ(rank_in("the connection to the rendezvous was lost: rank 0 has exited, or its host"), 0);
   EXPECT_EQ(rank_in("rank 0: all_reduce #5110 did not complete within 10.0 s; rank 1 is missing"), 1);
   const std::string waits = "rank 0: all_gather #297 of group 'data.0' did not complete within 10.0 s; ";
   EXPECT_EQ(rank_in(waits + "rank 1 has not called it: its last collective in that group was all_reduce #2"),

@@ -80,7 +80,8 @@ std::optional<int> rank_in(std::string_view text) {
     const auto number = std::from_chars(begin, text.data() + text.size(), rank);
     if (number.ec != std::errc()) continue;
     const std::string_view rest = text.substr(static_cast<std::size_t>(number.ptr - text.data()));
-    if (rest.starts_with(" was ") || rest.starts_with(" is missing")) return rank;
+    if (rest.starts_with(" was ") || rest.starts_with(" is missing") || rest.starts_with(" has exited"))
+      return rank;
   }
   return std::nullopt;
 }
@@ -113,11 +114,32 @@ void Attempt::add(const EventLine& event, int rank) {
   if (event.event == "end") ending_ = ending_from_json(event.facts);
 }
 
+namespace {
+
+// Returns whether a launcher wrote the text that knows only how a rank ended: "rank 0 ended with exit code
+// 2".
+bool is_bare(std::string_view text) {
+  return text.starts_with("rank ") && text.find(" ended with exit code ") != text.npos &&
+         text.find(": ") == text.npos;
+}
+
+// Returns whether a start was refused because the disk has too little space (lack_of_disk() in
+// lm/train/settings). A first start is refused for good, but a run that has begun waits for space.
+bool lacks_space(std::string_view text) { return text.find("a checkpoint needs ") != text.npos; }
+
+}  // namespace
+
 void blame_full_disk(JobEnd& end, bool begun) {
+  using enum EndKind;
   constexpr std::uint64_t kLogs = std::uint64_t{64} << 10;
-  const bool unknown = end.kind == EndKind::kRefused || end.kind == EndKind::kError;
-  if (!unknown || end.explained || !begun || end.free_bytes >= std::max(end.checkpoint_bytes, kLogs)) return;
-  end.kind = EndKind::kDiskFull;
+  if (!begun || end.free_bytes >= std::max(end.checkpoint_bytes, kLogs)) return;
+  if (end.kind == kRefused && lacks_space(end.text)) {
+    end.kind = kDiskFull;
+    return;
+  }
+  const bool unknown = end.kind == kRefused || end.kind == kError || end.kind == kLostRank;
+  if (!(unknown && !end.explained) && end.kind != kEarlyExit) return;
+  end.kind = kDiskFull;
   end.text =
       fmt::format("no space was left to record the reason: the disk has {} bytes free", end.free_bytes);
 }
@@ -184,8 +206,8 @@ JobEnd Attempt::judge(const ProcessEnd& process, const std::optional<HangFinding
     end.kind = process.memory_kill ? kMemoryKill : kind_of_reason(reason);
     if (end.kind == kError && rank_in(end.text)) end.kind = kLostRank;
   }
-  end.explained = !end.text.empty();
-  if (!end.explained)
+  end.explained = !end.text.empty() && !is_bare(end.text);
+  if (end.text.empty())
     end.text = fmt::format("it ended with exit code {}; its message is above", end.exit_code);
   return end;
 }

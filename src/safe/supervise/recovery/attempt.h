@@ -56,13 +56,14 @@ class Attempt {
   std::optional<int> fault_rank_ = {};
 };
 
-// An end without any record, on a disk that has no space for the next checkpoint: the disk was full, and the
-// job could not say so. Needs the bytes of `end`. `begun`: this attempt, or an earlier one, was ready for a
-// step, so the job is not refused for another reason.
+// An end whose reason is not recorded, on a disk that has no space for the next checkpoint: the disk was
+// full, and the job could not say so. A restart that is refused because of too little space waits for space,
+// too. Needs the bytes of `end`. `begun`: this attempt, or an earlier one, was ready for a step, so the job
+// is not refused for another reason.
 void blame_full_disk(JobEnd& end, bool begun);
 
-// Returns the rank that a message about a lost rank blames: N of the first "rank N was" or "rank N is
-// missing", or the rank for which a collective waits.
+// Returns the rank that a message about a lost rank blames: N of the first "rank N was", "rank N is missing"
+// or "rank N has exited", or the rank for which a collective waits.
 std::optional<int> rank_in(std::string_view text);
 
 }  // namespace primus::supervise

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lm/events/supervision.h"
+
 namespace primus::supervise {
 namespace {
 

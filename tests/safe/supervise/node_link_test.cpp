@@ -140,6 +140,7 @@ TEST(NodeLink, ASecondConnectionReplacesTheFirst) {
   ASSERT_EQ(got.size(), 1U);
   EXPECT_EQ(got[0].kind, NodeMessage::Kind::kQuit);
   EXPECT_THAT(got[0].text, HasSubstr("as node 1"));
+  EXPECT_FALSE(got[0].flag);
   again->send({.text = "again"});
   EXPECT_TRUE(server.serve_until([&] { return !server.texts.empty(); }));
   EXPECT_EQ(server.lost.size(), 1U);
@@ -157,6 +158,7 @@ TEST(NodeLink, ANodeOfAnotherJobDisplacesNone) {
   ASSERT_EQ(got.size(), 1U);
   EXPECT_EQ(got[0].kind, NodeMessage::Kind::kQuit);
   EXPECT_THAT(got[0].text, HasSubstr("was started for another job (another job) than node 0 (this job)"));
+  EXPECT_TRUE(got[0].flag);
   one->send({.text = "still here"});
   EXPECT_TRUE(server.serve_until([&] { return !server.texts.empty(); }));
   EXPECT_THAT(server.texts, ElementsAre("1 still here"));

@@ -164,6 +164,28 @@ void injure(World& world, int faults) {
 
 // Random faults: no decision is lost, and none is made by two leaders. After the faults, either one node
 // leads and all follow it, or too few have remained.
+// Node 0 was started again. Another job has the port of node 1, and the other nodes have ended.
+TEST(Succession, ASupervisorOfAnotherJobIsPassedOver) {
+  using Kind = Succession::Act::Kind;
+  const std::vector<Delegate> known{{.node = 1, .life = 5, .address = "a", .port = 1},
+                                    {.node = 2, .life = 6, .address = "b", .port = 2}};
+  Succession zero(3, {.node = 0, .life = 7, .address = "c", .port = 3}, known, true, 0);
+  int calls = 0;
+  for (double now = 0; now < 10 && !zero.may_found(now); now += 0.1) {
+    zero.tick(now);
+    for (const Succession::Act& one : zero.acts()) {
+      if (one.kind == Kind::kCall && one.to.node == 2) zero.failed(2, now, true);
+      if (one.kind == Kind::kCall && one.to.node == 1) {
+        ++calls;
+        zero.connected(1, now);
+      }
+      if (one.kind == Kind::kUse) zero.stranger(now);
+    }
+  }
+  EXPECT_TRUE(zero.may_found(10));
+  EXPECT_EQ(calls, 1);
+}
+
 TEST(Succession, NoDecisionIsLostInRandomFaults) {
   const unsigned kWorlds = worlds(150);
   int agreements = 0, leaders = 0, led = 0;

@@ -33,12 +33,18 @@ void Succession::answer(int node, LeadershipMessage message) {
 
 // Where a node listens: as this supervisor was told, or as the members knew.
 std::optional<Delegate> Succession::where(int node) const {
-  if (const auto found = known_.find(node); found != known_.end()) return found->second;
-  for (const Assembly* assembly : {&agreement_.state().now, &agreement_.state().before}) {
-    for (const Delegate& one : assembly->members)
-      if (one.node == node) return one;
-  }
-  return std::nullopt;
+  const auto known = [&]() -> std::optional<Delegate> {
+    if (const auto found = known_.find(node); found != known_.end()) return found->second;
+    for (const Assembly* assembly : {&agreement_.state().now, &agreement_.state().before}) {
+      for (const Delegate& one : assembly->members)
+        if (one.node == node) return one;
+    }
+    return std::nullopt;
+  }();
+  const auto other = strangers_.find(node);
+  const bool is_stranger = known && other != strangers_.end() && known->life == other->second.life &&
+                           known->address == other->second.address && known->port == other->second.port;
+  return is_stranger ? std::nullopt : known;
 }
 
 void Succession::learn(const AgreedState& state, double now) {
@@ -60,7 +66,8 @@ void Succession::seek(double now) {
   next_call_ = now;
   search_.began = search_.next = now;
   search_.cursor = -1;
-  search_.answered = search_.round_done = false;
+  search_.answered.clear();
+  search_.round_done = false;
   no_quorum_.reset();
   standing_.reset();
   hint_.reset();
@@ -74,7 +81,7 @@ bool Succession::is_led_elsewhere(double now) const {
 bool Succession::may_found(double now) const {
   const bool stale =
       !search_.unreachable || now - std::max(search_.began, search_.written_at) > limits_.stale;
-  return may_found_ && role_ == Role::kSeeking && search_.round_done && !search_.answered &&
+  return may_found_ && role_ == Role::kSeeking && search_.round_done && search_.answered.empty() &&
          !agreement_.state().exists() && stale;
 }
 
@@ -217,7 +224,7 @@ void Succession::connected(int node, double now) {
   if (found == dials_.end() || found->second.state != Dial::State::kOpening) return;
   found->second.state = Dial::State::kOpen;
   found->second.until = now + limits_.kept;
-  search_.answered = true;
+  search_.answered.insert(node);
 }
 
 void Succession::failed(int node, double now, bool refused) {
@@ -254,6 +261,12 @@ void Succession::disconnected(double now) {
   hang_up(now, 0);
 }
 
+void Succession::stranger(double now) {
+  if (const auto other = where(out_.node)) strangers_[out_.node] = *other;
+  search_.answered.erase(out_.node);
+  hang_up(now, 0);
+}
+
 void Succession::tick(double now) {
   if (role_ == Role::kFollowing && now - heard_ > limits_.follower_silence) {
     out_.silent = true;
@@ -266,7 +279,7 @@ void Succession::tick(double now) {
   if (!out_.joined && agreement_.has_quorum()) return stand(now);
   if (out_.used && now >= out_.until) hang_up(now, 0);
   // A node that may lead a new job waits for the nodes of an earlier start only as long as they do.
-  const bool returns = agreement_.state().exists() || (may_found_ && search_.answered);
+  const bool returns = agreement_.state().exists() || (may_found_ && !search_.answered.empty());
   if (now - search_.began > (returns ? limits_.wait : limits_.first_wait)) {
     role_ = Role::kEnded;
     return forget_calls();
@@ -342,7 +355,7 @@ void Succession::greet(const LeadershipMessage& message, double now) {
     return act({.kind = Act::Kind::kDrop, .to = message.who});
   }
   agreement_.hear(message.who, message.view, message.state);
-  search_.answered = search_.answered || message.state.exists();
+  if (message.state.exists()) search_.answered.insert(node);
   known_[node] = message.who;
   if (leads && message.view > agreement_.view()) {
     // The node has promised this view to a candidate, and cannot take a state of a lower one.

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -110,7 +111,9 @@ class Succession {
   void connected(int node, double now);  // the call of the node is open
   // It did not open. `refused`: its machine answered that no process listens.
   void failed(int node, double now, bool refused);
-  void disconnected(double now);                               // the connection `out` has ended
+  void disconnected(double now);  // the connection `out` has ended
+  // The connection `out` leads to a supervisor of another job: it has the port of one that has ended.
+  void stranger(double now);
   void heard(double now) { heard_ = now; }                     // any message of the connection to the leader
   void receive(const LeadershipMessage& message, double now);  // from the connection `out`
   void receive_in(int node, const LeadershipMessage& message, double now);
@@ -153,8 +156,8 @@ class Succession {
   int nodes_;
   SuccessionLimits limits_;
   Agreement agreement_;
-  std::map<int, Delegate> known_ = {};
-  AgreedState written_ = {};  // of the job's file
+  std::map<int, Delegate> known_ = {}, strangers_ = {};  // where supervisors, and where other jobs, listen
+  AgreedState written_ = {};                             // of the job's file
   bool may_found_;
   Role role_ = Role::kSeeking;
   std::map<int, Dial> dials_ = {};
@@ -169,7 +172,7 @@ class Succession {
   struct Search {
     double began = 0, next = 0;
     int cursor = -1;           // the node that was asked last
-    bool answered = false;     // a supervisor of the job has answered
+    std::set<int> answered;    // nodes whose supervisor has answered
     bool round_done = false;   // all known nodes were asked
     bool unreachable = false;  // an address has not answered
     double written_at = 0;     // when the job's file changed

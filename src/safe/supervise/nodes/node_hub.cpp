@@ -116,6 +116,9 @@ void NodeHub::receive(const Handlers& handlers) {
     if (const auto leadership = leadership_in(message, nodes_.nodes)) {
       succession_->receive(*leadership, now);
       act();
+    } else if (message.kind == HubKind::kQuit && message.flag && !is_first_call()) {
+      succession_->stranger(now);
+      act();
     } else if (handlers.from_leader) {
       handlers.from_leader(message);
     }
@@ -125,6 +128,10 @@ void NodeHub::receive(const Handlers& handlers) {
   client_.reset();
   succession_->disconnected(now);
 }
+
+// If this node has never joined the job, and calls the address that its user has set, the user must know
+// that it belongs to another job. Addresses of other supervisors may be outdated.
+bool NodeHub::is_first_call() const { return !succession_->had_leader() && succession_->leader() == 0; }
 
 void NodeHub::act() {
   // Some of the calls lead to further acts.

@@ -78,6 +78,7 @@ class NodeHub {
   void read_file(double now);
   void serve(const Handlers& handlers);
   void receive(const Handlers& handlers);
+  bool is_first_call() const;
 
   const SupervisedJob& job_;
   const SupervisedNodes& nodes_;

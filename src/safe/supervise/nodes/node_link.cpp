@@ -209,22 +209,23 @@ bool NodeServer::admit(Connection& one, const NodeMessage& hello) {
     drop(one, false, "");
     return false;
   }
-  const auto quit = [this](Connection& connection, std::string text) {
+  const auto quit = [this](Connection& connection, std::string text, bool other_job) {
     connection.node = -1;
     connection.closing = true;
-    post(connection, {.kind = Kind::kQuit, .number = 2, .text = std::move(text)});
+    post(connection, {.kind = Kind::kQuit, .number = 2, .flag = other_job, .text = std::move(text)});
   };
   if (hello.more != shape_) {
     quit(one,
          fmt::format("node {} was started for another job ({}) than node {} ({}); start the same command "
                      "on all machines, and use another MASTER_PORT for each job",
-                     one.claims, printable(hello.more), self_, shape_));
+                     one.claims, printable(hello.more), self_, shape_),
+         true);
     return false;
   }
   // The node has noticed the end of its first connection earlier than this process.
   if (Connection* const before = of(one.claims)) {
     heard_.push_back({.node = one.claims, .message = {}, .why = "another supervisor took its number"});
-    quit(*before, fmt::format("another supervisor has joined the job as node {}", one.claims));
+    quit(*before, fmt::format("another supervisor has joined the job as node {}", one.claims), false);
   }
   one.node = one.claims;
   one.deadline.reset();

@@ -39,7 +39,8 @@ struct NodeMessage {
              // it); more: its address; text: a salt of the attempt's secret; flag: continue the run; seconds:
              // since the job started
     kEnd,    // end the processes of the attempt; flag: write the stacks of all threads first; text: why
-    kQuit,   // the job is over: number: exit code; text: a line for the user
+    kQuit,   // the job is over: number: exit code; text: a line for the user; flag: the receiver belongs to
+             // another job
     // From a node that leads, or seeks a leader (succession.h).
     kElsewhere,  // record: who leads
     kPrepare,    // attempt: the view

@@ -82,6 +82,7 @@ class Supervisor {
   }
 
   void prepare_attempt() {
+    began_at_ = unix_seconds();
     kills_ = memory_kills();
     sample_.reset();
     tail_.emplace(job_.run, job_.ranks);
@@ -174,7 +175,7 @@ class Supervisor {
     return {.exit_code = exit_code,
             .asked_to_stop = asked_at_.has_value(),
             .memory_kill = kills && kills_ && *kills > *kills_,
-            .last_error = last_error(job_.run / "logs" / job_.module, job_.ranks, books_.began_at())};
+            .last_error = last_error(job_.run / "logs" / job_.module, job_.ranks, began_at_)};
   }
 
   void pass_on(int signal) {
@@ -264,6 +265,7 @@ class Supervisor {
   std::optional<double> sample_ = {};  // time of the last look at the processes
   std::optional<double> asked_at_ = {}, kill_at_ = {};
   std::optional<std::int64_t> kills_ = {};
+  double began_at_ = 0;            // of the attempt, in seconds since 1970
   launch::Channel launcher_ = {};  // to the job's first process, with restarts of single ranks
   bool waits_ = false;             // ranks wait for the next attempt
   bool keeps_ = false;             // not all of their processes are new

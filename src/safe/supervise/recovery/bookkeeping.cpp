@@ -37,7 +37,14 @@ Json facts_of(const Action& action) {
 }  // namespace
 
 Bookkeeping::Bookkeeping(const SupervisedJob& job)
-    : job_(job), policy_(job.recovery), account_(unix_seconds()), log_(job.run), started_(steady_seconds()) {}
+    : job_(job),
+      policy_(job.recovery),
+      to_unix_(unix_seconds() - steady_seconds()),
+      account_(clock()),
+      log_(job.run),
+      started_(steady_seconds()) {}
+
+double Bookkeeping::clock() const { return steady_seconds() + to_unix_; }
 
 double Bookkeeping::elapsed() const { return steady_seconds() - started_; }
 
@@ -51,14 +58,13 @@ void Bookkeeping::record(std::string_view kind, std::string cause, Json facts, b
   facts["attempt"] = attempts_;
   facts["restarts"] = policy_.restarts();
   if (rank_restarts_ > 0) facts["rank_restarts"] = rank_restarts_;
-  const double now = unix_seconds();
   log_.write({.kind = kind,
               .step = furthest_,
               .rank = rank,
-              .time = now,
+              .time = unix_seconds(),
               .cause = std::move(cause),
               .is_decision = kind != "supervise_times"},
-             std::move(facts), times ? std::optional(account_.up_to(now)) : std::nullopt);
+             std::move(facts), times ? std::optional(account_.up_to(clock())) : std::nullopt);
   if (news) tell(*news);
 }
 
@@ -79,7 +85,8 @@ void Bookkeeping::begin() {
   ++attempts_;
   continues_ = continues_ || attempt_.began();
   attempt_ = {};
-  began_at_ = unix_seconds();
+  began_at_ = clock();
+  event_clock_.attempt(began_at_);
   recovering_ = attempts_ > 1;
   hang_.emplace(job_.hang, steady_seconds());
 }
@@ -88,23 +95,24 @@ void Bookkeeping::add(const EventLine& event, int rank) {
   const double now = steady_seconds();
   attempt_.add(event, rank);
   if (rank != 0) return hang_->sign(now);
+  const double time = event_clock_.at(event.time, clock());
   if (event.event == "begin") {
-    account_.begin(event.step, event.time);
+    account_.begin(event.step, time);
     hang_->begin(now);
   } else if (event.event == "step") {
     const double seconds = seconds_of_step(event.facts);
-    account_.step(event.step, seconds, event.time);
+    account_.step(event.step, seconds, time);
     hang_->step(seconds, now);
-    recovered(event);
+    recovered(event, time);
     furthest_ = std::max(furthest_, event.step);
   } else if (event.event == "phase") {
     const std::string what = phase_in(event.facts);
-    account_.phase(what, event.time);
+    account_.phase(what, time);
     hang_->phase(what, now);
   } else if (event.event == "checkpoint") {
     const std::string state = state_in(event.facts);
-    if (state == "copying") account_.copying(event.step, event.time);
-    if (state == "saving") account_.saving(event.step, event.time);
+    if (state == "copying") account_.copying(event.step, time);
+    if (state == "saving") account_.saving(event.step, time);
     state == "saving" || state == "durable" ? hang_->saving(state == "saving", now) : hang_->sign(now);
   } else if (event.event == "end") {
     hang_->ended(now);
@@ -113,14 +121,14 @@ void Bookkeeping::add(const EventLine& event, int rank) {
   }
 }
 
-void Bookkeeping::recovered(const EventLine& event) {
+void Bookkeeping::recovered(const EventLine& event, double time) {
   if (!std::exchange(recovering_, false)) return;
   record("supervise_recovered", {},
          {{"first_step", event.step},
           {"state_from", attempt_.from().empty() ? "start" : attempt_.from()},
-          {"seconds", std::round(1e3 * (event.time - detected_at_)) / 1e3},
+          {"seconds", std::round(1e3 * (time - detected_at_)) / 1e3},
           {"repeats", std::max<std::int64_t>(0, furthest_ - event.step + 1)}});
-  tell(restart_news(event.step, event.time - detected_at_, policy_.restarts()));
+  tell(restart_news(event.step, time - detected_at_, policy_.restarts()));
 }
 
 JobEnd Bookkeeping::end(const ProcessEnd& process, const std::optional<HangFinding>& finding,
@@ -158,7 +166,7 @@ JobEnd Bookkeeping::end(const ProcessEnd& process, const std::optional<HangFindi
     job_.say(fmt::format("supervise: {} after the end of the run, so nothing is lost", end.text));
   const bool is_fault = end.kind != EndKind::kDone && end.kind != EndKind::kStopped;
   if (!is_fault) return end;
-  account_.detected(detected_at_ = unix_seconds());
+  account_.detected(detected_at_ = clock());
   if (end.began) account_.keeps(std::max(end.checkpoint, end.snapshot));
   if (end.kind == EndKind::kHang) record_lost_rank(job_.run, hang_rank.value_or(0), finding->text);
   if (facts_of) facts.update(facts_of(end));
@@ -257,6 +265,7 @@ void Bookkeeping::restore(const Json& saved) {
   detected_at_ = saved.at("detected_at").get<double>();
   account_.restore(saved.at("account"));
   policy_.restore(saved.at("policy"), to_unix);
+  event_clock_.attempt(began_at_);
   attempt_ = {};
   hang_.emplace(job_.hang, steady_seconds());
 }
@@ -276,7 +285,7 @@ int Bookkeeping::finish(const JobEnd& end, const Action& action) {
   if (gives_up)
     job_.say(fmt::format("supervise: {}: {}\n  hint: {}", action.reason, action.text, action.hint));
   // A job without steps has no times worth a line.
-  const RunTimes times = account_.up_to(unix_seconds());
+  const RunTimes times = account_.up_to(clock());
   if (times.useful + times.repeated > 0 || policy_.restarts() > 0) {
     const char* const several = policy_.restarts() == 1 ? "" : "s";
     job_.say(fmt::format("supervise: {} restart{}; {}", policy_.restarts(), several, describe(times)));

@@ -16,6 +16,7 @@
 
 #include "safe/supervise/observation/hang_watch.h"
 #include "safe/supervise/recovery/attempt.h"
+#include "safe/supervise/recovery/event_clock.h"
 #include "safe/supervise/recovery/recovery_policy.h"
 #include "safe/supervise/recovery/time_account.h"
 #include "safe/supervise/supervision_log.h"
@@ -42,7 +43,6 @@ class Bookkeeping {
   void begin();
   bool continues() const { return continues_; }
   double elapsed() const;  // seconds since the supervisor started
-  double began_at() const { return began_at_; }
 
   // An event of a rank.
   void add(const EventLine& event, int rank);
@@ -78,14 +78,19 @@ class Bookkeeping {
   void restore(const nlohmann::ordered_json& saved);
 
  private:
-  void recovered(const EventLine& event);
+  // Seconds since 1970, by the wall clock at the supervisor's start. A wall clock that is set later has no
+  // effect.
+  double clock() const;
+  void recovered(const EventLine& event, double time);
   void keep_checkpoint();
   void tell(const RunEvent& event);
   void announce(const JobEnd& end, const Action& action, Rung rung) const;
 
   const SupervisedJob& job_;
   RecoveryPolicy policy_;
+  double to_unix_;  // from the steady clock to clock()
   TimeAccount account_;
+  EventClock event_clock_ = {};
   SupervisionLog log_;
   std::optional<HangWatch> hang_ = {};
   Attempt attempt_ = {};
@@ -94,7 +99,7 @@ class Bookkeeping {
   std::int64_t rank_restarts_ = 0;
   bool recovering_ = false, continues_ = false;
   std::int64_t furthest_ = 0;              // last step of all attempts
-  double began_at_ = 0, detected_at_ = 0;  // seconds since 1970
+  double began_at_ = 0, detected_at_ = 0;  // by clock()
   double times_at_ = 0;                    // elapsed() at the newest record of a running attempt's times
 };
 

@@ -17,7 +17,8 @@ namespace primus::supervise {
 
 class TimeAccount {
  public:
-  // `time`: seconds since 1970, as in all calls below. Times before the latest call count as the latest time.
+  // `time`: seconds of a clock that is never set, as in all calls below. Times before the latest call count
+  // as the latest time.
   explicit TimeAccount(double time) : start_(time), at_(time) {}
 
   // Events of rank 0.

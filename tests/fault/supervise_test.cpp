@@ -12,6 +12,7 @@
 #include <random>
 
 #include "fault/ranks.h"
+#include "lm/events/run_ending.h"
 #include "lm/events/supervision.h"
 
 namespace primus {
@@ -225,6 +226,28 @@ TEST(SuperviseEnds, WhatARestartCannotCureIsNamed) {
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(refused.err, Not(HasSubstr("supervise:")));
   EXPECT_FALSE(std::filesystem::exists(run_folder(folder.path(), "refused")));
+}
+
+// The job of one rank makes no folder before its data are read, but the run is listed with the reason.
+TEST(SuperviseEnds, ARunThatIsRefusedAtItsStartIsRecorded) {
+  for (const int ranks : {1, 2}) {
+    SCOPED_TRACE(ranks);
+    const TemporaryFolder folder;
+    const Path run = run_folder(folder.path(), "nothing");
+    const ProgramResult refused = run_program(
+        train(folder, "nothing", ranks,
+              {"mock_data=false", "data_path=" + (folder.path() / "nothing.txt").string(), "--supervise"}));
+    EXPECT_EQ(refused.exit_code, 2) << refused.err;
+    EXPECT_THAT(refused.err, HasSubstr("supervise: refused:"));
+    ASSERT_TRUE(std::filesystem::exists(supervision_file(run))) << refused.err;
+    EXPECT_THAT(supervisor_events(run),
+                AllOf(HasSubstr("supervise_start"), HasSubstr(R"("event":"supervise_end")"),
+                      HasSubstr(R"("cause":"refused")")));
+    const auto ending = read_ending(run);
+    ASSERT_TRUE(ending);
+    EXPECT_EQ(ending->state, RunEnding::State::kFailed);
+    EXPECT_EQ(ending->reason, "refused");
+  }
 }
 
 TEST(SuperviseEnds, ACrashLoopIsNamed) {

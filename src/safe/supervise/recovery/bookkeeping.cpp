@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/error.h"
+#include "base/files/file.h"
 #include "base/terminal/terminal.h"
 #include "lm/events/lost_rank.h"
 #include "lm/events/run_ending.h"
@@ -270,10 +272,22 @@ void Bookkeeping::restore(const Json& saved) {
   hang_.emplace(job_.hang, steady_seconds());
 }
 
+// A job that ends before it has made its folder is listed, too.
+void Bookkeeping::keep_record_of_early_end(const JobEnd& end) const {
+  try {
+    if (!attempt_.began()) make_folders(job_.run / "logs");
+  } catch (const Error&) {
+    return;  // the disk is full or cannot be written: the lines for the user remain
+  }
+  const std::string reason(end.kind == EndKind::kRefused ? kRefused : name_of(end.kind));
+  record_early_end(job_.run, end.rank.value_or(0), reason, end.text);
+}
+
 int Bookkeeping::finish(const JobEnd& end, const Action& action) {
   const bool gives_up = action.kind == Action::Kind::kGiveUp;
   const int code = end.exit_code;
   if (end.kind != EndKind::kDone) keep_checkpoint();
+  if (gives_up) keep_record_of_early_end(end);
   record("supervise_end", action.reason, {{"exit_code", code}});
   // The ranks of a supervised run do not report a failed end, because a restart may follow.
   const auto ending = read_ending(job_.run);

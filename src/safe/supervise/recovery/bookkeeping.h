@@ -82,6 +82,7 @@ class Bookkeeping {
   // effect.
   double clock() const;
   void recovered(const EventLine& event, double time);
+  void keep_record_of_early_end(const JobEnd& end) const;
   void keep_checkpoint();
   void tell(const RunEvent& event);
   void announce(const JobEnd& end, const Action& action, Rung rung) const;

@@ -2,10 +2,11 @@
 """Injects faults into supervised runs ('primus train pretrain --supervise'), and judges what follows.
 
 usage: inject-faults.py [--program build/bin/primus] [--trials 100] [--seed 1] [--skip 0] [--setups 1,2,nodes]
-                        [--jobs 1] [--minutes M] [--kinds ...] [--phases ...] [--slow] [--json FILE] [--list]
+                        [--jobs 1] [--minutes M] [--kinds ...] [--phases ...] [--slow] [--json FILE] [--add FILE]
+                        [--list]
 
-Each trial trains a toy model for 60 steps with one or two ranks, or on two machines and a spare (processes on this
-machine with a supervisor each), and injects one fault at an exact point of a phase (scripts/faults/shim.c). The outcome
+Each trial trains a toy model for 60 steps with one or two ranks, or on two machines and a spare (processes on
+this machine with a supervisor each), and injects one fault at an exact point of a phase (scripts/faults/shim.c). The outcome
 is right in three cases:
   recovered    the losses of all steps and the final weights are bit for bit those of an undisturbed run, after the
                supervisor has detected a fault of a right name
@@ -17,7 +18,14 @@ the trials a part of the fault did not happen (too late), so the script does not
 
 Trials with equal setup, kind, phase and seed inject at the same point. The machine's speed may change which process
 acts first. A seed determines the order of all trials. Each run of the script prints the number of the next trial, and
-'--skip NUMBER' continues there, so two runs have no trial in common.
+'--skip NUMBER' continues there, so two runs have no trial in common. '--add FILE' adds the results that an earlier run
+has written with --json: the table and --json have all results, and no trial is repeated that the file has. Examples:
+
+  inject-faults.py --slow --trials 6000 --seed 3 --jobs 8 --minutes 7 --json one.json
+  inject-faults.py --slow --trials 6000 --seed 3 --jobs 8 --minutes 7 --add one.json --json two.json   # continues
+  inject-faults.py --trials 0 --add two.json --add other.json --json all.json                          # adds up
+
+A trial that the script ends itself, because of --minutes or a signal, is not judged and not counted.
 
 Only Python's standard library, a C compiler and Linux are needed; '--shim FILE' uses a shim.so that was compiled before
 ('cc -O1 -shared -fPIC -fno-builtin -o shim.so scripts/faults/shim.c -ldl -lm'). Cut networks and full disks are errors
@@ -38,10 +46,11 @@ import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from faults.kinds import KINDS, PHASES  # noqa: E402
+from faults.kinds import KINDS, PHASES, SETUPS  # noqa: E402
 from faults.trial import SOURCE, Reference, Trial, processes_with  # noqa: E402
 
 RIGHT = ("recovered", "unaffected", "ended")
+GRACE = 20  # seconds after --minutes in which trials may end
 
 
 def names(text, known, what):
@@ -55,7 +64,7 @@ def names(text, known, what):
 def order(setups, kinds, phases, seed):
     """All possible trials once. Each run of len(kinds) trials has each kind once, and about equally many of each
     phase and setup."""
-    kinds = list(kinds)
+    kinds = [kind for kind in kinds if any(Trial.possible(setup, kind, phase) for setup in setups for phase in phases)]
     random.Random(seed).shuffle(kinds)
     found = []
     for part in range(len(phases) * len(setups)):
@@ -76,7 +85,7 @@ def show(results, kinds, phases):
         cells = []
         for phase in phases:
             some = [r for r in results if r["kind"] == kind and r["phase"] == phase and r["outcome"] != "too late"]
-            possible = any(Trial.possible(setup, kind, phase) for setup in ("1", "2", "nodes"))
+            possible = any(Trial.possible(setup, kind, phase) for setup in SETUPS)
             right = sum(r["outcome"] in RIGHT for r in some)
             cells.append(f"{right}/{len(some)}" if some else "." if possible else "-")
         print(f"{kind:<{width}}" + "".join(f"{cell:>11}" for cell in cells))
@@ -86,19 +95,21 @@ def class_of(outcome):
     return outcome if outcome in RIGHT + ("too late",) else "wrong"
 
 
-def write_json(options, results, began):
-    """All results, with counts by kind, phase and outcome. The file is complete at any time."""
-    counts = {}
-    for result in results:
-        cell = counts.setdefault(result["kind"], {}).setdefault(result["phase"], {})
-        name = class_of(result["outcome"])
-        cell[name] = cell.get(name, 0) + 1
-    with open(options.json + ".part", "w") as file:
-        json.dump({"seed": options.seed, "skip": options.skip, "jobs": options.jobs,
-                   "seconds": round(time.monotonic() - began, 1),
-                   "outcomes": collections.Counter(class_of(r["outcome"]) for r in results),
-                   "counts": counts, "results": results}, file, indent=1)
-    os.replace(options.json + ".part", options.json)
+def identity(result):
+    return tuple(result[name] for name in ("setup", "kind", "phase", "seed"))
+
+
+def read_results(paths):
+    """The results of files that --json has written, each trial once."""
+    found = {}
+    for path in paths:
+        try:
+            with open(path) as file:
+                for result in json.load(file)["results"]:
+                    found[identity(result)] = result
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            sys.exit(f"--add: '{path}' has no results of this script: {error!r}")
+    return found
 
 
 def lines_of(trial):
@@ -107,6 +118,133 @@ def lines_of(trial):
         return []
     with open(trial.log, errors="replace") as file:
         return [line.rstrip("\n") for line in file if "iteration" not in line][-40:]
+
+
+def describe(result):
+    return (f"--setups {result['setup']} --kinds {result['kind']} --phases {result['phase']} --seed {result['seed']}: "
+            f"{result['outcome']}")
+
+
+class Session:
+    """The trials of one run of this script, their processes, and the results."""
+
+    def __init__(self, options, trials):
+        self.options, self.trials = options, trials
+        self.earlier = read_results(options.add)
+        self.results, self.lock, self.began = [], threading.RLock(), time.monotonic()
+        self.following = options.skip  # the number of the next trial
+        self.running = 0
+        self.reference = Reference(options.program, options.folder)
+
+    def one(self, number):
+        setup, kind, phase = self.trials[number % len(self.trials)]
+        seed = self.options.seed + number // len(self.trials)
+        with self.lock:
+            late = time.monotonic() > self.began + 60 * self.options.minutes
+            if self.options.over or late or (setup, kind, phase, seed) in self.earlier:
+                return
+            self.following = max(self.following, number + 1)
+            self.running += 1
+        try:
+            trial = Trial(self.options, setup, kind, phase, seed, number)
+            outcome = trial.execute(self.reference)
+        finally:
+            with self.lock:
+                self.running -= 1
+        with self.lock:
+            if self.options.over:
+                return  # the script has ended the trial's processes
+            self.results.append({"number": number, "setup": setup, "kind": kind, "phase": phase, "seed": seed,
+                                 "outcome": outcome, "causes": trial.causes, "codes": trial.codes(),
+                                 "seconds": round(trial.seconds, 2)})
+            if class_of(outcome) == "wrong":
+                self.results[-1]["log"] = lines_of(trial)
+                print("WRONG: " + describe(self.results[-1]), flush=True)
+                print("  " + "\n  ".join(self.results[-1]["log"][-12:]), flush=True)
+
+    def run(self):
+        last = self.options.skip + self.options.trials
+        end = self.began + 60 * self.options.minutes + GRACE
+        with concurrent.futures.ThreadPoolExecutor(self.options.jobs) as pool:
+            futures = [pool.submit(self.one, number) for number in range(self.options.skip, last)]
+            for future in futures:
+                try:
+                    future.result(max(0, end - time.monotonic()))
+                except concurrent.futures.TimeoutError:
+                    self.end(f"after {self.options.minutes:g} minutes")
+                except SystemExit as error:
+                    print(error)
+                    self.end("because of this error", 1)
+        self.end("")
+
+    def all_results(self):
+        return list(self.earlier.values()) + self.results
+
+    def end(self, why, code=None):
+        """Ends all processes, shows and writes the results, and ends the script. why: trials that still run are ended
+        because of this."""
+        with self.lock:
+            self.options.over = True  # no trial starts a process any more
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        if self.running:
+            print(f"{self.running} trials were ended {why}; they are not counted")
+        self.kill_all()
+        if self.options.json:
+            self.write()
+        right = self.summary()
+        self.kill_all()  # those that a trial was about to start
+        if not self.options.keep:
+            shutil.rmtree(self.options.folder, ignore_errors=True)
+        sys.stdout.flush()
+        os._exit(code if code is not None else 0 if right else 1)  # threads may still wait for ended processes
+
+    def kill_all(self):
+        for pid in processes_with("FAULT_SESSION=" + self.options.folder):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        end = time.monotonic() + 5
+        while processes_with("FAULT_SESSION=" + self.options.folder) and time.monotonic() < end:
+            time.sleep(0.05)
+
+    def write(self):
+        """All results, with counts by kind, phase and outcome."""
+        results, counts = self.all_results(), {}
+        for result in results:
+            cell = counts.setdefault(result["kind"], {}).setdefault(result["phase"], {})
+            name = class_of(result["outcome"])
+            cell[name] = cell.get(name, 0) + 1
+        with open(self.options.json + ".part", "w") as file:
+            json.dump({"seed": self.options.seed, "skip": self.options.skip, "next": self.following,
+                       "jobs": self.options.jobs, "seconds": round(time.monotonic() - self.began, 1),
+                       "outcomes": collections.Counter(class_of(r["outcome"]) for r in results),
+                       "counts": counts, "results": results}, file, indent=1)
+        os.replace(self.options.json + ".part", self.options.json)
+
+    def summary(self):
+        """Shows the results. Returns whether all are right."""
+        results = self.all_results()
+        show(results, list(dict.fromkeys([trial[1] for trial in self.trials] + [r["kind"] for r in results])),
+             list(PHASES))
+        for result in results:
+            if class_of(result["outcome"]) == "wrong":
+                print("WRONG: " + describe(result))
+        count = collections.Counter(class_of(r["outcome"]) for r in results)
+        setups = collections.Counter(r["setup"] for r in results if r["outcome"] != "too late")
+        total = sum(r["seconds"] for r in results)
+        print(f"{len(results) - count['too late']} faults "
+              f"({', '.join(f'{setup}: {setups[setup]}' for setup in SETUPS if setups[setup])}), seed "
+              f"{self.options.seed}: {count['recovered']} recovered, {count['unaffected']} unaffected, {count['ended']} "
+              f"ended with the right name and completed by the same command, {count['wrong']} wrong; "
+              f"{count['too late']} more were too late; {total / max(1, len(results)):.1f} s a trial; "
+              f"{len(self.results)} trials in {time.monotonic() - self.began:.0f} s; next: --skip {self.following}" +
+              (f", or the same command with --add {self.options.json}" if self.options.json else ""))
+        idle = 5 * count["too late"] > len(results)
+        if idle:
+            print(f"WRONG: in {count['too late']} of {len(results)} trials, a part of the fault did not happen")
+        return bool(results) and not idle and not count["wrong"]
 
 
 def main():
@@ -119,10 +257,13 @@ def main():
     parser.add_argument("--phases", help="of: " + ", ".join(PHASES))
     parser.add_argument("--slow", action="store_true", help="also kinds that take ten seconds or more, such as hangs")
     parser.add_argument("--jobs", type=int, default=1, help="trials at the same time")
-    parser.add_argument("--minutes", type=float, default=1e6, help="begin no trial after this time")
+    parser.add_argument("--minutes", type=float, default=1e6, help="begin no trial after this time, and end those that "
+                        f"run {GRACE} s later")
     parser.add_argument("--skip", type=int, default=0, help="begin with this trial of the order that --seed determines")
     parser.add_argument("--shim", help="use this compiled scripts/faults/shim.c")
     parser.add_argument("--json", help="write all results to this file")
+    parser.add_argument("--add", action="append", default=[], metavar="FILE",
+                        help="add the results that an earlier run has written with --json; may be repeated")
     parser.add_argument("--keep", help="keep the runs and logs in this folder")
     parser.add_argument("--list", action="store_true", help="show kinds, phases and setups")
     options = parser.parse_args()
@@ -133,7 +274,7 @@ def main():
             print(f"kind  {kind:<24} setups {', '.join(what.setups)}{'; slow' if what.slow else ''}")
         return
     options.program = os.path.abspath(options.program)
-    setups = names(options.setups, ["1", "2", "nodes"], "setup")
+    setups = names(options.setups, SETUPS, "setup")
     phases = names(options.phases, PHASES, "phase")
     kinds = names(options.kinds, KINDS, "kind of fault")
     if not options.kinds and not options.slow:
@@ -152,62 +293,11 @@ def main():
             sys.exit(f"there is no C compiler '{compiler}': set CC, or give a compiled shim with --shim")
         subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-fno-builtin", "-o", options.shim,
                         os.path.join(SOURCE, "scripts/faults/shim.c"), "-ldl", "-lm"], check=True)
-    reference = Reference(options.program, options.folder)
-    results, lock, began, following = [], threading.Lock(), time.monotonic(), options.skip
-
-    def one(number):
-        nonlocal following
-        if time.monotonic() > began + 60 * options.minutes:
-            return
-        following = max(following, number + 1)
-        setup, kind, phase = trials[number % len(trials)]
-        seed = options.seed + number // len(trials)
-        trial = Trial(options, setup, kind, phase, seed, number)
-        outcome = trial.execute(reference)
-        with lock:
-            results.append({"number": number, "setup": setup, "kind": kind, "phase": phase, "seed": seed,
-                            "outcome": outcome, "causes": trial.causes, "seconds": round(trial.seconds, 2)})
-            if class_of(outcome) == "wrong":
-                results[-1]["log"] = lines_of(trial)
-                print(f"WRONG: --setups {setup} --kinds {kind} --phases {phase} --seed {seed}: {outcome}", flush=True)
-                print("  " + "\n  ".join(results[-1]["log"][-12:]), flush=True)
-
-    def stop(number, _):  # ends the processes of all trials
-        print(f"stopped by signal {number} after {len(results)} trials; trials that ran are not counted; "
-              f"next: --skip {following}", flush=True)
-        if options.json:
-            write_json(options, list(results), began)
-        for pid in processes_with("FAULT_SESSION=" + options.folder):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        shutil.rmtree(options.folder, ignore_errors=True)
-        os._exit(128 + number)
-
+    options.over = False
+    session = Session(options, trials)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
-    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for done in [pool.submit(one, number) for number in
-                     range(options.skip, options.skip + options.trials)]:
-            done.result()
-    if options.json:
-        write_json(options, results, began)
-    show(results, kinds, phases)
-    count = collections.Counter(class_of(r["outcome"]) for r in results)
-    wrong = count["wrong"]
-    total = sum(r["seconds"] for r in results)
-    print(f"{len(results) - count['too late']} faults, seed {options.seed}: {count['recovered']} recovered, "
-          f"{count['unaffected']} unaffected, {count['ended']} ended with the right name and completed by the same "
-          f"command, {wrong} wrong; {count['too late']} more were too late; "
-          f"{total / max(1, len(results)):.1f} s a trial; {len(results)} trials in {time.monotonic() - began:.0f} s; "
-          f"next: --skip {following}")
-    idle = 5 * count["too late"] > len(results)
-    if idle:
-        print(f"WRONG: in {count['too late']} of {len(results)} trials, a part of the fault did not happen")
-    if not options.keep:
-        shutil.rmtree(options.folder, ignore_errors=True)
-    sys.exit(1 if wrong or idle or not results else 0)
+        signal.signal(number, lambda number, _: session.end(f"by signal {number}", 128 + number))
+    session.run()
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ class Kind:
     then be complete after the same command. setups: in which the kind is possible. slow: takes ten seconds or more.
     then: what the script does after the fault: a function of the trial. victim: 'any' rank, or 'first'. lower: the
     newest checkpoint is damaged, so an older one is right. away: a node is away when the job ends, and cannot tell its
-    exit code. unseen: no supervisor that lives can detect it, or it may have no effect. early: further ends that are right before the run
-    begins (phase start)."""
+    exit code. unseen: no supervisor that lives can detect it, or it may have no effect. early: further ends that are right before
+    the run begins (phase start)."""
 
     def __init__(self, actions, names=(), ends=(), setups="1 2", slow=False, then=None, victim="any", lower=False,
                  second=None, options=(), not_in="", away=False,
@@ -97,23 +97,27 @@ KINDS = {
     "kill-twice": Kind("VICTIM=signal:9", STEP_CAUSES, second="self=signal:9", setups="1 2 nodes"),
     # Machines.
     "kill-agent": Kind("AGENT=signal:9", {"lost node"}, then="start-agent", setups="nodes"),
-    "kill-agent-for-good": Kind("AGENT=signal:9;supervisor-2=signal:9", {"lost node"}, {(3, "lost node")},
-                                setups="nodes"),
+    # If both are lost at the same moment, the leader has no majority left.
+    "kill-agent-for-good": Kind("AGENT=signal:9;supervisor-2=signal:9", {"lost node"},
+                                {(3, "lost node"), (3, "lost leader")}, setups="nodes"),
     "kill-spare": Kind("supervisor-2=signal:9", then="start-spare", setups="nodes"),
     "kill-rank-and-agent": Kind("AGENT=signal:9;rank-0=signal:9", STEP_CAUSES | {"lost node"}, then="start-agent",
                                 setups="nodes"),
-    "stop-agent": Kind("self=slow:14000;AGENT=signal:19", {"lost node"}, slow=True, then="continue-agent-late",
+    # The run must not end before the node is missed, after ten seconds.
+    "stop-agent": Kind("self=pace:14000;AGENT=signal:19", {"lost node"}, slow=True, then="continue-agent-late",
                        setups="nodes", away=True),
     "pause-agent": Kind("AGENT=signal:19", then="continue-agent", setups="nodes"),
     "agent-sockets": Kind("AGENT=sockets", {"lost node"}, setups="nodes"),
     "leader-sockets": Kind("LEADER=sockets", {"lost node"}, setups="nodes"),
-    "agent-partition": Kind("self=slow:14000;AGENT=partition", {"lost node"}, slow=True, then="end-agent",
+    "agent-partition": Kind("self=pace:14000;AGENT=partition", {"lost node"}, slow=True, then="end-agent",
                             setups="nodes", away=True),
     "agent-files": Kind("AGENT=block:12000;VICTIM=signal:9", STEP_CAUSES, slow=True, setups="nodes"),
     "leader-files": Kind("LEADER=block:12000;VICTIM=signal:9", STEP_CAUSES, slow=True, setups="nodes"),
     "term-agent": Kind("AGENT=signal:15", ends=STOPPED, setups="nodes"),
     "stuck-agent": Kind("AGENT=keep;rank-0=signal:9", STEP_CAUSES, slow=True, then="release-agent", setups="nodes"),
 }
+
+SETUPS = ("1", "2", "nodes")
 
 PHASES = {
     "start": "the process loads, before it is ready for its first step",

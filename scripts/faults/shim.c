@@ -9,7 +9,7 @@
  *   needed-token: the fault waits until this token is gone; '-': none
  *   role:    of the process that waits: rank-0, launcher, supervisor-0 ...
  *   event:   a part of the line of the run's events after which calls are counted; '-': from the start
- *   hook:    clock, open, pwrite, rename, futex, event
+ *   hook:    clock, open, pwrite, rename, futex, event; clock counts calls of the main thread
  *   actions: role=action[:argument], separated by ';' without spaces; '+' stands for a space in an argument
  * The role of an action may be `self`. */
 #define _GNU_SOURCE
@@ -36,10 +36,10 @@
 
 enum { kFaults = 8, kSignal = 5 };
 enum Action { kExit = 1, kHang, kSpin, kNanLog, kNanExp, kDiskFull, kWriteError, kReadOnly, kFileLimit, kMemory,
-              kOpenFiles, kSockets, kPartition, kSlow, kClock, kBlock, kSegv, kThrow, kKeep };
+              kOpenFiles, kSockets, kPartition, kSlow, kClock, kBlock, kSegv, kThrow, kKeep, kPace };
 static const char* const kNames[] = {"", "exit", "hang", "spin", "nan-log", "nan-exp", "disk-full", "write-error",
                                      "read-only", "file-limit", "memory", "open-files", "sockets", "partition", "slow",
-                                     "clock", "block", "segv", "throw", "keep"};
+                                     "clock", "block", "segv", "throw", "keep", "pace"};
 
 struct Fault {
   char token[32], needed[32], event[96], hook[16], actions[1024];
@@ -50,7 +50,8 @@ static struct Fault faults[kFaults];
 static int fault_count;
 static char folder[512], run_folder[512], role[32];
 static atomic_int nan_log, nan_exp, disk_full, write_error, read_only, partition, keep;
-static atomic_long clock_offset, slow_until, block_until;  /* seconds; milliseconds of the raw clock */
+static atomic_long clock_offset;  /* seconds */
+static atomic_long slow_until, block_until, pace_until;  /* milliseconds of the raw clock */
 static __thread int inside;
 
 #define REAL(name) \
@@ -104,6 +105,7 @@ static void act(int action, long argument) {
     case kBlock: block_until = now_ms() + argument; break;
     case kSegv: raise(SIGSEGV); break;
     case kKeep: keep = 1; break;
+    case kPace: pace_until = now_ms() + argument; break;
     default: break;
   }
 }
@@ -143,6 +145,11 @@ static void record_saved(void) {
   const int to = (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
   if (to >= 0 && got > 0) syscall(SYS_write, to, name, got);
   if (to >= 0) close(to);
+}
+/* A rank with the action `pace` waits this time before it writes an event, which is no hang. */
+static void keep_pace(void) {
+  enum { kPause = 2500 };
+  if (pace_until && now_ms() < pace_until) pause_ms(kPause);
 }
 /* Records that an action of a fault was done: the script demands it. */
 static void delivered(const struct Fault* fault, int action) {
@@ -307,6 +314,7 @@ int open(const char* path, int flags, ...) {
 ssize_t write(int fd, const void* data, size_t size) {
   REAL(write);
   const int line = is_event(data, size);
+  if (line) keep_pace();
   if (line) event(data, size, 1);
   if (block_until && is_file(fd)) block(0);
   if (write_fails(fd)) return -1;
@@ -318,6 +326,7 @@ ssize_t pwrite(int fd, const void* data, size_t size, off_t at) {
   REAL(pwrite);
   called("pwrite");
   const int line = is_event(data, size);
+  if (line) keep_pace();
   if (line) event(data, size, 1);
   if (write_fails(fd)) return -1;
   const ssize_t done = real(fd, data, size, at);
@@ -346,7 +355,7 @@ int clock_gettime(clockid_t clock, struct timespec* out) {
   const int result = (int)syscall(SYS_clock_gettime, clock, out);
   if (clock == CLOCK_REALTIME) out->tv_sec += clock_offset;
   if (slow_until && now_ms() < slow_until && !inside) pause_ms(5);
-  called("clock");
+  if (syscall(SYS_gettid) == getpid()) called("clock");
   return result;
 }
 long syscall(long number, ...) {

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Injects faults into supervised runs ('primus train pretrain --supervise'), and judges what follows.
 
-usage: inject-faults.py [--program build/bin/primus] [--trials 100] [--seed 1] [--skip 0] [--setups 1,2,nodes]
+usage: inject-faults.py [--program build/bin/primus] [--trials 100] [--seed 1] [--skip 0] [--setups 1,2,nodes,slurm]
                         [--jobs 1] [--minutes M] [--kinds ...] [--phases ...] [--slow] [--json FILE] [--add FILE]
                         [--list]
 
-Each trial trains a toy model for 60 steps with one or two ranks, or on two machines and a spare (processes on
-this machine with a supervisor each), and injects one fault at an exact point of a phase (scripts/faults/shim.c). The outcome
+Each trial trains a toy model for 60 steps with one or two ranks, on two machines and a spare (processes on this
+machine with a supervisor each), or in a job on two nodes of a Slurm that the script starts (--setups slurm; needs
+Debian's packages slurmctld, slurmd, slurm-client and munge), and injects one fault at an exact point of a phase (scripts/faults/shim.c). The outcome
 is right in three cases:
   recovered    the losses of all steps and the final weights are bit for bit those of an undisturbed run, after the
                supervisor has detected a fault of a right name
@@ -36,6 +37,7 @@ import collections
 import concurrent.futures
 import json
 import os
+import queue
 import random
 import shutil
 import signal
@@ -46,7 +48,9 @@ import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from faults.cluster import Cluster, missing  # noqa: E402
 from faults.kinds import KINDS, PHASES, SETUPS  # noqa: E402
+from faults.slurm_trial import SlurmTrial  # noqa: E402
 from faults.trial import SOURCE, Reference, Trial, processes_with  # noqa: E402
 
 RIGHT = ("recovered", "unaffected", "ended")
@@ -146,7 +150,7 @@ class Session:
             self.following = max(self.following, number + 1)
             self.running += 1
         try:
-            trial = Trial(self.options, setup, kind, phase, seed, number)
+            trial = (SlurmTrial if setup == "slurm" else Trial)(self.options, setup, kind, phase, seed, number)
             outcome = trial.execute(self.reference)
         finally:
             with self.lock:
@@ -193,6 +197,8 @@ class Session:
         if self.options.json:
             self.write()
         right = self.summary()
+        for cluster in self.options.all_clusters:
+            cluster.end()
         self.kill_all()  # those that a trial was about to start
         if not self.options.keep:
             shutil.rmtree(self.options.folder, ignore_errors=True)
@@ -252,7 +258,8 @@ def main():
     parser.add_argument("--program", default=os.path.join(SOURCE, "build/bin/primus"))
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--setups", default="1,2,nodes", help="1 or 2 ranks on one machine; nodes: two machines and a spare")
+    parser.add_argument("--setups", default="1,2,nodes", help="1 or 2 ranks on one machine; nodes: two machines and a spare; "
+                        "slurm: a job on two nodes of Slurm")
     parser.add_argument("--kinds", help="kinds of faults; see --list")
     parser.add_argument("--phases", help="of: " + ", ".join(PHASES))
     parser.add_argument("--slow", action="store_true", help="also kinds that take ten seconds or more, such as hangs")
@@ -275,6 +282,8 @@ def main():
         return
     options.program = os.path.abspath(options.program)
     setups = names(options.setups, SETUPS, "setup")
+    if "slurm" in setups and missing():
+        sys.exit(f"--setups slurm: there is no {', '.join(missing())}: install slurmctld slurmd slurm-client munge")
     phases = names(options.phases, PHASES, "phase")
     kinds = names(options.kinds, KINDS, "kind of fault")
     if not options.kinds and not options.slow:
@@ -293,10 +302,16 @@ def main():
             sys.exit(f"there is no C compiler '{compiler}': set CC, or give a compiled shim with --shim")
         subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-fno-builtin", "-o", options.shim,
                         os.path.join(SOURCE, "scripts/faults/shim.c"), "-ldl", "-lm"], check=True)
-    options.over = False
+    options.all_clusters, options.over = [], False
     session = Session(options, trials)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: session.end(f"by signal {number}", 128 + number))
+    if "slurm" in setups and options.trials > 0:
+        options.clusters = queue.Queue()
+        for i in range(options.jobs):
+            first_job = 1 + 1000 * i + os.getpid() % 1000
+            options.all_clusters.append(Cluster({"FAULT_SESSION": options.folder}, first_job))
+            options.clusters.put(options.all_clusters[-1])
     session.run()
 
 

@@ -1,7 +1,7 @@
 """The kinds of faults that scripts/inject-faults.py injects, and the results that are right for each.
 
 A kind has actions of scripts/faults/shim.c for each setup: '1' and '2' are the ranks of a run on one machine, 'nodes'
-is a run on two machines and a spare. In the actions, VICTIM is the rank that the fault hits, AGENT is 'supervisor-1',
+is a run on two machines and a spare, and 'slurm' is a run on two nodes of Slurm. In the actions, VICTIM is the rank that the fault hits, AGENT is 'supervisor-1',
 and LEADER is 'supervisor-0' (on one machine the only supervisor).
 """
 
@@ -26,7 +26,12 @@ class Kind:
 
 
 def signal_of(number, **more):
-    return Kind(f"VICTIM=signal:{number}", STEP_CAUSES, setups=more.pop("setups", "1 2 nodes"), **more)
+    return Kind(f"VICTIM=signal:{number}", STEP_CAUSES, setups=more.pop("setups", "1 2 nodes slurm"), **more)
+
+
+def slurm(then, names=STEP_CAUSES | {"lost node", "error"}, **more):
+    """The script does the fault while rank 0 waits. A start of the job may end without a record."""
+    return Kind("self=await:30000", names, then=then, setups="slurm", victim="first", unseen=True, **more)
 
 
 def damage(text, **more):
@@ -41,7 +46,7 @@ KINDS = {
     # Signals to ranks, to the process that starts them, and to supervisors.
     "kill": signal_of(9), "segv": signal_of(11), "abort": signal_of(6), "bus": signal_of(7), "fpe": signal_of(8),
     "cpu-limit": signal_of(24),
-    "kill-all": Kind("rank-1=signal:9;rank-0=signal:9", STEP_CAUSES, setups="2 nodes"),
+    "kill-all": Kind("rank-1=signal:9;rank-0=signal:9", STEP_CAUSES, setups="2 nodes slurm"),
     "kill-launcher": Kind("launcher-0=signal:9", STEP_CAUSES, setups="2 nodes"),
     "segv-launcher": Kind("launcher-0=signal:11", STEP_CAUSES, setups="2"),
     "kill-rank-and-launcher": Kind("rank-1=signal:9;launcher-0=signal:9", STEP_CAUSES, setups="2"),
@@ -51,15 +56,15 @@ KINDS = {
     "pause": Kind("VICTIM=signal:19", then="continue-victim", setups="1 2 nodes"),
     "pause-supervisor": Kind("LEADER=signal:19", then="continue-leader", setups="1 2 nodes"),
     # Processes that end without an error, hang or are slow.
-    "exit-0": Kind("VICTIM=exit:0", {"early exit", "lost rank"}, setups="1 2 nodes"),
+    "exit-0": Kind("VICTIM=exit:0", {"early exit", "lost rank"}, setups="1 2 nodes slurm"),
     "exit-1": Kind("VICTIM=exit:1", {"lost rank", "error"}, {(1, "refused")}, setups="1 2"),
-    "exit-3": Kind("VICTIM=exit:3", {"error", "lost rank"}, setups="1 2 nodes"),
+    "exit-3": Kind("VICTIM=exit:3", {"error", "lost rank"}, setups="1 2 nodes slurm"),
     # Ranks wait for others up to five minutes at the start, which is too long for a trial.
     "hang": Kind("VICTIM=hang", {"hang", "lost rank"}, slow=True, not_in="start"),
     "spin": Kind("VICTIM=spin", {"hang", "lost rank"}, slow=True, setups="2", not_in="start"),
     "slow": Kind("VICTIM=slow:1000", setups="1 2 nodes"),
     # Numbers.
-    "nan-loss": Kind("self=nan-log", {"NaN"}, victim="first", setups="1 2 nodes"),
+    "nan-loss": Kind("self=nan-log", {"NaN"}, victim="first", setups="1 2 nodes slurm"),
     "nan-activation": Kind("self=nan-exp", {"NaN"}, victim="first"),
     # Files and memory.
     "disk-full": Kind("self=sh:echo+4096>$FAULT_FOLDER/free;self=disk-full", {"disk full"}, then="free-space",
@@ -115,9 +120,18 @@ KINDS = {
     "leader-files": Kind("LEADER=block:12000;VICTIM=signal:9", STEP_CAUSES, slow=True, setups="nodes"),
     "term-agent": Kind("AGENT=signal:15", ends=STOPPED, setups="nodes"),
     "stuck-agent": Kind("AGENT=keep;rank-0=signal:9", STEP_CAUSES, slow=True, then="release-agent", setups="nodes"),
+    # Slurm: its processes, its nodes, and what users and administrators tell it.
+    "kill-task": Kind("LEADER=signal:9", STEP_CAUSES | {"lost node"}, setups="slurm", unseen=True),
+    "kill-other-task": Kind("AGENT=signal:9", STEP_CAUSES | {"lost node"}, setups="slurm", unseen=True),
+    "kill-srun": slurm("kill-srun"), "term-srun": slurm("term-srun"),
+    "kill-stepd": slurm("kill-stepd"), "kill-slurmd": slurm("kill-slurmd"),
+    "kill-controller": slurm("kill-controller"),
+    "kill-node": slurm("kill-node", slow=True), "kill-first-node": slurm("kill-first-node", slow=True),
+    "requeue": slurm("requeue"), "warn": slurm("warn"), "cancel": slurm("cancel", ends=STOPPED),
+    "drain": slurm("drain"), "suspend": slurm("suspend"),
 }
 
-SETUPS = ("1", "2", "nodes")
+SETUPS = ("1", "2", "nodes", "slurm")
 
 PHASES = {
     "start": "the process loads, before it is ready for its first step",

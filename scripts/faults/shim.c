@@ -36,10 +36,10 @@
 
 enum { kFaults = 8, kSignal = 5 };
 enum Action { kExit = 1, kHang, kSpin, kNanLog, kNanExp, kDiskFull, kWriteError, kReadOnly, kFileLimit, kMemory,
-              kOpenFiles, kSockets, kPartition, kSlow, kClock, kBlock, kSegv, kThrow, kKeep, kPace };
+              kOpenFiles, kSockets, kPartition, kSlow, kClock, kBlock, kSegv, kThrow, kKeep, kPace, kAwait };
 static const char* const kNames[] = {"", "exit", "hang", "spin", "nan-log", "nan-exp", "disk-full", "write-error",
                                      "read-only", "file-limit", "memory", "open-files", "sockets", "partition", "slow",
-                                     "clock", "block", "segv", "throw", "keep", "pace"};
+                                     "clock", "block", "segv", "throw", "keep", "pace", "await"};
 
 struct Fault {
   char token[32], needed[32], event[96], hook[16], actions[1024];
@@ -75,6 +75,11 @@ static int gone(const char* token) {
   return access(path, F_OK) != 0;
 }
 
+/* Waits until the script has done its part of the fault (the file `go`), at most for this time. */
+static void await(long ms) {
+  for (const long end = now_ms() + ms; now_ms() < end && gone("go");) pause_ms(10);
+}
+
 /* What an action does in this process. */
 static void act(int action, long argument) {
   struct rlimit limit = {0, 0};
@@ -106,6 +111,7 @@ static void act(int action, long argument) {
     case kSegv: raise(SIGSEGV); break;
     case kKeep: keep = 1; break;
     case kPace: pace_until = now_ms() + argument; break;
+    case kAwait: await(argument); break;
     default: break;
   }
 }
@@ -260,9 +266,12 @@ __attribute__((constructor)) static void begin(void) {
   const ssize_t length = syscall(SYS_read, command, text, sizeof text - 1);
   close(command);
   if (length <= 0 || !memmem(text, (size_t)length, "pretrain", 8)) return;
+  /* srun has the words of the command, too. */
+  const char* const name = strrchr(text, '/') ? strrchr(text, '/') + 1 : text;
+  if (strcmp(name, "primus") != 0) return;
   const int supervises = memmem(text, (size_t)length, "--supervise", 11) != 0;
-  const char* const node = memmem(text, (size_t)length, "--node_rank", 11);
-  const int place = node ? atoi(node + 12) : 0;
+  const char *const node = memmem(text, (size_t)length, "--node_rank", 11), *const slurm = getenv("SLURM_NODEID");
+  const int place = node ? atoi(node + 12) : slurm ? atoi(slurm) : 0;
   const int single = memmem(text, (size_t)length, "--nproc\0001", 9) && !(node && place >= 0);
   if (supervises) {
     snprintf(role, sizeof role, "supervisor-%d", place);

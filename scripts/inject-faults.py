@@ -7,8 +7,8 @@ usage: inject-faults.py [--program build/bin/primus] [--trials 100] [--seed 1] [
 
 Each trial trains a toy model for 60 steps with one or two ranks, on two machines and a spare (processes on this
 machine with a supervisor each), or in a job on two nodes of a Slurm that the script starts (--setups slurm; needs
-Debian's packages slurmctld, slurmd, slurm-client and munge), and injects one fault at an exact point of a phase (scripts/faults/shim.c). The outcome
-is right in three cases:
+Debian's packages slurmctld, slurmd, slurm-client and munge), and injects one fault at an exact point of a phase
+(scripts/faults/shim.c). The outcome is right in three cases:
   recovered    the losses of all steps and the final weights are bit for bit those of an undisturbed run, after the
                supervisor has detected a fault of a right name
   unaffected   the same, without a restart, if the fault need not be detected
@@ -242,8 +242,8 @@ class Session:
         total = sum(r["seconds"] for r in results)
         print(f"{len(results) - count['too late']} faults "
               f"({', '.join(f'{setup}: {setups[setup]}' for setup in SETUPS if setups[setup])}), seed "
-              f"{self.options.seed}: {count['recovered']} recovered, {count['unaffected']} unaffected, {count['ended']} "
-              f"ended with the right name and completed by the same command, {count['wrong']} wrong; "
+              f"{self.options.seed}: {count['recovered']} recovered, {count['unaffected']} unaffected, "
+              f"{count['ended']} ended with the right name and completed by the same command, {count['wrong']} wrong; "
               f"{count['too late']} more were too late; {total / max(1, len(results)):.1f} s a trial; "
               f"{len(self.results)} trials in {time.monotonic() - self.began:.0f} s; next: --skip {self.following}" +
               (f", or the same command with --add {self.options.json}" if self.options.json else ""))
@@ -258,8 +258,8 @@ def main():
     parser.add_argument("--program", default=os.path.join(SOURCE, "build/bin/primus"))
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--setups", default="1,2,nodes", help="1 or 2 ranks on one machine; nodes: two machines and a spare; "
-                        "slurm: a job on two nodes of Slurm")
+    parser.add_argument("--setups", default="1,2,nodes", help="1 or 2 ranks on one machine; nodes: two machines and a "
+                        "spare; slurm: a job on two nodes of Slurm")
     parser.add_argument("--kinds", help="kinds of faults; see --list")
     parser.add_argument("--phases", help="of: " + ", ".join(PHASES))
     parser.add_argument("--slow", action="store_true", help="also kinds that take ten seconds or more, such as hangs")

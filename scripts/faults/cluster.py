@@ -150,8 +150,8 @@ class Cluster:
 
     def job(self, number):
         """The fields of a job, such as JobState and ExitCode."""
-        return dict(word.split("=", 1) for word in self.words("scontrol", "show", "job", str(number), "--oneliner").split()
-                    if "=" in word)
+        said = self.words("scontrol", "show", "job", str(number), "--oneliner")
+        return dict(word.split("=", 1) for word in said.split() if "=" in word)
 
     def tail(self, name):
         return f"\n{name}:\n" + text_of(self.at(name))[-3000:].decode(errors="replace")

@@ -1,8 +1,8 @@
 """The kinds of faults that scripts/inject-faults.py injects, and the results that are right for each.
 
 A kind has actions of scripts/faults/shim.c for each setup: '1' and '2' are the ranks of a run on one machine, 'nodes'
-is a run on two machines and a spare, and 'slurm' is a run on two nodes of Slurm. In the actions, VICTIM is the rank that the fault hits, AGENT is 'supervisor-1',
-and LEADER is 'supervisor-0' (on one machine the only supervisor).
+is a run on two machines and a spare, and 'slurm' is a run on two nodes of Slurm. In the actions, VICTIM is the rank
+that the fault hits, AGENT is 'supervisor-1', and LEADER is 'supervisor-0' (on one machine the only supervisor).
 """
 
 STEP_CAUSES = {"killed", "crashed", "lost rank"}
@@ -13,8 +13,8 @@ class Kind:
     then be complete after the same command. setups: in which the kind is possible. slow: takes ten seconds or more.
     then: what the script does after the fault: a function of the trial. victim: 'any' rank, or 'first'. lower: the
     newest checkpoint is damaged, so an older one is right. away: a node is away when the job ends, and cannot tell its
-    exit code. unseen: no supervisor that lives can detect it, or it may have no effect. early: further ends that are right before
-    the run begins (phase start)."""
+    exit code. unseen: no supervisor that lives can detect it, or it may have no effect. early: further ends that are
+    right before the run begins (phase start)."""
 
     def __init__(self, actions, names=(), ends=(), setups="1 2", slow=False, then=None, victim="any", lower=False,
                  second=None, options=(), not_in="", away=False,

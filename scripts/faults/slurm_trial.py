@@ -1,4 +1,4 @@
-"""A trial in a job of two nodes of Slurm. The job is queued again after a fault that ends it, as 'sbatch --requeue' says.
+"""A trial in a job of two nodes of Slurm, which is queued again after a fault that ends it ('sbatch --requeue').
 
 Rank 0 waits at the point of the fault until the script has done it, so the fault is at an exact point here, too."""
 import os

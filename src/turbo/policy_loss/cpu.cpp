@@ -22,6 +22,7 @@ PolicyDocuments documents_of(CpuContext& context, const PolicyTerms& terms, cons
   of.reference = optional(tokens.reference);
   of.entropies = optional(tokens.entropies);
   of.chosen = optional(tokens.chosen);
+  of.targets = optional(tokens.returns.absent() ? tokens.advantages : tokens.returns);
   of.starts = context.data<const std::int32_t>(starts);
   return of;
 }
@@ -56,8 +57,8 @@ void policy_loss(CpuContext& context, const PolicyLoss& a) {
   of.entropy_coef = a.entropy_coef;
   of.adds_answers = a.adds_answers;
   of.roles = context.data<const std::int32_t>(a.roles);
-  of.advantages = context.data<const float>(a.advantages);
-  of.sums = context.data<const double>(a.sums);
+  of.advantages = a.advantages.absent() ? nullptr : context.data<const float>(a.advantages);
+  of.sums = a.sums.absent() ? nullptr : context.data<const double>(a.sums);
   of.totals = context.data<const double>(a.totals);
   of.weights = context.data<float>(a.weights);
   of.entropy_weights = a.entropy_weights.absent() ? nullptr : context.data<float>(a.entropy_weights);

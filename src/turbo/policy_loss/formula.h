@@ -4,44 +4,21 @@
 #include <cstdint>
 
 #include "turbo/formula.h"
+#include "turbo/policy_loss/parts.h"
 #include "turbo/policy_loss/policy_loss.h"
 
 namespace primus::turbo::PRIMUS_KERNELS {
 
-// Sums with names. PolicyDocumentSums are in the order of PolicySum, PolicyMetricSums in that of
-// PolicyMetric.
-template <class Name, int kCount>
-struct NamedSums {
-  double of[kCount] = {};
-  PRIMUS_FORMULA void add(Name which, double value) { of[static_cast<int>(which)] += value; }
-};
-using PolicyDocumentSums = NamedSums<PolicySum, kPolicySums>;
-using PolicyMetricSums = NamedSums<PolicyMetric, kPolicyMetrics>;
-
-// What the tokens of an answer have in common.
-struct PolicyAnswer {
-  double advantage = 0;
-  double ratio = 1;       // the ratio of the answer, unless ratios are per token
-  double correction = 1;  // the sequence's correction, unless corrections are per token
-  double phi = 0;         // vespo
-  bool kept = true;       // false: the off-policy mask drops the answer
-  double share = 0;       // weight of a token's loss in the loss of the step
-  // The part of the loss's derivative with respect to each token's ln p that comes from the answer's ratio.
-  double by_token = 0;
-};
-
-struct PolicySlope {
-  double loss = 0, slope = 0;  // a loss, and its derivative with respect to the ratio or to ln p
-};
 // The tokens and documents of a microbatch, as the kernels see them.
 struct PolicyDocuments {
   PolicyTerms terms;
   const float *losses, *mask;
   const float *old, *sampled, *reference, *entropies, *chosen;  // may be null
+  const float* targets;  // the advantage or the return of each token, or null
   double microbatches, microbatch_tokens, entropy_coef;
   bool adds_answers;
   const std::int32_t *starts, *roles;
-  const float* advantages;
+  const float* advantages;  // null if tokens are independent, and so is `sums`
   const double *sums, *totals;
   float *weights, *entropy_weights;  // the second is null without an entropy bonus
 
@@ -138,13 +115,15 @@ struct PolicyDocuments {
   }
   // Returns VESPO's phi(w) = exp(lambda + k ln w - lambda w).
   PRIMUS_FORMULA double phi_of(double log_ratio, double advantage) const {
-    const double k = advantage >= 0 ? terms.k_positive : terms.k_negative;
-    const double lambda = ::fmax(advantage >= 0 ? terms.lambda_positive : terms.lambda_negative, 1e-4);
+    const VespoTerms& vespo = terms.vespo;
+    const double k = advantage >= 0 ? vespo.k_positive : vespo.k_negative;
+    const double lambda = ::fmax(advantage >= 0 ? vespo.lambda_positive : vespo.lambda_negative, 1e-4);
     const double log_w = ::fmin(::fmax(log_ratio, kSmallest), kLargest);
     return ::exp(lambda + k * log_w - lambda * ::exp(log_w));
   }
 
   PRIMUS_FORMULA PolicyAnswer answer(std::int64_t d) const {
+    if (!sums) return {.share = 1 / tokens()};
     const double count = sum(d, PolicySum::kTokens), length = ::fmax(count, 1.0);
     PolicyAnswer a{.advantage = static_cast<double>(advantages[d]), .share = share_of(length)};
     if (terms.ratio == PolicyRatio::kMean) a.ratio = ::exp(sum(d, PolicySum::kRatio) / length);
@@ -200,16 +179,28 @@ struct PolicyDocuments {
     if (entropy_weights) entropy_weights[t] = static_cast<float>(-entropy_coef * part);
   }
 
+  // Writes the derivative of the loss with respect to the value of token t, and adds the token's metrics.
+  PRIMUS_FORMULA void value(std::int64_t t, double share, PolicyMetricSums& metrics) const {
+    const ValueLoss of = value_loss(terms, double{losses[t]}, double{old[t]}, double{targets[t]});
+    weights[t] = static_cast<float>(share * terms.factor * of.slope);
+    metrics.add(PolicyMetric::kLoss, share * terms.factor * of.loss);
+    metrics.add(PolicyMetric::kPolicyLoss, share * of.loss);
+    if (of.clipped) metrics.add(PolicyMetric::kClipped, share);
+  }
+
   // Writes the weight of token t of answer `a`, and adds the token's metrics.
   PRIMUS_FORMULA void token(std::int64_t t, const PolicyAnswer& a, PolicyMetricSums& metrics) const {
     if (mask[t] == 0) {
       weights[t] = 0;
       return;
     }
+    if (terms.type == PolicyType::kValues) return value(t, a.share, metrics);
     const bool own = terms.ratio == PolicyRatio::kToken;
-    const double ratio = own ? ::exp(log_prob(t) - old_of(t)) : a.ratio, part = 1 / tokens();
-    const double correction = token_correction(t);
-    if (own) ratio_metrics(ratio, a.advantage, part, metrics);
+    const double change = log_prob(t) - old_of(t), ratio = own ? ::exp(change) : a.ratio;
+    const double advantage = targets ? double{targets[t]} : a.advantage;
+    const double correction = token_correction(t), part = 1 / tokens();
+    if (own) ratio_metrics(ratio, advantage, part, metrics);
+    metrics.add(PolicyMetric::kSquaredChange, part * 0.5 * change * change);
     entropy(t, part, metrics);
     if (sampled) {
       metrics.add(PolicyMetric::kSamplingGap, part * ::fabs(old_of(t) - sampled_of(t)));
@@ -227,7 +218,7 @@ struct PolicyDocuments {
       of.slope = -a.phi * a.advantage;
       of.loss = of.slope * log_prob(t);
     } else {
-      of = by_ratio(ratio, a.advantage);
+      of = by_ratio(ratio, advantage);
       of.slope = own ? of.slope * ratio : 0.0;
     }
     // VESPO's phi contains the correction.

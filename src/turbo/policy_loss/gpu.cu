@@ -77,6 +77,7 @@ PolicyDocuments documents_of(Context& context, const PolicyTerms& terms, const P
   of.reference = optional(tokens.reference);
   of.entropies = optional(tokens.entropies);
   of.chosen = optional(tokens.chosen);
+  of.targets = optional(tokens.returns.absent() ? tokens.advantages : tokens.returns);
   of.starts = context.data<std::int32_t>(starts);
   return of;
 }
@@ -97,8 +98,8 @@ void policy_loss(Context& context, const PolicyLoss& a) {
   of.entropy_coef = a.entropy_coef;
   of.adds_answers = a.adds_answers;
   of.roles = context.data<std::int32_t>(a.roles);
-  of.advantages = context.data<float>(a.advantages);
-  of.sums = context.data<double>(a.sums);
+  of.advantages = a.advantages.absent() ? nullptr : context.data<float>(a.advantages);
+  of.sums = a.sums.absent() ? nullptr : context.data<double>(a.sums);
   of.totals = context.data<double>(a.totals);
   of.weights = context.data<float>(a.weights);
   of.entropy_weights = a.entropy_weights.absent() ? nullptr : context.data<float>(a.entropy_weights);

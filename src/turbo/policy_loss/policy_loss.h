@@ -1,10 +1,13 @@
-// Policy-gradient losses: GRPO and its variants (bnpo, dr_grpo, dapo, cispo, sapo, vespo, luspo, GSPO), and
-// RLOO, as TRL computes them. The generated answers are documents of a packed microbatch. Sequence-level
-// ratios depend on sums over the tokens of each document, so the loss takes two calls:
+// Policy-gradient losses: GRPO and its variants (bnpo, dr_grpo, dapo, cispo, sapo, vespo, luspo, GSPO), RLOO,
+// and both losses of PPO, as TRL computes them. The generated answers are documents of a packed microbatch.
+// The ratio of a whole answer depends on sums over its tokens, so the loss takes two calls:
 //
 //   1. PolicySums: sums over the tokens of each document. On ranks with slices of each sequence, the sums are
 //      added up.
 //   2. PolicyLoss: the weight of each token's loss, and the metrics.
+//
+// The losses of PPO have an advantage or a return for each token. They need no sums, and therefore only the
+// second call. Their documents may be any division of the tokens.
 //
 // The arithmetic is fp64, in an order that depends only on sizes.
 #pragma once
@@ -19,6 +22,9 @@ enum class PolicyType : std::uint8_t {
   kCispo,    // -sg(min(r, high)) A ln p
   kSapo,     // -4 sigmoid(t (r - 1)) A / t
   kVespo,    // -sg(phi(w)) A ln p, where w is the ratio of the sequence
+  // The loss of PPO's value model, whose scores v take the place of -ln p: max((v - R)^2, (v' - R)^2) / 2,
+  // where R is the return and v' is v clipped to [old - low, old + high].
+  kValues,
 };
 
 // The exponent of the ratio r = exp(...), from d = ln p - ln p(old).
@@ -49,19 +55,25 @@ enum class PolicyCorrection : std::uint8_t {
 
 enum class PolicyMetric : std::uint8_t {
   kLoss,
-  kPolicyLoss,   // the loss without the entropy bonus
+  kPolicyLoss,   // the loss without the entropy bonus, and without PolicyTerms::factor
   kEntropy,      // mean entropy of the tokens' distributions
   kDivergence,   // mean KL term per token
   kLowClipped,   // share of tokens (or answers) whose ratio is below 1 - low and whose advantage is negative
   kHighClipped,  // share whose ratio is above 1 + high and whose advantage is positive
-  kClipped,      // share that kLowClipped or kHighClipped counts
+  kClipped,      // share that kLowClipped or kHighClipped counts; kValues: share of clipped values
   kRatio,        // mean ratio of tokens, or of answers
   kPhi,          // vespo: mean phi of the answers
   kSamplingGap,  // mean |ln p(old) - ln p(sampled)| per token
   kCorrection,   // mean of the correction's ratio, per token or per answer
+  kSquaredChange,  // mean of (ln p - ln p(old))^2 / 2 per token, an estimate of the KL divergence
   kCount
 };
 constexpr int kPolicyMetrics = static_cast<int>(PolicyMetric::kCount);
+
+// Constants of VESPO. Answers with a negative advantage use k_negative and lambda_negative.
+struct VespoTerms {
+  double k_positive = 2, lambda_positive = 3, k_negative = 3, lambda_negative = 2;
+};
 
 // Constants of the loss, named as in lm/train/objectives/rules/policy_settings.h.
 struct PolicyTerms {
@@ -79,7 +91,8 @@ struct PolicyTerms {
   double correction_min = 0, correction_max = 0;  // bounds of the correction's ratio, which may be infinite
   double max_length = 1;
   double sapo_negative = 1.05, sapo_positive = 1;
-  double k_positive = 2, lambda_positive = 3, k_negative = 3, lambda_negative = 2;  // vespo
+  VespoTerms vespo;
+  double factor = 1;  // kValues: weight of the loss
 };
 
 // The positions of a document's sums. Sums are over the tokens whose mask is not 0. The reference
@@ -107,6 +120,11 @@ struct PolicyTokens {
   // 1 for chosen tokens, 0 for others; absent: all tokens are chosen. The loss of a token that is not chosen
   // has only the KL term and the entropy bonus. Metrics and divisors count all tokens.
   Tensor chosen;
+  Tensor advantages = {};  // the advantage of each token; absent: each answer has one advantage
+  Tensor returns = {};     // kValues: the return of each token; otherwise absent
+
+  // Returns whether the loss of a token depends on no other token of its answer.
+  bool are_independent() const { return !advantages.absent() || !returns.absent(); }
 };
 
 struct PolicySums {
@@ -135,8 +153,8 @@ struct PolicyLoss {
   bool adds_answers;  // whether this rank adds the metrics of answers; one rank of those that share sequences
   Tensor starts;      // [documents + 1] int32
   Tensor roles;       // [documents] int32
-  Tensor advantages;  // [documents] fp32
-  Tensor sums;        // [documents, kPolicySums] fp64
+  Tensor advantages;  // [documents] fp32; absent if tokens.are_independent()
+  Tensor sums;        // [documents, kPolicySums] fp64; absent if tokens.are_independent()
   Tensor totals;      // [2] fp64: numbers of answers and of unmasked tokens in the whole step
   Tensor weights;     // output: [tokens] fp32
   Tensor entropy_weights;  // output: [tokens] fp32, the derivative of the loss with respect to each entropy;

@@ -301,5 +301,120 @@ TEST_P(PolicyLossTest, MaskedTokensMayHoldAnything) {
   EXPECT_EQ(out.metrics, clean.metrics);
 }
 
+// The losses of PPO. Rows of a microbatch are the documents. One of three tokens has no loss, and the values
+// of these tokens are not read.
+class IndependentTokens {
+ public:
+  static constexpr std::size_t kTokenCount = 600;
+  static constexpr double kTotal = 700;
+
+  explicit IndependentTokens(DeviceUnderTest device) : bench_(std::move(device)) {
+    const Values noise = random_values(kTokenCount, 5), far = random_values(kTokenCount, 6);
+    losses = random_values(kTokenCount, 7);
+    targets = random_values(kTokenCount, 8);
+    for (std::size_t t = 0; t < kTokenCount; ++t) {
+      losses[t] += 2;
+      old.push_back(losses[t] + 0.4 * noise[t]);
+      entropies.push_back(1 + std::abs(far[t]));
+      mask.push_back(t % 3 == 0 ? 0 : 1);
+    }
+    for (Values* values : {&losses, &old, &targets, &entropies}) {
+      *values = rounded(*values, DType::kF32);
+      for (std::size_t t = 0; t < kTokenCount; t += 3) (*values)[t] = INFINITY;
+    }
+  }
+
+  // `earlier`: ln p or the values under the weights that generated the answers.
+  Outcome run(const PolicyTerms& terms, const Values& earlier) {
+    const bool values = terms.type == PolicyType::kValues;
+    PolicyLoss call{.terms = terms,
+                    .tokens = {.losses = upload(losses),
+                               .mask = upload(mask),
+                               .old = upload(earlier),
+                               .sampled = {},
+                               .reference = {},
+                               .entropies = values ? Tensor() : upload(entropies),
+                               .chosen = {},
+                               .advantages = values ? Tensor() : upload(targets),
+                               .returns = values ? upload(targets) : Tensor()},
+                    .places = {},
+                    .adds_answers = false,
+                    .starts = bench_.upload({0, 500, kTokenCount}, DType::kI32, {3}),
+                    .roles = bench_.upload({PolicyLoss::kAnswer, PolicyLoss::kAnswer}, DType::kI32, {2}),
+                    .advantages = {},
+                    .sums = {},
+                    .totals = bench_.upload({0, kTotal}, DType::kF64, {2}),
+                    .weights = bench_.empty(DType::kF32, {kTokenCount}),
+                    .entropy_weights = {},
+                    .metrics = bench_.zeros(DType::kF32, {kPolicyMetrics}),
+                    .workspace = {}};
+    for (int m = 0; m < kPolicyMetrics; ++m) call.places[m] = static_cast<std::int8_t>(m);
+    bench_.run(call);
+    return {.weights = bench_.download(call.weights),
+            .entropy_weights = {},
+            .metrics = bench_.download(call.metrics)};
+  }
+
+  Values losses, old, targets, entropies, mask;
+
+ private:
+  Tensor upload(const Values& values) { return bench_.upload(values, DType::kF32, {kTokenCount}); }
+
+  OperatorBench bench_;
+};
+
+TEST_P(PolicyLossTest, EachTokenMayHaveItsOwnAdvantage) {
+  IndependentTokens tokens(GetParam());
+  Values earlier = tokens.old;
+  for (double& log_prob : earlier) log_prob = -log_prob;
+  const Outcome out = tokens.run({.low = 0.1, .high = 0.1}, earlier);
+  double loss = 0, clipped = 0, ratios = 0, change = 0, entropy = 0;
+  for (std::size_t t = 0; t < IndependentTokens::kTokenCount; ++t) {
+    double weight = 0;
+    if (tokens.mask[t] != 0) {
+      const double d = -tokens.losses[t] - earlier[t], ratio = std::exp(d), advantage = tokens.targets[t];
+      const double plain = -advantage * ratio, limited = -advantage * std::clamp(ratio, 0.9, 1.1);
+      loss += std::max(plain, limited) / IndependentTokens::kTotal;
+      clipped += limited > plain ? 1 / IndependentTokens::kTotal : 0;
+      ratios += ratio / IndependentTokens::kTotal;
+      change += 0.5 * d * d / IndependentTokens::kTotal;
+      entropy += tokens.entropies[t] / IndependentTokens::kTotal;
+      weight = limited > plain ? 0 : advantage * ratio / IndependentTokens::kTotal;
+    }
+    EXPECT_NEAR(out.weights[t], weight, 1e-6 * std::abs(weight)) << t;
+  }
+  EXPECT_GT(clipped, 0.1);
+  EXPECT_NEAR(out.metric(PolicyMetric::kLoss), loss, 1e-6);
+  EXPECT_NEAR(out.metric(PolicyMetric::kPolicyLoss), loss, 1e-6);
+  EXPECT_NEAR(out.metric(PolicyMetric::kClipped), clipped, 1e-6);
+  EXPECT_NEAR(out.metric(PolicyMetric::kRatio), ratios, 1e-6);
+  EXPECT_NEAR(out.metric(PolicyMetric::kSquaredChange), change, 1e-6);
+  EXPECT_NEAR(out.metric(PolicyMetric::kEntropy), entropy, 1e-6);
+}
+
+TEST_P(PolicyLossTest, ValuesHaveAClippedRegression) {
+  IndependentTokens tokens(GetParam());
+  const Outcome out =
+      tokens.run({.type = PolicyType::kValues, .low = 0.1, .high = 0.1, .factor = 0.25}, tokens.old);
+  double loss = 0, clipped = 0;
+  for (std::size_t t = 0; t < IndependentTokens::kTokenCount; ++t) {
+    double weight = 0;
+    if (tokens.mask[t] != 0) {
+      const double value = tokens.losses[t], target = tokens.targets[t];
+      const double limited = std::clamp(value, tokens.old[t] - 0.1, tokens.old[t] + 0.1);
+      const double error = (value - target) * (value - target),
+                   limited_error = (limited - target) * (limited - target);
+      loss += 0.5 * std::max(error, limited_error) / IndependentTokens::kTotal;
+      clipped += limited_error > error ? 1 / IndependentTokens::kTotal : 0;
+      weight = limited_error > error ? 0 : 0.25 * (value - target) / IndependentTokens::kTotal;
+    }
+    EXPECT_NEAR(out.weights[t], weight, 1e-6 * std::abs(weight)) << t;
+  }
+  EXPECT_GT(clipped, 0.1);
+  EXPECT_NEAR(out.metric(PolicyMetric::kLoss), 0.25 * loss, 1e-6);
+  EXPECT_NEAR(out.metric(PolicyMetric::kPolicyLoss), loss, 1e-6);
+  EXPECT_NEAR(out.metric(PolicyMetric::kClipped), clipped, 1e-6);
+}
+
 }  // namespace
 }  // namespace primus::turbo::test

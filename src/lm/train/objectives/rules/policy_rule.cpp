@@ -82,10 +82,10 @@ PolicyTerms terms_of(const PolicySettings& s) {
                     .max_length = static_cast<double>(s.max_completion_length),
                     .sapo_negative = s.sapo_temperature_neg,
                     .sapo_positive = s.sapo_temperature_pos,
-                    .k_positive = s.vespo.k_pos,
-                    .lambda_positive = s.vespo.lambda_pos,
-                    .k_negative = s.vespo.k_neg,
-                    .lambda_negative = s.vespo.lambda_neg};
+                    .vespo = {.k_positive = s.vespo.k_pos,
+                              .lambda_positive = s.vespo.lambda_pos,
+                              .k_negative = s.vespo.k_neg,
+                              .lambda_negative = s.vespo.lambda_neg}};
   if (is_rloo(s)) {
     terms.ratio = PolicyRatio::kSum;
     terms.average = PolicyAverage::kAnswers;

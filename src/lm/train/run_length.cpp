@@ -14,6 +14,7 @@
 #include "engine/runtime/rank.h"
 #include "lm/data/cyclic_dataset.h"
 #include "lm/train/continued_run.h"
+#include "lm/train/objectives/keys/reinforcement_keys.h"
 #include "lm/train/step/step_time.h"
 #include "turbo/devices/devices.h"
 
@@ -33,6 +34,11 @@ std::int64_t steps_within(double seconds, double step, const config::TrainerConf
   return static_cast<std::int64_t>(steps);
 }
 
+std::int64_t steps_of_samples(std::int64_t samples, const config::TrainerConfig& c) {
+  const std::int64_t turns = steps_of_answers(c), each = c.global_batch_size * turns;
+  return (samples / each + (samples % each != 0)) * turns;
+}
+
 void RunLength::plan() {
   if (plan_.c.sft_dataset_name) epoch_samples_ = plan_.objective->samples_of_epochs(plan_.data_request(), 1);
   if (!config::length_is_open(plan_.c)) return;
@@ -40,7 +46,7 @@ void RunLength::plan() {
   if (plan_.c.train_epochs) {
     const std::int64_t samples =
         plan_.objective->samples_of_epochs(plan_.data_request(), *plan_.c.train_epochs);
-    steps = samples / plan_.c.global_batch_size + (samples % plan_.c.global_batch_size != 0);
+    steps = steps_of_samples(samples, plan_.c);
     const bool one = *plan_.c.train_epochs == 1;
     plan_.log.info("{} epoch{} of the training data {} {} sample{}: {} step{}", *plan_.c.train_epochs,
                    one ? "" : "s", one ? "is" : "are", samples, samples == 1 ? "" : "s", steps,
@@ -195,7 +201,7 @@ void RunLength::warn_of_little_data() const {
   if (!plan_.ranks.first() || epoch_samples_ == 0 || progress_.iteration > 0) return;
   constexpr double kManyPasses = 100;
   const std::int64_t batch = plan_.c.global_batch_size;
-  const std::int64_t different = epoch_samples_ / std::max<std::int64_t>(1, plan_.c.num_iterations);
+  const std::int64_t different = epoch_samples_ / steps_of_answers(plan_.c);
   if (different < batch) {
     plan_.log.warning(
         "global_batch_size is {}, but the training data has only {} sample{}: each step repeats samples. Set "

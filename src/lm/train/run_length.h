@@ -50,4 +50,8 @@ class RunLength {
 // seconds.
 std::int64_t steps_within(double seconds, double step, const config::TrainerConfig& c);
 
+// Returns the number of steps that take `samples` samples. Generated answers have equally many steps, so the
+// last answers may take more samples.
+std::int64_t steps_of_samples(std::int64_t samples, const config::TrainerConfig& c);
+
 }  // namespace primus

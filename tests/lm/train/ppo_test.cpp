@@ -56,11 +56,33 @@ TEST(PpoEstimates, TheSecondEstimatorOfTheDivergenceIsNeverNegative) {
 
 class PpoRuns : public WholeRuns {
  protected:
-  PpoRuns()
-      : WholeRuns({"mock_data=false", "bf16=false", "num_query_groups=2", "seq_length=32", "lr=1e-2",
-                   "lr_decay_style=constant", "weight_decay=0", "global_batch_size=16", "micro_batch_size=4",
-                   "num_generations=1", "max_completion_length=6", "train_iters=4", "stage=ppo",
-                   "reward=['regex:^[A-Za-z]']"}) {}
+  PpoRuns() : WholeRuns(settings()) {}
+
+  static std::vector<std::string> settings() {
+    return {"mock_data=false",
+            "bf16=false",
+            "num_query_groups=2",
+            "seq_length=32",
+            "lr=1e-2",
+            "lr_decay_style=constant",
+            "weight_decay=0",
+            "global_batch_size=16",
+            "micro_batch_size=4",
+            "num_generations=1",
+            "max_completion_length=6",
+            "train_iters=4",
+            "stage=ppo",
+            "reward=['regex:^[A-Za-z]']"};
+  }
+  // Returns the number of steps that a dry run shows.
+  std::int64_t planned_steps(const std::vector<std::string>& overrides) const {
+    std::vector<std::string> all = settings();
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    const config::Experiment experiment =
+        config::load_experiment_text(yaml_of("plan"), "experiment.yaml", all);
+    Logger quiet(LogOptions{.console_level = LogLevel::kError});
+    return Trainer(experiment, families_, quiet).forecast().steps;
+  }
 
   std::string prompts() const {
     std::string lines;
@@ -147,6 +169,18 @@ TEST_F(PpoRuns, TheValueModelStartsFromTheModelOfValueLoad) {
   run("loaded", loaded);
   EXPECT_EQ(values("loaded", "reward"), values("new", "reward"));
   EXPECT_NE(values("loaded", "values/mean"), values("new", "values/mean"));
+}
+
+// 12 prompts for a batch of 16 answers. Four steps learn from the same answers.
+TEST_F(PpoRuns, AnEpochWithFewerPromptsThanABatchUsesAllAnswersEquallyOften) {
+  const std::vector<std::string> settings = {prompts(), "train_iters=null", "train_epochs=1",
+                                             "num_iterations=2", "num_mini_batches=2"};
+  EXPECT_EQ(planned_steps(settings), 4);
+  run("short", settings);
+  EXPECT_EQ(metrics("short").size(), 4U);
+  EXPECT_THAT(log_of("short"),
+              AllOf(HasSubstr("1 epoch of the training data is 48 samples: 4 steps"),
+                    HasSubstr("global_batch_size is 16, but the training data has only 12 samples")));
 }
 
 TEST_F(PpoRuns, SettingsThatDoNotFitAreRefused) {

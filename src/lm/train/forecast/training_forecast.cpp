@@ -257,7 +257,7 @@ TrainingForecast Trainer::forecast(int world, int on_host) {
   if (tokenizer && c.train_epochs && length_is_open(c)) {
     const auto samples =
         objective->planned_samples({.experiment = e, .tokenizer = *tokenizer}, *c.train_epochs);
-    if (samples) f.steps = *samples / c.global_batch_size + (*samples % c.global_batch_size != 0);
+    if (samples) f.steps = steps_of_samples(*samples, c);
   }
   if (f.hardware) {
     plan_time(f, settings.compute);

@@ -143,8 +143,13 @@ data::PromptOptions prompt_options_of(const config::TrainerConfig& c) {
           .seed = c.seed,
           .max_prompt_length = c.max_prompt_length.value_or(c.seq_length - c.max_completion_length),
           .step_samples = c.global_batch_size,
-          // Only stages with a value model divide the answers into mini-batches.
-          .num_iterations = c.num_iterations * (config::stage_of(c).trains_values ? c.num_mini_batches : 1)};
+          .num_iterations = steps_of_answers(c)};
+}
+
+std::int64_t steps_of_answers(const config::TrainerConfig& c) {
+  const config::Stage& stage = config::stage_of(c);
+  if (stage.material != config::Material::kPrompts) return 1;
+  return c.num_iterations * (stage.trains_values ? c.num_mini_batches : 1);
 }
 
 }  // namespace primus

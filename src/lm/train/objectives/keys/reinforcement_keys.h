@@ -4,6 +4,7 @@
 // Errors: Error(kInvalid) at the key.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "config/experiment.h"
@@ -28,5 +29,8 @@ std::string tools_of(const config::Experiment& experiment);
 // Returns the options for reading the prompts. If the key max_prompt_length is not set, the option is the
 // sequence length minus the longest answer. Leaves out the tools.
 data::PromptOptions prompt_options_of(const config::TrainerConfig& trainer);
+// Returns the number of consecutive steps that learn from the same generated answers: 1 in stages that
+// generate none.
+std::int64_t steps_of_answers(const config::TrainerConfig& trainer);
 
 }  // namespace primus

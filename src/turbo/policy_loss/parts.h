@@ -16,7 +16,7 @@ struct NamedSums {
 using PolicyDocumentSums = NamedSums<PolicySum, kPolicySums>;
 using PolicyMetricSums = NamedSums<PolicyMetric, kPolicyMetrics>;
 
-// What the tokens of an answer have in common.
+// The numbers that all tokens of an answer share.
 struct PolicyAnswer {
   double advantage = 0;
   double ratio = 1;       // the ratio of the answer, unless ratios are per token

@@ -23,6 +23,7 @@
 #include "lm/train/objectives/rules/ppo_rule.h"
 #include "lm/train/objectives/rules/rollout_rule.h"
 #include "lm/train/rank_training.h"
+#include "turbo/operator_test.h"
 
 namespace primus {
 namespace {
@@ -248,10 +249,15 @@ struct Trained {
   std::vector<engine::MemoryPlan> memory, used;
 };
 
+using MakeDevice = std::function<std::unique_ptr<Device>()>;
+
+std::unique_ptr<Device> cpu() { return turbo::make_cpu_device(1); }
+std::unique_ptr<Device> batch_invariant_cpu() { return turbo::make_cpu_device(1, true); }
+
 // `skips`: whether steps skip microbatches without answers.
 Trained train(
     SessionSettings settings, int ranks, const engine::MeshShape& shape, int steps = 3, bool skips = true,
-    double rate = 3e-3, bool batch_invariant = false,
+    double rate = 3e-3, const MakeDevice& device = cpu,
     const std::function<RolloutSource()>& source = [] { return source_of(); }) {
   const int data_ranks = shape.data(ranks);
   settings.step.microbatches = kAnswers / (settings.step.micro_batch * data_ranks);
@@ -310,8 +316,7 @@ Trained train(
     test::collect(rank, session.store(), outcome);
     out.weights = std::move(outcome.weights);
   };
-  on_ranks(ranks, shape, body, false,
-           [batch_invariant] { return turbo::make_cpu_device(1, batch_invariant); });
+  on_ranks(ranks, shape, body, false, device);
   return out;
 }
 
@@ -452,7 +457,7 @@ TEST(Rollouts, RewardModelsGiveTheSameRewardsOnEveryMesh) {
     return all;
   };
   const auto train_on = [&](int ranks, const engine::MeshShape& shape) {
-    return train(settings, ranks, shape, 3, true, 3e-3, false, source);
+    return train(settings, ranks, shape, 3, true, 3e-3, cpu, source);
   };
   const Trained one = train_on(1, {});
   EXPECT_NE(one.rewards[0], one.rewards[1]);
@@ -598,7 +603,7 @@ void expect_value_models_equal(const ModelConfig& model, const std::vector<MeshC
     return source_of([](const ScoredAnswer& answer) { return answer.prompt == prompt_text(2); });
   };
   SessionSettings settings = with_value_model(model);
-  const Trained one = train(settings, 1, {}, 5, true, 3e-3, false, source);
+  const Trained one = train(settings, 1, {}, 5, true, 3e-3, cpu, source);
   ASSERT_EQ(one.losses.size(), 5U);
   EXPECT_NE(one.answers[1], one.answers[0]);  // the other half of the answers
   EXPECT_EQ(one.answers[2], one.answers[0]);
@@ -608,7 +613,7 @@ void expect_value_models_equal(const ModelConfig& model, const std::vector<MeshC
     SCOPED_TRACE(c.name);
     settings.sharding = c.sharding;
     settings.reduce_each_microbatch = c.sharding == engine::Sharding::kParameters;
-    expect_equal(train(settings, c.ranks, c.shape, 5, true, 3e-3, false, source), one);
+    expect_equal(train(settings, c.ranks, c.shape, 5, true, 3e-3, cpu, source), one);
   }
 }
 
@@ -636,6 +641,40 @@ TEST(Rollouts, AValueModelTrainsTheSameOnEveryMesh) {
   mixture.moe.training = {};
   expect_value_models_equal(
       mixture, {{"experts", 2, {.expert = 2}}, {"experts and pipeline", 4, {.pipeline = 2, .expert = 2}}});
+}
+
+// The kernels of GPUs: on the emulator, or on the GPU of PRIMUS_TEST_GPU. A guarded device also detects code
+// of the host that reads the memory of the device.
+TEST(Rollouts, AValueModelTrainsTheSameOnGpus) {
+  ModelConfig model = tiny_llama();
+  model.layers = 2;
+  model.hidden = 16;
+  model.ffn = 24;
+  model.heads = 2;
+  model.kv_heads = 2;
+  model.head_dim = 8;
+  model.vocab = 40;
+  SessionSettings settings = with_value_model(model);
+  const auto source = [] {
+    return source_of([](const ScoredAnswer& answer) { return answer.prompt == prompt_text(2); });
+  };
+  const Trained expected = train(settings, 1, {}, 5, true, 3e-3, cpu, source);
+  ASSERT_EQ(expected.losses.size(), 5U);
+  for (const turbo::test::DeviceUnderTest& device : turbo::test::devices_under_test()) {
+    if (device.plugin.empty() && device.emulated_warp == 0) continue;
+    SCOPED_TRACE(device.name());
+    const auto make = [&] { return turbo::test::OperatorBench::make_device(device); };
+    expect_equal(train(settings, 1, {}, 5, true, 3e-3, make, source), expected);
+    // The communicators of this test read the memory of the device.
+    if (device.guarded || !device.plugin.empty()) continue;
+    using Shape = engine::MeshShape;
+    for (const Shape& shape : {Shape{.tensor = 2}, Shape{.context = 2}, Shape{.pipeline = 2}})
+      expect_equal(train(settings, 2, shape, 5, true, 3e-3, make, source), expected);
+    SessionSettings sharded = settings;
+    sharded.sharding = engine::Sharding::kParameters;
+    sharded.reduce_each_microbatch = true;
+    expect_equal(train(sharded, 2, {}, 5, true, 3e-3, make, source), expected);
+  }
 }
 
 // The environment appends the tokens 30 and 31 after each turn, and gives a reward after the third turn.
@@ -695,10 +734,10 @@ done
     settings.loss_rule = rollout_rule(
         {.max_completion_length = 12, .iterations = 2, .max_turns = 5, .advantages = group_advantages},
         policy_rule({.entropy = {.reported = true}, .max_completion_length = 12}));
-    const Trained one = train(settings, 1, {}, 3, true, 3e-3, false, source);
+    const Trained one = train(settings, 1, {}, 3, true, 3e-3, cpu, source);
     settings.sharding = c.sharding;
     settings.reduce_each_microbatch = c.sharding == engine::Sharding::kParameters;
-    const Trained trained = train(settings, c.ranks, c.shape, 3, true, 3e-3, false, source);
+    const Trained trained = train(settings, c.ranks, c.shape, 3, true, 3e-3, cpu, source);
     EXPECT_EQ(trained.answers, one.answers);
     EXPECT_EQ(one.answers[1], one.answers[0]);
     EXPECT_NE(one.answers[2], one.answers[0]);
@@ -765,7 +804,7 @@ TEST(Rollouts, RepeatedAttemptsAreCountedAndEachReasonIsLoggedOnce) {
       all.rewards.push_back(std::make_unique<LowIdsAtTheSecondAttempt>());
       return all;
     };
-    const Trained trained = train(rollouts(), ranks, {}, 2, true, 3e-3, false, source);
+    const Trained trained = train(rollouts(), ranks, {}, 2, true, 3e-3, cpu, source);
     for (const auto& step : trained.metrics) {
       const std::map<std::string, double> metrics(step.begin(), step.end());
       EXPECT_EQ(metrics.at("rewards/second/retries"), ranks);
@@ -813,10 +852,10 @@ TEST(Rollouts, DynamicSamplingGeneratesTheSameAnswersOnEveryMesh) {
           return compute_advantages({.num_generations = kGroup, .scale_rewards = "none"}, rewards, functions);
         }};
     settings.loss_rule = rollout_rule(rule, [] { return std::make_unique<Reinforce>(); });
-    const Trained one = train(settings, 1, {}, 3, true, 3e-3, false, source);
+    const Trained one = train(settings, 1, {}, 3, true, 3e-3, cpu, source);
     settings.sharding = c.sharding;
     settings.reduce_each_microbatch = c.sharding == engine::Sharding::kParameters;
-    const Trained trained = train(settings, c.ranks, c.shape, 3, true, 3e-3, false, source);
+    const Trained trained = train(settings, c.ranks, c.shape, 3, true, 3e-3, cpu, source);
     EXPECT_EQ(trained.answers, one.answers);
     for (std::size_t s = 0; s < one.losses.size(); ++s) {
       EXPECT_NEAR(trained.losses[s], one.losses[s], 1e-5);
@@ -870,7 +909,7 @@ TEST(Rollouts, AnswersAheadFollowAFixedSchedule) {
   const int steps = 6;
   const double rate = 3e-2;
   const auto run = [&](std::int64_t batches, double at) {
-    return train(rollouts_ahead(batches), 1, {}, steps, true, at, false, source_ahead);
+    return train(rollouts_ahead(batches), 1, {}, steps, true, at, cpu, source_ahead);
   };
   const Trained frozen = run(0, 0), none = train(rollouts(), 1, {}, steps, true, rate), zero = run(0, rate);
   EXPECT_EQ(zero.answers, none.answers);
@@ -918,10 +957,10 @@ TEST(Rollouts, AnswersAheadAreTheSameOnEveryMesh) {
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);
     SessionSettings settings = rollouts_ahead(2, c.model);
-    const Trained one = train(settings, 1, {}, 4, true, 3e-3, false, source_ahead);
+    const Trained one = train(settings, 1, {}, 4, true, 3e-3, cpu, source_ahead);
     settings.sharding = c.sharding;
     settings.reduce_each_microbatch = c.sharding == engine::Sharding::kParameters;
-    const Trained trained = train(settings, c.ranks, c.shape, 4, true, 3e-3, false, source_ahead);
+    const Trained trained = train(settings, c.ranks, c.shape, 4, true, 3e-3, cpu, source_ahead);
     EXPECT_EQ(trained.answers, one.answers);
     for (std::size_t s = 0; s < one.losses.size(); ++s) {
       EXPECT_NEAR(trained.losses[s], one.losses[s], 1e-5);
@@ -1157,7 +1196,7 @@ TEST(Rollouts, BatchInvariantSamplersAndTrainersAgreeBitForBitOnEveryMesh) {
         settings.loss_rule =
             rollout_rule({.max_completion_length = kMaxAnswer, .advantages = group_advantages},
                          [] { return std::make_unique<CountDifferences>(); });
-        const Trained trained = train(settings, c.ranks, c.shape, 2, true, 3e-3, true);
+        const Trained trained = train(settings, c.ranks, c.shape, 2, true, 3e-3, batch_invariant_cpu);
         for (const auto& metrics : trained.metrics) {
           const std::map<std::string, double> values(metrics.begin(), metrics.end());
           EXPECT_GT(values.at("answer_tokens"), 40);

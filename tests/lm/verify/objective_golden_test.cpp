@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "lm/verify/verify_objective.h"
 #include "turbo/cpu/cpu_kernels.h"
+#include "turbo/operator_test.h"
 
 namespace primus {
 namespace {
@@ -51,6 +52,23 @@ TEST(ObjectiveGolden, PpoWithAValueModelEqualsTrl) {
   EXPECT_EQ(report.cases.size(), 6U);
   expect_verified(report);
   EXPECT_TRUE(report.passed());
+}
+
+// The kernels of GPUs: on the emulator, or on the GPU of PRIMUS_TEST_GPU.
+TEST(ObjectiveGolden, PpoWithAValueModelEqualsTrlOnGpus) {
+  for (const turbo::test::DeviceUnderTest& device : turbo::test::devices_under_test()) {
+    const bool emulated = device.emulated_warp == 32;
+    if (device.plugin.empty() && !emulated) continue;
+    SCOPED_TRACE(device.name());
+    // The emulator is slow, so it runs one case.
+    VerifyObjectiveOptions options{.folder = std::filesystem::path(PRIMUS_SOURCE_DIR) / "tests/golden/ppo"};
+    if (emulated) options.cases = {"ppo_narrow"};
+    const ObjectiveReport report = verify_objectives(
+        options, builtin_families(), [&] { return turbo::test::OperatorBench::make_device(device); });
+    EXPECT_EQ(report.cases.size(), emulated ? 1U : 6U);
+    expect_verified(report);
+    EXPECT_TRUE(report.passed());
+  }
 }
 
 // The goldens are in tests/golden/posttrain_llama, for a Llama with an untied head and for the same model

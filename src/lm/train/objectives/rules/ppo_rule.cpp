@@ -12,133 +12,27 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/error.h"
 #include "lm/model/weights.h"
-#include "lm/train/objectives/rules/held_tokens.h"
+#include "lm/train/objectives/rules/ppo_losses.h"
 #include "lm/train/objectives/rules/token_log_probs.h"
 #include "lm/train/step/session.h"
 
 namespace primus {
 namespace {
 
-using data::DocumentRole;
-
 constexpr const char* kValueModel = "value_model";
-
-// The tokens of an answer in a microbatch: labels [first, first + tokens), and values
-// [first, first + values), which may have one more entry.
-struct AnswerPlace {
-  std::size_t first = 0, tokens = 0, values = 0;
-};
-
-std::vector<AnswerPlace> places_of(const data::BatchView& batch, std::int64_t max_completion_length) {
-  std::vector<AnswerPlace> places;
-  for (std::size_t d = 0; d < batch.document_roles.size(); ++d) {
-    if (batch.document_roles[d] != DocumentRole::kAnswer) continue;
-    const auto begin = static_cast<std::size_t>(batch.document_starts[d]);
-    const auto end = static_cast<std::size_t>(batch.document_starts[d + 1]);
-    AnswerPlace place{.first = begin};
-    while (place.first < end && batch.loss_mask[place.first] == 0) ++place.first;
-    while (place.first + place.tokens < end && batch.loss_mask[place.first + place.tokens] != 0)
-      ++place.tokens;
-    if (place.tokens == 0) continue;  // an answer without a reward
-    const bool follows =
-        place.first + place.tokens < end && std::cmp_less(place.tokens, max_completion_length);
-    place.values = place.tokens + (follows ? 1 : 0);
-    places.push_back(place);
-  }
-  return places;
-}
-
-// The host tables with which the losses of a microbatch are computed.
-struct HostTables {
-  std::vector<AnswerPlace> places;
-  std::vector<float> old_log_probs, values, advantages, returns;  // [tokens]
-};
-
-// The tables of a step, which both rules read. They have all tokens of a microbatch. With context
-// parallelism, a rank computes the losses of the tokens that it holds.
-struct StepTables {
-  std::vector<HostTables> microbatches;
-  double tokens = 1, values = 1;  // numbers of answer tokens and of values in the step, on all ranks
-  std::optional<HeldTokens> held;
-  std::vector<float> is_held;  // [tokens]: 1 for the tokens that this rank holds, otherwise 0
-};
-
-// Copies per-token tensors to the host, and writes weights and metrics back. A measuring rank skips the work.
-class HostWork {
- public:
-  HostWork(const TokenLosses& tokens, const StepTables& tables) : tokens_(tokens), tables_(tables) {}
-  // Returns a table of all tokens from the values of the tokens that this rank holds; the others are 0.
-  std::vector<float> read_tokens(const Tensor& from) const {
-    std::vector<float> all(tables_.is_held.size(), 0.0F);
-    tables_.held->scatter(read(from), all);
-    return all;
-  }
-  bool holds(std::size_t token) const { return tables_.is_held[token] != 0; }
-  // Writes the weights of the losses, given for all tokens, and adds to the metrics.
-  void write(const std::vector<float>& weights, std::span<const double> metrics) const {
-    std::vector<float> sums = read(tokens_.metrics);
-    PRIMUS_CHECK("PpoRule::weigh", sums.size() == metrics.size());
-    for (std::size_t i = 0; i < sums.size(); ++i)
-      sums[i] = static_cast<float>(static_cast<double>(sums[i]) + metrics[i]);
-    const std::vector<float> held = tables_.held->select(weights);
-    Stream& stream = tokens_.rank.compute();
-    stream.copy_to_device(tokens_.weights.data, held.data(), tokens_.weights.bytes());
-    stream.copy_to_device(tokens_.metrics.data, sums.data(), tokens_.metrics.bytes());
-    stream.synchronize();  // waits, because the host vectors end with the call
-  }
-
- private:
-  std::vector<float> read(const Tensor& from) const {
-    std::vector<float> values(static_cast<std::size_t>(from.elements()));
-    if (values.empty()) return values;
-    Stream& stream = tokens_.rank.compute();
-    stream.copy_to_host(values.data(), from.data, from.bytes());
-    stream.synchronize();
-    return values;
-  }
-
-  const TokenLosses& tokens_;
-  const StepTables& tables_;
-};
 
 // The clipped regression of the value model to the returns.
 class ValueRule final : public LossRule {
  public:
-  ValueRule(const PpoSettings& settings, const StepTables& tables) : settings_(settings), tables_(tables) {}
+  // `losses`: exist from the call of prepare() of the policy's rule.
+  explicit ValueRule(std::optional<PpoLosses>& losses) : losses_(losses) {}
 
-  std::vector<std::string> metrics() const override { return {"loss", "value_loss", "value_clip_ratio"}; }
-
-  void weigh(const TokenLosses& tokens) override {
-    if (tokens.rank.measuring()) return;
-    const HostWork host(tokens, tables_);
-    const std::vector<float> scores = host.read_tokens(tokens.losses);
-    std::vector<float> weights(scores.size(), 0.0F);
-    const HostTables& tables = tables_.microbatches[static_cast<std::size_t>(tokens.microbatch)];
-    double loss = 0, clipped = 0;
-    for (const AnswerPlace& place : tables.places) {
-      for (std::size_t t = place.first; t < place.first + place.values; ++t) {
-        if (!host.holds(t)) continue;
-        const double value = static_cast<double>(scores[t]), target = static_cast<double>(tables.returns[t]);
-        const double old = static_cast<double>(tables.values[t]), range = settings_.cliprange_value;
-        const double limited = std::clamp(value, old - range, old + range);
-        const double plain = (value - target) * (value - target),
-                     of_limited = (limited - target) * (limited - target);
-        loss += 0.5 * std::max(plain, of_limited) / tables_.values;
-        if (of_limited > plain) {
-          clipped += 1 / tables_.values;  // the clipped value does not depend on the weights
-        } else {
-          weights[t] = static_cast<float>(settings_.vf_coef * (value - target) / tables_.values);
-        }
-      }
-    }
-    host.write(weights, std::array{settings_.vf_coef * loss, loss, clipped});
-  }
+  std::vector<std::string> metrics() const override { return PpoLosses::value_metrics(); }
+  void weigh(const TokenLosses& tokens) override { losses_->weigh_values(tokens); }
 
  private:
-  const PpoSettings settings_;
-  const StepTables& tables_;
+  std::optional<PpoLosses>& losses_;
 };
 
 class PolicyAndValueRule final : public PpoRule {
@@ -147,7 +41,7 @@ class PolicyAndValueRule final : public PpoRule {
       : settings_(settings),
         reference_(settings.kl_coef != 0, std::move(reference)),
         value_model_(std::move(value_model)),
-        value_rule_(settings, tables_) {}
+        value_rule_(losses_) {}
 
   std::vector<FrozenModel> frozen_models(const ModelConfig& model) const override {
     return reference_.frozen_models(model);
@@ -158,12 +52,6 @@ class PolicyAndValueRule final : public PpoRule {
 
   void prepare(TrainingSession& session) override {
     engine::Rank& rank = session.rank();
-    const DeviceProperties device = rank.device().properties();
-    if (!device.host_memory) {
-      throw unsupported(
-          fmt::format("stage ppo computes its losses on the host, and was not tested on {}", device.kind),
-          "set device=cpu, or use stage grpo");
-    }
     sums_ = rank.persistent(DType::kF64, {kSums});
     current_.emplace(session, ScoredModel{.model = session.trained()});
     if (reference_.used()) reference_log_probs_.emplace(session, reference_of(session));
@@ -171,12 +59,7 @@ class PolicyAndValueRule final : public PpoRule {
     value_table_ = rank.persistent(DType::kF32, {values_->tokens()});
     collector_.emplace(session);
     reader_.emplace(rank);
-    const StepSettings& step = session.settings().step;
-    tables_.microbatches.resize(static_cast<std::size_t>(step.microbatches));
-    tables_.held.emplace(rank.mesh().shape(), rank.mesh().place(), step.sequence);
-    tables_.is_held.assign(static_cast<std::size_t>(step.micro_batch * step.sequence), 0.0F);
-    const std::vector<float> ones(static_cast<std::size_t>(values_->tokens()), 1.0F);
-    tables_.held->scatter(ones, tables_.is_held);
+    losses_.emplace(session, settings_);
   }
 
   void load_weights(TrainingSession& session) override {
@@ -188,69 +71,14 @@ class PolicyAndValueRule final : public PpoRule {
   void before_step(const BeforeStep& step) override {
     if (step.session.rank().measuring() || step.batches.front().returns.empty())
       estimate(step.session, step.batches);
-    std::array<double, kSums> counts{};
-    if (!step.session.rank().measuring()) {
-      PRIMUS_CHECK("PpoRule::before_step", step.batches.size() == tables_.microbatches.size());
-      for (std::size_t i = 0; i < step.batches.size(); ++i) {
-        const data::Batch& batch = step.batches[i];
-        const std::vector<AnswerPlace> places = places_of(batch, settings_.max_completion_length);
-        PRIMUS_CHECK("PpoRule::before_step", places.empty() || batch.returns.size() == batch.tokens.size());
-        tables_.microbatches[i] = {.places = places,
-                                   .old_log_probs = batch.old_log_probs,
-                                   .values = batch.values,
-                                   .advantages = batch.token_advantages,
-                                   .returns = batch.returns};
-        for (const AnswerPlace& place : places) {
-          counts[0] += static_cast<double>(place.tokens);
-          counts[1] += static_cast<double>(place.values);
-        }
-      }
-    }
-    add_up(step.session, counts);
-    tables_.tokens = std::max(counts[0], 1.0);
-    tables_.values = std::max(counts[1], 1.0);
+    losses_->begin_step(step.session, step.batches);
   }
 
-  std::vector<std::string> metrics() const override {
-    std::vector<std::string> names = {"loss", "policy_loss", "clip_ratio/region_mean", "ratio/mean",
-                                      "approx_kl"};
-    if (settings_.reports_entropy) names.emplace_back("entropy");
-    return names;
-  }
+  std::vector<std::string> metrics() const override { return PpoLosses::policy_metrics(settings_); }
   TokenNeeds needs() const override { return {.statistics = settings_.reports_entropy}; }
   std::vector<std::pair<std::string, double>> host_metrics() const override { return metrics_; }
 
-  void weigh(const TokenLosses& tokens) override {
-    if (tokens.rank.measuring()) return;
-    const HostWork host(tokens, tables_);
-    const std::vector<float> losses = host.read_tokens(tokens.losses);
-    const std::vector<float> entropies =
-        settings_.reports_entropy ? host.read_tokens(tokens.entropies) : std::vector<float>();
-    std::vector<float> weights(losses.size(), 0.0F);
-    const HostTables& tables = tables_.microbatches[static_cast<std::size_t>(tokens.microbatch)];
-    double loss = 0, clipped = 0, ratios = 0, kl = 0, entropy = 0;
-    for (const AnswerPlace& place : tables.places) {
-      for (std::size_t t = place.first; t < place.first + place.tokens; ++t) {
-        if (!host.holds(t)) continue;
-        const double change = -static_cast<double>(losses[t]) - static_cast<double>(tables.old_log_probs[t]);
-        const double ratio = std::exp(change), advantage = static_cast<double>(tables.advantages[t]);
-        const double limited = std::clamp(ratio, 1 - settings_.cliprange, 1 + settings_.cliprange);
-        const double plain = -advantage * ratio, of_limited = -advantage * limited;
-        loss += std::max(plain, of_limited) / tables_.tokens;
-        ratios += ratio / tables_.tokens;
-        kl += 0.5 * change * change / tables_.tokens;
-        if (!entropies.empty()) entropy += static_cast<double>(entropies[t]) / tables_.tokens;
-        if (of_limited > plain) {
-          clipped += 1 / tables_.tokens;  // the clipped ratio does not depend on the weights
-        } else {
-          weights[t] = static_cast<float>(advantage * ratio / tables_.tokens);
-        }
-      }
-    }
-    std::vector<double> sums = {loss, loss, clipped, ratios, kl};
-    if (settings_.reports_entropy) sums.push_back(entropy);
-    host.write(weights, sums);
-  }
+  void weigh(const TokenLosses& tokens) override { losses_->weigh_policy(tokens); }
 
   void estimate(TrainingSession& session, std::span<data::Batch> batches) override {
     std::vector<PpoAnswer>& answers = answers_;
@@ -402,7 +230,7 @@ class PolicyAndValueRule final : public PpoRule {
   const PpoSettings settings_;
   ReferenceModel reference_;
   const ValueModel value_model_;
-  StepTables tables_;
+  std::optional<PpoLosses> losses_;
   ValueRule value_rule_;
   Tensor sums_;  // [kSums] fp64
   std::optional<TokenLogProbs> current_, reference_log_probs_;

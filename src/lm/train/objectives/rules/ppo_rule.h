@@ -8,8 +8,9 @@
 // `old_log_probs`, `values`, `token_advantages` and `returns`, for which `document_values` are the scores.
 //
 // Divisors are the numbers of answer tokens, and of values, of the whole step over all microbatches and
-// ranks. The rule computes on the host, in fp64. With context parallelism, a rank has the losses of a part of
-// each sequence; every rank knows the values of complete sequences.
+// ranks. The losses are computed on the device (ppo_losses.h). The estimates are computed on the host, in
+// fp64, once for each batch of answers: the host reads three numbers per token, and each return depends on
+// the later ones. With context parallelism, every rank knows the values of complete sequences.
 #pragma once
 
 #include <functional>

@@ -144,7 +144,8 @@ TEST_F(PpoRuns, GoOnBitForBit) {
     run(name + "-twice", all);
     all.pop_back();
     const Path twice = run(name + "-twice", all);
-    for (const char* key : {"lm_loss", "grad_norm", "reward", "value_loss", "ratio/mean"})
+    for (const char* key : {"lm_loss", "grad_norm", "reward", "value_loss", "ratio/mean", "rlhf_reward",
+                            "returns/mean", "explained_variance"})
       EXPECT_EQ(values(name + "-twice", key), values(name, key)) << key;
     for (const char* part : {"model.safetensors", "optimizer.safetensors"})
       EXPECT_EQ(read_file(twice / part), read_file(whole / part)) << part;

@@ -5,14 +5,17 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "lm/model/weights.h"
+#include "lm/train/objectives/rollouts/saved_answers.h"
 #include "lm/train/objectives/rules/ppo_losses.h"
 #include "lm/train/objectives/rules/token_log_probs.h"
 #include "lm/train/step/session.h"
@@ -20,7 +23,10 @@
 namespace primus {
 namespace {
 
-constexpr const char* kValueModel = "value_model";
+constexpr const char *kValueModel = "value_model", *kMetrics = "rollouts.estimate_metrics";
+// The metrics of estimates, in the order in which checkpoints store them.
+constexpr std::array<std::string_view, 5> kMetricNames = {"kl", "rlhf_reward", "returns/mean", "values/mean",
+                                                          "explained_variance"};
 
 // The clipped regression of the value model to the returns.
 class ValueRule final : public LossRule {
@@ -132,6 +138,7 @@ class PolicyAndValueRule final : public PpoRule {
     std::vector<TensorSource> sources = model_sources(store, *reader_);
     for (TensorSource& source : optimizer_sources(store, *reader_)) sources.push_back(std::move(source));
     for (TensorSource& source : sources) source.name = fmt::format("{}.{}", kValueModel, source.name);
+    sources.push_back(saved_metrics(session.rank().mesh().rank() == 0));
     return sources;
   }
 
@@ -144,11 +151,29 @@ class PolicyAndValueRule final : public PpoRule {
     }
     load_second_model(checkpoint, session.second().store(), session.rank(), kValueModel);
     restored_ = true;
+    // Checkpoints of older versions have no metrics.
+    const auto saved = read_table<double>(checkpoint, kMetrics, DType::kF64, 1, std::ssize(kMetricNames));
+    metrics_.clear();
+    for (std::size_t m = 0; saved && m < kMetricNames.size(); ++m)
+      if (!std::isnan(saved->values[m])) metrics_.emplace_back(kMetricNames[m], saved->values[m]);
     return {};
   }
 
  private:
   static constexpr std::int64_t kSums = 8;
+
+  // Returns the metrics of the newest estimates for a checkpoint: the next steps may learn from the same
+  // answers. A metric that does not exist is NaN. `writes`: whether this rank writes them.
+  TensorSource saved_metrics(bool writes) const {
+    constexpr std::int64_t kOnly = 0;
+    SavedTable<double> table(1, std::ssize(kMetricNames));
+    std::ranges::fill(table.values, std::numeric_limits<double>::quiet_NaN());
+    for (const auto& [name, value] : metrics_)
+      table.values[static_cast<std::size_t>(std::ranges::find(kMetricNames, name) - kMetricNames.begin())] =
+          value;
+    if (!writes) table.values.clear();
+    return saved_tensor(kMetrics, DType::kF64, 1, std::move(table), std::span(&kOnly, writes ? 1U : 0U));
+  }
 
   // Sums `numbers` over the data ranks, in place.
   void add_up(TrainingSession& session, std::array<double, kSums>& numbers) {

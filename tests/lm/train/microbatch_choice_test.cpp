@@ -106,5 +106,37 @@ TEST(MicrobatchChoice, AForecastSaysWhatWasChosenAndDecreasesWhatDoesNotFit) {
   EXPECT_TRUE(forecast(experiment(reserved + 1.07 * tight)).memory.fits);
 }
 
+// PPO: the value model, its gradients and its optimizer states are on the device, too.
+TEST(MicrobatchChoice, APlanOfPpoCountsTheValueModel) {
+  const Words ppo = {"stage=ppo", "num_generations=1", "kl_coef=0"};
+  const auto with = [&](Words words, std::string_view word) {
+    words.emplace_back(word);
+    return words;
+  };
+  const auto persistent = [&](const Words& words, std::string_view layers) {
+    return static_cast<double>(forecast(experiment(80, with(words, layers))).memory.need.device.persistent);
+  };
+  const auto of_two_layers = [&](const Words& words) {
+    return persistent(words, "num_layers=4") - persistent(words, "num_layers=2");
+  };
+  // Without a reference model, two more layers need twice the memory of GRPO, which trains one model.
+  const double one = of_two_layers({"beta=0", "micro_batch_size=4"});
+  EXPECT_NEAR(of_two_layers(with(ppo, "micro_batch_size=4")), 2 * one, 0.01 * one);
+  const TrainingForecast two = forecast(experiment(80, with(ppo, "micro_batch_size=16")));
+  EXPECT_GT(two.step().second_parameters, 0);
+  // A device on which 4 rows fit with reserve, but 16 rows do not.
+  constexpr double kGibibyte = 1 << 30, kMebibytes = 2.0 / 1024;
+  const auto total = [](const TrainingForecast& f) {
+    return static_cast<double>(f.memory.need.device.total()) / kGibibyte;
+  };
+  const TrainingForecast four = forecast(experiment(80, with(ppo, "micro_batch_size=4")));
+  ASSERT_GT(total(two), 1.2 * total(four));
+  const double reserved = 80 - static_cast<double>(two.memory.supply.device) / kGibibyte + kMebibytes;
+  const TrainingForecast small = forecast(experiment(reserved + 1.15 * total(four), ppo));
+  EXPECT_TRUE(small.memory.fits);
+  EXPECT_GE(small.experiment.trainer->micro_batch_size, 4);
+  EXPECT_LT(small.experiment.trainer->micro_batch_size, 16);
+}
+
 }  // namespace
 }  // namespace primus

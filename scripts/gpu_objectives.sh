@@ -26,7 +26,7 @@ fine_tuning="sft sft_bf16 dft dpo dpo_bf16 dpo_losses wpo kto kto_bf16 kto_unpai
 adapters="lora lora_bf16 lora_dropout lora_dropout_bf16 lora_experts dora dora_bf16 rslora nf4 nf4_bf16 fp4 peft \
   texts_of_adapters losses_of_adapters"
 rewards="grpo grpo_kl grpo_iterations grpo_bnpo grpo_dr grpo_cispo grpo_sapo grpo_vespo grpo_luspo gspo top_entropy rloo dapo \
-  staleness model_rewards episodes ppo"
+  staleness model_rewards episodes ppo ppo_epochs ppo_scores ppo_adapters ppo_resumed"
 runs="mtp mtp_bf16 mixture mixture_bf16 mxfp4_bf16 mxfp4_random_bf16 mxfp4_experts_bf16 fit memory nan epochs tokens minutes \
   target mlperf ranks_to_device device_to_ranks supervise snapshots"
 uses="eval_text eval_conversations shared_pages long_prompt collectives strided"
@@ -166,13 +166,28 @@ preferring() {
   shift
   tuned "$stage" sft_dataset_name=$data/pairs.jsonl "$@"
 }
+sums="sft_dataset_name=$data/sums.jsonl sft_conversation_format=none seq_length=64 num_generations=8 global_batch_size=64 \
+  micro_batch_size=16 max_completion_length=4"
 # rewarded STAGE WORD...: learns from the sums of the examples.
 rewarded() {
   stage=$1
   shift
   limits="$limits --answers"
-  both "$stage" "load=$bases/w/u/sums" sft_dataset_name=$data/sums.jsonl sft_conversation_format=none seq_length=64 \
-    "reward=['exact:answer','regex:^1']" num_generations=8 global_batch_size=64 micro_batch_size=16 max_completion_length=4 "$@"
+  # shellcheck disable=SC2086
+  both "$stage" "load=$bases/w/u/sums" $sums "reward=['exact:answer','regex:^1']" "$@"
+}
+# resumed STAGE WORD...: learns from the sums on the device at once, and in two parts. All numbers must be equal.
+resumed() {
+  stage=$1
+  shift
+  # shellcheck disable=SC2086
+  set -- "$stage" $shape $type "load=$bases/w/u/sums" $sums "reward=['exact:answer','regex:^1']" "$@"
+  run whole "$device" "$@" || failed whole
+  run parts "$device" "$@" exit_interval=3 || failed parts
+  run parts "$device" "$@" || failed parts
+  limits="--first 0 --later 0 --steps 6"
+  curves whole parts
+  pass "$text"
 }
 # pretrained WORD...: learns from a text.
 pretrained() {
@@ -365,15 +380,16 @@ alone() {
         "sft_dataset_name=$scratch/secrets.jsonl" sft_conversation_format=none "environment=$scratch/environment.py" \
         seq_length=24 num_generations=8 global_batch_size=64 micro_batch_size=16 max_completion_length=8
       ;;
-    ppo)
-      case $device in cpu) rewarded ppo ;; esac
-      code=0
-      run device "$device" ppo $shape "load=$bases/w/u/sums" sft_dataset_name=$data/sums.jsonl sft_conversation_format=none \
-        seq_length=64 "reward=['exact:answer']" global_batch_size=64 max_completion_length=4 || code=$?
-      [ $code = 2 ] || fail "PPO on $device ended with code $code instead of 2"
-      refused 'stage ppo computes its losses on the host' device
-      pass "is refused: $message"
+    ppo) rewarded ppo ;;
+    ppo_epochs) rewarded ppo num_ppo_epochs=2 num_mini_batches=2 whiten_rewards=true missing_eos_penalty=1 train_iters=6 ;;
+    ppo_scores)
+      rewarded ppo "reward=['model:$bases/w/u/scores','regex:^1']" "value_load=$bases/w/u/scores" kl_estimator=k3
       ;;
+    ppo_adapters)
+      rewarded ppo num_ppo_epochs=2 "lora={enabled: true, dim: 8, alpha: 16, $alike}" recompute_granularity=full \
+        recompute_method=uniform recompute_num_layers=1
+      ;;
+    ppo_resumed) resumed ppo num_ppo_epochs=2 num_mini_batches=2 "value_load=$bases/w/u/scores" train_iters=6 ;;
     mtp | mtp_bf16) pretrained $text_of mtp_num_layers=1 ;;
     mixture | mixture_bf16)
       pretrained $text_of $experts moe_router_load_balancing_type=aux_loss moe_aux_loss_coeff=0.01 moe_z_loss_coeff=0.001 \

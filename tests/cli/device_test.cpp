@@ -54,6 +54,54 @@ TEST(Devices, ARunOnAPluginEqualsARunOnCpu) {
   EXPECT_EQ(generate("guard"), generate("cpu"));
 }
 
+// The value model and its optimizer states are also copied to and from a device whose memory the host cannot
+// read. The second run stops between two steps that learn from the same answers.
+TEST(Devices, PpoOnAPluginEqualsPpoOnCpuAlsoInTwoParts) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(run_program(train(folder.path(), {"train_iters=2", "eval_iters=0", "exp_name=base"})).exit_code,
+            0);
+  std::ofstream(folder.path() / "prompts.jsonl")
+      << "{\"prompt\": \"1+\"}\n{\"prompt\": \"2+\"}\n{\"prompt\": \"3+\"}\n";
+  const auto run = [&](const std::string& name, const std::vector<std::string>& more) {
+    std::vector<std::string> words{"train",
+                                   "ppo",
+                                   "load=" + test::run_folder(folder.path(), "base").string(),
+                                   "value_load=" + test::run_folder(folder.path(), "base").string(),
+                                   "data=" + (folder.path() / "prompts.jsonl").string(),
+                                   "reward=['regex:^[A-Za-z]']",
+                                   "workspace=" + folder.path().string(),
+                                   "work_group=w",
+                                   "user_name=u",
+                                   "exp_name=" + name,
+                                   "bf16=false",
+                                   "num_threads=1",
+                                   "lr=1e-3",
+                                   "lr_warmup_iters=0",
+                                   "seq_length=32",
+                                   "global_batch_size=16",
+                                   "micro_batch_size=4",
+                                   "max_completion_length=6",
+                                   "num_ppo_epochs=2",
+                                   "num_mini_batches=2",
+                                   "train_iters=6"};
+    words.insert(words.end(), more.begin(), more.end());
+    const ProgramResult result = run_program(words, with_plugins());
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  };
+  run("cpu", {"device=cpu"});
+  run("guarded", {"device=guard"});
+  run("parts", {"device=guard", "exit_interval=2"});
+  run("parts", {"device=guard"});
+  const Path on_cpu = test::run_folder(folder.path(), "cpu");
+  ASSERT_EQ(test::losses(on_cpu).size(), 6U);
+  EXPECT_THAT(test::final_weights(on_cpu, 6), HasSubstr("value_model.score.weight"));
+  for (const char* name : {"guarded", "parts"}) {
+    const Path other = test::run_folder(folder.path(), name);
+    EXPECT_EQ(test::losses(other), test::losses(on_cpu)) << name;
+    EXPECT_TRUE(test::final_weights(other, 6) == test::final_weights(on_cpu, 6)) << name;
+  }
+}
+
 // Weights and moments are copied for a checkpoint while the next step runs. In this test, a copy takes longer
 // than a step. An update that did not wait for the copy would change the previous step's checkpoint.
 TEST(Devices, ACheckpointInFlightDoesNotContainTheNextUpdate) {

@@ -12,12 +12,14 @@ PageTable::PageTable(std::int64_t pages, std::int64_t page_tokens)
 }
 
 std::vector<std::int32_t>& PageTable::children_of(std::int32_t parent) {
-  return parent == kRoot ? first_ : page(parent).children;
+  return parent < kNoPlace ? first_[parent] : page(parent).children;
 }
 
 template <class Visit>
-void PageTable::walk(std::span<const std::int32_t> tokens, Visit visit) const {
-  const std::vector<std::int32_t>* children = &first_;
+void PageTable::walk(std::span<const std::int32_t> tokens, std::size_t model, Visit visit) const {
+  const auto root = first_.find(root_of(model));
+  if (root == first_.end()) return;
+  const std::vector<std::int32_t>* children = &root->second;
   while (!tokens.empty()) {
     std::int32_t best = kNoPlace;
     std::int64_t maximum = 0;
@@ -34,16 +36,16 @@ void PageTable::walk(std::span<const std::int32_t> tokens, Visit visit) const {
   }
 }
 
-std::int64_t PageTable::match(std::span<const std::int32_t> tokens) const {
+std::int64_t PageTable::match(std::span<const std::int32_t> tokens, std::size_t model) const {
   std::int64_t length = 0;
-  walk(tokens, [&](std::int32_t, std::int64_t count) { length += count; });
+  walk(tokens, model, [&](std::int32_t, std::int64_t count) { length += count; });
   return length;
 }
 
-std::int64_t PageTable::share(std::span<const std::int32_t> tokens, Pages& pages) {
+std::int64_t PageTable::share(std::span<const std::int32_t> tokens, Pages& pages, std::size_t model) {
   PRIMUS_CHECK("PageTable::share", pages.empty());
   std::int64_t length = 0;
-  walk(tokens, [&](std::int32_t index, std::int64_t count) {
+  walk(tokens, model, [&](std::int32_t index, std::int64_t count) {
     length += count;
     pages.push_back(index);
   });
@@ -77,7 +79,8 @@ bool PageTable::grow(Pages& pages, std::int64_t length, std::int64_t to, std::ve
   return true;
 }
 
-void PageTable::write(const Pages& pages, std::int64_t length, std::span<const std::int32_t> tokens) {
+void PageTable::write(const Pages& pages, std::int64_t length, std::span<const std::int32_t> tokens,
+                      std::size_t model) {
   while (!tokens.empty()) {
     const auto at = static_cast<std::size_t>(length / page_tokens_);
     const std::int64_t offset = length % page_tokens_;
@@ -92,7 +95,7 @@ void PageTable::write(const Pages& pages, std::int64_t length, std::span<const s
                           tokens.begin() + static_cast<std::ptrdiff_t>(count));
     if (offset == 0) {
       displace(pages[at]);
-      place(pages[at], at == 0 ? kRoot : pages[at - 1]);
+      place(pages[at], at == 0 ? root_of(model) : pages[at - 1]);
     }
     tokens = tokens.subspan(count);
     length += static_cast<std::int64_t>(count);

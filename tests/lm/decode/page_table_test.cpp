@@ -38,6 +38,33 @@ std::int64_t read(PageTable& table, Sequence& s, const Tokens& tokens) {
   return known;
 }
 
+// Keys and values depend on the model, so texts of different models share no pages.
+TEST(PageTable, ModelsShareNoPages) {
+  PageTable table(8, 4);
+  const Tokens tokens = numbers(10);
+  std::vector<PageTable::Copy> copies;
+  for (const std::size_t model : {0U, 1U, 2U}) {
+    EXPECT_EQ(table.match(tokens, model), 0);
+    PageTable::Pages pages;
+    ASSERT_EQ(table.share(tokens, pages, model), 0);
+    ASSERT_TRUE(table.grow(pages, 0, 6 + static_cast<std::int64_t>(model), copies));
+    table.write(pages, 0, std::span(tokens).first(6 + model), model);
+    table.release(pages);
+  }
+  for (const std::size_t model : {0U, 1U, 2U}) {
+    EXPECT_EQ(table.match(tokens, model), 6 + static_cast<std::int64_t>(model));
+    PageTable::Pages pages;
+    EXPECT_EQ(table.share(tokens, pages, model), 6 + static_cast<std::int64_t>(model));
+    table.release(pages);
+  }
+  // The pages of a model are reused for another one.
+  PageTable::Pages pages;
+  ASSERT_TRUE(table.grow(pages, 0, 32, copies));
+  table.write(pages, 0, numbers(32), 3);
+  for (const std::size_t model : {0U, 1U, 2U}) EXPECT_EQ(table.match(tokens, model), 0);
+  EXPECT_EQ(table.match(tokens, 3), 10);
+}
+
 TEST(PageTable, TextsWithACommonPrefixSharePages) {
   PageTable table(10, 4);
   Sequence a, b;

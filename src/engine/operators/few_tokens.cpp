@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "engine/operators/row_adapters.h"
 #include "tensor/scratch_tensor.h"
 #include "turbo/grouped_linear/grouped_linear.h"
 #include "turbo/rope/rope.h"
@@ -135,7 +136,9 @@ constexpr Operator kNormedRope{
 bool takes_few_experts(const Value& x, std::int64_t top_k, const FewExperts& experts) {
   Tape& tape = x.tape();
   // These kernels read several matrices at once, but only one matrix in 4 bits is expanded at a time.
-  const auto adapted = [&](Parameter* p) { return p && (tape.adapter_of(*p) || p->four_bit); };
+  const auto adapted = [&](Parameter* p) {
+    return p && (tape.adapter_of(*p) || adapts_rows(tape, *p) || p->four_bit);
+  };
   if (x.dtype() != DType::kBF16 || adapted(experts.gate_up) || adapted(experts.down) ||
       adapted(experts.shared_gate_up) || adapted(experts.shared_down))
     return false;

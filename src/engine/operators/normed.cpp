@@ -1,5 +1,7 @@
 #include "engine/operators/normed.h"
 
+#include "engine/operators/row_adapters.h"
+
 namespace primus::engine {
 
 using turbo::AroundProduct;
@@ -54,6 +56,7 @@ const Value& Normed::value() const {
 bool Normed::fuses(const Parameter& weight, AroundProduct::End end) const {
   if (value_ || weight.low_rank || !weight.low_rank.parts.empty() || weight.four_bit) return false;
   const Value& x = x_->sum;
+  if (adapts_rows(x.tape(), weight)) return false;
   return x.dtype() == DType::kBF16 && x.shape()[0] <= AroundProduct::kMaxRows &&
          x.shape()[1] % AroundProduct::kColumnMultiple == 0 &&
          is_taken(x.tape().context().device, Gemm{.role = GemmRole::kForward,

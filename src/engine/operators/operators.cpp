@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "engine/operators/linear_products.h"
 #include "engine/operators/low_rank.h"
+#include "engine/operators/row_adapters.h"
 #include "engine/parallel/parallel_operators.h"
 #include "turbo/bias/bias.h"
 #include "turbo/elementwise/elementwise.h"
@@ -451,22 +452,11 @@ Value product(const Value& x, Parameter& weight) {
                      GradientRounding{source->scalars, source->seed})[Product::kY];
 }
 
-Value linear(const Value& x, Parameter& weight) {
+namespace {
+
+// Returns y, the product of x and the weight, with the terms of the weight's adapters.
+Value with_own_adapters(Value y, const Value& x, Parameter& weight) {
   const LowRank& low_rank = x.tape().adapter_of(weight);
-  if (low_rank && adds_low_rank(x.tape(), low_rank)) {
-    const auto low = [&] {
-      return scale(product(before_low_rank(x, low_rank, RowsOf::kOwn), *low_rank.down), low_rank.scale);
-    };
-    // If A's product comes first, the product with the large matrix writes the gradient of x, and A's product
-    // is added to it. With dropout, A's input has a gradient of its own, which then becomes that of x.
-    if (low_rank.dropout > 0 && x.tape().dropout()) {
-      const Value y = product(x, weight);
-      return add_low_rank(y, low(), *low_rank.up);
-    }
-    const Value first = low();
-    return add_low_rank(product(x, weight), first, *low_rank.up);
-  }
-  Value y = product(x, weight);
   if (!low_rank) {
     return with_part_adapters(std::move(y), weight, [&](const LowRank& part) {
       return product(product(before_low_rank(x, part, RowsOf::kOwn), *part.down), *part.up);
@@ -474,7 +464,24 @@ Value linear(const Value& x, Parameter& weight) {
   }
   const Value read = before_low_rank(x, low_rank, RowsOf::kOwn);
   const Value low = scale(product(read, *low_rank.down), low_rank.scale);
+  if (adds_low_rank(x.tape(), low_rank)) return add_low_rank(std::move(y), low, *low_rank.up);
   return sum(std::move(y), after_low_rank(product(low, *low_rank.up), low_rank, RowsOf::kOwn));
+}
+
+}  // namespace
+
+Value linear(const Value& x, Parameter& weight) {
+  const LowRank& low_rank = x.tape().adapter_of(weight);
+  const bool drops = low_rank.dropout > 0 && x.tape().dropout();
+  // If A's product comes first, the product with the large matrix writes the gradient of x, and A's product
+  // is added to it. With dropout, A's input has a gradient of its own, which then becomes that of x.
+  if (low_rank && !drops && adds_low_rank(x.tape(), low_rank)) {
+    const Value low = scale(product(x, *low_rank.down), low_rank.scale);
+    return add_low_rank(product(x, weight), low, *low_rank.up);
+  }
+  return with_row_adapters(
+      with_own_adapters(product(x, weight), x, weight), x, weight,
+      [](Value y, const Value& of, Parameter& own) { return with_own_adapters(std::move(y), of, own); });
 }
 
 Value scale(Value x, float factor) {

@@ -4,17 +4,22 @@
 #include <utility>
 
 #include "engine/operators/low_rank.h"
+#include "engine/operators/row_adapters.h"
 #include "lm/model/blocks/block_parameters.h"
 
 namespace primus {
 engine::Value embed(const engine::Value& tokens, engine::Parameter& table,
                     const engine::SharedVocabulary& vocabulary, const EmbeddingScale& scaling) {
-  const auto rows_of = [&](engine::Parameter& from) {
-    return scatter_tokens(embedding(tokens, from, vocabulary), vocabulary.group);
+  const auto rows_of = [&](const engine::Value& ids, engine::Parameter& from) {
+    return scatter_tokens(embedding(ids, from, vocabulary), vocabulary.group);
   };
-  engine::Value x = with_part_adapters(rows_of(table), table, [&](const engine::LowRank& adapter) {
-    return product(rows_of(*adapter.down), *adapter.up);
-  });
+  const auto with_adapters = [&](engine::Value rows, const engine::Value& ids, engine::Parameter& from) {
+    return with_part_adapters(std::move(rows), from, [&](const engine::LowRank& adapter) {
+      return product(rows_of(ids, *adapter.down), *adapter.up);
+    });
+  };
+  engine::Value x =
+      with_row_adapters(with_adapters(rows_of(tokens, table), tokens, table), tokens, table, with_adapters);
   if (scaling.factor == 1) return x;
   auto factor = static_cast<float>(scaling.factor);
   if (scaling.rounded && x.dtype() == DType::kBF16) factor = static_cast<float>(BFloat16(factor));

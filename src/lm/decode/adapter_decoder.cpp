@@ -1,5 +1,6 @@
 #include "lm/decode/adapter_decoder.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -9,25 +10,54 @@
 
 namespace primus {
 
+namespace {
+
+// Returns the adapters of the models of a batch. Other models have none here.
+engine::RowAdapters adapters_of(const InferenceModels& models, const std::optional<AdapterBatch>& batch) {
+  engine::RowAdapters adapters;
+  for (std::size_t i = 0; i < models.size() && batch; ++i) {
+    const bool in_batch = std::ranges::find(batch->models, i) != batch->models.end();
+    adapters.add(models.front()->store, models[in_batch ? i : 0]->store);
+  }
+  return adapters;
+}
+
+}  // namespace
+
 AdapterDecoder::AdapterDecoder(std::unique_ptr<Device> device, std::span<const ModelConfig> models,
-                               const FamilyRegistry& families, std::vector<ReaderSettings> settings)
-    : rank_(std::move(device)), settings_(std::move(settings)) {
+                               const FamilyRegistry& families, std::vector<ReaderSettings> settings,
+                               std::optional<AdapterBatch> batch)
+    : rank_(std::move(device)), settings_(std::move(settings)), batch_(std::move(batch)) {
   PRIMUS_CHECK("AdapterDecoder", !models.empty() && models.size() == settings_.size());
   // Each model has tables of its own length, so that it computes the same bits as without the other models.
   std::vector<std::int64_t> positions;
-  for (ReaderSettings& own : settings_) {
+  const auto prepare = [&](ReaderSettings& own) {
     own.replay = true;  // allowed, because the rank has no other user
     limit_passes(own, rank_.device().properties(), own.pass_tokens);
+  };
+  for (ReaderSettings& own : settings_) {
+    prepare(own);
     positions.push_back(own.capacity);
   }
+  if (batch_) {
+    prepare(batch_->settings);
+    positions.front() = std::max(positions.front(), batch_->settings.capacity);
+  }
   const std::int64_t available = memory_for_reading(rank_.device());
-  models_ = planned_models(rank_, models, families, settings_.front().compute, positions,
-                           [&](const InferenceModels& measured) {
-                             std::vector<PlannedReader> readers;
-                             for (std::size_t i = 0; i < measured.size(); ++i)
-                               readers.push_back({&measured[i]->model, &settings_[i]});
-                             return measure_readers(rank_, readers, available);
-                           });
+  const auto plan = [&](const InferenceModels& measured) {
+    std::vector<PlannedReader> readers;
+    for (std::size_t i = 0; i < measured.size(); ++i) readers.push_back({&measured[i]->model, &settings_[i]});
+    const engine::MemoryPlan one_by_one = measure_readers(rank_, readers, available);
+    if (!batch_) return one_by_one;
+    const engine::RowAdapters adapters = adapters_of(measured, batch_);
+    const PlannedReader together{&measured.front()->model, &batch_->settings, &adapters};
+    const engine::MemoryPlan all = measure_readers(rank_, std::span(&together, 1), available);
+    if (available == 0 || all.total() <= available) return all;
+    batch_.reset();
+    return one_by_one;
+  };
+  models_ = planned_models(rank_, models, families, settings_.front().compute, positions, plan);
+  adapters_ = adapters_of(models_, batch_);
 }
 
 DecodeScheduler& AdapterDecoder::use(std::size_t model) {
@@ -35,6 +65,16 @@ DecodeScheduler& AdapterDecoder::use(std::size_t model) {
     decoder_.reset();  // releases its cache before the next one is allocated
     decoder_.emplace(rank_, models_[model]->model, settings_[model]);
     used_ = model;
+  }
+  return *decoder_;
+}
+
+DecodeScheduler& AdapterDecoder::use_batch() {
+  PRIMUS_CHECK("AdapterDecoder::use_batch", batch_);
+  if (!decoder_ || used_) {
+    decoder_.reset();
+    decoder_.emplace(rank_, models_.front()->model, batch_->settings, DecodeScheduler::Agree(), &adapters_);
+    used_.reset();
   }
   return *decoder_;
 }

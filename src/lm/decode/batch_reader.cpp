@@ -5,11 +5,12 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <numeric>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "lm/decode/adapter_runs.h"
 #include "tensor/bfloat16.h"
-#include "turbo/cross_entropy/cross_entropy.h"
 #include "turbo/top_logits/top_logits.h"
 
 namespace primus {
@@ -22,10 +23,12 @@ std::int64_t whole_lines(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 }  // namespace
 
-BatchReader::BatchReader(engine::Rank& rank, const LanguageModel& model, const ReaderSettings& settings)
+BatchReader::BatchReader(engine::Rank& rank, const LanguageModel& model, const ReaderSettings& settings,
+                         const engine::RowAdapters* adapters)
     : rank_(rank),
       model_(model),
       settings_(settings),
+      adapters_(adapters),
       stages_(rank, rank.mesh().pipeline(), settings.pipeline),
       phase_(rank),
       pages_(settings.all_pages(), ReaderSettings::kPageTokens),
@@ -47,8 +50,8 @@ BatchReader::BatchReader(engine::Rank& rank, const LanguageModel& model, const R
                               settings.all_pages(), ReaderSettings::kPageTokens, settings.capacity),
                   "use more cache pages, or a shorter context");
   }
-  PRIMUS_CHECK("BatchReader",
-               settings.pass_tokens > 0 && !(settings.replay && reads_together(rank, settings)));
+  PRIMUS_CHECK("BatchReader", settings.pass_tokens > 0 &&
+                                  !((settings.replay || adapters) && reads_together(rank, settings)));
   settings_.pass_tokens =
       std::clamp(settings.pass_tokens, settings.sequences, settings.capacity * settings.sequences);
   // Exchange and computation do not overlap, because passes exchange only a few tokens.
@@ -152,7 +155,9 @@ void BatchReader::measure_passes(std::int64_t measured) {
     forward(mixed_pass(rows, {.top_k = top_k, .log_probs = true}));
     forward(mixed_pass(rows, {.log_probs = true, .draws = true}));
   }
+  measure_runs(settings_.pass_tokens, measured);
   if (measured > 0) return;
+  measure_runs(settings_.sequences, 0);
   for (const std::int64_t rows : pass_sizes(settings_.sequences)) {
     forward(writing_pass(rows, {.log_probs = true}));
     forward(writing_pass(rows, {.top_k = top_k, .log_probs = true}));
@@ -161,15 +166,24 @@ void BatchReader::measure_passes(std::int64_t measured) {
   }
 }
 
+// The memory of a run grows with its rows, so passes with one run of all rows need the most.
+void BatchReader::measure_runs(std::int64_t maximum, std::int64_t measured) {
+  for (const std::int64_t rows : pass_sizes(maximum)) {
+    for (std::size_t model = 1; model < models() && rows > measured; ++model)
+      forward({.rows = rows, .runs = {{model, 0, rows, 0, rows}}});
+  }
+}
+
 // If layers keep states, returns the sequence whose states cover the longest prefix of these tokens. Tokens
 // that are not in a page are ignored.
-BatchReader::Shared BatchReader::find(std::span<const std::int32_t> tokens) const {
+BatchReader::Shared BatchReader::find(std::span<const std::int32_t> tokens, std::size_t model) const {
   const auto maximum = tokens.first(tokens.size() - 1);
-  if (!keeps_states()) return {pages_.match(maximum)};
-  const std::int64_t in_pages = pages_.match(maximum);
+  const std::int64_t in_pages = pages_.match(maximum, model);
+  if (!keeps_states()) return {in_pages};
   Shared best;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const Slot& s = slots_[i];
+    if (s.model != model) continue;
     const std::int64_t common =
         std::min<std::int64_t>(in_pages, std::ranges::mismatch(s.state, maximum).in1 - s.state.begin());
     if (common > best.length && s.reached - common <= kSpareTokens) best = {common, i};
@@ -188,13 +202,14 @@ std::size_t BatchReader::idle_slot(const Shared& shared) const {
   return idle;
 }
 
-std::optional<std::int64_t> BatchReader::begin(std::span<const std::int32_t> tokens) {
-  const Shared shared = find(tokens);
+std::optional<std::int64_t> BatchReader::begin(std::span<const std::int32_t> tokens, std::size_t model) {
+  const Shared shared = find(tokens, model);
   const std::size_t to = idle_slot(shared);
   if (to == slots_.size()) return {};
   Slot& s = slots_[to];
   const auto known = tokens.first(static_cast<std::size_t>(shared.length));
-  s.length = pages_.share(known, s.pages);
+  s.model = model;
+  s.length = pages_.share(known, s.pages, model);
   PRIMUS_CHECK("BatchReader::begin", s.length == shared.length);
   if (keeps_states()) {
     s.reached = shared.from ? slots_[*shared.from].reached : 0;
@@ -245,10 +260,10 @@ void BatchReader::release(std::int64_t sequence) {
 }
 
 void BatchReader::check(std::span<const Input> inputs) const {
-  std::int64_t previous = -1;
+  std::pair<std::size_t, std::int64_t> previous{0, -1};
   for (const Input& input : inputs) {
-    PRIMUS_CHECK("BatchReader", input.sequence > previous && input.sequence < settings_.sequences);
-    previous = input.sequence;
+    PRIMUS_CHECK("BatchReader", input.sequence < settings_.sequences && place(input.sequence) > previous);
+    previous = place(input.sequence);
     if (input.tokens.empty()) throw invalid("no token to read is given");
     const Slot& s = slot(input.sequence);
     const std::int64_t room = std::min(settings_.capacity, static_cast<std::int64_t>(s.pages.size()) *
@@ -269,14 +284,18 @@ void BatchReader::check(std::span<const Input> inputs) const {
 void BatchReader::fill(std::span<const Input> inputs, std::int64_t rows) {
   HostTables& host = *host_;
   const auto blocks = static_cast<std::size_t>(cache_.sequences.blocks());
-  std::size_t row = 0, reported = 0;
+  std::size_t row = 0, reported = 0, entry = 0;
   host.starts[0] = 0;
-  for (std::size_t sequence = 0; sequence < slots_.size(); ++sequence) {
-    const Slot& s = slots_[sequence];
-    const auto pages = host.table.subspan(sequence * blocks, blocks);
+  // The entries of the tables have the order of the rows.
+  std::vector<std::int64_t> order(slots_.size());
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  std::ranges::sort(order, {}, [&](std::int64_t sequence) { return place(sequence); });
+  for (const std::int64_t sequence : order) {
+    const Slot& s = slot(sequence);
+    const auto pages = host.table.subspan(entry * blocks, blocks);
     std::fill(std::copy(s.pages.begin(), s.pages.end(), pages.begin()), pages.end(), 0);
     std::int64_t length = s.length;
-    if (!inputs.empty() && inputs.front().sequence == static_cast<std::int64_t>(sequence)) {
+    if (!inputs.empty() && inputs.front().sequence == sequence) {
       for (const std::int32_t token : inputs.front().tokens) {
         host.tokens[row] = token;
         host.positions[row++] = static_cast<std::int32_t>(length++);
@@ -287,8 +306,8 @@ void BatchReader::fill(std::span<const Input> inputs, std::int64_t rows) {
       }
       inputs = inputs.subspan(1);
     }
-    host.starts[sequence + 1] = static_cast<std::int32_t>(row);
-    host.lengths[sequence] = static_cast<std::int32_t>(length);
+    host.lengths[entry] = static_cast<std::int32_t>(length);
+    host.starts[++entry] = static_cast<std::int32_t>(row);
   }
   for (; row < static_cast<std::size_t>(rows); ++row) host.tokens[row] = host.positions[row] = 0;
   std::fill(host.reported.begin() + static_cast<std::ptrdiff_t>(reported), host.reported.end(), 0);
@@ -309,10 +328,12 @@ void BatchReader::read(std::span<const Input> inputs, const WantedLogits& wanted
   if (rows == 0) return;
   // Whether the pass only generates: it has the last token of each text.
   const bool writes = std::ssize(telling) == rows;
-  rows = pass_size(rows, writes ? settings_.sequences : settings_.pass_tokens);
-  const Pass pass = telling.empty() ? Pass{.rows = rows}
-                    : writes        ? writing_pass(rows, wanted)
-                                    : mixed_pass(rows, wanted);
+  const std::int64_t maximum = writes ? settings_.sequences : settings_.pass_tokens;
+  rows = pass_size(rows, maximum);
+  Pass pass = telling.empty() ? Pass{.rows = rows}
+              : writes        ? writing_pass(rows, wanted)
+                              : mixed_pass(rows, wanted);
+  set_runs(pass, inputs, maximum);
   fill(inputs, rows);
   forward(pass);
   for (const Input& input : inputs) advance(input, input.tokens.size() - (input.tells ? 1 : 0));
@@ -334,6 +355,7 @@ void BatchReader::read_again_without_order(std::span<const Input> telling, const
   const std::int64_t rows = pass_size(std::ssize(telling), settings_.sequences);
   fill(telling, rows);
   last_ = writing_pass(rows, {.vocab = wanted.vocab, .log_probs = wanted.log_probs});
+  set_runs(last_, telling, settings_.sequences);
   forward(last_);
 }
 
@@ -350,7 +372,7 @@ void BatchReader::advance(const Input& input, std::size_t count) {
   if (count == 0) return;
   Slot& s = slots_[static_cast<std::size_t>(input.sequence)];
   const auto tokens = input.tokens.first(count);
-  pages_.write(s.pages, s.length, tokens);
+  pages_.write(s.pages, s.length, tokens, s.model);
   if (keeps_states()) {
     if (s.length == 0) s.state.clear(), s.reached = 0;
     s.state.insert(s.state.end(), tokens.begin(), tokens.end());
@@ -384,10 +406,28 @@ BatchReader::Pass BatchReader::mixed_pass(std::int64_t rows, const WantedLogits&
   return pass;
 }
 
+void BatchReader::set_runs(Pass& pass, std::span<const Input> inputs, std::int64_t maximum) const {
+  if (models() == 1) return;
+  std::vector<RowsOfModel> parts;
+  for (const Input& input : inputs) parts.push_back({slot(input.sequence).model, std::ssize(input.tokens)});
+  pass.runs = adapter_runs(parts, pass_sizes(maximum), pass.rows);
+}
+
+// Passes with runs are of many kinds. If too many of them are recorded, all of them are recorded anew.
+BatchReader::Recorded* BatchReader::record_of(const Pass& pass) {
+  if (!replay_ || pass.reported == 0 || pass.selects) return nullptr;
+  constexpr std::ptrdiff_t kMaxRuns = 64;
+  const auto has_runs = [](const auto& recorded) { return !recorded.first.runs.empty(); };
+  if (!pass.runs.empty() && !recorded_.contains(pass) &&
+      std::ranges::count_if(recorded_, has_runs) >= kMaxRuns)
+    std::erase_if(recorded_, has_runs);
+  return &recorded_[pass];
+}
+
 void BatchReader::forward(const Pass& pass) {
   if (rank_.measuring()) return enqueue(pass, [](const Tensor&) {});
   Stream& stream = rank_.compute();
-  Recorded* recorded = replay_ && pass.reported > 0 && !pass.selects ? &recorded_[pass] : nullptr;
+  Recorded* const recorded = record_of(pass);
   if (recorded && recorded->ran && !recorded->graph) {
     recorded->graph = rank_.device().capture(
         stream, [&] { enqueue(pass, [&](const Tensor& logits) { recorded->logits = logits; }); });
@@ -444,6 +484,8 @@ void BatchReader::enqueue(const Pass& pass, Done done) {
   // A pass that returns logits for every row has one token of each sequence (check()).
   cache_.sequences.single = pass.reported > 0 && !pass.selects;
   engine::Tape tape(rank_.context(), rank_.stash());
+  std::optional<engine::RowAdapterScope> adapters;
+  if (adapters_) adapters.emplace(tape, *adapters_, pass.runs);
   const auto begin = [&](int chunk) {
     tape.begin({.train = false, .chunk = chunk, .parallel = settings_.parallel});
     if (settings_.parallel) settings_.parallel->begin_pass(engine::DataParallel::Pass::kReading, chunk);
@@ -489,59 +531,6 @@ Value BatchReader::logits_of(const Pass& pass, const Value& rows) {
   if (!rank_.measuring())
     rank_.compute().copy_on_device(rows_.kept.data, logits.tensor().data, logits.tensor().bytes());
   return logits;
-}
-
-std::vector<float> BatchReader::log_probs(std::span<const std::int32_t> chosen) {
-  PRIMUS_CHECK("BatchReader::log_probs",
-               last_.log_probs && static_cast<std::int64_t>(chosen.size()) <= last_.reported);
-  HostTables& host = *host_;
-  std::fill(std::copy(chosen.begin(), chosen.end(), host.chosen.begin()), host.chosen.end(), 0);
-  enqueue_losses(last_.reported);
-  rank_.compute().synchronize();
-  std::vector<float> result;
-  for (std::size_t i = 0; i < chosen.size(); ++i) result.push_back(-host.losses[i]);
-  return result;
-}
-
-void BatchReader::enqueue_losses_of_kept(const Tensor& losses) {
-  engine::Tape tape(rank_.context(), rank_.stash());
-  tape.begin({.train = false});
-  const std::int64_t reported = losses.elements();
-  const Value labels = tape.input(DType::kI32, {reported}, false),
-              ones = tape.input(DType::kF32, {reported}, false);
-  if (!rank_.measuring()) {
-    upload(labels.tensor(), host_->chosen);
-    upload(ones.tensor(), host_->ones);
-  }
-  turbo::launch(rank_.context(), turbo::CrossEntropy{.logits = rows_.kept.slice(0, reported),
-                                                     .labels = labels.tensor(),
-                                                     .weights = ones.tensor(),
-                                                     .loss = losses});
-  if (!rank_.measuring()) rank_.compute().copy_to_host(host_->losses.data(), losses.data, losses.bytes());
-}
-
-void BatchReader::enqueue_losses(std::int64_t reported) {
-  const Tensor losses = rows_.losses.slice(0, reported);
-  if (!rows_.kept.absent()) return enqueue_losses_of_kept(losses);
-  engine::Tape tape(rank_.context(), rank_.stash());
-  for (int chunk = 0; chunk < model_.chunks(); ++chunk) {
-    if (!model_.last(chunk)) continue;
-    // The gathering of weights treats this as an evaluation pass that uses only the head.
-    tape.begin({.train = false, .chunk = chunk, .parallel = settings_.parallel});
-    const Value hidden = tape.input(settings_.compute, {part_of(reported), config().hidden}, false);
-    const ModelInputs in{.labels = tape.input(DType::kI32, {reported}, false),
-                         .loss_weights = tape.input(DType::kF32, {reported}, false)};
-    if (!rank_.measuring()) {
-      rank_.compute().copy_on_device(hidden.tensor().data, rows_.hidden.data, hidden.tensor().bytes());
-      upload(in.labels.tensor(), host_->chosen);
-      upload(in.loss_weights.tensor(), host_->ones);
-    }
-    const Value loss = model_.loss(hidden, in);
-    if (!rank_.measuring()) rank_.compute().copy_on_device(losses.data, loss.tensor().data, losses.bytes());
-  }
-  stages_.broadcast_from_last(losses);
-  if (settings_.parallel) settings_.parallel->end_microbatch();
-  if (!rank_.measuring()) rank_.compute().copy_to_host(host_->losses.data(), losses.data, losses.bytes());
 }
 
 void BatchReader::choose(const Pass& pass, const Value& logits) {

@@ -14,6 +14,10 @@
 // with the same prefix as an earlier sequence copies the states of the earlier sequence at the end of that
 // prefix. If there are no such states, these layers read all tokens of the new sequence.
 //
+// Texts of several models may be in one pass: the model, and models with adapters next to its weights
+// (RowAdapters). The rows of a pass are sorted by model, so that each model's adapters are applied to
+// consecutive rows. If layers keep states, the rows keep the order of the sequences.
+//
 // If ranks share the model (tensor, expert or pipeline parallelism), all ranks of the mesh read the same
 // tokens at the same time, and each rank gets the logits. Data and context ranks also read the same tokens: a
 // sequence is not distributed over these ranks.
@@ -26,8 +30,10 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "engine/operators/row_adapters.h"
 #include "engine/parallel/data_parallel.h"
 #include "engine/parallel/expert_parallel.h"
 #include "engine/parallel/pipeline_schedule.h"
@@ -44,20 +50,25 @@ namespace primus {
 class BatchReader {
  public:
   // Allocates pages and tables. Throws Error(kInvalid) if the model does not support the capacity, or if one
-  // sequence of that capacity needs more pages than settings.pages.
-  BatchReader(engine::Rank& rank, const LanguageModel& model, const ReaderSettings& settings);
+  // sequence of that capacity needs more pages than settings.pages. `adapters`: the models whose texts are
+  // read; number 0 is `model`, which has no adapters. Null: only `model`. Adapters exclude ranks that share
+  // the model.
+  BatchReader(engine::Rank& rank, const LanguageModel& model, const ReaderSettings& settings,
+              const engine::RowAdapters* adapters = nullptr);
 
   // On a measuring rank: runs a pass of every size, so that the arenas record the memory that reading needs.
   // `measured`: settings.pass_tokens of a reader that was already measured and has otherwise the same
   // settings (0: none). Passes that this reader measured are not measured again.
   void measure(std::int64_t measured = 0);
 
-  // Assigns an idle sequence to a text that begins with `tokens` (at least one). Returns nullopt if all
-  // sequences are in use. Afterwards, length() is the number of leading tokens that need not be read, because
-  // another sequence shares their pages. The last of `tokens` must always be read.
-  std::optional<std::int64_t> begin(std::span<const std::int32_t> tokens);
-  // Returns the value that length() would have after begin(tokens).
-  std::int64_t shared(std::span<const std::int32_t> tokens) const { return find(tokens).length; }
+  // Assigns an idle sequence to a text of a model that begins with `tokens` (at least one). Returns nullopt
+  // if all sequences are in use. Afterwards, length() is the number of leading tokens that need not be read,
+  // because another sequence shares their pages. The last of `tokens` must always be read.
+  std::optional<std::int64_t> begin(std::span<const std::int32_t> tokens, std::size_t model = 0);
+  // Returns the value that length() would have after begin(tokens, model).
+  std::int64_t shared(std::span<const std::int32_t> tokens, std::size_t model = 0) const {
+    return find(tokens, model).length;
+  }
   // Returns whether a new text can reuse the first `length` tokens of a text, if `read` tokens of that text
   // have been read. With layers that keep states, read - length must be small.
   bool can_share(std::int64_t length, std::int64_t read) const {
@@ -77,8 +88,12 @@ class BatchReader {
   };
   // Throws the errors that read() would throw for these inputs, without reading anything.
   void check(std::span<const Input> inputs) const;
+  // Returns the position of a sequence's rows within a pass, relative to those of other sequences.
+  std::pair<std::size_t, std::int64_t> place(std::int64_t sequence) const {
+    return {keeps_states() ? 0 : slot(sequence).model, sequence};
+  }
   // Runs one pass: appends each input's tokens to its sequence. Inputs must be in ascending order of
-  // sequences, and their tokens must fit a pass. Afterwards next() has the logits of the inputs with `tells`.
+  // place(), and their tokens must fit a pass. Afterwards next() has the logits of the inputs with `tells`.
   // If the top-k logits suffice, the device selects the top-k logits, and only these are copied to the host.
   // If the device draws tokens, only the tokens are copied. A row with NaN or infinity has no order, so all
   // logits are copied if there is such a row. Throws
@@ -99,6 +114,8 @@ class BatchReader {
 
   const ModelConfig& config() const { return model_.config(); }
   const ReaderSettings& settings() const { return settings_; }
+  // Returns the number of models whose texts are read.
+  std::size_t models() const { return adapters_ ? adapters_->models() : 1; }
   std::int64_t length(std::int64_t sequence) const { return slot(sequence).length; }
   // Returns the number of free pages. Free pages may still contain tokens of earlier texts.
   std::int64_t free_pages() const { return pages_.free(); }
@@ -106,6 +123,7 @@ class BatchReader {
  private:
   struct Slot {
     bool taken = false;
+    std::size_t model = 0;
     std::int64_t length = 0;
     PageTable::Pages pages;
     std::uint64_t released = 0;  // counter value at the last release, which orders sequences by the time of
@@ -120,7 +138,7 @@ class BatchReader {
     std::int64_t length = 0;
     std::optional<std::size_t> from = {};  // sequence from which the states of this prefix can be copied
   };
-  Shared find(std::span<const std::int32_t> tokens) const;
+  Shared find(std::span<const std::int32_t> tokens, std::size_t model) const;
   std::size_t idle_slot(const Shared& shared) const;
   // Returns whether any layer keeps a state instead of pages.
   bool keeps_states() const {
@@ -145,6 +163,7 @@ class BatchReader {
     std::int64_t top_k = 0, vocab = 0;
     bool log_probs = false;
     bool draws = false;  // the device draws one token per row; top_k is 1
+    std::vector<engine::AdapterRun> runs = {};
     auto operator<=>(const Pass&) const = default;
   };
   struct Recorded {
@@ -157,6 +176,11 @@ class BatchReader {
   // its rows (mixed_pass: also the last rows of prompts).
   Pass writing_pass(std::int64_t rows, const WantedLogits& wanted) const;
   Pass mixed_pass(std::int64_t rows, const WantedLogits& wanted) const;
+  // Sets the runs of texts of models with adapters. `maximum`: that of pass_size() for this pass.
+  void set_runs(Pass& pass, std::span<const Input> inputs, std::int64_t maximum) const;
+  void measure_runs(std::int64_t maximum, std::int64_t measured);
+  // Returns the record of a pass that is replayed; null if the pass is not.
+  Recorded* record_of(const Pass& pass);
   void forward(const Pass& pass);
   void read_again_without_order(std::span<const Input> telling, const WantedLogits& wanted);
   // Enqueues a pass. If the pass has logits, calls `done` with the logits while the logits are valid.
@@ -182,6 +206,7 @@ class BatchReader {
   engine::Rank& rank_;
   const LanguageModel& model_;
   ReaderSettings settings_;
+  const engine::RowAdapters* adapters_;
   engine::StagePass stages_;
   std::optional<engine::ExpertParallel> experts_;  // set if experts are distributed over ranks
   engine::Phase phase_;

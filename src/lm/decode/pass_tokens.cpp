@@ -43,7 +43,7 @@ engine::MemoryPlan measure_readers(engine::Rank& rank, std::span<const PlannedRe
       const std::int64_t before = first ? 0 : settings.pass_tokens, next = std::min(tokens, wanted[i]);
       if (next <= before) continue;
       settings.pass_tokens = next;
-      BatchReader reader(rank, *readers[i].model, settings);
+      BatchReader reader(rank, *readers[i].model, settings, readers[i].adapters);
       if (first || reader.settings().pass_tokens > before) reader.measure(before);
       settings.pass_tokens = reader.settings().pass_tokens;
     }

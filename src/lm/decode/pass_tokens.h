@@ -13,6 +13,7 @@
 #include <span>
 
 #include "device/device.h"
+#include "engine/operators/row_adapters.h"
 #include "engine/runtime/rank.h"
 #include "lm/decode/reader_settings.h"
 #include "lm/model/language_model.h"
@@ -37,10 +38,12 @@ void limit_passes(ReaderSettings& settings, const DeviceProperties& device, std:
 // GiB. 0: unknown.
 std::int64_t memory_for_reading(const Device& device);
 
-// A reader that will be created: its model, on a measuring rank, and its settings.
+// A reader that will be created: its model, on a measuring rank, its settings, and the models with adapters
+// whose texts it reads, too (BatchReader).
 struct PlannedReader {
   const LanguageModel* model = nullptr;
   ReaderSettings* settings = nullptr;
+  const engine::RowAdapters* adapters = nullptr;
 };
 
 // Measures readers on a measuring rank, which will exist one after another. Reduces their

@@ -1,6 +1,7 @@
 // A request to generate a text, and the tokens that it returns.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -49,6 +50,9 @@ struct DecodedToken {
 struct DecodeRequest {
   std::vector<std::int32_t> prompt;  // tokens of the prompt, at least one
   GenerateSettings settings = {};
+  // Number of the model that continues the prompt, if the texts of several models are in one batch
+  // (BatchReader); 0: the base model.
+  std::size_t model = 0;
   // Called for each generated token; returns false to end the text. May call submit() and cancel(). May be
   // empty. If the callback throws, step() rethrows the error, and the other tokens of that step are not
   // reported.

@@ -12,11 +12,13 @@
 namespace primus {
 
 DecodeScheduler::DecodeScheduler(engine::Rank& rank, const LanguageModel& model,
-                                 const ReaderSettings& settings, Agree agree)
-    : reader_(rank, model, settings), agree_(std::move(agree)) {}
+                                 const ReaderSettings& settings, Agree agree,
+                                 const engine::RowAdapters* adapters)
+    : reader_(rank, model, settings, adapters), agree_(std::move(agree)) {}
 
 void DecodeScheduler::check(const DecodeRequest& request) const {
   request.settings.sampling.check();
+  PRIMUS_CHECK("DecodeScheduler", request.model < reader_.models());
   const std::int64_t size = std::ssize(request.prompt), vocab = reader_.config().vocab;
   if (size < 1 || size > capacity()) {
     throw invalid(fmt::format("a prompt has {} tokens; it must have 1 to {}", size, capacity()),
@@ -87,9 +89,10 @@ std::int64_t DecodeScheduler::unread(const Text& text) const {
 bool DecodeScheduler::is_read_elsewhere(const Text& text) const {
   constexpr std::int64_t kShort = 16;
   const auto maximum = std::span(text.tokens).first(text.tokens.size() - 1);
-  const std::int64_t now = reader_.shared(text.tokens);
+  const std::int64_t now = reader_.shared(text.tokens, text.request.model);
   for (const Id id : running_) {
     const Text& other = *texts_.at(id);
+    if (other.request.model != text.request.model) continue;
     const std::int64_t common = std::ranges::mismatch(maximum, other.tokens).in1 - maximum.begin();
     if (common < kShort || common <= now || reader_.length(other.sequence) >= common) continue;
     if (reader_.can_share(common, std::ssize(other.tokens) - 1)) return true;
@@ -119,7 +122,7 @@ void DecodeScheduler::admit() {
     const Id id = *next++;
     Text& t = text(id);
     if (is_read_elsewhere(t)) continue;
-    const std::int64_t sequence = *reader_.begin(t.tokens);
+    const std::int64_t sequence = *reader_.begin(t.tokens, t.request.model);
     // Reserves the pages now, so that only the remaining pages are available to later texts.
     if (!reader_.reserve(sequence, std::ssize(t.tokens))) {
       reader_.release(sequence);
@@ -178,7 +181,7 @@ void DecodeScheduler::plan() {
     const TokenDraw draw = draw_of(t.request.settings.sampling, std::ssize(t.tokens));
     all.push_back({id, {t.sequence, tokens, count == left, draw}});
   }
-  std::ranges::sort(all, {}, [](const auto& planned) { return planned.second.sequence; });
+  std::ranges::sort(all, {}, [&](const auto& planned) { return reader_.place(planned.second.sequence); });
   for (const auto& [id, input] : all) {
     inputs_.push_back(input);
     if (input.tells) telling_.push_back(id);

@@ -7,8 +7,9 @@
 // Examples are samples of one prompt that are submitted together, and texts with the same system prompt. If
 // two texts have a common unread prefix, one text waits until the other text has read the prefix. If pages
 // run out, the youngest text frees its pages, waits, and is read again later. Random numbers depend only on
-// seed and position. A text is therefore the same as if it were generated alone, except where logits differ
-// by rounding: matrix products of few rows and of many rows round differently.
+// seed and position. The texts may be those of a base model and of its adapters
+// (DecodeRequest::model). A text is therefore the same as if it were generated alone, except where logits
+// differ by rounding: matrix products of few rows and of many rows round differently.
 //
 // If ranks share the model, all these ranks must make the same calls in the same order.
 // DecodeScheduler::Agree makes all ranks use the same chosen tokens. Not thread-safe.
@@ -45,9 +46,9 @@ class DecodeScheduler {
   using Agree = std::function<void(std::span<std::int32_t> chosen)>;
 
   // The conditions of BatchReader apply. At most settings.sequences texts run concurrently, the earliest
-  // submitted first.
+  // submitted first. `adapters`: models whose texts are in one batch (BatchReader); null: only `model`.
   DecodeScheduler(engine::Rank& rank, const LanguageModel& model, const ReaderSettings& settings,
-                  Agree agree = {});
+                  Agree agree = {}, const engine::RowAdapters* adapters = nullptr);
 
   // Throws Error(kInvalid) for a prompt that is empty or larger than capacity(), ids outside the vocabulary,
   // or settings out of range. submit() makes the same checks.
@@ -55,6 +56,8 @@ class DecodeScheduler {
   Id submit(DecodeRequest request);
   // Ends a text; its callback is not called again. Returns false if the text has already ended.
   bool cancel(Id id);
+  // Returns whether the text has not ended.
+  bool has(Id id) const { return texts_.contains(id); }
   // Appends tokens to a text that is held after a stop token (DecodeRequest::holds), and continues to
   // generate it. A held text keeps its pages, so only the stop token and the appended tokens are read, unless
   // other texts needed the pages. GenerateSettings::max_tokens counts generated and appended tokens. Throws

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
@@ -128,7 +127,7 @@ class Generate final : public Command {
                    static_cast<std::int64_t>(kept[i].size()) + answerer.settings().max_tokens);
       readers[i].pass_tokens = std::ssize(kept[i]);
     }
-    const std::unique_ptr<AdapterDecoder> decoder = decoder_of(answerers, families, readers, console);
+    const std::unique_ptr<AdapterDecoder> decoder = decoder_of(answerers, families, readers, {}, console);
     for (const std::size_t i : answering(answerers.size()))
       answer(answerers[i], prompt, kept[i], decoder->use(i), console);
     return 0;
@@ -198,11 +197,11 @@ class Generate final : public Command {
   std::unique_ptr<AdapterDecoder> decoder_of(const std::vector<Answerer>& answerers,
                                              const FamilyRegistry& families,
                                              const std::vector<ReaderSettings>& readers,
-                                             Console& console) const {
+                                             std::optional<AdapterBatch> batch, Console& console) const {
     std::vector<UsedModel> models;
     for (const Answerer& answerer : answerers) models.push_back(answerer.model());
-    auto decoder =
-        std::make_unique<AdapterDecoder>(device_.make(console), configs_of(models), families, readers);
+    auto decoder = std::make_unique<AdapterDecoder>(device_.make(console), configs_of(models), families,
+                                                    readers, std::move(batch));
     load_weights_of(
         models, [&](std::size_t i) -> engine::ParameterStore& { return decoder->store(i); }, decoder->rank());
     return decoder;
@@ -257,17 +256,17 @@ class Generate final : public Command {
     }
   }
 
-  // The texts that one model generates together.
-  struct Group {
-    std::vector<BatchPrompt> prompts;
-    std::vector<std::size_t> lines;  // the line of each prompt
+  // The prompts of each model, and the line of each prompt in the order of the models.
+  struct ModelPrompts {
+    std::vector<std::vector<BatchPrompt>> prompts;
+    std::vector<std::pair<std::size_t, std::size_t>> lines;  // the model, and the line
   };
 
-  // Divides the prompts among the models. Each model's texts are the same as without the other models, so its
-  // prompts keep their order.
-  std::vector<Group> groups_of(const std::vector<PromptLine>& lines, const std::vector<Answerer>& answerers,
-                               const Console& console) const {
-    std::vector<Group> groups(answerers.size());
+  // Divides the prompts among the models. Each model's prompts keep their order.
+  ModelPrompts prompts_of(const std::vector<PromptLine>& lines, const std::vector<Answerer>& answerers,
+                          const Console& console) const {
+    ModelPrompts result;
+    result.prompts.resize(answerers.size());
     const std::vector<std::size_t> usual = answering(answerers.size());
     for (std::size_t i = 0; i < lines.size(); ++i) {
       const PromptLine& line = lines[i];
@@ -279,12 +278,12 @@ class Generate final : public Command {
         own.sampling.seed = line.seed.value_or(own.sampling.seed + i);
         own.max_tokens = line.max_tokens.value_or(own.max_tokens);
         std::vector<std::int32_t> ids = ids_of(line, i, answerer, own, console);
-        Group& group = groups[model];
-        group.prompts.push_back({std::move(ids), std::move(own)});
-        group.lines.push_back(i);
+        result.prompts[model].push_back({std::move(ids), std::move(own)});
+        result.lines.emplace_back(model, i);
       }
     }
-    return groups;
+    std::ranges::stable_sort(result.lines, {}, &std::pair<std::size_t, std::size_t>::first);
+    return result;
   }
 
   // Returns the tokens of a prompt. An error has the place of the line.
@@ -300,75 +299,59 @@ class Generate final : public Command {
     }
   }
 
-  ReaderSettings reader_of(const Group& group, const Answerer& answerer) const {
-    ReaderSettings reader{.compute = device_.compute(), .capacity = 1, .pass_tokens = 1};
-    if (group.prompts.empty()) return reader;
-    reader.sequences = std::min<std::int64_t>(batch_.value_or(kTogether), std::ssize(group.prompts));
-    for (const BatchPrompt& prompt : group.prompts)
-      reader.capacity = std::max(reader.capacity, room_for(prompt, answerer.model().config.max_positions));
-    // The number of cache pages that each sequence needs. Memory is allocated for the longest sequences that
-    // may be decoded together.
-    std::vector<std::int64_t> pages, tokens;
-    for (const BatchPrompt& prompt : group.prompts) {
-      pages.push_back(reader.pages_for(room_for(prompt, reader.capacity)));
-      tokens.push_back(std::ssize(prompt.tokens));
+  // Returns the models that generate in one batch, if there are several. Prompts that are continued one at a
+  // time need no batch.
+  std::optional<AdapterBatch> batch_of(const ModelPrompts& given, const std::vector<Answerer>& answerers,
+                                       const FamilyRegistry& families) const {
+    const std::int64_t together = batch_.value_or(kTogether);
+    AdapterBatch batch;
+    std::vector<BatchPrompt> prompts;
+    std::vector<ModelConfig> configs;
+    for (const Answerer& answerer : answerers) configs.push_back(answerer.model().config);
+    for (const std::size_t model : models_of_one_batch(configs, families)) {
+      const std::vector<BatchPrompt>& own = given.prompts[model];
+      if (own.empty()) continue;
+      batch.models.push_back(model);
+      prompts.insert(prompts.end(), own.begin(), own.end());
     }
-    const auto sum_of_largest = [&](std::vector<std::int64_t>& sizes) {
-      std::sort(sizes.begin(), sizes.end(), std::greater<>());
-      return std::accumulate(sizes.begin(), sizes.begin() + reader.sequences, std::int64_t{0});
-    };
-    reader.pages = sum_of_largest(pages);
-    reader.pass_tokens = sum_of_largest(tokens);
-    return reader;
+    if (batch.models.size() < 2 || together == 1) return {};
+    batch.settings = reader_for(prompts, together, device_.compute(), configs.front().max_positions);
+    return batch;
   }
 
   int run_batch(Console& console, const FamilyRegistry& families, const std::vector<Answerer>& answerers,
                 const std::vector<PromptLine>& lines) {
-    const std::vector<Group> groups = groups_of(lines, answerers, console);
+    const ModelPrompts given = prompts_of(lines, answerers, console);
     std::vector<ReaderSettings> readers;
-    std::size_t total = 0;
-    for (std::size_t model = 0; model < groups.size(); ++model) {
-      readers.push_back(reader_of(groups[model], answerers[model]));
-      total += groups[model].prompts.size();
-    }
-    const std::unique_ptr<AdapterDecoder> decoder = decoder_of(answerers, families, readers, console);
+    for (std::size_t model = 0; model < answerers.size(); ++model)
+      readers.push_back(reader_for(given.prompts[model], batch_.value_or(kTogether), device_.compute(),
+                                   answerers[model].model().config.max_positions));
+    const std::unique_ptr<AdapterDecoder> decoder =
+        decoder_of(answerers, families, readers, batch_of(given, answerers, families), console);
 
+    const std::size_t total = given.lines.size();
     std::size_t done = 0, full = 0;
-    std::int64_t before = 0, written = 0;  // tokens of the earlier models, and of all
+    std::vector<std::size_t> reported(answerers.size(), 0);
     std::optional<ProgressLine> progress(
         std::in_place, console.err, ProgressOptions{.label = "writing", .unit = "texts", .total = total});
     const double began = steady_seconds();
-    for (std::size_t model = 0; model < groups.size(); ++model) {
-      const Group& group = groups[model];
-      if (group.prompts.empty()) continue;
-      before = written;
-      // Each model's results are printed before the next model begins, so that an error of a later model
-      // loses none of them.
-      std::map<std::size_t, std::string> finished;  // results that wait for earlier ones
-      std::size_t printed = 0;
-      generate_batch(decoder->use(model), group.prompts,
-                     {.done =
-                          [&](std::size_t i, Generation&& text) {
-                            ++done;
-                            full += text.reason == StopReason::kContextFull;
-                            finished[i] = result_line(group.lines[i], lines[group.lines[i]], group.prompts[i],
-                                                      text, answerers[model]);
-                            for (auto next = finished.find(printed); next != finished.end();
-                                 next = finished.find(++printed)) {
-                              console.write(next->second);
-                              finished.erase(next);
-                            }
-                          },
-                      .progress =
-                          [&](std::int64_t tokens) {
-                            const double now = steady_seconds();
-                            written = before + tokens;
-                            progress->update(
-                                done, now,
-                                fmt::format("{} tokens, {:.0f} tokens/s", written,
-                                            static_cast<double>(written) / std::max(now - began, 1e-3)));
-                          }});
-    }
+    generate_by_models(
+        *decoder, given.prompts,
+        {.done =
+             [&](std::size_t i, Generation&& text) {
+               ++done;
+               full += text.reason == StopReason::kContextFull;
+               const auto [model, line] = given.lines[i];
+               console.write(result_line(line, lines[line], given.prompts[model][reported[model]++], text,
+                                         answerers[model]));
+             },
+         .progress =
+             [&](std::int64_t tokens) {
+               const double now = steady_seconds();
+               progress->update(done, now,
+                                fmt::format("{} tokens, {:.0f} tokens/s", tokens,
+                                            static_cast<double>(tokens) / std::max(now - began, 1e-3)));
+             }});
     progress->finish(steady_seconds());
     if (full > 0) {
       console.note(fmt::format("note: {} of {} texts stopped because the model's context ({}) is full", full,
@@ -444,8 +427,8 @@ extern const CommandEntry kGenerate{
     "--prompt and --seed; in bf16, rounding may choose another token.\n\n"
     "--adapters loads adapters next to one copy of MODEL, and answers each prompt by MODEL and by MODEL with "
     "each of the adapters. --adapter, or \"adapter\" of a prompt, chooses the model that answers. The text "
-    "is the same as without the other adapters. With --prompts, all results of one model come before those "
-    "of "
+    "is the same as without the other adapters. With --prompts, texts of several models are generated "
+    "together, where rounding may choose another token, and all results of one model come before those of "
     "the next one (docs/posttrain.md).",
     "primus generate output/primus/root/quickstart --prompt 'In the beginning'\n"
     "primus generate Llama-3.2-1B -p 'The moon is' -n 64 -t 0 --dtype bf16\n"

@@ -1,11 +1,14 @@
-// Generates a text for each of many prompts (lm/decode/scheduler.h). All prompts are known at the start.
+// Generates a text for each of many prompts (lm/decode/scheduler.h), by one model, or by a base model and its
+// adapters (lm/decode/adapter_decoder.h). All prompts are known at the start.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
 #include <vector>
 
+#include "lm/decode/adapter_decoder.h"
 #include "lm/generate/generate.h"
 
 namespace primus {
@@ -13,22 +16,38 @@ namespace primus {
 struct BatchPrompt {
   std::vector<std::int32_t> tokens;  // tokens of the prompt, at least one
   GenerateSettings settings;
+  std::size_t model = 0;  // number of the model that continues the prompt (DecodeRequest::model)
 };
 
 // Returns the number of tokens to reserve for a text: the prompt plus the maximum number of new tokens, but
 // at most `capacity`.
 std::int64_t room_for(const BatchPrompt& prompt, std::int64_t capacity);
 
+// Returns settings of a reader for these prompts, of which at most `together` are continued at the same time.
+// `max_positions`: that of the models. ReaderSettings::pass_tokens is then the largest number of tokens of
+// prompts that are read together. Without prompts, returns the settings of the smallest reader.
+ReaderSettings reader_for(std::span<const BatchPrompt> prompts, std::int64_t together, DType compute,
+                          std::int64_t max_positions);
+
 struct BatchEvents {
-  // Called when the text with this index has ended. Texts may end in any order.
+  // Called when the text with this index has ended. Texts of generate_batch() may end in any order.
   std::function<void(std::size_t index, Generation&& text)> done;
   // Called after every pass with the total number of tokens generated so far, over all texts. May be empty.
   std::function<void(std::int64_t tokens)> progress = {};
 };
 
-// Prompts start in order. If a prompt does not fit into a sequence, throws Error(kInvalid) before generating
-// anything. The decoder must have no other texts.
+// Prompts start in order. If logits are not finite, throws Error(kNumerics) after the texts of models with
+// lower numbers have ended. If a prompt does not fit into a sequence, throws Error(kInvalid) before
+// generating anything. The decoder must have no other texts.
 void generate_batch(DecodeScheduler& decoder, std::span<const BatchPrompt> prompts,
                     const BatchEvents& events);
+
+// Generates texts by the models of `decoder`. prompts[i] are those of model i. Models whose texts may be in
+// one batch (AdapterDecoder::batched) generate together, and the others one after another. Calls
+// `events.done` in the order of the models and of their prompts, where the index counts all prompts in this
+// order. If a model has an error, all results of the models before it are reported before the error is
+// thrown.
+void generate_by_models(AdapterDecoder& decoder, std::span<const std::vector<BatchPrompt>> prompts,
+                        const BatchEvents& events);
 
 }  // namespace primus

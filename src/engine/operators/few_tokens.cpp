@@ -137,7 +137,8 @@ bool takes_few_experts(const Value& x, std::int64_t top_k, const FewExperts& exp
   Tape& tape = x.tape();
   // These kernels read several matrices at once, but only one matrix in 4 bits is expanded at a time.
   const auto adapted = [&](Parameter* p) {
-    return p && (tape.adapter_of(*p) || adapts_rows(tape, *p) || p->four_bit);
+    return p && (tape.adapter_of(*p) || !tape.part_adapters_of(*p).empty() || adapts_rows(tape, *p) ||
+                 p->four_bit);
   };
   if (x.dtype() != DType::kBF16 || adapted(experts.gate_up) || adapted(experts.down) ||
       adapted(experts.shared_gate_up) || adapted(experts.shared_down))

@@ -1,5 +1,6 @@
 // Tests texts of several adapters in one batch: each text is that of its model alone. In fp32, log
 // probabilities are equal up to the order of additions; on batch-invariant devices they have the same bits.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -321,6 +322,48 @@ TEST(AdapterBatch, ModelsThatCannotBeMixedAreNamed) {
   EXPECT_THAT(models_of_one_batch(std::vector{base, other, saved}, families), IsEmpty());
   EXPECT_THAT(models_of_one_batch(std::vector{base, other, with_modules(base, 2, {"linear_qkv"})}, families),
               ElementsAre(0, 2));
+}
+
+// The kernels of GPUs for a few tokens have no adapters, so that a shared expert with adapters does not use
+// them.
+TEST(AdapterBatch, SharedExpertsHaveTheirAdaptersOnGpus) {
+  const auto gpu = [] { return std::make_unique<GuardDevice>(2, turbo::emulated_kernel_table(32)); };
+  const ModelFolder folder =
+      find_model_folder(Path(PRIMUS_SOURCE_DIR) / "tests" / "golden" / "models" / "glm4_moe");
+  const ModelConfig base = load_model_config(folder, builtin_families());
+  const std::int64_t layer = base.layers - 1;
+  ASSERT_TRUE(base.routed(layer));
+  const std::string matrix = fmt::format("layers.{}.mlp.shared_experts.up_proj", layer);
+  const std::vector<ModelConfig> models{base, with_matrices(base, {{matrix, 4}}, 20)};
+  ReaderSettings settings = kSmall;
+  settings.compute = DType::kBF16;
+  settings.sequences = 2;
+  // Returns the log probabilities of the same token, by the base and by the adapters, or twice by the
+  // adapters.
+  const auto log_probs = [&](std::unique_ptr<Device> device, bool together) {
+    AdapterDecoder decoder(std::move(device), models, all_families(), {settings, settings},
+                           together ? std::optional(all_of(models, settings)) : std::nullopt);
+    load_model_weights(folder, decoder.store(0), decoder.rank());
+    fill_adapters(decoder.rank(), decoder.store(1), kSeed);
+    DecodeScheduler& used = together ? decoder.use_batch() : decoder.use(1);
+    std::vector<Text> texts(2);
+    for (std::size_t i = 0; i < texts.size(); ++i)
+      submit(used,
+             {.prompt = {7},
+              .settings = {.sampling = {.temperature = 0}, .max_tokens = 1, .log_probs = true},
+              .model = together ? i : 0},
+             texts[i]);
+    finish(used);
+    return std::pair{texts[0].log_probs.at(0), texts[1].log_probs.at(0)};
+  };
+  const auto own = log_probs(cpu(), false), batch = log_probs(cpu(), true);
+  EXPECT_GT(std::abs(batch.second - batch.first), 0.2);
+  EXPECT_NEAR(own.first, batch.second, 0.03);
+  for (const bool together : {false, true}) {
+    const auto expected = together ? batch : own, on_gpu = log_probs(gpu(), together);
+    EXPECT_NEAR(on_gpu.first, expected.first, 0.03) << together;
+    EXPECT_NEAR(on_gpu.second, expected.second, 0.03) << together;
+  }
 }
 
 // ---- generate_by_models

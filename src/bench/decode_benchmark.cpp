@@ -12,6 +12,8 @@
 #include "bench/composed_time.h"
 #include "bench/device_timer.h"
 #include "config/lora_settings.h"
+#include "lm/decode/adapter_batch.h"
+#include "lm/decode/inference_model.h"
 #include "lm/decode/pass_tokens.h"
 #include "lm/decode/scheduler.h"
 #include "lm/generate/model_folder.h"
@@ -36,7 +38,8 @@ double seconds_since(Clock::time_point begin) {
 
 // Sequences of equal length that are decoded as one batch. The prefixes of the sequences differ,
 // because equal prefixes would share cached pages. `set`: number of the set of prompts. Sets have different
-// prefixes, if the vocabulary has enough tokens.
+// prefixes, if the vocabulary has enough tokens. If the decoder has models with adapters, the texts belong to
+// one after another of them.
 class Texts {
  public:
   Texts(DecodeScheduler& decoder, std::int64_t batch, std::int64_t context, bool sampled,
@@ -68,9 +71,11 @@ class Texts {
     cancel();
     for (const std::vector<std::int32_t>& prompt : prompts_) {
       const SamplingSettings sampling{.temperature = sampled_ ? 1.0 : 0.0, .seed = kSeed + ids_.size()};
+      const std::size_t adapters = decoder_.reader().models() - 1;
       ids_.push_back(
           decoder_.submit({.prompt = prompt,
-                           .settings = {.sampling = sampling, .max_tokens = tokens, .log_probs = sampled_}}));
+                           .settings = {.sampling = sampling, .max_tokens = tokens, .log_probs = sampled_},
+                           .model = adapters > 0 ? 1 + ids_.size() % adapters : 0}));
     }
   }
   void cancel() {
@@ -83,6 +88,42 @@ class Texts {
   std::vector<std::vector<std::int32_t>> prompts_;
   std::vector<DecodeScheduler::Id> ids_;
 };
+
+// The model, and the models with adapters next to its weights, whose texts are in one batch.
+struct BenchmarkModels {
+  InferenceModels models;
+  engine::RowAdapters adapters;
+
+  // `config`: the architecture with adapters, if there are any.
+  BenchmarkModels(engine::Rank& rank, const ModelConfig& config, const FamilyRegistry& families,
+                  const DecodeBenchmarkOptions& options, std::int64_t positions) {
+    const std::int64_t adapted = options.adapters > 1 ? options.adapters : 0;
+    ModelConfig base = config;
+    if (adapted > 0) base.lora = {};
+    for (std::int64_t i = 0; i <= adapted; ++i) {
+      models.push_back(std::make_unique<InferenceModel>(rank, i == 0 ? base : config, families, options.dtype,
+                                                        positions, i == 0 ? nullptr : models.front().get()));
+      models.back()->store.initialize(rank.context(), kSeed);
+      adapters.add(models.front()->store, models.back()->store);
+    }
+  }
+  const LanguageModel& base() const { return models.front()->model; }
+  const engine::RowAdapters* batched() const { return models.size() > 1 ? &adapters : nullptr; }
+};
+
+void check_adapters(const ModelConfig& config, const FamilyRegistry& families,
+                    const DecodeBenchmarkOptions& options) {
+  constexpr std::int64_t kMaxAdapters = 1024;
+  if (options.adapters < 1 || options.adapters > kMaxAdapters)
+    throw invalid(
+        fmt::format("the number of adapters is {}; it must be from 1 to {}", options.adapters, kMaxAdapters));
+  if (options.adapters == 1) return;
+  if (!config.lora) throw invalid("--adapters needs adapters", "set their rank with --lora-rank");
+  ModelConfig base = config;
+  base.lora = {};
+  if (const std::optional<std::string> why = needs_own_batch(base, config, families))
+    throw unsupported("the texts of several adapters cannot be in one batch: " + *why, "remove --adapters");
+}
 
 void check(const DecodeBenchmarkOptions& o) {
   constexpr std::int64_t kMaxTexts = 4096, kMaxTokens = kMaxDecodedTokens;
@@ -182,9 +223,24 @@ double bytes_of_decoding(const ModelConfig& c, const FamilyRegistry& families, D
   return bytes;
 }
 
+namespace {
+
+// Returns the bytes of a step whose texts belong to one after another of several adapters.
+double bytes_of_batch(const ModelConfig& config, const FamilyRegistry& families,
+                      const DecodeBenchmarkOptions& options, std::int64_t batch, std::int64_t length) {
+  ModelConfig base = config;
+  base.lora = {};
+  const double with = bytes_of_decoding(config, families, options.dtype, batch, length),
+               without = bytes_of_decoding(base, families, options.dtype, batch, length);
+  return without + static_cast<double>(std::min(batch, options.adapters)) * (with - without);
+}
+
+}  // namespace
+
 BenchmarkReport benchmark_decoding(std::unique_ptr<Device> device, const ModelConfig& config,
                                    const FamilyRegistry& families, const DecodeBenchmarkOptions& options) {
   check(options);
+  check_adapters(config, families, options);
   const auto say = [&](const std::string& what, std::int64_t done = 0, std::int64_t total = 0) {
     if (options.progress) options.progress(what, done, total);
   };
@@ -206,15 +262,6 @@ BenchmarkReport benchmark_decoding(std::unique_ptr<Device> device, const ModelCo
   }
 
   engine::Rank rank(std::move(device));
-  // The weights are created once. Each case creates its own decoder in the memory of the previous case's
-  // decoder.
-  const auto build = [&](const auto& with) {
-    engine::ParameterStore store;
-    LanguageModel model(config, families, store);
-    store.allocate({.compute = options.dtype, .train = false}, rank.persistent());
-    model.allocate_tables(rank, room);
-    with(store, model);
-  };
   const std::int64_t maximum = *std::max_element(options.batches.begin(), options.batches.end());
   ReaderSettings reader{.compute = options.dtype,
                         .capacity = room,
@@ -225,25 +272,29 @@ BenchmarkReport benchmark_decoding(std::unique_ptr<Device> device, const ModelCo
   if (options.pass_tokens) reader.pass_tokens = std::min(*options.pass_tokens, maximum * options.context);
   const std::int64_t available = options.pass_tokens ? 0 : memory_for_reading(rank.device());
   engine::MemoryPlan plan;
-  build([&](engine::ParameterStore& store, const LanguageModel& model) {
-    store.initialize(rank.context(), kSeed);
-    const PlannedReader planned{&model, &reader};
+  {
+    const BenchmarkModels measured(rank, config, families, options, room);
+    const PlannedReader planned{&measured.base(), &reader, measured.batched()};
     plan = measure_readers(rank, {&planned, 1}, available);
-  });
+  }
   rank.reserve(plan);
-  build([&](engine::ParameterStore& store, const LanguageModel& model) {
+  {
+    // The weights are created once. Each case creates its own decoder in the memory of the previous case's
+    // decoder.
     say("weights");
-    store.initialize(rank.context(), kSeed);
+    const BenchmarkModels models(rank, config, families, options, room);
     rank.compute().synchronize();
-    DecodeScheduler decoder(rank, model, reader);
+    DecodeScheduler decoder(rank, models.base(), reader, {}, models.batched());
     for (std::size_t i = 0; i < options.batches.size(); ++i) {
       const std::int64_t batch = options.batches[i];
       BatchTimes times = time_batch(decoder, batch, options);
       const std::int64_t length = options.context + options.warmup + (options.tokens + 1) / 2;
       const double prompt_tokens = static_cast<double>(options.context * batch);
-      report.results.push_back({.name = fmt::format("batch {}, context {}", batch, options.context),
+      const std::string of =
+          options.adapters > 1 ? fmt::format(" of {} adapters", std::min(batch, options.adapters)) : "";
+      report.results.push_back({.name = fmt::format("batch {}{}, context {}", batch, of, options.context),
                                 .timing = summarize(std::move(times.steps)),
-                                .bytes = bytes_of_decoding(config, families, options.dtype, batch, length),
+                                .bytes = bytes_of_batch(config, families, options, batch, length),
                                 .tokens = static_cast<double>(batch)});
       report.notes.push_back(fmt::format("batch {}: prompts read at {:.0f} tokens/s", batch,
                                          prompt_tokens / times.readings.front()));
@@ -256,7 +307,7 @@ BenchmarkReport benchmark_decoding(std::unique_ptr<Device> device, const ModelCo
                                 .tokens = prompt_tokens,
                                 .composed_seconds = alone[i].all()});
     }
-  });
+  }
   for (const KernelChoice& choice : rank.device().choices())
     report.notes.push_back(fmt::format("{} ({} calls)", choice.what, choice.calls));
   return report;
@@ -306,6 +357,12 @@ class DecodeBenchmark final : public Benchmark {
                      "adapters",
              .target = &lora_rank_,
              .range = std::pair<double, double>{1, config::kMaxLoraDim}},
+            {.names = "--adapters",
+             .value = "N",
+             .help = "number of adapters next to the model: the texts of a batch belong to one after another "
+                     "of them; needs --lora-rank",
+             .target = &options_.adapters,
+             .range = kCounts},
             {.names = "--pass-tokens",
              .value = "N",
              .help = "maximum number of tokens of a pass that reads prompts",

@@ -28,6 +28,9 @@ struct DecodeBenchmarkOptions {
   // Draws tokens at temperature 1 and computes their log probabilities, as reinforcement learning does.
   // False: chooses the most probable token.
   bool sampled = false;
+  // Number of models with adapters next to the model. Above 1, the texts of a batch belong to one after
+  // another of them, and the model must have adapters.
+  std::int64_t adapters = 1;
   DType dtype = DType::kBF16;
   // Maximum number of tokens of a pass that reads prompts. Empty: the number that all commands use
   // (lm/decode/pass_tokens.h).

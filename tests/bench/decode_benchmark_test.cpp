@@ -62,6 +62,38 @@ TEST(DecodeBenchmark, TimesEveryBatch) {
                                             "batch 1", "batch 5: reading the prompts", "batch 5"}));
 }
 
+// A step reads the weights once, and the adapters of each model that has a text.
+TEST(DecodeBenchmark, TimesABatchOfSeveralAdapters) {
+  ModelConfig adapted = tiny();
+  adapted.lora = {.dim = 3, .alpha = 6, .modules = {"linear_qkv", "linear_fc2"}};
+  const double adapters = 2 * 2 * (3 * (32 + 64) + 3 * (48 + 32));  // bytes of both layers
+  DecodeBenchmarkOptions options{
+      .batches = {2, 7}, .context = 20, .tokens = 3, .warmup = 1, .adapters = 4, .copy_seconds = 0.001};
+  const BenchmarkReport report = benchmark_decoding(cpu(), adapted, builtin_families(), options);
+  ASSERT_EQ(report.results.size(), 2U);
+  EXPECT_EQ(report.results[0].name, "batch 2 of 2 adapters, context 20");
+  EXPECT_EQ(report.results[1].name, "batch 7 of 4 adapters, context 20");
+  for (const std::size_t i : {0U, 1U}) {
+    const std::int64_t texts = options.batches[i], length = 20 + 1 + 2;
+    EXPECT_EQ(report.results[i].bytes,
+              bytes_of_decoding(tiny(), builtin_families(), DType::kBF16, texts, length) +
+                  static_cast<double>(std::min<std::int64_t>(texts, 4)) * adapters);
+  }
+  const auto refused = [&](const ModelConfig& config) {
+    try {
+      benchmark_decoding(cpu(), config, builtin_families(), options);
+    } catch (const Error& error) {
+      return error.render();
+    }
+    return std::string();
+  };
+  EXPECT_THAT(refused(tiny()), testing::HasSubstr("--adapters needs adapters"));
+  adapted.lora.by_matrix.saved = {"model.norm"};
+  EXPECT_THAT(refused(adapted), testing::HasSubstr("cannot be in one batch"));
+  options.adapters = 0;
+  EXPECT_THAT(refused(tiny()), testing::HasSubstr("the number of adapters is 0; it must be from 1"));
+}
+
 TEST(DecodeBenchmark, ComparesReadingOfPromptsWithItsProductsAndAttention) {
   const BenchmarkReport report = benchmark_decoding(cpu(), tiny(), builtin_families(),
                                                     {.batches = {2},

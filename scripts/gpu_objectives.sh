@@ -353,8 +353,13 @@ alone() {
     fp4) tuned sft $tuning "lora={enabled: true, dim: 8, alpha: 16, base_weights: fp4, base_double_quant: false}" ;;
     peft) tuned sft $tuning "lora={enabled: true, adapters: $bases/peft}" ;;
     texts_of_adapters)
-      texts "$tones" --adapters "a=$bases/peft" "b=$bases/w/u/dora" --prompts "$scratch/prompts.jsonl" --template auto -t 0 -n 24
-      pass "$(wc -l <"$folder/cpu.compared") texts of three models are equal"
+      set -- "$tones" --adapters "a=$bases/peft" "b=$bases/w/u/dora" --prompts "$scratch/prompts.jsonl" --template auto -t 0 -n 24
+      texts "$@" --batch 24
+      cp "$folder/device.compared" "$folder/together"
+      use device generate "$@" --batch 1 --device "$device" || failed device
+      sed -E 's/"(prompt_)?seconds":[^,}]*//g' "$folder/device.txt" | cmp -s - "$folder/together" ||
+        fail "texts of several models in one batch differ from texts that were generated alone"
+      pass "$(wc -l <"$folder/together") texts of three models are equal on both devices, in one batch and alone"
       ;;
     losses_of_adapters)
       losses "$tones" --adapters "a=$bases/peft" "b=$bases/w/u/dora" --conversations $data/two_tones.jsonl

@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/random/random.h"
+#include "device/forwarding_device.h"
 #include "device/guard_device.h"
 #include "device/recording_device.h"
 #include "lm/checkpoint/elements.h"
@@ -364,6 +365,40 @@ TEST(AdapterBatch, SharedExpertsHaveTheirAdaptersOnGpus) {
     EXPECT_NEAR(on_gpu.first, expected.first, 0.03) << together;
     EXPECT_NEAR(on_gpu.second, expected.second, 0.03) << together;
   }
+}
+
+// A device with kernels of CPUs, but with a memory of its own.
+class SmallDevice final : public ForwardingDevice {
+ public:
+  explicit SmallDevice(std::int64_t total) : ForwardingDevice(cpu()), total_(total) {}
+  DeviceProperties properties() const override {
+    DeviceProperties properties = ForwardingDevice::properties();
+    properties.host_memory = false;
+    return properties;
+  }
+  DeviceMemoryUse memory_use() const override { return {.used = 0, .total = total_}; }
+
+ private:
+  std::int64_t total_;
+};
+
+TEST(AdapterBatch, ModelsGenerateAloneIfMemoryIsShort) {
+  const std::vector<ModelConfig> models = some_models();
+  ReaderSettings many = kSmall;
+  many.sequences = 512;
+  const auto memory = [&](std::int64_t total, bool together) {
+    const auto decoder = decoder_of(std::make_unique<SmallDevice>(total), models, seeds_of(models), kSmall,
+                                    together ? std::optional(all_of(models, many)) : std::nullopt);
+    EXPECT_EQ(std::ssize(decoder->use(3).reader().config().lora.by_matrix.matrices), 3);
+    return std::pair{decoder->rank().high_water().total(), decoder->batched().size()};
+  };
+  constexpr std::int64_t kPlenty = std::int64_t{1} << 32;
+  const auto [apart, none] = memory(kPlenty, false);
+  EXPECT_EQ(none, 0U);
+  EXPECT_EQ(memory(kPlenty, true).second, 6U);
+  const auto [used, batched] = memory(2 * apart, true);
+  EXPECT_EQ(batched, 0U);
+  EXPECT_LT(used, 2 * apart);
 }
 
 // ---- generate_by_models

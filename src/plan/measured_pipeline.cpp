@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/text/counted.h"
 #include "base/text/json_reader.h"
 #include "plan/pipeline_drawing.h"
 
@@ -368,7 +369,7 @@ std::string to_text(const MeasuredPipeline& p, std::size_t width) {
                      Labels::kWhereTheyFit);
   };
   std::string text = title_of(p.measured) + "\n\n";
-  text += fmt::format("step {} as it ran, on {} {}\n", p.step, p.ranks.size() == 1 ? "rank" : "ranks",
+  text += fmt::format("step {} as it ran, on {} {}\n", p.step, noun_for(std::ssize(p.ranks), "rank"),
                       fmt::join(p.ranks, " "));
   text += rows(measured) + "\nthe schedule, if all work took the mean times and transfers none\n";
   text += rows(generated);

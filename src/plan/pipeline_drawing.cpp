@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/text/counted.h"
+
 namespace primus::drawing {
 namespace {
 
@@ -83,17 +85,10 @@ std::string svg_text(double y, const std::string& text) {
   return fmt::format("<text x=\"10\" y=\"{:.0f}\">{}</text>\n", y, text);
 }
 
-std::string many(std::int64_t count, const char* what) {
-  return fmt::format("{} {}{}", count, what,
-                     count == 1                                              ? ""
-                     : what[std::char_traits<char>::length(what) - 1] == 'h' ? "es"
-                                                                             : "s");
-}
-
 std::string title_of(const PipelinePlan& plan) {
   const engine::PipelineSchedule& s = plan.schedule;
-  return fmt::format("{}: {} of {}, {}", engine::traits_of(s.kind).title, many(s.shape.stages, "stage"),
-                     many(s.shape.chunks, "chunk"), many(s.microbatches, "microbatch"));
+  return fmt::format("{}: {} of {}, {}", engine::traits_of(s.kind).title, counted(s.shape.stages, "stage"),
+                     counted(s.shape.chunks, "chunk"), counted(s.microbatches, "microbatch"));
 }
 
 std::string legend_of(const PipelinePlan& plan) {

@@ -31,7 +31,5 @@ inline std::string svg_end() { return "</svg>\n"; }
 std::string title_of(const PipelinePlan& plan);
 // Returns a legend: "F forward, B backward of inputs, W of weights".
 std::string legend_of(const PipelinePlan& plan);
-// Returns the number with its noun: "3 chunks".
-std::string many(std::int64_t count, const char* what);
 
 }  // namespace primus::drawing

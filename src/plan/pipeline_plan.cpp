@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/text/counted.h"
 #include "plan/pipeline_drawing.h"
 
 namespace primus {
 namespace {
 
-using drawing::many;
 using engine::TimedWork;
 
 std::size_t label_width(const PipelinePlan& plan) {
@@ -76,7 +76,7 @@ std::string to_text(const PipelinePlan& plan, std::size_t width) {
                       timeline.makespan * (1 - timeline.bubble));
   text += fmt::format("bubble       {:.1f} % of all stages' time\n", 100 * timeline.bubble);
   text += fmt::format("peak stash   {} at most, {:.3g} of a stage's whole share\n",
-                      many(largest_stash(plan), shape.chunks == 1 ? "microbatch" : "chunk"),
+                      counted(largest_stash(plan), shape.chunks == 1 ? "microbatch" : "chunk"),
                       stash_in_microbatches(plan));
   text += fmt::format("by stage     {}\n", fmt::join(timeline.peak_stash, " "));
   return text;

@@ -426,15 +426,13 @@ TEST_F(DataFiles, ConversationsShowsPairsLabelsAndPromptsAsTrainingReadsThem) {
   const std::string pair = R"({"prompt": "Greet", "chosen": "Hello", "rejected": "Go"})";
   const ProgramResult pairs = show(pair, {"-f", "squad"});
   EXPECT_EQ(pairs.exit_code, 0) << pairs.err;
-  EXPECT_THAT(pairs.out,
-              AllOf(HasSubstr("shown as 'train dpo' reads the file"), HasSubstr("1, chosen: "),
-                    HasSubstr("1, rejected: "), HasSubstr("\u27E6 Hello"), HasSubstr("1 pairs; ")));
+  EXPECT_THAT(pairs.out, AllOf(HasSubstr("shown as 'train dpo' reads the file"), HasSubstr("1, chosen: "),
+                               HasSubstr("1, rejected: "), HasSubstr("\u27E6 Hello"), HasSubstr("1 pair; ")));
   // Pairs of equal answers teach nothing, and do not count.
   const ProgramResult equal =
       show(pair + "\n" + R"({"prompt": "Greet", "chosen": "Go", "rejected": "Go"})", {"-f", "squad"});
-  EXPECT_EQ(equal.out.substr(equal.out.rfind("1 pairs;")),
-            pairs.out.substr(pairs.out.rfind("1 pairs;")) +
-                "1 further pairs have two equal answers, and are left out\n");
+  EXPECT_EQ(equal.out.substr(equal.out.rfind("1 pair;")),
+            pairs.out.substr(pairs.out.rfind("1 pair;")) + "left out: 1 pair with two equal answers\n");
   const json shown = json::parse(show(pair, {"-f", "squad", "--json"}).out);
   EXPECT_EQ(shown.at("pairs"), 1);
   EXPECT_EQ(shown.at("shown")[0].at("rejected").at("parts").back().at("learned"), true);

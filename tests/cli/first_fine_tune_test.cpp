@@ -305,7 +305,7 @@ TEST_F(FirstFineTune, AContinuedRunWithASplitEvaluates) {
   off.emplace_back("eval_iters=0");
   const ProgramResult unevaluated = tune("divided", off);
   ASSERT_EQ(unevaluated.exit_code, 0) << unevaluated.err;
-  EXPECT_THAT(unevaluated.err, HasSubstr("8 conversations are held out (split 80,20,0), but no evaluation"));
+  EXPECT_THAT(unevaluated.err, HasSubstr("split 80,20,0 holds out 8 conversations, but no evaluation"));
 }
 
 // If validation data are added to the folder of a run without evaluation, the resumed run evaluates them.
@@ -318,7 +318,7 @@ TEST_F(FirstFineTune, AContinuedRunEvaluatesAddedValidationData) {
   write("grown/validation.jsonl", chats.substr(0, chats.find('\n') + 1));
   const ProgramResult resumed = tune("grown", {"train_iters=4", "eval_interval=2"}, "grown");
   ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
-  EXPECT_THAT(resumed.err, AllOf(HasSubstr("(validation): 1 conversations"), Not(HasSubstr("eval_iters=0"))));
+  EXPECT_THAT(resumed.err, AllOf(HasSubstr("(validation): 1 conversation"), Not(HasSubstr("eval_iters=0"))));
 }
 
 // The length of a finished run is a number of epochs, so adding chats does not add steps. The message names
@@ -478,7 +478,7 @@ TEST_F(FirstFineTune, ListsShowWhetherALengthWasApplied) {
   auto cut = words;
   cut.insert(cut.end(), {"--seq-length", "16"});
   EXPECT_THAT(run_program(cut).out,
-              AllOf(HasSubstr("are longer than a sequence of 16"), Not(HasSubstr("without the cut"))));
+              AllOf(HasSubstr("longer than a sequence of 16"), Not(HasSubstr("without the cut"))));
 }
 
 // A hint names an option of the command that was called.

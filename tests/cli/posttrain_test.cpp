@@ -239,7 +239,7 @@ TEST_F(Posttrain, ConversationsAreShownWithTheTrainedTokens) {
               AllOf(HasSubstr("1: 53 tokens, 3 learned\nContext:  Question: Capital of France? Answer:"
                               "\u27E6 Pa\u27E7ris<|endoftext|>\n"),
                     HasSubstr("5 conversations, 245 tokens, of which 26 are learned"),
-                    HasSubstr("3 are longer than a sequence of 48")));
+                    HasSubstr("cut: 3 conversations longer than a sequence of 48")));
   std::vector<std::string> json = words;
   json.insert(json.end(), {"--json", "--show", "1"});
   const auto all = nlohmann::json::parse(run_program(json).out);

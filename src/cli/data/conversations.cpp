@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/terminal/terminal.h"
+#include "base/text/counted.h"
 #include "base/text/json_text.h"
 #include "cli/command.h"
 #include "lm/data/chat_template.h"
@@ -183,14 +184,13 @@ class DataConversations final : public Command {
         learned[all.preferred[i]] += learned_in(texts, i);
       }
     }
-    std::string text =
-        pairs ? fmt::format("{} pairs; ", answers[1])
-              : fmt::format("{} answers labelled good, and {} labelled bad; ", answers[1], answers[0]);
+    std::string text = pairs ? counted(answers[1], "pair") + "; "
+                             : fmt::format("labelled answers: {} good, {} bad; ", answers[1], answers[0]);
     text += fmt::format(
         "training makes {} tokens of {} answers more probable, and {} tokens of {} answers less probable ({} "
         "... {}), compared with the reference model\n",
         learned[1], pairs ? "chosen" : "good", learned[0], pairs ? "rejected" : "bad", kBegin, kEnd);
-    if (equal > 0) text += fmt::format("{} further pairs have two equal answers, and are left out\n", equal);
+    if (equal > 0) text += fmt::format("left out: {} with two equal answers\n", counted(equal, "pair"));
     return text;
   }
 
@@ -228,7 +228,7 @@ class DataConversations final : public Command {
       console.print(Color::kBold, fmt::format("\n{}: {} tokens\n", i + 1, length));
       console.print(prompts->prompt_text(i) + "\n");
     }
-    console.print(fmt::format("\n{} prompts, {} tokens\n", prompts->size(), tokens));
+    console.print(fmt::format("\n{}, {}\n", counted(prompts->size(), "prompt"), counted(tokens, "token")));
     return 0;
   }
 
@@ -307,15 +307,17 @@ class DataConversations final : public Command {
   std::string summary(const data::TokenizedConversations& all) const {
     const Totals t = totals(all);
     std::string text = fmt::format(
-        "{} conversations, {} tokens, of which {} are learned ({} ... {})\nlengths: median {}, 90th "
-        "percentile {}, longest {}\n",
-        all.size(), t.tokens, t.learned, kBegin, kEnd, t.at(0.5), t.at(0.9), t.at(1));
-    if (t.nothing > 0) text += fmt::format("{} have no answer to learn, and are left out\n", t.nothing);
+        "{}, {} tokens, of which {} are learned ({} ... {})\nlengths: median {}, 90th percentile {}, longest "
+        "{}\n",
+        counted(std::ssize(all), "conversation"), t.tokens, t.learned, kBegin, kEnd, t.at(0.5), t.at(0.9),
+        t.at(1));
+    if (t.nothing > 0)
+      text += fmt::format("left out: {} without an answer to learn\n", counted(t.nothing, "conversation"));
     if (seq_length_ == 0)
       text += "these counts are without the cut at seq_length: add --seq-length L to cut as training does\n";
     if (seq_length_ > 0)
-      text += fmt::format("{} are longer than a sequence of {} tokens: their end is cut, and not learned\n",
-                          t.longer, seq_length_);
+      text += fmt::format("cut: {} longer than a sequence of {} tokens; the ends are not learned\n",
+                          counted(t.longer, "conversation"), seq_length_);
     return text;
   }
 

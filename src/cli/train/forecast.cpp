@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/terminal/terminal.h"
+#include "base/text/counted.h"
 #include "cli/options/hardware.h"
 #include "cli/train/expert_traffic.h"
 #include "config/stages.h"
@@ -284,9 +285,10 @@ std::string answers_text(const TrainingForecast& f, const config::TrainerConfig&
                        c.max_completion_length) +
            fmt::format("{:<22}generating the answers\n", "  not in the time");
   }
-  return fmt::format("{:<22}{}: {} to each of {} prompts, of up to {} tokens; {} on a rank\n",
-                     "answers per step", c.global_batch_size, c.num_generations,
-                     c.global_batch_size / c.num_generations, c.max_completion_length, of_rank) +
+  return fmt::format("{:<22}{}: {} to each of {}, of up to {} tokens; {} on a rank\n", "answers per step",
+                     c.global_batch_size, c.num_generations,
+                     counted(c.global_batch_size / c.num_generations, "prompt"), c.max_completion_length,
+                     of_rank) +
          fmt::format("{:<22}{} of {} microbatches, if all answers have that length\n", "  packed into",
                      f.step().microbatches, of_rank / c.micro_batch_size) +
          (f.microbatch.empty() ? "" : fmt::format("{:<22}{}\n", "  rows", f.microbatch)) +

@@ -14,6 +14,7 @@
 #include <set>
 
 #include "base/files/file.h"
+#include "base/text/counted.h"
 #include "base/text/json_text.h"
 #include "cli/command.h"
 #include "cli/options/model_options.h"
@@ -333,7 +334,9 @@ class Generate final : public Command {
     std::size_t done = 0, full = 0;
     std::vector<std::size_t> reported(answerers.size(), 0);
     std::optional<ProgressLine> progress(
-        std::in_place, console.err, ProgressOptions{.label = "writing", .unit = "texts", .total = total});
+        std::in_place, console.err,
+        ProgressOptions{
+            .label = "writing", .unit = noun_for(static_cast<std::int64_t>(total), "text"), .total = total});
     const double began = steady_seconds();
     generate_by_models(
         *decoder, given.prompts,
@@ -354,8 +357,9 @@ class Generate final : public Command {
              }});
     progress->finish(steady_seconds());
     if (full > 0) {
-      console.note(fmt::format("note: {} of {} texts stopped because the model's context ({}) is full", full,
-                               total, answerers.front().model().config.max_positions));
+      console.note(fmt::format("note: {} of {} stopped because the model's context ({}) is full", full,
+                               counted(static_cast<std::int64_t>(total), "text"),
+                               answerers.front().model().config.max_positions));
     }
     return 0;
   }

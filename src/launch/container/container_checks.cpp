@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/files/file.h"
+#include "base/text/counted.h"
 #include "launch/container/container_values.h"
 #include "launch/options/place_options.h"
 #include "launch/options/secret_values.h"

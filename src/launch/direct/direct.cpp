@@ -10,6 +10,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/text/counted.h"
 #include "comm/rendezvous/socket.h"
 #include "launch/direct/direct_checks.h"
 #include "launch/direct/direct_network.h"

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/files/creatable.h"
+#include "base/text/counted.h"
 #include "comm/rendezvous/environment.h"
 #include "launch/options/place_options.h"
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/text/counted.h"
 
 namespace primus::launch {
 namespace {
@@ -92,10 +93,6 @@ void check_world(std::int64_t world, std::optional<std::int64_t> ranks, const Jo
 }
 
 }  // namespace
-
-std::string counted(std::int64_t count, std::string_view what) {
-  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
-}
 
 std::optional<std::string> place_option(const std::vector<std::string>& words, std::string_view option) {
   std::optional<std::string> value;

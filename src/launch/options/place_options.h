@@ -23,9 +23,6 @@ struct JobShape {
   std::optional<int> given_ranks = {};  // ranks per node that --env GPUS_PER_NODE sets
 };
 
-// Returns "1 GPU" or "2 GPUs" for what = "GPU".
-std::string counted(std::int64_t count, std::string_view what);
-
 // Returns the last value that a command's words give to one of the options above, in any spelling: "--nproc"
 // also finds --nproc_per_node, and "--node_rank" also finds --node-rank. nullopt: not given.
 std::optional<std::string> place_option(const std::vector<std::string>& words, std::string_view option);

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/files/sha256.h"
+#include "base/text/counted.h"
 #include "launch/node/node.h"
 #include "launch/options/place_options.h"
 #include "launch/options/secret_values.h"

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/text/counted.h"
 #include "launch/container/container_values.h"
 #include "launch/node/node.h"
 #include "launch/options/place_options.h"

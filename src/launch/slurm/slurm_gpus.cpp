@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/text/counted.h"
 #include "launch/options/place_options.h"
 
 namespace primus::launch {

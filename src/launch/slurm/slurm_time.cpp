@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "base/text/counted.h"
 #include "launch/options/place_options.h"
 
 namespace primus::launch {

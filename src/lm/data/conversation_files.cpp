@@ -20,6 +20,7 @@
 
 #include "base/error.h"
 #include "base/system/thread_pool.h"
+#include "base/text/counted.h"
 #include "lm/data/tables.h"
 #include "lm/data/text_check.h"
 #include "lm/tokenizer/text/unicode.h"
@@ -390,7 +391,8 @@ std::string note_on_unused(const TokenizedConversations& read, std::string_view 
 
 std::vector<std::string> notes_on_content(const TokenizedConversations& read, std::string_view file) {
   std::vector<std::string> notes, keys;
-  for (const auto& [key, count] : read.replaced) keys.push_back(fmt::format("'{}' ({} records)", key, count));
+  for (const auto& [key, count] : read.replaced)
+    keys.push_back(fmt::format("'{}' ({})", key, counted(count, "record")));
   if (!keys.empty()) {
     notes.push_back(
         fmt::format("{}: records have {} next to messages or input_ids; only messages or input_ids are "

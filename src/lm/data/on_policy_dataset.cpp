@@ -21,11 +21,11 @@ class RepeatableUnits final : public TrainingUnits {
       : units_(conversation_units(std::move(all))), limits_(limits), lack_(lack_of(limits)) {}
 
   const TokenizedConversations& texts() const override { return units_->texts(); }
-  std::string_view noun() const override { return limits_.only_prompts ? "prompts" : units_->noun(); }
+  std::string_view noun() const override { return limits_.only_prompts ? "prompt" : units_->noun(); }
   std::string_view lack() const override { return lack_; }
   std::string_view lack_at_any_length() const override {
-    return limits_.only_prompts ? "are longer than max_prompt_length"
-                                : "have no answer, or more tokens than max_prompt_length before it";
+    return limits_.only_prompts ? "longer than max_prompt_length"
+                                : "no answer, or more tokens than max_prompt_length before it";
   }
   std::string_view remedy() const override {
     return "increase seq_length, and max_prompt_length if it is set, or decrease max_completion_length";
@@ -61,9 +61,9 @@ class RepeatableUnits final : public TrainingUnits {
  private:
   static std::string lack_of(const AnswerLimits& limits) {
     const std::string room =
-        fmt::format("have no room for an answer of {} tokens (max_completion_length) within seq_length",
+        fmt::format("no room for an answer of {} tokens (max_completion_length) within seq_length",
                     limits.max_completion_length);
-    return limits.only_prompts ? room : "have no answer tokens within seq_length, or " + room;
+    return limits.only_prompts ? room : "no answer tokens within seq_length, or " + room;
   }
 
   // Returns the number of tokens before the last answer of the truncated unit, which has a label.

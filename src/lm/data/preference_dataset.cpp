@@ -216,9 +216,9 @@ class PairUnits final : public PreferenceUnits {
  public:
   using PreferenceUnits::PreferenceUnits;
 
-  std::string_view noun() const override { return "pairs"; }
-  std::string_view lack() const override { return "have an answer without tokens within seq_length"; }
-  std::string_view lack_at_any_length() const override { return "have two equal answers or an empty answer"; }
+  std::string_view noun() const override { return "pair"; }
+  std::string_view lack() const override { return "an answer without tokens within seq_length"; }
+  std::string_view lack_at_any_length() const override { return "two equal answers or an empty answer"; }
   UnitRemarks remarks() const override {
     const std::int64_t count = contradicting_pairs(all());
     if (count == 0) return {};
@@ -257,16 +257,17 @@ class LabelledUnits final : public PreferenceUnits {
     }
   }
 
-  std::string_view noun() const override { return "examples"; }
+  std::string_view noun() const override { return "example"; }
   UnitRemarks remarks() const override {
     const std::int64_t good = std::ranges::count(all().preferred, std::uint8_t{1});
     const std::int64_t bad = std::ssize(all().preferred) - good;
-    UnitRemarks remarks{.fact = fmt::format("{} answers are labelled good, and {} bad", good, bad)};
+    UnitRemarks remarks{.fact = fmt::format("labelled answers: {} good, {} bad", good, bad)};
     if (good == 0 || bad == 0) {
       remarks.warning = fmt::format(
-          "all {} answers are labelled {}: nothing is compared, so training only makes them {} probable; add "
-          "answers of the other kind, or learn good answers with 'primus train posttrain'",
-          good + bad, bad == 0 ? "good" : "bad", bad == 0 ? "more" : "less");
+          "no answer is labelled {}: nothing is compared, so training only makes the answers {} probable; "
+          "add "
+          "answers of this kind, or learn good answers with 'primus train posttrain'",
+          bad == 0 ? "bad" : "good", bad == 0 ? "more" : "less");
     } else if (constexpr std::int64_t kUneven = 2; std::max(good, bad) > kUneven * std::min(good, bad)) {
       remarks.fact += " (desirable_weight and undesirable_weight can balance them)";
     }

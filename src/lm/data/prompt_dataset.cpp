@@ -13,6 +13,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/text/counted.h"
 #include "lm/data/chat_template.h"
 #include "lm/data/conversation_files.h"
 #include "lm/data/prompt.h"
@@ -269,10 +270,10 @@ class PromptFiles {
   void note_long(const TokenizedConversations& all) {
     const std::size_t left_out = all.size() - prompts_->id_ends_.size();
     if (left_out == 0) return;
-    const std::string what = fmt::format(
-        "{}: {} of {} prompts are longer than {} tokens (max_prompt_length) and are left out; "
-        "the longest has {}",
-        options_.dataset, left_out, all.size(), options_.max_prompt_length, longest_of_all_);
+    const std::string what =
+        fmt::format("{}: left out {} of {}: longer than {} tokens (max_prompt_length); the longest has {}",
+                    options_.dataset, left_out, counted(std::ssize(all), "prompt"),
+                    options_.max_prompt_length, longest_of_all_);
     if (left_out < all.size()) {
       prompts_->notes_.push_back(what);
       return;
@@ -283,8 +284,8 @@ class PromptFiles {
 
   void describe() {
     Prompts& p = *prompts_;
-    p.facts_.push_back(fmt::format("{}: {} prompts of up to {} tokens, mean {:.1f}", options_.dataset,
-                                   p.size(), p.longest_,
+    p.facts_.push_back(fmt::format("{}: {} of up to {}, mean {:.1f}", options_.dataset,
+                                   counted(p.size(), "prompt"), counted(p.longest_, "token"),
                                    static_cast<double>(p.ids_.size()) / static_cast<double>(p.size())));
     if (p.columns_.empty()) return;
     std::vector<std::string_view> names;

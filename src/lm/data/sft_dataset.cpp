@@ -13,6 +13,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/text/counted.h"
 #include "lm/data/chat_template.h"
 #include "lm/data/text_split.h"
 
@@ -48,7 +49,7 @@ class ConversationUnits final : public TrainingUnits {
   explicit ConversationUnits(TokenizedConversations all) : all_(std::move(all)) {}
 
   const TokenizedConversations& texts() const override { return all_; }
-  std::string_view noun() const override { return "conversations"; }
+  std::string_view noun() const override { return "conversation"; }
   std::size_t size() const override { return all_.size(); }
   std::int64_t tokens(std::size_t unit) const override { return all_.tokens(unit); }
   std::int64_t kept(std::size_t unit, std::int64_t room) const override {
@@ -102,20 +103,20 @@ SftDataset::SftDataset(std::shared_ptr<const TrainingUnits> units, const std::ve
     return;
   }
   if (which.empty())
-    throw invalid(fmt::format("{}: this share of the data has no {}", description_, units_->noun()),
-                  "increase its share: split=90,10,0 trains on 90 % and holds out 10 %");
-  if (counts_.unanswered == static_cast<std::int64_t>(which.size())) {
     throw invalid(
-        fmt::format("{}: none of {} {} can be learned: they {}", description_, which.size(), units_->noun(),
-                    units_->lack_at_any_length()),
+        fmt::format("{}: this share of the data has no {}", description_, noun_for(0, units_->noun())),
+        "increase its share: split=90,10,0 trains on 90 % and holds out 10 %");
+  const std::string all = counted(std::ssize(which), units_->noun());
+  if (counts_.unanswered == std::ssize(which)) {
+    throw invalid(
+        fmt::format("{}: none of {} can be learned: {}", description_, all, units_->lack_at_any_length()),
         units_->has_roles()
             ? "give each record answers with text; the chosen answer must differ from the rejected one"
             : "give each record an answer: a message with the role assistant, a response, or "
               "input_ids with 1 in loss_mask; 'primus data conversations' shows what is learned");
   }
   if (const std::string_view remedy = units_->remedy(); !remedy.empty()) {
-    throw invalid(fmt::format("{}: none of {} {} can be learned: they {}", description_, which.size(),
-                              units_->noun(), units_->lack()),
+    throw invalid(fmt::format("{}: none of {} can be learned: {}", description_, all, units_->lack()),
                   std::string(remedy));
   }
   std::int64_t shortest = std::numeric_limits<std::int64_t>::max(), longest = 0;
@@ -124,12 +125,12 @@ SftDataset::SftDataset(std::shared_ptr<const TrainingUnits> units, const std::ve
     longest = std::max(longest, units_->tokens(i));
   }
   throw invalid(
-      fmt::format("{}: none of {} {} has answer tokens within seq_length ({} tokens); they have "
+      fmt::format("{}: none of {} has answer tokens within seq_length ({} tokens); they have "
                   "{} to {} tokens",
-                  description_, which.size(), units_->noun(), layout.seq_length, shortest, longest),
+                  description_, all, layout.seq_length, shortest, longest),
       counts_.too_long > 0
-          ? fmt::format("{} are longer than seq_length ({}): increase seq_length", counts_.too_long,
-                        layout.seq_length)
+          ? fmt::format("longer than seq_length ({}): {}; increase seq_length", layout.seq_length,
+                        counted(counts_.too_long, units_->noun()))
           : fmt::format(
                 "a non-empty answer must begin within seq_length: increase seq_length (up to the "
                 "model's max_position_embeddings), or shorten the questions{}",
@@ -321,7 +322,7 @@ class SftOpener {
         read_(files, {.vocab_size = vocab, .skip_bad = options_.skip_bad, .progress = options_.progress});
     if (units->size() > 0) return units;
     throw invalid(fmt::format("'{}' is empty, so it has no training data", files.front().path.string()),
-                  fmt::format("put {} into it, one JSON object per line", units->noun()));
+                  fmt::format("put {} into it, one JSON object per line", noun_for(0, units->noun())));
   }
 
   static void note_reading(const TokenizedConversations& read, const std::string& name, Datasets& result) {
@@ -367,7 +368,7 @@ class SftOpener {
   // Moves conversations for validation or test from `all` to `result`. Unusable conversations stay in `all`,
   // where they are counted.
   void hold_out(std::vector<std::uint32_t>& all, Datasets& result) {
-    constexpr std::size_t kFewest = 10;
+    constexpr std::int64_t kFewest = 10;
     constexpr std::int64_t kHundredth = 100;
     std::vector<std::uint32_t> mixed = all;
     shuffle(mixed, options_.seed, Shuffle::kHeldOut);
@@ -380,9 +381,10 @@ class SftOpener {
       const std::array<bool, 3> drawn = {true, options_.valid_samples > 0, options_.test_samples > 0};
       shares = split_with_minimum(options_.shares, count, drawn, [](std::int64_t end) { return end - 1; });
     } else if (options_.valid_samples > 0) {
-      if (mixed.size() < kFewest) {
-        result.notes.push_back(fmt::format("{}: {} {} are too few to hold out a validation set",
-                                           options_.dataset, mixed.size(), units_->noun()));
+      if (std::ssize(mixed) < kFewest) {
+        result.notes.push_back(
+            fmt::format("{}: no validation set is held out, because there are fewer than {}",
+                        options_.dataset, counted(kFewest, units_->noun())));
         return;
       }
       const std::int64_t held = (count + kHundredth - 1) / kHundredth;
@@ -428,8 +430,8 @@ class SftOpener {
             ? "but no evaluation runs (eval_iters is 0): set eval_iters to the batches per evaluation (for "
               "example 4), or train on all of them with split=100,0,0"
             : "but this stage evaluates nothing: train on all of them with split=100,0,0";
-    result.notes.push_back(fmt::format("{}: {} {} are held out (split {}), {}", options_.dataset, held_out,
-                                       units_->noun(), options_.shares, next));
+    result.notes.push_back(fmt::format("{}: split {} holds out {}, {}", options_.dataset, options_.shares,
+                                       counted(static_cast<std::int64_t>(held_out), units_->noun()), next));
   }
 
   std::unique_ptr<const Dataset> make_evaluated(std::shared_ptr<const TrainingUnits> units,
@@ -465,31 +467,33 @@ class SftOpener {
   void describe(const SftDataset& data, Datasets& result) const {
     const SftDataset::Counts& counts = data.counts();
     if (!units_->has_answers()) {
-      result.facts.push_back(fmt::format("{}: {} {}, {} tokens", data.description(), counts.units,
-                                         units_->noun(), counts.tokens));
+      result.facts.push_back(fmt::format("{}: {}, {}", data.description(),
+                                         counted(counts.units, units_->noun()),
+                                         counted(counts.tokens, "token")));
       note_left_out(data, result);
       return;
     }
     const double places = static_cast<double>(data.samples()) * static_cast<double>(options_.seq_length);
     result.facts.push_back(fmt::format(
-        "{}: {} {} packed into {} sequences, {:.1f} % full; the loss is over {} of {} tokens",
-        data.description(), counts.units, units_->noun(), data.samples(),
+        "{}: {} packed into {}, {:.1f} % full; the loss is over {} of {} tokens", data.description(),
+        counted(counts.units, units_->noun()), counted(data.samples(), "sequence"),
         100 * std::min(1.0, static_cast<double>(counts.tokens) / places), counts.learned, counts.tokens));
     note_left_out(data, result);
   }
 
   void note_left_out(const SftDataset& data, Datasets& result) const {
     const SftDataset::Counts& counts = data.counts();
-    const auto warn = [&](std::int64_t count, const std::string& what) {
-      if (count > 0)
-        result.notes.push_back(fmt::format("{}: {} {} {}", data.description(), count, units_->noun(), what));
+    const std::int64_t all = counts.units + counts.too_long + counts.nothing_to_learn + counts.unanswered;
+    const auto warn = [&](std::string_view action, std::int64_t count, std::string_view reason) {
+      if (count == 0) return;
+      result.notes.push_back(fmt::format("{}: {} {} of {}: {}", data.description(), action, count,
+                                         counted(all, units_->noun()), reason));
     };
-    warn(counts.truncated,
-         fmt::format("are longer than seq_length ({}) and are truncated", options_.seq_length));
-    warn(counts.too_long,
-         fmt::format("are longer than seq_length ({}) and are skipped", options_.seq_length));
-    warn(counts.nothing_to_learn, fmt::format("{} and are skipped", units_->lack()));
-    warn(counts.unanswered, fmt::format("{} and are skipped", units_->lack_at_any_length()));
+    const std::string long_ones = fmt::format("longer than seq_length ({})", options_.seq_length);
+    warn("truncated", counts.truncated, long_ones);
+    warn("skipped", counts.too_long, long_ones);
+    warn("skipped", counts.nothing_to_learn, units_->lack());
+    warn("skipped", counts.unanswered, units_->lack_at_any_length());
   }
 
   const SftOptions& options_;

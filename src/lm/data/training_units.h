@@ -37,12 +37,13 @@ class TrainingUnits {
 
   // Returns the texts from which the units were made, with the counts of reading.
   virtual const TokenizedConversations& texts() const = 0;
-  // Returns the plural of a unit, for messages: "conversations".
+  // Returns the name of one unit, for messages: "conversation".
   virtual std::string_view noun() const = 0;
-  // Returns why units are left out, for messages. `lack`: units that have no label within seq_length.
-  // `lack_at_any_length`: units that have no label even if they are not truncated.
-  virtual std::string_view lack() const { return "have no answer tokens within seq_length"; }
-  virtual std::string_view lack_at_any_length() const { return "have no answer"; }
+  // Return why units are left out, for messages: a text after "skipped 2 of 9 pairs:". `lack`: units that
+  // have no label within seq_length. `lack_at_any_length`: units that have no label even if they are not
+  // truncated.
+  virtual std::string_view lack() const { return "no answer tokens within seq_length"; }
+  virtual std::string_view lack_at_any_length() const { return "no answer"; }
   // Returns what the user can do if all units lack labels within seq_length; empty: the usual hint.
   virtual std::string_view remedy() const { return {}; }
   // Returns whether the units contain answers. If not, they are prompts.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/text/counted.h"
 #include "config/trainer_config.h"
 #include "turbo/devices/devices.h"
 #include "turbo/devices/tracing_device.h"
@@ -31,8 +32,8 @@ std::vector<std::string> RunTrace::absent_ranks(const config::TrainerConfig& con
   if (!config.profile) return warnings;
   for (const std::string& named : config.profile_ranks) {
     if (named == "all" || std::stoll(named) < world) continue;
-    warnings.push_back(fmt::format("profile_ranks names rank {}, but the job has {}", named,
-                                   world == 1 ? "1 rank" : fmt::format("{} ranks", world)));
+    warnings.push_back(
+        fmt::format("profile_ranks names rank {}, but the job has {}", named, counted(world, "rank")));
   }
   return warnings;
 }

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/text/counted.h"
 #include "safe/postmortem/json_fields.h"
 
 namespace primus::postmortem {
@@ -148,7 +149,7 @@ class FlightAnalysis {
   static std::string list(const std::vector<int>& ranks) {
     const std::size_t shown = std::min(ranks.size(), kMaxNamed);
     std::string text =
-        fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks",
+        fmt::format("{} {}", noun_for(std::ssize(ranks), "rank"),
                     fmt::join(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
     if (ranks.size() > shown) text += fmt::format(" and {} more", ranks.size() - shown);
     return text;

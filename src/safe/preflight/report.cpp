@@ -6,6 +6,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/text/counted.h"
+
 namespace primus::preflight {
 namespace {
 
@@ -56,15 +58,12 @@ std::string value_of(const Measurement& m) { return fmt::format("{:.4g} {}", m.v
 
 std::string conclusion(const Report& report) {
   const Tally tally = tally_of(report);
-  const auto several = [](int count, const char* what) {
-    return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
-  };
   const std::string counts =
-      fmt::format("{} passed, {} skipped", several(tally.passed, "check"), tally.skipped);
+      fmt::format("{} passed, {} skipped", counted(tally.passed, "check"), tally.skipped);
   if (report.verdict() == Verdict::kFail)
-    return fmt::format("NOT READY: {}, {} ({})", several(tally.failed, "failure"),
-                       several(tally.warned, "warning"), counts);
-  if (tally.warned > 0) return fmt::format("READY, with {} ({})", several(tally.warned, "warning"), counts);
+    return fmt::format("NOT READY: {}, {} ({})", counted(tally.failed, "failure"),
+                       counted(tally.warned, "warning"), counts);
+  if (tally.warned > 0) return fmt::format("READY, with {} ({})", counted(tally.warned, "warning"), counts);
   return fmt::format("READY ({})", counts);
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/terminal/terminal.h"
+#include "base/text/counted.h"
 #include "base/text/json_text.h"
 
 namespace primus::simulation {
@@ -130,9 +131,8 @@ constexpr double kHopeless = 0.05;
 
 // Returns the row that a note is about: "1024 nodes, 4 spares, snapshot_interval 20".
 std::string name_of(const PlanRow& row, const PlanRequest& request) {
-  const auto several = [](std::int64_t n) { return n == 1 ? "" : "s"; };
-  std::string name = fmt::format("{} node{}", row.nodes, several(row.nodes));
-  if (request.spares.size() > 1) name += fmt::format(", {} spare{}", row.spares, several(row.spares));
+  std::string name = counted(row.nodes, "node");
+  if (request.spares.size() > 1) name += ", " + counted(row.spares, "spare");
   if (request.snapshots.size() > 1) name += fmt::format(", snapshot_interval {}", row.snapshot_interval);
   return name;
 }
@@ -188,9 +188,9 @@ std::vector<PlanRow> plan_recovery(const PlanRequest& request,
 
 std::string to_text(const PlanRequest& request, const std::vector<PlanRow>& rows) {
   const Scenario& s = request.scenario;
-  std::string text = fmt::format(
-      "Simulated: {} {} of {:g} {}. A node has a fault every {:.0f} hours; faults by kind:", request.runs,
-      request.runs == 1 ? "run" : "runs", s.days, s.days == 1 ? "day" : "days", s.node_hours);
+  std::string text =
+      fmt::format("Simulated: {} of {:g} {}. A node has a fault every {:.0f} hours; faults by kind:",
+                  counted(request.runs, "run"), s.days, s.days == 1 ? "day" : "days", s.node_hours);
   for (const FaultKind& kind : published_faults())
     text += fmt::format("{} {} {:.0f} %", &kind == published_faults().data() ? "" : ",", kind.name,
                         100 * kind.share);

@@ -94,7 +94,7 @@ TEST_F(OnPolicyData, PromptsNeedNoAnswers) {
   EXPECT_THAT(end_ids_of_answers(options, *bytes_), SizeIs(1));
   options.own_answers->max_prompt_length = 40;
   EXPECT_THAT(open(options).notes,
-              Contains(AllOf(HasSubstr("1 prompts"), HasSubstr("longer than max_prompt_length"))));
+              Contains(AllOf(HasSubstr("skipped 1 of "), HasSubstr("longer than max_prompt_length"))));
 }
 
 }  // namespace

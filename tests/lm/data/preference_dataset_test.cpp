@@ -252,7 +252,7 @@ TEST_F(PreferenceData, PairsAreTwoDocumentsOfARow) {
   EXPECT_EQ(learned(first, 3), " dd$");
   EXPECT_EQ(learned(first, 4), "");
   EXPECT_EQ(train.learned_tokens(0), 2);  // pairs
-  EXPECT_THAT(data.facts, Contains(HasSubstr("2 pairs packed into 1 sequences")));
+  EXPECT_THAT(data.facts, Contains(HasSubstr("2 pairs packed into 1 sequence,")));
 
   BatchLoader loader(train, {.micro_batch_size = 2, .prefetch = 0, .samples_per_mean = 4});
   const Batch& batch = loader.next();
@@ -275,9 +275,9 @@ TEST_F(PreferenceData, TruncatesBothTextsAndLeavesOutWhatCannotBeLearned) {
   EXPECT_EQ(only.starts[1], 100 - 32);  // the rejected text has 31 bytes and an end token
   EXPECT_EQ(learned(only, 1), " b$");
   EXPECT_THAT(data.notes,
-              AllOf(Contains(HasSubstr("1 pairs are longer than seq_length (99) and are truncated")),
-                    Contains(HasSubstr("1 pairs have an answer without tokens within seq_length")),
-                    Contains(HasSubstr("1 pairs have two equal answers or an empty answer"))));
+              AllOf(Contains(HasSubstr("truncated 1 of 3 pairs: longer than seq_length (99)")),
+                    Contains(HasSubstr("skipped 1 of 3 pairs: an answer without tokens within seq_length")),
+                    Contains(HasSubstr("skipped 1 of 3 pairs: two equal answers or an empty answer"))));
   EXPECT_EQ(data.train->learned_tokens(0), 1);
 }
 
@@ -299,7 +299,7 @@ TEST_F(PreferenceData, LabelledAnswersHaveAMismatchedText) {
   EXPECT_EQ(learned(only, 5), " a$");
   EXPECT_EQ(data.train->learned_tokens(0), 3);
   EXPECT_THAT(data.facts, AllOf(Contains(HasSubstr("3 examples packed")),
-                                Contains(HasSubstr("2 answers are labelled good, and 1 bad"))));
+                                Contains(HasSubstr("labelled answers: 2 good, 1 bad"))));
   EXPECT_THAT(data.notes, IsEmpty());
 }
 
@@ -310,8 +310,8 @@ TEST_F(PreferenceData, LabelsOfOneKindAreAWarning) {
 )",
                                      300),
                              kind);
-  EXPECT_THAT(good.facts, Contains(HasSubstr("2 answers are labelled good, and 0 bad")));
-  EXPECT_THAT(good.notes, Contains(HasSubstr("all 2 answers are labelled good")));
+  EXPECT_THAT(good.facts, Contains(HasSubstr("labelled answers: 2 good, 0 bad")));
+  EXPECT_THAT(good.notes, Contains(HasSubstr("no answer is labelled bad")));
   const Datasets bad = open(options(R"({"prompt": "q", "completion": "a", "label": 0})", 300), kind);
   EXPECT_THAT(bad.notes, Contains(HasSubstr("all 1 answers are labelled bad")));
 }
@@ -350,10 +350,9 @@ TEST_F(PreferenceData, UnreadHeldOutPairsAreReported) {
   SftOptions some = options(lines, 70);
   some.shares = "75,25";
   some.can_evaluate = false;
-  EXPECT_THAT(
-      open(some).notes,
-      Contains(AllOf(HasSubstr("10 pairs are held out (split 75,25), but this stage evaluates nothing"),
-                     HasSubstr("split=100,0,0"))));
+  EXPECT_THAT(open(some).notes,
+              Contains(AllOf(HasSubstr("split 75,25 holds out 10 pairs, but this stage evaluates nothing"),
+                             HasSubstr("split=100,0,0"))));
   std::filesystem::create_directory(folder_.path() / "both");
   folder_.write("both/validation.jsonl", lines);
   folder_.write("both/train.jsonl", lines);

@@ -195,13 +195,13 @@ TEST_F(PromptData, LongPromptsAreLeftOutAndCounted) {
 {"prompt": "12345678", "answer": "y"}
 )");
   const Datasets data = open(some);
-  EXPECT_THAT(data.notes, ElementsAre(AllOf(HasSubstr("1 of 2 prompts are longer than 8 tokens"),
+  EXPECT_THAT(data.notes, ElementsAre(AllOf(HasSubstr("left out 1 of 2 prompts: longer than 8 tokens"),
                                             EndsWith("the longest has 9"))));
   EXPECT_EQ(text(*data.train, 0), "12345678");
   EXPECT_EQ(PromptDataset::of(*data.train).prompts()->record(0)["answer"], "y");
   EXPECT_EQ(prompt_samples_of_epochs(some, *bytes_, 1.5).samples, 4);
   some.max_prompt_length = 7;
-  EXPECT_THAT(error_of([&] { open(some); }), HasSubstr("2 of 2 prompts are longer than 7 tokens"));
+  EXPECT_THAT(error_of([&] { open(some); }), HasSubstr("left out 2 of 2 prompts: longer than 7 tokens"));
 }
 
 TEST_F(PromptData, BrokenRecordsAreErrorsOrAreCounted) {

@@ -153,21 +153,21 @@ TEST_F(SftData, LongConversationsLoseTheirEnd) {
   EXPECT_THAT(mask_of(*data.train, 0), ElementsAre(1, 1, 1));
   EXPECT_THAT(tokens_of(*data.train, 1), ElementsAre(6, 7, 8, 9)) << "the last token is only a label";
   EXPECT_THAT(data.notes,
-              ElementsAre(HasSubstr("1 conversations are longer than seq_length (3) and are truncated"),
-                          HasSubstr("1 conversations have no answer tokens within seq_length"),
-                          HasSubstr("1 conversations have no answer and are skipped")));
+              ElementsAre(HasSubstr("truncated 1 of 4 conversations: longer than seq_length (3)"),
+                          HasSubstr("skipped 1 of 4 conversations: no answer tokens within seq_length"),
+                          HasSubstr("skipped 1 of 4 conversations: no answer")));
   options.inline_bos = true;
   options.seq_length = 4;  // five tokens fit: the last is only a label
-  EXPECT_THAT(open(options).notes, ElementsAre(HasSubstr("1 conversations have no answer and")));
+  EXPECT_THAT(open(options).notes, ElementsAre(HasSubstr("skipped 1 of 4 conversations: no answer")));
   options.seq_length = 3;
   EXPECT_THAT(open(options).notes,
-              Contains(HasSubstr("2 conversations are longer than seq_length (3) and are skipped")));
+              Contains(HasSubstr("skipped 2 of 4 conversations: longer than seq_length (3)")));
   options.seq_length = 1;
   options.inline_bos = false;
-  EXPECT_THAT(open(options).notes, Contains(HasSubstr("2 conversations have no answer tokens")));
+  EXPECT_THAT(open(options).notes, Contains(HasSubstr("skipped 2 of 4 conversations: no answer tokens")));
   options.dataset = folder_.write("b.jsonl", R"({"prompt": "a", "response": ""})");
   EXPECT_THAT(error_of([&] { open(options); }),
-              HasSubstr("none of 1 conversations can be learned: they have no answer"));
+              HasSubstr("none of 1 conversation can be learned: no answer"));
 }
 
 TEST_F(SftData, EachEpochHasItsOwnOrder) {
@@ -232,7 +232,7 @@ TEST_F(SftData, OneHundredthIsHeldOut) {
   EXPECT_THAT(open(options).facts, Contains(HasSubstr("250 conversations")));
   options.shares = "80,10,10";
   EXPECT_THAT(open(options).notes,
-              ElementsAre(testing::AllOf(HasSubstr("50 conversations are held out (split 80,10,10), but no"),
+              ElementsAre(testing::AllOf(HasSubstr("split 80,10,10 holds out 50 conversations, but no"),
                                          HasSubstr("set eval_iters"), HasSubstr("split=100,0,0"))));
   options.valid_samples = options.test_samples = 1;
   const Datasets shared = open(options);
@@ -240,8 +240,8 @@ TEST_F(SftData, OneHundredthIsHeldOut) {
   EXPECT_THAT(shared.facts, ElementsAre(HasSubstr("200 conversations"), HasSubstr("25 conversations"),
                                         HasSubstr("25 conversations")));
   options.shares = "99.9,0.05,0.05";  // rounds to 250, 0 and 0
-  EXPECT_THAT(open(options).facts, ElementsAre(HasSubstr("248 conversations"), HasSubstr("1 conversations"),
-                                               HasSubstr("1 conversations")));
+  EXPECT_THAT(open(options).facts, ElementsAre(HasSubstr("248 conversations"), HasSubstr("1 conversation "),
+                                               HasSubstr("1 conversation ")));
   options.shares = "80,10,10";
   options.train_split = "tool";
   EXPECT_THAT(open(options).notes, ElementsAre(HasSubstr("all of it is read, not only 'tool'")));
@@ -249,7 +249,7 @@ TEST_F(SftData, OneHundredthIsHeldOut) {
   few.valid_samples = 1;
   const Datasets small = open(few);
   EXPECT_EQ(small.valid, nullptr);
-  EXPECT_THAT(small.notes, ElementsAre(HasSubstr("too few")));
+  EXPECT_THAT(small.notes, ElementsAre(HasSubstr("fewer than 10 conversations")));
 }
 
 // Only conversations with learned tokens are held out. Otherwise the evaluation would have no labels with
@@ -264,13 +264,13 @@ TEST_F(SftData, ConversationsWithoutLossAreNotHeldOut) {
   options.valid_samples = options.test_samples = 1;
   for (options.seed = 0; options.seed < 8; ++options.seed) {
     options.shares = "";
-    EXPECT_THAT(open(options).facts, Contains(HasSubstr("(validation): 1 conversations"))) << options.seed;
+    EXPECT_THAT(open(options).facts, Contains(HasSubstr("(validation): 1 conversation "))) << options.seed;
     options.shares = "80,10,10";
     const Datasets data = open(options);
-    EXPECT_THAT(data.facts, ElementsAre(HasSubstr("(train): 8 conversations"), HasSubstr("1 conversations"),
-                                        HasSubstr("1 conversations")))
+    EXPECT_THAT(data.facts, ElementsAre(HasSubstr("(train): 8 conversations"), HasSubstr("1 conversation "),
+                                        HasSubstr("1 conversation ")))
         << options.seed;
-    EXPECT_THAT(data.notes, ElementsAre(HasSubstr("10 conversations have no answer and")));
+    EXPECT_THAT(data.notes, ElementsAre(HasSubstr("skipped 10 of 18 conversations: no answer")));
   }
 }
 
@@ -281,10 +281,10 @@ TEST_F(SftData, RecordsWithoutAnAnswerAreNamed) {
                     answered = R"({"prompt": "a", "response": "b"})";
   SftOptions options{.dataset = folder_.write("none.jsonl", question + "\n" + masked), .seq_length = 200};
   const std::string error = error_of([&] { open(options); });
-  EXPECT_THAT(error, HasSubstr("none of 2 conversations can be learned: they have no answer"));
+  EXPECT_THAT(error, HasSubstr("none of 2 conversations can be learned: no answer"));
   EXPECT_THAT(error, Not(HasSubstr("within seq_length")));
   options.dataset = folder_.write("some.jsonl", question + "\n" + answered);
-  EXPECT_THAT(open(options).notes, Contains(HasSubstr("1 conversations have no answer and are skipped")));
+  EXPECT_THAT(open(options).notes, Contains(HasSubstr("skipped 1 of 2 conversations: no answer")));
 }
 
 TEST_F(SftData, FoldersContainSplits) {
@@ -298,7 +298,7 @@ TEST_F(SftData, FoldersContainSplits) {
                      .test_samples = 1};
   const Datasets data = open(options);
   EXPECT_THAT(data.facts,
-              ElementsAre(HasSubstr("(train): 1 conversations"), HasSubstr("(validation): 2 conversations")));
+              ElementsAre(HasSubstr("(train): 1 conversation "), HasSubstr("(validation): 2 conversations")));
   EXPECT_EQ(data.test, nullptr);
   EXPECT_THAT(data.notes, IsEmpty());
   folder_.write("d/more.jsonl", one);
@@ -340,7 +340,7 @@ TEST_F(SftData, AFolderWithoutValidationHasAHundredthHeldOut) {
   options.dataset = (folder_ / "only").string();
   options.valid_samples = 1;
   EXPECT_THAT(open(options).facts, ElementsAre(HasSubstr("(train): 49 conversations"),
-                                               HasSubstr("(validation): 1 conversations")));
+                                               HasSubstr("(validation): 1 conversation ")));
 }
 
 TEST_F(SftData, EpochsAreCountedInSamples) {

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/terminal/terminal.h"
+#include "base/text/counted.h"
 #include "config/stages.h"
 #include "config/trainer_config.h"
 #include "config/validation/without_effect.h"
@@ -97,9 +98,6 @@ std::string excess_of_threads(const config::Experiment& e, const DeviceSpec& spe
   const std::int64_t each = e.trainer->num_threads, cores = cpu::available_cores();
   // One thread per rank is the minimum, which no setting lowers.
   if (spec.kind != "cpu" || each <= 1 || each * ranks <= cores) return {};
-  const auto counted = [](std::int64_t count, std::string_view what) {
-    return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
-  };
   return fmt::format(
       "{}: num_threads is {}, which makes {} for {} on a machine with {} and slows them down; leave "
       "num_threads out to use {} per rank",
@@ -127,9 +125,10 @@ std::string hint_for_saved_batch(std::int64_t batch, std::int64_t micro_batch, i
   std::int64_t fewer = ranks - 1;
   while (fewer > 1 && batch % (micro_batch * fewer) != 0) --fewer;
   return fmt::format(
-      "this run was saved with global_batch_size {}, which a run keeps: continue it on {} data-parallel "
-      "rank{}, or start another run (exp_name=NEW)",
-      batch, fewer, fewer == 1 ? "" : "s");
+      "this run was saved with global_batch_size {}, which a run keeps: continue it on {}, or start another "
+      "run "
+      "(exp_name=NEW)",
+      batch, counted(fewer, "data-parallel rank"));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/terminal/terminal.h"
+#include "base/text/counted.h"
 #include "config/formats/decimal.h"
 #include "config/stages.h"
 #include "config/trainer_config.h"
@@ -140,7 +141,7 @@ class Fitting {
         plan_.facts.push_back(
             fmt::format("none of the {} is held out, so overfitting would not show: split=90,10,0 holds out "
                         "a tenth",
-                        all.noun()));
+                        noun_for(0, all.noun())));
       }
     }
     const std::int64_t parameters = std::max<std::int64_t>(1, model_size(model, families_).parameters);
@@ -166,7 +167,7 @@ class Fitting {
     }
     c.sft_fit_to_data = false;    // the planned settings are now ordinary settings
     if (chosen_.empty()) return;  // the user set everything
-    plan_.facts.push_back(fmt::format("chosen for {} {} and {} parameters: {}", count, all.noun(),
+    plan_.facts.push_back(fmt::format("chosen for {} and {} parameters: {}", counted(count, all.noun()),
                                       human_count(static_cast<double>(parameters)),
                                       fmt::join(chosen_, ", ")));
   }

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/text/counted.h"
 
 namespace primus {
 namespace {
@@ -42,7 +43,7 @@ std::vector<std::int64_t> DynamicSampling::discard(std::span<const std::int64_t>
     step_.rewarded += static_cast<double>(rewarded);
   }
   if (step_.attempts < settings_.attempts || equal.empty()) return equal;
-  const std::string attempts = fmt::format("{} attempt{}", step_.attempts, step_.attempts == 1 ? "" : "s");
+  const std::string attempts = counted(step_.attempts, "attempt");
   if (step_.varied == 0) {
     throw invalid(
         fmt::format("step {}: each of the {} groups that were generated in {} has equal rewards{}, "

@@ -38,16 +38,35 @@ TEST_F(DataScore, PrintsRewardsMeansAndProblems) {
 }
 
 TEST_F(DataScore, FunctionsWithoutAnyRewardHaveNoMean) {
-  const std::string answers = file("{\"completion\": \"42\", \"answer\": \"42\"}\n");
+  const std::string answers = file("{\"completion\": \"42\", \"answer\": \"42\", \"none\": null}\n");
   const ProgramResult result =
-      run_program({"data", "score", answers, "--reward", "exact:answer", "length:4"});
+      run_program({"data", "score", answers, "--reward", "exact:answer", "exact:none"});
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_NE(result.out.find("length: no rewards for 1 answer\n"), std::string::npos) << result.out;
-  EXPECT_NE(result.out.find("exact: mean 1"), std::string::npos) << result.out;
-  EXPECT_NE(result.err.find("length: no reward for 1 answer, first for answer 1 (" + answers + ":1): "),
+  EXPECT_NE(result.out.find("exact-2: no rewards for 1 answer\n"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("exact-1: mean 1"), std::string::npos) << result.out;
+  EXPECT_NE(result.err.find("exact-2: no reward for 1 answer, first for answer 1 (" + answers + ":1): "),
             std::string::npos)
       << result.err;
+}
+
+TEST_F(DataScore, LengthNeedsATokenizer) {
+  const std::string answers = file("{\"completion\": \"42\"}\n");
+  const ProgramResult result = run_program({"data", "score", answers, "--reward", "length:4"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("reward 'length:4' counts the tokens of answers"), std::string::npos)
+      << result.err;
   EXPECT_NE(result.err.find("--tokenizer"), std::string::npos) << result.err;
+}
+
+TEST_F(DataScore, ProblemsHaveTheOrderOfTheirFirstAnswers) {
+  const std::string answers = file(
+      "{\"completion\": \"1\", \"answer\": \"1\"}\n{\"completion\": \"2\"}\n"
+      "{\"completion\": \"3\", \"answer\": null}\n");
+  const ProgramResult result = run_program({"data", "score", answers, "--reward", "exact:answer"});
+  EXPECT_EQ(result.exit_code, 1);
+  const std::size_t second = result.err.find("answer 2 ("), third = result.err.find("answer 3 (");
+  ASSERT_NE(third, std::string::npos) << result.err;
+  EXPECT_LT(second, third) << result.err;
 }
 
 // The results of 'primus generate --prompts', and a list as in the key 'reward'.
@@ -71,7 +90,8 @@ TEST_F(DataScore, ReadsGeneratedTextsAndAListOfFunctions) {
 
 TEST_F(DataScore, InvalidInputHasExitCode2) {
   for (const char* text : {"", "[1]\n", "{\"completion\": 3}\n", "{\"text\": 7}\n", "{\"answer\": \"a\"}\n",
-                           "{\"completion\": \"a\"\n", "{\"completion\": \"a\", \"finished\": 3}\n"}) {
+                           "{\"completion\": \"a\"\n", "{\"completion\": \"a\", \"finished\": 3}\n",
+                           "{\"completoin\": \"a\"}\n"}) {
     const ProgramResult result = run_program({"data", "score", file(text), "--reward", "exact:a"});
     EXPECT_EQ(result.exit_code, 2) << text;
     EXPECT_NE(result.err.find("answers.jsonl"), std::string::npos) << result.err;

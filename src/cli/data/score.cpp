@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/files/file.h"
 #include "base/terminal/terminal.h"
+#include "base/text/counted.h"
 #include "base/text/excerpt.h"
 #include "base/text/json_text.h"
 #include "cli/command.h"
@@ -55,8 +56,11 @@ ScoredAnswer answer_of(const nlohmann::json& record, const std::string& place) {
   } else if (auto turn = last_assistant_turn(record)) {
     answer.completion = std::move(*turn);
   } else {
+    std::vector<std::string> keys;
+    for (const auto& [key, value] : record.items()) keys.push_back(fmt::format("'{}'", excerpt(key)));
     throw invalid(
-        "the record has no answer",
+        fmt::format("the record has no answer; it has {}",
+                    keys.empty() ? "no keys" : fmt::format("{}", fmt::join(keys, ", "))),
         "give it the key 'completion' or 'text', or 'messages' whose last message has the role assistant")
         .at(place);
   }
@@ -125,10 +129,6 @@ FunctionRewards summarized(std::string name, std::vector<Reward> rewards) {
   return result;
 }
 
-std::string answers_text(std::int64_t count) {
-  return fmt::format("{} answer{}", count, count == 1 ? "" : "s");
-}
-
 // Returns the functions of --reward. A list as in the key 'reward', '[exact:answer, "length:4,2"]', arrives
 // divided at its commas: removes white space and quotes, and joins quoted parts again.
 std::vector<std::string> listed(const std::vector<std::string>& given) {
@@ -175,6 +175,7 @@ class DataScore final : public Command {
     }
     std::vector<FunctionRewards> all;
     settings_.functions = listed(settings_.functions);
+    require_tokenizer();
     const auto functions = make_rewards(settings_);
     check_columns(file);
     const std::vector<std::string> names = distinct_names(functions);
@@ -189,8 +190,9 @@ class DataScore final : public Command {
       all.push_back(summarized(names[f], std::move(rewards)));
       const std::optional<RewardRetries> retries = functions[f]->take_retries();
       if (retries && retries->count > 0) {
-        console.note(fmt::format("{}: repeated {} failed request{}, because {}", names[f], retries->count,
-                                 retries->count == 1 ? "" : "s", fmt::join(retries->problems, "; ")));
+        console.note(fmt::format("{}: repeated {}, because {}", names[f],
+                                 counted(retries->count, "failed request"),
+                                 fmt::join(retries->problems, "; ")));
       }
     }
     json_ ? print_json(console, file, all) : print_text(console, file, all);
@@ -199,6 +201,16 @@ class DataScore final : public Command {
   }
 
  private:
+  // Refuses the function 'length' without a tokenizer, which counts the tokens of answers.
+  void require_tokenizer() const {
+    for (const std::string& text : settings_.functions) {
+      if (!tokenizer_.empty() || !text.starts_with("length:")) continue;
+      throw invalid(
+          fmt::format("reward '{}' counts the tokens of answers, but no tokenizer is given", printable(text)),
+          "add --tokenizer FILE or --tokenizer MODEL");
+    }
+  }
+
   // Refuses functions whose column no record has, or whose column is the answer itself.
   void check_columns(const AnswerFile& file) const {
     std::set<std::string> names;
@@ -249,37 +261,42 @@ class DataScore final : public Command {
           fmt::format("{}  {}\n", line, json_text(nlohmann::json(excerpt(file.answers[i].completion)), -1)));
     }
     if (shown < file.answers.size())
-      console.print(fmt::format("... {} more answers\n", file.answers.size() - shown));
+      console.print(fmt::format("... {}\n", counted(std::ssize(file.answers) - show_, "more answer")));
     for (const FunctionRewards& function : all) {
       if (function.without == std::ssize(function.rewards)) {
-        console.print(fmt::format("{}: no rewards for {}\n", function.name, answers_text(function.without)));
+        console.print(
+            fmt::format("{}: no rewards for {}\n", function.name, counted(function.without, "answer")));
       } else {
         console.print(fmt::format("{}: mean {:.4g}, standard deviation {:.4g}, {}, {} without a reward\n",
                                   function.name, function.mean, function.deviation,
-                                  answers_text(std::ssize(function.rewards)), function.without));
+                                  counted(std::ssize(function.rewards), "answer"), function.without));
       }
       print_problems(console, file, function);
     }
   }
 
-  // Prints each problem once, with the number of answers and the first answer that have it.
+  // Prints each problem once, with the number of answers and the first answer that have it, in the order of
+  // these first answers.
   static void print_problems(Console& console, const AnswerFile& file, const FunctionRewards& function) {
-    std::map<std::string, std::pair<std::int64_t, std::size_t>> problems;
+    using Where = std::pair<std::int64_t, std::size_t>;
+    std::map<std::string, Where> problems;
+    std::vector<std::pair<const std::string*, const Where*>> in_order;
     for (std::size_t i = 0; i < function.rewards.size(); ++i) {
       if (function.rewards[i].value) continue;
-      auto& [count, first] = problems.try_emplace(function.rewards[i].problem, 0, i).first->second;
-      ++count;
+      const auto [entry, added] = problems.try_emplace(function.rewards[i].problem, 0, i);
+      if (added) in_order.emplace_back(&entry->first, &entry->second);
+      ++entry->second.first;
     }
-    std::size_t shown = 0;
-    constexpr std::size_t kShown = 10;
-    for (const auto& [problem, where] : problems) {
+    std::int64_t shown = 0;
+    constexpr std::int64_t kShown = 10;
+    for (const auto& [problem, where] : in_order) {
       if (++shown > kShown) {
-        console.note(fmt::format("... {} more problems", problems.size() - kShown));
+        console.note(fmt::format("... {}", counted(std::ssize(in_order) - kShown, "more problem")));
         return;
       }
       console.note(fmt::format("{}: no reward for {}, first for answer {} ({}): {}", function.name,
-                               answers_text(where.first), where.second + 1, file.places[where.second],
-                               problem));
+                               counted(where->first, "answer"), where->second + 1, file.places[where->second],
+                               *problem));
     }
   }
 

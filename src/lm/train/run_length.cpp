@@ -10,9 +10,11 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/text/counted.h"
 #include "config/trainer_config.h"
 #include "engine/runtime/rank.h"
 #include "lm/data/cyclic_dataset.h"
+#include "lm/data/dataset.h"
 #include "lm/train/continued_run.h"
 #include "lm/train/objectives/keys/reinforcement_keys.h"
 #include "lm/train/step/step_time.h"
@@ -197,25 +199,44 @@ void RunLength::warn_of_few_steps() const {
                         : "");
 }
 
+std::pair<double, std::int64_t> RunLength::passes_to_warn_of() const {
+  // Small models learn few conversations in up to 300 short passes (sft_fit_to_data). In pre-training, more
+  // than about 40 passes over a text teach nothing (Muennighoff et al. 2023, Scaling data-constrained
+  // language models).
+  constexpr double kOfPostTraining = 100, kOfPretraining = 40;
+  const config::TrainerConfig& c = plan_.c;
+  if (c.sft_dataset_name) return {kOfPostTraining, epoch_samples_};
+  if (c.mock_data) return {kOfPretraining, 0};
+  // The bound of a text is its number of bytes. A token has fewer bytes than this in almost all texts.
+  constexpr double kBytesPerToken = 16;
+  double most = 0;
+  for (const std::string& path : data::paths_of(c.data_path.empty() ? c.train_data_path : c.data_path))
+    most += static_cast<double>(data::bound_tokens(path).maximum);
+  const double read = static_cast<double>(progress_.last_iteration) *
+                      static_cast<double>(c.global_batch_size) * static_cast<double>(c.seq_length);
+  if (read < kOfPretraining * most / kBytesPerToken) return {kOfPretraining, 0};
+  return {kOfPretraining, plan_.objective->samples_of_epochs(plan_.data_request(), 1)};
+}
+
 void RunLength::warn_of_little_data() const {
-  if (!plan_.ranks.first() || epoch_samples_ == 0 || progress_.iteration > 0) return;
-  constexpr double kManyPasses = 100;
+  if (!plan_.ranks.first() || progress_.iteration > 0) return;
+  const auto [many, samples] = passes_to_warn_of();
+  if (samples == 0) return;
   const std::int64_t batch = plan_.c.global_batch_size;
-  const std::int64_t different = epoch_samples_ / steps_of_answers(plan_.c);
+  const std::int64_t different = samples / steps_of_answers(plan_.c);
   if (different < batch) {
     plan_.log.warning(
-        "global_batch_size is {}, but the training data has only {} sample{}: each step repeats samples. Set "
+        "global_batch_size is {}, but the training data has only {}: each step repeats samples. Set "
         "global_batch_size to {} or less, or use more data",
-        batch, different, different == 1 ? "" : "s", different);
+        batch, counted(different, "sample"), different);
   }
   const double passes = static_cast<double>(progress_.last_iteration) * static_cast<double>(batch) /
-                        static_cast<double>(epoch_samples_);
-  if (passes < kManyPasses) return;
+                        static_cast<double>(samples);
+  if (passes < many) return;
   plan_.log.warning(
-      "{} about {:.0f} passes over the training data: the model may memorize it. For fewer passes, set "
+      "{} {} about {:.0f} passes over the training data: the model may memorize it. For fewer passes, set "
       "train_epochs (for example train_epochs=3), or use more data",
-      progress_.last_iteration == 1 ? "1 step is" : fmt::format("{} steps are", progress_.last_iteration),
-      passes);
+      counted(progress_.last_iteration, "step"), progress_.last_iteration == 1 ? "is" : "are", passes);
 }
 
 }  // namespace primus

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include "lm/train/evaluator.h"
 #include "lm/train/run_plan.h"
@@ -25,13 +26,17 @@ class RunLength {
   double schedule_position(const Evaluator& evaluator);
   // Warns if a run that starts from trained weights has too few steps to learn much.
   void warn_of_few_steps() const;
-  // Warns if a run of post-training makes very many passes over its data, or repeats samples within a step.
+  // Warns if a run makes very many passes over its data, or repeats samples within a step. Rank 0 may read
+  // the data.
   void warn_of_little_data() const;
   // Sets the texts about the length of a run that has no steps left (TrainingSummary::length).
   void describe(TrainingSummary& summary) const;
 
  private:
   void plan_time();
+  // Returns the number of passes after which a warning follows, and the samples of one pass; 0 samples:
+  // unknown, or so many that there are fewer passes.
+  std::pair<double, std::int64_t> passes_to_warn_of() const;
   // Returns the clock of the run that is continued; empty if the run starts from scratch. If that run counted
   // steps instead of time, the clock has no planned steps, and the member `seconds` contains the number of
   // steps. Reads a checkpoint.

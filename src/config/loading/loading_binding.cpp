@@ -10,6 +10,7 @@
 #include "config/keys.h"
 #include "config/loading/loading.h"
 #include "config/lora_settings.h"
+#include "config/losses.h"
 #include "config/trainer_config.h"
 #include "config/validation/not_yet.h"
 
@@ -38,7 +39,8 @@ class Binding {
     for (const Member& member : result_.settings.members) {
       const KeySpec& key = *find_key(member.key);
       problems_.collect([&] {
-        assign(key, member.value, result_.trainer);
+        assign(key.name == name_of_key(&TrainerConfig::loss_type) ? loss_of_stage(key) : key, member.value,
+               result_.trainer);
         if (framework_ == Framework::kNative && !is_moot(key.name)) require_native_support(key, member.value);
         if (framework_ == Framework::kNative && key.name == "lora") read_lora(member.value);
         note_replaced(key, member.value);
@@ -75,6 +77,15 @@ class Binding {
   // Returns whether the native engine always does what the value requests, so that no note is needed.
   bool is_default_of_engine(const KeySpec& key, const Value& value) const {
     return framework_ == Framework::kNative && key.name == "sequence_parallel" && value.boolean;
+  }
+
+  // Returns the key `loss_type` with the losses of the stage as its choices, so that errors list only these.
+  KeySpec loss_of_stage(const KeySpec& key) const {
+    KeySpec limited = key;
+    const Value* const stage = result_.settings.find("stage");
+    const auto losses = losses_of(stage ? stage->text : "");
+    if (!losses.empty()) limited.choices.assign(losses.begin(), losses.end());
+    return limited;
   }
 
   // Records a note about the replacement that the native engine uses for the requested value. Skips keys from

@@ -126,7 +126,7 @@ TEST_F(PreferenceRuns, DynamicFineTuningWeighsTokensByTheirProbability) {
   // The loss of a token is -ln p with nll, and p * -ln p with dft, which is smaller and at most 1/e.
   EXPECT_LT(values("dft", "lm_loss").front(), values("nll", "lm_loss").front());
   EXPECT_LT(values("dft", "lm_loss").front(), std::exp(-1.0));
-  EXPECT_THAT(refusal("a", {"stage=sft", data, "loss_type=[sigmoid]"}), HasSubstr("stage sft has no loss"));
+  EXPECT_THAT(refusal("a", {"stage=sft", data, "loss_type=[nll, dft]"}), HasSubstr("stage sft has no loss"));
 }
 
 // The reference is the model from which the run started, and not the model of the checkpoint.

@@ -525,6 +525,27 @@ std::vector<std::string> with_answers(const std::vector<std::string>& more,
   return all;
 }
 
+// An error about a setting that is missing names the line of the user's file that chose the stage.
+TEST(Validate, MissingDataRewardsAndTeachersNameTheLineOfTheStage) {
+  const auto refused = [](const std::string& preset, const std::string& more) {
+    const std::string text =
+        "modules:\n  post_trainer:\n    framework: native\n    config: " + preset +
+        "_trainer.yaml\n    model: llama_tiny.yaml\n    overrides:\n      load: model\n" + more;
+    try {
+      load_experiment_text(text, "f.yaml", {});
+    } catch (const Error& e) {
+      return e.render();
+    }
+    return std::string();
+  };
+  const std::string data = "      sft_dataset_name: p.jsonl\n", reward = "      reward: exact:a\n";
+  EXPECT_THAT(refused("grpo", data), testing::HasSubstr("f.yaml:4:13: error: stage is grpo, but no reward"));
+  EXPECT_THAT(refused("grpo", reward),
+              testing::HasSubstr("f.yaml:4:13: error: stage is grpo, but there are no"));
+  EXPECT_THAT(refused("distill", data),
+              testing::HasSubstr("f.yaml:4:13: error: stage distill needs a teacher"));
+}
+
 TEST(Validate, GeneratedAnswersNeedARewardAndFitIntoASequence) {
   EXPECT_EQ(error(with_answers({})), "");
   EXPECT_EQ(error(with_answers({}, "rloo")), "");

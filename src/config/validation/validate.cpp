@@ -18,6 +18,7 @@
 #include "config/stages.h"
 #include "config/trainer_config.h"
 #include "config/validation/missing_data.h"
+#include "config/validation/number_texts.h"
 #include "config/validation/validate_parallel.h"
 #include "config/validation/validate_snapshots.h"
 #include "config/validation/validate_staleness.h"
@@ -393,26 +394,6 @@ class Validator {
     if (c.profile_ranks.empty()) warn("profile_ranks", "nothing is traced: profile_ranks names no rank");
   }
 
-  // Returns whether `split` has at most three numbers, which are >= 0 and not all 0.
-  bool split_is_right() const {
-    const std::string_view text = *config_.split;
-    double sum = 0;
-    int shares = 0;
-    for (std::size_t begin = 0; begin <= text.size();) {
-      const std::size_t end = std::min(text.find(',', begin), text.size());
-      std::string_view share = text.substr(begin, end - begin);
-      while (!share.empty() && share.front() == ' ') share.remove_prefix(1);
-      while (!share.empty() && share.back() == ' ') share.remove_suffix(1);
-      double x = 0;
-      const auto [stop, error] = std::from_chars(share.data(), share.data() + share.size(), x);
-      if (share.empty() || error != std::errc() || stop != share.data() + share.size()) return false;
-      if (!std::isfinite(x) || x < 0 || ++shares > 3) return false;
-      sum += x;
-      begin = end + 1;
-    }
-    return sum > 0;
-  }
-
   // Returns what the stage trains on, for messages.
   std::string_view material() const {
     switch (stage_of(config_).material) {
@@ -427,9 +408,15 @@ class Validator {
     return "conversations";
   }
 
+  // Returns the setting of the user that chooses the stage: the name of the preset, if the preset has the
+  // stage.
+  std::string_view setting_of_stage() const {
+    return experiment_.provenance_of("stage").layer >= Layer::kOverrides ? "stage" : "config";
+  }
+
   void conversations(bool separate) {
     if (!config_.sft_dataset_name) {
-      refuse({"stage", "sft_dataset_name"},
+      refuse({setting_of_stage(), "sft_dataset_name"},
              fmt::format("stage is {}, but there are no {} to train on", config_.stage, material()),
              "set sft_dataset_name (on the command line also data) to a file of JSON lines, or a folder with "
              "train.jsonl");
@@ -454,6 +441,7 @@ class Validator {
              "choose a format, such as auto or chatml; none is for prompts (stage grpo, rloo or ppo)");
     }
     if (generates) rewards();
+    if (stage_of(config_).has_teacher) teacher();
     // No warning for an explicit hf_path: null, which requests random weights.
     if (!config_.load && experiment_.provenance_of("hf_path").layer < Layer::kOverrides) {
       warn("stage",
@@ -462,13 +450,21 @@ class Validator {
     }
   }
 
+  void teacher() {
+    if (!config_.teacher_model_name_or_path.value_or("").empty()) return;
+    refuse(
+        {setting_of_stage(), name_of_key(&TrainerConfig::teacher_model_name_or_path)},
+        fmt::format("stage {} needs a teacher", config_.stage),
+        "set teacher_model_name_or_path (on the command line also teacher) to the folder of a model with the "
+        "same tokenizer");
+  }
+
   // Checks stages that generate answers to prompts.
   void rewards() {
     const TrainerConfig& c = config_;
     const std::string_view key = name_of_key(&TrainerConfig::reward);
     if (c.reward.empty() && !c.environment) {
-      const bool own_stage = experiment_.provenance_of("stage").layer >= Layer::kOverrides;  // no preset's
-      refuse({own_stage ? std::string_view("stage") : key, key},
+      refuse({setting_of_stage(), key},
              fmt::format("stage is {}, but no reward function scores the generated answers", c.stage),
              "set reward, for example reward=exact:answer, which compares each answer with the column "
              "'answer' of its record; or reward=program:./reward.py (docs/rewards.md); or set environment");
@@ -520,20 +516,8 @@ class Validator {
     }
   }
 
-  // Returns whether a list of numbers is a min and a larger max.
-  static bool is_range(const std::vector<std::string>& texts) {
-    std::vector<double> numbers;
-    for (const std::string& text : texts) {
-      double number = 0;
-      const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-      if (error != std::errc() || stop != text.data() + text.size()) return false;
-      numbers.push_back(number);
-    }
-    return numbers.size() == 2 && numbers[0] < numbers[1];
-  }
-
   void data() {
-    if (config_.split && !split_is_right()) {
+    if (config_.split && !is_split(*config_.split)) {
       refuse({"split"},
              fmt::format("split is '{}'; it must be up to three shares with a sum above 0", *config_.split),
              "for example 969,30,1 (training, validation, test)");

@@ -118,11 +118,6 @@ class DistillationRule final : public LossRule {
 DistillationSettings distillation_settings_of(const config::Experiment& experiment) {
   const config::TrainerConfig& c = experiment.trainer;
   const std::string given = c.teacher_model_name_or_path.value_or("");
-  if (given.empty()) {
-    throw experiment.error_for(
-        kTeacherKey, "stage distill needs a teacher",
-        "set teacher_model_name_or_path to the folder of a model with the same tokenizer");
-  }
   if (c.beta && *c.beta > 1) {
     throw experiment.error_for(
         "beta", fmt::format("beta is {}, but stage distill needs a value from 0 to 1", *c.beta),

@@ -518,6 +518,18 @@ TEST_F(FirstFineTune, HintsOnFormatsFitTheCommand) {
   EXPECT_THAT(cut.err, AllOf(HasSubstr("no answer begins within 1 tokens"), HasSubstr("--seq-length ")));
 }
 
+// The batch depends on the tokens that are trained, and the end of a long record is not trained.
+TEST_F(FirstFineTune, ALongRecordDoesNotEnlargeTheBatch) {
+  std::string words;
+  for (int i = 0; i < 100000; ++i) words += "word ";
+  write("long.jsonl", read_file(folder_->path() / "chats.jsonl") + "{\"prompt\": \"a\", \"response\": \"" +
+                          words + "\"}\n");
+  const ProgramResult tuned = tune("long", {"train_iters=1"}, "long.jsonl");
+  EXPECT_EQ(tuned.exit_code, 0) << tuned.err;
+  EXPECT_THAT(tuned.err, AllOf(HasSubstr("truncated 1 of 41 conversations"),
+                               HasSubstr("global_batch_size=1,"), Not(HasSubstr("repeats samples"))));
+}
+
 TEST_F(FirstFineTune, BrokenRecordsMayBeSkipped) {
   write("broken.jsonl", read_file(folder_->path() / "chats.jsonl") + "{\"messages\": [\n" +
                             R"({"prompt": "a", "response": "b", "images": ["f"]})" + "\n");

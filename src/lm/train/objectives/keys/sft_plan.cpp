@@ -149,7 +149,7 @@ class Fitting {
     std::int64_t longest = 1, tokens = 0;
     for (std::size_t i = 0; i < all.size(); ++i) {
       longest = std::max(longest, all.tokens(i));
-      tokens += all.tokens(i);
+      tokens += all.kept(i, filled.trainer->seq_length + 1);
     }
     if (config::generates_answers(c)) longest += c.max_completion_length;
     const double passes = usual_passes(count);

@@ -112,6 +112,7 @@ TEST_F(Posttrain, AModelGivesTheAnswersItWasTaught) {
       run_program({"eval", "loss", run, "--conversations", at("taught.jsonl"), "--json"}).out);
   EXPECT_EQ(left.at("tokens"), 33);
   EXPECT_EQ(left.at("conversations"), 5);
+  EXPECT_EQ(left.at("format"), "squad");
   EXPECT_GT(left.at("context").get<int>(), 1);
   EXPECT_LT(left.at("loss").get<double>(), 0.1);
   EXPECT_EQ(

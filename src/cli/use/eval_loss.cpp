@@ -174,9 +174,9 @@ class EvalLoss final : public Command {
 
   // Reads the conversations in the format of a model.
   data::TokenizedConversations read(const data::ConversationFiles& files, const UsedModel& model,
-                                    const Console& console, bool notes) const {
-    const data::ConversationWriter writer =
-        TemplateArguments::writer(template_.required_style(model.folder, *model.tokenizer), *model.tokenizer);
+                                    const data::ConversationStyle& style, const Console& console,
+                                    bool notes) const {
+    const data::ConversationWriter writer = TemplateArguments::writer(style, *model.tokenizer);
     data::TokenizedConversations conversations =
         data::read_conversations(files.divided ? files.valid : files.train, writer,
                                  {.vocab_size = model.config.vocab, .skip_bad = skip_bad_});
@@ -195,9 +195,12 @@ class EvalLoss final : public Command {
     if (files.divided && files.valid.empty())
       throw invalid(fmt::format("'{}' has no validation file", *conversations_), "name a file");
     std::vector<data::TokenizedConversations> conversations;
+    std::vector<std::string_view> formats;
     std::int64_t longest = 2;
     for (const UsedModel& model : models) {
-      conversations.push_back(read(files, model, console, conversations.empty()));
+      const data::ConversationStyle style = template_.required_style(model.folder, *model.tokenizer);
+      formats.push_back(data::name_of(style.format));
+      conversations.push_back(read(files, model, style, console, conversations.empty()));
       const data::TokenizedConversations& own = conversations.back();
       for (std::size_t i = 0; i < own.size(); ++i) longest = std::max(longest, own.tokens(i));
     }
@@ -213,14 +216,19 @@ class EvalLoss final : public Command {
       const ConversationReport report = evaluate_conversations(
           *evaluator, conversations[i], sequence, [&](const EvaluateProgress& now) { progress.show(now); });
       progress.show_end(report.tokens, report.loss);
-      const nlohmann::json json{{"loss", report.loss},           {"perplexity", report.perplexity},
-                                {"tokens", report.tokens},       {"conversations", report.conversations},
-                                {"truncated", report.truncated}, {"without_answer", report.without_answer},
-                                {"context", sequence},           {"seconds", steady_seconds() - start}};
+      const nlohmann::json json{{"loss", report.loss},
+                                {"perplexity", report.perplexity},
+                                {"tokens", report.tokens},
+                                {"conversations", report.conversations},
+                                {"truncated", report.truncated},
+                                {"without_answer", report.without_answer},
+                                {"context", sequence},
+                                {"format", formats[i]},
+                                {"seconds", steady_seconds() - start}};
       std::string text = fmt::format(
           "loss           {:.6f}\nperplexity     {:.4f}\nanswers        {} tokens\n"
-          "conversations  {}\ncontext        {} tokens\n",
-          report.loss, report.perplexity, report.tokens, report.conversations, sequence);
+          "conversations  {}\nformat         {}\ncontext        {} tokens\n",
+          report.loss, report.perplexity, report.tokens, report.conversations, formats[i], sequence);
       if (report.truncated > 0) text += fmt::format("cut short      {}\n", report.truncated);
       if (report.without_answer > 0)
         text += fmt::format("left out       {}, without an answer within {} tokens (--seq-length)\n",
@@ -254,7 +262,7 @@ extern const CommandEntry kEvalLoss{
     "conversations.\n\n"
     "With --adapters, the result has a part for MODEL, named base, and a part for each of the adapters. All "
     "have the same --seq-length, whose default is that of MODEL; conversations have the format of each "
-    "model.\n\n"
+    "model, which the result names as format.\n\n"
     "If the loss is not a number, the exit code is 3, and the error names the operator that computed the "
     "first such value.",
     "primus eval loss output/primus/root/quickstart --data book.txt\n"

@@ -284,8 +284,7 @@ std::vector<std::string> remarks_on(const std::vector<InputFile>& files, const S
         fmt::format("'{}'{} read as plain text because of the file extension (JSON lines are .jsonl)",
                     first->path.string(), count > 1 ? fmt::format(" and {} more are", count - 1) : " is"));
   }
-  if (std::string remark = remark_on_json_in_text(files); !remark.empty())
-    remarks.push_back(std::move(remark));
+  for (std::string& remark : remarks_on_content(files)) remarks.push_back(std::move(remark));
   if (!skipped.empty()) {
     remarks.push_back(fmt::format("{} file{} read; '{}' has other files, which were skipped: {} ({})",
                                   files.size(), files.size() == 1 ? " is" : "s are", skipped.folder.string(),

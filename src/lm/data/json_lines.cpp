@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -46,30 +47,72 @@ std::string null_keys(const UniqueKeys& there, std::span<const std::string_view>
   return text;
 }
 
-std::string remark_on_json_in_text(const std::vector<InputFile>& files) {
+namespace {
+
+// Returns up to 64 KiB from the beginning of a text file. nullopt: the file is a pipe, which is read only
+// once, or is compressed, or is not plain text.
+std::optional<std::string> beginning_of(const InputFile& file) {
   constexpr std::size_t kBeginning = 64 << 10;
-  constexpr int kMostFiles = 100;
+  if (file.kind != InputKind::kText || file.compression != Compression::kNone) return std::nullopt;
+  if (!std::filesystem::is_regular_file(file.path)) return std::nullopt;
+  std::string text(kBeginning, '\0');
+  text.resize(Env::posix()
+                  .open(file.path, OpenMode::kRead)
+                  ->read_at(std::as_writable_bytes(std::span(text.data(), text.size())), 0));
+  return text;
+}
+
+// Returns whether the first line of a text is a JSON object. `text`: up to 64 KiB.
+bool begins_with_json(std::string text) {
+  constexpr std::size_t kWhole = 32 << 10;  // a text that is shorter is complete
+  text.erase(0, std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+  const std::size_t end = text.find('\n');
+  const bool whole = end != std::string::npos || text.size() < kWhole;
+  return text.starts_with('{') && whole && nlohmann::json::accept(text.substr(0, end));
+}
+
+// The first of some files, and their number.
+struct Found {
   const InputFile* first = nullptr;
-  int count = 0, opened = 0;
-  for (const InputFile& file : files) {
-    if (file.kind != InputKind::kText || file.compression != Compression::kNone) continue;
-    if (!std::filesystem::is_regular_file(file.path)) continue;  // a pipe is read only once
-    if (++opened > kMostFiles) break;
-    std::string text(kBeginning, '\0');
-    text.resize(Env::posix()
-                    .open(file.path, OpenMode::kRead)
-                    ->read_at(std::as_writable_bytes(std::span(text.data(), text.size())), 0));
-    text.erase(0, std::min(text.find_first_not_of(" \t\r\n"), text.size()));
-    const std::size_t end = text.find('\n');
-    const bool whole = end != std::string::npos || text.size() < kBeginning / 2;
-    const bool json = text.starts_with('{') && whole && nlohmann::json::accept(text.substr(0, end));
-    if (json && count++ == 0) first = &file;
+  int count = 0;
+
+  void add(const InputFile& file) {
+    if (count++ == 0) first = &file;
   }
-  if (first == nullptr) return {};
-  return fmt::format(
-      "'{}'{} of JSON lines, but read as plain text, with the JSON syntax, because of the file name: names "
-      "of JSON lines end in .jsonl",
-      first->path.string(), count > 1 ? fmt::format(" and {} more are files", count - 1) : " is a file");
+  // Returns "'a.txt'ONE" or "'a.txt' and 2 moreMANY".
+  std::string names(std::string_view one, std::string_view many) const {
+    return count == 1 ? fmt::format("'{}'{}", first->path.string(), one)
+                      : fmt::format("'{}' and {} more{}", first->path.string(), count - 1, many);
+  }
+};
+
+}  // namespace
+
+std::vector<std::string> remarks_on_content(const std::vector<InputFile>& files) {
+  constexpr int kMostFiles = 100;
+  Found json, windows;
+  int opened = 0;
+  for (const InputFile& file : files) {
+    const std::optional<std::string> text = beginning_of(file);
+    if (!text) continue;
+    if (++opened > kMostFiles) break;
+    if (begins_with_json(*text)) json.add(file);
+    if (text->find("\r\n") != std::string::npos) windows.add(file);
+  }
+  std::vector<std::string> remarks;
+  if (json.count > 0) {
+    remarks.push_back(json.names(" is a file", " are files") +
+                      " of JSON lines, but read as plain text, with the JSON syntax, because of the file "
+                      "name: names of JSON "
+                      "lines end in .jsonl");
+  }
+  if (windows.count > 0) {
+    remarks.push_back(
+        windows.names(" has", " have") +
+        " the line ends of Windows (CR LF), and the model learns both characters; sed -i 's/\\r$//' "
+        "FILE removes the CR");
+  }
+  return remarks;
 }
 
 void refuse_missing_key(const JsonReader& json, const std::string& what, const UniqueKeys& there,

@@ -45,9 +45,9 @@ Error missing_key(std::string_view line, std::string_view key);
 // about keys whose values must not be null.
 std::string null_keys(const UniqueKeys& there, std::span<const std::string_view> keys);
 
-// Returns a note about the files that are read as plain text, but begin with a line of JSON; "" if there is
-// none. Reads the beginning of at most 100 files.
-std::string remark_on_json_in_text(const std::vector<InputFile>& files);
+// Returns notes about files of plain text that begin with a line of JSON, and about those with Windows line
+// ends. Reads the beginning of at most 100 files.
+std::vector<std::string> remarks_on_content(const std::vector<InputFile>& files);
 
 // Reads blocks of JSON lines. Not thread-safe: each worker needs its own object.
 class JsonLines {

@@ -146,6 +146,18 @@ TEST_F(Inputs, JsonLinesInATextFileAreNoted) {
                   "with the JSON syntax, because of the file name: names of JSON lines end in .jsonl"));
 }
 
+// The tokenizer would learn tokens with a CR, and the model would write it.
+TEST_F(Inputs, WindowsLineEndsInATextAreNoted) {
+  const std::string in = (folder_ / "in").string();
+  folder_.write("in/a.txt", "one\r\ntwo\r\n");
+  folder_.write("in/b.txt", "one\ntwo\n");
+  folder_.write("in/c.jsonl", "{\"text\": \"words\"}\r\n");
+  EXPECT_THAT(remarks_on({in}),
+              testing::ElementsAre(HasSubstr("/a.txt' has the line ends of Windows (CR LF)")));
+  folder_.write("in/d.txt", "one\r\n");
+  EXPECT_THAT(remarks_on({in}), testing::ElementsAre(HasSubstr("/a.txt' and 1 more have the line ends")));
+}
+
 TEST_F(Inputs, SkippedFilesWhoseNamesBeginWithADotAreNoted) {
   for (const char* name : {"in/a.txt", "in/.notes.txt", "in/deep/.git/x.txt", "in/.primus-cache/x.txt"})
     folder_.write(name, "text");

@@ -16,6 +16,9 @@ namespace {
 // The remark for keys of other programs that name data of any kind.
 constexpr std::string_view kOfTexts = "for texts; for conversations, pairs and prompts: sft_dataset_name";
 
+// The remark for keys of other programs that continue a run.
+constexpr std::string_view kContinues = "needless: the same command, started again, continues its run";
+
 // Keys of the Hugging Face Trainer, TorchTitan, MaxText, NeMo, nanoGPT, Axolotl, config.json, and trainers of
 // reinforcement learning, sorted by name.
 constexpr auto kSynonyms = std::to_array<Synonym>({
@@ -171,9 +174,9 @@ constexpr auto kSynonyms = std::to_array<Synonym>({
     {"project", "work_group"},
     {"random_seed", "seed"},
     {"resid_pdrop", "hidden_dropout"},
-    {"resume", "auto_continue_train"},
+    {"resume", "auto_continue_train", kContinues},
     {"resume_from", "load"},
-    {"resume_from_checkpoint", "auto_continue_train"},
+    {"resume_from_checkpoint", "auto_continue_train", kContinues},
     {"rms_norm_eps", "norm_epsilon"},
     {"rollout_staleness", "max_staleness"},
     {"rope_theta", "rotary_base"},

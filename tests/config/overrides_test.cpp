@@ -148,6 +148,8 @@ TEST(Overrides, StrayArgumentsAreRefused) {
             "  | fast\n"
             "  | ^^^^\n"
             "  hint: settings are key=value, --key value or --flag");
+  EXPECT_NE(error({PRIMUS_SOURCE_DIR "/README.md"}).find("README.md names a text, and sft_dataset_name="),
+            std::string::npos);
   EXPECT_EQ(error({"--seed"}),
             "command line: error: seed needs a value\n"
             "  | --seed\n"

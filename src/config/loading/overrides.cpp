@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "base/text/utf8.h"
@@ -50,6 +52,14 @@ bool is_bool_key(const std::string& dotted) {
 
 bool is_bool_text(std::string_view text) { return plain_scalar(text, {}).kind == Value::Kind::kBool; }
 
+// Returns the end of a hint if the argument is the name of a file, which may be data.
+std::string hint_for_file(const std::string& argument) {
+  std::error_code unreadable;
+  if (!std::filesystem::is_regular_file(argument, unreadable)) return {};
+  return fmt::format("; data_path={0} names a text, and sft_dataset_name={0} conversations, pairs or prompts",
+                     argument);
+}
+
 class ArgumentReader {
  public:
   explicit ArgumentReader(std::span<const std::string> arguments) : arguments_(arguments) {}
@@ -74,7 +84,8 @@ class ArgumentReader {
     if (dashes == 0) {
       throw error_at(argument_origin(argument, 0),
                      fmt::format("'{}' is not a setting", argument.substr(0, 80)),
-                     "settings are key=value, --key value or --flag", argument.size());
+                     std::string("settings are key=value, --key value or --flag") + hint_for_file(argument),
+                     argument.size());
     }
     const bool more = !done();
     if (is_bool_key(key) && !(more && is_bool_text(arguments_[next_]))) {

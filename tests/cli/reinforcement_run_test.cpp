@@ -152,6 +152,7 @@ TEST_F(SumsByRewards, TooFewPromptsAreNamedAndTheEndNamesTheReward) {
                     HasSubstr("1 step is about 100 passes over the training data")));
   EXPECT_THAT(result.out, testing::ContainsRegex("done after iteration 1, loss .* and reward [0-9.]+ in the "
                                                  "last step \\(best reward [0-9.]+ in step 1\\)"));
+  EXPECT_THAT(result.out, testing::Not(HasSubstr("-0.0000")));
 }
 
 // Rank 0 computes rewards for a minute. Ctrl-C reaches both ranks.

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
@@ -36,6 +37,12 @@
 
 namespace primus::cli {
 namespace {
+
+// Returns the loss as it is shown with four digits: without the sign of a NaN, and not as -0.0000.
+double shown_loss(double loss) {
+  constexpr double kShownAsZero = 0.5e-4;
+  return std::abs(loss) < kShownAsZero ? 0 : drop_nan_sign(loss);
+}
 
 // `module`: the module to run if the experiment has several. `stage`: the stage that the command trains;
 // empty: any stage of the module.
@@ -445,7 +452,7 @@ class Train : public Command {
                                                            s.best_reward->reward, s.best_reward->step)
                                              : "";
       text = fmt::format("{} after iteration {}, loss {:.4f}{} in the last step{}, {}\n",
-                         s.interrupted ? "stopped" : "done", s.last_step, drop_nan_sign(s.last_loss), reward,
+                         s.interrupted ? "stopped" : "done", s.last_step, shown_loss(s.last_loss), reward,
                          best, human_duration(s.seconds));
     }
     if (!s.unused_changes.empty()) {

@@ -178,5 +178,47 @@ TEST_F(SumsByRewards, CtrlCEndsSlowRewardsOnSeveralRanks) {
                                              HasSubstr("stopped before the end of the first step")));
 }
 
+// Ctrl-C saves within seconds. The resumed run ends with the bits of a run that was never stopped. Each
+// reward waits a little, so that the signal arrives in the middle of the run.
+TEST_F(SumsByRewards, CtrlCSavesOnTwoRanksAndTheRunResumesWithTheSameBits) {
+  constexpr int kSteps = 8, kStopped = 3;
+  const ProgramResult base =
+      run_program(command("pretrain", "llama_tiny-sums", {"train_iters=2"}), in_project_);
+  ASSERT_EQ(base.exit_code, 0) << base.err;
+  const Path script = folder_.path() / "reward.sh";
+  write_file(script,
+             "#!/bin/sh\nwhile read -r line; do sleep 0.02; printf '0.%s\\n' \"$((${#line} % 10))\"; done\n");
+  std::filesystem::permissions(script, std::filesystem::perms::owner_all);
+  const auto words = [&](const std::string& name) {
+    return command("grpo", "llama_tiny-grpo",
+                   {"load=" + run("pretrain").string(), "exp_name=" + name,
+                    "reward=[program:" + script.string() + "]", "global_batch_size=16", "micro_batch_size=4",
+                    "num_generations=4", "train_iters=" + std::to_string(kSteps), "lr_warmup_iters=0",
+                    "save_interval=1000", "log_interval=1", "--nproc", "2"});
+  };
+  const ProgramResult whole = run_program(words("whole"), in_project_);
+  ASSERT_EQ(whole.exit_code, 0) << whole.err;
+
+  {
+    test::Program program(words("stopped"), in_project_);
+    while (program.running() && std::ssize(test::losses(run("stopped"))) < kStopped)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    const auto asked = std::chrono::steady_clock::now();
+    program.send(SIGINT);
+    const ProgramResult stopped = program.wait();
+    EXPECT_LT(std::chrono::steady_clock::now() - asked, std::chrono::seconds(30));
+    ASSERT_EQ(stopped.exit_code, 0) << stopped.err;
+    EXPECT_THAT(stopped.out, HasSubstr("checkpoint "));
+  }
+  const std::int64_t saved = std::ssize(test::losses(run("stopped")));
+  ASSERT_GE(saved, kStopped);
+  ASSERT_LT(saved, kSteps);
+  const ProgramResult resumed = run_program(words("stopped"), in_project_);
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_THAT(resumed.err, HasSubstr("(iteration " + std::to_string(saved) + ")"));
+  EXPECT_EQ(test::losses(run("stopped")), test::losses(run("whole")));
+  EXPECT_EQ(test::final_weights(run("stopped"), kSteps), test::final_weights(run("whole"), kSteps));
+}
+
 }  // namespace
 }  // namespace primus

@@ -46,6 +46,22 @@ TEST(Presets, EachLoadsWithoutWarnings) {
   EXPECT_GE(count, 49);
 }
 
+// README.md and docs/posttrain.md look for the runs of these examples in output/primus/$(id -un). An example
+// that begins with the run of another one names the same folder.
+TEST(Presets, RunsOfTheExamplesForCpusBelongToTheUser) {
+  int loaded = 0;
+  for (const auto& entry : fs::directory_iterator(kSource / "examples/native/configs/CPU")) {
+    SCOPED_TRACE(entry.path().filename().string());
+    const Experiment experiment =
+        load_experiment(entry.path(), {}, options_with({{"USER", "ann"}}, {kSource / "presets"}));
+    EXPECT_EQ(experiment.user_name, "ann");
+    if (!experiment.trainer->load) continue;
+    ++loaded;
+    EXPECT_EQ(experiment.trainer->load->find("output/primus/ann/"), 0U) << *experiment.trainer->load;
+  }
+  EXPECT_GE(loaded, 3);
+}
+
 TEST(Presets, NamesIgnoreCase) {
   EXPECT_EQ(load_model("qwen3_4b").trainer->hidden_size, load_model("qwen3_4B.yaml").trainer->hidden_size);
   EXPECT_EQ(load_model("GPT_OSS_20b.yaml").trainer->model_type, "gpt_oss");

@@ -69,11 +69,34 @@ primus_emulator_switch:
 )");
 #endif
 
-void switch_registers(Registers& from, Registers& to) {
+// A flow of control of an operating-system thread: a fiber, or the code that runs a block.
+struct Flow {
+  Registers registers;
+#if defined(__SANITIZE_ADDRESS__)
+  const void* bottom = nullptr;  // of the stack
+  std::size_t bytes = 0;
+  void* fake_stack = nullptr;
+#endif
+#if defined(__SANITIZE_THREAD__)
+  void* tsan = nullptr;
+#endif
+};
+
+// Suspends `from` and continues `to`. If `from` has ended, nothing may continue it.
+void switch_flow(Flow& from, Flow& to, [[maybe_unused]] bool ended = false) {
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(ended ? nullptr : &from.fake_stack, to.bottom, to.bytes);
+#endif
+#if defined(__SANITIZE_THREAD__)
+  __tsan_switch_to_fiber(to.tsan, 0);
+#endif
 #if defined(__x86_64__)
-  primus_emulator_switch(&from.stack, to.stack);
+  primus_emulator_switch(&from.registers.stack, to.registers.stack);
 #else
-  swapcontext(&from.context, &to.context);
+  swapcontext(&from.registers.context, &to.registers.context);
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(from.fake_stack, nullptr, nullptr);
 #endif
 }
 
@@ -101,24 +124,28 @@ class FiberStack {
   char* base_ = nullptr;
 };
 
-struct Fiber {
-  FiberStack stack;
-  Registers registers;
-  Place place{};
-  std::int64_t barriers = 0;   // number of barriers that the fiber has reached
-  std::int64_t exchanges = 0;  // number of exchanges that the fiber has reached
-  bool done = false;
-  bool waited = false;  // true if the fiber has waited for the previous kernel
-#if defined(__SANITIZE_THREAD__)
-  void* tsan = nullptr;
-#endif
-};
-
 struct Warp {
   std::int64_t exchanges = 0;  // number of completed exchanges
   int arrived = 0;
   // Two buffers, because a lane one exchange ahead must not overwrite data that a slow lane still reads.
   alignas(64) std::array<std::array<std::byte, 64 * kExchangeBytes>, 2> slots;
+};
+
+struct Fiber {
+  FiberStack stack;
+  Flow flow;
+  Place place{};
+  Warp* warp = nullptr;
+  std::size_t lane = 0;  // in the warp
+  // The fiber waits until this counter has at least the value `awaited`. Null: the fiber can continue.
+  const std::int64_t* counter = nullptr;
+  std::int64_t awaited = 0;
+  std::int64_t barriers = 0;   // number of barriers that the fiber has reached
+  std::int64_t exchanges = 0;  // number of exchanges that the fiber has reached
+  bool done = false;
+  bool waited = false;  // true if the fiber has waited for the previous kernel
+
+  bool ready() const { return !counter || *counter >= awaited; }
 };
 
 struct FreeMemory {
@@ -137,7 +164,7 @@ class Multiprocessor {
  public:
   void run_block(const Grid& grid, std::int64_t block, void (*body)(const void*), const void* arguments);
 
-  Fiber& fiber() { return *fibers_[current_]; }
+  Fiber& fiber() { return *running_; }
   void barrier();
   void barrier(int number, int threads);
   void wait_until(bool (*ready)(const void*), const void* state);
@@ -149,8 +176,9 @@ class Multiprocessor {
  private:
   static void enter();
   void start(std::size_t index);
-  void resume(std::size_t index);
+  void wait_for(const std::int64_t& counter, std::int64_t value);
   void yield();
+  Fiber& next();
   [[noreturn]] void finish();
   void fail(const std::string& what);
 
@@ -160,8 +188,8 @@ class Multiprocessor {
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<std::unique_ptr<Warp>> warps_;
   std::map<const void*, SharedMemory> shared_;
-  Registers scheduler_;
-  std::size_t current_ = 0;
+  Flow runner_;  // run_block()
+  Fiber* running_ = nullptr;
   int alive_ = 0, at_barrier_ = 0;
   std::int64_t barriers_ = 0;
   struct Numbered {
@@ -169,15 +197,9 @@ class Multiprocessor {
     std::int64_t complete = 0;
   };
   std::array<Numbered, 16> numbered_;
-  std::int64_t progress_ = 0;  // incremented by every event that may let a waiting fiber continue
+  std::int64_t progress_ = 0;           // incremented by every event that may let a waiting fiber continue
+  std::int64_t progress_of_round_ = 0;  // progress_ at the time when the current round over the fibers began
   std::exception_ptr failure_;
-#if defined(__SANITIZE_ADDRESS__)
-  const void* scheduler_bottom_ = nullptr;
-  std::size_t scheduler_bytes_ = 0;
-#endif
-#if defined(__SANITIZE_THREAD__)
-  void* scheduler_tsan_ = nullptr;
-#endif
 };
 
 thread_local Multiprocessor* active = nullptr;
@@ -188,7 +210,11 @@ struct Abandoned {};
 void Multiprocessor::enter() {
   Multiprocessor& self = *active;
 #if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(nullptr, &self.scheduler_bottom_, &self.scheduler_bytes_);
+  const void* bottom = nullptr;
+  std::size_t bytes = 0;
+  __sanitizer_finish_switch_fiber(nullptr, &bottom, &bytes);
+  // run_block() enters the first fiber, and other fibers enter the following ones.
+  if (!self.runner_.bottom) self.runner_.bottom = bottom, self.runner_.bytes = bytes;
 #endif
   try {
     self.body_(self.arguments_);
@@ -204,69 +230,79 @@ void Multiprocessor::enter() {
 void Multiprocessor::start(std::size_t index) {
   Fiber& fiber = *fibers_[index];
   fiber.barriers = fiber.exchanges = 0;
+  fiber.counter = nullptr;
   fiber.done = fiber.waited = false;
 #if defined(__x86_64__)
+  // If the stacks of a block began at equal offsets in their pages, their first bytes would share few cache
+  // lines of the CPU, and a kernel would run more slowly.
+  const std::size_t offset = index * 320 % 4096;
   // The values that primus_emulator_switch() pops: six registers and the address of enter(). When enter()
   // begins, the stack pointer must be a multiple of 16 plus 8, as after a call.
-  auto* top = reinterpret_cast<void**>(fiber.stack.bottom() + FiberStack::kBytes) - 1;
+  auto* top = reinterpret_cast<void**>(fiber.stack.bottom() + FiberStack::kBytes - offset) - 1;
   *top = nullptr;
   *--top = reinterpret_cast<void*>(&Multiprocessor::enter);
   for (int i = 0; i < 6; ++i) *--top = nullptr;
-  fiber.registers.stack = top;
+  fiber.flow.registers.stack = top;
 #else
-  getcontext(&fiber.registers.context);
-  fiber.registers.context.uc_stack = {fiber.stack.bottom(), 0, FiberStack::kBytes};
-  fiber.registers.context.uc_link = nullptr;
-  makecontext(&fiber.registers.context, &Multiprocessor::enter, 0);
+  ucontext_t& context = fiber.flow.registers.context;
+  getcontext(&context);
+  context.uc_stack = {fiber.stack.bottom(), 0, FiberStack::kBytes};
+  context.uc_link = nullptr;
+  makecontext(&context, &Multiprocessor::enter, 0);
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+  fiber.flow.bottom = fiber.stack.bottom();
+  fiber.flow.bytes = FiberStack::kBytes;
 #endif
 #if defined(__SANITIZE_THREAD__)
-  if (!fiber.tsan) fiber.tsan = __tsan_create_fiber(0);
+  if (!fiber.flow.tsan) fiber.flow.tsan = __tsan_create_fiber(0);
 #endif
 }
 
-void Multiprocessor::resume(std::size_t index) {
-  current_ = index;
-#if defined(__SANITIZE_ADDRESS__)
-  void* fake_stack = nullptr;
-  __sanitizer_start_switch_fiber(&fake_stack, fibers_[index]->stack.bottom(), FiberStack::kBytes);
-#endif
-#if defined(__SANITIZE_THREAD__)
-  scheduler_tsan_ = __tsan_get_current_fiber();
-  __tsan_switch_to_fiber(fibers_[index]->tsan, 0);
-#endif
-  switch_registers(scheduler_, fibers_[index]->registers);
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
-#endif
+// Returns the next fiber that can continue. If there is none, the block fails. Then every fiber can continue,
+// to end.
+Fiber& Multiprocessor::next() {
+  auto index = static_cast<std::size_t>(running_->place.thread);
+  for (;;) {
+    if (++index == static_cast<std::size_t>(grid_.threads)) {
+      index = 0;
+      if (progress_ == progress_of_round_ && !failure_) {
+        fail("threads of block " + std::to_string(running_->place.block) +
+             " wait for threads that have ended or wait elsewhere: they do not all reach the same barrier or "
+             "the same exchange between lanes, or nothing ends the wait");
+      }
+      progress_of_round_ = progress_;
+    }
+    Fiber& fiber = *fibers_[index];
+    if (!fiber.done && (failure_ || fiber.ready())) return fiber;
+  }
 }
 
+// Switches to the next fiber directly. Most fibers wait at the same place in the code, so the CPU predicts
+// the address at which that fiber continues.
 void Multiprocessor::yield() {
-#if defined(__SANITIZE_ADDRESS__)
-  void* fake_stack = nullptr;
-  __sanitizer_start_switch_fiber(&fake_stack, scheduler_bottom_, scheduler_bytes_);
-#endif
-#if defined(__SANITIZE_THREAD__)
-  __tsan_switch_to_fiber(scheduler_tsan_, 0);
-#endif
-  switch_registers(fiber().registers, scheduler_);
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(fake_stack, &scheduler_bottom_, &scheduler_bytes_);
-#endif
+  Fiber& from = *running_;
+  running_ = &next();
+  if (running_ != &from) switch_flow(from.flow, running_->flow);
   if (failure_) throw Abandoned{};
 }
 
+void Multiprocessor::wait_for(const std::int64_t& counter, std::int64_t value) {
+  if (counter >= value) return;
+  Fiber& me = fiber();
+  me.counter = &counter;
+  me.awaited = value;
+  yield();
+  me.counter = nullptr;
+}
+
 void Multiprocessor::finish() {
-  fiber().done = true;
-  --alive_;
+  Fiber& from = *running_;
+  from.done = true;
   ++progress_;
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_start_switch_fiber(nullptr, scheduler_bottom_, scheduler_bytes_);
-#endif
-#if defined(__SANITIZE_THREAD__)
-  __tsan_switch_to_fiber(scheduler_tsan_, 0);
-#endif
-  switch_registers(fiber().registers, scheduler_);
-  std::abort();  // an ended fiber is never resumed
+  if (--alive_ > 0) running_ = &next();
+  switch_flow(from.flow, alive_ > 0 ? running_->flow : runner_, true);
+  std::abort();  // nothing continues a fiber that has ended
 }
 
 void Multiprocessor::fail(const std::string& what) {
@@ -302,18 +338,18 @@ void Multiprocessor::run_block(const Grid& grid, std::int64_t block, void (*body
   for (std::size_t i = 0; i < threads; ++i) {
     start(i);
     fibers_[i]->place = {block, grid.blocks, static_cast<int>(i), grid.threads};
+    fibers_[i]->warp = warps_[i / lanes].get();
+    fibers_[i]->lane = i % lanes;
   }
-  while (alive_ > 0) {
-    const std::int64_t before = progress_;
-    for (std::size_t i = 0; i < threads; ++i) {
-      if (!fibers_[i]->done) resume(i);
-    }
-    if (progress_ == before && !failure_) {
-      fail("threads of block " + std::to_string(block) +
-           " wait for threads that have ended or wait elsewhere: they do not all reach the same barrier or "
-           "the same exchange between lanes, or nothing ends the wait");
-    }
-  }
+  progress_of_round_ = progress_;
+  running_ = fibers_.front().get();
+#if defined(__SANITIZE_ADDRESS__)
+  runner_.bottom = nullptr;
+#endif
+#if defined(__SANITIZE_THREAD__)
+  runner_.tsan = __tsan_get_current_fiber();
+#endif
+  switch_flow(runner_, running_->flow);  // until all fibers have ended
   if (failure_) std::rethrow_exception(failure_);
 }
 
@@ -325,7 +361,7 @@ void Multiprocessor::barrier() {
     at_barrier_ = 0;
     ++barriers_;
   }
-  while (barriers_ < mine) yield();
+  wait_for(barriers_, mine);
 }
 
 void Multiprocessor::barrier(int number, int threads) {
@@ -336,7 +372,7 @@ void Multiprocessor::barrier(int number, int threads) {
     here.arrived = 0;
     ++here.complete;
   }
-  while (here.complete < mine) yield();
+  wait_for(here.complete, mine);
 }
 
 void Multiprocessor::wait_until(bool (*ready)(const void*), const void* state) {
@@ -347,17 +383,16 @@ void Multiprocessor::wait_until(bool (*ready)(const void*), const void* state) {
 const std::byte* Multiprocessor::exchange(const void* data, std::size_t bytes) {
   if (bytes > kExchangeBytes) throw std::logic_error("emulated GPU: too many bytes for an exchange");
   Fiber& me = fiber();
-  const auto thread = static_cast<std::size_t>(me.place.thread), lanes = static_cast<std::size_t>(grid_.warp);
-  Warp& warp = *warps_[thread / lanes];
+  Warp& warp = *me.warp;
   const std::int64_t mine = ++me.exchanges;
   auto& slots = warp.slots[static_cast<std::size_t>(mine % 2)];
-  std::memcpy(slots.data() + thread % lanes * kExchangeBytes, data, bytes);
+  std::memcpy(slots.data() + me.lane * kExchangeBytes, data, bytes);
   ++progress_;
   if (++warp.arrived == grid_.warp) {
     warp.arrived = 0;
     ++warp.exchanges;
   }
-  while (warp.exchanges < mine) yield();
+  wait_for(warp.exchanges, mine);
   return slots.data();
 }
 

@@ -39,7 +39,8 @@ OperatorBenchmarkOptions operator_options_of(const ComposedOptions& options, boo
   return {.dtype = options.dtype,
           .seconds = options.seconds,
           .weight_gradient = options.weight_gradient,
-          .forward_only = forward_only};
+          .forward_only = forward_only,
+          .rotated_bytes = options.rotated_bytes};
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "bench/device_timer.h"
 #include "device/device.h"
 #include "lm/model/model_config.h"
 #include "tensor/dtype.h"
@@ -21,7 +22,8 @@ struct ComposedTime {
 struct ComposedOptions {
   DType dtype = DType::kBF16;
   DType weight_gradient = DType::kF32;
-  double seconds = 0.3;  // duration of each measurement
+  double seconds = 0.3;                                     // duration of each measurement
+  std::int64_t rotated_bytes = DeviceTimer::kRotatedBytes;  // operands of consecutive calls
 };
 
 // Returns the time of forward and backward passes of `batch` sequences of `length` tokens.

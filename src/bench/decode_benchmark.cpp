@@ -10,7 +10,6 @@
 #include "base/text/sizes.h"
 #include "bench/benchmark_entry.h"
 #include "bench/composed_time.h"
-#include "bench/device_timer.h"
 #include "config/lora_settings.h"
 #include "lm/decode/adapter_batch.h"
 #include "lm/decode/inference_model.h"
@@ -252,13 +251,15 @@ BenchmarkReport benchmark_decoding(std::unique_ptr<Device> device, const ModelCo
   BenchmarkReport report{
       .suite = "decode", .device = device->description(), .dtype = std::string(name_of(options.dtype))};
   say("the memory's rate");
-  report.copy_ceiling = DeviceTimer(*device, options.copy_seconds).copy_rate();
+  report.copy_ceiling = DeviceTimer(*device, options.copy_seconds, options.rotated_bytes).copy_rate();
   std::vector<ComposedTime> alone;  // of each batch
   if (options.ceiling_seconds > 0) {
     say("products and attention of the prompts");
     for (const std::int64_t batch : options.batches)
       alone.push_back(time_reading_alone(*device, config, batch, options.context,
-                                         {.dtype = options.dtype, .seconds = options.ceiling_seconds}));
+                                         {.dtype = options.dtype,
+                                          .seconds = options.ceiling_seconds,
+                                          .rotated_bytes = options.rotated_bytes}));
   }
 
   engine::Rank rank(std::move(device));

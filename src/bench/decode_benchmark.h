@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/device_timer.h"
 #include "bench/report.h"
 #include "device/device.h"
 #include "lm/model/family.h"
@@ -36,6 +37,9 @@ struct DecodeBenchmarkOptions {
   // (lm/decode/pass_tokens.h).
   std::optional<std::int64_t> pass_tokens = {};
   double copy_seconds = 0.5;  // duration of the memory bandwidth measurement
+  // Minimum total size of the operands of consecutive calls in measurements of bandwidth, products and
+  // attention.
+  std::int64_t rotated_bytes = DeviceTimer::kRotatedBytes;
   // Measuring time, in seconds, of each matrix product and attention of the prompts (composed_time.h). Above
   // 0: each case also has a result for reading its prompts, and a note compares both. 0: not measured.
   double ceiling_seconds = 0;

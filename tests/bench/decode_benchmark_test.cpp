@@ -17,6 +17,8 @@ ModelConfig tiny() {
   return c;
 }
 
+constexpr std::int64_t kRotatedBytes = 1 << 20;
+
 std::unique_ptr<Device> cpu() { return turbo::open_device({.kind = "cpu", .threads = 1}); }
 
 TEST(DecodeBenchmark, CountsTheBytesThatAStepReads) {
@@ -45,6 +47,7 @@ TEST(DecodeBenchmark, TimesEveryBatch) {
                           .tokens = 6,
                           .warmup = 1,
                           .copy_seconds = 0.001,
+                          .rotated_bytes = kRotatedBytes,
                           .progress = [&](std::string_view what, std::int64_t of, std::int64_t) {
                             if (of == 0) done.emplace_back(what);
                           }});
@@ -102,6 +105,7 @@ TEST(DecodeBenchmark, ComparesReadingOfPromptsWithItsProductsAndAttention) {
                                                      .warmup = 1,
                                                      .pass_tokens = 16,
                                                      .copy_seconds = 0.001,
+                                                     .rotated_bytes = kRotatedBytes,
                                                      .ceiling_seconds = 0.001});
   ASSERT_EQ(report.results.size(), 2U);
   EXPECT_EQ(report.results[0].composed_seconds, 0);
@@ -124,9 +128,14 @@ TEST(DecodeBenchmark, RefusesUnsupportedModels) {
   EXPECT_THROW(run({.batches = {1}, .context = 50, .tokens = 20}), Error);
   EXPECT_THROW(run({.batches = {1}, .context = 10, .pass_tokens = 0}), Error);
   // The prompt has one token, and the cache before it is empty.
-  EXPECT_EQ(
-      run({.batches = {2}, .context = 1, .tokens = 1, .warmup = 0, .copy_seconds = 0.001}).results.size(),
-      1U);
+  EXPECT_EQ(run({.batches = {2},
+                 .context = 1,
+                 .tokens = 1,
+                 .warmup = 0,
+                 .copy_seconds = 0.001,
+                 .rotated_bytes = kRotatedBytes})
+                .results.size(),
+            1U);
 }
 
 }  // namespace

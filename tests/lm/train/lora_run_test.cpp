@@ -12,6 +12,7 @@
 
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/checkpoint/elements.h"
+#include "lm/decode/adapter_batch.h"
 #include "lm/exchange/exchange.h"
 #include "lm/generate/adapters.h"
 #include "lm/generate/loss_evaluator.h"
@@ -180,7 +181,12 @@ TEST_F(LoraRuns, RunsShareABaseModel) {
   std::vector<AdaptedModel> models = {{std::string(kBaseName), find_model_folder(base), {}}};
   for (const Path& path : {first, second, peft})
     models.push_back({path.filename().string(), find_adapters(path, models.front().folder, families_), {}});
-  for (AdaptedModel& model : models) model.config = load_model_config(model.folder, families_);
+  std::vector<ModelConfig> configs;
+  for (AdaptedModel& model : models) {
+    model.config = load_model_config(model.folder, families_);
+    configs.push_back(model.config);
+  }
+  EXPECT_THAT(models_of_one_batch(configs, families_), testing::ElementsAre(0, 1, 2, 3));
   for (const DType compute : {DType::kF32, DType::kBF16}) {
     const std::vector<double> together = losses_of(models, compute, families_);
     for (std::size_t i = 0; i < models.size(); ++i)

@@ -191,5 +191,34 @@ TEST(HangWatch, AProcessThatDoesNotExitIsFound) {
   EXPECT_THAT(found->text, HasSubstr("the run has ended, but its process remains"));
 }
 
+// A rank that hangs still watches its machine: about 10 KiB every five seconds.
+TEST(Traffic, AWatchOfTheMachineIsNoWork) {
+  Traffic traffic;
+  HangWatch watch({.patience = 60}, 0);
+  std::optional<HangFinding> found;
+  std::uint64_t bytes = 1 << 20;
+  double now = 0;
+  while (!found && ++now < 100) {
+    if (static_cast<int>(now) % 5 == 0) bytes += 10302;
+    traffic.add(7, now, bytes);
+    found = watch.check(now, JobSample{.time = now, .processor_seconds = 3, .bytes = traffic.total()});
+  }
+  ASSERT_TRUE(found);
+  EXPECT_GE(now, 60);
+  EXPECT_EQ(traffic.total(), 0U);
+}
+
+TEST(Traffic, CountsWhatIsReadFast) {
+  Traffic traffic;
+  traffic.add(7, 1, 100 << 20);  // at its first sight, a process may have read for long
+  EXPECT_EQ(traffic.total(), 0U);
+  traffic.add(7, 2, 101 << 20);
+  EXPECT_EQ(traffic.total(), 1U << 20);
+  traffic.add(8, 2, 5);  // another process
+  traffic.add(7, 3, 4);  // a new process with the number of an earlier one
+  traffic.add(7, 3.5, (1 << 20) + 4);
+  EXPECT_EQ(traffic.total(), 2U << 20);
+}
+
 }  // namespace
 }  // namespace primus::supervise

@@ -236,12 +236,12 @@ std::string remaining_text(const std::vector<pid_t>& remaining) {
                      remaining.size() == 1 ? "" : "es", fmt::join(remaining, ", "));
 }
 
-JobSample JobProcesses::sample(double now) const {
+JobSample JobProcesses::sample(double now) {
   JobSample sample{.time = now};
   for (const pid_t pid : all()) {
     const Stat stat = stat_of(fmt::format("/proc/{}/stat", pid));
     sample.processor_seconds += stat.processor_seconds;
-    sample.bytes += bytes_of(pid);
+    traffic_.add(pid, now, bytes_of(pid));
     if (stat.state == 'T') sample.stopped = pid;
     for (const pid_t thread : threads_of(pid)) {
       const std::string task = fmt::format("/proc/{}/task/{}", pid, thread);
@@ -249,6 +249,7 @@ JobSample JobProcesses::sample(double now) const {
       sample.waits_for_reader = sample.waits_for_reader || writes_output(task);
     }
   }
+  sample.bytes = traffic_.total();
   return sample;
 }
 

@@ -53,7 +53,7 @@ class JobProcesses {
 
   // All processes of the job.
   std::vector<pid_t> all() const;
-  JobSample sample(double now) const;
+  JobSample sample(double now);
   // Returns the rank of a process, from the variable RANK of its environment.
   static std::optional<int> rank_of(pid_t pid);
   // Returns text about each process and thread: state, processor time, what it waits for in the kernel, and
@@ -65,6 +65,7 @@ class JobProcesses {
   comm::Socket ended_;
   sigset_t mask_;
   std::unique_ptr<launch::GroupGuard> guard_;
+  Traffic traffic_ = {};
   std::vector<pid_t> own_;  // children of this process that do not belong to the job: the guard
 };
 

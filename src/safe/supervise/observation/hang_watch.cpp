@@ -18,6 +18,16 @@ constexpr double kAfterEnd = 30;     // seconds between the recorded end of a ru
 
 }  // namespace
 
+void Traffic::add(int process, double now, std::uint64_t bytes) {
+  constexpr double kAtWork = 256 << 10;  // bytes per second
+  const auto before = seen_.find(process);
+  if (before != seen_.end() && bytes > before->second.bytes) {
+    const std::uint64_t moved = bytes - before->second.bytes;
+    if (static_cast<double>(moved) > kAtWork * (now - before->second.time)) total_ += moved;
+  }
+  seen_[process] = {.time = now, .bytes = bytes};
+}
+
 void HangWatch::begin(double now) {
   sign(now);
   state_ = State::kSteps;

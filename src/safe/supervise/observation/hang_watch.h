@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -36,11 +37,28 @@ struct HangLimits {
 struct JobSample {
   double time = 0;
   double processor_seconds = 0;  // of all processes, since they started
-  std::uint64_t bytes = 0;       // that all processes have read and written
+  std::uint64_t bytes = 0;       // that processes have read and written fast (Traffic)
   bool waits_for_disk = false;   // a thread is in uninterruptible sleep
   // A thread writes to standard output or error, and its reader does not read.
   bool waits_for_reader = false;
   std::optional<int> stopped = {};  // number of a process that a signal has stopped
+};
+
+// Adds up the bytes that processes read and write fast enough to be at work. Each rank's watch of its machine
+// reads some files of the kernel every few seconds, also while the rank hangs.
+class Traffic {
+ public:
+  // `bytes`: that the process has read and written since its start.
+  void add(int process, double now, std::uint64_t bytes);
+  std::uint64_t total() const { return total_; }
+
+ private:
+  struct Seen {
+    double time = 0;
+    std::uint64_t bytes = 0;
+  };
+  std::map<int, Seen> seen_ = {};
+  std::uint64_t total_ = 0;
 };
 
 struct HangFinding {

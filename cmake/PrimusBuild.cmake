@@ -125,7 +125,7 @@ endfunction()
 # groups of up to PRIMUS_UNITY_GROUP, so that headers are read once per group, and templates are
 # instantiated once per group. Groups are small, because a changed file recompiles its entire group.
 # Files that read keys have their own groups, so that a new key recompiles few files. APART: files
-# with file-local names that other files of the target also define. Off in all presets, so that
+# with file-local names that other files of the target also define. Off in all presets but fuzz, so that
 # missing includes are errors.
 set(PRIMUS_UNITY_GROUP 8)
 function(primus_unity target)
@@ -161,9 +161,12 @@ function(primus_unity target)
     endif()
   endforeach()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
-  # The first two warnings treat the files of a group like headers. The third warning has false
-  # positives where much code is inlined.
-  target_compile_options(${target} PRIVATE -Wno-shadow -Wno-subobject-linkage -Wno-maybe-uninitialized)
+  # The warnings about shadowed names and about subobjects treat the files of a group like headers. The third warning
+  # has false positives where much code is inlined. Only g++ has the last two.
+  target_compile_options(${target} PRIVATE -Wno-shadow)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(${target} PRIVATE -Wno-subobject-linkage -Wno-maybe-uninitialized)
+  endif()
 endfunction()
 
 # primus_library(<name> [COLD] [UNITY [APART <wildcards>...]] [DEPS <libs>...]): a static library of all .cpp

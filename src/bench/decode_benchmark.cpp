@@ -195,6 +195,20 @@ std::string reading_note(std::int64_t batch, double tokens, double seconds, cons
       1e3 * alone.attention_seconds, 1e3 * alone.delta_rule_seconds);
 }
 
+// Returns the times of the products and the attention of each batch's prompts; none if they are not measured.
+std::vector<ComposedTime> time_parts_alone(Device& device, const ModelConfig& config,
+                                           const DecodeBenchmarkOptions& options) {
+  std::vector<ComposedTime> times;
+  if (options.ceiling_seconds <= 0) return times;
+  for (const std::int64_t batch : options.batches) {
+    times.push_back(time_reading_alone(device, config, batch, options.context,
+                                       {.dtype = options.dtype,
+                                        .seconds = options.ceiling_seconds,
+                                        .rotated_bytes = options.rotated_bytes}));
+  }
+  return times;
+}
+
 }  // namespace
 
 double bytes_of_decoding(const ModelConfig& c, const FamilyRegistry& families, DType dtype,
@@ -252,15 +266,8 @@ BenchmarkReport benchmark_decoding(std::unique_ptr<Device> device, const ModelCo
       .suite = "decode", .device = device->description(), .dtype = std::string(name_of(options.dtype))};
   say("the memory's rate");
   report.copy_ceiling = DeviceTimer(*device, options.copy_seconds, options.rotated_bytes).copy_rate();
-  std::vector<ComposedTime> alone;  // of each batch
-  if (options.ceiling_seconds > 0) {
-    say("products and attention of the prompts");
-    for (const std::int64_t batch : options.batches)
-      alone.push_back(time_reading_alone(*device, config, batch, options.context,
-                                         {.dtype = options.dtype,
-                                          .seconds = options.ceiling_seconds,
-                                          .rotated_bytes = options.rotated_bytes}));
-  }
+  if (options.ceiling_seconds > 0) say("products and attention of the prompts");
+  const std::vector<ComposedTime> alone = time_parts_alone(*device, config, options);
 
   engine::Rank rank(std::move(device));
   const std::int64_t maximum = *std::max_element(options.batches.begin(), options.batches.end());

@@ -438,11 +438,11 @@ TEST_F(DataFiles, ConversationsShowsPairsLabelsAndPromptsAsTrainingReadsThem) {
   EXPECT_EQ(shown.at("shown")[0].at("rejected").at("parts").back().at("learned"), true);
   const ProgramResult labelled = show(R"({"prompt": "Greet", "completion": "Go", "label": false})");
   EXPECT_THAT(labelled.out,
-              AllOf(HasSubstr("'train kto'"), HasSubstr("1, bad: "), HasSubstr("1 labelled bad")));
+              AllOf(HasSubstr("'train kto'"), HasSubstr("1, bad: "), HasSubstr("0 good, 1 bad")));
   const ProgramResult prompts = show(R"({"prompt": "Count to 3", "answer": "6"})", {"--stage", "grpo"});
   EXPECT_EQ(prompts.exit_code, 0) << prompts.err;
   EXPECT_THAT(prompts.out,
-              AllOf(HasSubstr("'train grpo'"), HasSubstr("Count to 3\n"), HasSubstr("1 prompts")));
+              AllOf(HasSubstr("'train grpo'"), HasSubstr("Count to 3\n"), HasSubstr("1 prompt,")));
   const ProgramResult cut = show(pair, {"--seq-length", "8"});
   EXPECT_EQ(cut.exit_code, 2);
   EXPECT_THAT(cut.err, HasSubstr("--seq-length cuts only conversations"));

@@ -93,11 +93,11 @@ TEST(Hints, StagesThatReadTheSameFileShowIt) {
   for (const char* stage : {"orpo", "cpo", "reward"}) {
     const ProgramResult shown = show(pairs, stage);
     EXPECT_EQ(shown.exit_code, 0) << shown.err;
-    EXPECT_THAT(shown.out, HasSubstr("1 pairs"));
+    EXPECT_THAT(shown.out, HasSubstr("1 pair;"));
   }
   const ProgramResult shown = show(prompts, "rloo");
   EXPECT_EQ(shown.exit_code, 0) << shown.err;
-  EXPECT_THAT(shown.out, HasSubstr("1 prompts"));
+  EXPECT_THAT(shown.out, HasSubstr("1 prompt,"));
   const ProgramResult refused = show(prompts, "sft");
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(refused.err, AllOf(HasSubstr("'primus data conversations --stage grpo'"),

@@ -68,7 +68,7 @@ TEST_F(OnPolicyData, PromptsWithoutRoomForAnAnswerAreLeftOut) {
                                      AnswerLimits{.max_completion_length = 1, .max_prompt_length = 5}}) {
     const Datasets data = open(three(limits));
     EXPECT_EQ(data.train->description().substr(data.train->description().size() - 7), "(train)");
-    EXPECT_THAT(data.notes, Contains(HasSubstr("1 conversations")));
+    EXPECT_THAT(data.notes, Contains(HasSubstr("skipped 1 of 3 conversations")));
     EXPECT_THAT(data.facts, Contains(HasSubstr("2 conversations packed")));
     EXPECT_THAT(OnPolicyDataset::of(*data.train).prompt(2), ElementsAre(1, 2, 3, 4));
   }

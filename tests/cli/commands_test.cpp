@@ -375,7 +375,7 @@ TEST(Report, WritesFilesOfMlflow) {
   write_file(folder.path() / "run" / "metrics.jsonl", "{\"iteration\":1,\"lm_loss\":2.5}\n");
   const ProgramResult written = run_program({"report", run, "--mlflow", store});
   EXPECT_EQ(written.exit_code, 0) << written.err;
-  EXPECT_THAT(written.out, HasSubstr("experiment 'primus_primus', run 'run', 1 steps"));
+  EXPECT_THAT(written.out, HasSubstr("experiment 'primus_primus', run 'run', 1 step\n"));
   EXPECT_EQ(Env::posix().list(store).size(), 1U);
   EXPECT_EQ(run_program({"report", run, "--mlflow", store, "--json"}).exit_code, 2);
   EXPECT_EQ(run_program({"report", run, "--mlflow", ""}).exit_code, 2);
@@ -398,7 +398,7 @@ TEST(Report, ExportsToMlflowPastRunsWithoutAStep) {
     write_file(Path(runs) / name / "metrics.jsonl", "{\"iteration\":1,\"lm_loss\":2.5}\n");
   const ProgramResult written = run_program({"report", runs, "--mlflow", store});
   EXPECT_EQ(written.exit_code, 0) << written.err;
-  EXPECT_THAT(written.out, AllOf(HasSubstr("run 'a', 1 steps"), HasSubstr("run 'c', 1 steps")));
+  EXPECT_THAT(written.out, AllOf(HasSubstr("run 'a', 1 step\n"), HasSubstr("run 'c', 1 step\n")));
   EXPECT_EQ(written.err,
             "note: '" + runs + "/b' is left out, because it has no step yet (no metrics.jsonl)\n");
 }

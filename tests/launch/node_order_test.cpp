@@ -93,7 +93,7 @@ TEST(Network, MissingAndHostileRecordsAreNoted) {
   const Network partly =
       parse_slurm_topology(std::string(kTree) + "SwitchName=x Nodes=n[5-\nNodes=n1\n\0\n", {"n1", "other"});
   EXPECT_THAT(partly.switches, ElementsAre(SizeIs(2), IsEmpty()));
-  EXPECT_THAT(partly.notes, ElementsAre(HasSubstr("1 lines"), HasSubstr("1 node of the job")));
+  EXPECT_THAT(partly.notes, ElementsAre(HasSubstr("1 line of"), HasSubstr("1 node of the job")));
   std::string many;
   for (int i = 0; i < 40; ++i) many += "SwitchName=s" + std::to_string(i) + " Nodes=n[1-2]\n";
   EXPECT_THAT(parse_slurm_topology(many, {"n1"}).switches, ElementsAre(SizeIs(16)));

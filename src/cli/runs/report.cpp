@@ -10,6 +10,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/text/counted.h"
 #include "base/text/json_text.h"
 #include "cli/command.h"
 #include "lm/report/mlflow.h"
@@ -96,8 +97,8 @@ class Report final : public Command {
         continue;
       }
       const MlflowRun written = write_mlflow_run(*mlflow_, folder);
-      console.print(fmt::format("{}: experiment '{}', run '{}', {} steps\n", *mlflow_, written.experiment,
-                                written.name, written.steps));
+      console.print(fmt::format("{}: experiment '{}', run '{}', {}\n", *mlflow_, written.experiment,
+                                written.name, counted(written.steps, "step")));
       ++exported;
     }
     if (exported == 0) {

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/system/subprocess.h"
+#include "base/text/counted.h"
 #include "launch/node/node.h"
 
 namespace primus::launch {
@@ -201,7 +202,8 @@ Network parse_slurm_topology(std::string_view text, std::vector<std::string> nod
     if (path.size() > kMaxLevels)
       path.erase(path.begin(), path.end() - static_cast<std::ptrdiff_t>(kMaxLevels));
   if (unread > 0)
-    network.notes.push_back(fmt::format("{} lines of {} could not be read", unread, network.source));
+    network.notes.push_back(
+        fmt::format("{} of {} could not be read", counted(unread, "line"), network.source));
   if (!network.is_known())
     network.notes.push_back(
         fmt::format("{} names no switch of the job's nodes: nodes keep Slurm's order", network.source));

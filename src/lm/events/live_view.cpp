@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/system/threads.h"
+#include "base/text/counted.h"
 #include "base/text/display_width.h"
 
 namespace primus {
@@ -129,7 +130,7 @@ class Picture {
     if (s_.saved) labelled(6, "saved", fmt::format("at step {}", *s_.saved));
     if (r.nan_iterations > 0) {
       labelled(1, "warning",
-               paint(colors_, Color::kRed, fmt::format("NaN or Inf in {} steps", r.nan_iterations)));
+               paint(colors_, Color::kRed, "NaN or Inf in " + counted(r.nan_iterations, "step")));
     }
   }
 

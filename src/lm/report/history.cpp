@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/text/counted.h"
 #include "config/readers.h"
 #include "lm/events/run_folder.h"
 #include "lm/report/history_reader.h"
@@ -46,7 +47,8 @@ bool parse(std::string_view text, HistoryReader::Line& line) {
 }
 
 std::string damaged(std::string_view name, std::int64_t lines) {
-  return fmt::format("{} lines of {} are damaged and were skipped", lines, name);
+  return fmt::format("{} of {} {} damaged and skipped", counted(lines, "line"), name,
+                     lines == 1 ? "was" : "were");
 }
 
 std::string text_of(const config::Value& value) {

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/text/counted.h"
 #include "base/text/secrets.h"
 #include "lm/events/line_file.h"
 #include "lm/events/run_folder.h"
@@ -25,7 +26,8 @@ constexpr std::uint64_t kSampleBytes = 4 << 10;
 constexpr std::int64_t kSamples = 600;
 
 std::string damaged(std::string_view file, std::int64_t lines) {
-  return fmt::format("{} lines of {} are damaged and were skipped", lines, file);
+  return fmt::format("{} of {} {} damaged and skipped", counted(lines, "line"), file,
+                     lines == 1 ? "was" : "were");
 }
 
 // Calls line(text) for each complete line of `text`. Returns the number of bytes of these lines.

@@ -101,7 +101,7 @@ TEST(LiveView, ANanLossIsShown) {
   s.last->nan_iterations = 1;
   const std::string text = joined(render(s, Terminal{}, 100, 30, 100));
   EXPECT_THAT(text, HasSubstr("nan"));
-  EXPECT_THAT(text, HasSubstr("NaN or Inf in 1 steps"));
+  EXPECT_THAT(text, HasSubstr("NaN or Inf in 1 step"));
 }
 
 TEST(Curve, IsBoundedAndKeepsItsShape) {

@@ -463,7 +463,7 @@ TEST_F(Reports, ShowsTheNewestTextsOfARun) {
   write_file(folder / "samples.jsonl", lines + "rubbish\n{\"text\":\"no iteration\"}\n");
   std::vector<RunHistory> runs;
   runs.push_back(read_history(folder));
-  EXPECT_THAT(runs[0].notes, ElementsAre("2 lines of samples.jsonl are damaged and were skipped"));
+  EXPECT_THAT(runs[0].notes, ElementsAre("2 lines of samples.jsonl were damaged and skipped"));
   const nlohmann::ordered_json report = report_json(runs, "", "");
   const auto& texts = report.at("runs")[0].at("texts");
   ASSERT_EQ(texts.size(), kReportTexts);
@@ -486,7 +486,7 @@ TEST_F(Reports, DamagedLinesAreCountedAndSkipped) {
                  std::string(2 << 20, 'x') + "\n{\"iteration\":3,\"lm_loss\":3}\n");
   const RunHistory run = read_history(folder);
   EXPECT_EQ(run.metrics.positions().size(), 3U);
-  EXPECT_THAT(run.notes, ElementsAre("6 lines of metrics.jsonl are damaged and were skipped"));
+  EXPECT_THAT(run.notes, ElementsAre("6 lines of metrics.jsonl were damaged and skipped"));
 }
 
 // A run that trains, stops, resumes and ends, as its monitor records it.
@@ -629,7 +629,7 @@ TEST_F(RecordedRuns, DamagedEventsAreNoted) {
   const Path file = event_file(run_.root(), 0);
   write_file_atomic(file, read_file(file) + "rubbish\n{\"event\":\"step\",\"step\":9\n");
   EXPECT_THAT(read_history(run_.root()).notes,
-              ElementsAre("2 lines of events/rank-00000.jsonl are damaged and were skipped"));
+              ElementsAre("2 lines of events/rank-00000.jsonl were damaged and skipped"));
   EXPECT_EQ(run_status(run_.root()).step, 4);
 }
 

@@ -26,7 +26,7 @@ void MissingRewards::none(std::int64_t step, std::int64_t answers,
   constexpr int kMaxSteps = 3;
   ++steps_;
   if (step == 1 || steps_ == kMaxSteps) {
-    throw invalid(step == 1 ? fmt::format("no answer of the first step has a reward ({}){}",
+    throw invalid(step == 1 ? fmt::format("none of the {} of the first step has a reward{}",
                                           counted(answers, "answer"), why())
                             : fmt::format("no answer of the last {} steps has a reward{}", kMaxSteps, why()),
                   "correct the reward function or the data: 'primus data score' calls a reward function "
@@ -34,7 +34,7 @@ void MissingRewards::none(std::int64_t step, std::int64_t answers,
   }
   if (!warn) return;
   warn(
-      fmt::format("step {}: none of {} has a reward{}. All advantages are 0. After {} such steps in "
+      fmt::format("step {}: none of the {} has a reward{}. All advantages are 0. After {} such steps in "
                   "a row, the run ends",
                   step, counted(answers, "answer"), why(), kMaxSteps));
 }

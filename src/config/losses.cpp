@@ -1,25 +1,31 @@
 #include "config/losses.h"
 
+#include <algorithm>
+#include <vector>
+
 namespace primus::config {
 namespace {
 
-constexpr std::string_view kSft[] = {"nll", "dft"};
-constexpr std::string_view kDpo[] = {"sigmoid",  "hinge",    "ipo",       "exo_pair", "nca_pair",
-                                     "robust",   "bco_pair", "sppo_hard", "aot",      "aot_unpaired",
-                                     "apo_zero", "apo_down", "discopop",  "sft",      "sigmoid_norm"};
-constexpr std::string_view kKto[] = {"kto", "apo_zero_unpaired"};
-constexpr std::string_view kCpo[] = {"sigmoid", "hinge", "ipo", "simpo"};
-constexpr std::string_view kGrpo[] = {"grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "vespo", "luspo"};
+struct Row {
+  std::string_view stage;
+  std::vector<std::string_view> losses;
+};
+
+const std::vector<Row>& rows() {
+  static const std::vector<Row> all = {
+#define LOSSES(stage, ...) {stage, {__VA_ARGS__}},
+#include "config/keys/losses.def"
+#undef LOSSES
+  };
+  return all;
+}
 
 }  // namespace
 
 std::span<const std::string_view> losses_of(std::string_view stage) {
-  if (stage == "sft") return kSft;
-  if (stage == "dpo") return kDpo;
-  if (stage == "kto") return kKto;
-  if (stage == "cpo") return kCpo;
-  if (stage == "grpo") return kGrpo;
-  return {};
+  const auto row = std::ranges::find(rows(), stage, &Row::stage);
+  if (row == rows().end()) return {};
+  return row->losses;
 }
 
 }  // namespace primus::config

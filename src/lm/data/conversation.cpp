@@ -12,7 +12,6 @@
 #include <span>
 #include <utility>
 
-#include "base/text/counted.h"
 #include "base/text/excerpt.h"
 #include "base/text/suggest.h"
 #include "base/text/unique_keys.h"
@@ -222,9 +221,8 @@ class Reader {
         turn.push_back(json_.read_string());
       }
       if (turn.size() != 2)
-        json_.refuse(
-            fmt::format("a turn of 'history' has {}; it must have two texts: a question and an answer",
-                        counted(static_cast<std::int64_t>(turn.size()), "text")));
+        json_.refuse(fmt::format(
+            "a turn of 'history' has {} texts; it must have two: a question and an answer", turn.size()));
       history_.push_back({std::string(kUser), std::move(turn[0]), {}});
       history_.push_back({std::string(kAssistant), std::move(turn[1]), {}});
     }

@@ -221,8 +221,8 @@ class Reader {
         turn.push_back(json_.read_string());
       }
       if (turn.size() != 2)
-        json_.refuse(fmt::format(
-            "a turn of 'history' has {} texts; it must have two: a question and an answer", turn.size()));
+        json_.refuse(fmt::format("a turn of 'history' must have two texts (question and answer), not {}",
+                                 turn.size()));
       history_.push_back({std::string(kUser), std::move(turn[0]), {}});
       history_.push_back({std::string(kAssistant), std::move(turn[1]), {}});
     }

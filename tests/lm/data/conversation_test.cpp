@@ -140,7 +140,7 @@ TEST(ConversationRecord, MeaningfulKeysAreNeverIgnored) {
     EXPECT_THAT(refusal(record), AllOf(HasSubstr("c.jsonl:1:"), HasSubstr(key)));
   }
   EXPECT_THAT(refusal(R"({"instruction": "a", "output": "b", "history": [["x"]]})"),
-              HasSubstr("has 1 text;"));
+              HasSubstr("must have two texts (question and answer), not 1"));
   EXPECT_THAT(refusal(R"({"history": [["x", "y"]], "messages": [{"role": "user", "content": "a"}]})"),
               HasSubstr("messages and history"));
   EXPECT_THAT(refusal(R"({"history": [["x", "y"]], "input_ids": [1]})"), HasSubstr("history and input_ids"));

@@ -15,25 +15,25 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SOURCES = ROOT / "src/safe/supervise"
+SOURCES = ROOT / "src/safe/supervise/agreement"
 TESTS = ROOT / "tests/safe/supervise"
 COMPILE = ["c++", "-std=c++20", "-O1", "-w", f"-I{ROOT}/src", f"-I{ROOT}/tests"]
 A, S = "agreement.cpp", "succession.cpp"
 
 # Name: (file, text that occurs once, replacement).
 MUTANTS = {
-    "promise a lower view": (A, "if (view < promised_) return false;", ""),
-    "accept without a promise": (A, "if (!promise(state.view)) return false;", "promise(state.view);"),
-    "accept an older state": (A, "if (is_newer(state, state_)) take(state);\n  return true;", "take(state);\n  return true;"),
-    "acknowledge without keeping the state": (A, "if (is_newer(state, state_)) take(state);\n  return true;", "if (is_newer(state, state_) && !state_.exists()) take(state);\n  return true;"),
+    "promise a lower view": (A, "if (view < promised_ || !keep", "if (!keep"),
+    "accept without a promise": (A, "if (state.view < promised_) return Answer::kRefused;", ""),
+    "accept an older state": (A, "if (newer) take(state);", "take(state);"),
+    "acknowledge without keeping the state": (A, "if (newer) take(state);", "if (newer && !state_.exists()) take(state);"),
     "count the own vote twice": (A, "votes += votes_here ? 1 : 0;", "votes += votes_here ? (is_self(one) ? 2 : 1) : 0;"),
     "half of the members suffices": (A, "(2 * votes == all && chair)", "2 * votes == all"),
     "forget the members before": (A, "(state.before.members.empty() || is_quorum(state.before, has))", "true"),
     "a new process has the old vote": (A, "peer->second.who.life == one.life && ", ""),
     "a leader takes no state of others": (A, "const AgreedState& found = newest(true);", "const AgreedState& found = state_;"),
     "promise without the state": (S, "if (kind == MessageKind::kHello || kind == MessageKind::kPromise) message.state", "if (kind == MessageKind::kHello) message.state"),
-    "learn from a minority": (A, "if (!copied || !is_quorum(state_, has)) return;", "if (!copied) return;"),
-    "agreed by the chair alone": (A, "if (!copied || !is_quorum(state_, has)) return;", "if (!is_quorum(state_, has)) return;"),
+    "learn from a minority": (A, "!copied || !is_quorum(state_, has) || ", "!copied || "),
+    "agreed by the chair alone": (A, "!copied || !is_quorum(state_, has) || ", "!is_quorum(state_, has) || "),
     "take acknowledgements of any view": (A, "view != view_ || !leads_) return;", "!leads_) return;"),
     "take promises of any view": (A, "if (view == view_) peer.promised_here = view;", "peer.promised_here = view_;"),
     "lead in spite of a higher promise": (A, "if (promised_ != view_) return;", ""),
@@ -42,8 +42,12 @@ MUTANTS = {
     "a proposal is agreed at once": (A, "return proposals_;\n}\n\nvoid Agreement::renew", "return agreed_ = proposals_;\n}\n\nvoid Agreement::renew"),
     "keep a stale wish": (A, "  wanted_.reset();\n  lost_", "  lost_"),
     "a lost proposal is not noticed": (A, "lost_ = lost_ || proposals_ > agreed_;", ""),
-    "inherit although another has led": (S, "is_chair && !replaced", "is_chair"),
-    "inherit for any node": (S, "may_found_ && !agreement_.state().exists() && is_chair", "!agreement_.state().exists()"),
+    "promise without keeping it": (A, "if (view < promised_ || !keep(view, state_)) return false;", "if (view < promised_) return false;"),
+    "take a state without keeping it": (A, "if (!keep(state.view, newer ? state : state_)) return Answer::kNotKept;", ""),
+    "decide without keeping the own vote": (A, " || !keep(promised_, state_)) return;", ") return;"),
+    "lead without keeping the own promise": (A, "  if (!keep(promised_, state_)) return;\n  leads_", "  leads_"),
+    "remember no promise": (A, "  promised_ = std::max(promised_, votes.promised);\n", ""),
+    "remember no state": (A, "  kept_.reset();\n  recall(votes.state);", "  kept_.reset();"),
     "join another job": (S, "if (other_job && role_ != Role::kFollowing) {", "if (false) {"),
     "lead for ever without a quorum": (S, "if (slow || (no_quorum_ && now - *no_quorum_ > limits_.leader_silence)) lose();", "static_cast<void>(slow);"),
     "follow a silent leader": (S, "now - heard_ > limits_.follower_silence", "now - heard_ > 1000 * limits_.follower_silence"),

@@ -232,6 +232,7 @@ TEST(SuperviseNodes, ARunOutlivesItsLeader) {
   EXPECT_EQ(read_supervision(run)->restarts, 2);
   EXPECT_TRUE(has(R"("cause":"leads")"));
   EXPECT_FALSE(std::filesystem::exists(run / ".supervisors"));
+  EXPECT_FALSE(std::filesystem::exists(run / ".supervisors-votes"));
 }
 
 // A request to stop on one machine ends the run on all, with a checkpoint.

@@ -74,7 +74,15 @@ class Soup {
   void start(int node) {
     at(node) = Node{};
     const Delegate self{.node = node, .life = ++lives_ * 0x9e3779b97f4a7c15U};
-    at(node).code = std::make_unique<Agreement>(static_cast<int>(nodes_.size()), self);
+    // Node 0 continues with its votes. One of five cannot be kept.
+    const Agreement::Keep keep = [this](const Votes& votes) {
+      if (any(5) == 0) return false;
+      votes_ = votes;
+      return true;
+    };
+    at(node).code = std::make_unique<Agreement>(static_cast<int>(nodes_.size()), self,
+                                                node == 0 ? keep : Agreement::Keep{});
+    if (node == 0 && votes_) at(node).code->remember(*votes_);
   }
   void meet(int node, int other) {
     const Agreement& peer = *at(other).code;
@@ -97,6 +105,8 @@ class Soup {
       any(4) == 0 ? code.gone(other) : meet(node, other);
       look(node);
     }
+    code.count();
+    look(node);
     if (!code.has_quorum()) return;
     const std::uint64_t view = code.stand();
     for (const Delegate& peer : code.peers()) send(Message::Kind::kPrepare, node, peer, view);
@@ -128,9 +138,10 @@ class Soup {
     } else if (message.kind == kPromise) {
       code.hear_promise(from, message.view, message.state);
     } else if (message.kind == kState) {
-      if (code.accept(message.state)) {
+      const Agreement::Answer answer = code.accept(message.state);
+      if (answer == Agreement::Answer::kTaken) {
         send(kAcknowledge, to, message.from, message.view, message.version);
-      } else {
+      } else if (answer == Agreement::Answer::kRefused) {
         send(kPromise, to, message.from, code.promised(), 0, code.state());
       }
     } else {
@@ -165,6 +176,7 @@ class Soup {
   std::mt19937 random_;
   std::vector<Node> nodes_;
   std::vector<Message> bag_ = {};
+  std::optional<Votes> votes_ = {};  // of node 0
   AgreementOracle oracle_ = {};
   std::uint64_t lives_ = 0, words_ = 0;
 };

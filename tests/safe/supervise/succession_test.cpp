@@ -120,8 +120,8 @@ void lose_two_processes_of_node_zero(World& world) {
   world.pass(5);
 }
 
-// The third process knows from the file that another node has led, so it takes no vote of the second one,
-// although node 3, which cannot read the file, has a state in which node 0 led. Otherwise both leaders act.
+// The third process knows that the second one has voted for node 1, although node 3 has a state in which node
+// 0 led. Otherwise both leaders act.
 TEST(Succession, ANewProcessOfNodeZeroTakesNoVoteOfAFollower) {
   for (unsigned seed = 0; seed < 40; ++seed) {
     World world(5, seed);
@@ -131,6 +131,69 @@ TEST(Succession, ANewProcessOfNodeZeroTakesNoVoteOfAFollower) {
     world.pass(30);
     EXPECT_TRUE(world.all_follow(world.leader())) << "seed " << seed;
     EXPECT_THAT(world.wrong(), ::testing::IsEmpty()) << "seed " << seed;
+  }
+}
+
+// The first process of node 0 leaves out nodes 3 and 4, and cannot write the file. It ends, and its next
+// process reaches only those two, who still count the process before as a member.
+void lose_a_leader_whose_members_are_not_written(World& world) {
+  for (const int one : {0, 1, 2})
+    for (const int other : {3, 4}) world.cut(one, other, true);
+  const auto smaller = [&] {
+    const AgreedState& state = world.code(1).agreement().state();
+    return state.now.members.size() == 3 && state.before.members.empty();
+  };
+  world.pass_until(smaller, 20);
+  world.kill(0, false);
+  for (const int other : {1, 2}) world.cut(0, other, true);
+  for (const int other : {3, 4}) world.cut(0, other, false);
+  world.start(0);
+  world.pass_until([&] { return world.role(0) == Succession::Role::kLeading; }, 10);
+  world.ease();
+  world.pass(10);
+}
+
+// The first process of node 0 loses its quorum and follows node 1, which cannot write the file. It ends, and
+// its next process reaches node 3, which still has the state in which node 0 led.
+void lose_a_leader_that_follows(World& world) {
+  for (const int other : {0, 1, 2, 4}) world.cut(3, other, true);
+  for (const int other : {1, 2, 4}) world.cut(0, other, true);
+  world.pass_until([&] { return world.role(1) == Succession::Role::kLeading; }, 30);
+  world.pass_until([&] { return world.role(0) == Succession::Role::kSeeking; }, 30);
+  for (const int other : {1, 2, 4}) world.cut(0, other, false);
+  const auto follows = [&] {
+    const AgreedState& state = world.code(2).agreement().state();
+    return world.role(0) == Succession::Role::kFollowing && state.now.members.size() == 4 &&
+           state.before.members.empty();
+  };
+  world.pass_until(follows, 10);
+  for (const int other : {2, 4}) world.cut(1, other, true);
+  world.pass_until([&] { return world.role(2) == Succession::Role::kSeeking; }, 15);
+  world.cut(1, 0, true);
+  world.kill(0, false);
+  for (const int other : {0, 2, 4}) world.cut(3, other, false);
+  world.start(0);
+  world.pass_until([&] { return world.role(0) == Succession::Role::kLeading; }, 10);
+  world.ease();
+  world.pass(10);
+}
+
+// Neither the file nor the nodes that it reaches tell the next process of node 0 what the process before had
+// voted for. It takes the vote only with what that process has kept. Otherwise two leaders act.
+TEST(Succession, ANewProcessOfNodeZeroKnowsItsVotes) {
+  for (const auto lose : {lose_a_leader_whose_members_are_not_written, lose_a_leader_that_follows}) {
+    for (unsigned seed = 0; seed < 40; ++seed) {
+      World world(5, seed);
+      world.pass(10);
+      world.block_file();
+      if (seed % 2 == 1) world.block_votes();
+      lose(world);
+      EXPECT_THAT(world.wrong(), ::testing::IsEmpty()) << "seed " << seed;
+      world.heal();
+      world.pass(40);
+      EXPECT_TRUE(world.all_follow(world.leader())) << "seed " << seed;
+      EXPECT_THAT(world.wrong(), ::testing::IsEmpty()) << "seed " << seed;
+    }
   }
 }
 
@@ -220,9 +283,10 @@ TEST(Succession, NoDecisionIsLostInAHardWorld) {
                    .stop = 0.004,
                    .jump = 0.002,
                    .no_file = 0.5,
+                   .no_votes = 0.2,
                    .restart = 0.05};
     if (seed % 3 != 0) hard.lost = hard.twice = hard.overtakes = 0.03;
-    if (seed % 4 == 1) hard.no_file = 0.95;
+    if (seed % 4 == 1) hard.no_file = hard.no_votes = 0.95;
     World world(2 + static_cast<int>(seed % 6), 100000 + seed, hard);
     injure(world, 12);
     world.pass(60);

@@ -22,9 +22,18 @@ void World::start(int node) {
   one.life = life;
   one.port = port;
   one.alive = true;
-  one.code =
-      std::make_unique<Succession>(size, Delegate{.node = node, .life = life, .address = "a", .port = port},
-                                   std::move(known), node == 0, clock(node));
+  VoteMemory memory;
+  if (node == 0) {
+    memory.kept = votes;
+    memory.keep = [this](const Votes& now) {
+      if (chance(hard_.no_votes)) return false;
+      votes = now;
+      return true;
+    };
+  }
+  one.code = std::make_unique<Succession>(
+      size, Delegate{.node = node, .life = life, .address = "a", .port = port}, std::move(known), node == 0,
+      clock(node), SuccessionLimits{}, std::move(memory));
 }
 
 void World::kill(int node, bool off) {
@@ -34,7 +43,12 @@ void World::kill(int node, bool off) {
   for (Link& link : links_) {
     if (link.from == node) link.left = true;
     if (link.from == node && !link.open) link.dead = true;
-    if (link.from == node || link.to == node) off ? void(link.mute = true) : end(link);
+    if (link.to == node && !link.open) {
+      link.mute = true;
+      link.refused = !off;
+    } else if (link.from == node || link.to == node) {
+      off ? void(link.mute = true) : end(link);
+    }
   }
 }
 
@@ -296,6 +310,7 @@ void World::beat() {
       at(link.from).code->heard(clock(link.from));
     if (link.hello && alive(link.to) && now - link.heard_from > kSilence) {
       link.hello = false;
+      link.mute = true;  // the server has closed it
       link.dead = link.left;
       at(link.to).code->left(link.from, clock(link.to));
     }

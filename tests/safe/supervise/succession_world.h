@@ -7,6 +7,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -28,6 +29,7 @@ struct Hardships {
   double stop = 0;       // the receiver is stopped for up to 20 s (SIGSTOP, a suspended machine)
   double jump = 0;       // the receiver's clock goes forward by up to 20 s
   double no_file = 0;    // per write of the job's file: it fails, and the leader tries again before it acts
+  double no_votes = 0;   // per vote of node 0: it cannot be kept
   double restart = 0;    // per second of a dead node: it is started again
 };
 
@@ -42,6 +44,7 @@ class World {
   void heal() { cut_.assign(cut_.size(), false); }
   void ease() { hard_ = {}; }  // no more hardships
   void block_file() { hard_.no_file = 1; }
+  void block_votes() { hard_.no_votes = 1; }
   void hide_file(int node) { at(node).blind = true; }  // the node's process cannot read it
   bool alive(int node) const { return at(node).alive; }
   Succession::Role role(int node) const { return at(node).code->role(); }
@@ -67,6 +70,7 @@ class World {
   std::mt19937 random;
   std::size_t jobs() const { return oracle_.jobs(); }  // in which something was agreed
   AgreedState file = {};                               // that all nodes share
+  std::optional<Votes> votes = {};                     // that node 0 has kept
   int agreements = 0, leaders = 0;
   std::vector<std::string> wrong() const { return oracle_.wrong(); }
 

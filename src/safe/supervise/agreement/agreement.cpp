@@ -37,6 +37,31 @@ std::optional<Assembly> read_assembly(const StateJson& json, int nodes) {
   return assembly;
 }
 
+StateJson json_of(const AgreedState& state) {
+  return {{"job", state.job},
+          {"view", state.view},
+          {"version", state.version},
+          {"now", json_of(state.now)},
+          {"before", json_of(state.before)},
+          {"body", state.body}};
+}
+
+// Throws a JSON error, or returns nullopt.
+std::optional<AgreedState> read_state_json(const StateJson& json, int nodes) {
+  const auto now = read_assembly(json.at("now"), nodes), before = read_assembly(json.at("before"), nodes);
+  if (!now || !before) return std::nullopt;
+  return AgreedState{.job = json.at("job").get<std::uint64_t>(),
+                     .view = json.at("view").get<std::uint64_t>(),
+                     .version = json.at("version").get<std::uint64_t>(),
+                     .now = *now,
+                     .before = *before,
+                     .body = json.at("body").get<std::string>()};
+}
+
+std::string text_of(const StateJson& json) {
+  return json.dump(-1, ' ', false, StateJson::error_handler_t::replace);
+}
+
 bool are_same(const std::vector<Delegate>& a, const std::vector<Delegate>& b) {
   return std::ranges::equal(
       a, b, [](const Delegate& x, const Delegate& y) { return x.node == y.node && x.life == y.life; });
@@ -48,33 +73,35 @@ bool is_newer(const AgreedState& a, const AgreedState& b) {
   return std::tie(a.view, a.version) > std::tie(b.view, b.version);
 }
 
-std::string to_text(const AgreedState& state) {
-  const StateJson json{{"job", state.job},
-                       {"view", state.view},
-                       {"version", state.version},
-                       {"now", json_of(state.now)},
-                       {"before", json_of(state.before)},
-                       {"body", state.body}};
-  return json.dump(-1, ' ', false, StateJson::error_handler_t::replace);
-}
+std::string to_text(const AgreedState& state) { return text_of(json_of(state)); }
 
 std::optional<AgreedState> read_state(std::string_view text, int nodes) {
   try {
-    const StateJson json = StateJson::parse(text);
-    const auto now = read_assembly(json.at("now"), nodes), before = read_assembly(json.at("before"), nodes);
-    if (!now || !before) return std::nullopt;
-    return AgreedState{.job = json.at("job").get<std::uint64_t>(),
-                       .view = json.at("view").get<std::uint64_t>(),
-                       .version = json.at("version").get<std::uint64_t>(),
-                       .now = *now,
-                       .before = *before,
-                       .body = json.at("body").get<std::string>()};
+    return read_state_json(StateJson::parse(text), nodes);
   } catch (const StateJson::exception&) {
     return std::nullopt;
   }
 }
 
-Agreement::Agreement(int nodes, Delegate self) : nodes_(nodes), self_(std::move(self)) {
+std::string to_text(const Votes& votes) {
+  return text_of({{"lives", votes.lives}, {"promised", votes.promised}, {"state", json_of(votes.state)}});
+}
+
+std::optional<Votes> read_votes(std::string_view text, int nodes) {
+  try {
+    const StateJson json = StateJson::parse(text);
+    auto state = read_state_json(json.at("state"), nodes);
+    if (!state) return std::nullopt;
+    return Votes{.lives = json.at("lives").get<std::set<std::uint64_t>>(),
+                 .promised = json.at("promised").get<std::uint64_t>(),
+                 .state = std::move(*state)};
+  } catch (const StateJson::exception&) {
+    return std::nullopt;
+  }
+}
+
+Agreement::Agreement(int nodes, Delegate self, Keep keep)
+    : nodes_(nodes), self_(std::move(self)), keep_(std::move(keep)) {
   lives_.insert(self_.life);
 }
 
@@ -90,17 +117,37 @@ bool Agreement::is_member() const {
 // ---- A node that follows ------------------------------------------------------------------------
 
 bool Agreement::promise(std::uint64_t view) {
-  if (view < promised_) return false;
+  if (view < promised_ || !keep(view, state_)) return false;
   promised_ = view;
   if (view != view_) leads_ = false;
   return true;
 }
 
-bool Agreement::accept(const AgreedState& state) {
-  if (state_.exists() && state.job != state_.job) return false;
-  if (!promise(state.view)) return false;
-  if (is_newer(state, state_)) take(state);
+Agreement::Answer Agreement::accept(const AgreedState& state) {
+  if (state_.exists() && state.job != state_.job) return Answer::kRefused;
+  if (state.view < promised_) return Answer::kRefused;
+  const bool newer = is_newer(state, state_);
+  if (!keep(state.view, newer ? state : state_)) return Answer::kNotKept;
+  promise(state.view);
+  if (newer) take(state);
+  return Answer::kTaken;
+}
+
+// Returns whether this node's vote outlives its process, if it must.
+bool Agreement::keep(std::uint64_t promised, const AgreedState& state) {
+  if (!keep_) return true;
+  const std::tuple vote{promised, state.view, state.version};
+  if (kept_ == vote) return true;
+  if (!keep_({.lives = lives_, .promised = promised, .state = state})) return false;
+  kept_ = vote;
   return true;
+}
+
+void Agreement::remember(const Votes& votes) {
+  lives_.insert(votes.lives.begin(), votes.lives.end());
+  promised_ = std::max(promised_, votes.promised);
+  kept_.reset();
+  recall(votes.state);
 }
 
 // Another node's state does not hold what this node has proposed or wants to propose: it has led in between.
@@ -172,14 +219,19 @@ std::uint64_t Agreement::stand() {
   std::uint64_t highest = std::max(promised_, newest(false).view);
   for (const auto& [node, peer] : peers_) highest = std::max(highest, peer.promised);
   const auto nodes = static_cast<std::uint64_t>(nodes_);
-  // An earlier process of this node, whose vote this one has, may have proposed states in a view that none of
-  // the peers knows. A part of the number is therefore random.
+  // An earlier process of this node may have proposed states in a view that none of the peers knows. A part
+  // of the number is therefore random.
   view_ = (highest / nodes + 1 + self_.life % kSpread) * nodes + static_cast<std::uint64_t>(self_.node);
   promised_ = view_;
   leads_ = false;
   for (auto& [node, peer] : peers_) peer.sent = peer.acknowledged = 0;
   look_at_promises();
   return view_;
+}
+
+void Agreement::count() {
+  if (leads_) return advance();
+  if (view_ != 0) look_at_promises();
 }
 
 void Agreement::hear_promise(int node, std::uint64_t view, const AgreedState& state) {
@@ -196,6 +248,7 @@ void Agreement::look_at_promises() {
   if (promised_ != view_) return;
   const AgreedState& found = newest(true);
   if (!is_quorum(found, [this](const Peer& peer) { return peer.promised_here == view_; })) return;
+  if (!keep(promised_, state_)) return;
   leads_ = waits_ = true;
   const bool own = &found == &state_;
   AgreedState next = found;
@@ -267,7 +320,7 @@ void Agreement::advance() {
       // One copy at least is elsewhere, if there is another supervisor: a chair alone may be lost.
       const bool copied =
           peers_.empty() || std::ranges::any_of(peers_, [&](const auto& one) { return has(one.second); });
-      if (!copied || !is_quorum(state_, has)) return;
+      if (!copied || !is_quorum(state_, has) || !keep(promised_, state_)) return;
       waits_ = false;
       agreed_ = std::max(agreed_, in_state_);
     }

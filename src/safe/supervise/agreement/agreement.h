@@ -14,18 +14,21 @@
 // Any two quorums share a node, so a candidate sees each agreed state, and a leader that others have replaced
 // finds no quorum. docs/supervise.md has the argument for the whole protocol.
 //
-// A supervisor that was started again has forgotten its promises. It therefore counts as a new member: each
-// process has a random number, its life.
+// A supervisor that was started again has forgotten its votes (promises and states). It therefore counts as a
+// new member: each process has a random number, its life. Only node 0 keeps its votes in a file before they
+// count. A later process of node 0 continues with them.
 //
 // Reads no clock, no file and no socket. Not thread-safe.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 namespace primus::supervise {
@@ -57,19 +60,35 @@ std::string to_text(const AgreedState& state);
 // Returns nullopt if the text is no state of a job of `nodes` nodes.
 std::optional<AgreedState> read_state(std::string_view text, int nodes);
 
+// What the processes of one node have voted for.
+struct Votes {
+  std::set<std::uint64_t> lives = {};  // of these processes
+  std::uint64_t promised = 0;
+  AgreedState state = {};
+};
+std::string to_text(const Votes& votes);
+std::optional<Votes> read_votes(std::string_view text, int nodes);
+
 class Agreement {
  public:
-  Agreement(int nodes, Delegate self);
+  // Keeps votes for later processes of the node. Returns false if it cannot; then the vote does not count.
+  using Keep = std::function<bool(const Votes&)>;
+  enum class Answer : std::uint8_t {
+    kTaken,
+    kRefused,  // this node has promised a higher view, or has the state of another job
+    kNotKept,  // the vote cannot be kept now
+  };
+  // Without `keep`, the votes end with the process.
+  Agreement(int nodes, Delegate self, Keep keep = {});
   const Delegate& self() const { return self_; }
   const AgreedState& state() const { return state_; }
   std::uint64_t promised() const { return promised_; }
   bool is_member() const;
 
   // ---- A node that follows. -----------------------------------------------------------------------------
-  // Returns false if it has promised a higher view.
+  // Returns false if it has promised a higher view, or cannot keep the promise.
   bool promise(std::uint64_t view);
-  // Returns false if it has promised a higher view, or has the state of another job.
-  bool accept(const AgreedState& state);
+  Answer accept(const AgreedState& state);
   // Takes a state that a leader has written to the job's file, whatever this node has promised: a candidate
   // of a higher view has a newer state.
   void recall(const AgreedState& state);
@@ -78,12 +97,14 @@ class Agreement {
   void hear(const Delegate& peer, std::uint64_t promised, const AgreedState& state);
   void gone(int node);
   std::vector<Delegate> peers() const;
-  // This process proves that an earlier one of its node has ended, and takes its vote.
-  void inherit(std::uint64_t life) { lives_.insert(life); }
+  // The earlier processes of this node have ended, and this one continues with their votes.
+  void remember(const Votes& votes);
   // Whether the connected supervisors and this one are a quorum.
   bool has_quorum() const;
   // Begins a view of this node, and returns it. Ask the peers for a promise.
   std::uint64_t stand();
+  // Counts the votes again, if the own vote could not be kept before.
+  void count();
   // A peer has promised `view`, and has this state.
   void hear_promise(int node, std::uint64_t view, const AgreedState& state);
   // Whether this node leads. Once it does, state() is the newest one, and waits for acknowledgements.
@@ -124,10 +145,14 @@ class Agreement {
   void take(AgreedState state);
   void advance();
   void look_at_promises();
+  bool keep(std::uint64_t promised, const AgreedState& state);
 
   int nodes_;
   Delegate self_;
-  std::set<std::uint64_t> lives_ = {};  // of this process, and of the one whose vote it has
+  Keep keep_;
+  std::optional<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>> kept_ =
+      {};                               // promise, view, version
+  std::set<std::uint64_t> lives_ = {};  // of this process, and of those whose votes it has
   AgreedState state_ = {};
   std::uint64_t promised_ = 0, view_ = 0;
   std::map<int, Peer> peers_ = {};

@@ -8,10 +8,11 @@ namespace primus::supervise {
 using MessageKind = LeadershipMessage::Kind;
 
 Succession::Succession(int nodes, Delegate self, std::vector<Delegate> known, bool may_found, double now,
-                       SuccessionLimits limits)
+                       SuccessionLimits limits, VoteMemory memory)
     : nodes_(nodes),
       limits_(limits),
-      agreement_(nodes, std::move(self)),
+      agreement_(nodes, std::move(self), std::move(memory.keep)),
+      kept_(std::move(memory.kept)),
       may_found_(may_found),
       search_({.began = now, .next = now}) {
   for (Delegate& one : known)
@@ -275,7 +276,10 @@ void Succession::tick(double now) {
   if (role_ == Role::kLeading) return look_at_quorum(now);
   if (role_ != Role::kSeeking) return;
   if (standing_ && now - *standing_ > limits_.stand) standing_.reset();
-  if (standing_) return;  // its peers have been asked, and no other node may be joined meanwhile
+  if (standing_) {  // its peers have been asked, and no other node may be joined meanwhile
+    agreement_.count();
+    return spread();
+  }
   if (!out_.joined && agreement_.has_quorum()) return stand(now);
   if (out_.used && now >= out_.until) hang_up(now, 0);
   // A node that may lead a new job waits for the nodes of an earlier start only as long as they do.
@@ -321,6 +325,7 @@ void Succession::look_at_quorum(double now) {
     renewed_ = now;
     agreement_.renew();
   }
+  agreement_.count();
   spread();
   if (agreement_.has_quorum() && (agreement_.leads() || standing_)) {
     no_quorum_.reset();
@@ -364,19 +369,10 @@ void Succession::greet(const LeadershipMessage& message, double now) {
     for (const Delegate& peer : agreement_.peers())
       answer(peer.node, {.kind = MessageKind::kPrepare, .view = view});
   }
-  // A new process on the node of the chair holds the port of the earlier one, which has thus ended. If
-  // another node has led since, the earlier process may have promised its view: every leader writes the file
-  // first.
-  const AgreedState& state = message.state;
-  const bool is_chair = state.now.chair == agreement_.self().node;
-  const bool written = written_.job == state.job && is_newer(written_, state);
-  const bool replaced = written && written_.now.chair != agreement_.self().node;
-  if (!leads && may_found_ && !agreement_.state().exists() && is_chair && !replaced) {
-    // The file may hold the only copy of the chair's last decisions.
-    if (written) agreement_.recall(written_);
-    for (const Delegate& one : (written ? written_ : state).now.members)
-      if (one.node == agreement_.self().node) agreement_.inherit(one.life);
-  }
+  // The votes are of this job, and this process has taken no state of it yet.
+  if (!leads && kept_ && message.state.exists() && kept_->state.job == message.state.job &&
+      !agreement_.state().exists())
+    agreement_.remember(*kept_);
   if (!leads) return;
   agreement_.renew();
   spread();
@@ -400,6 +396,29 @@ void Succession::receive_in(int node, const LeadershipMessage& message, double n
 
 // ---- A node that follows ------------------------------------------------------------------------
 
+void Succession::take(const AgreedState& state) {
+  const Agreement::Answer answered = agreement_.accept(state);
+  if (answered == Agreement::Answer::kRefused) {
+    if (role_ == Role::kFollowing) return lose();
+    return act({.kind = Act::Kind::kSendOut, .message = own(MessageKind::kPromise)});
+  }
+  // Without an acknowledgement, the leader sends its next state.
+  if (answered == Agreement::Answer::kNotKept) return;
+  if (role_ == Role::kSeeking) {
+    role_ = Role::kFollowing;
+    forget_calls();
+    out_.joined = out_.silent = false;
+    followed_ = where(out_.node).value_or(Delegate{.node = out_.node});
+    for (const Delegate& peer : agreement_.peers()) {
+      answer(peer.node, {.kind = MessageKind::kElsewhere, .who = followed_});
+      act({.kind = Act::Kind::kDrop, .to = peer});
+      agreement_.gone(peer.node);
+    }
+  }
+  act({.kind = Act::Kind::kSendOut,
+       .message = {.kind = MessageKind::kAcknowledge, .view = state.view, .version = state.version}});
+}
+
 void Succession::receive(const LeadershipMessage& message, double now) {
   if (!out_.used) return;
   heard_ = now;
@@ -416,25 +435,7 @@ void Succession::receive(const LeadershipMessage& message, double now) {
       if (agreement_.promise(message.view)) out_.until = now + limits_.stand;
       return act({.kind = Act::Kind::kSendOut, .message = own(MessageKind::kPromise)});
     case MessageKind::kState:
-      if (!agreement_.accept(message.state)) {
-        if (role_ == Role::kFollowing) return lose();
-        return act({.kind = Act::Kind::kSendOut, .message = own(MessageKind::kPromise)});
-      }
-      if (role_ == Role::kSeeking) {
-        role_ = Role::kFollowing;
-        forget_calls();
-        out_.joined = out_.silent = false;
-        followed_ = where(out_.node).value_or(Delegate{.node = out_.node});
-        for (const Delegate& peer : agreement_.peers()) {
-          answer(peer.node, {.kind = MessageKind::kElsewhere, .who = followed_});
-          act({.kind = Act::Kind::kDrop, .to = peer});
-          agreement_.gone(peer.node);
-        }
-      }
-      return act({.kind = Act::Kind::kSendOut,
-                  .message = {.kind = MessageKind::kAcknowledge,
-                              .view = message.state.view,
-                              .version = message.state.version}});
+      return take(message.state);
     case MessageKind::kRefuse:
       if (role_ == Role::kSeeking) role_ = Role::kRefused;
       return;

@@ -60,6 +60,12 @@ struct LeadershipMessage {
   AgreedState state = {};
 };
 
+// Keeps the votes of the processes of a node.
+struct VoteMemory {
+  Agreement::Keep keep = {};
+  std::optional<Votes> kept = {};  // of earlier processes of the node, which have ended
+};
+
 class Succession {
  public:
   enum class Role : std::uint8_t {
@@ -73,7 +79,7 @@ class Succession {
   // `known`: where other supervisors of the job may listen. `may_found`: this node leads a new job if none of
   // them answers.
   Succession(int nodes, Delegate self, std::vector<Delegate> known, bool may_found, double now,
-             SuccessionLimits limits = {});
+             SuccessionLimits limits = {}, VoteMemory memory = {});
 
   Role role() const { return role_; }
   Agreement& agreement() { return agreement_; }
@@ -152,12 +158,14 @@ class Succession {
   void look_at_quorum(double now);
   std::optional<Delegate> where(int node) const;
   void greet(const LeadershipMessage& message, double now);
+  void take(const AgreedState& state);
 
   int nodes_;
   SuccessionLimits limits_;
   Agreement agreement_;
   std::map<int, Delegate> known_ = {}, strangers_ = {};  // where supervisors, and where other jobs, listen
   AgreedState written_ = {};                             // of the job's file
+  std::optional<Votes> kept_;                            // of earlier processes of this node
   bool may_found_;
   Role role_ = Role::kSeeking;
   std::map<int, Dial> dials_ = {};

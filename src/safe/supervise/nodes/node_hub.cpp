@@ -40,6 +40,30 @@ std::optional<AgreedState> read_supervisors(const Path& run, int nodes) {
   }
 }
 
+// The votes of node 0's processes.
+Path votes_file(const Path& run) { return run / ".supervisors-votes"; }
+
+std::optional<Votes> read_kept(const Path& run, int nodes) {
+  try {
+    return read_votes(primus::read_file(votes_file(run)), nodes);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+// Before the run has a folder, the votes end with their process: a later process finds none, and is a new
+// member.
+bool keep_votes(const Path& run, const Votes& votes) {
+  std::error_code none;
+  if (!std::filesystem::is_directory(run, none)) return true;
+  try {
+    write_file_atomic(votes_file(run), to_text(votes));
+    return true;
+  } catch (const Error&) {
+    return false;  // the vote is asked for again
+  }
+}
+
 }  // namespace
 
 Path supervisors_file(const Path& run) { return run / ".supervisors"; }
@@ -57,10 +81,17 @@ NodeHub::NodeHub(const SupervisedJob& job, const SupervisedNodes& nodes)
   server_.emplace(std::move(listener), nodes.token, nodes.node, nodes.nodes, shape_of(job, nodes));
   std::vector<Delegate> known;
   if (nodes.node != 0) known.push_back({.node = 0, .life = 0, .address = nodes.address, .port = nodes.port});
+  VoteMemory memory;
+  if (nodes.node == 0) {
+    // This process has node 0's port, so the earlier ones have ended, and vote no more.
+    memory.kept = read_kept(job.run, nodes.nodes);
+    memory.keep = [this](const Votes& votes) { return keep_votes(job_.run, votes); };
+  }
   succession_.emplace(
       nodes.nodes, self, std::move(known), nodes.node == 0, steady_seconds(),
       SuccessionLimits{
-          .first_wait = nodes.first_wait, .wait = kLeaderWait, .follower_silence = kLeaderSilence});
+          .first_wait = nodes.first_wait, .wait = kLeaderWait, .follower_silence = kLeaderSilence},
+      std::move(memory));
 }
 
 void NodeHub::turn(const Handlers& handlers) {
@@ -225,9 +256,10 @@ bool NodeHub::is_replaced() const {
   return other && (other->job != own.job || other->view > own.view);
 }
 
-void NodeHub::remove_file() const {
+void NodeHub::remove_files() const {
   std::error_code none;
   std::filesystem::remove(supervisors_file(job_.run), none);
+  std::filesystem::remove(votes_file(job_.run), none);
 }
 
 }  // namespace primus::supervise

@@ -1,7 +1,7 @@
 // The connections and the leadership of one supervisor of a job on several machines: its server, its
 // connection to the leader, and its Succession (succession.h). Also keeps the job's file, RUN/.supervisors:
 // the newest agreed state, with the addresses of the supervisors. A supervisor that starts later finds the
-// leader there. The file holds no secret.
+// leader there. RUN/.supervisors-votes has the votes of node 0. The files hold no secret.
 //
 // Not thread-safe. Use it in the program's main thread.
 #pragma once
@@ -64,10 +64,11 @@ class NodeHub {
   // Where a node that has joined listens; empty: unknown.
   std::string joined_address(int node) const;
   // Writes the agreed state, if it has changed. Only for the leader. Returns whether the file has it, or the
-  // run has no folder yet. Nothing that the state decides may be done before: a new process of node 0 knows
-  // from the file alone that another node has led (succession.cpp).
+  // run has no folder yet. Nothing that the state decides may be done before: supervisors that start later
+  // find the leader in the file.
   bool write_file();
-  void remove_file() const;
+  // At the end of the job.
+  void remove_files() const;
   // Whether another leader has written the file since this node had its state.
   bool is_replaced() const;
 

@@ -164,7 +164,7 @@ class Leader {
     hub_.send_all({.kind = Kind::kQuit, .number = code});
     hub_.flush(comm::in(std::chrono::seconds(2)));
     if (settled) {
-      hub_.remove_file();
+      hub_.remove_files();
       return code;
     }
     // Too few nodes are left to agree. If others are a quorum, one of them leads soon, and writes the file.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes folders of incidents with known causes, to measure how often a diagnosis finds them.
 
-usage: seed-incidents.py --out FOLDER [--count 500] [--seed 1] [--library FOLDER] [--causes a,b] [--list]
+usage: seed-incidents.py --out FOLDER [--count 500] [--seed 1] [--library FOLDER] [--library-seed 1] [--causes a,b] [--list]
 
 The first call builds a library of real runs: toy runs of the real program, into which real faults are injected (some
 minutes; needs root for a small file system, and gcc for a library that fails system calls). Each incident is one of these
@@ -72,7 +72,7 @@ def choose(text):
 
 def prepare(arguments):
     """Builds the library if it is missing, and returns the causes that it has runs for."""
-    build(arguments.program, arguments.library, 1, workers=arguments.jobs)
+    build(arguments.program, arguments.library, arguments.library_seed, workers=arguments.jobs)
     causes = choose(arguments.causes)
     missing = [cause.identifier for cause in causes if not candidates(arguments.library, cause)]
     if missing:
@@ -84,6 +84,7 @@ def options(parser):
     parser.add_argument("--program", default=os.path.join(SOURCE, "build/bin/primus"))
     parser.add_argument("--library", default=os.path.expanduser("~/.cache/primus/incidents"),
                         help="folder of the real runs, built if it is missing")
+    parser.add_argument("--library-seed", type=int, default=1, help="chooses shapes, ranks and moments of new real runs")
     parser.add_argument("--causes", help="only these causes, separated by commas")
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)

@@ -33,7 +33,7 @@ class Soup {
       case 0:
         return stand(node);
       case 1:
-        if (any(6) == 0) start(node);
+        if (any(node == 0 ? 2 : 6) == 0) start(node);
         return;
       case 2: {  // a leader loses or finds another one
         const int other = any(static_cast<int>(nodes_.size()));

@@ -118,9 +118,13 @@ bool Agreement::is_member() const {
 
 bool Agreement::promise(std::uint64_t view) {
   if (view < promised_ || !keep(view, state_)) return false;
+  set_promised(view);
+  return true;
+}
+
+void Agreement::set_promised(std::uint64_t view) {
   promised_ = view;
   if (view != view_) leads_ = false;
-  return true;
 }
 
 Agreement::Answer Agreement::accept(const AgreedState& state) {
@@ -128,7 +132,7 @@ Agreement::Answer Agreement::accept(const AgreedState& state) {
   if (state.view < promised_) return Answer::kRefused;
   const bool newer = is_newer(state, state_);
   if (!keep(state.view, newer ? state : state_)) return Answer::kNotKept;
-  promise(state.view);
+  set_promised(state.view);
   if (newer) take(state);
   return Answer::kTaken;
 }
@@ -239,7 +243,7 @@ void Agreement::hear_promise(int node, std::uint64_t view, const AgreedState& st
   if (found == peers_.end()) return;
   Peer& peer = found->second;
   peer.promised = std::max(peer.promised, view);
-  peer.state = state;
+  if (is_newer(state, peer.state)) peer.state = state;
   if (view == view_) peer.promised_here = view;
   if (!leads_) look_at_promises();
 }

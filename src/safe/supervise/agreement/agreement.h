@@ -146,6 +146,7 @@ class Agreement {
   void advance();
   void look_at_promises();
   bool keep(std::uint64_t promised, const AgreedState& state);
+  void set_promised(std::uint64_t view);
 
   int nodes_;
   Delegate self_;

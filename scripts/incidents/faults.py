@@ -239,6 +239,8 @@ def damaged_checkpoint(start, rng):
     first.agents = []
     first.meta["time"] = time.time()
     first.start().wait()
+    if not any(first.meta["exit_codes"]):
+        raise RuntimeError("the fault had no effect")
     first.meta["step"] = 300
     first.save()
 

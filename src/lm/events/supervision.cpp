@@ -141,7 +141,11 @@ std::optional<Supervision> read_supervision(const Path& run) {
       const Json facts = Json::parse(event.facts, nullptr, false);
       if (!facts.is_object()) continue;
       if (!found) found = newest_state(event, facts);
-      if (event.event == "supervise_node") continue;
+      if (event.event == "supervise_node" || event.event == "supervise_end") continue;
+      if (event.event == "supervise_action" && !found->ended.empty()) {
+        if (facts.value("action", Json()) == "give up") found->text = text_in(facts);
+        return found;
+      }
       if (event.event == "supervise_action" && !found->pending) {
         found->pending = restart_in(event, facts);
         if (found->pending) continue;

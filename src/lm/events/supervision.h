@@ -74,6 +74,7 @@ struct Supervision {
   RunTimes times = {};
   double time = 0;         // of the newest line, in seconds since 1970
   std::string ended = {};  // why the supervisor ended ("finished", "crash loop"); empty: no recorded end
+  std::string text = {};   // the error, if it gave up
   std::optional<PendingRestart> pending = {};
 
   // Returns the goodput, or nullopt if the supervisor has recorded no times yet.

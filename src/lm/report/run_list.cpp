@@ -9,6 +9,7 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
+#include <ctime>
 #include <set>
 #include <system_error>
 
@@ -139,6 +140,7 @@ struct Marks {
   std::optional<std::int64_t> saved = {};  // step of the newest checkpoint
   // Ending of the newest process; kRunning if the process recorded no ending.
   std::optional<RunEnding> ending = {};
+  double began_at = 0, ended_at = 0;  // of that process, in seconds since 1970; 0: unknown
 };
 
 // Returns whether the state of a `begin` event came from a checkpoint on the disk.
@@ -175,6 +177,7 @@ Marks read_events_of(const Path& file, RunStatus& run) {
         marks.ending = RunEnding{.state = RunEnding::State::kRunning, .iteration = event.step};
       if (!std::exchange(began, true)) {
         run.step = event.step;
+        marks.began_at = event.time;
         // A process without steps to train may have been started with a train_iters below the step that the
         // run has already reached. The length of the run is then this step.
         if (const auto planned = planned_without_training(event.facts))
@@ -185,7 +188,10 @@ Marks read_events_of(const Path& file, RunStatus& run) {
       if (!marks.saved && event.step > 0 && is_from_disk(event.facts)) marks.saved = event.step;
       return event.step > 0;
     }
-    if (event.event == "end" && !began && !marks.ending) marks.ending = ending_from_json(event.facts);
+    if (event.event == "end" && !began && !marks.ending) {
+      marks.ending = ending_from_json(event.facts);
+      marks.ended_at = event.time;
+    }
     if (event.event == "checkpoint" && !marks.saved && event.facts.find("durable") != std::string_view::npos)
       marks.saved = event.step;
     if (event.event == "evaluation" && !evaluated) {
@@ -231,17 +237,23 @@ bool diverged(const RunStatus& run) {
   return false;
 }
 
+// Whether the process belongs to another machine, where it cannot be seen from here.
+bool is_elsewhere(const ProcessIdentity& process) {
+  const auto here = process_identity(::getpid());
+  return here && process.boot != here->boot;
+}
+
 // Returns whether the supervisor of a run without processes still runs.
 bool supervisor_lives(const Path& run, const Supervision& supervision) {
   const std::optional<PendingRestart>& pending = supervision.pending;
   if (pending && pending->supervisor) {
     const ProcessIdentity& process = pending->supervisor->process;
     if (seen_from_here(process)) return true;
-    // A process of another machine cannot be seen. It is trusted for some time after the restart is due.
-    constexpr double kLate = 60;
-    const auto here = process_identity(::getpid());
-    const bool elsewhere = here && process.boot != here->boot;
-    return elsewhere && (pending->free_bytes || unix_seconds() < pending->at + kLate);
+    // A supervisor on another machine is trusted for some time after the restart is due, or after its longest
+    // wait for space on the disk.
+    constexpr double kLate = 60, kSpaceWait = 3600;
+    const double due = pending->free_bytes ? supervision.time + kSpaceWait : pending->at;
+    return is_elsewhere(process) && unix_seconds() < due + kLate;
   }
   const auto start = read_run_start(run);
   return start && start->job && seen_from_here(start->job->process);
@@ -249,12 +261,21 @@ bool supervisor_lives(const Path& run, const Supervision& supervision) {
 
 std::string next_start(const std::optional<PendingRestart>& pending) {
   if (!pending) return "its supervisor ends its processes";
-  if (pending->free_bytes) {
-    return fmt::format("starts again when the disk has {} free",
-                       human_bytes(static_cast<double>(*pending->free_bytes)));
-  }
+  const bool elsewhere = pending->supervisor && is_elsewhere(pending->supervisor->process);
   const double left = pending->at - unix_seconds();
-  return left > 0 ? fmt::format("starts again in {}", human_duration(std::ceil(left))) : "starts again";
+  std::string next = "starts again";
+  if (pending->free_bytes) {
+    next += fmt::format(" when the disk has {} free", human_bytes(static_cast<double>(*pending->free_bytes)));
+  } else if (left > 0) {
+    next += fmt::format(" in {}", human_duration(std::ceil(left)));
+  } else if (elsewhere) {
+    next = fmt::format("was to start again {} ago", human_duration(std::ceil(-left)));
+  }
+  if (elsewhere) {
+    next += fmt::format("; its supervisor on '{}' cannot be seen from here",
+                        printable(pending->supervisor->process.host));
+  }
+  return next;
 }
 
 // Sets the state of a run without processes whose supervisor runs. Returns false for other runs.
@@ -305,7 +326,13 @@ void judge(RunStatus& run, bool reached_target, const Marks& marks) {
     run.state = complete ? RunState::kFinished : saved ? RunState::kInterrupted : RunState::kCrashed;
   } else if (ending->state == State::kRunning) {
     run.state = !saved ? RunState::kCrashed : complete ? RunState::kFinished : RunState::kInterrupted;
-    if (run.state != RunState::kFinished) run.reason = "killed";
+    if (run.state != RunState::kFinished) {
+      // A supervisor that gave up has ended the processes, and has recorded the reason.
+      const bool gave_up =
+          run.supervision && !run.supervision->text.empty() && run.supervision->time >= marks.began_at;
+      run.reason = gave_up ? run.supervision->ended : "killed";
+      if (gave_up) run.failure = run.supervision->text;
+    }
   } else {
     run.state = ending->state == State::kFinished  ? RunState::kFinished
                 : ending->state == State::kStopped ? RunState::kInterrupted
@@ -327,18 +354,44 @@ std::vector<Path> log_folders(const Path& folder) {
   return found;
 }
 
+struct LoggedError {
+  double time = 0;  // in seconds since 1970; 0: unknown
+  std::string text = {};
+};
+
+// Returns the newest entry in the error logs of rank 0.
+LoggedError newest_error(const Path& folder) {
+  LoggedError newest;
+  for (const Path& logs : log_folders(folder)) {
+    if (!is_there(logs / "error.log")) continue;
+    const std::string line = last_line(logs / "error.log");
+    // "[20261129 11:26:05][rank-0/1][ERROR]    [file:line] : message" (docs/formats/run-folder.md)
+    constexpr std::string_view kBefore = "] : ";
+    const std::size_t at = line.find(kBefore);
+    std::tm local{.tm_isdst = -1};
+    const bool dated = ::strptime(line.c_str(), "[%Y%m%d %H:%M:%S]", &local) != nullptr;
+    const double time = dated ? static_cast<double>(std::mktime(&local)) : 0;
+    if (time < newest.time) continue;
+    newest = {.time = time, .text = at == line.npos ? line : line.substr(at + kBefore.size())};
+  }
+  return newest;
+}
+
 // Explains a run that failed before its first event by the last error in its logs.
 void judge_start(RunStatus& run) {
   if (run.state != RunState::kCrashed) return;
   run.reason = "before its first step";
-  for (const Path& logs : log_folders(run.folder)) {
-    if (!is_there(logs / "error.log")) continue;
-    const std::string line = last_line(logs / "error.log");
-    // "[time][rank-0/1][ERROR]    [file:line] : message" (docs/formats/run-folder.md)
-    constexpr std::string_view kBefore = "] : ";
-    const std::size_t at = line.find(kBefore);
-    run.failure = at == line.npos ? line : line.substr(at + kBefore.size());
-  }
+  run.failure = newest_error(run.folder).text;
+}
+
+// The run may have been started again, and that start failed before its first event.
+void judge_later_start(RunStatus& run, const Marks& marks) {
+  if (is_open(run.state) || marks.ended_at == 0) return;
+  constexpr double kSameEnd = 2;  // seconds between the end of a process and its last error
+  LoggedError error = newest_error(run.folder);
+  if (error.text.empty() || error.time < marks.ended_at + kSameEnd) return;
+  run.reason += run.reason.empty() ? "the next start failed" : "; the next start failed";
+  run.failure = std::move(error.text);
 }
 
 void search(const Path& folder, int depth, RunSearch& found) {
@@ -406,6 +459,7 @@ RunStatus run_status(const Path& folder) {
     run.supervision = read_supervision(folder);
     judge(run, reached, marks);
     if (!is_run_folder(folder)) judge_start(run);
+    judge_later_start(run, marks);
     extend_times(run);
   } catch (const std::exception& error) {
     run.state = RunState::kDamaged;

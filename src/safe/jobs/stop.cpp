@@ -166,9 +166,16 @@ void StopRequest::find_local(const std::string& name) {
   const bool elsewhere =
       !recorded.host.empty() && here && recorded.host != here->host && recorded.boot != here->boot;
   const auto start = read_run_start(run_);
-  if (elsewhere && (held || !start || !start->ended)) {
-    throw invalid(fmt::format("the run '{}' {} the host '{}' (process {}), and this is '{}'", name,
-                              held ? "runs on" : "has recorded no end, and was started on",
+  std::string how;
+  if (held) {
+    how = "runs on";
+  } else if (!start || !start->ended) {
+    how = "has recorded no end, and was started on";
+  } else if (const RunState state = run_status(run_).state; is_open(state)) {
+    how = fmt::format("is {}, and was started on", name_of(state));
+  }
+  if (elsewhere && !how.empty()) {
+    throw invalid(fmt::format("the run '{}' {} the host '{}' (process {}), and this is '{}'", name, how,
                               printable(recorded.host), recorded.pid, here->host),
                   fmt::format("ssh {} primus stop {}", printable(recorded.host),
                               printable(std::filesystem::absolute(run_).string())));

@@ -75,6 +75,21 @@ TEST(Supervision, ARunWithoutTimesHasNoGoodput) {
   EXPECT_FALSE(read_supervision(folder.path())->goodput());
 }
 
+TEST(Supervision, ReadsWhyTheSupervisorGaveUp) {
+  const TemporaryFolder folder;
+  append(
+      folder.path(),
+      R"({"event":"supervise_action","step":7,"time":2,"cause":"lost node","facts":{"action":"give up","text":"node 1 is missing"}})"
+      "\n"
+      R"({"event":"supervise_end","step":7,"time":3,"cause":"lost node","facts":{"exit_code":3,"restarts":2}})"
+      "\n");
+  const auto read = read_supervision(folder.path());
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->ended, "lost node");
+  EXPECT_EQ(read->text, "node 1 is missing");
+  EXPECT_EQ(read->restarts, 2);
+}
+
 TEST(Supervision, ReadsThePendingRestart) {
   const TemporaryFolder folder;
   append(

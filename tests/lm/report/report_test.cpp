@@ -9,8 +9,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <cmath>
+#include <ctime>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -124,9 +126,9 @@ TEST_F(Reports, RestartsAndGoodputOfASupervisedRunAreShown) {
 TEST_F(Reports, ARunThatIsRestartedSaysWhenItStarts) {
   const Path folder = make_run("restarted", 5, 9, 4);
   make_folders(supervision_file(folder).parent_path());
-  const auto record = [&](const std::string& cause, double delay, const RunJob& supervisor) {
+  const auto record = [&](const std::string& cause, double delay, const RunJob& supervisor, double ago = 0) {
     const RunTimes times{.wall = 100, .useful = 75, .repeated = 25};
-    const double now = unix_seconds();
+    const double now = unix_seconds() - ago;
     write_file(supervision_file(folder),
                fmt::format(R"({{"event":"supervise_detection","step":5,"time":{0},"cause":"{1}",)"
                            R"("facts":{{"text":"rank 1 was lost","times":{4}}}}})"
@@ -156,6 +158,20 @@ TEST_F(Reports, ARunThatIsRestartedSaysWhenItStarts) {
   EXPECT_EQ(run_status(folder).state, RunState::kCrashed);
   EXPECT_EQ(run_status(folder).next, "");
   EXPECT_EQ(run_status(folder).supervision->times.wall, 100);
+  // A supervisor on another machine cannot be seen. It counts as alive until a minute after the restart was
+  // due.
+  RunJob elsewhere = this_job();
+  elsewhere.process.host = "n7";
+  elsewhere.process.boot = "another";
+  record("lost rank", 30, elsewhere);
+  EXPECT_EQ(run_status(folder).state, RunState::kRestarting);
+  EXPECT_THAT(run_status(folder).next,
+              AllOf(HasSubstr("starts again in "), HasSubstr("supervisor on 'n7' cannot be seen from here")));
+  record("lost rank", 0, elsewhere, 30);
+  EXPECT_EQ(run_status(folder).state, RunState::kRestarting);
+  EXPECT_THAT(run_status(folder).next, HasSubstr("was to start again 3"));
+  record("lost rank", 0, elsewhere, 61);
+  EXPECT_EQ(run_status(folder).state, RunState::kCrashed);
 }
 
 TEST_F(Reports, ADivergedRunIsNotPlainlyFinished) {
@@ -537,6 +553,52 @@ class RecordedRuns : public Reports {
       "      lr: 0.5\n      save: null\n";
   RunFolder run_;
 };
+
+// The supervisor has ended the processes, which could record nothing.
+TEST_F(RecordedRuns, ASupervisorThatGaveUpGivesTheReason) {
+  train(0, 5, std::nullopt);
+  const auto give_up = [&](double time) {
+    write_file(
+        supervision_file(run_.root()),
+        fmt::format(R"({{"event":"supervise_action","step":5,"time":{0},"cause":"lost node",)"
+                    R"("facts":{{"action":"give up","text":"node 1 is missing after 60 s"}}}})"
+                    "\n"
+                    R"({{"event":"supervise_end","step":5,"time":{0},"cause":"lost node","facts":{{}}}})"
+                    "\n",
+                    time));
+  };
+  give_up(unix_seconds());
+  RunStatus run = run_status(run_.root());
+  EXPECT_EQ(run.state, RunState::kCrashed);
+  EXPECT_EQ(run.reason, "lost node");
+  EXPECT_EQ(run.failure, "node 1 is missing after 60 s");
+  give_up(unix_seconds() - 3600);  // of an earlier start
+  run = run_status(run_.root());
+  EXPECT_EQ(run.reason, "killed");
+  EXPECT_EQ(run.failure, "");
+}
+
+// A start that fails before its first event leaves only a line in the error log.
+TEST_F(RecordedRuns, AFailedNextStartIsShown) {
+  train(0, 5, RunEnding{.state = RunEnding::State::kStopped, .reason = "SIGTERM", .iteration = 5});
+  const Path logs = run_.root() / "logs" / "pre_trainer" / "rank-0";
+  make_folders(logs);
+  const auto log_error = [&](std::time_t time) {
+    std::tm local{};
+    localtime_r(&time, &local);
+    std::array<char, 32> stamp{};
+    std::strftime(stamp.data(), stamp.size(), "%Y%m%d %H:%M:%S", &local);
+    write_file(
+        logs / "error.log",
+        fmt::format("[{}][rank-0/1][ERROR]    [rank_run.cpp:1] : data 'd' does not exist\n", stamp.data()));
+  };
+  log_error(std::time(nullptr) - 60);  // of the process that was stopped
+  EXPECT_EQ(run_status(run_.root()).reason, "SIGTERM");
+  EXPECT_EQ(run_status(run_.root()).failure, "");
+  log_error(std::time(nullptr) + 60);
+  EXPECT_EQ(run_status(run_.root()).reason, "SIGTERM; the next start failed");
+  EXPECT_EQ(run_status(run_.root()).failure, "data 'd' does not exist");
+}
 
 TEST_F(RecordedRuns, ReportsReadOnlyEvents) {
   using State = RunEnding::State;

@@ -11,12 +11,14 @@
 
 #include <filesystem>
 #include <functional>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/temporary_folder.h"
 #include "lm/events/event_log.h"
 #include "lm/events/run_event.h"
 #include "lm/events/run_folder.h"
+#include "lm/events/supervision.h"
 #include "lm/events/supervisor_record.h"
 #include "safe/jobs/job_list.h"
 
@@ -176,6 +178,21 @@ TEST_F(Stopping, ARunThatEndedIsNamed) {
 TEST_F(Stopping, ARunOnAnotherHostIsNamed) {
   begin({.process = {.host = "n7", .pid = 1, .started = 3, .boot = "b", .pid_space = "p"}});
   EXPECT_THAT(refusal(), HasSubstr("was started on the host 'n7'"));
+}
+
+// Its ranks have ended, and its supervisor on another host will start them again.
+TEST_F(Stopping, ARunThatIsRestartedOnAnotherHostIsNamed) {
+  const RunJob job{.process = {.host = "n7", .pid = 1, .started = 3, .boot = "b", .pid_space = "p"}};
+  begin(job, true);
+  std::filesystem::create_directories(supervision_file(run_).parent_path());
+  const nlohmann::json action{
+      {"event", "supervise_action"},
+      {"step", 5},
+      {"time", unix_seconds()},
+      {"cause", "lost rank"},
+      {"facts", {{"action", "restart"}, {"delay", 30}, {"supervisor", nlohmann::json::parse(to_json(job))}}}};
+  write_file(supervision_file(run_), action.dump() + "\n");
+  EXPECT_THAT(refusal(), HasSubstr("is restarting, and was started on the host 'n7'"));
 }
 
 TEST_F(Stopping, ARunThatStartsIsFoundByItsLock) {

@@ -241,7 +241,11 @@ constexpr Pattern kDamaged[] = {{kEvent, "checksum"},
                                 {kLog, "changed from*bytes while it was in use"},
                                 {kEvent, "changed from*bytes while it was in use"},
                                 {kLog, "was written to while it was in use"},
-                                {kEvent, "was written to while it was in use"}};
+                                {kEvent, "was written to while it was in use"},
+                                {kLog, "no checkpoint in*can be used"},
+                                {kEvent, "no checkpoint in*can be used"},
+                                {kLog, ".json*:*: error: "},
+                                {kEvent, ".json*:*: error: "}};
 constexpr Pattern kVersions[] = {{kLog, "uses version*of the rendezvous protocol"},
                                  {kLog, "was started with world_size="},
                                  {kLog, "ranks*and*differ in"},
@@ -442,7 +446,7 @@ constexpr auto kCauses = std::to_array<Cause>({
      "look at flight-rank-N.json and the node of the named rank; the same command resumes the run.", kHang},
     {"killed", kDeath, "a process was killed (SIGKILL)",
      "look for the out-of-memory killer in the kernel's log of the node (--log), and ask who else can kill "
-     "it.",
+     "it; the same command continues from the newest checkpoint.",
      kSignal9},
     {"supervisor-lost", kDeath, "the supervisor was killed, and its ranks ended with it",
      "run the same command again; it continues from the newest checkpoint. Ask who can kill it, and look for "

@@ -217,9 +217,9 @@ Diagnosis diagnose(const CaseFile& file) {
   if (file.running) return result;
   // A finished run may have had trouble, or a rank of a later attempt logged an error before it began.
   if (file.state == "finished") {
-    const double end = last_progress(file);
+    const double end = std::floor(last_progress(file));  // times of logs are whole seconds
     std::erase_if(relevant, [&](const Evidence* one) {
-      const bool later = one->writer >= 0 && one->source == Source::kLog && one->time > end &&
+      const bool later = one->writer >= 0 && one->source == Source::kLog && one->time >= end &&
                          one->cause->role >= Role::kFault;
       return one->cause->role != Role::kTrouble && !later;
     });
@@ -245,6 +245,12 @@ Diagnosis diagnose(const CaseFile& file) {
     result.cause = &cause_named("died-silently");
     result.confidence = Confidence::kPossible;
     result.first_sign = result.last_event;
+  }
+  // A request or a limit concerns all ranks.
+  if (result.cause->role == Role::kStop) {
+    result.rank = -1;
+    result.node.clear();
+    return result;
   }
   // A kernel names only its node. The ranks of the node are known.
   if (result.rank < 0 && judge.lost() &&

@@ -12,6 +12,7 @@
 
 #include "base/text/html_page.h"
 #include "lm/events/supervision.h"
+#include "lm/report/run_list.h"
 
 namespace primus::postmortem {
 namespace {
@@ -83,6 +84,16 @@ void add_restarts(const CaseFile& file, std::vector<Row>& rows) {
   for (std::size_t i = first; i < count; ++i) rows.emplace_back("", restart_text(file.restarts[i]));
 }
 
+// A run that waits or is restarted has a supervisor. No command is needed then.
+std::string advice(const CaseFile& file, const Cause& cause) {
+  std::string text(cause.next_step);
+  if (file.shown.next.empty()) return text;
+  if (const std::size_t at = text.find("; the same command"); at != text.npos) text.resize(at);
+  const bool waits = file.shown.state == name_of(RunState::kWaiting);
+  return fmt::format("the supervisor {}; {}",
+                     waits ? "waits, and then continues the run" : "continues the run", text);
+}
+
 std::vector<Row> facts(const CaseFile& file, const Diagnosis& d) {
   std::vector<Row> rows = {{"run", file.run}, {"state", state_of(file)}};
   if (file.running || (file.state == "finished" && d.confidence == Confidence::kNone)) {
@@ -91,7 +102,7 @@ std::vector<Row> facts(const CaseFile& file, const Diagnosis& d) {
   }
   rows.emplace_back("cause", fmt::format("{} ({})", d.cause->title, d.cause->name));
   rows.emplace_back("confidence", fmt::format("{}: {}", name_of(d.confidence), explanation_of(d.confidence)));
-  rows.emplace_back("where", place(d.rank, d.node));
+  if (d.cause->role != Role::kStop) rows.emplace_back("where", place(d.rank, d.node));
   constexpr const char* kTime = "%Y-%m-%d %H:%M:%S";
   if (d.first_sign > 0) rows.emplace_back("first sign", local_time(d.first_sign, kTime));
   if (d.last_event > 0)
@@ -100,10 +111,7 @@ std::vector<Row> facts(const CaseFile& file, const Diagnosis& d) {
   if (!d.summary.empty()) rows.emplace_back("evidence", d.summary);
   if (const std::string work = last_work(file); !work.empty()) rows.emplace_back("last work", work);
   rows.emplace_back("lost work", lost_work(file));
-  // A run that waits or is restarted has a supervisor.
-  rows.emplace_back("next step",
-                    fmt::format("{}{}", file.shown.next.empty() ? "" : "the supervisor continues the run; ",
-                                d.cause->next_step));
+  rows.emplace_back("next step", advice(file, *d.cause));
   for (const Cause* other : d.alternatives)
     rows.emplace_back("or", fmt::format("{} ({})", other->title, other->name));
   add_restarts(file, rows);

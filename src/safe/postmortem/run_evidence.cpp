@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -264,7 +265,10 @@ CaseFile read_run(const Path& folder) {
   std::erase_if(file.ranks, [&](const RankRecord& rank) {
     return rank.last_time < began || (file.world > 0 && rank.rank >= file.world);
   });
-  const auto is_old = [&](const Evidence& one) { return one.time > 0 && one.time < began; };
+  // Times of logs are whole seconds.
+  const auto is_old = [&](const Evidence& one) {
+    return one.time > 0 && one.time < (one.source == Source::kLog ? std::floor(began) : began);
+  };
   read_supervisor(folder, is_open(status.state), file);
   std::erase_if(file.evidence, is_old);
   read_flights(folder / "logs", began, file);

@@ -29,7 +29,10 @@ class SupervisorReader {
     const nlohmann::json& facts = found != event.end() && found->is_object() ? *found : kNone;
     const std::string kind = text_field(event, "event"), cause = text_field(event, "cause");
     newest_ = std::max(newest_, number_field(event, "time"));
-    if (kind == "supervise_start") started_ = true;
+    if (kind == "supervise_start") {
+      started_ = true;
+      host_ = text_field(facts, "host");
+    }
     if (kind == "supervise_end") started_ = false;
     if (kind == "supervise_detection") detect(event, facts, cause);
     if (kind == "supervise_action") act(event, facts, cause);
@@ -52,6 +55,7 @@ class SupervisorReader {
     into_.evidence.push_back({.source = Source::kEvent,
                               .file = file_,
                               .time = newest_,
+                              .node = host_,
                               .text = text,
                               .cause = match(Source::kEvent, text)});
   }
@@ -95,8 +99,9 @@ class SupervisorReader {
   std::string file_;
   CaseFile& into_;
   Restart last_;
-  bool started_ = false;  // a supervisor has begun, and recorded no end
-  double newest_ = 0;     // time of the newest record
+  bool started_ = false;   // a supervisor has begun, and recorded no end
+  double newest_ = 0;      // time of the newest record
+  std::string host_ = {};  // of the supervisor
 };
 
 }  // namespace

@@ -18,6 +18,7 @@ namespace primus::postmortem {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr double kEnd = 1795842031;
 
@@ -121,6 +122,19 @@ TEST(Diagnosis, ASilentDeathIsSaid) {
   file.state.clear();
   file.evidence.clear();
   EXPECT_EQ(diagnose(file).cause->name, "died-silently");
+}
+
+// All ranks are asked to stop, so none of them is named.
+TEST(Diagnosis, AStopHasNoRank) {
+  CaseFile file = lost_rank();
+  for (RankRecord& rank : file.ranks) rank.ended = true;
+  file.state = "stopped";
+  file.evidence = {evidence(Source::kEvent, kEnd, 1, "n1", "stop SIGTERM")};
+  const Diagnosis d = diagnose(file);
+  EXPECT_EQ(d.cause->name, "stopped");
+  EXPECT_EQ(d.rank, -1);
+  EXPECT_EQ(d.node, "");
+  EXPECT_THAT(report_text(file, d, Terminal{}), Not(HasSubstr("where ")));
 }
 
 // A slow rank may be why a user stopped a run, but it does not explain a kill.

@@ -3,9 +3,12 @@
 #include "safe/postmortem/folder_evidence.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
+#include <array>
+#include <ctime>
 #include <filesystem>
 #include <string>
 
@@ -129,12 +132,36 @@ TEST_F(FolderOfARun, AKillOnRequestIsNoAccident) {
   EXPECT_EQ(diagnosis().cause->name, "disk-full");
 }
 
+// Logs have whole seconds: the next start fails in the second in which the run began and ended.
+TEST_F(FolderOfARun, TheNextStartFailsInTheSameSecond) {
+  const double begin = 1795842030.2;
+  const auto second = static_cast<std::time_t>(begin);
+  std::tm local{};
+  localtime_r(&second, &local);
+  std::array<char, 32> stamp{};
+  std::strftime(stamp.data(), stamp.size(), "[%Y%m%d %H:%M:%S]", &local);
+  for (const char* state : {"finished", "stopped"}) {
+    write("events/rank-00000.jsonl",
+          fmt::format(R"({{"event":"begin","step":0,"rank":0,"time":{0},"facts":{{"host":"n1"}}}})"
+                      "\n"
+                      R"({{"event":"end","step":9,"rank":0,"time":{1},"facts":{{"state":"{2}"}}}})"
+                      "\n",
+                      begin, begin + 0.5, state));
+    write("logs/pre_trainer/rank-0/error.log",
+          fmt::format("{}[rank-0/1][ERROR]    [rank_run.cpp:1] : no checkpoint in 'c' can be used:\n",
+                      stamp.data()));
+    EXPECT_EQ(diagnosis().cause->name, "damaged-file") << state;
+    EXPECT_EQ(diagnosis().confidence, Confidence::kCertain) << state;
+  }
+}
+
 TEST_F(FolderOfARun, ASupervisorWithoutAnEndWasKilled) {
   write("events/rank-00000.jsonl", kSteps);
-  const std::string start = R"({"event":"supervise_start","step":0,"time":99,"facts":{}})"
+  const std::string start = R"({"event":"supervise_start","step":0,"time":99,"facts":{"host":"h3"}})"
                             "\n";
   write("events/supervisor.jsonl", start);
   EXPECT_EQ(diagnosis().cause->name, "supervisor-lost");
+  EXPECT_EQ(diagnosis().node, "h3");
   EXPECT_EQ(diagnosis().first_sign, 105);
   EXPECT_THAT(report(),
               testing::HasSubstr("run the same command again; it continues from the newest checkpoint"));

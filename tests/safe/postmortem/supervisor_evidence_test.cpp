@@ -101,6 +101,7 @@ TEST_F(Supervised, ARunThatIsRestartedIsNotEnded) {
               HasSubstr("state      restarting (disk full); starts again when the disk has 1.00 MiB free"));
   EXPECT_THAT(text, HasSubstr("next step  the supervisor continues the run; free space"));
   EXPECT_THAT(text, Not(HasSubstr("supervisor was killed")));
+  EXPECT_THAT(text, Not(HasSubstr("same command"))) << "the supervisor needs no command";
   EXPECT_EQ(report_json(file, d)["state"], "restarting");
 }
 

@@ -116,6 +116,9 @@ TEST(Causes, LinesOfJobsThatFailEarly) {
   EXPECT_EQ(cause_of("error: ranks 0 and 2 differ in the version of Primus: 0.3.0, 0.2.9"),
             "different-ranks");
   EXPECT_EQ(cause_of("x: the bytes of tensor 'w' differ from their CRC32C"), "damaged-file");
+  EXPECT_EQ(cause_of("no checkpoint in 'run/checkpoints' can be used:"), "damaged-file");
+  EXPECT_EQ(cause_of("/data/part.jsonl:401:10: error: the value of 'text' is a number, not a string"),
+            "damaged-file");
   EXPECT_EQ(cause_of("error: 'x.bin' changed from 543710 to 2000 bytes while it was in use"), "damaged-file");
   EXPECT_EQ(cause_of("error: data '/d/nothere.txt' does not exist"), "missing-file");
   EXPECT_EQ(cause_of("error: the tokenizer_model '/d/t' does not exist"), "missing-file");

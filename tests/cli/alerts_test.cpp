@@ -55,9 +55,11 @@ TEST(AlertCommands, TheTestSendsByEachRule) {
   result = run_program({"alerts", "test", "--config", experiment, rule("fault -> run:false")});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.out, HasSubstr("not sent by the program 'false': it ended with code 1"));
+  result = run_program({"alerts", "test", "--config", experiment, rule("fault -> run:no-such-program")});
+  EXPECT_THAT(result.out, HasSubstr("it ended with code 127: the shell did not find a program"));
   result = run_program({"alerts", "test", "--config", experiment});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_THAT(result.err, HasSubstr("no rule in 'alerts'"));
+  EXPECT_THAT(result.err, AllOf(HasSubstr("no rule in 'alerts'"), HasSubstr("failed -> run:./notify.sh")));
 }
 
 TEST(WatchCommand, ALookIsOneLine) {

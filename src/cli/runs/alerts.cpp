@@ -24,7 +24,10 @@ class AlertsTest final : public Command {
     const config::Experiment experiment = experiment_.load(console);
     const std::vector<watch::AlertRule> rules = watch::parse_alerts(experiment.trainer->alerts);
     if (rules.empty())
-      throw invalid("the experiment has no rule in 'alerts'", "docs/watching.md describes the rules");
+      throw invalid(
+          "the experiment has no rule in 'alerts'",
+          "a rule is, for example, alerts: [\"failed -> run:./notify.sh\"]; docs/watching.md describes "
+          "the rules");
     const RunEvent event{.time = unix_seconds(),
                          .cause = "test",
                          .facts = RunWarning{.detector = "test",

@@ -140,6 +140,7 @@ std::string to_text(const Report& report, const Terminal& terminal, bool all) {
     text += "\n";
     for (const auto& [category, counts] : categories)
       text += fmt::format("{:<14} {} passed, {} skipped\n", category, counts.first, counts.second);
+    if (tally_of(report).skipped > 0) text += "--all-checks shows them, and why checks were skipped\n";
   }
   bool any = false;
   for (const NodeReport& node : report.nodes) {

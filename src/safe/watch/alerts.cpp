@@ -44,7 +44,9 @@ std::string run_program(const std::vector<std::string>& words, const std::string
   if (result.ok()) return "";
   if (!result.found) return fmt::format("'{}' is not installed", words[0]);
   if (result.timed_out) return "it did not end in time";
-  return fmt::format("it ended with code {}", result.exit_code);
+  constexpr int kNotFound = 127;  // of a shell
+  return fmt::format("it ended with code {}{}", result.exit_code,
+                     result.exit_code == kNotFound ? ": the shell did not find a program" : "");
 }
 
 std::string send_mail(const std::string& address, const std::string& json,

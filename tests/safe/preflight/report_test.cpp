@@ -37,6 +37,8 @@ Report example() {
                            .wanted = "8",
                            .source = "--expected-gpus",
                            .fix = "look for the eighth"});
+  node.findings.push_back(
+      {.check = "gpu.links", .category = "gpu", .verdict = Verdict::kSkip, .measured = "one GPU"});
   return {.title = "Preflight of 1 node",
           .generated = "today",
           .version = "0.1",
@@ -78,6 +80,8 @@ TEST(Report, EveryFormatNamesTheFailureAndItsFix) {
   }
   EXPECT_THAT(to_text(report, Terminal{}, false), Not(HasSubstr("host.cpus")));
   EXPECT_THAT(to_text(report, Terminal{}, true), HasSubstr("host.cpus"));
+  EXPECT_THAT(to_text(report, Terminal{}, false), HasSubstr("--all-checks shows them"));
+  EXPECT_THAT(to_text(report, Terminal{}, true), AllOf(HasSubstr("one GPU"), Not(HasSubstr("--all-checks"))));
   EXPECT_THAT(to_html(report, true), Not(HasSubstr("node-<3>")));
   EXPECT_THAT(to_html(report, true), HasSubstr("<svg"));
   EXPECT_THAT(to_html(report, false), Not(HasSubstr("<svg")));

@@ -60,7 +60,7 @@ std::string to_text(const AgreedState& state);
 // Returns nullopt if the text is no state of a job of `nodes` nodes.
 std::optional<AgreedState> read_state(std::string_view text, int nodes);
 
-// What the processes of one node have voted for.
+// The votes of one node: its promise and its newest state.
 struct Votes {
   std::set<std::uint64_t> lives = {};  // of these processes
   std::uint64_t promised = 0;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <exception>
+#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -12,11 +13,13 @@
 
 namespace primus::test {
 
-// Returns body(mesh, rank) of every rank, or throws the error of a rank. `worlds`: the ranks' communicators.
+// Returns body(mesh, rank) of every rank, or throws the first error of a rank: later errors are often those
+// of ranks that waited for the first one. `worlds`: the ranks' communicators.
 template <class Result, class World, class Body>
 std::vector<Result> on_ranks_of(std::vector<World> worlds, const engine::MeshShape& shape, Body body) {
   std::vector<Result> results(worlds.size());
-  std::vector<std::exception_ptr> errors(worlds.size());
+  std::mutex mutex;
+  std::exception_ptr first;
   {
     std::vector<std::jthread> threads;
     for (std::size_t i = 0; i < worlds.size(); ++i) {
@@ -24,14 +27,13 @@ std::vector<Result> on_ranks_of(std::vector<World> worlds, const engine::MeshSha
         try {
           results[i] = body(engine::Mesh(std::move(worlds[i]), shape), static_cast<int>(i));
         } catch (...) {
-          errors[i] = std::current_exception();
+          const std::lock_guard lock(mutex);
+          if (!first) first = std::current_exception();
         }
       });
     }
   }
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
+  if (first) std::rethrow_exception(first);
   return results;
 }
 

@@ -47,16 +47,23 @@ AdapterDecoder::AdapterDecoder(std::unique_ptr<Device> device, std::span<const M
   const auto plan = [&](const InferenceModels& measured) {
     std::vector<PlannedReader> readers;
     for (std::size_t i = 0; i < measured.size(); ++i) readers.push_back({&measured[i]->model, &settings_[i]});
-    const engine::MemoryPlan one_by_one = measure_readers(rank_, readers, available);
-    if (!batch_) return one_by_one;
     const engine::RowAdapters adapters = adapters_of(measured, batch_);
-    const PlannedReader together{&measured.front()->model, &batch_->settings, &adapters};
-    const engine::MemoryPlan all = measure_readers(rank_, std::span(&together, 1), available);
-    if (available == 0 || all.total() <= available) return all;
-    batch_.reset();
-    return one_by_one;
+    if (batch_) readers.push_back({&measured.front()->model, &batch_->settings, &adapters});
+    return measure_readers(rank_, readers, available);
   };
-  models_ = planned_models(rank_, models, families, settings_.front().compute, positions, plan);
+  const DType compute = settings_.front().compute;
+  if (batch_ && available > 0) {
+    const std::vector<ReaderSettings> settings_before = settings_;
+    const ReaderSettings batch_before = batch_->settings;
+    if (plan(make_models(rank_, models, families, compute, positions)).total() > available) {
+      batch_.reset();
+    } else {
+      batch_->settings = batch_before;
+    }
+    settings_ = settings_before;
+    rank_.forget_measurement();
+  }
+  models_ = planned_models(rank_, models, families, compute, positions, plan);
   adapters_ = adapters_of(models_, batch_);
 }
 

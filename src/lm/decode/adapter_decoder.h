@@ -1,7 +1,7 @@
 // Text generators for a base model and its adapters: the weights of the base are in memory once. Either one
 // of the models generates at a time, or one batch has the texts of several models. All memory is measured and
-// allocated once: that of the model that needs the most for generating, and the adapters of all models. Not
-// thread-safe.
+// allocated once: that of the model, or of the common batch, that needs the most for generating, and the
+// adapters of all models. Not thread-safe.
 #pragma once
 
 #include <cstddef>

@@ -37,27 +37,31 @@ struct InferenceModel {
 
 using InferenceModels = std::vector<std::unique_ptr<InferenceModel>>;
 
-// Creates models on `rank`, whose memory nothing else may use. The second and all further models share the
-// weights of the first one (InferenceModel). First, calls `plan` with these models without memory. It returns
-// the memory of the models and of all their later uses (engine::MemoryPlan), which is then reserved.
-// `configs`: at least one. `positions`: one length per model (InferenceModel), because the rotary factors of
-// some models depend on it (make_rope_table).
+// Creates models on `rank`. The second and all further models share the weights of the first one
+// (InferenceModel). `configs`: at least one. `positions`: one length per model.
+inline InferenceModels make_models(engine::Rank& rank, std::span<const ModelConfig> configs,
+                                   const FamilyRegistry& families, DType compute,
+                                   std::span<const std::int64_t> positions) {
+  InferenceModels models;
+  for (std::size_t i = 0; i < configs.size(); ++i) {
+    const InferenceModel* const base = models.empty() ? nullptr : models.front().get();
+    models.push_back(
+        std::make_unique<InferenceModel>(rank, configs[i], families, compute, positions[i], base));
+  }
+  return models;
+}
+
+// Creates models on `rank`, whose memory nothing else may use, as make_models() does. First, calls `plan`
+// with these models without memory. It returns the memory of the models and of all their later uses
+// (engine::MemoryPlan), which is then reserved. `configs`: at least one. `positions`: one length per model
+// (InferenceModel), because the rotary factors of some models depend on it (make_rope_table).
 template <class Plan>
 InferenceModels planned_models(engine::Rank& rank, std::span<const ModelConfig> configs,
                                const FamilyRegistry& families, DType compute,
                                std::span<const std::int64_t> positions, const Plan& plan) {
-  const auto make = [&] {
-    InferenceModels models;
-    for (std::size_t i = 0; i < configs.size(); ++i) {
-      const InferenceModel* const base = models.empty() ? nullptr : models.front().get();
-      models.push_back(
-          std::make_unique<InferenceModel>(rank, configs[i], families, compute, positions[i], base));
-    }
-    return models;
-  };
-  const engine::MemoryPlan memory = plan(make());
+  const engine::MemoryPlan memory = plan(make_models(rank, configs, families, compute, positions));
   rank.reserve(memory);
-  return make();
+  return make_models(rank, configs, families, compute, positions);
 }
 
 // Like planned_models(), but runs `use` on each of the models without memory, to measure the required memory.

@@ -7,9 +7,9 @@
 // Examples are samples of one prompt that are submitted together, and texts with the same system prompt. If
 // two texts have a common unread prefix, one text waits until the other text has read the prefix. If pages
 // run out, the youngest text frees its pages, waits, and is read again later. Random numbers depend only on
-// seed and position. The texts may be those of a base model and of its adapters
-// (DecodeRequest::model). A text is therefore the same as if it were generated alone, except where logits
-// differ by rounding: matrix products of few rows and of many rows round differently.
+// seed and position. A text is therefore the same as if it were generated alone, except where logits differ
+// by rounding: matrix products of few rows and of many rows round differently. The texts may be those of a
+// base model and of its adapters (DecodeRequest::model).
 //
 // If ranks share the model, all these ranks must make the same calls in the same order.
 // DecodeScheduler::Agree makes all ranks use the same chosen tokens. Not thread-safe.

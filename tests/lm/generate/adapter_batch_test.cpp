@@ -401,6 +401,26 @@ TEST(AdapterBatch, ModelsGenerateAloneIfMemoryIsShort) {
   EXPECT_LT(used, 2 * apart);
 }
 
+// If memory limits the size of passes, texts of several models may still be in one batch, with smaller
+// passes.
+TEST(AdapterBatch, MayHaveSmallerPasses) {
+  const std::vector<ModelConfig> models = some_models();
+  ReaderSettings longer = kSmall;
+  longer.pass_tokens = 2048;
+  longer.sequences = 64;
+  bool smaller = false;
+  std::int64_t tokens = 0;
+  for (std::int64_t total = std::int64_t{1} << 20; tokens < longer.pass_tokens; total += total / 4) {
+    ASSERT_LT(total, std::int64_t{1} << 32);
+    const auto decoder = decoder_of(std::make_unique<SmallDevice>(total), models, seeds_of(models), longer,
+                                    all_of(models, longer));
+    if (decoder->batched().empty()) continue;
+    tokens = decoder->use_batch().reader().settings().pass_tokens;
+    smaller = smaller || tokens < longer.pass_tokens;
+  }
+  EXPECT_TRUE(smaller);
+}
+
 // ---- generate_by_models
 
 struct Reported {

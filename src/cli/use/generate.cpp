@@ -327,8 +327,11 @@ class Generate final : public Command {
     for (std::size_t model = 0; model < answerers.size(); ++model)
       readers.push_back(reader_for(given.prompts[model], batch_.value_or(kTogether), device_.compute(),
                                    answerers[model].model().config.max_positions));
-    const std::unique_ptr<AdapterDecoder> decoder =
-        decoder_of(answerers, families, readers, batch_of(given, answerers, families), console);
+    const std::optional<AdapterBatch> batch = batch_of(given, answerers, families);
+    const std::unique_ptr<AdapterDecoder> decoder = decoder_of(answerers, families, readers, batch, console);
+    if (batch && decoder->batched().empty())
+      console.note(
+          "note: the models generate one after another, because their common batch needs more memory");
 
     const std::size_t total = given.lines.size();
     std::size_t done = 0, full = 0;
@@ -357,9 +360,12 @@ class Generate final : public Command {
              }});
     progress->finish(steady_seconds());
     if (full > 0) {
-      console.note(fmt::format("note: {} of {} stopped because the model's context ({}) is full", full,
-                               counted(static_cast<std::int64_t>(total), "text"),
-                               answerers.front().model().config.max_positions));
+      const std::string context =
+          answerers.size() > 1
+              ? "its model's context"
+              : fmt::format("the model's context ({})", answerers.front().model().config.max_positions);
+      console.note(fmt::format("note: {} of {} stopped because {} is full", full,
+                               counted(static_cast<std::int64_t>(total), "text"), context));
     }
     return 0;
   }

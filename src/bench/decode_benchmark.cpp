@@ -102,7 +102,11 @@ struct BenchmarkModels {
     for (std::int64_t i = 0; i <= adapted; ++i) {
       models.push_back(std::make_unique<InferenceModel>(rank, i == 0 ? base : config, families, options.dtype,
                                                         positions, i == 0 ? nullptr : models.front().get()));
-      models.back()->store.initialize(rank.context(), kSeed);
+      if (i == 0) {
+        models.back()->store.initialize(rank.context(), kSeed);
+      } else {
+        models.back()->store.initialize_new(rank.context(), kSeed);
+      }
       adapters.add(models.front()->store, models.back()->store);
     }
   }

@@ -215,7 +215,11 @@ std::pair<double, std::int64_t> RunLength::passes_to_warn_of() const {
   const double read = static_cast<double>(progress_.last_iteration) *
                       static_cast<double>(c.global_batch_size) * static_cast<double>(c.seq_length);
   if (read < kOfPretraining * most / kBytesPerToken) return {kOfPretraining, 0};
-  return {kOfPretraining, plan_.objective->samples_of_epochs(plan_.data_request(), 1)};
+  try {
+    return {kOfPretraining, plan_.objective->samples_of_epochs(plan_.data_request(), 1)};
+  } catch (const Error&) {
+    return {kOfPretraining, 0};  // a warning must not end a run; training reports the error of its data
+  }
 }
 
 void RunLength::warn_of_little_data() const {

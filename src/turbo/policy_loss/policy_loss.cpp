@@ -19,7 +19,11 @@ bool fit_independent(const PolicyTerms& terms, const PolicyTokens& tokens) {
   if (values != !tokens.returns.absent() || values != tokens.advantages.absent()) return false;
   if (terms.ratio != PolicyRatio::kToken || terms.average != PolicyAverage::kTokens || terms.masks_drift)
     return false;
-  if (!values) return terms.type == PolicyType::kClipped;
+  if (!values) {
+    return terms.type == PolicyType::kClipped && terms.factor == 1 &&
+           terms.correction != PolicyCorrection::kSequenceTruncate &&
+           terms.correction != PolicyCorrection::kSequenceMask;
+  }
   return terms.factor > 0 && terms.beta == 0 && !tokens.old.absent() && tokens.chosen.absent() &&
          terms.correction == PolicyCorrection::kNone;
 }

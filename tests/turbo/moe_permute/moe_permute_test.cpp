@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "turbo/device_names.h"
 #include "turbo/operator_test.h"
 
 namespace primus::turbo::test {
@@ -67,7 +68,7 @@ std::vector<int> integers(const Values& values) { return {values.begin(), values
 Values doubles(const std::vector<int>& values) { return {values.begin(), values.end()}; }
 
 class MoePermuteTest : public ::testing::TestWithParam<DeviceUnderTest> {};
-INSTANTIATE_TEST_SUITE_P(Devices, MoePermuteTest, ::testing::ValuesIn(devices_under_test()));
+INSTANTIATE_TEST_SUITE_P(Devices, MoePermuteTest, ::testing::ValuesIn(devices_under_test()), device_name);
 
 // Each rank sends a token once to each rank that has one of the token's experts. The row indices of all ranks
 // are consistent.

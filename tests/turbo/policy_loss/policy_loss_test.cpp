@@ -1,12 +1,13 @@
 #include "turbo/policy_loss/policy_loss.h"
 
+#include "turbo/device_names.h"
 #include "turbo/operator_test.h"
 
 namespace primus::turbo::test {
 namespace {
 
 class PolicyLossTest : public ::testing::TestWithParam<DeviceUnderTest> {};
-INSTANTIATE_TEST_SUITE_P(Devices, PolicyLossTest, ::testing::ValuesIn(devices_under_test()));
+INSTANTIATE_TEST_SUITE_P(Devices, PolicyLossTest, ::testing::ValuesIn(devices_under_test()), device_name);
 
 // A microbatch: three answers, of which one has more tokens than a block has threads, an answer without
 // learned tokens, and padding. In the whole step there are six answers.

@@ -1,12 +1,13 @@
 #include "turbo/preference_loss/preference_loss.h"
 
+#include "turbo/device_names.h"
 #include "turbo/operator_test.h"
 
 namespace primus::turbo::test {
 namespace {
 
 class PreferenceLossTest : public ::testing::TestWithParam<DeviceUnderTest> {};
-INSTANTIATE_TEST_SUITE_P(Devices, PreferenceLossTest, ::testing::ValuesIn(devices_under_test()));
+INSTANTIATE_TEST_SUITE_P(Devices, PreferenceLossTest, ::testing::ValuesIn(devices_under_test()), device_name);
 
 TEST_P(PreferenceLossTest, SumsTheTokensOfEachDocument) {
   OperatorBench bench(GetParam());

@@ -4,6 +4,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "turbo/device_names.h"
 #include "turbo/operator_test.h"
 #include "turbo/step_scalars.h"
 
@@ -126,7 +127,7 @@ Values row_of(const Values& matrix, std::int64_t row, std::int64_t cols) {
 }
 
 class RouterTest : public ::testing::TestWithParam<DeviceUnderTest> {};
-INSTANTIATE_TEST_SUITE_P(Devices, RouterTest, ::testing::ValuesIn(devices_under_test()));
+INSTANTIATE_TEST_SUITE_P(Devices, RouterTest, ::testing::ValuesIn(devices_under_test()), device_name);
 
 // If the caller gives the experts, the router uses the given experts, and computes their weights by the rule.
 TEST_P(RouterTest, WeightsGivenExpertsByTheRule) {

@@ -297,7 +297,7 @@ endfunction()
 # primus_test(<name> [SLOW] [UNITY [APART <wildcards>...]] [DEPS <libs>...] [SOURCES ...] [SLOW_TESTS <filters>...]): a
 # GoogleTest program of all *_test.cpp files in the current folder. SLOW tests have the ctest label "slow", which
 # ./test.sh fast excludes. SLOW_TESTS are GoogleTest filters of tests in a fast program that are slow; ctest runs them as
-# <name>_slow. UNITY, APART: see primus_unity.
+# <name>_slow, with the labels "slow" and "part". UNITY, APART: see primus_unity.
 function(primus_test name)
   cmake_parse_arguments(ARG "SLOW;UNITY" "" "DEPS;SOURCES;APART;SLOW_TESTS" ${ARGN})
   if(NOT ARG_SOURCES)
@@ -316,7 +316,7 @@ function(primus_test name)
   if(ARG_SLOW_TESTS)
     list(JOIN ARG_SLOW_TESTS ":" slow)
     add_test(NAME ${name}_slow COMMAND ${name}_test --gtest_filter=${slow})
-    set_tests_properties(${name}_slow PROPERTIES LABELS slow TIMEOUT ${PRIMUS_SLOW_TIMEOUT})
+    set_tests_properties(${name}_slow PROPERTIES LABELS "slow;part" TIMEOUT ${PRIMUS_SLOW_TIMEOUT})
     add_test(NAME ${name} COMMAND ${name}_test --gtest_filter=-${slow})
   else()
     add_test(NAME ${name} COMMAND ${name}_test)

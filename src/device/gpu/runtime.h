@@ -5,8 +5,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <mutex>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "base/terminal/terminal.h"
@@ -98,10 +101,21 @@ inline void free_pinned(void* address) noexcept {
 #endif
 }
 
+// Allows launches of a kernel on the current GPU to request this much shared memory. A kernel has one limit
+// per process and GPU. So the limit is never decreased, because another thread may be about to launch the
+// same kernel with more shared memory.
 inline void allow_shared(const void* kernel, std::size_t bytes) {
+  static std::mutex mutex;
+  static std::map<std::pair<int, const void*>, std::size_t> limits;
+  int device = 0;
+  check(PRIMUS_GPU_CALL(GetDevice)(&device), "read the current device");
+  const std::lock_guard lock(mutex);
+  std::size_t& limit = limits[{device, kernel}];
+  if (bytes <= limit) return;
   check(PRIMUS_GPU_CALL(FuncSetAttribute)(kernel, PRIMUS_GPU_CALL(FuncAttributeMaxDynamicSharedMemorySize),
                                           static_cast<int>(bytes)),
         "give a kernel its shared memory");
+  limit = bytes;
 }
 inline void check_launch() { check(PRIMUS_GPU_CALL(GetLastError)(), "start a kernel"); }
 

@@ -94,7 +94,9 @@ TEST(ModelSettings, PooledLatentsDoNotSupportDocuments) {
               testing::HasSubstr("do not support document boundaries"));
   EXPECT_THAT(refusal(pooled + sft + "      use_packed_attention: true\n", data),
               testing::HasSubstr("do not support document boundaries"));
-  EXPECT_THAT(refusal(pooled + "      stage: distill\n      distillation_on_policy_share: 1\n", data),
+  EXPECT_THAT(refusal(pooled + "      stage: distill\n      teacher_model_name_or_path: teacher\n"
+                               "      distillation_on_policy_share: 1\n",
+                      data),
               testing::HasSubstr("cannot generate answers"));
 }
 

@@ -25,6 +25,14 @@ TEST(WaitNotice, SaysWhatIsAwaitedAtGrowingIntervals) {
   EXPECT_EQ(lines.at(0), "supervise: waiting for node 1 (10.0 s so far); the job ends in 24m 50s without it");
 }
 
+TEST(WaitNotice, AWaitMayHaveNoEnd) {
+  std::string last;
+  const std::function<void(const std::string&)> say = [&](const std::string& line) { last = line; };
+  WaitNotice notice(say);
+  for (const double now : {100, 110}) notice.waits("a file", now);
+  EXPECT_EQ(last, "supervise: waiting for a file (10.0 s so far)");
+}
+
 TEST(WaitNotice, AnotherWaitBeginsAnew) {
   int lines = 0;
   const std::function<void(const std::string&)> say = [&](const std::string&) { ++lines; };

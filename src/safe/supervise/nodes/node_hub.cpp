@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <system_error>
 #include <utility>
 
-#include "base/error.h"
 #include "base/files/sha256.h"
 #include "base/terminal/terminal.h"
 #include "lm/events/run_event.h"
@@ -30,46 +28,14 @@ std::uint64_t random_number() {
   return std::max<std::uint64_t>(number, 1);
 }
 
-std::optional<AgreedState> read_supervisors(const Path& run, int nodes) {
-  try {
-    // Opened each time, without a question before whether it exists: on NFS, only that shows the newest file.
-    auto state = read_state(primus::read_file(supervisors_file(run)), nodes);
-    return state && state->exists() ? state : std::nullopt;
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
-
-// The votes of node 0's processes.
-Path votes_file(const Path& run) { return run / ".supervisors-votes"; }
-
-std::optional<Votes> read_kept(const Path& run, int nodes) {
-  try {
-    return read_votes(primus::read_file(votes_file(run)), nodes);
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
-
-// Before the run has a folder, the votes end with their process: a later process finds none, and is a new
-// member.
-bool keep_votes(const Path& run, const Votes& votes) {
-  std::error_code none;
-  if (!std::filesystem::is_directory(run, none)) return true;
-  try {
-    write_file_atomic(votes_file(run), to_text(votes));
-    return true;
-  } catch (const Error&) {
-    return false;  // the vote is asked for again
-  }
-}
-
 }  // namespace
 
-Path supervisors_file(const Path& run) { return run / ".supervisors"; }
-
 NodeHub::NodeHub(const SupervisedJob& job, const SupervisedNodes& nodes)
-    : job_(job), nodes_(nodes), dialer_(nodes.token, nodes.node, nodes.nodes) {
+    : job_(job),
+      nodes_(nodes),
+      files_(job.run, nodes.nodes),
+      dialer_(nodes.token, nodes.node, nodes.nodes),
+      notice_(job.say) {
   std::string address = nodes.address;
   if (nodes.node != 0) {
     const std::string own = address_towards(nodes.address, nodes.port);
@@ -84,8 +50,8 @@ NodeHub::NodeHub(const SupervisedJob& job, const SupervisedNodes& nodes)
   VoteMemory memory;
   if (nodes.node == 0) {
     // This process has node 0's port, so the earlier ones have ended, and vote no more.
-    memory.kept = read_kept(job.run, nodes.nodes);
-    memory.keep = [this](const Votes& votes) { return keep_votes(job_.run, votes); };
+    memory.kept = files_.votes();
+    memory.keep = [this](const Votes& votes) { return files_.keep(votes); };
   }
   succession_.emplace(
       nodes.nodes, self, std::move(known), nodes.node == 0, steady_seconds(),
@@ -106,12 +72,13 @@ void NodeHub::turn(const Handlers& handlers) {
     succession_->found(random_number(), "");
   }
   act();
+  tell_wait(now);
 }
 
 void NodeHub::read_file(double now) {
   if (now < next_read_) return;
   next_read_ = now + kReadEvery;
-  if (const auto state = read_supervisors(job_.run, nodes_.nodes)) succession_->learn(*state, now);
+  if (const auto state = files_.state()) succession_->learn(*state, now);
 }
 
 void NodeHub::serve(const Handlers& handlers) {
@@ -232,34 +199,21 @@ std::string NodeHub::joined_address(int node) const {
   return "";
 }
 
-bool NodeHub::write_file() {
-  const AgreedState& state = succession_->agreement().state();
-  if (state.view == written_view_ && state.version == written_version_) return true;
-  std::error_code none;
-  if (!std::filesystem::is_directory(job_.run, none)) return true;  // the run has not begun
-  try {
-    // Another leader may have written a newer one.
-    const auto other = read_supervisors(job_.run, nodes_.nodes);
-    if (other && other->job == state.job && is_newer(*other, state)) return false;
-    write_file_atomic(supervisors_file(job_.run), to_text(state));
-    written_view_ = state.view;
-    written_version_ = state.version;
-    return true;
-  } catch (const Error&) {
-    return false;  // the next turn tries again
-  }
+bool NodeHub::write_file() { return files_.write(succession_->agreement().state()); }
+
+// Only the leader writes the state, and tries again; another node's error would be outdated.
+void NodeHub::tell_wait(double now) {
+  const bool of_votes = !files_.votes_error().empty();
+  const std::string& error =
+      of_votes || role() != Succession::Role::kLeading ? files_.votes_error() : files_.state_error();
+  if (error.empty()) return notice_.over();
+  notice_.waits(fmt::format("the files of the supervisors, which cannot be written: {}", error), now);
 }
 
-bool NodeHub::is_replaced() const {
-  const auto other = read_supervisors(job_.run, nodes_.nodes);
+bool NodeHub::is_replaced() {
+  const auto other = files_.state();
   const AgreedState& own = succession_->agreement().state();
   return other && (other->job != own.job || other->view > own.view);
-}
-
-void NodeHub::remove_files() const {
-  std::error_code none;
-  std::filesystem::remove(supervisors_file(job_.run), none);
-  std::filesystem::remove(votes_file(job_.run), none);
 }
 
 }  // namespace primus::supervise

@@ -1,7 +1,6 @@
 // The connections and the leadership of one supervisor of a job on several machines: its server, its
-// connection to the leader, and its Succession (succession.h). Also keeps the job's file, RUN/.supervisors:
-// the newest agreed state, with the addresses of the supervisors. A supervisor that starts later finds the
-// leader there. RUN/.supervisors-votes has the votes of node 0. The files hold no secret.
+// connection to the leader, and its Succession (succession.h). Also keeps the job's files
+// (agreement_files.h). A supervisor that starts later finds the leader there. The files hold no secret.
 //
 // Not thread-safe. Use it in the program's main thread.
 #pragma once
@@ -15,15 +14,14 @@
 
 #include "base/files/file.h"
 #include "safe/supervise/agreement/succession.h"
+#include "safe/supervise/nodes/agreement_files.h"
 #include "safe/supervise/nodes/node_dialer.h"
 #include "safe/supervise/nodes/node_link.h"
 #include "safe/supervise/nodes/node_supervisor.h"
+#include "safe/supervise/observation/wait_notice.h"
 #include "safe/supervise/supervisor.h"
 
 namespace primus::supervise {
-
-// Returns RUN/.supervisors.
-Path supervisors_file(const Path& run);
 
 class NodeHub {
  public:
@@ -65,12 +63,12 @@ class NodeHub {
   std::string joined_address(int node) const;
   // Writes the agreed state, if it has changed. Only for the leader. Returns whether the file has it, or the
   // run has no folder yet. Nothing that the state decides may be done before: supervisors that start later
-  // find the leader in the file.
+  // find the leader in the file. An error that lasts is shown to the user.
   bool write_file();
   // At the end of the job.
-  void remove_files() const;
+  void remove_files() const { files_.remove(); }
   // Whether another leader has written the file since this node had its state.
-  bool is_replaced() const;
+  bool is_replaced();
 
  private:
   void act();
@@ -80,16 +78,18 @@ class NodeHub {
   void serve(const Handlers& handlers);
   void receive(const Handlers& handlers);
   bool is_first_call() const;
+  void tell_wait(double now);
 
   const SupervisedJob& job_;
   const SupervisedNodes& nodes_;
+  AgreementFiles files_;
   std::optional<NodeServer> server_ = {};
   NodeDialer dialer_;
   std::unique_ptr<NodeClient> client_ = {};
   std::optional<Succession> succession_ = {};
   std::map<int, NodeMessage> joined_ = {};
-  std::uint64_t written_view_ = 0, written_version_ = 0;
   double next_read_ = 0;
+  WaitNotice notice_;
 };
 
 }  // namespace primus::supervise

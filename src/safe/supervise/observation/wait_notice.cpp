@@ -8,7 +8,7 @@
 
 namespace primus::supervise {
 
-void WaitNotice::waits(const std::string& what, double now, double until) {
+void WaitNotice::waits(const std::string& what, double now, std::optional<double> until) {
   if (what != what_) {
     what_ = what;
     began_ = now;
@@ -18,8 +18,10 @@ void WaitNotice::waits(const std::string& what, double now, double until) {
   if (now < next_) return;
   pause_ = std::min(2 * pause_, kLongest);
   next_ = now + pause_;
-  say_(fmt::format("supervise: waiting for {} ({} so far); the job ends in {} without it", what,
-                   human_duration(now - began_), human_duration(std::max(0.0, until - now))));
+  const std::string end =
+      until ? fmt::format("; the job ends in {} without it", human_duration(std::max(0.0, *until - now)))
+            : "";
+  say_(fmt::format("supervise: waiting for {} ({} so far){}", what, human_duration(now - began_), end));
 }
 
 }  // namespace primus::supervise

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 namespace primus::supervise {
@@ -14,8 +15,9 @@ class WaitNotice {
   // `say` must outlive the object.
   explicit WaitNotice(const std::function<void(const std::string&)>& say) : say_(say) {}
 
-  // Call it often while the supervisor waits. `what`: "node 1 (h1) or a spare". `until`: when it gives up.
-  void waits(const std::string& what, double now, double until);
+  // Call it often while the supervisor waits. `what`: "node 1 (h1) or a spare". `until`: when it gives up;
+  // nullopt: never.
+  void waits(const std::string& what, double now, std::optional<double> until = {});
   // The wait is over.
   void over() { what_.clear(); }
 

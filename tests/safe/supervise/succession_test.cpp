@@ -89,6 +89,28 @@ TEST(Succession, OfTwoNodesOnlyTheLeaderGoesOn) {
   EXPECT_THAT(world.wrong(), ::testing::IsEmpty());
 }
 
+// The leader needs node 0's vote, and sends each state once.
+TEST(Succession, AFollowerKeepsAVoteLater) {
+  World world(3, 7);
+  world.pass(10);
+  world.kill(0, false);
+  ASSERT_LT(world.pass_until([&] { return world.leader() == 1; }, 10), 10);
+  world.start(0);
+  ASSERT_LT(world.pass_until([&] { return world.all_follow(1); }, 10), 10);
+  world.pass(5);
+  world.kill(2, false);
+  world.pass(10);
+  ASSERT_EQ(world.code(1).agreement().state().now.members.size(), 2U);
+  world.fail_vote();
+  world.pass_until([&] { return world.has_failed_vote(); }, 30);
+  ASSERT_TRUE(world.has_failed_vote());
+  const int before = world.agreements;
+  world.pass(30);
+  EXPECT_GT(world.agreements, before + 3);
+  EXPECT_TRUE(world.all_follow(1));
+  EXPECT_THAT(world.wrong(), ::testing::IsEmpty());
+}
+
 // Node 1 leads, and has agreed on a decision with the second process of node 0, but cannot write the file. A
 // third process of node 0 then reaches all other nodes.
 void lose_two_processes_of_node_zero(World& world) {

@@ -1,6 +1,7 @@
 #include "safe/supervise/succession_world.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace primus::supervise {
 
@@ -26,7 +27,7 @@ void World::start(int node) {
   if (node == 0) {
     memory.kept = votes;
     memory.keep = [this](const Votes& now) {
-      if (chance(hard_.no_votes)) return false;
+      if (std::exchange(fails_vote_, false) || chance(hard_.no_votes)) return false;
       votes = now;
       return true;
     };

@@ -45,6 +45,8 @@ class World {
   void ease() { hard_ = {}; }  // no more hardships
   void block_file() { hard_.no_file = 1; }
   void block_votes() { hard_.no_votes = 1; }
+  void fail_vote() { fails_vote_ = true; }  // the next vote of node 0 cannot be kept
+  bool has_failed_vote() const { return !fails_vote_; }
   void hide_file(int node) { at(node).blind = true; }  // the node's process cannot read it
   bool alive(int node) const { return at(node).alive; }
   Succession::Role role(int node) const { return at(node).code->role(); }
@@ -124,6 +126,7 @@ class World {
   std::list<Link> links_ = {};
   std::vector<Link*> closing_ = {};
   double next_beat_ = 0;
+  bool fails_vote_ = false;
   std::uint64_t lives_ = 0, words_ = 0;
   Hardships hard_;
   AgreementOracle oracle_ = {};

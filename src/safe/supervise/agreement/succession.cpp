@@ -273,6 +273,7 @@ void Succession::tick(double now) {
     out_.silent = true;
     return lose();
   }
+  if (role_ == Role::kFollowing) return take_waiting();
   if (role_ == Role::kLeading) return look_at_quorum(now);
   if (role_ != Role::kSeeking) return;
   if (standing_ && now - *standing_ > limits_.stand) standing_.reset();
@@ -402,10 +403,15 @@ void Succession::take(const AgreedState& state) {
     if (role_ == Role::kFollowing) return lose();
     return act({.kind = Act::Kind::kSendOut, .message = own(MessageKind::kPromise)});
   }
-  // Without an acknowledgement, the leader sends its next state.
-  if (answered == Agreement::Answer::kNotKept) return;
+  if (answered == Agreement::Answer::kNotKept) {
+    // The leader sends no other state before this one is agreed. A node that seeks asks it again.
+    if (role_ == Role::kFollowing && (!out_.waiting || is_newer(state, *out_.waiting))) out_.waiting = state;
+    return;
+  }
+  if (out_.waiting && !is_newer(*out_.waiting, state)) out_.waiting.reset();
   if (role_ == Role::kSeeking) {
     role_ = Role::kFollowing;
+    out_.waiting.reset();
     forget_calls();
     out_.joined = out_.silent = false;
     followed_ = where(out_.node).value_or(Delegate{.node = out_.node});
@@ -417,6 +423,14 @@ void Succession::take(const AgreedState& state) {
   }
   act({.kind = Act::Kind::kSendOut,
        .message = {.kind = MessageKind::kAcknowledge, .view = state.view, .version = state.version}});
+}
+
+void Succession::take_waiting() {
+  if (!out_.waiting) return;
+  const AgreedState state = *out_.waiting;
+  // After a promise of a higher view, the leader sends a state of that view.
+  if (state.view < agreement_.promised()) return out_.waiting.reset();
+  take(state);
 }
 
 void Succession::receive(const LeadershipMessage& message, double now) {

@@ -159,6 +159,7 @@ class Succession {
   std::optional<Delegate> where(int node) const;
   void greet(const LeadershipMessage& message, double now);
   void take(const AgreedState& state);
+  void take_waiting();
 
   int nodes_;
   SuccessionLimits limits_;
@@ -176,7 +177,9 @@ class Succession {
     bool joined = false;  // a lower node, which may have no leader itself
     double until = 0;     // the end of the wait for its answer
     bool silent = false;  // the last leader was silent, but its connection was open
-  } out_;                 // the connection to another supervisor
+    // kFollowing: the newest state of the leader, if the vote could not be kept. tick() tries again.
+    std::optional<AgreedState> waiting = {};
+  } out_;  // the connection to another supervisor
   struct Search {
     double began = 0, next = 0;
     int cursor = -1;           // the node that was asked last

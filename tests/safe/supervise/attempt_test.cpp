@@ -216,6 +216,7 @@ TEST(Attempt, AnEndWithoutARecordOnAFullDiskIsAFullDisk) {
   const std::string refusal = "a checkpoint needs 244 KiB, but /run has 4.00 KiB free";
   EXPECT_EQ(judged(refusal, 4096), EndKind::kDiskFull);
   EXPECT_EQ(judged(refusal, 4096, false), EndKind::kRefused);
+  EXPECT_EQ(judged(refusal, 2 << 20), EndKind::kDiskFull) << "the next checkpoint is larger than the newest";
 }
 
 // The launcher knows only that rank 0 ended, because rank 0 could not write its error.

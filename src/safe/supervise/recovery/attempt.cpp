@@ -132,11 +132,12 @@ bool lacks_space(std::string_view text) { return text.find("a checkpoint needs "
 void blame_full_disk(JobEnd& end, bool begun) {
   using enum EndKind;
   constexpr std::uint64_t kLogs = std::uint64_t{64} << 10;
-  if (!begun || end.free_bytes >= std::max(end.checkpoint_bytes, kLogs)) return;
-  if (end.kind == kRefused && lacks_space(end.text)) {
+  // The next checkpoint may be larger than the newest one.
+  if (begun && end.kind == kRefused && lacks_space(end.text)) {
     end.kind = kDiskFull;
     return;
   }
+  if (!begun || end.free_bytes >= std::max(end.checkpoint_bytes, kLogs)) return;
   const bool unknown = end.kind == kRefused || end.kind == kError || end.kind == kLostRank;
   if (!(unknown && !end.explained) && end.kind != kEarlyExit) return;
   end.kind = kDiskFull;

@@ -237,7 +237,7 @@ class Supervisor {
       if (!space) notice.waits(free_space_text(*action.free_bytes), now, began + kSpaceWait);
       if (!space && now - began >= kSpaceWait) {
         end_waiting();
-        return books_.finish(end, Bookkeeping::without_space(action));
+        return books_.give_up_without_space(end, action);
       }
       std::vector<pid_t> remaining;
       remains_ = remains_ && !processes_.wait_for_end(remaining);

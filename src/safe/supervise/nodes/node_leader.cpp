@@ -360,7 +360,7 @@ class Leader {
       at_.next_space = now + kLookAtSpace;
       if (free_bytes(job_.run) < *action_->free_bytes) {
         if (now - at_.over < kWaitForSpace) return std::nullopt;
-        return books_.finish(end_, Bookkeeping::without_space(*action_));
+        return books_.give_up_without_space(end_, *action_);
       }
     }
     if (const std::string left = part_.left(); !left.empty()) {

@@ -216,12 +216,14 @@ void Bookkeeping::announce(const JobEnd& end, const Action& action, Rung rung) c
                        rung == Rung::kRank ? " (rank restart: the other processes stay)" : "", from, when));
 }
 
-Action Bookkeeping::without_space(const Action& action) {
+int Bookkeeping::give_up_without_space(const JobEnd& end, const Action& action) {
   const std::string needed = human_bytes(static_cast<double>(*action.free_bytes));
-  return {.kind = Action::Kind::kGiveUp,
-          .reason = action.reason,
-          .text = fmt::format("the disk did not have {} free within an hour", needed),
-          .hint = "free space; the same command then continues from the newest checkpoint"};
+  const Action last{.kind = Action::Kind::kGiveUp,
+                    .reason = action.reason,
+                    .text = fmt::format("the disk did not have {} free within an hour", needed),
+                    .hint = "free space; the same command then continues from the newest checkpoint"};
+  record("supervise_action", last.reason, primus::supervise::facts_of(last));
+  return finish(end, last);
 }
 
 int Bookkeeping::give_up(const std::string& reason, const std::string& text, const std::string& hint) {

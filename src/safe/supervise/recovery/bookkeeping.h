@@ -61,8 +61,8 @@ class Bookkeeping {
 
   // No other attempt is possible. Records the reason, and returns the exit code.
   int give_up(const std::string& reason, const std::string& text, const std::string& hint);
-  // The disk did not get the space that the restart needs.
-  static Action without_space(const Action& action);
+  // The disk did not get the space that the restart needs. Records this, and returns the exit code.
+  int give_up_without_space(const JobEnd& end, const Action& action);
   // A request to stop arrived between two attempts. Returns the exit code.
   int stopped_waiting(int signal);
   // The supervisor ends. Returns the exit code.

@@ -52,5 +52,25 @@ TEST_F(BookkeepingTest, TheEndWithoutSpaceIsRecordedAsADecision) {
   EXPECT_EQ(all[2].at("event"), "supervise_end");
 }
 
+// The clock of a supervisor is that of the wall at its start. A wall clock that was set between the starts of
+// two supervisors changes no time.
+TEST_F(BookkeepingTest, ClocksThatAreAnHourApartChangeNoTimes) {
+  for (const double apart : {-3600.0, 3600.0}) {
+    Bookkeeping first(job_, unix_seconds() + apart), second(job_);
+    first.begin();
+    first.end({.exit_code = 3}, {}, {}, Json::object());
+    const Json saved = first.save();
+    second.restore(saved);
+    for (const char* const name : {"began_at", "detected_at"}) {
+      EXPECT_NEAR(saved.at(name).get<double>(), unix_seconds(), 60) << name;
+      EXPECT_NEAR(second.save().at(name).get<double>(), saved.at(name).get<double>(), 1) << name;
+    }
+    second.record("supervise_end", {}, Json::object());
+    const Json times = lines().back().at("facts").at("times");
+    EXPECT_LT(times.at("wall").get<double>(), 60);
+    EXPECT_LT(times.at("restart").get<double>(), 60);
+  }
+}
+
 }  // namespace
 }  // namespace primus::supervise

@@ -111,7 +111,7 @@ TEST(Leadership, AnAccountContinuesElsewhere) {
     call(whole);
     call(moved);
     TimeAccount next(0);
-    next.restore(nlohmann::ordered_json::parse(moved.save().dump()));
+    next.restore(nlohmann::ordered_json::parse(moved.save(0).dump()), 0, 1e9);
     moved = next;
   };
   double now = 101;

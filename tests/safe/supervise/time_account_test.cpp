@@ -120,8 +120,36 @@ TEST(TimeAccount, ACrashLoopLosesTheStepsAfterTheCheckpoint) {
   }
   // Another supervisor of the job knows it, too.
   TimeAccount other(0);
-  other.restore(account.save());
+  other.restore(account.save(0), 0, time);
   EXPECT_DOUBLE_EQ(other.up_to(time).useful, 10);
+}
+
+// The clocks of two supervisors are an hour apart, and the second one takes the account after ten seconds.
+TEST(TimeAccount, AnotherClockChangesNoTimes) {
+  for (const double hours : {-1.0, 1.0}) {
+    const double ahead = 3600 * hours;
+    TimeAccount account(1e9);
+    account.begin(0, 1e9 + 5);
+    account.step(1, 3, 1e9 + 8);
+    account.detected(1e9 + 12);
+    TimeAccount other(0);
+    other.restore(account.save(0), -ahead, 1e9 + ahead + 22);
+    const RunTimes times = other.up_to(1e9 + ahead + 22);
+    EXPECT_DOUBLE_EQ(times.wall, 22);
+    EXPECT_DOUBLE_EQ(times.useful, 3);
+    EXPECT_DOUBLE_EQ(times.restart, 10);
+  }
+}
+
+TEST(TimeAccount, TimesOfAWallClockThatIsAheadEndNow) {
+  TimeAccount account(1000);
+  account.begin(0, 1005);
+  account.step(1, 3, 1008);
+  TimeAccount other(0);
+  other.restore(account.save(0), 0, 500);
+  const RunTimes times = other.up_to(501);
+  EXPECT_DOUBLE_EQ(times.wall, 9);
+  EXPECT_DOUBLE_EQ(times.other, 1);
 }
 
 // Counts the seconds of each step that the run still has.

@@ -38,10 +38,10 @@ Json facts_of(const Action& action) {
 
 }  // namespace
 
-Bookkeeping::Bookkeeping(const SupervisedJob& job)
+Bookkeeping::Bookkeeping(const SupervisedJob& job, double wall)
     : job_(job),
       policy_(job.recovery),
-      to_unix_(unix_seconds() - steady_seconds()),
+      to_unix_(wall - steady_seconds()),
       account_(clock()),
       log_(job.run),
       started_(steady_seconds()) {}
@@ -250,24 +250,32 @@ int Bookkeeping::stopped_waiting(int signal) {
 }
 
 Json Bookkeeping::save() const {
-  const double to_unix = unix_seconds() - steady_seconds();
-  return {{"started", started_ + to_unix},  {"attempts", attempts_},      {"continues", continues_},
-          {"recovering", recovering_},      {"furthest", furthest_},      {"began_at", began_at_},
-          {"detected_at", detected_at_},    {"account", account_.save()}, {"policy", policy_.save(to_unix)},
+  const double to_unix = unix_seconds() - steady_seconds(), error = unix_seconds() - clock();
+  return {{"started", started_ + to_unix},
+          {"attempts", attempts_},
+          {"continues", continues_},
+          {"recovering", recovering_},
+          {"furthest", furthest_},
+          {"began_at", began_at_ + error},
+          {"detected_at", detected_at_ + error},
+          {"account", account_.save(error)},
+          {"policy", policy_.save(to_unix)},
           {"rank_restarts", rank_restarts_}};
 }
 
 void Bookkeeping::restore(const Json& saved) {
-  const double to_unix = unix_seconds() - steady_seconds();
+  const double to_unix = unix_seconds() - steady_seconds(), error = unix_seconds() - clock();
+  // The clock of the other machine may be ahead.
+  const auto time = [&](const char* name) { return std::min(saved.at(name).get<double>() - error, clock()); };
   started_ = saved.at("started").get<double>() - to_unix;
   attempts_ = saved.at("attempts").get<int>();
   continues_ = saved.at("continues").get<bool>();
   recovering_ = saved.at("recovering").get<bool>();
   furthest_ = saved.at("furthest").get<std::int64_t>();
   rank_restarts_ = saved.value("rank_restarts", std::int64_t{0});  // older versions had none
-  began_at_ = saved.at("began_at").get<double>();
-  detected_at_ = saved.at("detected_at").get<double>();
-  account_.restore(saved.at("account"));
+  began_at_ = time("began_at");
+  detected_at_ = time("detected_at");
+  account_.restore(saved.at("account"), error, clock());
   policy_.restore(saved.at("policy"), to_unix);
   event_clock_.attempt(began_at_);
   attempt_ = {};

@@ -29,7 +29,8 @@ enum class Rung : std::uint8_t { kRank, kJob };
 
 class Bookkeeping {
  public:
-  explicit Bookkeeping(const SupervisedJob& job);
+  // `wall`: what the wall clock shows, in seconds since 1970.
+  explicit Bookkeeping(const SupervisedJob& job, double wall = unix_seconds());
 
   // Writes a line of RUN/events/supervisor.jsonl. `facts` is a JSON object.
   void record(std::string_view kind, std::string cause, nlohmann::ordered_json facts, bool times = true,
@@ -71,8 +72,9 @@ class Bookkeeping {
   // The lines of the record, which the supervisors of several machines hold until they agree.
   SupervisionLog& log() { return log_; }
   // The account up to the begin of the attempt, or after its end, for another supervisor of the job.
-  // restore() throws nlohmann::json::exception. `recovering`: whether the first step after a fault is still
-  // to be recorded.
+  // restore() throws nlohmann::json::exception. Times are saved by the present wall clock, because clock() of
+  // the other supervisor may differ. `recovering`: whether the first step after a fault is still to be
+  // recorded.
   nlohmann::ordered_json save() const;
   bool recovering() const { return recovering_; }
   void restore(const nlohmann::ordered_json& saved);

@@ -105,23 +105,21 @@ RunTimes TimeAccount::up_to(double time) const {
   return times;
 }
 
-Json TimeAccount::save() const {
+Json TimeAccount::save(double to_wall) const {
   Json parts = Json::array(), marks = Json::array();
   for (const auto part : kParts) parts.push_back(times_.*part);
   for (const Mark& one : marks_) marks.push_back({one.step, one.useful, one.in_memory});
-  return {{"start", start_},
-          {"at", at_},
-          {"state", static_cast<int>(state_)},
-          {"saving", saving_},
-          {"in_phase", in_phase_},
-          {"kept", kept_ ? Json(*kept_) : Json()},
-          {"parts", std::move(parts)},
-          {"marks", std::move(marks)}};
+  return {{"start", start_ + to_wall}, {"at", at_ + to_wall},      {"state", static_cast<int>(state_)},
+          {"saving", saving_},         {"in_phase", in_phase_},    {"kept", kept_ ? Json(*kept_) : Json()},
+          {"parts", std::move(parts)}, {"marks", std::move(marks)}};
 }
 
-void TimeAccount::restore(const Json& saved) {
-  TimeAccount made(saved.at("start").get<double>());
-  made.at_ = saved.at("at").get<double>();
+void TimeAccount::restore(const Json& saved, double to_wall, double now) {
+  const double start = saved.at("start").get<double>() - to_wall, at = saved.at("at").get<double>() - to_wall;
+  // All times move together, so that the parts still add up to the time since the start.
+  const double ahead = std::max(0.0, at - now);
+  TimeAccount made(start - ahead);
+  made.at_ = at - ahead;
   made.state_ = static_cast<State>(std::clamp(saved.at("state").get<int>(), 0, 2));
   made.saving_ = saved.at("saving").get<bool>();
   made.in_phase_ = saved.at("in_phase").get<bool>();

@@ -39,9 +39,11 @@ class TimeAccount {
   // Returns the times up to `time`. The parts add up to `wall`.
   RunTimes up_to(double time) const;
 
-  // The whole state, for another supervisor of the job. restore() throws nlohmann::json::exception.
-  nlohmann::ordered_json save() const;
-  void restore(const nlohmann::ordered_json& saved);
+  // The whole state, for another supervisor of the job, whose clock differs: `to_wall` is added to times of
+  // this clock to get times of the wall clock. `now`: of this clock; later times count as this time.
+  // restore() throws nlohmann::json::exception.
+  nlohmann::ordered_json save(double to_wall) const;
+  void restore(const nlohmann::ordered_json& saved, double to_wall, double now);
 
  private:
   enum class State : std::uint8_t { kStarting, kRestarting, kSteps };

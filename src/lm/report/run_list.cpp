@@ -36,16 +36,19 @@ bool is_there(const Path& path) {
   return std::filesystem::exists(std::filesystem::status(path, none));
 }
 
+// Returns when the file changed last, in seconds since 1970.
+std::optional<double> changed_at(const Path& file) {
+  struct stat status {};
+  if (::stat(file.c_str(), &status) != 0) return std::nullopt;
+  return static_cast<double>(status.st_mtim.tv_sec) + 1e-9 * static_cast<double>(status.st_mtim.tv_nsec);
+}
+
 // Returns the seconds since the newest of the files changed.
 double age_of(const Path& folder) {
   std::optional<double> newest;
   for (const Path& file : {folder / kMetrics, folder / kEvaluations, folder / RunFolder::kExperimentFile,
                            event_file(folder, 0), folder / kSupervisorFile, folder / "logs"}) {
-    struct stat status {};
-    if (::stat(file.c_str(), &status) != 0) continue;
-    const double changed =
-        static_cast<double>(status.st_mtim.tv_sec) + 1e-9 * static_cast<double>(status.st_mtim.tv_nsec);
-    newest = std::max(newest.value_or(changed), changed);
+    if (const auto changed = changed_at(file)) newest = std::max(newest.value_or(*changed), *changed);
   }
   if (!newest) return 0;
   return std::max(0.0, unix_seconds() - *newest);
@@ -355,7 +358,8 @@ std::vector<Path> log_folders(const Path& folder) {
 }
 
 struct LoggedError {
-  double time = 0;  // in seconds since 1970; 0: unknown
+  double stamp = 0;    // the line's time in the zone of its writer, read as if it were UTC; 0: unknown
+  double written = 0;  // when the file changed last, in seconds since 1970; 0: unknown
   std::string text = {};
 };
 
@@ -363,18 +367,28 @@ struct LoggedError {
 LoggedError newest_error(const Path& folder) {
   LoggedError newest;
   for (const Path& logs : log_folders(folder)) {
-    if (!is_there(logs / "error.log")) continue;
-    const std::string line = last_line(logs / "error.log");
+    const Path log = logs / "error.log";
+    if (!is_there(log)) continue;
+    const std::string line = last_line(log);
     // "[20261129 11:26:05][rank-0/1][ERROR]    [file:line] : message" (docs/formats/run-folder.md)
     constexpr std::string_view kBefore = "] : ";
     const std::size_t at = line.find(kBefore);
-    std::tm local{.tm_isdst = -1};
+    std::tm local{};
     const bool dated = ::strptime(line.c_str(), "[%Y%m%d %H:%M:%S]", &local) != nullptr;
-    const double time = dated ? static_cast<double>(std::mktime(&local)) : 0;
-    if (time < newest.time) continue;
-    newest = {.time = time, .text = at == line.npos ? line : line.substr(at + kBefore.size())};
+    const double stamp = dated ? static_cast<double>(::timegm(&local)) : 0;
+    if (stamp < newest.stamp) continue;
+    newest = {.stamp = stamp,
+              .written = changed_at(log).value_or(0),
+              .text = at == line.npos ? line : line.substr(at + kBefore.size())};
   }
   return newest;
+}
+
+// Returns whether the file changed when its last line was written. It did not if it was copied. The zone of
+// the line is unknown, but all zones differ from UTC by quarters of an hour.
+bool has_time_of_its_line(const LoggedError& error) {
+  constexpr double kQuarter = 900, kDelay = 5;  // seconds; the clock of a file server may differ
+  return std::abs(std::remainder(error.written - error.stamp, kQuarter)) < kDelay;
 }
 
 // Explains a run that failed before its first event by the last error in its logs.
@@ -389,7 +403,8 @@ void judge_later_start(RunStatus& run, const Marks& marks) {
   if (is_open(run.state) || marks.ended_at == 0) return;
   constexpr double kSameEnd = 2;  // seconds between the end of a process and its last error
   LoggedError error = newest_error(run.folder);
-  if (error.text.empty() || error.time < marks.ended_at + kSameEnd) return;
+  if (error.text.empty() || error.stamp == 0 || !has_time_of_its_line(error)) return;
+  if (error.written < marks.ended_at + kSameEnd) return;
   run.reason += run.reason.empty() ? "the next start failed" : "; the next start failed";
   run.failure = std::move(error.text);
 }

@@ -579,25 +579,70 @@ TEST_F(RecordedRuns, ASupervisorThatGaveUpGivesTheReason) {
 }
 
 // A start that fails before its first event leaves only a line in the error log.
-TEST_F(RecordedRuns, AFailedNextStartIsShown) {
-  train(0, 5, RunEnding{.state = RunEnding::State::kStopped, .reason = "SIGTERM", .iteration = 5});
-  const Path logs = run_.root() / "logs" / "pre_trainer" / "rank-0";
-  make_folders(logs);
-  const auto log_error = [&](std::time_t time) {
+class FailedStarts : public RecordedRuns {
+ protected:
+  FailedStarts() {
+    train(0, 5, RunEnding{.state = RunEnding::State::kStopped, .reason = "SIGTERM", .iteration = 5});
+    make_folders(log_.parent_path());
+  }
+
+  ~FailedStarts() override { set_zone(zone_ ? zone_->c_str() : nullptr); }
+
+  static void set_zone(const char* zone) {
+    if (zone)
+      ::setenv("TZ", zone, 1);
+    else
+      ::unsetenv("TZ");
+    ::tzset();
+  }
+
+  // Writes an error some seconds from now, with the local time of a process in the zone.
+  void log_error(int seconds, const char* zone) {
+    const std::time_t time = std::time(nullptr) + seconds;
     std::tm local{};
+    set_zone(zone);
     localtime_r(&time, &local);
     std::array<char, 32> stamp{};
     std::strftime(stamp.data(), stamp.size(), "%Y%m%d %H:%M:%S", &local);
-    write_file(
-        logs / "error.log",
-        fmt::format("[{}][rank-0/1][ERROR]    [rank_run.cpp:1] : data 'd' does not exist\n", stamp.data()));
-  };
-  log_error(std::time(nullptr) - 60);  // of the process that was stopped
-  EXPECT_EQ(run_status(run_.root()).reason, "SIGTERM");
-  EXPECT_EQ(run_status(run_.root()).failure, "");
-  log_error(std::time(nullptr) + 60);
-  EXPECT_EQ(run_status(run_.root()).reason, "SIGTERM; the next start failed");
-  EXPECT_EQ(run_status(run_.root()).failure, "data 'd' does not exist");
+    write_file(log_, fmt::format("[{}][rank-0/1][ERROR]    [rank_run.cpp:1] : data 'd' does not exist\n",
+                                 stamp.data()));
+    change_at(seconds);
+  }
+
+  void change_at(int seconds) {
+    std::filesystem::last_write_time(
+        log_, std::filesystem::file_time_type::clock::now() + std::chrono::seconds(seconds));
+  }
+
+  std::string reason() const { return run_status(run_.root()).reason; }
+
+  const Path log_ = run_.root() / "logs" / "pre_trainer" / "rank-0" / "error.log";
+
+ private:
+  const std::optional<std::string> zone_ =
+      std::getenv("TZ") ? std::optional<std::string>(std::getenv("TZ")) : std::nullopt;
+};
+
+TEST_F(FailedStarts, AreShownInAllZones) {
+  for (const char* writer : {"UTC", "XXX+8", "XXX-5:45", "XXX-14"}) {
+    for (const char* reader : {"UTC", "XXX+8", "XXX-9"}) {
+      SCOPED_TRACE(fmt::format("written in {}, read in {}", writer, reader));
+      log_error(-60, writer);  // of the process that was stopped
+      set_zone(reader);
+      EXPECT_EQ(reason(), "SIGTERM");
+      EXPECT_EQ(run_status(run_.root()).failure, "");
+      log_error(60, writer);
+      set_zone(reader);
+      EXPECT_EQ(reason(), "SIGTERM; the next start failed");
+      EXPECT_EQ(run_status(run_.root()).failure, "data 'd' does not exist");
+    }
+  }
+}
+
+TEST_F(FailedStarts, ACopiedLogDoesNotTellItsTime) {
+  log_error(-60, "XXX+8");
+  change_at(60);
+  EXPECT_EQ(reason(), "SIGTERM");
 }
 
 TEST_F(RecordedRuns, ReportsReadOnlyEvents) {

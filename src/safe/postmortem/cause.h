@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -37,6 +38,8 @@ struct Cause {
   std::string_view title;      // the cause in a few words
   std::string_view next_step;  // what the operator should do, as a sentence
   std::span<const Pattern> patterns;
+  // What remains to be done if a supervisor continues the run, which may be nothing (""). nullopt: next_step.
+  std::optional<std::string_view> supervised = {};
 };
 
 // Returns all causes. If several causes match a text, the first one in this list applies.

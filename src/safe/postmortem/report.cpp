@@ -86,12 +86,12 @@ void add_restarts(const CaseFile& file, std::vector<Row>& rows) {
 
 // A run that waits or is restarted has a supervisor. No command is needed then.
 std::string advice(const CaseFile& file, const Cause& cause) {
-  std::string text(cause.next_step);
-  if (file.shown.next.empty()) return text;
-  if (const std::size_t at = text.find("; the same command"); at != text.npos) text.resize(at);
+  if (file.shown.next.empty()) return std::string(cause.next_step);
   const bool waits = file.shown.state == name_of(RunState::kWaiting);
-  return fmt::format("the supervisor {}; {}",
-                     waits ? "waits, and then continues the run" : "continues the run", text);
+  const char* const what = waits ? "waits, and then continues the run" : "continues the run";
+  const std::string_view rest = cause.supervised.value_or(cause.next_step);
+  return rest.empty() ? fmt::format("the supervisor {}.", what)
+                      : fmt::format("the supervisor {}; {}", what, rest);
 }
 
 std::vector<Row> facts(const CaseFile& file, const Diagnosis& d) {
@@ -166,7 +166,7 @@ nlohmann::ordered_json report_json(const CaseFile& file, const Diagnosis& d) {
             {"step", file.step},
             {"checkpoint_step", file.saved_step < 0 ? Json() : Json(file.saved_step)},
             {"text", d.summary},
-            {"next_step", d.cause->next_step},
+            {"next_step", advice(file, *d.cause)},
             {"alternatives", Json::array()},
             {"restarts", Json::array()},
             {"evidence", Json::array()},

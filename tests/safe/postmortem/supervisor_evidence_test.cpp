@@ -16,6 +16,7 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 using testing::SizeIs;
+using testing::StartsWith;
 
 constexpr const char* kBegin = R"({"event":"begin","step":9,"rank":0,"time":200,"facts":{"host":"n1"}}
 {"event":"step","step":12,"rank":0,"time":205,"facts":{"iteration":12,"lm_loss":2}}
@@ -103,6 +104,25 @@ TEST_F(Supervised, ARunThatIsRestartedIsNotEnded) {
   EXPECT_THAT(text, Not(HasSubstr("supervisor was killed")));
   EXPECT_THAT(text, Not(HasSubstr("same command"))) << "the supervisor needs no command";
   EXPECT_EQ(report_json(file, d)["state"], "restarting");
+}
+
+TEST_F(Supervised, ARunThatIsContinuedNeedsNoCommand) {
+  CaseFile file = read("");
+  file.shown.next = "starts again in 8 s";
+  Diagnosis d = diagnose(file);
+  for (const Cause& cause : causes()) {
+    SCOPED_TRACE(cause.name);
+    d.cause = &cause;
+    const std::string text = report_json(file, d)["next_step"];
+    EXPECT_THAT(text, StartsWith("the supervisor continues the run"));
+    for (const char* command : {"same command", "start the run", "tart the job", "submit", "repeat the run"})
+      EXPECT_THAT(text, Not(HasSubstr(command)));
+    EXPECT_THAT(report_text(file, d, Terminal{}), HasSubstr("next step  " + text + "\n"));
+  }
+  d.cause = &cause_named("time-limit");
+  EXPECT_EQ(report_json(file, d)["next_step"], "the supervisor continues the run.");
+  file.shown.next.clear();
+  EXPECT_THAT(std::string(report_json(file, d)["next_step"]), HasSubstr("submit the same command again"));
 }
 
 TEST_F(Supervised, TheFaultThatEndedTheRunIsItsCause) {

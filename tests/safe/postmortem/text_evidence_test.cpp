@@ -105,6 +105,20 @@ TEST(Causes, LinesOfKernelsSchedulersAndPrograms) {
   EXPECT_EQ(cause_of("[20261128 05:00:31][rank-2/4][INFO] iteration 3"), "");
 }
 
+// A record that lacks a key is corrected by its author; a damaged file is restored.
+TEST(Causes, ErrorsAtPlacesOfFiles) {
+  EXPECT_EQ(cause_of("/data/part.jsonl:401:10: error: the value of 'text' is a number, not a string"),
+            "bad-record");
+  EXPECT_EQ(cause_of("/data/part.jsonl:7:1: error: the line has no key 'text'; it has 'txt'"), "bad-record");
+  EXPECT_EQ(cause_of("/data/p.json:7:1: error: the record has no key 'chosen'"), "bad-record");
+  EXPECT_EQ(cause_of("/data/p.ndjson:7:1: error: the record has no key 'chosen'"), "bad-record");
+  EXPECT_EQ(cause_of("/data/part.jsonl:401:10: error: broken JSON: the text ends in a string"),
+            "damaged-file");
+  EXPECT_EQ(cause_of("/m/config.json:3:5: error: the value of 'hidden_size' is a string, not a number"),
+            "wrong-setting");
+  EXPECT_EQ(cause_of("/m/tokenizer.json:3:5: error: the model type 'x' is unknown"), "wrong-setting");
+}
+
 // Messages that name their cause, but that the first rules missed, and harmless ones that they took for
 // causes.
 TEST(Causes, LinesOfJobsThatFailEarly) {
@@ -117,8 +131,6 @@ TEST(Causes, LinesOfJobsThatFailEarly) {
             "different-ranks");
   EXPECT_EQ(cause_of("x: the bytes of tensor 'w' differ from their CRC32C"), "damaged-file");
   EXPECT_EQ(cause_of("no checkpoint in 'run/checkpoints' can be used:"), "damaged-file");
-  EXPECT_EQ(cause_of("/data/part.jsonl:401:10: error: the value of 'text' is a number, not a string"),
-            "damaged-file");
   EXPECT_EQ(cause_of("error: 'x.bin' changed from 543710 to 2000 bytes while it was in use"), "damaged-file");
   EXPECT_EQ(cause_of("error: data '/d/nothere.txt' does not exist"), "missing-file");
   EXPECT_EQ(cause_of("error: the tokenizer_model '/d/t' does not exist"), "missing-file");

@@ -49,9 +49,8 @@ class Cluster:
         for name in ("state", "spool-n1", "spool-n2", "tmp-n1", "tmp-n2", "munge", "home"):
             os.mkdir(self.at(name))
         os.chmod(self.at("munge"), 0o711)
-        with open(self.at("munge/key"), "wb") as file:
-            file.write(b"k" * 1024)
-        os.chmod(self.at("munge/key"), 0o600)
+        with open(os.open(self.at("munge/key"), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+            file.write(os.urandom(1024))
         self.environment = dict(os.environ, **environment, PATH=PATH, SLURM_CONF=self.at("slurm.conf"),
                                 HOME=self.at("home"))
         self.daemons = {}

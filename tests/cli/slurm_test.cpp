@@ -143,9 +143,12 @@ class Cluster {
     std::filesystem::permissions(f, std::filesystem::perms(0711));
     std::filesystem::permissions(f / "munge", std::filesystem::perms(0711));
     const std::string key = (f / "munge/key").string();
-    std::ofstream(key) << std::string(1024, 'k');
+    std::ofstream(key).flush();  // empty until only its owner can read it
     std::filesystem::permissions(key,
                                  std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+    std::string random(1024, '\0');
+    std::ifstream("/dev/urandom", std::ios::binary).read(random.data(), 1024);
+    std::ofstream(key, std::ios::binary) << random;
     const std::string socket = (f / "munge/socket").string();
     munged_ = std::make_unique<Daemon>(
         std::vector<std::string>{find("munged"), "--foreground", "--force", "--socket=" + socket,

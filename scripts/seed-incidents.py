@@ -84,7 +84,8 @@ def options(parser):
     parser.add_argument("--program", default=os.path.join(SOURCE, "build/bin/primus"))
     parser.add_argument("--library", default=os.path.expanduser("~/.cache/primus/incidents"),
                         help="folder of the real runs, built if it is missing")
-    parser.add_argument("--library-seed", type=int, default=1, help="chooses shapes, ranks and moments of new real runs")
+    parser.add_argument("--library-seed", type=int, default=1,
+                        help="chooses shapes, ranks and moments of the real runs; a library has one seed")
     parser.add_argument("--causes", help="only these causes, separated by commas")
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)

@@ -9,8 +9,25 @@ import sys
 from faults import FAULTS, Starter
 
 
+def keep_seed(library, seed):
+    """Writes the seed into the library, and refuses a library whose runs have another seed."""
+    path = os.path.join(library, "seed")
+    if os.path.exists(path):
+        with open(path) as file:
+            known = file.read().strip()
+    else:
+        has_runs = any(os.path.exists(os.path.join(library, name, "meta.json")) for name in os.listdir(library))
+        known = "unknown" if has_runs else str(seed)
+    if known != str(seed):
+        sys.exit(f"the runs in '{library}' have the seed '{known}', not '{seed}': name another folder with --library, "
+                 "or remove this one")
+    with open(path, "w") as file:
+        file.write(f"{seed}\n")
+
+
 def build(program, library, seed, only=None, workers=4):
     os.makedirs(library, exist_ok=True)
+    keep_seed(library, seed)
     starter = Starter(os.path.abspath(program), library)
     starter.prepare()
     jobs = []

@@ -14,13 +14,15 @@ Debian's packages slurmctld, slurmd, slurm-client and munge), and injects one fa
   unaffected   the same, without a restart, if the fault need not be detected
   ended        the run ended with a right name and exit code, and the same command then completed it, bit for bit
 and if no process remains, and no checkpoint that was complete at the time of the fault was ignored. The script prints a
-table of kinds and phases, and the trials with a wrong outcome. Exit code 1: there is one, or in more than a fifth of
-the trials a part of the fault did not happen (too late), so the script does not test what it says.
+table of kinds and phases, and the trials with a wrong outcome. Exit code 1: there is one, or a trial failed by an error
+of the script, or in more than a fifth of the trials a part of the fault did not happen (too late), so the script does
+not test what it says.
 
 Trials with equal setup, kind, phase and seed inject at the same point. The machine's speed may change which process
 acts first. A seed determines the order of all trials. Each run of the script prints the number of the next trial, and
 '--skip NUMBER' continues there, so two runs have no trial in common. '--add FILE' adds the results that an earlier run
-has written with --json: the table and --json have all results, and no trial is repeated that the file has. Examples:
+has written with --json: the table and --json have all results, and no trial is repeated that the file has. A note says
+if the results are of several builds of the program. Examples:
 
   inject-faults.py --slow --trials 6000 --seed 3 --jobs 8 --minutes 7 --json one.json
   inject-faults.py --slow --trials 6000 --seed 3 --jobs 8 --minutes 7 --add one.json --json two.json   # continues
@@ -35,6 +37,7 @@ of wrapped functions, so neither network namespaces nor mounts are needed, nor r
 import argparse
 import collections
 import concurrent.futures
+import hashlib
 import json
 import os
 import queue
@@ -46,6 +49,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from faults.cluster import Cluster, missing  # noqa: E402
@@ -54,6 +58,7 @@ from faults.slurm_trial import SlurmTrial  # noqa: E402
 from faults.trial import SOURCE, Reference, Trial, processes_with  # noqa: E402
 
 RIGHT = ("recovered", "unaffected", "ended")
+ERROR = "error of the trial: "  # begins the outcome of a trial in which the script failed
 GRACE = 20  # seconds after --minutes in which trials may end
 
 
@@ -88,7 +93,8 @@ def show(results, kinds, phases):
             continue
         cells = []
         for phase in phases:
-            some = [r for r in results if r["kind"] == kind and r["phase"] == phase and r["outcome"] != "too late"]
+            some = [r for r in results if r["kind"] == kind and r["phase"] == phase and
+                    class_of(r["outcome"]) not in ("too late", "error")]
             possible = any(Trial.possible(setup, kind, phase) for setup in SETUPS)
             right = sum(r["outcome"] in RIGHT for r in some)
             cells.append(f"{right}/{len(some)}" if some else "." if possible else "-")
@@ -96,7 +102,27 @@ def show(results, kinds, phases):
 
 
 def class_of(outcome):
+    if outcome.startswith(ERROR):
+        return "error"
     return outcome if outcome in RIGHT + ("too late",) else "wrong"
+
+
+def hash_of(program):
+    """The first digits of the SHA-256 of the program; None if it cannot be read."""
+    try:
+        with open(program, "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest()[:16]
+    except OSError:
+        return None
+
+
+def note_of_programs(results):
+    """A line that says which programs the results are of; empty if they are of one program."""
+    count = collections.Counter(result.get("program") or "unknown" for result in results)
+    if len(count) < 2:
+        return ""
+    return (f"note: the results are of {len(count)} programs: " +
+            ", ".join(f"{trials} trials of {program}" for program, trials in count.most_common()))
 
 
 def identity(result):
@@ -118,7 +144,7 @@ def read_results(paths):
 
 def lines_of(trial):
     """The last lines of the supervisors of a trial."""
-    if not os.path.exists(trial.log):
+    if not trial or not os.path.exists(trial.log):
         return []
     with open(trial.log, errors="replace") as file:
         return [line.rstrip("\n") for line in file if "iteration" not in line][-40:]
@@ -139,6 +165,7 @@ class Session:
         self.following = options.skip  # the number of the next trial
         self.running = 0
         self.reference = Reference(options.program, options.folder)
+        self.program = hash_of(options.program)
 
     def one(self, number):
         setup, kind, phase = self.trials[number % len(self.trials)]
@@ -149,22 +176,36 @@ class Session:
                 return
             self.following = max(self.following, number + 1)
             self.running += 1
+        result = {"number": number, "setup": setup, "kind": kind, "phase": phase, "seed": seed}
         try:
-            trial = (SlurmTrial if setup == "slurm" else Trial)(self.options, setup, kind, phase, seed, number)
-            outcome = trial.execute(self.reference)
+            result |= self.result_of(result)
         finally:
             with self.lock:
                 self.running -= 1
         with self.lock:
             if self.options.over:
                 return  # the script has ended the trial's processes
-            self.results.append({"number": number, "setup": setup, "kind": kind, "phase": phase, "seed": seed,
-                                 "outcome": outcome, "causes": trial.causes, "codes": trial.codes(),
-                                 "seconds": round(trial.seconds, 2)})
-            if class_of(outcome) == "wrong":
-                self.results[-1]["log"] = lines_of(trial)
-                print("WRONG: " + describe(self.results[-1]), flush=True)
-                print("  " + "\n  ".join(self.results[-1]["log"][-12:]), flush=True)
+            self.results.append(result | {"program": self.program})
+            if "log" in result:
+                print("WRONG: " + describe(result), flush=True)
+                print("  " + "\n  ".join(result["log"][-12:]), flush=True)
+
+    def result_of(self, what):
+        """Executes a trial. An error of the script in it is an outcome, so that the other trials go on."""
+        trial, began = None, time.monotonic()
+        try:
+            trial = (SlurmTrial if what["setup"] == "slurm" else Trial)(
+                self.options, what["setup"], what["kind"], what["phase"], what["seed"], what["number"])
+            outcome = trial.execute(self.reference)
+            result = {"outcome": outcome, "causes": trial.causes, "codes": trial.codes(),
+                      "seconds": round(trial.seconds, 2)}
+            return result | ({"log": lines_of(trial)} if class_of(outcome) == "wrong" else {})
+        except Exception as error:
+            lines = traceback.format_exc().splitlines()
+            if hasattr(trial, "folder"):
+                trial.kill_all()
+            return {"outcome": f"{ERROR}{type(error).__name__}: {error}", "causes": [], "codes": {},
+                    "seconds": round(time.monotonic() - began, 2), "log": lines}
 
     def run(self):
         last = self.options.skip + self.options.trials
@@ -235,22 +276,26 @@ class Session:
         show(results, list(dict.fromkeys([trial[1] for trial in self.trials] + [r["kind"] for r in results])),
              list(PHASES))
         for result in results:
-            if class_of(result["outcome"]) == "wrong":
+            if class_of(result["outcome"]) in ("wrong", "error"):
                 print("WRONG: " + describe(result))
         count = collections.Counter(class_of(r["outcome"]) for r in results)
-        setups = collections.Counter(r["setup"] for r in results if r["outcome"] != "too late")
+        setups = collections.Counter(r["setup"] for r in results if class_of(r["outcome"]) not in ("too late", "error"))
         total = sum(r["seconds"] for r in results)
-        print(f"{len(results) - count['too late']} faults "
+        print(f"{len(results) - count['too late'] - count['error']} faults "
               f"({', '.join(f'{setup}: {setups[setup]}' for setup in SETUPS if setups[setup])}), seed "
               f"{self.options.seed}: {count['recovered']} recovered, {count['unaffected']} unaffected, "
               f"{count['ended']} ended with the right name and completed by the same command, {count['wrong']} wrong; "
-              f"{count['too late']} more were too late; {total / max(1, len(results)):.1f} s a trial; "
+              f"{count['too late']} more were too late; " +
+              (f"{count['error']} more failed by an error of the script; " if count["error"] else "") +
+              f"{total / max(1, len(results)):.1f} s a trial; "
               f"{len(self.results)} trials in {time.monotonic() - self.began:.0f} s; next: --skip {self.following}" +
               (f", or the same command with --add {self.options.json}" if self.options.json else ""))
+        if note_of_programs(results):
+            print(note_of_programs(results))
         idle = 5 * count["too late"] > len(results)
         if idle:
             print(f"WRONG: in {count['too late']} of {len(results)} trials, a part of the fault did not happen")
-        return bool(results) and not idle and not count["wrong"]
+        return bool(results) and not idle and not count["wrong"] and not count["error"]
 
 
 def main():

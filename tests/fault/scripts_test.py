@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""Tests the scripts that inject faults and make incidents, without running the program."""
+import argparse
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts")
+sys.dont_write_bytecode = True
+
+
+def load(path):
+    folder = os.path.dirname(os.path.join(SCRIPTS, path))
+    name = os.path.basename(path)[:-3].replace("-", "_")
+    specification = importlib.util.spec_from_file_location(name, os.path.join(SCRIPTS, path))
+    module = importlib.util.module_from_spec(specification)
+    with mock.patch.object(sys, "path", [folder] + sys.path), \
+            mock.patch.dict(sys.modules):  # both scripts have a module 'faults'
+        specification.loader.exec_module(module)
+    return module
+
+
+class FakeTrial:
+    """A trial of which every second one fails."""
+
+    def __init__(self, options, setup, kind, phase, seed, number):
+        self.number, self.causes, self.seconds, self.log = number, ["crashed"], 1.0, "none"
+
+    def execute(self, reference):
+        if self.number % 2:
+            raise KeyError("times")
+        return "recovered"
+
+    def codes(self):
+        return {0: 0}
+
+
+class Ended(Exception):
+    pass
+
+
+class InjectFaults(unittest.TestCase):
+    def setUp(self):
+        self.script = load("inject-faults.py")
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def session(self, trials, add=(), program=b"one"):
+        """Runs fake trials. Returns the output, the results and the exit code."""
+        path = os.path.join(self.folder, "program")
+        with open(path, "wb") as file:
+            file.write(program)
+        options = argparse.Namespace(program=path, folder=self.folder, add=list(add), skip=0, trials=trials, minutes=1,
+                                     seed=1, jobs=1, json=os.path.join(self.folder, f"{program.decode()}.json"),
+                                     keep=True, over=False, all_clusters=[])
+        possible = self.script.order(["1"], ["kill"] if "kill" in self.script.KINDS else list(self.script.KINDS)[:1],
+                                     list(self.script.PHASES), 1)
+        out = io.StringIO()
+        with mock.patch.object(self.script, "Trial", FakeTrial), mock.patch("os._exit", side_effect=Ended) as end, \
+                mock.patch("signal.signal"), mock.patch.object(FakeTrial, "possible", lambda *_: True, create=True), \
+                contextlib.redirect_stdout(out), self.assertRaises(Ended):
+            self.script.Session(options, possible).run()
+        with open(options.json) as file:
+            return out.getvalue(), json.load(file), end.call_args.args[0]
+
+    def test_an_error_in_a_trial_does_not_end_the_others(self):
+        text, written, code = self.session(4)
+        self.assertEqual(written["outcomes"], {"recovered": 2, "error": 2})
+        self.assertEqual(written["results"][1]["outcome"], "error of the trial: KeyError: 'times'")
+        self.assertIn("2 faults (1: 2)", text)
+        self.assertIn("2 more failed by an error of the script", text)
+        self.assertEqual(code, 1)
+
+    def test_sums_of_several_programs_are_noted(self):
+        text, first, _ = self.session(1)
+        self.assertNotIn("programs", text)
+        text, _, code = self.session(0, [os.path.join(self.folder, "one.json")], b"two")
+        self.assertNotIn("programs", text)  # all results are of the first
+        self.assertEqual(code, 0)
+        other = first["results"][0] | {"seed": 2, "program": "5e3f"}
+        old = {key: value for key, value in other.items() if key != "program"} | {"seed": 3}
+        with open(os.path.join(self.folder, "other.json"), "w") as file:
+            json.dump({"results": [other, old]}, file)
+        text, _, _ = self.session(0, [os.path.join(self.folder, "one.json"), os.path.join(self.folder, "other.json")],
+                                  b"two")
+        self.assertIn("note: the results are of 3 programs: 1 trials of", text)
+        self.assertIn("1 trials of 5e3f", text)
+        self.assertIn("1 trials of unknown", text)
+
+
+class Incidents(unittest.TestCase):
+    def test_a_library_has_one_seed(self):
+        keep_seed = load("incidents/build_library.py").keep_seed
+        with tempfile.TemporaryDirectory() as folder:
+            keep_seed(folder, 7)
+            os.mkdir(os.path.join(folder, "killed-0"))
+            with open(os.path.join(folder, "killed-0/meta.json"), "w") as file:
+                file.write("{}")
+            keep_seed(folder, 7)
+            with self.assertRaisesRegex(SystemExit, "have the seed '7', not '8'"):
+                keep_seed(folder, 8)
+            os.remove(os.path.join(folder, "seed"))
+            with self.assertRaisesRegex(SystemExit, "have the seed 'unknown', not '7'"):
+                keep_seed(folder, 7)
+
+
+if __name__ == "__main__":
+    unittest.main()

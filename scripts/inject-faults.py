@@ -191,7 +191,7 @@ class Session:
                 print("  " + "\n  ".join(result["log"][-12:]), flush=True)
 
     def result_of(self, what):
-        """Executes a trial. An error of the script in it is an outcome, so that the other trials go on."""
+        """Executes a trial. An error of the script in it is an outcome, so that the other trials continue."""
         trial, began = None, time.monotonic()
         try:
             trial = (SlurmTrial if what["setup"] == "slurm" else Trial)(

@@ -339,7 +339,6 @@ class Trial:
     def execute(self, reference):
         """Returns 'recovered', 'unaffected', 'ended', 'too late' (a part of the fault did not happen) or, if the
         outcome is wrong, a text."""
-        self.began = time.monotonic()
         self.run_name = f"{self.setup}-{self.name}-{self.phase}-{self.seed}"
         self.folder = os.path.join(self.options.folder, "t-" + self.run_name)
         self.run = run_of(self.options.folder, self.run_name)
@@ -362,6 +361,7 @@ class Trial:
 
     def watch(self, reference):
         whole = reference.get(self.ranks, self.data)
+        self.began = time.monotonic()  # without the undisturbed run, which the first trials wait for
         for node in range(3 if self.setup == "nodes" else 1):
             self.start(node)
         leader = self.supervisors[0]

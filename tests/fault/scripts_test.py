@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 import unittest
 from unittest import mock
 
@@ -93,6 +94,23 @@ class InjectFaults(unittest.TestCase):
         self.assertIn("note: the results are of 3 programs: 1 trials of", text)
         self.assertIn("1 trials of 5e3f", text)
         self.assertIn("1 trials of unknown", text)
+
+
+class Times(unittest.TestCase):
+    def test_a_trial_begins_after_its_undisturbed_run(self):
+        script = load("inject-faults.py")
+        trial = script.Trial(argparse.Namespace(), "2", "clock-forward", "save", 1, 0)
+        done = []
+
+        class Reference:
+            def get(self, ranks, data):
+                time.sleep(0.05)
+                done.append(time.monotonic())
+
+        trial.data, trial.began = "", 0
+        with mock.patch.object(trial, "start", side_effect=Ended), self.assertRaises(Ended):
+            trial.watch(Reference())
+        self.assertGreaterEqual(trial.began, done[0])
 
 
 class Incidents(unittest.TestCase):

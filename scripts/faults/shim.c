@@ -116,8 +116,14 @@ static void act(int action, long argument) {
   }
 }
 static void on_signal(int number, siginfo_t* info, void* context) {
-  (void)number, (void)context;
-  act(info->si_value.sival_int & 255, info->si_value.sival_int >> 8);
+  (void)context;
+  const int kind = info->si_value.sival_int & 255;
+  /* The kernel may choose any thread. A rank hangs in the thread that trains. */
+  if ((kind == kHang || kind == kSpin) && syscall(SYS_gettid) != getpid()) {
+    syscall(SYS_rt_tgsigqueueinfo, getpid(), getpid(), number, info);
+    return;
+  }
+  act(kind, info->si_value.sival_int >> 8);
 }
 
 static pid_t process_of(const char* who) {

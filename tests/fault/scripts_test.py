@@ -6,6 +6,8 @@ import importlib.util
 import io
 import json
 import os
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -111,6 +113,48 @@ class Times(unittest.TestCase):
         with mock.patch.object(trial, "start", side_effect=Ended), self.assertRaises(Ended):
             trial.watch(Reference())
         self.assertGreaterEqual(trial.began, done[0])
+
+
+# The main thread blocks the signal of a hang, so that the kernel gives it to the other thread.
+VICTIM = r"""
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+static void* other(void* nothing) {
+  usleep(600000);
+  _exit(7);  /* this thread did not hang, and the main thread did */
+  return nothing;
+}
+int main(void) {
+  const union sigval hang = {.sival_int = 2};
+  pthread_t thread;
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGRTMIN + 5);
+  pthread_create(&thread, 0, other, 0);
+  pthread_sigmask(SIG_BLOCK, &set, 0);
+  sigqueue(getpid(), SIGRTMIN + 5, hang);
+  usleep(200000);
+  pthread_sigmask(SIG_UNBLOCK, &set, 0);
+  _exit(8);
+}
+"""
+
+
+@unittest.skipUnless(shutil.which("cc"), "there is no C compiler")
+class Shim(unittest.TestCase):
+    def test_a_rank_hangs_in_its_main_thread(self):
+        with tempfile.TemporaryDirectory() as folder:
+            source, shim, program = (os.path.join(folder, name) for name in ("victim.c", "shim.so", "primus"))
+            with open(source, "w") as file:
+                file.write(VICTIM)
+            subprocess.run(["cc", "-o", program, source, "-pthread"], check=True)
+            subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-fno-builtin", "-o", shim,
+                            os.path.join(SCRIPTS, "faults/shim.c"), "-ldl", "-lm"], check=True)
+            environment = dict(os.environ, LD_PRELOAD=shim, FAULT_FOLDER=folder, FAULT_RUN=folder, RANK="1")
+            done = subprocess.run([program, "pretrain"], env=environment, timeout=60)
+            self.assertEqual(done.returncode, 7)
 
 
 class Incidents(unittest.TestCase):

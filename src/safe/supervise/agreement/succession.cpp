@@ -242,7 +242,7 @@ void Succession::ask(const Delegate& to, double now) {
   act({.kind = Act::Kind::kUse, .to = to});
   out_.used = true;
   out_.node = to.node;
-  heard_ = now;
+  out_.heard = now;
   out_.joined = to.node < agreement_.self().node;
   out_.until = now + (out_.joined ? limits_.stand : limits_.ask);
   act({.kind = Act::Kind::kSendOut, .message = own(MessageKind::kHello)});
@@ -269,7 +269,7 @@ void Succession::stranger(double now) {
 }
 
 void Succession::tick(double now) {
-  if (role_ == Role::kFollowing && now - heard_ > limits_.follower_silence) {
+  if (role_ == Role::kFollowing && now - out_.heard > limits_.follower_silence) {
     out_.silent = true;
     return lose();
   }
@@ -435,7 +435,7 @@ void Succession::take_waiting() {
 
 void Succession::receive(const LeadershipMessage& message, double now) {
   if (!out_.used) return;
-  heard_ = now;
+  out_.heard = now;
   switch (message.kind) {
     case MessageKind::kElsewhere:
       if (role_ != Role::kSeeking) return;

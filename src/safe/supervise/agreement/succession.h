@@ -120,7 +120,7 @@ class Succession {
   void disconnected(double now);  // the connection `out` has ended
   // The connection `out` leads to a supervisor of another job: it has the port of one that has ended.
   void stranger(double now);
-  void heard(double now) { heard_ = now; }                     // any message of the connection to the leader
+  void heard(double now) { out_.heard = now; }                 // any message of the connection to the leader
   void receive(const LeadershipMessage& message, double now);  // from the connection `out`
   void receive_in(int node, const LeadershipMessage& message, double now);
   void left(int node, double now);  // a connection from a node has ended
@@ -176,6 +176,7 @@ class Succession {
     int node = -1;
     bool joined = false;  // a lower node, which may have no leader itself
     double until = 0;     // the end of the wait for its answer
+    double heard = 0;     // when its last message came
     bool silent = false;  // the last leader was silent, but its connection was open
     // kFollowing: the newest state of the leader, if the vote could not be kept. tick() tries again.
     std::optional<AgreedState> waiting = {};
@@ -189,7 +190,7 @@ class Succession {
     double written_at = 0;     // when the job's file changed
   } search_;
   bool took_over_ = false;
-  double heard_ = 0, renewed_ = 0;
+  double renewed_ = 0;
   std::optional<double> no_quorum_ = {}, standing_ = {};
   std::optional<Delegate> hint_ = {};
   Delegate followed_ = {};

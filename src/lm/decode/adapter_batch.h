@@ -1,4 +1,4 @@
-// Which models of a base model and its adapters may have their texts in one batch (BatchReader).
+// Chooses the models, of a base model and its adapters, whose texts may be in one batch (BatchReader).
 #pragma once
 
 #include <cstddef>

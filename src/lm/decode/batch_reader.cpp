@@ -413,7 +413,7 @@ void BatchReader::set_runs(Pass& pass, std::span<const Input> inputs, std::int64
   pass.runs = adapter_runs(parts, pass_sizes(maximum), pass.rows);
 }
 
-// Passes with runs are of many kinds. If too many of them are recorded, all of them are recorded anew.
+// There are many kinds of passes with runs. If too many of them are recorded, all recordings are discarded.
 BatchReader::Recorded* BatchReader::record_of(const Pass& pass) {
   if (!replay_ || pass.reported == 0 || pass.selects) return nullptr;
   constexpr std::ptrdiff_t kMaxRuns = 64;

@@ -38,7 +38,7 @@ struct Cause {
   std::string_view title;      // the cause in a few words
   std::string_view next_step;  // what the operator should do, as a sentence
   std::span<const Pattern> patterns;
-  // What remains to be done if a supervisor continues the run, which may be nothing (""). nullopt: next_step.
+  // The next step if a supervisor continues the run; "" if nothing remains to be done. nullopt: next_step.
   std::optional<std::string_view> supervised = {};
 };
 

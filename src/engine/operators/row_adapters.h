@@ -18,7 +18,7 @@ namespace primus::engine {
 
 // Consecutive rows [begin, end) with the adapters of one model. The products with the adapters are computed
 // for the rows [first, first + count), which include these rows, and results of other rows are dropped. So
-// the products have one of a few fixed numbers of rows, whose memory is measured.
+// only a few fixed values of `count` occur, and the memory of each is measured.
 struct AdapterRun {
   std::size_t model = 0;
   std::int64_t begin = 0, end = 0;
@@ -26,7 +26,7 @@ struct AdapterRun {
   auto operator<=>(const AdapterRun&) const = default;
 };
 
-// The weights of several models that have adapters, by the weights of the base model.
+// Finds the weights of models with adapters by the weights of their base model.
 class RowAdapters {
  public:
   // Adds the next model; the first one has number 0. Its weights have the names of the base model's weights.

@@ -17,8 +17,8 @@ struct RowsOfModel {
 };
 
 // Returns the runs of a pass with these rows, in this order, except those of model 0, which has no adapters.
-// `sizes`: the numbers of rows for which adapters' products may be computed, ascending. `rows`: the number of
-// rows of the pass, one of the sizes.
+// `sizes`: the permitted values of AdapterRun::count, ascending. `rows`: the number of rows in the pass, one
+// of the sizes.
 std::vector<engine::AdapterRun> adapter_runs(std::span<const RowsOfModel> parts,
                                              std::span<const std::int64_t> sizes, std::int64_t rows);
 

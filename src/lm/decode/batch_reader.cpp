@@ -413,7 +413,7 @@ void BatchReader::set_runs(Pass& pass, std::span<const Input> inputs, std::int64
   pass.runs = adapter_runs(parts, pass_sizes(maximum), pass.rows);
 }
 
-// There are many kinds of passes with runs. If too many of them are recorded, all recordings are discarded.
+// Each combination of runs needs its own recording. If there are too many recordings, discards all of them.
 BatchReader::Recorded* BatchReader::record_of(const Pass& pass) {
   if (!replay_ || pass.reported == 0 || pass.selects) return nullptr;
   constexpr std::ptrdiff_t kMaxRuns = 64;

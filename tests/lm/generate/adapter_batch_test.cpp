@@ -1,5 +1,6 @@
-// Tests texts of several adapters in one batch: each text is that of its model alone. In fp32, log
-// probabilities are equal up to the order of additions; on batch-invariant devices they have the same bits.
+// Tests batches with texts of several adapters: each text equals the text that its model generates without
+// the others. In fp32, log probabilities are equal up to the order of additions; on batch-invariant devices
+// they have the same bits.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -188,7 +189,7 @@ TEST(AdapterBatch, TextsOfAllKindsOfAdaptersAreThoseOfTheirModelsAlone) {
   }
 }
 
-// The logits of one pass with prompts and next tokens of several models.
+// One pass reads prompts and next tokens for several models. Compares its logits with those of single models.
 TEST(AdapterBatch, LogitsAreThoseOfTheModelsAlone) {
   const std::vector<ModelConfig> models = some_models();
   const auto decoder = decoder_of(cpu(), models, seeds_of(models), kSmall, all_of(models, kSmall));

@@ -51,7 +51,7 @@ inline Trained train(SessionSettings settings, const MakeBatch& make_batch, int 
   return out;
 }
 
-// Returns numbers of ranks and shapes of meshes: data, tensor, context and pipeline ranks.
+// Returns meshes with their number of ranks. Together, they have data, tensor, context and pipeline ranks.
 inline std::vector<std::pair<int, engine::MeshShape>> every_mesh() {
   return {{2, {}},
           {2, {.tensor = 2}},

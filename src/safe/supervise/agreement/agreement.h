@@ -103,7 +103,7 @@ class Agreement {
   bool has_quorum() const;
   // Begins a view of this node, and returns it. Ask the peers for a promise.
   std::uint64_t stand();
-  // Counts the votes again, if the own vote could not be kept before.
+  // Counts the votes again, because this node's vote may not have been kept before.
   void count();
   // A peer has promised `view`, and has this state.
   void hear_promise(int node, std::uint64_t view, const AgreedState& state);

@@ -21,7 +21,7 @@ Path AgreementFiles::votes_file() const { return run_ / ".supervisors-votes"; }
 
 std::optional<AgreedState> AgreementFiles::state() {
   try {
-    // Opened each time, without a question before whether it exists: on NFS, only that shows the newest file.
+    // Opens the file without first checking whether it exists: on NFS, only opening it shows the newest file.
     auto state = read_state(primus::read_file(supervisors_file(run_), kMostBytes, env_), nodes_);
     seen_ = true;
     return state && state->exists() ? state : std::nullopt;

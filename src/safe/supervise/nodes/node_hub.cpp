@@ -49,7 +49,7 @@ NodeHub::NodeHub(const SupervisedJob& job, const SupervisedNodes& nodes)
   if (nodes.node != 0) known.push_back({.node = 0, .life = 0, .address = nodes.address, .port = nodes.port});
   VoteMemory memory;
   if (nodes.node == 0) {
-    // This process has node 0's port, so the earlier ones have ended, and vote no more.
+    // Earlier processes of node 0 used the same port, so they have ended and cannot vote.
     memory.kept = files_.votes();
     memory.keep = [this](const Votes& votes) { return files_.keep(votes); };
   }

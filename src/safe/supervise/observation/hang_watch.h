@@ -37,7 +37,7 @@ struct HangLimits {
 struct JobSample {
   double time = 0;
   double processor_seconds = 0;  // of all processes, since they started
-  std::uint64_t bytes = 0;       // that processes have read and written fast (Traffic)
+  std::uint64_t bytes = 0;       // read and written by processes that were at work (Traffic)
   bool waits_for_disk = false;   // a thread is in uninterruptible sleep
   // A thread writes to standard output or error, and its reader does not read.
   bool waits_for_reader = false;
@@ -48,7 +48,7 @@ struct JobSample {
 // reads some files of the kernel every few seconds, also while the rank hangs.
 class Traffic {
  public:
-  // `bytes`: that the process has read and written since its start.
+  // `bytes`: the number of bytes that the process has read and written since its start.
   void add(int process, double now, std::uint64_t bytes);
   std::uint64_t total() const { return total_; }
 

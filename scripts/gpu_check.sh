@@ -8,8 +8,8 @@
 # (scripts/gpu_objectives.sh), lost, graphs, decoding (generation and prompts, compared with transformers), peers
 # (training compared with PyTorch, and with a step of only products and attention), and mixtures (the table of
 # mixtures of experts in docs/performance.md, by scripts/gpu_mixtures.sh; not run by default, because it repeats other
-# parts). With --gpus, runs only the multi-GPU tests, scripts/gpu_comm.sh, scripts/gpu_sampler.sh and
-# scripts/gpu_ranks.sh; --only then accepts comm, sampler, mixtures and rows of gpu_ranks.sh (losses, sharded, ...).
+# parts). With --gpus, runs only the multi-GPU tests: scripts/gpu_comm.sh, gpu_sampler.sh, gpu_objectives.sh and
+# gpu_ranks.sh; --only then accepts comm, sampler, objectives, mixtures and rows of gpu_ranks.sh (losses, sharded, ...).
 #
 # Also runs on a bare CUDA machine. With --built, build/ was built on another machine and is used unchanged:
 # lib/primus, bin/primus, bin/gpu_bench and tests/turbo_*_test (-DPRIMUS_TESTS=ON -DPRIMUS_BENCHMARKS=ON).
@@ -30,7 +30,7 @@ while :; do
   esac
 done
 if [ "$gpus" -gt 1 ]; then
-  known="comm sampler mixtures losses overlap replicated sharded tensor library pipeline context context_gather context_by_heads context_optim mixtral deepseek dispatch peer killed"
+  known="comm sampler objectives mixtures losses overlap replicated sharded tensor library pipeline context context_gather context_by_heads context_optim mixtral deepseek dispatch peer killed"
 else
   known="tests rates sanitizer models sampler objectives lost graphs decoding peers mixtures"
 fi
@@ -68,11 +68,12 @@ if [ "$gpus" -gt 1 ]; then
   code=0
   ! part comm || scripts/gpu_comm.sh "$gpus" "$out" || code=1
   ! part sampler || GPUS=$gpus scripts/gpu_sampler.sh || code=1
+  ! part objectives || GPUS=$gpus scripts/gpu_objectives.sh || code=1
   case "$parts " in *" mixtures "*) GPUS=$gpus scripts/gpu_mixtures.sh "$out" || code=1 ;; esac
   if [ -z "$parts" ]; then
     scripts/gpu_ranks.sh "$gpus" || code=1
   else
-    rows=$(for word in $parts; do [ "$word" = comm ] || [ "$word" = sampler ] || [ "$word" = mixtures ] || echo "$word"; done)
+    rows=$(printf '%s\n' $parts | grep -vxE 'comm|sampler|objectives|mixtures' || true)
     [ -z "$rows" ] || ROWS=$rows scripts/gpu_ranks.sh "$gpus" || code=1
   fi
   exit $code

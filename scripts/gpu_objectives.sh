@@ -3,7 +3,9 @@
 # models for a few steps on both devices with the same settings, and compares losses, gradient norms and metrics of each step
 # (scripts/compare_runs.py). Prints a line per row, and the number of failures.
 #
-#   scripts/gpu_objectives.sh [ROW]...     all rows by default; `list` prints their names
+#   scripts/gpu_objectives.sh [ROW]...            all rows by default; `list` prints their names
+#   GPUS=2 scripts/gpu_objectives.sh [ROW]...     rows of preferences and reinforcement learning on each of the MESHES of two
+#                                                 GPUs: data, tensor and pipeline
 #
 # In fp32, the first step must agree within 1e-5, and later steps within 1e-4, because updates amplify rounding. In bf16
 # (rows whose names end so), values must agree within 1e-2 in the first step and 2e-2 in later ones, and gradient norms
@@ -518,6 +520,26 @@ else
   trap 'rm -rf "$scratch"' EXIT
 fi
 began=$(date +%s)
+gpus=${GPUS:-1}
+if [ "$gpus" -gt 1 ]; then
+  . scripts/find_nccl.sh
+  [ $# -gt 0 ] || set -- dpo dpo_bf16 kto orpo distill grpo grpo_kl gspo rloo staleness model_rewards ppo ppo_epochs ppo_scores \
+    ppo_adapters
+  code=0
+  for mesh in ${MESHES:-data tensor pipeline}; do
+    case $mesh in
+      data) division= ;;
+      tensor | pipeline) division=" ${mesh}_model_parallel_size=$gpus" ;;
+      *)
+        echo "no mesh is called '$mesh'; meshes: data tensor pipeline" >&2
+        exit 2
+        ;;
+    esac
+    echo "$gpus $mesh ranks"
+    GPUS=1 KEEP=$scratch SETTINGS="--nproc $gpus$division ${SETTINGS:-}" "$0" "$@" || code=1
+  done
+  exit $code
+fi
 if [ ! -e "$scratch/rows/bases/peft" ]; then
   files
   (start) || exit 1

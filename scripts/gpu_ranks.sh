@@ -19,8 +19,8 @@
 #   margins     DeepSeek-V2-Lite of that size, expert-parallel, with activations for all rows, for 1.5 and for 0.5 times the
 #               equal share of rows, with rows sent by all-to-all, and with transfers that overlap another microbatch, too;
 #               compared with data-parallel (not run by default)
-#   dispatch    the same DeepSeek-V2-Lite, whose tokens travel by all-to-all: complete parts, counted rows, counted rows in
-#               fp8; compared with an all-gather (not run by default)
+#   dispatch    the same DeepSeek-V2-Lite, whose tokens travel by all-to-all: complete parts, the way that Primus chooses,
+#               direct writes, counted rows, counted rows in fp8; compared with an all-gather (not run by default)
 #   ways        a tiny mixture of experts whose tokens travel by an all-gather, and by all-to-all in each way: losses and
 #               gradient norms of 12 steps have equal digits (not run by default)
 #   peer        PyTorch's FSDP on the model of `sharded`: torchrun with benchmarks/peers/torch_fsdp.py, or the one in PEERS;
@@ -312,6 +312,8 @@ dispatch() {
   set -- "$@" moe_token_dispatcher_type=alltoall
   export PRIMUS_COUNTED_ROWS=off
   timed complete "$@" && beside complete gathered
+  export PRIMUS_COUNTED_ROWS=auto
+  timed automatic "$@" && beside automatic gathered
   export PRIMUS_COUNTED_ROWS=direct
   timed direct "$@" && beside direct gathered
   export PRIMUS_COUNTED_ROWS=on

@@ -1,5 +1,6 @@
 // Tests all_to_all_rows() with PRIMUS_COUNTED_ROWS=direct and auto, without a GPU: kernels that write to
 // other ranks' memory run in the emulator. Every buffer is overwritten with poison once its work is done.
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "comm/conformance.h"
+#include "comm/fake_nccl.h"
 #include "comm/fake_peers.h"
 #include "comm/nccl_job.h"
 
@@ -18,6 +20,12 @@ using namespace std::chrono_literals;
 using test::none;
 using test::Rank;
 using ::testing::HasSubstr;
+
+// Sets what the fake library does in each abort.
+void on_abort(void (*hook)()) {
+  reinterpret_cast<decltype(&fake_nccl_on_abort)>(dlsym(dlopen(FAKE_NCCL, RTLD_NOW), "fake_nccl_on_abort"))(
+      hook);
+}
 
 struct DirectRows : ::testing::TestWithParam<int> {
   DirectRows() { collectives.peers = &test::kPeers; }
@@ -153,8 +161,20 @@ TEST_P(DirectRows, MemoryIsReusedInStreamOrderWithUnevenLoads) {
   EXPECT_EQ(counted, sent) << "traffic() counts the rows";
 }
 
-// The host of a rank does not wait, and its device waits for the other rank's device.
+// The host of a rank does not wait, and its device waits for the other rank's device. The library's abort
+// waits for the device, as NCCL's does when it frees memory.
 TEST_F(DirectRows, AMissingDeviceIsNamedAndAllRanksWakeUp) {
+  static std::atomic<int> idle{0};
+  static std::atomic<bool> stuck{false};
+  idle = 0;
+  stuck = false;
+  on_abort([] {
+    const auto end = std::chrono::steady_clock::now() + 20s;
+    while (idle < 2 && !stuck) {
+      std::this_thread::sleep_for(1ms);
+      if (std::chrono::steady_clock::now() > end) stuck = true;
+    }
+  });
   const auto errors = run(2, [&](Rank& r, Communicator& group) {
     const auto stream = r.device.create_stream(StreamKind::kCommunication);
     const Load load(r.device, 2);
@@ -173,11 +193,15 @@ TEST_F(DirectRows, AMissingDeviceIsNamedAndAllRanksWakeUp) {
     }
     for (int i = 0; i < 3; ++i) load.send(group, *stream);
     while (!r.job.state().abort->aborted()) std::this_thread::sleep_for(5ms);
-    if (r.rank == 0) stream->synchronize();  // the wait ends, though rank 1 is still stuck
+    // The wait of rank 0 ends, though the device of rank 1 is still stuck.
+    while (r.rank == 1 && idle == 0 && !stuck) std::this_thread::sleep_for(1ms);
     go = true;
     stream->synchronize();
+    ++idle;
     r.job.state().abort->check();
   });
+  on_abort(nullptr);
+  EXPECT_FALSE(stuck) << "the device waited for flags during the abort";
   for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("rank 0: all_to_all #2"));
 }
 

@@ -20,6 +20,7 @@ using Bytes = std::vector<std::byte>;
 
 thread_local int version = 22809;
 std::atomic<int> slowness{0}, alive{0}, aborted{0}, ids{0}, blocks{0};
+std::atomic<void (*)()> abort_hook{nullptr};
 std::atomic<long long> sent{0};
 std::mutex errors_mutex;
 std::map<int, Result> errors;  // by rank
@@ -221,6 +222,7 @@ using primus::comm::Kind;
 extern "C" {
 
 void fake_nccl_version(int wanted) { version = wanted; }
+void fake_nccl_on_abort(void (*hook)()) { abort_hook = hook; }
 void fake_nccl_error(int rank, int result) {
   const std::lock_guard lock(errors_mutex);
   errors[rank] = static_cast<Result>(result);
@@ -296,7 +298,10 @@ Result ncclCommFinalize(Comm comm) {
   return Result::kInProgress;
 }
 Result ncclCommDestroy(Comm comm) { return forget(comm, false); }
-Result ncclCommAbort(Comm comm) { return forget(comm, true); }
+Result ncclCommAbort(Comm comm) {
+  if (void (*const hook)() = abort_hook.load()) hook();
+  return forget(comm, true);
+}
 
 Result ncclGroupStart() {
   group_work = std::make_unique<Work>();

@@ -14,6 +14,9 @@ void fake_nccl_slowness(int times);
 int fake_nccl_alive();
 // Returns the number of communicators that were aborted.
 int fake_nccl_aborted();
+// From now on, every abort of a communicator calls `hook` before it returns, as ncclCommAbort may wait for
+// work of the device. Null: no hook.
+void fake_nccl_on_abort(void (*hook)());
 // Returns the number of bytes that all communicators have sent.
 long long fake_nccl_sent();
 // Returns the max blocks per kernel, as configured for the last communicator that was made.

@@ -484,17 +484,20 @@ void NcclCommunicator::be_late(const Pending& pending, std::chrono::milliseconds
   state_.abort->abort(fmt::format("rank {}: {}", state_.rank, diagnose(mine, waited, suspects, statuses)));
 }
 
-bool NcclCommunicator::end() noexcept {
+bool NcclCommunicator::release() noexcept {
   if (copies_) copies_->release();
-  const bool first = !std::exchange(ended_, true);
-  if (first && handle_) handle_->end();
   const std::lock_guard lock(mutex_);
   if (rows_.direct) rows_.direct->release();
-  for (const Pending& pending : pending_) {
-    if (first && pending.begun) state_.recorder.ended(pending.record, true);
-  }
   // A concurrent call may have enqueued further waits for flags, so release() is needed again.
   return copies_ || rows_.direct;
+}
+
+void NcclCommunicator::end() noexcept {
+  if (handle_) handle_->end();
+  const std::lock_guard lock(mutex_);
+  for (const Pending& pending : pending_) {
+    if (pending.begun) state_.recorder.ended(pending.record, true);
+  }
 }
 
 }  // namespace primus::comm::nccl

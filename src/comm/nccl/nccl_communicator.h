@@ -84,7 +84,8 @@ class NcclCommunicator final : public Communicator, private Watched {
   std::unique_ptr<Communicator> make_split(std::span<const int> members, int new_rank,
                                            const std::string& name, Overlap overlap) override;
   bool poll() noexcept override;
-  bool end() noexcept override;
+  bool release() noexcept override;
+  void end() noexcept override;
 
   // Enqueues this call's work: calls of the library or copies on the device.
   void start(Stream& stream, Call& call, const Signature& signature, const Pending& pending, bool recording);
@@ -118,7 +119,6 @@ class NcclCommunicator final : public Communicator, private Watched {
     std::string why_not_direct;          // "" also if nothing else was asked for
   };
   Rows rows_;                // how all_to_all_rows() sends rows
-  bool ended_ = false;       // used only by the watchdog
   void* barrier_ = nullptr;  // one int32 on the device
   RowCounter row_counter_;
   Tensor staging_;  // send buffer of an in-place all_to_all

@@ -27,6 +27,7 @@ Watchdog::~Watchdog() {
   }
   changed_.notify_all();
   thread_.join();
+  if (ender_.joinable()) ender_.join();
 }
 
 void Watchdog::add(Watched& watched) {
@@ -35,9 +36,28 @@ void Watchdog::add(Watched& watched) {
 }
 
 void Watchdog::remove(Watched& watched) noexcept {
-  const std::lock_guard lock(watched_mutex_);
+  std::unique_lock lock(watched_mutex_);
+  // Until then, its waits are released, too.
+  ended_one_.wait(lock, [&] { return ending_ != &watched; });
   std::erase(watched_, &watched);
   std::erase(ended_, &watched);
+}
+
+void Watchdog::end_all() noexcept {
+  std::unique_lock lock(watched_mutex_);
+  for (;;) {
+    const auto next = std::ranges::find_if(
+        watched_, [&](Watched* one) { return std::ranges::find(ended_, one) == ended_.end(); });
+    if (next == watched_.end()) break;
+    ending_ = *next;
+    ended_.push_back(ending_);
+    lock.unlock();
+    ending_->end();
+    lock.lock();
+    ending_ = nullptr;
+    ended_one_.notify_all();
+  }
+  ends_ = false;
 }
 
 void Watchdog::wake() {
@@ -51,23 +71,27 @@ void Watchdog::wake() {
 
 void Watchdog::watch() {
   for (;;) {
-    bool busy = false;
+    bool busy = false, without_thread = false;
     {
       const std::lock_guard lock(watched_mutex_);
       for (Watched* const watched : watched_) busy = watched->poll() || busy;
       if (state_->abort->aborted()) {
         // Communicators that are added later start no work, because the job is aborted.
         busy = false;
-        for (Watched* const watched : watched_) {
-          if (std::find(ended_.begin(), ended_.end(), watched) != ended_.end()) continue;
-          if (watched->end()) {
-            busy = true;
-          } else {
-            ended_.push_back(watched);
+        for (Watched* const watched : watched_) busy = watched->release() || busy;
+        if (!ends_ && ended_.size() < watched_.size()) {
+          if (ender_.joinable()) ender_.join();
+          ends_ = true;
+          try {
+            ender_ = start_thread([this] { end_all(); }, "ends the collectives of a rank");
+          } catch (const Error&) {
+            without_thread = true;
           }
         }
+        busy = busy || ends_;
       }
     }
+    if (without_thread) end_all();
     std::unique_lock lock(mutex_);
     if (busy) {
       changed_.wait_for(lock, kInterval, [&] { return stop_; });

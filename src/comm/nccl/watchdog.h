@@ -14,14 +14,19 @@
 
 namespace primus::comm::nccl {
 
-// A watched object. Both functions run on the watchdog's thread, never concurrently, and must not throw.
+// A watched object. Its functions must not throw.
 class Watched {
  public:
   virtual ~Watched() = default;
-  // Records started and finished work; aborts the job on a failure. Returns true while work is pending.
+  // Records started and finished work; aborts the job on a failure. Returns true while work is pending. Runs
+  // on the watchdog's thread.
   virtual bool poll() noexcept = 0;
-  // Ends pending work after the job was aborted. Returns true if end() must be called again later.
-  virtual bool end() noexcept = 0;
+  // After the job was aborted: unblocks work of the device that waits for other ranks, without waiting
+  // itself. Returns true if it must be called again later. Runs on the watchdog's thread.
+  virtual bool release() noexcept = 0;
+  // After the job was aborted: ends pending work. It is called once, on another thread than the other
+  // functions. It may wait for the device, because release() of all objects is called meanwhile.
+  virtual void end() noexcept = 0;
 };
 
 class Watchdog {
@@ -39,10 +44,16 @@ class Watchdog {
 
  private:
   void watch();
+  // Ends the objects that are not ended yet, one after the other.
+  void end_all() noexcept;
 
   const std::shared_ptr<RankState> state_;
-  std::mutex watched_mutex_;  // held while watched objects are called
+  std::mutex watched_mutex_;  // held while poll() and release() are called; guards the fields up to `ender_`
   std::vector<Watched*> watched_, ended_;
+  Watched* ending_ = nullptr;  // the object whose end() runs
+  std::condition_variable ended_one_;
+  bool ends_ = false;  // whether end_all() runs
+  std::thread ender_;
   std::mutex mutex_;  // guards the fields below
   std::condition_variable changed_;
   bool woken_ = false, stop_ = false;

@@ -474,7 +474,7 @@ start() {
   # Settings are separate words.
   # shellcheck disable=SC2086
   {
-    run teacher cpu sft $shape hidden_size=192 num_attention_heads=3 lr=2e-3 train_iters=60 $tuning &
+    run teacher cpu sft $shape hidden_size=256 num_attention_heads=4 lr=2e-3 train_iters=60 $tuning &
     running="$running teacher:$!"
     run sums cpu pretrain $shape lr=2e-3 train_iters=60 global_batch_size=16 micro_batch_size=16 seq_length=64 split=100,0,0 \
       data_path=$data/sums_text.jsonl reset_position_ids=true reset_attention_mask=true eod_mask_loss=true &

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lm/train/objectives/keys/second_model_mesh.h"
 #include "lm/train/whole_runs.h"
 
 namespace primus::test {
@@ -152,6 +153,34 @@ TEST_F(DistillationRuns, TeachersThatDoNotFitAreRefused) {
   std::vector<std::string> wrong = with(teacher(large));
   wrong.emplace_back("beta=1.5");
   EXPECT_THAT(refusal("beta", wrong), HasSubstr("from 0 to 1"));
+}
+
+// A further model is divided over the ranks of the trained model.
+TEST_F(DistillationRuns, SecondModelsThatRanksCannotDivideAreRefused) {
+  const auto refused = [&](const std::string& setting, std::int64_t heads,
+                           std::int64_t layers) -> std::string {
+    const std::vector<std::string> settings_of_mesh = {setting};
+    const config::Experiment experiment =
+        config::load_experiment_text(yaml_of("mesh"), "experiment.yaml", settings_of_mesh);
+    SessionSettings settings;
+    settings.step.pipeline.chunks = 1;
+    ModelConfig model;
+    model.heads = model.kv_heads = heads;
+    model.layers = layers;
+    model.vocab = 256;
+    try {
+      check_mesh_of_second_model(experiment, 2, settings, "teacher 'large'", model, 1, 64);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(refused("tensor_model_parallel_size=2", 4, 2), "accepted");
+  EXPECT_THAT(
+      refused("tensor_model_parallel_size=2", 3, 2),
+      HasSubstr("the teacher 'large' is divided over the same ranks as the trained model: 3 attention"));
+  EXPECT_THAT(refused("pipeline_model_parallel_size=2", 4, 1),
+              HasSubstr("has 1 layer, fewer than the 2 pipeline parts"));
 }
 
 }  // namespace

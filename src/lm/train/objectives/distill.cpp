@@ -11,6 +11,7 @@
 #include "lm/data/on_policy_dataset.h"
 #include "lm/train/objectives/conversation_objective.h"
 #include "lm/train/objectives/keys/reinforcement_keys.h"
+#include "lm/train/objectives/keys/second_model_mesh.h"
 #include "lm/train/objectives/rollouts/answer_generator.h"
 #include "lm/train/objectives/rollouts/rollouts.h"
 #include "lm/train/objectives/rules/distillation_rule.h"
@@ -99,6 +100,10 @@ class Distillation final : public ConversationLearning {
   void prepare_session(const config::Experiment& experiment, int world,
                        SessionSettings& settings) const override {
     const config::TrainerConfig& c = experiment.trainer;
+    const DistillationSettings distillation = distillation_settings_of(experiment);
+    check_mesh_of_second_model(experiment, world, settings,
+                               fmt::format("teacher '{}'", distillation.folder.string()),
+                               distillation.teacher(), settings.step.micro_batch, settings.step.sequence);
     if (!config::generates_answers(c)) return;
     const engine::MeshShape shape = mesh_shape_of(experiment, world);
     reserve_decoder(settings, std::min(c.seq_length, settings.model.max_positions), shape.data(world),

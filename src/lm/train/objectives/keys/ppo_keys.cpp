@@ -10,8 +10,8 @@
 #include "config/trainer_config.h"
 #include "lm/generate/model_folder.h"
 #include "lm/model/family.h"
-#include "lm/model/mesh_check.h"
 #include "lm/train/objectives/conversation_objective.h"
+#include "lm/train/objectives/keys/second_model_mesh.h"
 #include "lm/train/settings/start_weights.h"
 #include "lm/train/settings/training_settings.h"
 
@@ -90,27 +90,10 @@ void check_ppo_model(const config::Experiment& experiment, const ModelConfig& po
 
 void check_ppo_mesh(const config::Experiment& experiment, int world, const SessionSettings& settings) {
   if (!experiment.trainer->value_load) return;  // otherwise the value model has the shape of the policy
-  const ModelConfig value = value_model_of(loaded_value_model(experiment, settings.model));
-  engine::MeshShape shape = mesh_shape_of(experiment, world);
-  // For a model without experts, expert ranks are data ranks.
-  if (value.moe.experts == 0) shape.expert = shape.expert_tensor = 1;
-  const std::string& folder = *experiment.trainer->value_load;
-  if (const auto mismatch = mesh_mismatch(value, shape, settings.step.micro_batch, settings.step.sequence,
-                                          settings.step.context_exchange)) {
-    throw experiment.error_for(
-        mismatch->key,
-        fmt::format("the value model '{}' is divided over the same ranks as the trained model: {}", folder,
-                    mismatch->what),
-        mismatch->next);
-  }
-  const std::int64_t parts = std::int64_t{shape.pipeline} * settings.step.pipeline.chunks;
-  if (value.layers < parts) {
-    throw experiment.error_for(
-        "pipeline_model_parallel_size",
-        fmt::format("the value model '{}' has {} layers, which cannot be divided into {} pipeline parts",
-                    folder, value.layers, parts),
-        "use fewer pipeline stages");
-  }
+  check_mesh_of_second_model(experiment, world, settings,
+                             fmt::format("value model '{}'", *experiment.trainer->value_load),
+                             value_model_of(loaded_value_model(experiment, settings.model)),
+                             settings.step.micro_batch, settings.step.sequence);
 }
 
 MakeLossRule ppo_rule_of(const config::Experiment& experiment) {

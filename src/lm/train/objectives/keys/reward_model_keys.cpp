@@ -14,10 +14,10 @@
 #include "lm/data/conversation_format.h"
 #include "lm/generate/model_folder.h"
 #include "lm/model/family.h"
-#include "lm/model/mesh_check.h"
 #include "lm/model/weights.h"
 #include "lm/reward/reward.h"
 #include "lm/tokenizer/simple.h"
+#include "lm/train/objectives/keys/second_model_mesh.h"
 #include "lm/train/settings/training_settings.h"
 
 namespace primus {
@@ -212,28 +212,10 @@ void check_reward_models(const config::Experiment& experiment) {
 }
 
 void check_reward_meshes(const config::Experiment& experiment, int world, const SessionSettings& settings) {
-  const engine::MeshShape mesh = mesh_shape_of(experiment, world);
   for (const RewardModel& model : reward_models_of(experiment)) {
-    const std::string folder = model.folder.string();
-    engine::MeshShape shape = mesh;
-    // For a model without experts, expert ranks are data ranks.
-    if (model.model.moe.experts == 0) shape.expert = shape.expert_tensor = 1;
-    if (const auto mismatch =
-            mesh_mismatch(model.model, shape, model.rows, model.sequence, settings.step.context_exchange)) {
-      throw experiment.error_for(
-          mismatch->key,
-          fmt::format("the reward model '{}' is divided over the same ranks as the trained model: {}", folder,
-                      mismatch->what),
-          mismatch->next);
-    }
-    const std::int64_t parts = std::int64_t{shape.pipeline} * settings.step.pipeline.chunks;
-    if (model.model.layers < parts) {
-      throw experiment.error_for(
-          "pipeline_model_parallel_size",
-          fmt::format("the reward model '{}' has {} layers, which cannot be divided into {} pipeline parts",
-                      folder, model.model.layers, parts),
-          "use fewer pipeline stages");
-    }
+    check_mesh_of_second_model(experiment, world, settings,
+                               fmt::format("reward model '{}'", model.folder.string()), model.model,
+                               model.rows, model.sequence);
   }
 }
 

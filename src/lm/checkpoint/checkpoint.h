@@ -148,9 +148,10 @@ class CheckpointReader {
   void read(TensorPart part, std::string_view name, DType dtype, std::span<const std::int64_t> shape,
             std::span<std::byte> out) const;
   // Copies only the elements of `runs`, which are index ranges that a rank holds. Elements are counted in
-  // memory order.
+  // memory order. The threads of `pool`, if given, each copy a part.
   void read_runs(TensorPart part, std::string_view name, DType dtype, std::span<const std::int64_t> shape,
-                 const AxisOrder& order, std::span<const StridedRun> runs, std::span<std::byte> out) const;
+                 const AxisOrder& order, std::span<const StridedRun> runs, std::span<std::byte> out,
+                 ThreadPool* pool = nullptr) const;
 
  private:
   void read_structure(const Path& folder, Validation validation, Env& env);

@@ -10,6 +10,7 @@
 #include "base/text/suggest.h"
 #include "lm/checkpoint/checkpoint.h"
 #include "lm/checkpoint/checkpoint_save.h"
+#include "lm/checkpoint/reading_threads.h"
 
 namespace primus {
 namespace {
@@ -144,15 +145,34 @@ void CheckpointReader::check_tensors() const {
   }
 }
 
-// Returns the checksums of the bytes that this rank checks, as pairs of slice index and checksum.
+// Returns the checksums of the bytes that this rank checks, as pairs of slice index and checksum. A slice may
+// have several checksums, each of a part of its bytes.
 std::string CheckpointReader::check_share(int rank, int ranks) const {
-  nlohmann::json share = nlohmann::json::array();
+  struct Part {
+    std::size_t number = 0;
+    const Slice* slice = nullptr;
+    TensorView tensor;
+    std::uint64_t begin = 0, end = 0;
+    std::uint32_t crc = 0;
+  };
+  std::vector<Part> parts;
+  std::uint64_t bytes = 0;
   for_each_share(manifest_, rank, ranks,
                  [&](std::size_t number, const TensorRecord& record, const SliceRecord& recorded,
                      std::uint64_t begin, std::uint64_t end) {
                    const TensorView tensor = *shards_[record.file].find(record.name);
-                   share.push_back({number, crc_of(tensor, recorded.slice, begin, end)});
+                   bytes += end - begin;
+                   for (std::uint64_t at = begin; at < end; at += kReadingGrain)
+                     parts.push_back({number, &recorded.slice, tensor, at,
+                                      std::min<std::uint64_t>(at + kReadingGrain, end)});
                  });
+  reading_threads(bytes)->parallel_for(static_cast<std::int64_t>(parts.size()), 1,
+                                       [&](std::int64_t first, std::int64_t, int) {
+                                         Part& part = parts[static_cast<std::size_t>(first)];
+                                         part.crc = crc_of(part.tensor, *part.slice, part.begin, part.end);
+                                       });
+  nlohmann::json share = nlohmann::json::array();
+  for (const Part& part : parts) share.push_back({part.number, part.crc});
   return share.dump();
 }
 
@@ -227,7 +247,8 @@ void CheckpointReader::read(TensorPart part, std::string_view name, DType dtype,
 
 void CheckpointReader::read_runs(TensorPart part, std::string_view name, DType dtype,
                                  std::span<const std::int64_t> shape, const AxisOrder& order,
-                                 std::span<const StridedRun> runs, std::span<std::byte> out) const {
+                                 std::span<const StridedRun> runs, std::span<std::byte> out,
+                                 ThreadPool* pool) const {
   const TensorRecord& found = record(part, name);
   if (found.dtype != dtype || !std::ranges::equal(found.shape, shape)) {
     throw invalid(fmt::format("tensor '{}' of checkpoint '{}' is {} {}, but {} {} is needed", name,
@@ -248,7 +269,7 @@ void CheckpointReader::read_runs(TensorPart part, std::string_view name, DType d
   if (validation_ == Validation::kStructure) {
     for (const auto& recorded : found.slices) check_slice(found, tensor, recorded);
   }
-  copy_runs(order, element, tensor.data, runs, out);
+  copy_runs(order, element, tensor.data, runs, out, pool);
 }
 
 ResumePoint find_resume_point(const Path& root, Validation validation, Env& env, CheckpointGroup* group) {

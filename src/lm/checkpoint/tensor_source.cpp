@@ -7,6 +7,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "lm/checkpoint/reading_threads.h"
 
 namespace primus {
 namespace {
@@ -85,9 +86,24 @@ void to_memory_order(const AxisOrder& order, std::size_t element_bytes, std::spa
 }
 
 void copy_runs(const AxisOrder& order, std::size_t element_bytes, std::span<const std::byte> file,
-               std::span<const StridedRun> runs, std::span<std::byte> out) {
-  for_each_run(runs, [&](ElementRun run, std::int64_t before) {
+               std::span<const StridedRun> runs, std::span<std::byte> out, ThreadPool* pool) {
+  const auto copy = [&](ElementRun run, std::int64_t before) {
     copy_run(order, element_bytes, file, run, out.subspan(static_cast<std::size_t>(before) * element_bytes));
+  };
+  if (!pool || pool->size() == 1 || out.size() <= kReadingGrain) return for_each_run(runs, copy);
+  // Parts of at most a grain, which begin with a slab if the run does.
+  const std::int64_t slab = order.same() ? 1 : order.slab_elements();
+  const std::int64_t most =
+      std::max<std::int64_t>(kReadingGrain / static_cast<std::int64_t>(element_bytes) / slab, 1) * slab;
+  std::vector<std::pair<ElementRun, std::int64_t>> parts;
+  for_each_run(runs, [&](ElementRun run, std::int64_t before) {
+    for (std::int64_t at = 0; at < run.size(); at += most) {
+      parts.push_back({{run.begin + at, std::min(run.begin + at + most, run.end)}, before + at});
+    }
+  });
+  pool->parallel_for(static_cast<std::int64_t>(parts.size()), 1, [&](std::int64_t first, std::int64_t, int) {
+    const auto& [run, before] = parts[static_cast<std::size_t>(first)];
+    copy(run, before);
   });
 }
 

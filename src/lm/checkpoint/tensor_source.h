@@ -22,6 +22,8 @@
 
 namespace primus {
 
+class ThreadPool;
+
 // The elements [begin, end) of a tensor.
 struct ElementRun {
   std::int64_t begin = 0, end = 0;
@@ -96,9 +98,9 @@ void to_memory_order(const AxisOrder& order, std::size_t element_bytes, std::spa
                      std::span<std::byte> memory);
 
 // Copies the elements of `runs` to `out`, without gaps and in order. `file` is the complete tensor in file
-// order.
+// order. The threads of `pool`, if given, each copy a part.
 void copy_runs(const AxisOrder& order, std::size_t element_bytes, std::span<const std::byte> file,
-               std::span<const StridedRun> runs, std::span<std::byte> out);
+               std::span<const StridedRun> runs, std::span<std::byte> out, ThreadPool* pool = nullptr);
 
 // A tensor to be written. The tensor's bytes are in host memory at `data`, or `fill` produces the bytes piece
 // by piece. fill(offset, out) writes bytes [offset, offset + out.size()) of the held data to `out`. `fill`

@@ -8,11 +8,13 @@
 
 #include "base/error.h"
 #include "lm/checkpoint/elements.h"
+#include "lm/checkpoint/reading_threads.h"
 #include "lm/model/four_bit_weights.h"
 #include "lm/model/language_model.h"
 #include "lm/model/language_tensors.h"
 #include "lm/model/moment_codes.h"
 #include "lm/model/published_layout.h"
+#include "lm/model/saved_model.h"
 #include "turbo/block_moments.h"
 #include "turbo/master_weights.h"
 
@@ -336,6 +338,9 @@ void load_weights(const SafetensorsFolder& folder, ParameterStore& store, engine
   const LanguageTensors tensors(folder);
   TensorNames used;
   std::vector<std::byte> staging, by_rows;
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < folder.size(); ++i) bytes += folder[i].data.size();
+  const std::unique_ptr<ThreadPool> threads = reading_threads(bytes);
   const bool without = adapters == Adapters::kMayBeMissing && !has_adapters(folder);
   for (const ParameterStore::Group& group : store.groups()) check_group_is_there(tensors, group);
   for_each_part(store, [&](Parameter& p, const CheckpointPart& part) {
@@ -366,7 +371,7 @@ void load_weights(const SafetensorsFolder& folder, ParameterStore& store, engine
       copy_elements(tensor, 0, by_rows);
       data = by_rows;
     }
-    copy_runs(axis_order(part), size, data, runs_of(range, p, part), staging);
+    copy_runs(axis_order(part), size, data, runs_of(range, p, part), staging, threads.get());
     check_elements(p, part.name, tensor.dtype, staging);
     upload_weights(rank, p, part, tensor.dtype, staging);
   });
@@ -463,44 +468,6 @@ void refuse_other_tensors(const CheckpointReader& checkpoint, const ParameterSto
   }
 }
 
-// The tensors of one model in a checkpoint. The tensors of a second model are among the optimizer's tensors,
-// and its name precedes their names.
-class SavedModel {
- public:
-  SavedModel(const CheckpointReader& checkpoint, std::string_view second)
-      : checkpoint_(checkpoint), prefix_(second.empty() ? "" : fmt::format("{}.", second)) {}
-
-  std::optional<TensorView> find(TensorPart where, const std::string& name) const {
-    return checkpoint_.find(in(where), prefix_ + name);
-  }
-  std::optional<StoredFourBit> find_four_bit(const Parameter& p, const CheckpointPart& part,
-                                             TensorNames& used) const {
-    return find_stored_four_bit([&](const std::string& name) { return find(TensorPart::kModel, name); },
-                                part.name, published_shape(p, part), used, checkpoint_.folder().string());
-  }
-  // Returns a tensor of the model; throws kInvalid if it is missing or has another shape.
-  TensorView at(const std::string& name, const std::vector<std::int64_t>& shape) const {
-    const std::optional<TensorView> tensor = find(TensorPart::kModel, name);
-    if (tensor && std::ranges::equal(tensor->shape, shape)) return *tensor;
-    throw invalid(fmt::format("tensor '{}' {}, but the model needs {}", name,
-                              tensor ? fmt::format("has shape {}", shape_text(tensor->shape)) : "is missing",
-                              shape_text(shape)),
-                  "the checkpoint belongs to another model")
-        .at(checkpoint_.folder().string());
-  }
-  void read_runs(TensorPart where, const std::string& name, DType dtype, const Parameter& p,
-                 const CheckpointPart& part, std::span<std::byte> to) const {
-    checkpoint_.read_runs(in(where), prefix_ + name, dtype, published_shape(p, part), axis_order(part),
-                          runs_of(stored_of(p, part), p, part), to);
-  }
-
- private:
-  TensorPart in(TensorPart where) const { return prefix_.empty() ? where : TensorPart::kOptimizer; }
-
-  const CheckpointReader& checkpoint_;
-  const std::string prefix_;
-};
-
 // Loads the trained model, or the second model with this name, and returns the names of its tensors.
 TensorNames load_saved(const CheckpointReader& checkpoint, ParameterStore& store, engine::Rank& rank,
                        bool optimizer, Adapters adapters, std::string_view second = {}) {
@@ -515,7 +482,7 @@ TensorNames load_saved(const CheckpointReader& checkpoint, ParameterStore& store
                         const CheckpointPart& part) {
     const engine::FlatRange range = stored_of(p, part);
     staging.resize(static_cast<std::size_t>(range.size() * size_of(dtype)));
-    saved_model.read_runs(where, name, dtype, p, part, staging);
+    saved_model.read_runs(where, name, dtype, p, part, runs_of(range, p, part), staging);
   };
   // Like `read`, but reads a state, in its saved type.
   const auto read_state = [&](const engine::UnitState& state, const Parameter& p,

@@ -271,6 +271,22 @@ TEST_F(CheckpointTest, LeftoversAreRemovedAndForeignFilesStay) {
   TestSnapshot(100).expect_equal(open(100));
 }
 
+// A tensor of 24 MB is checked in three parts, by several threads.
+TEST_F(CheckpointTest, DamageInAnyPartOfALargeTensorIsFound) {
+  constexpr std::int64_t kElements = 6'000'000;
+  const TestSnapshot snapshot(1, kElements);
+  CheckpointRoot("/run/checkpoints", {}, env_).save(snapshot.snapshot);
+  snapshot.expect_equal(open(1));
+  const Path file = "/run/checkpoints/iter_0000001/optimizer.safetensors";
+  const std::uint64_t size = env_.status(file)->size;
+  for (const std::uint64_t from_end : {1, 12'000'000, 23'000'000}) {
+    env_.flip_bit(file, 8 * (size - from_end));
+    EXPECT_THAT(error_of([&] { open(1); }), HasSubstr("differ from their CRC32C"));
+    env_.flip_bit(file, 8 * (size - from_end));
+  }
+  snapshot.expect_equal(open(1));
+}
+
 TEST_F(CheckpointTest, DamageIsNamedAndTheOlderCheckpointIsUsed) {
   struct Damage {
     const char* what;

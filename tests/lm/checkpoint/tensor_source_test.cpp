@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "base/system/thread_pool.h"
 #include "checkpoint_testing.h"
 
 namespace primus {
@@ -59,6 +60,23 @@ TEST(AxisOrder, CopiesEveryRun) {
     std::vector<std::uint16_t> held(static_cast<std::size_t>(elements(columns)));
     copy_runs(order, 2, std::as_bytes(std::span(file)), columns, std::as_writable_bytes(std::span(held)));
     EXPECT_EQ(held, (std::vector<std::uint16_t>{102, 106, 107, 111, 112, 116, 117, 121, 122, 126}));
+  }
+}
+
+// Runs of 20 and 2 MB, whose parts several threads copy.
+TEST(AxisOrder, ThreadsCopyTheSameElements) {
+  ThreadPool threads(3);
+  const AxisOrder orders[] = {{}, {.dims = {2'000'000, 2, 3}, .axes = {0, 2, 1}}};
+  for (const AxisOrder& order : orders) {
+    std::vector<std::uint16_t> file(12'000'000);
+    std::iota(file.begin(), file.end(), std::uint16_t{0});
+    const HeldRuns runs = {{.begin = 1, .length = 10'000'000},
+                           {.begin = 10'100'003, .length = 5, .count = 200'000, .stride = 7}};
+    std::vector<std::uint16_t> alone(static_cast<std::size_t>(elements(runs))), together(alone.size());
+    copy_runs(order, 2, std::as_bytes(std::span(file)), runs, std::as_writable_bytes(std::span(alone)));
+    copy_runs(order, 2, std::as_bytes(std::span(file)), runs, std::as_writable_bytes(std::span(together)),
+              &threads);
+    EXPECT_EQ(alone, together);
   }
 }
 

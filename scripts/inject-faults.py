@@ -21,8 +21,8 @@ not test what it says.
 Trials with equal setup, kind, phase and seed inject at the same point. The machine's speed may change which process
 acts first. A seed determines the order of all trials. Each run of the script prints the number of the next trial, and
 '--skip NUMBER' continues there, so two runs have no trial in common. '--add FILE' adds the results that an earlier run
-has written with --json: the table and --json have all results, and no trial is repeated that the file has. A note says
-if the results are of several builds of the program. Examples:
+has written with --json: the table and --json have all results, and no trial is repeated that the file has, unless it
+failed by an error of the script. A note says if the results are of several builds of the program. Examples:
 
   inject-faults.py --slow --trials 6000 --seed 3 --jobs 8 --minutes 7 --json one.json
   inject-faults.py --slow --trials 6000 --seed 3 --jobs 8 --minutes 7 --add one.json --json two.json   # continues
@@ -107,6 +107,10 @@ def class_of(outcome):
     return outcome if outcome in RIGHT + ("too late",) else "wrong"
 
 
+def is_error(result):
+    return class_of(result["outcome"]) == "error"
+
+
 def hash_of(program):
     """The first digits of the SHA-256 of the program; None if it cannot be read."""
     try:
@@ -130,13 +134,14 @@ def identity(result):
 
 
 def read_results(paths):
-    """The results of files that --json has written, each trial once."""
+    """The results of files that --json has written, each trial once. An error of the script replaces no outcome."""
     found = {}
     for path in paths:
         try:
             with open(path) as file:
                 for result in json.load(file)["results"]:
-                    found[identity(result)] = result
+                    if identity(result) not in found or not is_error(result):
+                        found[identity(result)] = result
         except (OSError, ValueError, KeyError, TypeError) as error:
             sys.exit(f"--add: '{path}' has no results of this script: {error!r}")
     return found
@@ -172,7 +177,8 @@ class Session:
         seed = self.options.seed + number // len(self.trials)
         with self.lock:
             late = time.monotonic() > self.began + 60 * self.options.minutes
-            if self.options.over or late or (setup, kind, phase, seed) in self.earlier:
+            earlier = self.earlier.get((setup, kind, phase, seed))
+            if self.options.over or late or earlier and not is_error(earlier):
                 return
             self.following = max(self.following, number + 1)
             self.running += 1
@@ -185,6 +191,7 @@ class Session:
         with self.lock:
             if self.options.over:
                 return  # the script has ended the trial's processes
+            self.earlier.pop(identity(result), None)  # an error of the script
             self.results.append(result | {"program": self.program})
             if "log" in result:
                 print("WRONG: " + describe(result), flush=True)
@@ -315,7 +322,8 @@ def main():
     parser.add_argument("--shim", help="use this compiled scripts/faults/shim.c")
     parser.add_argument("--json", help="write all results to this file")
     parser.add_argument("--add", action="append", default=[], metavar="FILE",
-                        help="add the results that an earlier run has written with --json; may be repeated")
+                        help="add the results that an earlier run has written with --json, and repeat only trials that "
+                        "failed by an error of the script; may be repeated")
     parser.add_argument("--keep", help="keep the runs and logs in this folder")
     parser.add_argument("--list", action="store_true", help="show kinds, phases and setups")
     options = parser.parse_args()

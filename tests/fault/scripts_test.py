@@ -30,13 +30,15 @@ def load(path):
 
 
 class FakeTrial:
-    """A trial of which every second one fails."""
+    """A trial of which every second one fails, unless the script has been mended."""
+
+    mended = False
 
     def __init__(self, options, setup, kind, phase, seed, number):
         self.number, self.causes, self.seconds, self.log = number, ["crashed"], 1.0, "none"
 
     def execute(self, reference):
-        if self.number % 2:
+        if self.number % 2 and not self.mended:
             raise KeyError("times")
         return "recovered"
 
@@ -80,6 +82,28 @@ class InjectFaults(unittest.TestCase):
         self.assertIn("2 faults (1: 2)", text)
         self.assertIn("2 more failed by an error of the script", text)
         self.assertEqual(code, 1)
+
+    def test_a_trial_with_an_error_of_the_script_is_repeated(self):
+        self.session(4)
+        file = os.path.join(self.folder, "one.json")
+        with mock.patch.object(FakeTrial, "mended", True):
+            _, written, code = self.session(4, [file])
+        self.assertEqual((written["outcomes"], code), ({"recovered": 4}, 0))
+        self.assertEqual([result["number"] for result in written["results"]], [0, 2, 1, 3])  # each once
+        text, again, _ = self.session(4, [file])  # no trial is left
+        self.assertIn("0 trials in", text)
+        self.assertEqual(again["outcomes"], {"recovered": 4})
+
+    def test_an_error_of_the_script_replaces_no_outcome(self):
+        _, first, _ = self.session(1)
+        failed = first["results"][0] | {"outcome": "error of the trial: KeyError: 'times'"}
+        other = os.path.join(self.folder, "failed.json")
+        with open(other, "w") as file:
+            json.dump({"results": [failed]}, file)
+        right = os.path.join(self.folder, "one.json")
+        for files in ([right, other], [other, right]):
+            found = self.script.read_results(files)
+            self.assertEqual([result["outcome"] for result in found.values()], ["recovered"])
 
     def test_sums_of_several_programs_are_noted(self):
         text, first, _ = self.session(1)

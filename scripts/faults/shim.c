@@ -163,13 +163,18 @@ static void keep_pace(void) {
   enum { kPause = 2500 };
   if (pace_until && now_ms() < pace_until) pause_ms(kPause);
 }
-/* Records that an action of a fault was done: the script demands it. */
+/* Records that an action of a fault was done, and when: the script demands it. */
 static void delivered(const struct Fault* fault, int action) {
-  char path[600], name[96];
+  char path[600], name[96], text[64];
+  struct timespec t;
+  syscall(SYS_clock_gettime, CLOCK_REALTIME, &t);
+  const int length = snprintf(text, sizeof text, "%ld.%09ld", (long)t.tv_sec, t.tv_nsec);
   snprintf(name, sizeof name, "delivered-%s-%d", fault->token, action);
   path_of(path, sizeof path, name);
-  const int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-  if (fd >= 0) close(fd);
+  const int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (fd < 0) return;
+  syscall(SYS_write, fd, text, length);
+  close(fd);
 }
 static void fire(struct Fault* fault) {
   char path[600], actions[1024], *rest = actions;

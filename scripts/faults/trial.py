@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 
-from faults.kinds import KINDS
+from faults.kinds import KINDS, STOPPED
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 STEPS, SAVE, EVALUATE = 60, 10, 25
@@ -395,9 +395,28 @@ class Trial:
         if self.detail or self.causes:
             return self.detail or "recovered"
         # After the last step, the run may be over before anything notices the fault.
-        if self.kind.names and not self.kind.unseen and self.phase != "end":
+        if self.kind.names and not self.kind.unseen and not self.at_end():
             return f"not detected, instead of {' or '.join(sorted(self.kind.names))}"
         return "unaffected"
+
+    def at_end(self):
+        """Whether the fault came too late for a detection. The run writes the lines of steps up to 10 ms late, so a
+        fault that waits for a line may come several steps later. A request to stop counts for the next step that
+        begins, and the run does not stop before its last step is done."""
+        if self.phase == "end":
+            return True
+        last = STEPS - 2 if self.kind.ends == STOPPED else STEPS
+        ends = [event["time"] for event in events_of(self.run, f"rank-{self.victim:05}")
+                if event["event"] == "step" and event["step"] == last]
+        return bool(ends) and self.moment() >= ends[-1]
+
+    def moment(self):
+        """The time of the first action of the fault, in seconds since 1970."""
+        times = []
+        for name in self.expected["fault"]:
+            with open(os.path.join(self.folder, name)) as file:
+                times.append(float(file.read()))
+        return min(times)
 
     def codes(self):
         """The exit codes of the newest supervisor of each node."""

@@ -138,6 +138,29 @@ class Times(unittest.TestCase):
             trial.watch(Reference())
         self.assertGreaterEqual(trial.began, done[0])
 
+    def test_a_fault_may_be_overlooked_only_at_the_end(self):
+        """A request to stop counts for the next step, and the last step does not stop for it."""
+        script = load("inject-faults.py")
+        steps = 60  # of a run
+        with tempfile.TemporaryDirectory() as folder:
+            def came_at_end(kind, when, phase="step"):
+                trial = script.Trial(argparse.Namespace(), "2", kind, phase, 1, 0)
+                trial.folder = trial.run = folder
+                os.makedirs(os.path.join(folder, "events"), exist_ok=True)
+                trial.plan()
+                with open(os.path.join(folder, f"events/rank-{trial.victim:05}.jsonl"), "w") as file:
+                    for step in range(1, steps + 1):
+                        file.write(json.dumps({"event": "step", "step": step, "time": 1000.0 + step}) + "\n")
+                with open(os.path.join(folder, "delivered-fault-0"), "w") as file:
+                    file.write(f"{1000 + when:.9f}")
+                return trial.at_end()
+
+            self.assertFalse(came_at_end("term-rank", steps - 2.1))
+            self.assertTrue(came_at_end("term-rank", steps - 1.9))
+            self.assertFalse(came_at_end("kill", steps - 0.1))
+            self.assertTrue(came_at_end("kill", steps + 0.1))
+            self.assertTrue(came_at_end("kill", 1, "end"))
+
 
 # The main thread blocks the signal of a hang, so that the kernel gives it to the other thread.
 VICTIM = r"""
@@ -168,17 +191,31 @@ int main(void) {
 
 @unittest.skipUnless(shutil.which("cc"), "there is no C compiler")
 class Shim(unittest.TestCase):
+    def execute(self, folder, text):
+        """Compiles the program, and executes it with the shim. Returns its exit code."""
+        source, shim, program = (os.path.join(folder, name) for name in ("victim.c", "shim.so", "primus"))
+        with open(source, "w") as file:
+            file.write(text)
+        subprocess.run(["cc", "-o", program, source, "-pthread"], check=True)
+        subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-fno-builtin", "-o", shim,
+                        os.path.join(SCRIPTS, "faults/shim.c"), "-ldl", "-lm"], check=True)
+        environment = dict(os.environ, LD_PRELOAD=shim, FAULT_FOLDER=folder, FAULT_RUN=folder, RANK="1")
+        return subprocess.run([program, "pretrain"], env=environment, timeout=60).returncode
+
     def test_a_rank_hangs_in_its_main_thread(self):
         with tempfile.TemporaryDirectory() as folder:
-            source, shim, program = (os.path.join(folder, name) for name in ("victim.c", "shim.so", "primus"))
-            with open(source, "w") as file:
-                file.write(VICTIM)
-            subprocess.run(["cc", "-o", program, source, "-pthread"], check=True)
-            subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-fno-builtin", "-o", shim,
-                            os.path.join(SCRIPTS, "faults/shim.c"), "-ldl", "-lm"], check=True)
-            environment = dict(os.environ, LD_PRELOAD=shim, FAULT_FOLDER=folder, FAULT_RUN=folder, RANK="1")
-            done = subprocess.run([program, "pretrain"], env=environment, timeout=60)
-            self.assertEqual(done.returncode, 7)
+            self.assertEqual(self.execute(folder, VICTIM), 7)
+
+    def test_the_time_of_a_fault_is_recorded(self):
+        with tempfile.TemporaryDirectory() as folder:
+            open(os.path.join(folder, "fault"), "w").close()
+            with open(os.path.join(folder, "plan"), "w") as file:
+                file.write("fault - rank-1 - rename 1 self=exit:5\n")
+            began = time.time()
+            code = self.execute(folder, '#include <stdio.h>\nint main(void) { return rename("a", "b"); }\n')
+            self.assertEqual(code, 5)
+            with open(os.path.join(folder, "delivered-fault-0")) as file:
+                self.assertTrue(began <= float(file.read()) <= time.time())
 
 
 class Incidents(unittest.TestCase):

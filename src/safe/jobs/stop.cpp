@@ -7,8 +7,12 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -59,6 +63,17 @@ void send_another(const ProcessIdentity& process, int number) {
   } catch (const Error&) {
     if (is_running(process)) throw;
   }
+}
+
+// Returns whether the process has not yet read or handled the signal.
+bool is_pending(const ProcessIdentity& process, int number) {
+  std::ifstream status(fmt::format("/proc/{}/status", process.pid));
+  for (std::string line; is_running(process) && std::getline(status, line);) {
+    constexpr std::string_view kPending = "ShdPnd:";  // signals to the process, a bit each, in hexadecimal
+    if (line.starts_with(kPending))
+      return (std::strtoull(line.c_str() + kPending.size(), nullptr, 16) >> (number - 1) & 1) != 0;
+  }
+  return false;
 }
 
 }  // namespace
@@ -204,11 +219,17 @@ bool StopRequest::was_sent() const {
 // ranks, and killed only if it does not answer.
 std::string StopRequest::end_machines() const {
   constexpr std::chrono::milliseconds kAnswer{10000}, kLook{20};
+  auto waited = kLook;
+  const auto wait_while = [&](const auto& condition) {
+    for (; waited < kAnswer && condition(); waited += kLook) std::this_thread::sleep_for(kLook);
+  };
   send_signal(job_.process, SIGTERM);
-  send_another(job_.process, SIGINT);  // a second request ends the ranks without saving
   send_another(job_.process, SIGCONT);
-  for (auto waited = kLook; waited < kAnswer && is_running(job_.process); waited += kLook)
-    std::this_thread::sleep_for(kLook);
+  // A process gets pending signals in the order of their numbers. A SIGTERM shortly after a SIGINT repeats
+  // the same request, and the ranks would save.
+  wait_while([&] { return is_pending(job_.process, SIGTERM); });
+  send_another(job_.process, SIGINT);  // a second request ends the ranks without saving
+  wait_while([&] { return is_running(job_.process); });
   if (!is_running(job_.process))
     return fmt::format("process {} of this machine has ended, and the ranks of all machines with it",
                        job_.process.pid);

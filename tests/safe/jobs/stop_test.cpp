@@ -4,14 +4,19 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <thread>
+#include <vector>
 
 #include "base/error.h"
 #include "base/temporary_folder.h"
@@ -25,6 +30,7 @@
 namespace primus::jobs {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -66,6 +72,59 @@ class Sleeper {
 
  private:
   pid_t pid_ = -1;
+};
+
+// A supervisor that is busy when signals arrive, and reads them later. It ends after two, or after a minute
+// without any.
+class BusySupervisor {
+ public:
+  BusySupervisor() {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    int ends[2];
+    if (pipe(ends) != 0) throw std::runtime_error("no pipe");
+    pid_ = fork();
+    if (pid_ == 0) read_signals(all, ends[1]);
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    close(ends[1]);
+    from_ = ends[0];
+    // Reads its status like the shell that has started it.
+    reaper_ = std::thread([this] { waitpid(pid_, nullptr, 0); });
+  }
+  ~BusySupervisor() {
+    reaper_.join();
+    close(from_);
+  }
+  BusySupervisor(const BusySupervisor&) = delete;
+  BusySupervisor& operator=(const BusySupervisor&) = delete;
+  pid_t pid() const { return pid_; }
+  // Returns the signals in the order in which it has read them.
+  std::vector<int> received() const {
+    std::vector<int> found;
+    for (unsigned char number; read(from_, &number, 1) == 1;) found.push_back(number);
+    return found;
+  }
+
+ private:
+  [[noreturn]] static void read_signals(sigset_t all, int to) {
+    const int signals = signalfd(-1, &all, 0);
+    usleep(300000);
+    signalfd_siginfo info;
+    constexpr int kPatience = 60000;  // milliseconds
+    pollfd polled = {signals, POLLIN, 0};
+    for (int left = 2; left > 0 && poll(&polled, 1, kPatience) == 1;) {
+      if (read(signals, &info, sizeof info) != sizeof info) break;
+      if (info.ssi_signo == SIGCONT) continue;
+      const auto number = static_cast<unsigned char>(info.ssi_signo);
+      if (write(to, &number, 1) == 1) --left;
+    }
+    _exit(0);
+  }
+
+  pid_t pid_ = -1;
+  int from_ = -1;
+  std::thread reaper_;
 };
 
 class Stopping : public ::testing::Test {
@@ -308,6 +367,17 @@ TEST_F(Stopping, AWaitingSupervisorOfALaterStartIsStopped) {
   write_file(file, to_json(RunJob{.scheduler = RunJob::Scheduler::kSlurm, .id = "12", .process = elsewhere}));
   EXPECT_THAT(StopRequest(run_.string(), programs).send(false), HasSubstr("12"));
   EXPECT_THAT(log("scancel"), HasSubstr("12"));
+}
+
+// Pending signals arrive in the order of their numbers, not in the order in which they were sent.
+TEST_F(Stopping, ABusySupervisorGetsTheSecondRequestLast) {
+  const BusySupervisor supervisor;
+  const RunJob job{.process = *process_identity(supervisor.pid())};
+  begin(job, true);
+  write_file(run_ / kSupervisorFile, to_json(job));
+  const Tools programs = tools();
+  EXPECT_THAT(StopRequest(run_.string(), programs).send(true), HasSubstr("the ranks of all machines"));
+  EXPECT_THAT(supervisor.received(), ElementsAre(SIGTERM, SIGINT));
 }
 
 TEST_F(Stopping, NamesSlurmsFailures) {

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 
@@ -90,14 +92,22 @@ TEST(Stop, ASecondRunInTheSameFolderIsRefused) {
   EXPECT_EQ(program.wait().exit_code, 0);
 }
 
-// Returns whether the program has a handler for SIGINT.
-bool listens(const Program& program) {
+// Returns whether the program has not yet handled a SIGINT.
+bool interrupt_is_pending(const Program& program) {
   std::ifstream status("/proc/" + std::to_string(program.pid()) + "/status");
   for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("SigCgt:"))
+    if (line.starts_with("ShdPnd:"))
       return (std::stoull(line.substr(7), nullptr, 16) >> (SIGINT - 1) & 1) != 0;
   }
   return false;
+}
+
+// Returns the processor time of the program in seconds.
+double processor_seconds(const Program& program) {
+  clockid_t clock = 0;
+  timespec time = {};
+  if (clock_getcpuclockid(program.pid(), &clock) != 0 || clock_gettime(clock, &time) != 0) return 0;
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
 TEST(Stop, ASecondSignalEndsAtOnce) {
@@ -105,10 +115,13 @@ TEST(Stop, ASecondSignalEndsAtOnce) {
   // Attention over a long sequence is one kernel of many seconds, which a stop request cannot interrupt.
   Program program(test::train(folder.path(), {"train_iters=100", "micro_batch_size=1", "global_batch_size=1",
                                               "seq_length=65536", "num_layers=1"}));
-  ASSERT_TRUE(wait_until([&] { return listens(program); }));
-  std::this_thread::sleep_for(1s);
+  const Path events = test::run_folder(folder.path()) / "events" / "rank-00000.jsonl";
+  ASSERT_TRUE(wait_until([&] { return std::filesystem::exists(events); })) << "it trains";
+  const double begun = processor_seconds(program);
+  ASSERT_TRUE(wait_until([&] { return processor_seconds(program) > begun + 0.5; })) << "in the kernel";
   program.send(SIGINT);
-  std::this_thread::sleep_for(200ms);
+  ASSERT_TRUE(wait_until([&] { return !interrupt_is_pending(program); }));
+  std::this_thread::sleep_for(200ms);  // signals within 100 ms are one request
   program.send(SIGTERM);
   const ProgramResult result = program.wait();
   EXPECT_EQ(result.signal, SIGTERM) << result.exit_code << result.out << result.err;

@@ -22,7 +22,7 @@ A, S = "agreement.cpp", "succession.cpp"
 
 # Name: (file, text that occurs once, replacement).
 MUTANTS = {
-    "promise a lower view": (A, "if (view < promised_ || !keep", "if (!keep"),
+    "promise a lower view": (A, "if (view < promised_) return Answer::kRefused;", ""),
     "accept without a promise": (A, "if (state.view < promised_) return Answer::kRefused;", ""),
     "accept an older state": (A, "if (newer) take(state);", "take(state);"),
     "acknowledge without keeping the state": (A, "if (newer) take(state);", "if (newer && !state_.exists()) take(state);"),
@@ -42,7 +42,7 @@ MUTANTS = {
     "a proposal is agreed at once": (A, "return proposals_;\n}\n\nvoid Agreement::renew", "return agreed_ = proposals_;\n}\n\nvoid Agreement::renew"),
     "keep a stale wish": (A, "  wanted_.reset();\n  lost_", "  lost_"),
     "a lost proposal is not noticed": (A, "lost_ = lost_ || proposals_ > agreed_;", ""),
-    "promise without keeping it": (A, "if (view < promised_ || !keep(view, state_)) return false;", "if (view < promised_) return false;"),
+    "promise without keeping it": (A, "if (!keep(view, state_)) return Answer::kNotKept;", ""),
     "take a state without keeping it": (A, "if (!keep(state.view, newer ? state : state_)) return Answer::kNotKept;", ""),
     "decide without keeping the own vote": (A, " || !keep(promised_, state_)) return;", ") return;"),
     "lead without keeping the own promise": (A, "  if (!keep(promised_, state_)) return;\n  leads_", "  leads_"),
@@ -50,7 +50,9 @@ MUTANTS = {
     "remember no state": (A, "  kept_.reset();\n  recall(votes.state);", "  kept_.reset();"),
     "join another job": (S, "if (other_job && role_ != Role::kFollowing) {", "if (false) {"),
     "lead for ever without a quorum": (S, "if (slow || (no_quorum_ && now - *no_quorum_ > limits_.leader_silence)) lose();", "static_cast<void>(slow);"),
-    "follow a silent leader": (S, "now - heard_ > limits_.follower_silence", "now - heard_ > 1000 * limits_.follower_silence"),
+    "follow a silent leader": (S, "now - out_.heard > limits_.follower_silence", "now - out_.heard > 1000 * limits_.follower_silence"),
+    "do not promise later": (S, "  promise_waiting(now);\n  if (role_", "  if (role_"),
+    "do not keep a state later": (S, "if (role_ == Role::kFollowing) return take_waiting();", "if (role_ == Role::kFollowing) return;"),
     "do not call again": (S, "now >= found->second.until);\n    if (due)", "false);\n    if (due)"),
 }
 

@@ -6,7 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstdlib>
+#include <vector>
 
 #include "safe/supervise/succession_world.h"
 
@@ -109,6 +111,45 @@ TEST(Succession, AFollowerKeepsAVoteLater) {
   EXPECT_GT(world.agreements, before + 3);
   EXPECT_TRUE(world.all_follow(1));
   EXPECT_THAT(world.wrong(), ::testing::IsEmpty());
+}
+
+// Returns the view of the promises that the node sends now.
+std::vector<std::uint64_t> promises(Succession& code) {
+  std::vector<std::uint64_t> views;
+  for (const Succession::Act& one : code.acts())
+    if (one.message.kind == LeadershipMessage::Kind::kPromise) views.push_back(one.message.view);
+  return views;
+}
+
+// A candidate asks once. Without this promise, a leader that needs it gives up after seven seconds.
+TEST(Succession, AFollowerPromisesLater) {
+  using Kind = LeadershipMessage::Kind;
+  bool fails = false;
+  const Delegate self{.node = 0, .life = 7, .address = "c", .port = 3};
+  const Delegate leader{.node = 1, .life = 5, .address = "a", .port = 1};
+  Succession zero(3, self, {leader}, false, 0, {}, {.keep = [&](const Votes&) { return !fails; }});
+  double now = 0;
+  for (; now < 5 && zero.leader() != 1; now += 0.1) {
+    zero.tick(now);
+    for (const Succession::Act& one : zero.acts())
+      if (one.kind == Succession::Act::Kind::kCall) zero.connected(one.to.node, now);
+  }
+  const Assembly members{.members = {self, leader}, .chair = 1};
+  zero.receive({.kind = Kind::kState, .state = {.job = 1, .view = 4, .version = 1, .now = members}}, now);
+  ASSERT_EQ(zero.role(), Succession::Role::kFollowing);
+  EXPECT_THAT(promises(zero), ::testing::IsEmpty());
+  fails = true;
+  zero.receive({.kind = Kind::kPrepare, .view = 7}, now);
+  zero.tick(now + 0.1);
+  EXPECT_THAT(promises(zero), ::testing::IsEmpty()) << "the file cannot be written";
+  fails = false;
+  zero.tick(now + 0.2);
+  EXPECT_THAT(promises(zero), ::testing::ElementsAre(7));
+  EXPECT_EQ(zero.role(), Succession::Role::kFollowing);
+  zero.tick(now + 0.3);
+  EXPECT_THAT(promises(zero), ::testing::IsEmpty()) << "one promise suffices";
+  zero.receive({.kind = Kind::kPrepare, .view = 4}, now + 0.3);
+  EXPECT_THAT(promises(zero), ::testing::ElementsAre(7)) << "the higher view";
 }
 
 // Node 1 leads, and has agreed on a decision with the second process of node 0, but cannot write the file. A
@@ -247,8 +288,6 @@ void injure(World& world, int faults) {
   world.pass(75);
 }
 
-// Random faults: no decision is lost, and none is made by two leaders. After the faults, either one node
-// leads and all follow it, or too few have remained.
 // Node 0 was started again. Another job has the port of node 1, and the other nodes have ended.
 TEST(Succession, ASupervisorOfAnotherJobIsPassedOver) {
   using Kind = Succession::Act::Kind;
@@ -271,6 +310,8 @@ TEST(Succession, ASupervisorOfAnotherJobIsPassedOver) {
   EXPECT_EQ(calls, 1);
 }
 
+// Random faults: no decision is lost, and none is made by two leaders. After the faults, either one node
+// leads and all follow it, or too few have remained.
 TEST(Succession, NoDecisionIsLostInRandomFaults) {
   const unsigned kWorlds = worlds(150);
   int agreements = 0, leaders = 0, led = 0;

@@ -116,10 +116,11 @@ bool Agreement::is_member() const {
 
 // ---- A node that follows ------------------------------------------------------------------------
 
-bool Agreement::promise(std::uint64_t view) {
-  if (view < promised_ || !keep(view, state_)) return false;
+Agreement::Answer Agreement::promise(std::uint64_t view) {
+  if (view < promised_) return Answer::kRefused;
+  if (!keep(view, state_)) return Answer::kNotKept;
   set_promised(view);
-  return true;
+  return Answer::kTaken;
 }
 
 void Agreement::set_promised(std::uint64_t view) {

@@ -86,8 +86,7 @@ class Agreement {
   bool is_member() const;
 
   // ---- A node that follows. -----------------------------------------------------------------------------
-  // Returns false if it has promised a higher view, or cannot keep the promise.
-  bool promise(std::uint64_t view);
+  Answer promise(std::uint64_t view);
   Answer accept(const AgreedState& state);
   // Takes a state that a leader has written to the job's file, whatever this node has promised: a candidate
   // of a higher view has a newer state.

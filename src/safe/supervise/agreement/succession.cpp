@@ -244,6 +244,7 @@ void Succession::ask(const Delegate& to, double now) {
   out_.node = to.node;
   out_.heard = now;
   out_.joined = to.node < agreement_.self().node;
+  out_.prepare.reset();
   out_.until = now + (out_.joined ? limits_.stand : limits_.ask);
   act({.kind = Act::Kind::kSendOut, .message = own(MessageKind::kHello)});
   // The nodes that have joined this node join the lower one instead.
@@ -273,6 +274,7 @@ void Succession::tick(double now) {
     out_.silent = true;
     return lose();
   }
+  promise_waiting(now);
   if (role_ == Role::kFollowing) return take_waiting();
   if (role_ == Role::kLeading) return look_at_quorum(now);
   if (role_ != Role::kSeeking) return;
@@ -433,6 +435,17 @@ void Succession::take_waiting() {
   take(state);
 }
 
+// The candidate asks only once for a promise of its view.
+void Succession::promise_waiting(double now) {
+  if (!out_.used || !out_.prepare) return;
+  const Agreement::Answer answered = agreement_.promise(*out_.prepare);
+  if (answered == Agreement::Answer::kNotKept) return;
+  if (answered == Agreement::Answer::kTaken) out_.until = now + limits_.stand;
+  out_.prepare.reset();
+  // After a refusal, the message names the higher view.
+  act({.kind = Act::Kind::kSendOut, .message = own(MessageKind::kPromise)});
+}
+
 void Succession::receive(const LeadershipMessage& message, double now) {
   if (!out_.used) return;
   out_.heard = now;
@@ -446,8 +459,8 @@ void Succession::receive(const LeadershipMessage& message, double now) {
       search_.next = now + limits_.pause;
       return;
     case MessageKind::kPrepare:
-      if (agreement_.promise(message.view)) out_.until = now + limits_.stand;
-      return act({.kind = Act::Kind::kSendOut, .message = own(MessageKind::kPromise)});
+      out_.prepare = message.view;
+      return promise_waiting(now);
     case MessageKind::kState:
       return take(message.state);
     case MessageKind::kRefuse:

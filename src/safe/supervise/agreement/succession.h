@@ -160,6 +160,7 @@ class Succession {
   void greet(const LeadershipMessage& message, double now);
   void take(const AgreedState& state);
   void take_waiting();
+  void promise_waiting(double now);
 
   int nodes_;
   SuccessionLimits limits_;
@@ -180,6 +181,8 @@ class Succession {
     bool silent = false;  // the last leader was silent, but its connection was open
     // kFollowing: the newest state of the leader, if the vote could not be kept. tick() tries again.
     std::optional<AgreedState> waiting = {};
+    // The view that the other supervisor asked for, if the promise could not be kept. tick() tries again.
+    std::optional<std::uint64_t> prepare = {};
   } out_;  // the connection to another supervisor
   struct Search {
     double began = 0, next = 0;

@@ -41,7 +41,7 @@ std::string LostRankRecord::add(const launch::LaunchResult& result) const {
   }
   record_lost_rank(run_, result.failed_rank, text, since_);
   const bool refused = result.exit_code == 1 || result.exit_code == 2;
-  record_early_end(run_, result.failed_rank, refused ? kRefused : kLostRank, reason_in(text));
+  record_early_end(run_, result.failed_rank, refused ? kRefused : kLostRank, reason_in(text), since_);
   return text;
 }
 

@@ -35,6 +35,17 @@ bool lacks_signal(const Path& run, const RunEnding& ending, double since) {
   return recent;
 }
 
+// Returns whether no start of the run has begun to train, and no end was recorded after `since`.
+bool lacks_early_end(const Path& run, double since) {
+  if (!read_ending(run)) return true;
+  bool lacks = true;
+  read_rare_events(event_file(run, 0), [&](const EventLine& event) {
+    lacks = event.event != "begin" && !(event.event == "end" && event.time >= since);
+    return lacks;
+  });
+  return lacks;
+}
+
 void write_end(const Path& run, int rank, const RunEnding& ending) {
   write_ending(run, ending);
   const Path file = event_file(run, 0);
@@ -69,9 +80,10 @@ void record_lost_rank(const Path& run, int rank, const std::string& text,
   }
 }
 
-void record_early_end(const Path& run, int rank, std::string_view reason, const std::string& text) noexcept {
+void record_early_end(const Path& run, int rank, std::string_view reason, const std::string& text,
+                      double since) noexcept {
   try {
-    if (!Env::posix().status(run / "logs") || read_ending(run) || RunLock::held(run)) return;
+    if (!Env::posix().status(run / "logs") || RunLock::held(run) || !lacks_early_end(run, since)) return;
     make_folders(event_file(run, 0).parent_path());
     write_end(
         run, rank,

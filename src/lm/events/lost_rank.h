@@ -26,8 +26,10 @@ void record_lost_rank(const Path& run, int rank, const std::string& text,
 // The reason of an end before the first step, with exit code 1 or 2: the same command would end again.
 inline constexpr std::string_view kRefused = "refused";
 
-// Records the end of a run that has a folder with logs, but no record of an end, because a rank ended before
-// training began. Does nothing for other runs. Never throws.
-void record_early_end(const Path& run, int rank, std::string_view reason, const std::string& text) noexcept;
+// Records the end of a run that has a folder with logs, but whose training never began, because a rank ended
+// before that. Replaces the end of an earlier start, which was recorded before `since` (seconds since 1970;
+// the start of the job). Does nothing for other runs. Never throws.
+void record_early_end(const Path& run, int rank, std::string_view reason, const std::string& text,
+                      double since) noexcept;
 
 }  // namespace primus

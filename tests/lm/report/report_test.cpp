@@ -687,17 +687,30 @@ TEST_F(RecordedRuns, ALostRankIsRecordedByTheLauncher) {
 TEST(EarlyEnds, AreRecordedByTheLauncher) {
   const test::TemporaryFolder folder;
   const Path run = folder.path() / "run";
-  record_early_end(run, 1, kRefused, "no data");
+  const double since = unix_seconds();
+  record_early_end(run, 1, kRefused, "no data", since);
   EXPECT_FALSE(std::filesystem::exists(run)) << "a run without a folder leaves none";
   std::filesystem::create_directories(run / "logs");
-  record_early_end(run, 1, kRefused, "rank 1 ended with exit code 2: no file 'x'");
-  record_early_end(run, 0, kLostRank, "and again");
+  record_early_end(run, 1, kRefused, "rank 1 ended with exit code 2: no file 'x'", since);
+  record_early_end(run, 0, kLostRank, "and again", since);
   EXPECT_TRUE(is_run_folder(run));
   const RunStatus status = run_status(run);
   EXPECT_EQ(status.state, RunState::kCrashed);
   EXPECT_EQ(status.reason, "refused");
   EXPECT_EQ(status.failure, "rank 1 ended with exit code 2: no file 'x'");
   EXPECT_EQ(status.step, 0);
+  // The next start of the run ends before training, too.
+  const std::string signal = "rank 0 was killed by signal 9 (Killed)";
+  record_early_end(run, 0, kLostRank, signal, unix_seconds());
+  EXPECT_EQ(run_status(run).reason, "a rank was lost");
+  EXPECT_EQ(run_status(run).failure, signal);
+}
+
+TEST_F(RecordedRuns, AnEarlyEndIsNotThatOfARunThatHasTrained) {
+  train(0, 5,
+        RunEnding{.state = RunEnding::State::kStopped, .reason = "SIGTERM", .text = {}, .iteration = 5});
+  record_early_end(run_.root(), 0, kLostRank, "rank 0 was lost", unix_seconds());
+  EXPECT_EQ(run_status(run_.root()).reason, "SIGTERM");
 }
 
 // Rank 0 sees only that its peer was lost; the launcher knows the signal.

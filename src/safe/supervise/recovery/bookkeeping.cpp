@@ -290,7 +290,8 @@ void Bookkeeping::keep_record_of_early_end(const JobEnd& end) const {
     return;  // the disk is full or cannot be written: the lines for the user remain
   }
   const std::string reason(end.kind == EndKind::kRefused ? kRefused : name_of(end.kind));
-  record_early_end(job_.run, end.rank.value_or(0), reason, end.text);
+  const double since = began_at_ + unix_seconds() - clock();
+  record_early_end(job_.run, end.rank.value_or(0), reason, end.text, since);
 }
 
 int Bookkeeping::finish(const JobEnd& end, const Action& action) {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <utility>
 #include <vector>
 
 #include "safe/supervise/succession_world.h"
@@ -113,12 +114,14 @@ TEST(Succession, AFollowerKeepsAVoteLater) {
   EXPECT_THAT(world.wrong(), ::testing::IsEmpty());
 }
 
-// Returns the view of the promises that the node sends now.
-std::vector<std::uint64_t> promises(Succession& code) {
-  std::vector<std::uint64_t> views;
-  for (const Succession::Act& one : code.acts())
-    if (one.message.kind == LeadershipMessage::Kind::kPromise) views.push_back(one.message.view);
-  return views;
+// Returns the promises that the node sends now: the view, and the version of the state that it has.
+std::vector<std::pair<std::uint64_t, std::uint64_t>> promises(Succession& code) {
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> sent;
+  for (const auto& [kind, to, message] : code.acts()) {
+    if (message.kind == LeadershipMessage::Kind::kPromise)
+      sent.emplace_back(message.view, message.state.version);
+  }
+  return sent;
 }
 
 // A candidate asks once. Without this promise, a leader that needs it gives up after seven seconds.
@@ -144,12 +147,12 @@ TEST(Succession, AFollowerPromisesLater) {
   EXPECT_THAT(promises(zero), ::testing::IsEmpty()) << "the file cannot be written";
   fails = false;
   zero.tick(now + 0.2);
-  EXPECT_THAT(promises(zero), ::testing::ElementsAre(7));
+  EXPECT_THAT(promises(zero), ::testing::ElementsAre(::testing::Pair(7, 1)));
   EXPECT_EQ(zero.role(), Succession::Role::kFollowing);
   zero.tick(now + 0.3);
   EXPECT_THAT(promises(zero), ::testing::IsEmpty()) << "one promise suffices";
   zero.receive({.kind = Kind::kPrepare, .view = 4}, now + 0.3);
-  EXPECT_THAT(promises(zero), ::testing::ElementsAre(7)) << "the higher view";
+  EXPECT_THAT(promises(zero), ::testing::ElementsAre(::testing::Pair(7, 1))) << "the higher view";
 }
 
 // Node 1 leads, and has agreed on a decision with the second process of node 0, but cannot write the file. A

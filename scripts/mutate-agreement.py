@@ -60,7 +60,6 @@ MUTANTS = {
 KNOWN = {
     "agreed by the chair alone": "a decision is also in the job's file before the leader acts",
     "take acknowledgements of any view": "stand() forgets them, and versions grow with each view",
-    "promise without keeping it": "a later process has the vote only in its own elections, and a state that was taken is kept with its promise",
     "views of two nodes are equal": "a part of a view is random",
     "join another job": "a state of another job is not accepted either",
 }

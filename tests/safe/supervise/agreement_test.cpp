@@ -181,6 +181,28 @@ class Soup {
   std::uint64_t lives_ = 0, words_ = 0;
 };
 
+// Node 1 has led meanwhile, without the proposal of node 0, which now leads again.
+TEST(Agreement, ALeaderNoticesALostProposal) {
+  Agreement zero(3, {.node = 0, .life = 1});
+  zero.found(1, "");
+  for (const int node : {1, 2}) zero.hear({.node = node, .life = 2}, 0, {});
+  zero.renew();
+  for (int i = 0; i < 4; ++i)
+    for (const int node : {1, 2}) zero.hear_acknowledgement(node, zero.view(), zero.state().version);
+  ASSERT_EQ(zero.state().now.members.size(), 3U);
+  ASSERT_TRUE(zero.state().before.members.empty());
+  const std::uint64_t proposal = zero.propose("lost");
+  EXPECT_FALSE(zero.lost_a_proposal());
+  AgreedState other = zero.state();
+  other.view = 4;
+  other.body = "of node 1";
+  zero.hear_promise(1, zero.stand(), other);
+  ASSERT_TRUE(zero.leads());
+  EXPECT_EQ(zero.state().body, "of node 1");
+  EXPECT_FALSE(zero.is_agreed(proposal));
+  EXPECT_TRUE(zero.lost_a_proposal());
+}
+
 TEST(Agreement, NothingIsLostWithMessagesInAnyOrder) {
   constexpr unsigned kSoups = 500;
   constexpr int kSteps = 600;

@@ -115,4 +115,14 @@ std::string last_line(const Path& path, Env& env) {
   return std::string(line);
 }
 
+std::string last_log_entry(const Path& path, Env& env) {
+  const auto file = env.open(path, OpenMode::kRead);
+  LinesBackward lines(*file);
+  std::string_view line;
+  std::uint64_t offset = 0;
+  while (lines.previous(line, offset))
+    if (line.starts_with('[')) return std::string(line);
+  return {};
+}
+
 }  // namespace primus

@@ -45,4 +45,8 @@ class LinesBackward {
 // kMaxLine.
 std::string last_line(const Path& file, Env& env = Env::posix());
 
+// Returns the first line of the newest entry of a rank's log; "" if there is none. Further lines of an entry
+// do not begin with "[" (docs/formats/run-folder.md).
+std::string last_log_entry(const Path& file, Env& env = Env::posix());
+
 }  // namespace primus

@@ -369,7 +369,7 @@ LoggedError newest_error(const Path& folder) {
   for (const Path& logs : log_folders(folder)) {
     const Path log = logs / "error.log";
     if (!is_there(log)) continue;
-    const std::string line = last_line(log);
+    const std::string line = last_log_entry(log);
     // "[20261129 11:26:05][rank-0/1][ERROR]    [file:line] : message" (docs/formats/run-folder.md)
     constexpr std::string_view kBefore = "] : ";
     const std::size_t at = line.find(kBefore);

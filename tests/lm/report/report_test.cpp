@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cmath>
 #include <ctime>
+#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -637,6 +638,14 @@ TEST_F(FailedStarts, AreShownInAllZones) {
       EXPECT_EQ(run_status(run_.root()).failure, "data 'd' does not exist");
     }
   }
+}
+
+TEST_F(FailedStarts, AnErrorMayHaveSeveralLines) {
+  log_error(60, "UTC");
+  std::ofstream(log_, std::ios::app) << "  iter_0000020: the file is damaged\n";
+  change_at(60);
+  EXPECT_EQ(reason(), "SIGTERM; the next start failed");
+  EXPECT_EQ(run_status(run_.root()).failure, "data 'd' does not exist");
 }
 
 TEST_F(FailedStarts, ACopiedLogDoesNotTellItsTime) {

@@ -261,6 +261,10 @@ TEST(Leadership, TheErrorOfARankWithoutALogIsInItsOutput) {
   write_file(folder.path() / "rank-0" / "error.log",
              "[time][rank-0/2][ERROR]    [a.cpp:1] : the disk is full\n");
   EXPECT_EQ(last_error(folder.path(), 2, 0), "the disk is full");
+  write_file(
+      folder.path() / "rank-0" / "error.log",
+      "[time][rank-0/2][ERROR]    [a.cpp:1] : no checkpoint can be used:\n  iter_0000020: it is damaged\n");
+  EXPECT_EQ(last_error(folder.path(), 2, 0), "no checkpoint can be used:");
 }
 
 // Node 1 leads after the loss of node 0, whose place the spare takes.

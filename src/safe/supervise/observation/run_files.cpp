@@ -130,7 +130,7 @@ std::string last_error(const Path& logs, int ranks, double since, int first) {
     const Path folder = logs / fmt::format("rank-{}", rank);
     try {
       if (const double changed = changed_at(folder / "error.log"); changed >= newest && changed > 0) {
-        text = message_of(last_line(folder / "error.log"));
+        text = message_of(last_log_entry(folder / "error.log"));
         newest = changed;
       }
       if (const double changed = changed_at(folder / "output.log"); changed >= newest_shown && changed > 0) {

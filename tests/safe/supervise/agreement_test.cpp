@@ -181,9 +181,8 @@ class Soup {
   std::uint64_t lives_ = 0, words_ = 0;
 };
 
-// Node 1 has led meanwhile, without the proposal of node 0, which now leads again.
-TEST(Agreement, ALeaderNoticesALostProposal) {
-  Agreement zero(3, {.node = 0, .life = 1});
+// Lets node 0 lead with nodes 1 and 2 as agreed members.
+void lead(Agreement& zero) {
   zero.found(1, "");
   for (const int node : {1, 2}) zero.hear({.node = node, .life = 2}, 0, {});
   zero.renew();
@@ -191,6 +190,12 @@ TEST(Agreement, ALeaderNoticesALostProposal) {
     for (const int node : {1, 2}) zero.hear_acknowledgement(node, zero.view(), zero.state().version);
   ASSERT_EQ(zero.state().now.members.size(), 3U);
   ASSERT_TRUE(zero.state().before.members.empty());
+}
+
+// Node 1 has led meanwhile, without the proposal of node 0, which now leads again.
+TEST(Agreement, ALeaderNoticesALostProposal) {
+  Agreement zero(3, {.node = 0, .life = 1});
+  lead(zero);
   const std::uint64_t proposal = zero.propose("lost");
   EXPECT_FALSE(zero.lost_a_proposal());
   AgreedState other = zero.state();
@@ -201,6 +206,30 @@ TEST(Agreement, ALeaderNoticesALostProposal) {
   EXPECT_EQ(zero.state().body, "of node 1");
   EXPECT_FALSE(zero.is_agreed(proposal));
   EXPECT_TRUE(zero.lost_a_proposal());
+}
+
+// Otherwise its next process may promise a lower view, and decide something that the state of this view
+// lacks.
+TEST(Agreement, ACandidateLeadsWhenItsOwnPromiseIsKept) {
+  bool fails = false;
+  Votes kept;
+  Agreement zero(3, {.node = 0, .life = 1}, [&](const Votes& votes) {
+    if (!fails) kept = votes;
+    return !fails;
+  });
+  lead(zero);
+  fails = true;
+  const std::uint64_t view = zero.stand();
+  zero.hear_promise(1, view, zero.state());
+  EXPECT_FALSE(zero.leads());
+  fails = false;
+  zero.count();
+  EXPECT_TRUE(zero.leads());
+  // The next process of node 0.
+  Agreement next(3, {.node = 0, .life = 3});
+  next.remember(kept);
+  EXPECT_EQ(next.promised(), view);
+  EXPECT_EQ(next.promise(view - 3), Agreement::Answer::kRefused);
 }
 
 TEST(Agreement, NothingIsLostWithMessagesInAnyOrder) {

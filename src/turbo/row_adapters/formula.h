@@ -1,0 +1,43 @@
+// Access to the table of adapters, shared by the kernels of all devices.
+#pragma once
+
+#include <cstdint>
+
+#include "turbo/formula.h"
+#include "turbo/row_adapters/row_adapters.h"
+
+namespace primus::turbo::PRIMUS_KERNELS {
+
+struct RowAdapterTable {
+  const RowAdapter* entries;
+  const std::int32_t* models;  // of the rows
+  std::int64_t adapters;       // of a model
+
+  // Returns the adapter of a row for which `holds` returns true; null if there is none.
+  template <class Holds>
+  PRIMUS_FORMULA const RowAdapter* find(std::int64_t row, Holds holds) const {
+    const std::int64_t model = models[row];
+    if (model < 0) return nullptr;
+    for (std::int64_t i = 0; i < adapters; ++i) {
+      const RowAdapter* const entry = entries + model * adapters + i;
+      if (entry->rank > 0 && holds(*entry)) return entry;
+    }
+    return nullptr;
+  }
+  // Returns the adapter with this column of A's products.
+  PRIMUS_FORMULA const RowAdapter* of_low(std::int64_t row, std::int64_t column) const {
+    return find(row, [=](const RowAdapter& a) { return column >= a.low && column < a.low + a.rank; });
+  }
+  // Returns the adapter of this column of y.
+  PRIMUS_FORMULA const RowAdapter* of_column(std::int64_t row, std::int64_t column) const {
+    return find(row, [=](const RowAdapter& a) { return column >= a.first && column < a.first + a.columns; });
+  }
+  // Returns the matrix at an address of an entry; null if there is none.
+  template <class T>
+  PRIMUS_FORMULA const T* matrix(std::int64_t address) const {
+    return address == 0 ? nullptr
+                        : reinterpret_cast<const T*>(reinterpret_cast<const char*>(entries) + address);
+  }
+};
+
+}  // namespace primus::turbo::PRIMUS_KERNELS

@@ -4,11 +4,10 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "engine/operators/row_adapter_tables.h"
 
 namespace primus::engine {
 namespace {
-
-thread_local const RowAdapterScope* innermost = nullptr;
 
 struct CopiedRows {
   enum In : InputName { kAll, kRows };  // kAll is absent if all rows are copied from kRows
@@ -71,37 +70,25 @@ Parameter* RowAdapters::of(const Parameter& base, std::size_t model) const {
   return found != adapted_.end() && model < found->second.size() ? found->second[model] : nullptr;
 }
 
-RowAdapterScope::RowAdapterScope(const Tape& tape, const RowAdapters& adapters,
-                                 std::span<const AdapterRun> runs)
-    : tape_(tape), adapters_(adapters), runs_(runs), outer_(innermost) {
-  innermost = this;
-}
-
-RowAdapterScope::~RowAdapterScope() { innermost = outer_; }
-
-const RowAdapterScope* RowAdapterScope::of(const Tape& tape) {
-  const RowAdapterScope* scope = innermost;
-  while (scope && &scope->tape_ != &tape) scope = scope->outer_;
-  return scope;
-}
-
-bool RowAdapterScope::adapts(const Parameter& weight) const {
-  return std::ranges::any_of(
-      runs_, [&](const AdapterRun& run) { return adapters_.of(weight, run.model) != nullptr; });
+bool RowAdapterPass::adapts(const Parameter& weight) const {
+  return (tables && tables->of(weight)) || std::ranges::any_of(runs, [&](const AdapterRun& run) {
+           return adapters.of(weight, run.model) != nullptr;
+         });
 }
 
 bool adapts_rows(const Tape& tape, const Parameter& weight) {
-  const RowAdapterScope* const scope = RowAdapterScope::of(tape);
-  return scope && scope->adapts(weight);
+  return tape.row_adapters() && tape.row_adapters()->adapts(weight);
 }
 
 Value with_row_adapters(Value y, const Value& x, const Parameter& weight,
                         FunctionRef<Value(Value y, const Value& x, Parameter& weight)> apply) {
-  const RowAdapterScope* const scope = RowAdapterScope::of(y.tape());
-  if (!scope) return y;
+  const RowAdapterPass* const pass = y.tape().row_adapters();
+  if (!pass) return y;
   PRIMUS_CHECK("with_row_adapters", !y.tape().training());
-  for (const AdapterRun& run : scope->runs_) {
-    Parameter* const own = scope->adapters_.of(weight, run.model);
+  if (const RowAdapterTables::Table* const table = pass->tables ? pass->tables->of(weight) : nullptr)
+    return add_row_adapters(y, x, *table, pass->models);
+  for (const AdapterRun& run : pass->runs) {
+    Parameter* const own = pass->adapters.of(weight, run.model);
     if (!own) continue;
     y = replace_rows(y, apply(rows_of(y, run), rows_of(x, run), *own), run);
   }

@@ -1,7 +1,8 @@
 // Adapters that differ between the rows of a pass. Models that share their base weights
 // (engine/runtime/shared_parameters.h) read their texts in one pass of the base model. The product with a
-// base weight is computed once for all rows. The adapters of a model are then applied to the rows of its
-// texts, by the operators that apply them without other models.
+// base weight is computed once for all rows. The adapters are then applied to all rows by one operator
+// (RowAdapterTables), or to the rows of one model after another, by the operators that apply them without
+// other models.
 #pragma once
 
 #include <compare>
@@ -34,41 +35,37 @@ class RowAdapters {
   // Returns the weight of the model; null if it has no adapter.
   Parameter* of(const Parameter& base, std::size_t model) const;
   std::size_t models() const { return models_; }
+  // Returns the weights of the models by the weights of the base model: one entry per model, or fewer if the
+  // last models have no adapter of the weight. An entry is null if its model has no adapter.
+  const std::unordered_map<const Parameter*, std::vector<Parameter*>>& adapted() const { return adapted_; }
 
  private:
   std::size_t models_ = 0;
-  std::unordered_map<const Parameter*, std::vector<Parameter*>> adapted_;  // one entry per model
+  std::unordered_map<const Parameter*, std::vector<Parameter*>> adapted_;
 };
 
-// While this object lives, linear() and the embedding of `tape` apply the adapters of the rows. The tape does
-// not record, and is used by the thread that created this object. The arguments must outlive it.
-class RowAdapterScope {
- public:
-  RowAdapterScope(const Tape& tape, const RowAdapters& adapters, std::span<const AdapterRun> runs);
-  ~RowAdapterScope();
-  RowAdapterScope(const RowAdapterScope&) = delete;
-  RowAdapterScope& operator=(const RowAdapterScope&) = delete;
+class RowAdapterTables;
 
-  // Returns the thread's scope for the tape; null if there is none.
-  static const RowAdapterScope* of(const Tape& tape);
-  // Returns whether a row has an adapter of this weight of the base model.
+// The adapters of a pass. Model code passes it to Tape::begin(), and it must outlive the pass. The tape does
+// not record.
+struct RowAdapterPass {
+  const RowAdapters& adapters;
+  // For weights without a table: their adapters are computed for one run after another.
+  std::span<const AdapterRun> runs;
+  // For weights with a table: the adapters of all rows are computed together. Null: no weight has a table.
+  const RowAdapterTables* tables = nullptr;
+  Tensor models = {};  // [rows] int32: the models of the rows, if there are tables
+
+  // Returns whether a row may have an adapter of this weight of the base model.
   bool adapts(const Parameter& weight) const;
-
- private:
-  friend Value with_row_adapters(Value y, const Value& x, const Parameter& weight,
-                                 FunctionRef<Value(Value y, const Value& x, Parameter& weight)> apply);
-  const Tape& tape_;
-  const RowAdapters& adapters_;
-  std::span<const AdapterRun> runs_;
-  const RowAdapterScope* outer_;
 };
 
-// Returns whether a row of this pass has an adapter of the weight (RowAdapterScope).
+// Returns whether a row of this pass may have an adapter of the weight.
 bool adapts_rows(const Tape& tape, const Parameter& weight);
 
-// Applies the adapters of the rows to y, the product of x and a base weight. For each run of rows,
-// `apply(y, x, weight)` gets the run's rows of y and x, and the weight of the run's model. It returns y with
-// the adapters of that weight. Without a RowAdapterScope, returns y.
+// Applies the adapters of the rows to y, the product of x and a base weight. If the weight has no table,
+// `apply(y, x, weight)` is called for each run of rows. It gets the run's rows of y and x, and the weight of
+// the run's model, and returns y with the adapters of that weight. Without a RowAdapterPass, returns y.
 Value with_row_adapters(Value y, const Value& x, const Parameter& weight,
                         FunctionRef<Value(Value y, const Value& x, Parameter& weight)> apply);
 

@@ -33,7 +33,8 @@
 namespace primus::engine {
 
 class DataParallel;
-struct DropoutSource;  // engine/operators/low_rank.h
+struct DropoutSource;   // engine/operators/low_rank.h
+struct RowAdapterPass;  // engine/operators/row_adapters.h
 class Tape;
 class WeightGradientQueue;
 
@@ -77,6 +78,7 @@ class Tape {
     WeightGradientQueue* weight_gradients = nullptr;  // required for training
     DataParallel* parallel = nullptr;                 // null: all parameters and gradients are resident
     bool adapters = true;                             // false: linear layers omit their adapters
+    const RowAdapterPass* row_adapters = nullptr;     // adapters that differ between rows; null: none
     const std::atomic<bool>* stop = nullptr;  // any thread may set this flag; then no further operator begins
                                               // (StopRequest)
   };
@@ -151,6 +153,7 @@ class Tape {
   std::span<const LowRank> part_adapters_of(const Parameter& weight) const {
     return settings_.adapters ? std::span<const LowRank>(weight.low_rank.parts) : std::span<const LowRank>();
   }
+  const RowAdapterPass* row_adapters() const { return settings_.row_adapters; }
   // Returns whether parameters are gathered. If so, an operator may read only its own parameter, whose values
   // exist while the operator runs.
   bool gathers_parameters() const { return settings_.parallel != nullptr; }

@@ -61,6 +61,7 @@ BatchReader::BatchReader(engine::Rank& rank, const LanguageModel& model, const R
   cache_ = model.make_kv_cache(phase_, settings.compute, settings.sequences, settings.capacity,
                                settings.all_pages(), ReaderSettings::kPageTokens);
   const std::int64_t reported = pass_sizes(settings.sequences).back();
+  if (adapters) tables_.emplace(rank, phase_, *adapters);
   rows_.values = phase_.tensor(DType::kF32, {reported, TopLogits::kMax});
   rows_.ids = phase_.tensor(DType::kI32, {reported, TopLogits::kMax});
   rows_.draws = phase_.tensor(DType::kF64, {reported, 2});
@@ -83,6 +84,7 @@ BatchReader::HostTables::HostTables(Device& device, std::int64_t rows, std::int6
   const std::int64_t top_k = max_reported * TopLogits::kMax;
   const std::int64_t sizes[] = {rows,
                                 rows,
+                                rows,
                                 sequences.query_starts.elements(),
                                 sequences.key_lengths.elements(),
                                 sequences.block_table.elements(),
@@ -103,7 +105,7 @@ BatchReader::HostTables::HostTables(Device& device, std::int64_t rows, std::int6
     at += whole_lines(4 * *size++);
   };
   for (std::span<std::int32_t>* span :
-       {&tokens, &positions, &starts, &lengths, &table, &reported, &ids, &chosen})
+       {&tokens, &positions, &models, &starts, &lengths, &table, &reported, &ids, &chosen})
     take(*span);
   for (std::span<float>* span : {&values, &losses, &ones}) take(*span);
   draws = {reinterpret_cast<TokenDraw*>(at), static_cast<std::size_t>(max_reported)};
@@ -155,9 +157,9 @@ void BatchReader::measure_passes(std::int64_t measured) {
     forward(mixed_pass(rows, {.top_k = top_k, .log_probs = true}));
     forward(mixed_pass(rows, {.log_probs = true, .draws = true}));
   }
-  measure_runs(settings_.pass_tokens, measured);
+  measure_adapters(settings_.pass_tokens, measured);
   if (measured > 0) return;
-  measure_runs(settings_.sequences, 0);
+  measure_adapters(settings_.sequences, 0);
   for (const std::int64_t rows : pass_sizes(settings_.sequences)) {
     forward(writing_pass(rows, {.log_probs = true}));
     forward(writing_pass(rows, {.top_k = top_k, .log_probs = true}));
@@ -167,10 +169,12 @@ void BatchReader::measure_passes(std::int64_t measured) {
 }
 
 // The memory of a run grows with its rows, so passes with one run of all rows need the most.
-void BatchReader::measure_runs(std::int64_t maximum, std::int64_t measured) {
+void BatchReader::measure_adapters(std::int64_t maximum, std::int64_t measured) {
   for (const std::int64_t rows : pass_sizes(maximum)) {
-    for (std::size_t model = 1; model < models() && rows > measured; ++model)
+    if (rows <= measured) continue;
+    for (std::size_t model = 1; model < models(); ++model)
       forward({.rows = rows, .runs = {{model, 0, rows, 0, rows}}});
+    if (tables_ && tables_->support(rows)) forward({.rows = rows, .tables = true});
   }
 }
 
@@ -298,6 +302,7 @@ void BatchReader::fill(std::span<const Input> inputs, std::int64_t rows) {
     if (!inputs.empty() && inputs.front().sequence == sequence) {
       for (const std::int32_t token : inputs.front().tokens) {
         host.tokens[row] = token;
+        host.models[row] = static_cast<std::int32_t>(s.model);
         host.positions[row++] = static_cast<std::int32_t>(length++);
       }
       if (inputs.front().tells) {
@@ -309,7 +314,8 @@ void BatchReader::fill(std::span<const Input> inputs, std::int64_t rows) {
     host.lengths[entry] = static_cast<std::int32_t>(length);
     host.starts[++entry] = static_cast<std::int32_t>(row);
   }
-  for (; row < static_cast<std::size_t>(rows); ++row) host.tokens[row] = host.positions[row] = 0;
+  for (; row < static_cast<std::size_t>(rows); ++row)
+    host.tokens[row] = host.positions[row] = host.models[row] = 0;
   std::fill(host.reported.begin() + static_cast<std::ptrdiff_t>(reported), host.reported.end(), 0);
   std::fill(host.draws.begin() + static_cast<std::ptrdiff_t>(reported), host.draws.end(), TokenDraw{});
 }
@@ -333,7 +339,7 @@ void BatchReader::read(std::span<const Input> inputs, const WantedLogits& wanted
   Pass pass = telling.empty() ? Pass{.rows = rows}
               : writes        ? writing_pass(rows, wanted)
                               : mixed_pass(rows, wanted);
-  set_runs(pass, inputs, maximum);
+  set_adapters(pass, inputs, maximum);
   fill(inputs, rows);
   forward(pass);
   for (const Input& input : inputs) advance(input, input.tokens.size() - (input.tells ? 1 : 0));
@@ -355,7 +361,7 @@ void BatchReader::read_again_without_order(std::span<const Input> telling, const
   const std::int64_t rows = pass_size(std::ssize(telling), settings_.sequences);
   fill(telling, rows);
   last_ = writing_pass(rows, {.vocab = wanted.vocab, .log_probs = wanted.log_probs});
-  set_runs(last_, telling, settings_.sequences);
+  set_adapters(last_, telling, settings_.sequences);
   forward(last_);
 }
 
@@ -406,11 +412,23 @@ BatchReader::Pass BatchReader::mixed_pass(std::int64_t rows, const WantedLogits&
   return pass;
 }
 
-void BatchReader::set_runs(Pass& pass, std::span<const Input> inputs, std::int64_t maximum) const {
+void BatchReader::set_adapters(Pass& pass, std::span<const Input> inputs, std::int64_t maximum) const {
   if (models() == 1) return;
   std::vector<RowsOfModel> parts;
   for (const Input& input : inputs) parts.push_back({slot(input.sequence).model, std::ssize(input.tokens)});
-  pass.runs = adapter_runs(parts, pass_sizes(maximum), pass.rows);
+  std::vector<engine::AdapterRun> runs = adapter_runs(parts, pass_sizes(maximum), pass.rows);
+  pass.tables = !runs.empty() && tables_->support(pass.rows);
+  if (!pass.tables || !tables_->complete()) pass.runs = std::move(runs);
+}
+
+std::optional<engine::RowAdapterPass> BatchReader::row_adapters(const Pass& pass) const {
+  if (!adapters_) return {};
+  engine::RowAdapterPass adapters{.adapters = *adapters_, .runs = pass.runs};
+  if (pass.tables) {
+    adapters.tables = &*tables_;
+    adapters.models = tables_->models(pass.rows);
+  }
+  return adapters;
 }
 
 // Each combination of runs needs its own recording. If there are too many recordings, discards all of them.
@@ -473,6 +491,7 @@ ModelInputs BatchReader::inputs(engine::Tape& tape, const Pass& pass) {
   if (rank_.measuring()) return in;
   upload(in.tokens.tensor(), host_->tokens);
   upload(in.blocks.positions.tensor(), host_->positions);
+  if (pass.tables) upload(tables_->models(pass.rows), host_->models);
   upload(cache_.sequences.query_starts, host_->starts);
   upload(cache_.sequences.key_lengths, host_->lengths);
   upload(cache_.sequences.block_table, host_->table);
@@ -484,10 +503,12 @@ void BatchReader::enqueue(const Pass& pass, Done done) {
   // A pass that returns logits for every row has one token of each sequence (check()).
   cache_.sequences.single = pass.reported > 0 && !pass.selects;
   engine::Tape tape(rank_.context(), rank_.stash());
-  std::optional<engine::RowAdapterScope> adapters;
-  if (adapters_) adapters.emplace(tape, *adapters_, pass.runs);
+  const std::optional<engine::RowAdapterPass> adapters = row_adapters(pass);
   const auto begin = [&](int chunk) {
-    tape.begin({.train = false, .chunk = chunk, .parallel = settings_.parallel});
+    tape.begin({.train = false,
+                .chunk = chunk,
+                .parallel = settings_.parallel,
+                .row_adapters = adapters ? &*adapters : nullptr});
     if (settings_.parallel) settings_.parallel->begin_pass(engine::DataParallel::Pass::kReading, chunk);
   };
   Value logits;

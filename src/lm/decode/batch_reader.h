@@ -33,7 +33,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/operators/row_adapters.h"
+#include "engine/operators/row_adapter_tables.h"
 #include "engine/parallel/data_parallel.h"
 #include "engine/parallel/expert_parallel.h"
 #include "engine/parallel/pipeline_schedule.h"
@@ -162,8 +162,9 @@ class BatchReader {
     // top_k: number of largest logits to return; 0: all. vocab: exclusive limit of their ids; 0: none
     std::int64_t top_k = 0, vocab = 0;
     bool log_probs = false;
-    bool draws = false;  // the device draws one token per row; top_k is 1
-    std::vector<engine::AdapterRun> runs = {};
+    bool draws = false;   // the device draws one token per row; top_k is 1
+    bool tables = false;  // the adapters of weights with tables are those of the rows' models
+    std::vector<engine::AdapterRun> runs = {};  // for weights without tables
     auto operator<=>(const Pass&) const = default;
   };
   struct Recorded {
@@ -176,9 +177,10 @@ class BatchReader {
   // its rows (mixed_pass: also the last rows of prompts).
   Pass writing_pass(std::int64_t rows, const WantedLogits& wanted) const;
   Pass mixed_pass(std::int64_t rows, const WantedLogits& wanted) const;
-  // Sets the runs of texts of models with adapters. `maximum`: that of pass_size() for this pass.
-  void set_runs(Pass& pass, std::span<const Input> inputs, std::int64_t maximum) const;
-  void measure_runs(std::int64_t maximum, std::int64_t measured);
+  // Chooses how adapters are applied. `maximum`: that of pass_size() for this pass.
+  void set_adapters(Pass& pass, std::span<const Input> inputs, std::int64_t maximum) const;
+  void measure_adapters(std::int64_t maximum, std::int64_t measured);
+  std::optional<engine::RowAdapterPass> row_adapters(const Pass& pass) const;
   // Returns the record of a pass that is replayed; null if the pass is not.
   Recorded* record_of(const Pass& pass);
   void forward(const Pass& pass);
@@ -211,16 +213,18 @@ class BatchReader {
   std::optional<engine::ExpertParallel> experts_;  // set if experts are distributed over ranks
   engine::Phase phase_;
   KvCache cache_;
+  std::optional<engine::RowAdapterTables> tables_;
   PageTable pages_;
   std::vector<Slot> slots_;
   std::uint64_t releases_ = 0;
-  // The host arrays of a pass: tokens and positions of the rows, and the tables. The memory is pinned. Every
-  // pass uses the same addresses, because recorded passes contain the addresses. Absent while measuring.
+  // The host arrays of a pass: tokens, positions and models of the rows, and the tables. The memory is
+  // pinned. Every pass uses the same addresses, because recorded passes contain the addresses. Absent while
+  // measuring.
   struct HostTables {
     HostTables(Device& device, std::int64_t rows, std::int64_t max_reported,
                const turbo::PagedSequences& sequences);
     PinnedBuffer memory;
-    std::span<std::int32_t> tokens, positions, starts, lengths, table;
+    std::span<std::int32_t> tokens, positions, models, starts, lengths, table;
     std::span<std::int32_t> reported, ids, chosen;  // numbers of the rows whose logits are returned, the ids
                                                     // of their logits, and the tokens chosen from them
     std::span<float> values, losses, ones;          // logits, losses and loss weights of these rows

@@ -251,10 +251,41 @@ TEST(AdapterBatch, RecordedPassesGiveTheSameTexts) {
   EXPECT_GT(counts->replays, counts->captures);
 }
 
+// Models whose adapters are all in tables on the device.
+std::vector<ModelConfig> models_with_tables() {
+  std::vector<ModelConfig> models = some_models();
+  models.pop_back();  // has magnitudes
+  std::erase_if(models[3].lora.by_matrix.matrices,
+                [](const auto& matrix) { return matrix.name == "model.embed_tokens"; });
+  return models;
+}
+
+// A recorded pass reads the models of its rows from the device.
+TEST(AdapterBatch, PassesOfOtherModelsAreReplayed) {
+  const std::vector<ModelConfig> models = models_with_tables();
+  const auto counts = std::make_shared<RecordingDevice::Counts>();
+  const auto decoder = decoder_of(std::make_unique<RecordingDevice>(cpu(), counts), models, seeds_of(models),
+                                  kSmall, all_of(models, kSmall));
+  std::vector<Text> texts(models.size());
+  const auto generate = [&](std::size_t model) {
+    DecodeRequest of = request(1, model, models.front().vocab, 0);
+    of.settings.max_tokens = 8;
+    submit(decoder->use_batch(), std::move(of), texts[model]);
+    finish(decoder->use_batch());
+  };
+  generate(1);
+  const auto recorded = counts->captures;
+  EXPECT_GT(recorded, 0);
+  for (std::size_t model = 2; model < models.size(); ++model) {
+    generate(model);
+    EXPECT_EQ(counts->captures, recorded) << model;
+    EXPECT_NE(texts[model].log_probs, texts[model - 1].log_probs);
+  }
+}
+
 // The guard device detects reads and writes outside of the memory of a tensor.
-TEST(AdapterBatch, GpusGiveTheSameTexts) {
+void expect_same_texts_on_gpus(const std::vector<ModelConfig>& models) {
   const auto gpu = [] { return std::make_unique<GuardDevice>(2, turbo::emulated_kernel_table(32)); };
-  const std::vector<ModelConfig> models = some_models();
   ReaderSettings settings = kSmall;
   settings.sequences = 3;
   const auto texts = [&](std::unique_ptr<Device> device) {
@@ -262,7 +293,7 @@ TEST(AdapterBatch, GpusGiveTheSameTexts) {
         decoder_of(std::move(device), models, seeds_of(models), settings, all_of(models, settings));
     std::vector<Text> all(5);
     for (std::size_t i = 0; i < all.size(); ++i) {
-      DecodeRequest prompt = request(i, i + 1, models.front().vocab, 0);
+      DecodeRequest prompt = request(i, (i + 1) % models.size(), models.front().vocab, 0);
       prompt.prompt.resize(1 + i % 3);
       prompt.settings.max_tokens = 2;
       submit(decoder->use_batch(), prompt, all[i]);
@@ -273,6 +304,11 @@ TEST(AdapterBatch, GpusGiveTheSameTexts) {
     return ids;
   };
   EXPECT_EQ(texts(gpu()), texts(cpu()));
+}
+
+TEST(AdapterBatch, GpusGiveTheSameTexts) {
+  expect_same_texts_on_gpus(some_models());
+  expect_same_texts_on_gpus(models_with_tables());
 }
 
 // Convolutions and linear attention keep a state per sequence, so that rows keep the order of sequences.

@@ -80,7 +80,8 @@ class Texts {
   std::set<DecodeScheduler::Id> cancelled_;
 };
 
-// Like generate_batch(), but returns an error of the logits after the texts of earlier models have ended.
+// Generates the texts of one turn. Prompts start in order, and texts end in any order. Returns an error of
+// the logits after the texts of earlier models have ended.
 std::optional<ModelError> generate_until_error(DecodeScheduler& decoder, std::span<const BatchPrompt> prompts,
                                                const BatchEvents& events) {
   check(decoder, prompts);
@@ -165,12 +166,6 @@ ReaderSettings reader_for(std::span<const BatchPrompt> prompts, std::int64_t tog
   reader.pages = sum_of_largest(pages);
   reader.pass_tokens = sum_of_largest(tokens);
   return reader;
-}
-
-void generate_batch(DecodeScheduler& decoder, std::span<const BatchPrompt> prompts,
-                    const BatchEvents& events) {
-  if (const std::optional<ModelError> failure = generate_until_error(decoder, prompts, events))
-    std::rethrow_exception(failure->error);
 }
 
 void generate_by_models(AdapterDecoder& decoder, std::span<const std::vector<BatchPrompt>> prompts,

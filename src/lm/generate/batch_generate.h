@@ -1,5 +1,5 @@
-// Generates a text for each of many prompts (lm/decode/scheduler.h), by one model, or by a base model and its
-// adapters (lm/decode/adapter_decoder.h). All prompts are known at the start.
+// Generates a text for each of many prompts (lm/decode/scheduler.h), by a base model and its adapters
+// (lm/decode/adapter_decoder.h), or by one model. All prompts are known at the start.
 #pragma once
 
 #include <cstddef>
@@ -30,23 +30,18 @@ ReaderSettings reader_for(std::span<const BatchPrompt> prompts, std::int64_t tog
                           std::int64_t max_positions);
 
 struct BatchEvents {
-  // Called when the text with this index has ended. Texts of generate_batch() may end in any order.
+  // Called with the text with this index, after it has ended.
   std::function<void(std::size_t index, Generation&& text)> done;
   // Called after every pass with the total number of tokens generated so far, over all texts. May be empty.
   std::function<void(std::int64_t tokens)> progress = {};
 };
 
-// Prompts start in order. If logits are not finite, throws Error(kNumerics) after the texts of models with
-// lower numbers have ended. If a prompt does not fit into a sequence, throws Error(kInvalid) before
-// generating anything. The decoder must have no other texts.
-void generate_batch(DecodeScheduler& decoder, std::span<const BatchPrompt> prompts,
-                    const BatchEvents& events);
-
 // Generates texts by the models of `decoder`. prompts[i] are those of model i. Models whose texts may be in
 // one batch (AdapterDecoder::batched) generate together, and the others one after another. Calls
 // `events.done` in the order of the models and of their prompts, where the index counts all prompts in this
-// order. If a model has an error, all results of the models before it are reported before the error is
-// thrown.
+// order. If logits of a model are not finite, all results of the models before it are reported, and then
+// Error(kNumerics) is thrown. If a prompt does not fit into a sequence, throws Error(kInvalid) before the
+// models of its turn generate anything. The decoder must have no other texts.
 void generate_by_models(AdapterDecoder& decoder, std::span<const std::vector<BatchPrompt>> prompts,
                         const BatchEvents& events);
 

@@ -18,10 +18,11 @@ namespace {
 
 constexpr std::uint64_t kSeed = 11;
 
-std::unique_ptr<Decoder> batch_decoder(std::unique_ptr<Device> device, const ModelConfig& config,
-                                       const ReaderSettings& settings) {
-  auto decoder = std::make_unique<Decoder>(std::move(device), config, all_families(), settings);
-  decoder->store().initialize(decoder->rank().context(), kSeed);
+std::unique_ptr<AdapterDecoder> batch_decoder(std::unique_ptr<Device> device, const ModelConfig& config,
+                                              const ReaderSettings& settings) {
+  auto decoder = std::make_unique<AdapterDecoder>(std::move(device), std::span(&config, 1), all_families(),
+                                                  std::vector{settings});
+  decoder->store(0).initialize(decoder->rank().context(), kSeed);
   decoder->rank().compute().synchronize();
   return decoder;
 }
@@ -44,14 +45,13 @@ std::vector<BatchPrompt> some_prompts(const ModelConfig& config, std::int64_t lo
   return prompts;
 }
 
-std::vector<Generation> together(DecodeScheduler& decoder, const std::vector<BatchPrompt>& prompts) {
-  std::vector<Generation> texts(prompts.size());
-  std::size_t done = 0;
-  generate_batch(decoder, prompts, {.done = [&](std::size_t i, Generation&& text) {
-                   texts[i] = std::move(text);
-                   ++done;
-                 }});
-  EXPECT_EQ(done, prompts.size());
+std::vector<Generation> together(AdapterDecoder& decoder, const std::vector<BatchPrompt>& prompts) {
+  std::vector<Generation> texts;
+  generate_by_models(decoder, {&prompts, 1}, {.done = [&](std::size_t i, Generation&& text) {
+                       EXPECT_EQ(i, texts.size());
+                       texts.push_back(std::move(text));
+                     }});
+  EXPECT_EQ(texts.size(), prompts.size());
   return texts;
 }
 
@@ -65,7 +65,7 @@ void expect_each_as_alone(const ModelConfig& config, DType compute) {
   settings.pages = 4;  // enough for two of the longest texts or four short ones, so some texts must wait
   const auto batch = batch_decoder(cpu(), config, settings);
   const std::vector<Generation> texts = together(*batch, prompts);
-  EXPECT_EQ(batch->reader().free_pages(), 4);
+  EXPECT_EQ(batch->use(0).reader().free_pages(), 4);
   const auto single = random_decoder(cpu(), config, kSeed, settings, all_families());
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     const Generation separate = generate(*single, prompts[i].tokens, prompts[i].settings);
@@ -131,7 +131,7 @@ TEST(Batch, RecordedPassesWriteTheSameTexts) {
 TEST(Batch, TopTokensEqualThoseOfAllLogits) {
   const ModelConfig config = tiny_config();
   const auto decoder = batch_decoder(cpu(), config, {.capacity = 20, .sequences = 3});
-  BatchReader& reader = decoder->reader();
+  BatchReader& reader = decoder->use(0).reader();
   const std::vector<std::int32_t> tokens = some_tokens(3, config.vocab);
   std::vector<BatchReader::Input> inputs;
   for (std::int64_t i = 0; i < 3; ++i) {
@@ -169,10 +169,10 @@ TEST(Batch, TopTokensEqualThoseOfAllLogits) {
 }
 
 // Returns a reader that has read one token of each of three sequences, which gave logits.
-std::unique_ptr<Decoder> told(const ModelConfig& config, const ReaderSettings& settings,
-                              const WantedLogits& wanted, const SamplingSettings& sampling = {}) {
+std::unique_ptr<AdapterDecoder> told(const ModelConfig& config, const ReaderSettings& settings,
+                                     const WantedLogits& wanted, const SamplingSettings& sampling = {}) {
   auto decoder = batch_decoder(cpu(), config, settings);
-  BatchReader& reader = decoder->reader();
+  BatchReader& reader = decoder->use(0).reader();
   const std::vector<std::int32_t> tokens = some_tokens(3, config.vocab);
   std::vector<BatchReader::Input> inputs;
   for (std::int64_t i = 0; i < 3; ++i) {
@@ -192,10 +192,10 @@ TEST(Batch, DrawnTokensEqualThoseSampledFromAllLogits) {
       const auto all = told(config, settings, {}), drawn = told(config, settings, {.draws = true}, sampling);
       for (std::size_t i = 0; i < 3; ++i) {
         const auto position = static_cast<std::int64_t>(i) + 1;
-        const NextLogits next = drawn->reader().next(i);
+        const NextLogits next = drawn->use(0).reader().next(i);
         ASSERT_EQ(next.ids.size(), 1U);
         EXPECT_EQ(sample_token(next, sampling, position),
-                  sample_token(all->reader().next(i), sampling, position));
+                  sample_token(all->use(0).reader().next(i), sampling, position));
       }
     }
   }
@@ -206,16 +206,16 @@ TEST(Batch, KeptLogitsGiveTheSameLogProbabilities) {
   ReaderSettings settings{.capacity = 20, .sequences = 3};
   const WantedLogits wanted{.log_probs = true, .draws = true};
   const std::vector<std::int32_t> chosen{1, 5, 2};
-  const std::vector<float> multiplied = told(config, settings, wanted)->reader().log_probs(chosen);
+  const std::vector<float> multiplied = told(config, settings, wanted)->use(0).reader().log_probs(chosen);
   settings.keep_logits = true;
-  EXPECT_EQ(told(config, settings, wanted)->reader().log_probs(chosen), multiplied);
+  EXPECT_EQ(told(config, settings, wanted)->use(0).reader().log_probs(chosen), multiplied);
 }
 
 TEST(Batch, NanLogitsAreReported) {
   const ModelConfig config = tiny_config();
   const auto decoder = batch_decoder(cpu(), config, {.capacity = 20, .sequences = 2});
   std::vector<float> norm(static_cast<std::size_t>(config.hidden), NAN);
-  fill(decoder->rank(), decoder->store(), "final_norm", norm);
+  fill(decoder->rank(), decoder->store(0), "final_norm", norm);
   const std::vector<BatchPrompt> prompts(
       2, {some_tokens(3, config.vocab), {.sampling = {.temperature = 0}, .max_tokens = 2}});
   try {
@@ -246,12 +246,12 @@ TEST(Batch, TextsThatDoNotFitAreRefusedBeforeReading) {
   const auto run = [&](std::vector<std::int32_t> tokens) {
     std::vector<BatchPrompt> prompts(2, {some_tokens(3, config.vocab), {.max_tokens = 1}});
     prompts[1].tokens = std::move(tokens);
-    generate_batch(*decoder, prompts, {.done = [](std::size_t, Generation&&) { FAIL(); }});
+    generate_by_models(*decoder, {&prompts, 1}, {.done = [](std::size_t, Generation&&) { FAIL(); }});
   };
   EXPECT_THROW(run({}), Error);
   EXPECT_THROW(run(some_tokens(65, config.vocab)), Error);
 
-  BatchReader& reader = decoder->reader();
+  BatchReader& reader = decoder->use(0).reader();
   const std::vector<std::int32_t> tokens = some_tokens(10, config.vocab);
   const BatchReader::Input input{1, tokens};
   EXPECT_THROW(reader.read({&input, 1}), Error) << "no pages are reserved";

@@ -13,16 +13,17 @@ struct RowAdapterTable {
   const std::int32_t* models;  // of the rows
   std::int64_t adapters;       // of a model
 
-  // Returns the adapter of a row for which `holds` returns true; null if there is none.
+  // Returns the adapter of a row for which `holds` returns true; null if there is none. The loop has no early
+  // end, so that GPUs load all entries at once. `holds` is false for an entry without an adapter.
   template <class Holds>
   PRIMUS_FORMULA const RowAdapter* find(std::int64_t row, Holds holds) const {
     const std::int64_t model = models[row];
-    if (model < 0) return nullptr;
-    for (std::int64_t i = 0; i < adapters; ++i) {
+    const RowAdapter* found = nullptr;
+    for (std::int64_t i = 0; model >= 0 && i < adapters; ++i) {
       const RowAdapter* const entry = entries + model * adapters + i;
-      if (entry->rank > 0 && holds(*entry)) return entry;
+      if (holds(*entry)) found = entry;
     }
-    return nullptr;
+    return found;
   }
   // Returns the adapter with this column of A's products.
   PRIMUS_FORMULA const RowAdapter* of_low(std::int64_t row, std::int64_t column) const {

@@ -11,7 +11,7 @@
 // - Codes are rounded stochastically, which preserves the mean (turbo/stochastic_rounding.h). With rounding
 //   to nearest, a second moment that changes by less than 1/32 of its value per step would not change at all.
 //
-// A code with exponent e and mantissa d stands for d units if e is 0, and for (8 + d) * 2^(e-1) units
+// A code with exponent e and mantissa d has the value of d units if e is 0, and of (8 + d) * 2^(e-1) units
 // otherwise. From 8 units on, adjacent codes differ by at most an eighth. The largest code is 14 * 2^14 units
 // in e4m3 (17 binary orders of magnitude), and 15 * 2^30 units in ue5m3 (33 orders). The second moment holds
 // squared gradients: 33 orders correspond to 17 orders of gradients.
@@ -45,7 +45,7 @@ constexpr bool has_block_scales(DType dtype) { return dtype == DType::kF8E4M3 ||
 // Returns 2^(field - 127), for 0 < field < 255.
 constexpr float power_of_two(std::uint32_t field) { return std::bit_cast<float>(field << 23); }
 
-// A format of 8-bit codes, with a sign bit if kSigned. The largest code stands for (8 + kTopDigits) *
+// A format of 8-bit codes, with a sign bit if kSigned. The value of the largest code is (8 + kTopDigits) *
 // 2^kTopExponent units.
 template <bool kSigned, std::uint32_t kTopDigits, std::uint32_t kTopExponent>
 struct BlockCodes {

@@ -368,7 +368,7 @@ TEST_F(LaunchValues, FilesOfTheJobsFolderAreChecked) {
     expect_refused(srun(folder) + wrong, "193");
     EXPECT_THAT(planned(srun(folder) + train + Words{"global_batch_size=192"}).out, Not(HasSubstr(note)));
   }
-  // A file of the current folder does not stand for one of another folder.
+  // A file in the current folder is not used instead of a file in the job's folder.
   write_file(here / "p.sh", "");
   EXPECT_THAT(planned(Words{"--dry-run", "slurm", "srun", "--chdir=/nowhere", "--", "direct", "--patch",
                             "p.sh", "--"} +

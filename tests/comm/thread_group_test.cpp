@@ -156,7 +156,7 @@ TEST(ThreadGroup, SumsArePairwiseAndMeansAreRoundedOnce) {
     BFloat16 half(small[comm.rank()]);
     comm.all_reduce(*stream, {&half, DType::kBF16, {1}}, {&half, DType::kBF16, {1}}, Reduction::kSum);
     EXPECT_EQ(static_cast<float>(half), 260.0F);       // 259 in fp32; bf16 rounds to even, 260
-    const float many[] = {2048.0F, 1.0F, 1.0F, 1.0F};  // likewise in fp16
+    const float many[] = {2048.0F, 1.0F, 1.0F, 1.0F};  // fp16 has a spacing of 2
     Float16 ieee(many[comm.rank()]);
     comm.all_reduce(*stream, {&ieee, DType::kF16, {1}}, {&ieee, DType::kF16, {1}}, Reduction::kSum);
     EXPECT_EQ(static_cast<float>(ieee), 2052.0F);  // 2051 in fp32

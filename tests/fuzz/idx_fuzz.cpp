@@ -9,7 +9,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace primus::data;
-  // The same bytes serve as the tokens.
+  // Uses the input's bytes as tokens, too.
   const std::vector<uint8_t> copy(data, data + size);
   const primus::MappedFile file(nullptr, std::as_bytes(std::span(copy)));
   try {

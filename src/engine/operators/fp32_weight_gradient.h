@@ -8,7 +8,7 @@
 namespace primus::engine {
 
 // Calls write(out, accumulate) with an fp32 tensor for the step's weight gradient. If the gradient is bf16,
-// the tensor is scratch memory that starts with the gradient so far, and the sum is rounded once.
+// the tensor is scratch memory; `accumulate` adds to an fp32 copy of the gradient. The sum is rounded once.
 template <class Write>
 void write_fp32_weight_gradient(OperatorCall& op, Write&& write) {
   const auto [d_weight, accumulate] = op.d_weight();

@@ -52,7 +52,7 @@ void check_rank_variables(const std::map<std::string, std::string>& variables,
                           const std::vector<std::string>& words, const JobShape& job);
 
 // Replaces the address and the port of node 0 by values that the user has set in `variables`. The address
-// "localhost" stands for an address that is not set.
+// "localhost" means that the user has set no address.
 void use_given_master(const std::map<std::string, std::string>& variables, std::string& address,
                       std::string& port);
 

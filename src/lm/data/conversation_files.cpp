@@ -42,7 +42,7 @@ struct Part {
   std::vector<std::unique_ptr<const std::string>> memory;
   std::vector<Place> objects;
   std::string file;
-  std::uint64_t position = 0;  // number of bytes of the file on disk that were read so far
+  std::uint64_t position = 0;  // number of bytes read so far from the file on disk
 };
 using PartFn = FunctionRef<void(const Part&)>;
 

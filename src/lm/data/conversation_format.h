@@ -70,7 +70,7 @@ struct TurnMarks {
   std::string_view open, middle;
   std::string_view end;  // mark after the text of a turn; empty: the EOS token
   std::string_view after;
-  std::string_view assistant = kAssistant;  // text that stands for ROLE in the assistant's turns
+  std::string_view assistant = kAssistant;  // text in place of ROLE in the assistant's turns
   bool system_turn = true;                  // true: a system text is a turn of its own; false: it precedes
                                             // the first question
   bool trimmed = false;                     // whether white space at both ends of texts is removed

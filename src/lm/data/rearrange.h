@@ -18,8 +18,8 @@ namespace primus::data {
 // Called from time to time with the number of tokens copied so far and the total number of tokens.
 using RearrangeProgressFn = std::function<void(std::int64_t, std::int64_t)>;
 
-// Returns the data set prefixes that `paths` name. A path is a prefix, or a folder; a folder stands for all
-// data sets in the folder, sorted by name (as for Megatron's merge_datasets.py). Throws Error(kInvalid) for a
+// Returns the data set prefixes that `paths` name. A path is a prefix or a folder. A folder selects all data
+// sets in the folder, sorted by name (as for Megatron's merge_datasets.py). Throws Error(kInvalid) for a
 // folder that contains no data sets, or that contains only one of a data set's two files (.bin and .idx).
 std::vector<Path> find_datasets(const std::vector<std::string>& paths);
 

@@ -482,7 +482,7 @@ TokenizeResult tokenize_corpus(const TokenizeOptions& options, const Tokenizer& 
   }
   if (options.workers < 0 || options.workers > ThreadPool::kMaxThreads) {
     throw invalid(fmt::format("the number of workers is {}", options.workers),
-                  fmt::format("ask for at most {}; 0 stands for one per core", ThreadPool::kMaxThreads));
+                  fmt::format("ask for at most {}; 0 means one per core", ThreadPool::kMaxThreads));
   }
   if (options.append_eod && !tokenizer.special_ids().eod) {
     throw invalid(fmt::format("the tokenizer ({}) has no end-of-document token to append", tokenizer.name()),

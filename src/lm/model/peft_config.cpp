@@ -240,8 +240,8 @@ std::string_view module_of(std::string_view tensor) { return tensor.substr(0, te
 // Finds the entries of settings that have no effect on the model's adapters.
 class UnusedEntries {
  public:
-  // `modules`: names of all modules with weights. `linear`: those that all-linear adapts. `adapted`: those
-  // with adapters.
+  // `modules`: names of all modules with weights. `linear`: names of the modules that all-linear adapts.
+  // `adapted`: names of the modules with adapters.
   UnusedEntries(const PeftConfig& settings, const std::vector<std::string>& modules,
                 const std::vector<std::string>& linear, const std::vector<std::string>& adapted,
                 const std::string& where)

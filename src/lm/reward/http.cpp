@@ -40,7 +40,7 @@ class HttpReward final : public RewardFunction {
   std::vector<Reward> score(std::span<const ScoredAnswer> answers) override {
     std::vector<Reward> rewards(answers.size());
     const std::size_t requests = (answers.size() + kAnswersPerRequest - 1) / kAnswersPerRequest;
-    // Distributes requests over threads: each element of `firsts` stands for one request, and has no content.
+    // Distributes requests over threads: each element of `firsts` represents one request and is empty.
     std::vector<ScoredAnswer> firsts(requests);
     score_in_parallel(firsts, workers_, [&](const ScoredAnswer& first, std::size_t) {
       const std::size_t begin = static_cast<std::size_t>(&first - firsts.data()) * kAnswersPerRequest;

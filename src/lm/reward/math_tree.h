@@ -46,7 +46,7 @@ std::unique_ptr<MathNode> parse_math(std::string_view text);
 struct MathPoint {
   int index = 0;                // selects the values of the variables
   bool percent_as_part = true;  // true: 50% is 0.5; false: 50
-  int sign = 1;                 // 1 or -1: the sign that plus-minus stands for
+  int sign = 1;                 // 1 or -1: the sign that replaces plus-minus
 };
 // Evaluates a node that is a number, or is made of numbers. Returns NaN for other nodes, such as sets.
 std::complex<double> evaluate_math(const MathNode& node, const MathPoint& point);

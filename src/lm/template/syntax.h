@@ -17,7 +17,7 @@ enum class ExpressionKind : std::uint8_t {
   kItem,       // children[0][children[1]]
   kSlice,      // a subscript begin:end:step; absent parts are null
   kCall,       // children[0] called with `call`
-  kFilter,     // children[0] | name; a null child stands for the text of a block
+  kFilter,     // children[0] | name; a null child means the text of a filter block
   kTest,       // children[0] is name
   kList,
   kTuple,

@@ -13,7 +13,7 @@
 namespace primus::jinja {
 namespace {
 
-constexpr std::int64_t kObjectBytes = 64;  // rough memory of an object beside its elements
+constexpr std::int64_t kObjectBytes = 64;  // approximate memory of an object without its elements
 
 int depth_of_all(const std::vector<Value>& items) {
   int depth = 0;

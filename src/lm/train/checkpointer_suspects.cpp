@@ -62,7 +62,8 @@ Checkpointer::SetAside Checkpointer::set_aside_after(std::int64_t good) {
   // A run that continued from its own checkpoint may have a long past. Then only the user may decide to
   // repeat all of it.
   const bool may_begin = state_from_ != "disk" || progress_.first_iteration <= good;
-  // What prevents a later start from using damaged states comes before the wait, which may take long.
+  // Records the damaged states before the wait, which may take long. If the process dies while it waits, the
+  // record prevents the next start from using damaged states.
   if (plan_.ranks.first()) note_suspects(good, may_begin);
   const bool distrusted = snapshots_.distrust_after(good);
   SetAside done;

@@ -315,7 +315,7 @@ void refuse_another_model(const CheckpointReader& checkpoint, const config::Expe
   if (start == Start::kFinetuned) saved.lora.training = model.lora.training;
   if (start == Start::kFinetuned && !saved.scores) saved.scores = model.scores;  // the head may be new
   saved.moe.training = model.moe.training;  // training settings may change
-  // The same code writes both files, so any difference is a difference of the models.
+  // One function writes both files, so any difference is a difference of the models.
   const auto before = config_lines(write_model_config(saved, compute, families));
   const auto after = config_lines(write_model_config(model, compute, families));
   std::vector<Difference> differences;

@@ -1,4 +1,4 @@
-// What the cases of all objectives share (verify_objective.h): texts, batches and comparisons.
+// Shared code for the cases of all objectives (verify_objective.h): texts, batches and comparisons.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@ namespace primus {
 // Reads prompts with their answers: prompt_ids, completion_ids and their masks. Answer tokens are learned.
 std::vector<Text> answer_texts(const SafetensorsFile& batch);
 
-// What to train: answers with their advantages and log-probabilities.
+// The training data of a case: answers with their advantages and log-probabilities.
 struct PolicyCase {
   PolicySettings settings;
   std::vector<Text> texts;

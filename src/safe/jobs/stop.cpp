@@ -215,8 +215,8 @@ bool StopRequest::was_sent() const {
   }
 }
 
-// The supervisors of several machines continue a job whose leader was killed, so it is asked to end all
-// ranks, and killed only if it does not answer.
+// If the leader of several supervisors is killed, the supervisors of the other machines continue the job. The
+// leader therefore gets a request to end all ranks, and is killed only if it does not answer.
 std::string StopRequest::end_machines() const {
   constexpr std::chrono::milliseconds kAnswer{10000}, kLook{20};
   auto waited = kLook;
@@ -231,7 +231,7 @@ std::string StopRequest::end_machines() const {
   send_another(job_.process, SIGINT);  // a second request ends the ranks without saving
   wait_while([&] { return is_running(job_.process); });
   if (!is_running(job_.process))
-    return fmt::format("process {} of this machine has ended, and the ranks of all machines with it",
+    return fmt::format("process {} of this machine and the ranks of all machines have ended",
                        job_.process.pid);
   send_another(job_.process, SIGKILL);
   return fmt::format(

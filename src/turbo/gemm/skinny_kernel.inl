@@ -58,7 +58,7 @@ void columns(const SkinnyCall& call, std::int64_t begin, std::int64_t end) {
 template <class T, int kM, int kGroups>
 void products_in_order(const SkinnyCall& call, std::int64_t n, int count) {
   constexpr int kLanes = Vector::kLanes, kN = kGroups * kLanes;
-  const T* rows[kN];  // the last row stands for the rows after the last one
+  const T* rows[kN];  // pointers beyond the last row repeat the last row
   for (int i = 0; i < kN; ++i)
     rows[i] = static_cast<const T*>(call.w) + (n + std::min(i, count - 1)) * call.w_ld;
   float out[kM * kN] = {};

@@ -265,7 +265,8 @@ TEST_P(PolicyLossTest, OnPolicyRatiosAreOne) {
   EXPECT_EQ(out.metric(PolicyMetric::kClipped), 0);
 }
 
-// The bonus does not depend on the average of the loss, and leaves the weights of log-probabilities alone.
+// The bonus does not depend on how the loss is averaged. The bonus does not change the weights of
+// log-probabilities.
 TEST_P(PolicyLossTest, TheEntropyBonusIsAMeanOverTheTokensOfTheStep) {
   Bench bench(GetParam());
   for (const bool of_answers : {false, true}) {

@@ -23,7 +23,7 @@ using CountEpochs = std::function<data::SftEpochs(const data::SftOptions&, const
 data::SftOptions sft_options_of(const config::Experiment& experiment, const Tokenizer& tokenizer);
 
 // Sets sft_conversation_format to the name of a format: the user's choice, or else the format of the run that
-// is resumed, or else the result of choose_style(); `auto` stands for the model's own chat template. Changes
+// is resumed, or else the result of choose_style(); `auto` means the model's own chat template. Changes
 // nothing if the tokenizer is missing (possible in a dry run). With sft_fit_to_data, the function also
 // chooses the settings that the command line and the experiment file leave open, for `world` ranks:
 //   - train_epochs: 3 to 25 epochs, enough to train on about 1000 conversations in total; 1 epoch for 5000

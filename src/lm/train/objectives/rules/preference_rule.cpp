@@ -301,7 +301,7 @@ class PreferenceRule final : public LossRule {
   }
 
  private:
-  // Returns whether the losses of tokens are scores, of which the last one of each text counts.
+  // Returns whether the losses of tokens are scores. Then only the last score of each text counts.
   bool is_reward() const { return terms_.form == PreferenceForm::kReward; }
 
   // Sums over all tokens of each document, including the tokens of other context ranks.

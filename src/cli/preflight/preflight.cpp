@@ -404,11 +404,11 @@ extern const CommandEntry kPreflight{
     "ranks. Each finding shows what was found, what is expected and why, and the next step. A check that "
     "cannot run counts as failed. With torchrun's environment (primus slurm, k8s, direct; torchrun) all "
     "ranks take part, and rank 0 compares versions, clocks and speeds, and finds missing and slow nodes. On "
-    "one machine with several GPUs, Primus starts a rank for each.\n\n"
-    "Without options everything runs. --host, --gpu and --network only check; --perf-test and --tests only "
-    "measure. Thresholds are in presets/hardware.\n\n"
-    "Writes DUMP-PATH/NAME.md, .html and .json. The exit code is 0 if nothing failed, and 2 if a check "
-    "failed or the arguments are wrong; with --strict, 1 if there are warnings.",
+    "one machine with several GPUs, Primus starts a rank for each.\n\nWithout options, all checks and all "
+    "measurements run. With --host, --gpu and --network, only these checks run; with --perf-test and "
+    "--tests, only measurements. Thresholds are in presets/hardware.\n\nWrites DUMP-PATH/NAME.md, .html and "
+    ".json. The exit code is 0 if nothing failed, and 2 if a check failed or the arguments are wrong; with "
+    "--strict, 1 if there are warnings.",
     "primus preflight --quick\n"
     "primus preflight --host --gpu --network\n"
     "primus preflight --tests gemm,intra-allreduce --comm-sizes-mb 64,1024 --plot\n"

@@ -146,12 +146,12 @@ extern const CommandEntry kWatch{
     "watch",
     "Repeats the checks of preflight on this node during a job",
     "Every --interval seconds, checks the host, the GPUs and the network of this machine, without measuring "
-    "speeds, and prints one line of JSON: the verdict, all findings that did not pass, and what changed "
-    "since "
-    "the last look. Run one process per node during a job, for example 'srun --overlap primus watch'.\n\n"
-    "Without --drain, the program changes nothing. With --drain, a node that fails --drain-after looks in a "
-    "row is drained once: running jobs continue, and no further job starts there. The exit code is 2 if a "
-    "check failed in the last look, otherwise 0. docs/preflight.md describes the lines and metrics.",
+    "speeds, and prints one line of JSON: the verdict, all findings that did not pass, and the changes "
+    "since the last round of checks (look). Run one process per node during a job, for example 'srun "
+    "--overlap primus watch'.\n\nWithout --drain, the program changes nothing. With --drain, a node that "
+    "fails --drain-after looks in a row is drained once: running jobs continue, and no further job starts "
+    "there. The exit code is 2 if a check failed in the last look, otherwise 0. docs/preflight.md describes "
+    "the lines and metrics.",
     "primus watch\n"
     "primus watch --interval 300 --port 9400\n"
     "primus watch --looks 1\n"

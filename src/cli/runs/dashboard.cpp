@@ -83,15 +83,13 @@ extern const CommandEntry kDashboard{
     "dashboard",
     "Serves a page that shows runs while they train",
     "The page lists the runs, and shows the curves, events, step times by rank, goodput and texts of the "
-    "runs "
-    "that you choose, also of several runs side by side. It follows running runs. The page needs no network "
-    "but the connection to this program, which stops with Ctrl-C and changes no file.\n\nThe page is "
-    "reachable "
-    "only from this machine. From another machine, use 'ssh -L 7007:localhost:7007 HOST'. With another "
-    "--host, "
-    "viewers need the token in the printed address. The environment variable PRIMUS_DASHBOARD_TOKEN sets the "
-    "token, too, and other users of the machine cannot read it there. /metrics has the newest values for "
-    "Prometheus. docs/dashboard.md describes the page and its data.",
+    "runs that you choose, also of several runs side by side. New steps appear while the runs train. The "
+    "page needs only the connection to this program. The program stops with Ctrl-C and changes no "
+    "file.\n\nThe page is reachable only from this machine. From another machine, use 'ssh -L "
+    "7007:localhost:7007 HOST'. With another --host, viewers need the token in the printed address. The "
+    "environment variable PRIMUS_DASHBOARD_TOKEN also sets the token, and hides it from other users of the "
+    "machine. /metrics has the newest values for Prometheus. docs/dashboard.md describes the page and its "
+    "data.",
     "primus dashboard\n"
     "primus dashboard output/team/user\n"
     "primus dashboard output/team/user/try1 output/team/user/try2 --port 0\n"

@@ -136,14 +136,15 @@ class Jobs final : public Command {
 
 extern const CommandEntry kJobs{
     "jobs",
-    "Lists what runs and waits: local runs, and jobs of Slurm and Kubernetes",
+    "Lists running and waiting jobs: local runs, and jobs of Slurm and Kubernetes",
     "Shows the runs under the folder that train now, your jobs of Slurm (squeue), and the jobs that 'primus "
-    "k8s' made (kubectl). A scheduler whose program is not installed is left out; one that fails is named in "
-    "a note. A job's run is shown if it is under the folder. ETA is the time until the last step at the mean "
-    "speed of the recent steps.\n\nStates: running; waiting: the job has no nodes yet, its pods are not "
-    "ready, or the supervisor of the run waits for the other machines; restarting: a fault ended the "
-    "processes of the run, and its supervisor starts them again; ending: the processes are ending. 'primus "
-    "runs' uses the first three words in the same way. 'primus stop' accepts a run or a job's name.",
+    "k8s' made (kubectl). If a scheduler's program is not installed, its jobs are left out; if the program "
+    "fails, a note says so. A job's run is shown if it is under the folder. ETA is the time until the last "
+    "step at the mean speed of the recent steps.\n\nStates: running; waiting: the job has no nodes yet, its "
+    "pods are not ready, or the supervisor of the run waits for the other machines; restarting: a fault "
+    "ended the processes of the run, and its supervisor starts them again; ending: the processes are "
+    "ending. 'primus runs' uses the first three words in the same way. 'primus stop' accepts a run or a "
+    "job's name.",
     "primus jobs\n"
     "primus jobs output/team\n"
     "primus jobs --namespace team --json",

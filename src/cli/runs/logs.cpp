@@ -242,13 +242,12 @@ class Logs final : public Command {
 extern const CommandEntry kLogs{
     "logs",
     "Shows the logs of a run's ranks, merged by time",
-    "An entry is a line of a log, with the lines that belong to it. Times have whole seconds; entries of one "
-    "second are sorted by rank. The last entries are found from the ends of the files, so that large logs "
-    "cost no time. A line that a running run is still writing is not shown; with --follow, it is shown "
-    "when it is complete. With --follow, the newest entry of a rank is shown when another one follows, or "
-    "when nothing was added to it for a second.\n\nColors are "
-    "used only on a "
-    "terminal. --grep without -n searches the whole logs.",
+    "An entry is a line of a log with its continuation lines. Times have whole seconds; entries of one "
+    "second are sorted by rank. The command reads the files from their ends, so large logs take no more "
+    "time than small ones. A line that a running run is still writing is not shown; with --follow, it is "
+    "shown when it is complete. With --follow, the newest entry of a rank is shown when another one "
+    "follows, or when nothing was added to it for a second.\n\nColors are used only on a terminal. --grep "
+    "without -n searches the whole logs.",
     "primus logs output/team/me/run\n"
     "primus logs output/team/me/run --rank 0,3-5 --level warning -n 20\n"
     "primus logs output/team/me/run --grep 'saving iteration'\n"

@@ -144,15 +144,12 @@ extern const CommandEntry kPostmortem{
     "Finds out why a run ended: cause, rank, node, evidence, next step",
     "Reads the events, error logs and flight recorders of all ranks of the run's last process, the "
     "supervisor's record, the kernel's log of this machine if a rank ran on it, and the files of --log: the "
-    "job's output (slurm-123.out), the kernel's "
-    "log of another node ('dmesg -T', 'journalctl -k -o short-iso'), the scheduler's log, and Kubernetes' "
-    "events ('kubectl get events -o json').\n\nThe cause is 'certain' if a text of that time names it and "
-    "no other text names another one; 'likely' if several causes are named, or the text has no time; "
-    "'possible' if a process ended without a reason. docs/postmortem.md lists the causes.\n\n--bundle packs "
-    "what was "
-    "read into one file; on another machine, the command reads this file in place of the run. Values that "
-    "look like "
-    "secrets are replaced.",
+    "job's output (slurm-123.out), the kernel's log of another node ('dmesg -T', 'journalctl -k -o "
+    "short-iso'), the scheduler's log, and Kubernetes' events ('kubectl get events -o json').\n\nThe cause "
+    "is 'certain' if a record from the end of the run names it and no record names another cause; 'likely' "
+    "if several causes are named, or the record has no time; 'possible' if a process ended without a "
+    "reason. docs/postmortem.md lists the causes.\n\n--bundle packs all records into one file. On another "
+    "machine, give the command this file instead of the run. Values that look like secrets are replaced.",
     "primus postmortem output/team/me/run\n"
     "primus postmortem output/team/me/run --log slurm-123.out n2-kernel.log\n"
     "primus postmortem output/team/me/run --bundle incident.tar.gz\n"

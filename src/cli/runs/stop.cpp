@@ -90,12 +90,11 @@ extern const CommandEntry kStop{
     "stop",
     "Asks a run to save and end, wherever it runs",
     "The run finishes its step, saves and ends; the same training command continues it. A supervised run is "
-    "not restarted. How a run is asked depends on where it runs, which its events record. On this machine, "
-    "its process gets SIGTERM. In a Slurm job, its ranks get SIGUSR1 from scancel, and a job that waits is "
-    "cancelled. On Kubernetes, the job is deleted, and the pods have their grace period to save.\n\nA run "
-    "without a scheduler must be stopped on the machine of its rank 0. With --wait, the exit code is 3 if "
-    "the "
-    "run lost steps. Exit code 2: the run does not run, or runs on another machine.",
+    "not restarted. The kind of request depends on the place of the run, which its events record. On this "
+    "machine, its process gets SIGTERM. In a Slurm job, its ranks get SIGUSR1 from scancel, and a job that "
+    "waits is cancelled. On Kubernetes, the job is deleted, and the pods have their grace period to "
+    "save.\n\nA run without a scheduler must be stopped on the machine of its rank 0. With --wait, the exit "
+    "code is 3 if the run lost steps. Exit code 2: the run is not running, or is running on another machine.",
     "primus stop output/team/me/run\n"
     "primus stop output/team/me/run --wait\n"
     "primus stop output/team/me/run --now\n"

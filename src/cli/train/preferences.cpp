@@ -46,9 +46,8 @@ extern const CommandEntry kTrainOrpo{
     "train orpo",
     "Fine-tunes on chosen answers and prefers them to rejected ones (stage: orpo)",
     "Odds-ratio preference optimization: one stage instead of fine-tuning and DPO, without a reference "
-    "model. "
-    "The data are the pairs of 'train dpo', and so are options and defaults. beta weighs the comparison next "
-    "to the loss of the chosen answers.",
+    "model. Data (pairs), options and defaults are those of 'train dpo'. beta is the weight of the "
+    "comparison; the loss of the chosen answers has the weight 1.",
     "primus train orpo load=path/to/model data=pairs.jsonl\n"
     "primus train orpo load=path/to/model data=pairs.jsonl beta=0.2\n"
     "primus train orpo --config exp.yaml",
@@ -59,8 +58,8 @@ extern const CommandEntry kTrainOrpo{
 extern const CommandEntry kTrainCpo{
     "train cpo",
     "Prefers chosen answers without a reference model: CPO and SimPO (stage: cpo)",
-    "Contrastive preference optimization. The data are the pairs of 'train dpo', and so are options and "
-    "defaults. loss_type=simpo cpo_alpha=0 is SimPO, with the margin simpo_gamma.",
+    "Contrastive preference optimization. Data (pairs), options and defaults are those of 'train dpo'. "
+    "loss_type=simpo cpo_alpha=0 is SimPO, with the margin simpo_gamma.",
     "primus train cpo load=path/to/model data=pairs.jsonl\n"
     "primus train cpo load=path/to/model data=pairs.jsonl loss_type=simpo cpo_alpha=0 beta=2\n"
     "primus train cpo --config exp.yaml",

@@ -60,10 +60,11 @@ extern const CommandEntry kTrainPpo{
     "Proximal policy optimization with a value model. The value model learns to predict, at each token, the "
     "rewards that follow; an answer's tokens become likelier if the answer scores more than predicted. Both "
     "models are trained in the same steps, and need memory for weights, gradients and optimizer states. The "
-    "value model has the layers of load, or those of value_load, such as a reward model. kl_coef (0.05) "
-    "subtracts the KL divergence from the model at the start of the run from the reward of each token. "
-    "num_ppo_epochs is the number of steps that learn from the same answers, and num_mini_batches divides "
-    "the answers among steps. Data, rewards and options are those of 'train grpo'; num_generations may be 1.",
+    "value model starts from the model of load, or from the model of value_load, such as a reward model. "
+    "kl_coef (0.05) subtracts the KL divergence from the model at the start of the run from the reward of "
+    "each token. num_ppo_epochs is the number of steps that learn from the same answers, and "
+    "num_mini_batches divides the answers among steps. Data, rewards and options are those of 'train grpo'; "
+    "num_generations may be 1.",
     "primus train ppo load=path/to/model data=prompts.jsonl reward=exact:answer\n"
     "primus train ppo load=path/to/model data=prompts.jsonl reward=model:path/to/reward-model "
     "value_load=path/to/reward-model\n"

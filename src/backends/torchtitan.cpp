@@ -64,7 +64,7 @@ std::int64_t integer_of(const Value& settings, std::string_view path, std::int64
 void check_ranks(const Value& settings, const config::BackendFields& fields, std::int64_t ranks,
                  ExternalJob& job) {
   const std::size_t before = job.warnings.size();
-  // Ranks of experts are taken from those of data, context and tensor parallelism.
+  // Expert ranks are also ranks of data, context and tensor parallelism.
   const auto is_degree = [](std::string_view path) {
     return path.starts_with("parallelism.") && path.ends_with("_degree") &&
            path.find("expert") == std::string_view::npos;

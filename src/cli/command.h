@@ -202,7 +202,7 @@ class OverwriteFlag {
     args.flag("--overwrite", overwrite_, help);
   }
   Existing existing() const { return overwrite_ ? Existing::kReplace : Existing::kRefuse; }
-  // Refuses --overwrite if the command writes no file. `options`: those with which it writes one.
+  // Refuses --overwrite if the command writes no file. `options`: the options with which it writes a file.
   void require(bool writes, const char* options) const {
     if (overwrite_ && !writes)
       throw invalid(fmt::format("--overwrite has no effect without {}", options), "remove --overwrite");

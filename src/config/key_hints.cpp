@@ -346,7 +346,7 @@ std::string hint_for_unsupported(const KeySpec& key, std::string_view value) {
   if (key.native_values.front() == "null" || key.is_required) {
     return fmt::format("leave {} out, or set it to null", key.name);
   }
-  // The hint must not suggest fp32 to a user who writes fp16, and thus wants 16 bits.
+  // The hint must not suggest fp32 to a user who writes fp16, which means 16 bits.
   const bool half = same_ignoring_case(value, "fp16") &&
                     std::ranges::count(key.native_values, std::string_view("bf16")) > 0;
   return fmt::format("leave {0} out, or set {0}: {1}", key.name, half ? "bf16" : key.native_values.front());

@@ -21,7 +21,7 @@ enum class Material : std::uint8_t {
   kPrompts,        // sft_dataset_name, with prompts whose answers the model generates
 };
 
-// The defaults of beta and loss_type are those of TRL.
+// beta and loss_type have TRL's defaults.
 struct Stage {
   std::string_view name;       // a choice of the key `stage`
   std::string_view meaning{};  // follows the name in the key's help text: "which learns ..."; may be empty

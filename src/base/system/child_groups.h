@@ -1,5 +1,5 @@
 // Process groups of helper programs that must not outlive this process, such as reward programs. A helper in
-// a group of its own gets no signals of the terminal. A signal handler that ends this process therefore kills
+// a separate group gets no signals of the terminal. A signal handler that ends this process therefore kills
 // these groups first. A process that is killed by SIGKILL cannot do so.
 //
 // Thread-safety: any thread may call these functions, and a signal handler may call kill_child_groups().

@@ -5,7 +5,7 @@
 // The engine overlaps the token transfers of one microbatch with the computation of another microbatch this
 // way (engine/parallel/schedule_runner.h). Both microbatches run the same model code as without overlap.
 //
-// The second piece has a stack of its own (ucontext). yield() must not be called in a catch block, because
+// The second piece has its own stack (ucontext). yield() must not be called in a catch block, because
 // the caught exceptions belong to the thread. Not thread-safe.
 #pragma once
 

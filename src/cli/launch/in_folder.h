@@ -1,4 +1,4 @@
-// Changes the current folder for a while, so that relative names of files are those of a job's folder.
+// Changes the current folder for a while, so that file names are relative to a job's folder.
 #pragma once
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// Sends the alerts of a supervisor from a process of its own. The supervisor ends every process below it
+// Sends the alerts of a supervisor from a separate process. The supervisor ends every process below it
 // between two starts of the job, and adopts and reaps processes; a program that an alert starts must not be
 // among them.
 #pragma once

@@ -23,7 +23,7 @@
 namespace primus::cli {
 namespace {
 
-// A process that replaces a lost rank, and whose start was called off. The launcher knows the reason.
+// A process that replaces a lost rank, and whose start was cancelled. The launcher reports the reason.
 constexpr int kCalledOff = 3;
 
 // Returns whether the job has ended because of another rank. A broken connection may be noticed by this

@@ -101,7 +101,7 @@ std::vector<UsedModel> AdapterArguments::models(const ModelArguments& model, con
     const ModelFolder& base = models.front().folder;
     used.folder = i == 0 ? model.folder() : find_adapters(parts_of(adapters_[i - 1]).second, base, families);
     used.config = ModelArguments::config(used.folder, families, console);
-    // Adapters without a tokenizer of their own have the tokenizer of the base.
+    // Adapters without their own tokenizer use the base model's tokenizer.
     if (i > 0 && folder_with(used.folder, "tokenizer.json") == base.path) {
       used.tokenizer = models.front().tokenizer;
     } else {

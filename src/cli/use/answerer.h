@@ -26,7 +26,7 @@ class Answerer {
 
   const UsedModel& model() const { return model_; }
   const Tokenizer& tokenizer() const { return *model_.tokenizer; }
-  // The settings of a prompt that sets none of its own.
+  // The settings of a prompt that has no settings.
   const GenerateSettings& settings() const { return settings_; }
   // Whether a prompt is a user's turn, so that only the answer is shown.
   bool has_turns() const { return writer_.has_value(); }

@@ -14,7 +14,7 @@
 // The order of streams cannot cause a deadlock, because a rank posts and sets `ready` before it waits for any
 // peer of the same call.
 //
-// move_rows() works the other way round: the receiver posts where it wants the rows, and the sender's kernel
+// move_rows() works the other way round: the receiver posts the rows' destination, and the sender's kernel
 // writes them there, because only the sender's device knows their number. Here `ready` says that this memory
 // may be overwritten, and `done` that all rows have arrived.
 //

@@ -59,7 +59,7 @@ Socket try_connect(const std::string& host, std::uint16_t port, Deadline deadlin
 Socket connect_to(const std::string& host, std::uint16_t port, Deadline deadline,
                   const std::function<void()>& check = {});
 // Waits until the deadline at most. Returns whether the socket has input (POLLIN) or room for output
-// (POLLOUT), or whether the connection has ended. `events`: those of poll(2).
+// (POLLOUT), or whether the connection has ended. `events`: as in poll(2).
 bool wait_for(const Socket& socket, short events, Deadline deadline);
 // Returns an accepted connection, or an invalid socket if none is pending.
 Socket accept_from(const Socket& listener);

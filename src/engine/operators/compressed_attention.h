@@ -16,7 +16,7 @@ Value latent_pooling(const Value& x, Parameter& bias, const turbo::PoolingShape&
 // Cuts each sequence into blocks of `ratio` tokens, and returns the position of the first token of every
 // complete block: [T] int32 -> [batch * (sequence / ratio)].
 Value positions_of_blocks(const Value& positions, std::int64_t batch, std::int64_t ratio);
-// Concatenates the rows of a and then those of b.
+// Concatenates the rows of a and then the rows of b.
 Value stack_rows(const Value& a, const Value& b);
 
 // Lists the rows that each query sees (turbo::WindowAndPooled). `chosen` may be empty. If how.chosen is

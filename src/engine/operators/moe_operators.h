@@ -28,7 +28,7 @@ struct RoutingRule {
   turbo::RouterRule router;
   turbo::RouterRandom random = {};  // used by RouterRule::forced; leave `tokens` unset
   std::int64_t capacity = 0;        // maximum rows per expert; 0: no limit
-  // if an expert gets more rows than `capacity`: true drops those with the smallest weights, false the last
+  // if an expert gets more rows than `capacity`: true drops rows with the smallest weights, false the last
   // rows
   bool drop_lightest = true;
   std::int64_t sequences = 1;  // number of concatenated sequences of equal length (turbo::PlanRouting)

@@ -1,7 +1,7 @@
 // Products of linear layers with all operands in MXFP4, from fp32 or bf16 inputs, as in Primus-Turbo. The
 // blocks that share a scale extend along the summed dimension. In a weight, square tiles share a scale, so
 // forward and backward pass use the same rounded weight. Operands of weight gradients are transformed first
-// (RoundMxfp4::hadamard). Accumulation and result types are those of Gemm and GroupedGemm.
+// (RoundMxfp4::hadamard). Accumulation and result types are as in Gemm and GroupedGemm.
 #pragma once
 
 #include "turbo/context.h"

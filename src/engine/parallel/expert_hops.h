@@ -29,7 +29,7 @@ struct ExpertHops {
   std::int64_t rank_rows() const { return places * hosts * to_rank; }  // rows of the second hop
   Shape plan_shape() const;
   turbo::DispatchPlan between_hosts(const Tensor& plan) const;
-  turbo::DispatchPlan within_host(const Tensor& plan) const;  // its rows `held` are those of the first hop
+  turbo::DispatchPlan within_host(const Tensor& plan) const;  // its rows `held` equal the first hop's
 };
 
 // Returns the maximum number of rows from one rank to one host of `places` ranks. Each expert accepts at most

@@ -40,7 +40,7 @@ class Rank {
   // Leaves measure mode: allocates the planned memory, zeroed. Objects that use the measuring arenas must be
   // destroyed before this call. Throws Error if the device has too little memory.
   void reserve(const MemoryPlan& plan);
-  // In measure mode: forgets all allocations, so that another session can be measured. Objects that use the
+  // In measure mode: discards all allocations, so that another session can be measured. Objects that use the
   // measuring arenas must be destroyed before this call.
   void forget_measurement();
   // Returns the maximum memory that was in use up to now.

@@ -27,7 +27,7 @@ constexpr int kGraceSeconds = 120;  // time between SIGTERM and SIGKILL, in whic
 // Kubernetes allows 63 characters, and names of pods add up to 23 characters to the job's name
 constexpr std::size_t kMaxName = 40;
 constexpr const char *kReplicatedJob = "node", *kGateJob = "gate";
-// The gate has a port of its own, so that ranks of the command cannot meet ranks of a gate that still runs.
+// The gate has its own port, so that ranks of the command cannot meet ranks of a gate that still runs.
 constexpr const char* kGatePort = "29501";
 constexpr const char* kTokenKey = "token";
 // 'primus jobs' finds the jobs by this label.
@@ -323,7 +323,7 @@ class Manifest {
     return pod;
   }
 
-  // Sets the variables of a container: those of its place, and those of the user.
+  // Sets the variables of a container: its place in the job, and the user's variables.
   void add_environment(Part part, Json& container) const {
     Json environment = Json::array(), whole = Json::array();
     add_place(environment, part);

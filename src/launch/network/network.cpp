@@ -192,7 +192,7 @@ Network parse_slurm_topology(std::string_view text, std::vector<std::string> nod
       ++unread;
     }
   }
-  // A switch contains those below it, so it has more nodes, or as many on a higher level.
+  // A switch contains the switches below it, so it has more nodes, or as many on a higher level.
   std::ranges::stable_sort(records, [](const Record& a, const Record& b) {
     return std::pair(a.below, a.level) > std::pair(b.below, b.level);
   });

@@ -1,6 +1,6 @@
 // Determines which node of a job this machine is, and how many ranks this machine starts.
 //
-// The variables are those of AMD Primus: NNODES, NODE_RANK, GPUS_PER_NODE, MASTER_ADDR, MASTER_PORT. In a
+// The variables have AMD Primus's names: NNODES, NODE_RANK, GPUS_PER_NODE, MASTER_ADDR, MASTER_PORT. In a
 // Slurm job, the values of unset variables follow from Slurm's variables. Elsewhere, the default is one node
 // with one rank per GPU (or one rank without GPUs). In a Slurm job, Slurm determines the nodes. If NNODES,
 // NODE_RANK or MASTER_ADDR of the submitting shell contradict Slurm, the variable is ignored with a note.

@@ -45,7 +45,7 @@ class RankRestart {
     });
   }
   // Returns the next time at which one of these may change; nullopt: all ranks are ready, and wait for the
-  // supervisor as long as it wants.
+  // supervisor without a time limit.
   std::optional<comm::Deadline> next_look() const {
     std::optional<comm::Deadline> next;
     for (const State& one : ranks_) {

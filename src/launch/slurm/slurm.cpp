@@ -108,7 +108,7 @@ bool spreads_tasks(std::string_view order) {
   return order.starts_with("cyclic") || order.starts_with("plane") || order.starts_with("arbitrary");
 }
 
-// Removes from `options` those options that `tool` does not have. For batch jobs, srun's options move to the
+// Removes from `options` the options that `tool` does not have. For batch jobs, srun's options move to the
 // job's step. For srun, an option of sbatch is an error on the command line; in settings it is skipped with a
 // note.
 std::vector<std::string> sort_by_tool(const SlurmRequest& request, const std::string& tool,

@@ -11,7 +11,7 @@ namespace primus::launch {
 
 // Removes options of the settings that contradict options of the command line (`given`) from `options`, which
 // contains both. Throws Error(kInvalid) for other options that contradict each other.
-// `batch`: the options are those of sbatch.
+// `batch`: the options are sbatch's options.
 void settle_contradictions(const std::vector<GivenOption>& given, bool batch,
                            std::vector<GivenOption>& options);
 

@@ -196,7 +196,7 @@ class TensorWriter {
     write();
   }
 
-  // Writes those elements of the slab [first, first + slab), in memory order, that this process holds.
+  // Writes the elements of the slab [first, first + slab) that this process holds, in memory order.
   void write_slab(std::int64_t first, std::int64_t slab, const std::vector<HeldRun>& parts) {
     skip_to(bytes_of(first));
     published_.assign(bytes_of(slab), std::byte{0});

@@ -56,7 +56,7 @@ class SnapshotFolder {
   Path history(Kind kind, int rank, std::string_view history) const;
   // Returns the folder of one snapshot.
   Path snapshot(Kind kind, int rank, const SnapshotId& id) const;
-  // Returns the ranks that have a folder of their own here.
+  // Returns the ranks that have their own folder here.
   std::vector<int> ranks(Kind kind) const;
   // Returns the snapshots that have been written completely; they are not validated.
   std::vector<SnapshotId> list(Kind kind, int rank) const;

@@ -92,7 +92,7 @@ class SnapshotPeer {
 bool fetch_snapshot(const SnapshotLink& link, const SnapshotFolder& folder, int rank, const SnapshotId& id,
                     const std::function<void(const std::string&)>& problem);
 
-// Serves a host's folder, with threads of its own.
+// Serves a host's folder in separate threads.
 class SnapshotServer {
  public:
   SnapshotServer(comm::Socket listener, SnapshotFolder folder, SnapshotLink link);

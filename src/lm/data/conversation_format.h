@@ -71,7 +71,7 @@ struct TurnMarks {
   std::string_view end;  // mark after the text of a turn; empty: the EOS token
   std::string_view after;
   std::string_view assistant = kAssistant;  // text in place of ROLE in the assistant's turns
-  bool system_turn = true;                  // true: a system text is a turn of its own; false: it precedes
+  bool system_turn = true;                  // true: a system text is a separate turn; false: it precedes
                                             // the first question
   bool trimmed = false;                     // whether white space at both ends of texts is removed
   bool any_role = true;                     // whether roles such as tool and developer are allowed
@@ -190,7 +190,7 @@ class ConversationWriter {
   // separately.
   void encode_in_parts(const LearnedText& text, LearnedTokens& out) const;
   // Appends the ids of `text`, encoded as the continuation of the text `before`. If `before` is empty, the
-  // ids are those that `text` has in the middle of a text.
+  // ids are the ids of `text` in the middle of a text.
   void encode_behind(std::string_view before, std::string_view text, std::vector<std::int32_t>& ids) const;
 
   // Throws Error(kInvalid) if the format does not support the turn's role.

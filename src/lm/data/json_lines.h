@@ -41,11 +41,11 @@ Error missing_key(std::string_view line, std::string_view key);
 [[noreturn]] void refuse_missing_key(const JsonReader& json, const std::string& what, const UniqueKeys& there,
                                      std::span<const std::string_view> wanted, std::string next = {});
 
-// Returns "; null: 'a', 'b'" for those of `keys` that the record has, and "" if it has none. For a message
+// Returns "; null: 'a', 'b'" for the keys of `keys` that the record has, and "" if it has none. For a message
 // about keys whose values must not be null.
 std::string null_keys(const UniqueKeys& there, std::span<const std::string_view> keys);
 
-// Returns notes about files of plain text that begin with a line of JSON, and about those with Windows line
+// Returns notes about files of plain text that begin with a line of JSON, and about files with Windows line
 // ends. Reads the beginning of at most 100 files.
 std::vector<std::string> remarks_on_content(const std::vector<InputFile>& files);
 

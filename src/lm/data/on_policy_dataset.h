@@ -3,7 +3,7 @@
 // The units of the data are conversations, whose last answer the model generates again, or prompts without
 // answers. A conversation is left out if a sample has no room for the tokens before its last answer and for a
 // generated answer, or if there are more of these tokens than max_prompt_length. The answers that the data
-// set reads are those of supervised fine-tuning (sft_dataset.h), and so are order and held-out data.
+// set reads, order and held-out data are as in supervised fine-tuning (sft_dataset.h).
 //
 // Each sample of the training data is a row with one conversation: a document with the role
 // DocumentRole::kPrompt, and a document of padding. The record of a row is its sample number, so that every

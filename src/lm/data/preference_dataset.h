@@ -1,6 +1,6 @@
 // Data for objectives that compare answers (preference.h): DPO and similar objectives, and KTO.
 //
-// Samples are packed, ordered and held out as those of supervised fine-tuning (sft_dataset.h). A unit is
+// Samples are packed, ordered and held out as in supervised fine-tuning (sft_dataset.h). A unit is
 //   - a pair: the chosen text, then the rejected text; or
 //   - a labelled answer, and for KTO's KL term its mismatched text: the prompt with the answer of another
 //     example.
@@ -38,7 +38,7 @@ struct TokenizedPreferences {
 };
 
 // Reads the files like read_conversations(). For pairs, text 2i is a chosen answer, and text 2i+1 the
-// rejected answer. Errors: those of read_preference.
+// rejected answer. Errors: as read_preference.
 TokenizedPreferences read_preferences(const std::vector<InputFile>& files, PreferenceKind kind,
                                       const ConversationWriter& writer, const ReadOptions& options);
 

@@ -5,7 +5,7 @@
 // padding. Let G = num_generations. Without repeated steps, sample i of the run is the prompt at draw i div G
 // of EpochOrder, so each prompt is repeated G times in succession, and the samples of the run depend only on
 // the data and the seed, for every mesh. If several steps learn from the same answers (num_iterations), the
-// samples of each such step are those of the first one.
+// samples of each such step are the samples of the first such step.
 //
 // A prompt that is longer than max_prompt_length is left out and counted, because a truncated question has
 // another answer.
@@ -45,7 +45,7 @@ class Prompts {
   // Returns the messages of the prompt, with its tools.
   Conversation conversation(std::int64_t index) const;
   // Returns the tokens that follow a generated answer: see ConversationWriter::continuation(). For prompts
-  // that are plain texts, the tokens are those of the texts of the messages.
+  // that are plain texts, the tokens encode the texts of the messages.
   std::vector<std::int32_t> continuation(const Conversation& conversation, std::size_t answer) const;
 
   // Returns, for each key that is not part of the prompt, the number of records that have this key.
@@ -123,7 +123,7 @@ class PromptDataset final : public PromptRows {
 std::shared_ptr<const EpochOrder> prompt_order(const Prompts& prompts, const PromptOptions& options);
 
 // Opens the training data; `train` is a PromptDataset. There are no data for validation and test. `tokenizer`
-// must outlive the data set. Errors: those of find_conversations, choose_prompt_style, ConversationWriter and
+// must outlive the data set. Errors: as find_conversations, choose_prompt_style, ConversationWriter and
 // read_prompt, and kInvalid if all prompts are too long.
 Datasets open_prompt_dataset(const PromptOptions& options, const Tokenizer& tokenizer);
 

@@ -146,7 +146,7 @@ bool SftDataset::has_labels(std::uint32_t unit) const {
   return units_->labels(unit, std::numeric_limits<std::int64_t>::max()) > 0;
 }
 
-// Returns those units that have a learned token, and counts the others.
+// Returns the units that have a learned token, and counts the other units.
 std::vector<std::uint32_t> SftDataset::usable(const std::vector<std::uint32_t>& which) {
   std::vector<std::uint32_t> kept;
   for (const std::uint32_t i : which) {

@@ -88,7 +88,7 @@ class BatchReader {
   };
   // Throws the errors that read() would throw for these inputs, without reading anything.
   void check(std::span<const Input> inputs) const;
-  // Returns the position of a sequence's rows within a pass, relative to those of other sequences.
+  // Returns the position of a sequence's rows within a pass, relative to other sequences' rows.
   std::pair<std::size_t, std::int64_t> place(std::int64_t sequence) const {
     return {keeps_states() ? 0 : slot(sequence).model, sequence};
   }

@@ -21,7 +21,7 @@ struct InferenceModel {
   LanguageModel model;
   // `positions`: length in tokens of the longest sequence. `base`: the model whose weights this model shares,
   // except those of its adapters and of modules that are trained without adapters; null: it has all weights.
-  // Errors: those of engine::allocate_beside().
+  // Errors: as engine::allocate_beside().
   InferenceModel(engine::Rank& rank, const ModelConfig& config, const FamilyRegistry& families, DType compute,
                  std::int64_t positions, const InferenceModel* base = nullptr)
       : model(config, families, store) {

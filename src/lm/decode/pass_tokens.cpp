@@ -48,7 +48,7 @@ engine::MemoryPlan measure_readers(engine::Rank& rank, std::span<const PlannedRe
       settings.pass_tokens = reader.settings().pass_tokens;
     }
   };
-  // Passes are measured in ascending order, because an arena remembers only the maximum.
+  // Passes are measured in ascending order, because an arena records only the maximum.
   const std::int64_t largest = wanted.empty() ? 0 : *std::ranges::max_element(wanted);
   std::int64_t tokens = smallest;
   measure(tokens, true);

@@ -1,4 +1,4 @@
-// Watches a rank's machine while it trains. Training only knows this interface; safe/watch implements it.
+// Watches a rank's machine while it trains. Training uses this interface; safe/watch implements it.
 #pragma once
 
 #include <cstdint>

@@ -54,7 +54,7 @@ constexpr const char* kKubernetesJob = "PRIMUS_KUBERNETES_JOB";
 constexpr const char* kKubernetesKind = "PRIMUS_KUBERNETES_KIND";
 constexpr const char* kKubernetesNamespace = "PRIMUS_KUBERNETES_NAMESPACE";
 
-// Variable in which a launcher that knows the network tells the order of the nodes.
+// Variable in which a launcher passes the order of the nodes, if it knows the network.
 constexpr const char* kNodeOrder = "PRIMUS_NODE_ORDER";
 
 // Returns the job of this process. A process of a batch script that was started without srun is not a step of

@@ -1,7 +1,7 @@
 // Several adapters on one base model in memory. Adapters are a PEFT folder, or a run or checkpoint that
 // trained adapters next to the weights of the base model.
 //
-// Errors: those of find_model_folder(), and kInvalid for adapters of another base model.
+// Errors: as find_model_folder(), and kInvalid for adapters of another base model.
 #pragma once
 
 #include <memory>

@@ -36,7 +36,7 @@ struct BatchEvents {
   std::function<void(std::int64_t tokens)> progress = {};
 };
 
-// Generates texts by the models of `decoder`. prompts[i] are those of model i. Models whose texts may be in
+// Generates texts by the models of `decoder`. prompts[i] belong to model i. Models whose texts may be in
 // one batch (AdapterDecoder::batched) generate together, and the others one after another. Calls
 // `events.done` in the order of the models and of their prompts, where the index counts all prompts in this
 // order. If logits of a model are not finite, all results of the models before it are reported, and then

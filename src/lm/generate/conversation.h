@@ -48,9 +48,9 @@ class Conversation {
   Reply say(std::string_view user, const std::function<bool(std::string_view)>& on_text = {});
   // Forgets all turns.
   void clear();
-  // Lets another model continue the conversation; the arguments are those of the constructor. The model reads
+  // Lets another model continue the conversation; the arguments are as in the constructor. The model reads
   // the turns again in its own format. Returns false if it cannot continue, because only one of the models
-  // has a format of turns, or because plain turns have tokens of another tokenizer: then forgets all turns.
+  // has a format of turns, or because plain turns have tokens of another tokenizer: then drops all turns.
   // Throws Error(kInvalid), and changes nothing, if there is a system text that the format does not support.
   bool use(DecodeScheduler& decoder, const Tokenizer& tokenizer, GenerateSettings settings,
            const data::ConversationWriter* writer);

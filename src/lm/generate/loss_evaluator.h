@@ -30,7 +30,7 @@ class LossEvaluator {
   LossEvaluator(std::unique_ptr<Device> device, const ModelConfig& config, const FamilyRegistry& families,
                 const EvaluatorSettings& settings);
   // Like above, for several models on the same device. The models after the first share the weights of the
-  // first, except those of their adapters (InferenceModel). `models`: at least one.
+  // first, except their adapters' weights (InferenceModel). `models`: at least one.
   LossEvaluator(std::unique_ptr<Device> device, std::span<const ModelConfig> models,
                 const FamilyRegistry& families, const EvaluatorSettings& settings);
 

@@ -6,7 +6,7 @@
 //
 // Adapters are described in one of two ways:
 //
-//   by module   The names of modules are those of Megatron-LM. If a module consists of several published
+//   by module   Modules have Megatron-LM's names. If a module consists of several published
 //               matrices, all matrices share one A, and B has the rows of all matrices.
 //   by matrix   Each published matrix has its own A and B, as in PEFT (lm/model/peft_config.h). Adapters may
 //               then differ in rank, and may have biases and magnitudes (DoRA; Liu et al. 2024,

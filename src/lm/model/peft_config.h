@@ -1,5 +1,5 @@
 // Reads and writes adapter_config.json, the settings of a PEFT folder with LoRA adapters, and matches them
-// with the matrices of a model. The rules are those of PEFT 0.21:
+// with the matrices of a model. The rules are PEFT 0.21's:
 //
 //   target_modules    a list: names, or the ends of names ("q_proj"); a text: a regular expression for
 //                     complete names, or "all-linear", which excludes the head

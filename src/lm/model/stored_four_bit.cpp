@@ -173,7 +173,7 @@ void add_four_bit_sources(const FourBitArrays& a, std::vector<TensorSource>& sou
     source.runs = array.held;
     source.fill = array.fill;
   };
-  // Adds an array that is the same on every rank, or of which only one rank knows the contents.
+  // Adds an array that is the same on every rank, or whose contents only one rank has.
   const auto add_bytes = [&](std::string name, DType dtype, std::int64_t count, const void* data,
                              std::size_t bytes) {
     const auto* const first = static_cast<const std::byte*>(data);

@@ -20,7 +20,7 @@ namespace primus {
 struct RunHistory {
   RunStatus status;
   std::string name;    // name of the run in the report
-  Curves metrics;      // curves by key of metrics.jsonl; the keys for experts are those of metrics_line.h
+  Curves metrics;      // curves by key of metrics.jsonl; metrics_line.h defines the keys for experts
   Curves evaluations;  // curves by data set: "validation" and "test"
   double seconds = 0;  // total duration of training steps in seconds, without evaluations and checkpoints
   // Step and loss of the evaluation with the lowest loss.

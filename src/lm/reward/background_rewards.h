@@ -1,6 +1,6 @@
 // Scores batches of answers in background threads, while the caller generates further answers or trains.
 //
-// Each lane has a thread and reward functions of its own (and therefore programs of its own). Batch n is
+// Each lane has its own thread and its own reward functions (and therefore its own programs). Batch n is
 // scored in lane n % lanes, and a lane scores its batches in ascending order, so the calls of a lane do not
 // depend on time. Thread-safety: one thread at a time calls the public functions.
 #pragma once

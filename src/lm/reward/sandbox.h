@@ -1,5 +1,5 @@
 // Runs Python code of a language model in a sandbox (bubblewrap): without network, with a read-only system,
-// in namespaces of its own, with limits for time, memory, processes and output.
+// in its own namespaces, with limits for time, memory, processes and output.
 #pragma once
 
 #include <atomic>

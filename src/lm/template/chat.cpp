@@ -102,7 +102,7 @@ void set_variable(Variables& variables, std::string_view name, Value value) {
 
 Rendered render_chat(const Template& chat_template, const ChatRequest& request, const std::tm& now,
                      const Limits& limits) {
-  // Sets no limits here, because the caller's data is trusted. The template has limits of its own.
+  // Sets no limits here, because the caller's data is trusted. The template has separate limits.
   Budget budget(
       {.steps = std::numeric_limits<std::int64_t>::max(), .bytes = std::numeric_limits<std::int64_t>::max()});
   if (!request.messages.is_sequence() || request.messages.items().empty()) {

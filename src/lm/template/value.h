@@ -1,4 +1,4 @@
-// Values of chat templates: JSON's kinds and those that a Jinja program makes (tuples, ranges, iterators,
+// Values of chat templates: JSON's kinds and kinds that a Jinja program makes (tuples, ranges, iterators,
 // namespaces, functions), with Python's rules for truth, equality, order and printing.
 //
 // Values other than namespaces, iterators and loops are immutable, so a container never contains itself, and

@@ -42,7 +42,7 @@ class Checkpointer {
   void wait() { writer_->wait(); }
   // Waits until weights and moments may change again.
   void wait_copied();
-  // Takes a snapshot in memory, if the run takes any (MemorySnapshots). The conditions are those of save().
+  // Takes a snapshot in memory, if the run takes any (MemorySnapshots). The conditions are as for save().
   void take_snapshot();
   // Whether the run continues from a snapshot in memory, and has no checkpoint of this step yet.
   bool is_only_in_memory() const;

@@ -39,11 +39,11 @@ std::vector<std::string> compare_with_checkpoint(const CheckpointReader& checkpo
 // A run that a dry run found to continue.
 struct Continuation {
   std::int64_t iteration = 0;
-  std::vector<std::string> warnings;  // those that the run itself logs about its checkpoint
-  bool compared_data = false;         // whether the training data were compared with those of the checkpoint
+  std::vector<std::string> warnings;  // warnings that the run itself logs about its checkpoint
+  bool compared_data = false;         // whether the training data were compared with the checkpoint's data
 };
 // Returns how a run of this experiment would continue; empty if the run would start from scratch. `model` and
-// `settings`: those of the experiment. Throws the error with which the run would refuse the checkpoint. Data
+// `settings`: the experiment's. Throws the error with which the run would refuse the checkpoint. Data
 // are compared if they exist and reading them writes no file (Objective::opens_at_once).
 std::optional<Continuation> plan_continuation(const config::Experiment& experiment, const ModelConfig& model,
                                               const SessionSettings& settings,

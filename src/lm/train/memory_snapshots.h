@@ -48,7 +48,7 @@ class MemorySnapshots {
   // snapshots of each rank of this host do not fit into the folder.
   void open();
 
-  // Records that the snapshots after this step may be damaged, those of earlier processes included, so that
+  // Records that the snapshots after this step may be damaged (also of earlier processes), so that
   // no later start uses them. Removes this rank's snapshots if they cannot be recorded. Returns whether a
   // record exists on any rank, which suffices.
   bool distrust_after(std::int64_t good);

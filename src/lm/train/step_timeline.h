@@ -34,7 +34,7 @@ class StepTimeline {
   // summed, and after its result was read.
   void begin(std::int64_t step);
   void end();
-  // Sums over ranks, which wait for all ranks, are a part of their own.
+  // Sums over ranks, which wait for all ranks, are a separate part.
   class Sums {
    public:
     explicit Sums(StepTimeline& timeline);

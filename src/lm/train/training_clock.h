@@ -32,7 +32,7 @@ struct ClockOptions {
 };
 
 // Returns the number of steps for which a new run orders its data. This number is larger than `planned`,
-// because steps may turn out faster than those that were timed.
+// because later steps may be faster than the timed steps.
 std::int64_t data_steps_of(std::int64_t planned);
 
 class TrainingClock {

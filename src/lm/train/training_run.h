@@ -73,7 +73,7 @@ struct Trainer::Run {
   // Trains one step. Returns false if `stop` was set and the step was therefore abandoned without effect.
   // Ranks that train together always complete a step.
   bool train_step(const std::atomic<bool>& stop);
-  // Enqueues the microbatches of the next step. `batches`: those that were already read; empty: they are read
+  // Enqueues the microbatches of the next step. `batches`: already read batches; empty: they are read
   // one by one. Throws StopRequest if `stop` was set. Ranks that train together always complete a step.
   void run_passes(const std::atomic<bool>& stop, const std::vector<data::Batch>& batches,
                   std::int64_t microbatches);
@@ -142,7 +142,7 @@ struct Trainer::Run {
   std::unique_ptr<StepReport> report;
   std::unique_ptr<data::BatchLoader> loader;
   std::optional<EnqueuedStep> pending;  // a step that has not been reported yet
-  // Times of this rank, compared with those of other ranks. Declared after the rank, because the meter's
+  // Times of this rank, compared with other ranks' times. Declared after the rank, because the meter's
   // events must be destroyed before the device.
   struct Times {
     RankPatience patience;

@@ -133,7 +133,7 @@ class Case {
     }
   }
 
-  // Compares the merged weights. Other weights must be those of the base model.
+  // Compares the merged weights. Other weights must equal the base model's.
   void merged() {
     if (reference_.at("merged_minus_adapter_logits_max").is_string()) {
       try {

@@ -14,7 +14,7 @@ namespace {
 using data::DocumentRole;
 using nlohmann::json;
 
-// The settings of a case: those of the loss and of the advantages, and those of the batch.
+// The settings of a case: for the loss, for the advantages, and for the batch.
 struct CaseSettings {
   PolicySettings policy;
   AdvantageSettings advantages;

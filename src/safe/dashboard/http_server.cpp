@@ -157,7 +157,7 @@ void HttpServer::State::listen_on(const std::string& host, int wanted) {
   evhttp_bind_listener(http, listener);
 }
 
-// Forgets closed connections, and ends those that have exceeded their time.
+// Removes closed connections, and ends connections that have exceeded their time.
 void HttpServer::State::sweep() {
   const auto now = Clock::now();
   std::erase_if(connections, [&](const Connection& connection) {

@@ -149,7 +149,7 @@ JobList list_jobs(const JobListRequest& request, const Tools& tools) {
   std::vector<bool> taken(runs.size(), false);
   for (const ScheduledJob& job : scheduled) {
     const std::size_t before = list.jobs.size();
-    // A job may train several runs at once, each in a step of its own.
+    // A job may train several runs at once, each in a separate job step.
     for (std::size_t i = 0; i < runs.size(); ++i) {
       if (taken[i] || !belongs(runs[i], job)) continue;
       if (job.state == ScheduledJob::State::kRunning && runs[i].start->ended) continue;

@@ -1,7 +1,7 @@
 // The merged logs of a run's ranks: the last entries, all entries, and entries as they are written.
 //
 // Entries are merged by the times of their headers, which have whole seconds; entries of the same second are
-// sorted by rank, and those of one rank keep their order. If a clock was set back, an entry counts as written
+// sorted by rank, and entries of a rank keep their order. If a clock was set back, an entry counts as written
 // at the latest time before it in its file. Not thread-safe.
 #pragma once
 

@@ -3,7 +3,7 @@
 //
 // An entry is a line with the header of a log line, and the lines without a header that follow it. Damaged
 // and foreign files are read, too: text before the first header belongs to an entry without a time. An entry
-// has at most kMaxEntry bytes; the rest becomes an entry of its own.
+// has at most kMaxEntry bytes; the rest becomes a separate entry.
 //
 // No file stays open between two calls, so a job may have more ranks than a process may have open files.
 // Files that disappear while they are read are skipped. Not thread-safe.

@@ -177,7 +177,7 @@ void StopRequest::find_local(const std::string& name) {
   const ProcessIdentity recorded = job_.process;
   const bool held = RunLock::held(run_);
   const auto here = process_identity(::getpid());
-  // A container has a host name of its own, but the boot_id of its machine.
+  // A container has its own host name, but the boot_id of its machine.
   const bool elsewhere =
       !recorded.host.empty() && here && recorded.host != here->host && recorded.boot != here->boot;
   const auto start = read_run_start(run_);

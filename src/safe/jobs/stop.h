@@ -18,7 +18,7 @@ class StopRequest {
   StopRequest(const std::string& target, const Tools& tools);
 
   // Asks the job to save and end; with `now`, ends it without saving. Asks each start of a run only once, and
-  // remembers this in RUN/.stop, with whether it was to end without saving. Returns what was done, in one
+  // records this in RUN/.stop, with whether it was to end without saving. Returns what was done, in one
   // sentence. Throws Error.
   std::string send(bool now);
   static constexpr const char* kRequestFile = ".stop";

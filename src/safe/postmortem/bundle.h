@@ -7,7 +7,7 @@
 //   logs/N-NAME         the files of --log
 //
 // Values that are secrets by their name or form are replaced (base/text/secrets.h). A long file is cut
-// to its end. The events of each rank are those of its last process, with its last 200 steps.
+// to its end. It has the events of each rank's last process, with its last 200 steps.
 //
 // Not thread-safe.
 #pragma once

@@ -7,7 +7,7 @@
 
 namespace primus::postmortem {
 
-// Sets the step of the newest complete checkpoint if the events do not know it: a run that an error ends may
+// Sets the step of the newest complete checkpoint if the events do not have it: a run that an error ends may
 // save after its last event. Checkpoints after the run's newest step belong to an earlier process.
 void find_checkpoint(const Path& run, CaseFile& into);
 

@@ -60,7 +60,7 @@ std::optional<KernelProcess> trapped_process(std::string_view line) {
   return std::nullopt;
 }
 
-// Returns whether the records say that a process of the run died, whose number they do not know.
+// Returns whether the records say that a process of the run died, but not which process number it had.
 bool reports_death(const Evidence& one, const CaseFile& file) {
   constexpr std::array kDeaths = {
       "killed",    "rank-lost",          "connection-lost",     "host-out-of-memory",

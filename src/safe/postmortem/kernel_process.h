@@ -11,7 +11,7 @@
 namespace primus::postmortem {
 
 struct KernelProcess {
-  std::string_view name;  // as the kernel knows it: at most 15 characters
+  std::string_view name;  // as the kernel records it: at most 15 characters
   std::int64_t pid = 0;
 };
 // Reads the process from "Killed process 7 (primus)", "oom-kill:...,task=primus,pid=7", "traps: primus[7]"

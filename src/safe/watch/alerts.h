@@ -1,4 +1,4 @@
-// Sends alerts of a run in a thread of its own. Training never waits for an alert and never fails because of
+// Sends alerts of a run in a separate thread. Training never waits for an alert and never fails because of
 // one; only the end of the program waits a few seconds for alerts that are on their way.
 //
 // Each rule sends at most one message a minute for each condition; the next message has the number of

@@ -39,7 +39,7 @@ struct AttentionShape {
   float scale;               // multiplies q·k
   bool causal;               // a query sees keys up to its own position
   std::int64_t window;       // > 0: a query sees only the last `window` keys; 0: all
-  std::int64_t chunk = 0;    // > 0: a query sees only keys of its own chunk, [p / chunk * chunk, ...); 0: all
+  std::int64_t chunk = 0;    // > 0: a query sees only keys of its chunk, [p / chunk * chunk, ...); 0: all
   std::int64_t q_first = 0;  // position of the first query in its sequence
   std::int64_t k_first = 0;  // position of the first key; positions of keys are consecutive
   float score_cap = 0;       // > 0: the soft cap of scaled scores; 0: no soft cap

@@ -276,7 +276,7 @@ bool uses_decode(const CpuContext& context, const AttentionForward& call) {
 
 // Calls body(shape, operands) for consecutive queries with the same first key: the documents of packed
 // sequences. The keys of each call begin at that first key, so that tiles of keys begin at the first token of
-// a document, as they do if the document is a sequence of its own.
+// a document, as they do if the document is a separate sequence.
 template <class Operands, class Body>
 void for_each_document(const AttentionShape& s, const Operands& x, Body body) {
   for (std::int64_t sequence = 0; sequence < s.batch; ++sequence) {

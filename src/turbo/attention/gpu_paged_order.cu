@@ -13,7 +13,7 @@ bool decodes(const PagedAttention& a) {
   return a.tokens <= std::max(a.sequences.batch(), kFewTokens) && a.heads / a.kv_heads <= kMaxGroup;
 }
 
-// Returns the number of runs per token that have blocks of their own, or 1: a block computes all runs of a
+// Returns the number of runs per token that have separate blocks, or 1: a block computes all runs of a
 // token. The bits do not depend on this choice. With a window or chunk, one run is added, because the visible
 // keys may begin anywhere in a run.
 std::int64_t runs_apart(const Context& context, const PagedAttention& a) {

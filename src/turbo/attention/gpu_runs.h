@@ -1,7 +1,7 @@
 // Runs of keys of batch-invariant devices, on GPUs. The keys of a document are divided into runs, from the
 // document's first key. The sums over a run do not depend on the other runs, so that several blocks can
 // compute the runs of one query in decoding. The results of the runs are added in their order: in decoding by
-// a kernel of its own, in training and in prompts between two tiles of keys.
+// a separate kernel, in training and in prompts between two tiles of keys.
 #pragma once
 
 #include "turbo/attention/gpu_scores.h"

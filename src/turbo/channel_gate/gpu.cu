@@ -71,7 +71,7 @@ struct Backward {
   }
 };
 
-// The gradients of a row with respect to the biases, then those with respect to the rate of each channel.
+// The gradients of a row with respect to the biases, then with respect to the rate of each channel.
 template <class T>
 struct WeightTerm {
   static constexpr int kCount = 1;

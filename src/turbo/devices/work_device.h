@@ -1,7 +1,7 @@
 // Measures how long a device works on the steps of a rank, without the time in which it waits for other
 // ranks.
 //
-// A device that computes in a queue of its own (a GPU) waits for other ranks where the compute stream waits
+// A device that computes in its own queue (a GPU) waits for other ranks where the compute stream waits
 // for an event of another stream, and in collectives on the compute stream. The meter records the device's
 // clock before and after each of these places, and at the ends of a step. It reads these times later, when
 // the device has passed them, so nothing waits for the measurement. Idle time for other reasons counts as

@@ -141,7 +141,7 @@ float torch_sum(std::span<const float> values) {
 }
 
 // Returns the largest magnitude; NaN if there is a NaN. Bits of magnitudes are ordered as the magnitudes are,
-// and those of NaN come last.
+// and codes of NaN come last.
 float largest_magnitude(std::span<const float> values) {
   std::int32_t largest = 0;
   for (const float value : values)

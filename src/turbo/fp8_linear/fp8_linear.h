@@ -49,7 +49,7 @@ struct QuantizeFp8 {
 };
 
 // Computes the scales of the next step for x, W and d_y of linear layers, from the largest magnitudes of this
-// step and of earlier steps (delayed_fp8_scales). The rules are those of Transformer Engine's DelayedScaling.
+// step and of earlier steps (delayed_fp8_scales). The rules are as in Transformer Engine's DelayedScaling.
 // x and W are e4m3.
 struct UpdateFp8Scales {
   static constexpr KernelId kId = KernelId::kUpdateFp8Scales;

@@ -26,7 +26,7 @@ struct Fp8Linear {
   double flops() const;
 };
 
-// Launches the quantizations and the product; Fp8Linear has no kernel of its own.
+// Launches the quantizations and the product; Fp8Linear itself has no kernel.
 void launch(Context& context, const Fp8Linear& call);
 
 }  // namespace primus::turbo

@@ -7,7 +7,7 @@
 
 // The blocked product multiplies a tile of x by a tile of packed Wᵀ. This product exchanges the operands:
 // rows of W are tile rows as they are in memory, so W needs no packing, and the few rows of x are packed.
-// Each sum has the same pairs of factors in the same order, so its bits are those of the blocked product.
+// Each sum has the same pairs of factors in the same order, so its bits equal the blocked product's.
 namespace primus::turbo::gemm {
 namespace {
 

@@ -63,7 +63,7 @@ void sum_slots_by(Context& context, const GroupedGemm& g) {
                 static_cast<int>(g.b.shape[0])});
 }
 
-// Chooses the number of warps of a block by the number of slots of a token, including those of the shared
+// Chooses the number of warps of a block by the number of slots of a token, including slots of the shared
 // expert. Two steps at once are faster than four, except for long rows beside a shared expert
 // (docs/performance-log.md).
 inline void sum_slots(Context& context, const GroupedGemm& g) {

@@ -174,7 +174,7 @@ struct GroupTiles {
     const int down = warp() % kWarpsDown * kDown * kTile, across = warp() / kWarpsDown * kAcross * kTile;
     for (std::int64_t step = 0; step < steps; ++step) {
       wait_for_copies<kStages - 2>();
-      barrier();  // the operands of this step have arrived, and all threads have read those of the previous
+      barrier();  // the operands of this step have arrived, and all threads have read the previous step's
                   // step
       fetch(step + kStages - 1);
       const Stage& stage = stages[step % kStages];

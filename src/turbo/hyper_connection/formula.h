@@ -12,7 +12,7 @@ namespace primus::turbo::PRIMUS_KERNELS {
 // The arguments of a token's factors: scale * (product * rstd) + base, with one scale for each kind of
 // factor.
 struct HyperArguments {
-  const float *products, *base, *scale;  // products: those of the token
+  const float *products, *base, *scale;  // products: the token's products
   float rstd;                            // 1 / root mean square of the token's streams
 
   PRIMUS_FORMULA float operator()(std::int64_t i, std::int64_t part) const {

@@ -1,6 +1,6 @@
 // Products of up to a few hundred rows, y = x · Wᵀ, with one chain of additions per element
 // (gpu_ordered.h). Tiles are 64 rows of x by kColumns rows of W, so that also a product of one row has tiles
-// for most multiprocessors. The instructions are those of the tiles of large products
+// for most multiprocessors. The instructions are as in the tiles of large products
 // (grouped_linear/gpu_warpgroups.h), with fewer columns, and the order of additions is the same.
 #pragma once
 

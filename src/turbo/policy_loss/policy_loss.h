@@ -44,7 +44,7 @@ enum class PolicyAverage : std::uint8_t {
   kAnswers,          // mean over answers, which have one loss each (rloo)
 };
 
-// The correction for a sampler whose log-probabilities differ from those of the training pass.
+// The correction for a sampler whose log-probabilities differ from the training pass's.
 enum class PolicyCorrection : std::uint8_t {
   kNone,
   kTokenTruncate,

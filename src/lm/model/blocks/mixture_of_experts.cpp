@@ -259,7 +259,7 @@ class MixtureOfExperts final : public Layer {
     // Every round needs a token. All ranks of the group have equally many tokens, so they agree.
     const std::int64_t rounds = experts_.group ? std::min(moe_.training.rounds, tokens) : 1;
     const auto range_of = [&](std::int64_t round) { return engine::tokens_of_round(tokens, rounds, round); };
-    // All rounds are planned first, so the host knows the row counts of later rounds when it needs them.
+    // All rounds are planned first, so the host has the row counts of later rounds when it needs them.
     std::vector<engine::Dispatch> dispatches;
     for (std::int64_t round = 0; round < rounds; ++round) {
       dispatches.push_back(plan_dispatch(routing, experts_for(range_of(round), in), capacity,

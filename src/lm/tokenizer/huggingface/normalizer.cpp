@@ -185,7 +185,7 @@ class NormalizerSequence final : public Normalizer {
   std::vector<std::unique_ptr<Normalizer>> steps_;
 };
 
-// Appends the steps of `object`, including those of nested sequences.
+// Appends the steps of `object`, including the steps of nested sequences.
 void append_steps(const json& object, std::vector<std::unique_ptr<Normalizer>>& steps, std::size_t& count) {
   if (object.is_null()) return;
   count_step(count, "a normalizer");

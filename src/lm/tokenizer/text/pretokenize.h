@@ -45,7 +45,7 @@ std::unique_ptr<PreTokenizer> make_property_split(unicode::Properties properties
 // Splits into the matches of \w+|[^\w\s]+
 std::unique_ptr<PreTokenizer> make_whitespace_words();
 
-// Expressions that have hand-written matchers: those of GPT-2, of Llama 3 (and cl100k), of o200k, and of
+// Expressions that have hand-written matchers, from GPT-2, of Llama 3 (and cl100k), of o200k, and of
 // Megatron's TikTokenizer.
 extern const std::string_view kGpt2Pattern;
 extern const std::string_view kLlama3Pattern;

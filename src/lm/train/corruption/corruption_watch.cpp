@@ -201,7 +201,7 @@ void CorruptionWatch::keep_bits() {
   bits_.summed = hash_of_gradients();
   first_ = std::exchange(bits_, {});
   session_.step().observe_weight_gradients({});
-  // The second computation of the step has a result of its own.
+  // The second computation of the step has a separate result.
   session_.step().result();
 }
 

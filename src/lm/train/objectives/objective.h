@@ -72,7 +72,7 @@ class Objective {
   // Appends the input files of the run that are missing.
   virtual void find_missing(const config::Experiment& experiment,
                             std::vector<MissingInput>& missing) const = 0;
-  // Throws those errors of open() that can be found without reading the data.
+  // Throws the errors of open() that can be found without reading the data.
   virtual void check_samples(const config::Experiment& experiment) const = 0;
   // Returns the max number of tokens in a prompt for sample texts (sample_interval).
   virtual std::int64_t prompt_tokens(const config::TrainerConfig& trainer) const = 0;
@@ -113,7 +113,7 @@ class Objective {
   virtual std::string data_name(const config::TrainerConfig& trainer) const = 0;
   // Returns whether a change of this key only makes the run longer, with the same samples in the same order.
   virtual bool keeps_order(std::string_view key) const = 0;
-  // Throws the error that the data are not those with which the checkpoint was trained.
+  // Throws the error that the checkpoint was trained with other data.
   [[noreturn]] virtual void refuse_changed_data(const ChangedData& changed) const = 0;
   // Adds to `files` what users of the model need besides the weights. `files` already contains config.json
   // and the tokenizer's files.

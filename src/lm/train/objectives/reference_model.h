@@ -1,6 +1,6 @@
 // The reference model of an objective: the trained model without its adapters. It is a frozen model with the
 // name "reference", whose weights the caller loads, if the run has no adapters, or if the reference model has
-// adapters of its own (reference_adapters). A model with own adapters uses the frozen weights of the trained
+// its own adapters (reference_adapters). A model with own adapters uses the frozen weights of the trained
 // model, if possible. Not thread-safe.
 #pragma once
 
@@ -41,7 +41,7 @@ ScoredModel reference_of(TrainingSession& session);
 // Returns the settings of a TokenScorer for the batches of the session's steps.
 StepSettings scorer_settings(const TrainingSession& session);
 
-// Most functions correspond to those of a LossRule, which calls them in the same order.
+// Most functions correspond to functions of a LossRule, which calls them in the same order.
 class ReferenceModel {
  public:
   // `used`: whether the objective has a reference model. If not, the other functions do nothing.

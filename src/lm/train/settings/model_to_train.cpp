@@ -167,7 +167,7 @@ void note_unused_vocabulary(const config::Experiment& e, std::int64_t tokens,
                   *rows, tokens, kPercent * unused));
 }
 
-// Sets the special tokens of the model to those of the tokenizer.
+// Sets the special tokens of the model to the tokenizer's special tokens.
 void take_special_ids(const Tokenizer& tokenizer, ModelConfig& config) {
   const SpecialIds& ids = tokenizer.special_ids();
   config.bos_id = ids.bos;

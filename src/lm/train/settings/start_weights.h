@@ -29,7 +29,7 @@ std::optional<StartWeights> start_weights_of(const config::Experiment& experimen
 // changed.
 void load_start_weights(const config::Experiment& experiment, engine::Rank& rank, ModelInstance& model);
 
-// Loads the weights of the reference model: those of load_start_weights(), or, with reference_adapters, of
+// Loads the reference model's weights: as load_start_weights(), or, with reference_adapters, the weights of
 // the base model with these adapters. Parameters that `model` shares with another model keep their values.
 // All ranks must call it. Throws the errors of load_start_weights().
 void load_reference_weights(const config::Experiment& experiment, engine::Rank& rank, ModelInstance& model);

@@ -103,7 +103,7 @@ class LossRule {
 
   // Returns the frozen models that the rule needs.
   virtual std::vector<FrozenModel> frozen_models(const ModelConfig&) const { return {}; }
-  // Returns the second model that the run trains. The metrics of its rule follow those of this rule, and the
+  // Returns the second model that the run trains. The metrics of its rule follow this rule's metrics, and the
   // step's loss is the sum of both rules' losses. The second rule's before_step() is not called.
   virtual std::optional<SecondModel> second_model(const ModelConfig&) { return {}; }
   // Allocates persistent memory. Called when the session is complete, before its first step.
@@ -117,12 +117,12 @@ class LossRule {
   // The result is the same on all ranks and at least 1. Empty: all microbatches.
   virtual std::optional<std::int64_t> filled_microbatches() const { return {}; }
   // Returns metrics that the rule has computed on the host for the step of the last before_step(). In
-  // StepResult::metrics, these metrics follow those of weigh().
+  // StepResult::metrics, these metrics follow the metrics of weigh().
   virtual std::vector<std::pair<std::string, double>> host_metrics() const { return {}; }
   // Returns a second name under which StepResult::metrics contain the loss of that step; empty: there is
   // none.
   virtual std::string_view name_of_loss() const { return {}; }
-  // Returns some answers of the newest generation on this rank, and forgets them.
+  // Returns some answers of the newest generation on this rank, and removes them.
   virtual std::vector<GeneratedAnswer> take_answers() { return {}; }
   // Returns the names of the sums that weigh() accumulates for the metrics of a step. The sum named "loss" is
   // the loss of the step.

@@ -65,7 +65,7 @@ TrainingSession::TrainingSession(engine::Rank& rank, const SessionSettings& sett
     for (const FrozenModel& frozen : rule_->frozen_models(settings.model)) {
       ModelInstance::Settings instance =
           instance_settings(frozen.model, ModelInstance::Role::kFrozen, frozen.positions);
-      // Shards are gathered at times that only the trained model knows, so only complete values are shared.
+      // The trained model determines when shards are gathered, so only complete values are shared.
       const bool complete = std::ranges::all_of(store().units(), [](const engine::ParameterUnit& unit) {
         return unit.sharding == engine::Sharding::kNone;
       });

@@ -74,7 +74,7 @@ class StepInputs {
                 Visit&& visit) const;
   Staging::Shifted shifted(const data::BatchView& batch, std::int64_t depth, double weight) const;
   std::vector<std::int32_t> first_key(std::span<const std::int32_t> document_starts) const;
-  // Selects the values of those tokens that are on this context rank.
+  // Selects the values of the tokens that are on this context rank.
   template <class T>
   const void* held_of(Staging& host, const std::vector<T>& values) const;
 

@@ -44,7 +44,7 @@ class TrainingStep : private engine::ChunkedModel {
                LossRule* rule = nullptr);
 
   // Makes every step also train the model of `other`, on the same microbatches; no other code may call
-  // `other`, which must outlive this object. Results are those of both: the sum of the losses, the common
+  // `other`, which must outlive this object. Results are of both models: the sum of the losses, the common
   // gradient norm, and all metrics. Call this function before the first step.
   void join(TrainingStep& other);
 
@@ -132,7 +132,7 @@ class TrainingStep : private engine::ChunkedModel {
   void begin_losses();
   Outputs forward(engine::Tape& tape, int chunk, std::int64_t microbatch, engine::Value x) override;
   void losses_ready(const std::vector<engine::Value>& losses) override;
-  // Returns the losses of those tokens that this rank counts.
+  // Returns the losses of the tokens that this rank counts.
   Tensor own_losses(const engine::Value& losses) const;
   void evaluate(const data::BatchView& batch, bool with_mtp);
   // Names the caller of upload_scalars(). begin() and update() have separate ranges of the pinned buffer, so

@@ -44,7 +44,7 @@ bool EventTail::open(Source& source) {
     if (status.st_ino == source.inode && status.st_size >= source.end) return true;
     ::close(source.file);
   }
-  // On NFS, stat() may know of no new file yet, and only open() asks the server for the newest lines.
+  // On NFS, stat() may not show a new file yet; only open() gets the newest lines from the server.
   source.file = ::open(source.path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (source.file >= 0) ::fstat(source.file, &status);
   source.inode = status.st_ino;

@@ -116,7 +116,7 @@ void Attempt::add(const EventLine& event, int rank) {
 
 namespace {
 
-// Returns whether a launcher wrote the text that knows only how a rank ended: "rank 0 ended with exit code
+// Returns whether a launcher wrote the text, which tells only how a rank ended: "rank 0 ended with exit code
 // 2".
 bool is_bare(std::string_view text) {
   return text.starts_with("rank ") && text.find(" ended with exit code ") != text.npos &&

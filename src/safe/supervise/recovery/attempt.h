@@ -15,7 +15,7 @@
 
 namespace primus::supervise {
 
-// The facts about an end that the operating system knows.
+// The facts about an end that the operating system reports.
 struct ProcessEnd {
   int exit_code = 0;            // of the job's first process; 128 + N if signal N killed it
   bool asked_to_stop = false;   // the supervisor has passed on a request to stop

@@ -37,7 +37,7 @@ class Bookkeeping {
               std::optional<int> rank = {});
 
   // Records the times of a running attempt if the newest recorded ones are older than two seconds and one
-  // hundredth of the time since the start. Readers of the record thus know the times of a job that runs.
+  // hundredth of the time since the start. So the record has the times of a job that runs.
   void record_times();
 
   // A new attempt. continues(): the run has begun, so the attempt continues from its newest checkpoint.

@@ -26,7 +26,7 @@ enum class EndKind : std::uint8_t {
   kMemory,      // an allocation failed
   kMemoryKill,  // the kernel killed a process, because memory was exhausted
   kKilled,      // killed by a signal from outside
-  kCrashed,     // killed by a signal of its own fault, such as SIGSEGV
+  kCrashed,     // killed by a signal that a fault caused, such as SIGSEGV
   kLostRank,    // a rank was lost, which another rank or the launcher reports
   kError,       // another error
   kHang,        // no step, and the supervisor ended the job

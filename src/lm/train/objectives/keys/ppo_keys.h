@@ -16,7 +16,7 @@ PpoSettings ppo_settings_of(const config::Experiment& experiment);
 void check_ppo_run(const config::Experiment& experiment, int world);
 // Throws for models that PPO does not support: multi-token prediction.
 void check_ppo_model(const config::Experiment& experiment, const ModelConfig& policy);
-// Throws if the ranks of the run cannot divide the value model of value_load. `settings`: those of the run.
+// Throws if the ranks of the run cannot divide the value model of value_load. `settings`: the run's settings.
 void check_ppo_mesh(const config::Experiment& experiment, int world, const SessionSettings& settings);
 
 // Returns the loss rule. The value model starts from value_load, or else from the start of the policy.

@@ -76,7 +76,7 @@ AdvantageSettings advantage_settings_of(const config::Experiment& experiment, Po
     return settings;
   }
   if (c.environment) {
-    // The environment's reward follows those of the reward functions.
+    // The environment's reward follows the rewards of the reward functions.
     if (settings.reward_weights.empty()) settings.reward_weights.resize(c.reward.size(), 1);
     settings.reward_weights.push_back(c.environment_weight);
   }

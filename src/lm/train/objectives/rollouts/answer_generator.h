@@ -29,7 +29,7 @@ class AnswerGenerator {
 
   // Returns whether all ranks of the mesh must generate the same answers.
   bool together() const;
-  // Generates the answers. `settings` are those of all answers, apart from the seed. Ranks that generate
+  // Generates the answers. `settings` apply to all answers, apart from the seed. Ranks that generate
   // together have the same jobs. Returns the number of generated tokens. If the run is asked to stop,
   // returns before the answers are complete; the caller then calls leave_if_asked().
   double generate(const GenerateSettings& settings, std::span<const Job> jobs);

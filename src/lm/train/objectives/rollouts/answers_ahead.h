@@ -77,12 +77,12 @@ class AnswersAhead {
   // Returns for how many seconds the functions of a batch have run on this rank.
   double seconds(const Batch& batch) const;
 
-  // Returns the rows of the answers that functions score: those whose episodes have not failed.
+  // Returns the rows of the answers that functions score: all answers whose episodes have not failed.
   static std::vector<std::size_t> scored_rows(std::span<const Rollout> own);
 
   // Returns the tensors of a checkpoint after step `done`. They are copies.
   std::vector<TensorSource> state(std::int64_t done);
-  // Reads the batches of a checkpoint. Leaves out those of other extents, and those that would be older than
+  // Reads the batches of a checkpoint. Leaves out batches of other extents, or that would be older than
   // the bound. Throws Error(kInvalid) for tensors with impossible values.
   void restore(const CheckpointReader& checkpoint);
 

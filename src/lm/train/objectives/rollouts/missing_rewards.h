@@ -12,7 +12,7 @@ namespace primus {
 
 class MissingRewards {
  public:
-  // Begins an attempt to generate and score answers: forgets the reasons of the last one.
+  // Begins an attempt to generate and score answers: discards the reasons of the last attempt.
   void begin() { problems_.clear(); }
   void add(std::string problem) { problems_.push_back(std::move(problem)); }
   bool has_problem() const { return !problems_.empty(); }

@@ -39,7 +39,7 @@ struct RewardTokens {
   std::string problem = {};  // why there are no tokens; empty if there are
 };
 
-// Most functions correspond to those of a LossRule, which calls them in the same order.
+// Most functions correspond to functions of a LossRule, which calls them in the same order.
 class RewardModels {
  public:
   explicit RewardModels(std::vector<RewardModel> models);
@@ -53,7 +53,7 @@ class RewardModels {
   void load_weights(TrainingSession& session) const;
   // Adds one hash per model, over its weights, to the tensors of a checkpoint (LossRule::state).
   void add_state(TrainingSession& session, std::vector<TensorSource>& sources);
-  // Returns a warning if the weights are not those of the saved run; otherwise "". Compares nothing if the
+  // Returns a warning if the weights differ from the saved run's; otherwise "". Compares nothing if the
   // saved run had another number of reward models.
   std::string restore(const CheckpointReader& checkpoint);
 

@@ -17,7 +17,7 @@ namespace {
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();  // an answer without a reward
 constexpr double kFloor = 1e-4;  // is added to deviations before a division by them
 
-// Returns the mean and the unbiased standard deviation of those numbers that are not NaN.
+// Returns the mean and the unbiased standard deviation of the numbers that are not NaN.
 RewardStatistics statistics(std::span<const double> values) {
   double sum = 0, count = 0;
   for (const double value : values) {

@@ -122,7 +122,7 @@ class OwnAnswers final : public OwnAnswersRule {
     return own;
   }
 
-  // Generates answers with the current weights. Returns those of this data rank, in the order of its rows.
+  // Generates answers with the current weights. Returns this data rank's answers, in the order of its rows.
   std::vector<Rollout> generate(const BeforeStep& step) {
     const std::vector<std::int64_t> records = gather_records(step);
     const double began = steady_seconds();

@@ -7,7 +7,7 @@
 // Whether a step generates answers depends only on the seed and the step. The random choices for an answer
 // also depend on the number of the answer within the step. Therefore every mesh, and a run that stops and
 // resumes, learn from the same answers, except where logits differ by rounding. Rows, answers and the ranks
-// that generate together are those of rollout_rule.h. Not thread-safe.
+// that generate together are as in rollout_rule.h. Not thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Settings of the policy-gradient losses. Names and defaults are those of TRL 1.10 (GRPOConfig, RLOOConfig).
+// Settings of the policy-gradient losses. Names and defaults are TRL 1.10's (GRPOConfig, RLOOConfig).
 // Plain data.
 #pragma once
 

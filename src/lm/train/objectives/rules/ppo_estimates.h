@@ -11,7 +11,7 @@
 
 namespace primus {
 
-// Names and defaults are those of TRL 1.10 (PPOConfig).
+// Names and defaults are TRL 1.10's (PPOConfig).
 struct PpoSettings {
   double kl_coef = 0.05;            // weight of the KL divergence in the rewards; 0: no reference model
   std::string kl_estimator = "k1";  // k1: ln p(current) - ln p(reference) = d; k3: e^-d - 1 + d

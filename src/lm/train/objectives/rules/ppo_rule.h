@@ -10,7 +10,7 @@
 // Divisors are the numbers of answer tokens, and of values, of the whole step over all microbatches and
 // ranks. The losses are computed on the device (ppo_losses.h). The estimates are computed on the host, in
 // fp64, once for each batch of answers: the host reads three numbers per token, and each return depends on
-// the later ones. With context parallelism, every rank knows the values of complete sequences.
+// the later ones. With context parallelism, every rank has the values of complete sequences.
 #pragma once
 
 #include <functional>

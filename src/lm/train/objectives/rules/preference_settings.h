@@ -1,4 +1,4 @@
-// Settings of the losses that compare texts. Names and defaults are those of TRL 1.10 (DPOConfig, KTOConfig,
+// Settings of the losses that compare texts. Names and defaults are TRL 1.10's (DPOConfig, KTOConfig,
 // ORPOConfig, CPOConfig, RewardConfig). Plain data.
 #pragma once
 

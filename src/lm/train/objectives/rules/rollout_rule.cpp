@@ -166,7 +166,7 @@ class Rollouts final : public RolloutRule {
   }
 
  private:
-  // Returns whether this rank reports what all ranks know.
+  // Returns whether this rank reports values that all ranks have.
   bool is_first() const { return tells_ && data_.own == 0; }
   void warn_once(const std::string& text) const {
     if (is_first() && source_.warn) source_.warn(text);
@@ -440,7 +440,7 @@ class Rollouts final : public RolloutRule {
     return records;
   }
 
-  // Generates the answers of an attempt. Writes those of this data rank to `own`, in the order of its rows.
+  // Generates the answers of an attempt. Writes this data rank's answers to `own`, in the order of its rows.
   void generate(std::int64_t step, const Attempt& attempt, std::span<Rollout> own) {
     const bool together = generator_->together();
     std::vector<Rollout> all(static_cast<std::size_t>(answers_));

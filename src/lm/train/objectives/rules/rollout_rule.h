@@ -65,7 +65,7 @@ struct RolloutSettings {
     // prompts from RolloutSource::prompt_at, and functions from RolloutSource::make_rewards.
     std::int64_t batches = 0;
     // Whether the log-probabilities of the sampler are the old log-probabilities of the loss, so that the
-    // ratio compares the current weights with those that generated the answers. If not, the first step that
+    // ratio compares the current weights with the answers' weights. If not, the first step that
     // learns from a batch has the ratio 1, and the inner rule corrects the difference from the sampler.
     bool sampled_is_old = true;
   } ahead = {};

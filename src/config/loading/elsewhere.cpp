@@ -142,7 +142,7 @@ constexpr auto kRows = std::to_array<Row>({
     // Watching runs.
     {"status list ls top monitor history show-runs",
      "'primus runs' lists the runs with state, step, loss and speed"},
-    {"ps queue job squeue", "'primus jobs' lists what runs and waits; 'primus runs' lists all runs"},
+    {"ps queue job squeue", "'primus jobs' lists running and waiting jobs; 'primus runs' lists all runs"},
     {"log tail", "'primus logs RUN' shows the logs of a run, and 'primus logs RUN --follow' new lines"},
     {"kill cancel abort pause",
      "'primus stop RUN' or Ctrl-C ends a run after its step, with a checkpoint; the same command continues "

@@ -1,7 +1,7 @@
-// A process that trains on its own, or as a rank of a job. With a launcher that restarts single ranks
-// (launch/ranks/rank_channel.h), the process stays after the loss of another rank: it leaves the lost start
-// of the job by destroying everything that belongs to it (model, communicators, recorded graphs), and trains
-// again as a new process would, from the newest snapshot or checkpoint.
+// A process that trains as the only rank, or as one of several ranks of a job. With a launcher that restarts
+// single ranks (launch/ranks/rank_channel.h), the process continues after the loss of another rank: it
+// destroys model, communicators and recorded graphs, and trains again as a new process would, from the newest
+// snapshot or checkpoint.
 #pragma once
 
 #include <exception>

@@ -5,7 +5,7 @@
 //   host 0, place 0 --network--> host 1, place 0 --within the host--> host 1, places 0, 1, 2, ...
 //
 // The first hop goes to the rank with the sender's place on the other host. This rank sends the row on to the
-// ranks of its host that have experts of the token. Results return on the same way: this rank adds the sums
+// ranks of its host that have experts of the token. Results return the same way: this rank adds the sums
 // of its host's ranks in rank order, and sends back one row. The sender adds the rows of the hosts in host
 // order. DeepEP uses this method (Zhao et al. 2025, "DeepEP: an efficient expert-parallel communication
 // library").

@@ -6,9 +6,9 @@
 // (exclusive placement).
 //
 // A gate runs `preflight --quick` on all nodes of the job. With "pods", it is an init container of each pod:
-// it checks the very nodes that will train, also after each restart. With "job", it is a replicated job of
-// its own, on which the training job depends: pods of the training job are created after its success, perhaps
-// on other nodes.
+// it checks the very nodes that will train, also after each restart. With "job", it is a separate
+// replicated job, on which the training job depends: pods of the training job are created after its success,
+// perhaps on other nodes.
 #pragma once
 
 #include <map>

@@ -11,10 +11,10 @@
 // signal to the ranks and to this process. So a signal within a second after the first signal counts as the
 // same request, except SIGINT. SIGUSR1 is the warning before a time limit: ranks save and stop.
 //
-// With `restarts`, the death of a rank by a signal does not end the job at once: the other processes leave
-// the lost start and wait, the rank's process is started again, and the supervisor decides whether they
-// continue (rank_channel.h). A living rank that is not ready in time is killed, and its process started
-// again, too. If the supervisor says no, if a new process ends or is late, or after a signal that asks to
+// With `restarts`, the death of a rank by a signal does not end the job at once. The other processes destroy
+// their models and connections and wait, the rank gets a new process, and the supervisor decides whether all
+// ranks continue (rank_channel.h). If a surviving rank is not ready in time, it is killed and also gets a new
+// process. If the supervisor decides to end, if a new process ends or is late, or after a signal that asks to
 // stop, the job ends as without `restarts`.
 #pragma once
 

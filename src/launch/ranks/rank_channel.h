@@ -1,10 +1,10 @@
 // Restarts of single ranks ("rank restart"): the messages between a supervisor, its launcher (local_launch.h)
 // and the launcher's ranks.
 //
-// After the loss of a rank, the other ranks leave the lost start of the job, but their processes stay. The
-// launcher starts only the lost rank's process again. Each rank reports kReady, the launcher reports the loss
-// to the supervisor, and the supervisor decides. Then all ranks join a new start, with a port and a secret of
-// its own, or the job ends as without this rung.
+// After the loss of a rank, the other ranks destroy their models and connections, but their processes
+// continue. The launcher starts a new process for the lost rank. Each rank reports kReady, the launcher
+// reports the loss to the supervisor, and the supervisor decides. Then either all ranks connect again, with a
+// new port and a new secret, or the job ends as without rank restarts.
 //
 // A channel is one end of a local socket that keeps messages apart. The other end is inherited by a child
 // process, which finds its number in a variable. Not thread-safe.

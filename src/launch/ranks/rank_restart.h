@@ -1,5 +1,5 @@
-// The state of a rank restart in a launcher (rank_channel.h): from the loss of a rank until all ranks join a
-// new start, or until the restart is called off. The class starts no process and reads no clock.
+// The state of a rank restart in a launcher (rank_channel.h): from the loss of a rank until all ranks connect
+// again, or until the restart is cancelled. The class starts no process and reads no clock.
 //
 // A rank is in one of these states: it leaves the lost start, it has been replaced by a new process, or it is
 // ready, replaced or not. Ranks are counted from 0 on this host. Not thread-safe.

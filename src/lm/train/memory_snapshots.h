@@ -4,9 +4,9 @@
 //
 // A snapshot has all tensors that the rank stores, as plain bytes: weights, master weights, optimizer states,
 // delayed FP8 scales. It fits only the same rank of the same mesh. It has the form of a checkpoint of one
-// rank, so it appears atomically and has checksums. At most two snapshots of a rank exist: the newest that
-// all ranks have completed, and the one that is being written or copied. While that takes longer than
-// snapshot_interval, no further snapshot is taken.
+// rank, so it appears atomically and has checksums. At most two snapshots of a rank exist: the newest
+// snapshot that all ranks have completed, and the snapshot that is being written or copied. If writing takes
+// longer than snapshot_interval, the next snapshot is left out.
 //
 // All ranks must make the same calls in the same order. Errors: a snapshot that cannot be written is
 // reported, and the run continues. Thread-safety: none; an AsyncWriter writes on its own thread.

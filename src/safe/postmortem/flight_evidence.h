@@ -1,5 +1,5 @@
 // Reads the flight recorders of a run (logs/flight-rank-N.json), which ranks write when their job is aborted:
-// the last 2 000 collectives of each rank. They show in which collective ranks waited, and for whom.
+// the last 2 000 collectives of each rank. They show in which collective ranks waited, and for which ranks.
 // Not thread-safe for one CaseFile.
 #pragma once
 

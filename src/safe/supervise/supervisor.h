@@ -1,10 +1,10 @@
 // Supervises a training job on this machine: starts it as a child, watches its events and processes, and
-// starts it again from its newest checkpoint after a fault. After the loss of a rank, only its process is
-// new, if the others can continue (rank restart). docs/supervise.md describes what users see.
+// starts it again from its newest checkpoint after a fault. After the loss of a rank, only this rank gets a
+// new process, if the other ranks can continue (rank restart). docs/supervise.md is the page for users.
 //
 // The decisions are in classes without clock and files: RecoveryPolicy (whether and when to restart),
 // HangWatch (whether the job hangs), Attempt (how it ended), TimeAccount (where the time went). This function
-// connects them with the operating system. The job itself does nothing for its supervision.
+// connects them with the operating system. The job itself needs no code for its supervision.
 #pragma once
 
 #include <functional>

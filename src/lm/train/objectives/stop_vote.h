@@ -1,5 +1,5 @@
-// Lets all ranks leave a step together when the run is asked to stop. A signal reaches each rank at another
-// time, and a rank that left alone would leave the others waiting. Not thread-safe.
+// Ends a step on all ranks together when the run is asked to stop. A signal reaches the ranks at different
+// times. If only one rank ended the step, the other ranks would wait for it. Not thread-safe.
 #pragma once
 
 #include "lm/train/objectives/rollouts/rank_table.h"

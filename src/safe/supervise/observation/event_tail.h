@@ -1,5 +1,5 @@
 // Reads the events that a job appends to the files of its ranks (RUN/events/rank-*.jsonl) while it runs. The
-// job does nothing for it. Memory is bounded by the longest line of each rank.
+// job needs no code for this. Memory is bounded by the longest line of each rank.
 //
 // Not thread-safe.
 #pragma once

@@ -3,9 +3,9 @@
 // it can reach, spares included (lm/checkpoint/snapshot_link.h).
 //
 // The folder is below /dev/shm, has mode 0700 and a random name, and is removed with this object. If the
-// supervisor is killed, its guard removes the folder. If the guard was killed, too, the next supervisor with
-// snapshots of any run of this user on this machine does: the supervisor that owns a folder holds a lock in
-// it.
+// supervisor is killed, its guard removes the folder. If the guard was killed, too, the folder is removed by
+// the next supervisor with snapshots of any run of this user on this machine. A supervisor holds a lock in
+// its folder, so other supervisors do not remove it.
 //
 // Uses threads that block all signals. Thread-safety: none.
 #pragma once

@@ -1,5 +1,5 @@
 // Advantages of generated answers from their rewards, as TRL 1.10 computes them for GRPO and RLOO. Host
-// functions in fp64; the results depend only on the arguments, so every rank of a mesh computes the same.
+// functions in fp64; the results depend only on the arguments, so all ranks of a mesh get equal results.
 //
 // Answers are in order of their prompts: answers i * num_generations to (i + 1) * num_generations - 1 belong
 // to prompt i and form a group. A reward without a value (a function that could not score the answer) is left

@@ -140,7 +140,7 @@ TEST_F(NodeNetwork, APlanForSlurmDrawsNamedNodes) {
                     HasSubstr("pipeline: 16 groups of 2 ranks, 16 across hosts, 0 across switches")));
   words.erase(std::find(words.begin(), words.end(), "-w"), std::find(words.begin(), words.end(), "-w") + 2);
   EXPECT_THAT(run_program(words, {.folder = folder_.path().string()}).out,
-              HasSubstr("--rank-order pipeline: the nodes are ordered when the job knows them"));
+              HasSubstr("--rank-order pipeline: the nodes are ordered at the start of the job"));
 }
 
 TEST_F(NodeNetwork, SlicesOfKueueAreSwitches) {

@@ -191,7 +191,7 @@ TEST(SlurmPlan, NotesRanksThatAlternateBetweenNodes) {
 TEST(SlurmPlan, SaysWhatAnArrayDoes) {
   const std::vector<std::string> notes = plan_with({{"array", "0-3"}}, true).step.notes;
   ASSERT_EQ(notes.size(), 2U);
-  EXPECT_NE(notes[0].find("--array=0-3: each element is a job of its own"), std::string::npos) << notes[0];
+  EXPECT_NE(notes[0].find("--array=0-3: each element is a separate job"), std::string::npos) << notes[0];
   EXPECT_NE(notes[1].find("different runs"), std::string::npos) << notes[1];
   EXPECT_TRUE(plan_with({}, true).step.notes.empty());
 }

@@ -65,7 +65,7 @@ class Kubernetes final : public Mode {
                 "place all pods on nodes with one value of this label, which no other JobSet gets");
     args.option("--gate", "KIND", &placing_.gate,
                 "run 'preflight --quick' before the command, which starts only if it succeeds: in the same "
-                "pods, or as a job of its own (default: none)")
+                "pods, or as a separate job (default: none)")
         .choices = {"none", "pods", "job"};
     args.option("--max-restarts,--max_restarts", "N", &restarts_,
                 "how often a failed job is restarted (default: 3)");

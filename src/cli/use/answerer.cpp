@@ -49,7 +49,7 @@ std::vector<std::int32_t> Answerer::encoded(data::Conversation prompt) const {
     return tokenizer().encode(one.context.empty() ? one.text : one.text + "\n\n" + one.context);
   }
   if (!before_.empty() && messages.front().role == data::kSystem) {
-    throw invalid("the prompt has a system text of its own, and --system gives another one",
+    throw invalid("the prompt has a system text, and --system gives another one",
                   "remove --system, or the system text of the record");
   }
   messages.insert(messages.begin(), before_.begin(), before_.end());

@@ -113,7 +113,7 @@ void add_network_elsewhere(const DirectSettings& settings, const DirectCommand& 
   const bool by_number = source.starts_with("slices=");
   if (nodes.nodes == 0 || (nodes.names.empty() && !by_number)) {
     notes.push_back(
-        fmt::format("--rank-order {}: the nodes are ordered when the job knows them", name_of(asked)));
+        fmt::format("--rank-order {}: the nodes are ordered at the start of the job", name_of(asked)));
     return;
   }
   if (!surroundings.dry_run) return;

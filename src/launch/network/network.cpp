@@ -109,7 +109,7 @@ Network network_of_slurm(const std::vector<std::string>& nodes, const Surroundin
   if (!scontrol && query.orders) {
     // Other nodes may have the program, so this node cannot decide alone to keep Slurm's order.
     throw Error(ErrorKind::kDependency,
-                "the program scontrol is not installed here, so --rank-order does not know the network",
+                "the program scontrol is not installed here, so --rank-order cannot read the network",
                 "name the network in a file, by --topology FILE, or remove --rank-order");
   }
   if (!scontrol) {

@@ -364,7 +364,7 @@ void note_array(const std::vector<GivenOption>& options, bool has_ranks, std::ve
   const GivenOption* const array = find_given(options, "array");
   if (!array) return;
   notes.push_back(
-      fmt::format("--array={}: each element is a job of its own, with its own nodes, and runs this command",
+      fmt::format("--array={}: each element is a separate job with its own nodes, and runs this command",
                   array->value.value_or("")));
   if (!has_ranks) return;
   notes.emplace_back(

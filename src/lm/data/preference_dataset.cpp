@@ -45,7 +45,7 @@ class PreferenceReader final : public RecordReader {
                       "write the answer as text or as a message of the role assistant, or remove the record");
       if (scratch.tokens.starts.size() > 1) {
         throw invalid("the model's chat template writes the answer of the record as several texts",
-                      "write each turn of the assistant as a record of its own");
+                      "write each turn of the assistant as a separate record");
       }
       out.tokens.starts.push_back(static_cast<std::int64_t>(out.tokens.ids.size()));
       out.tokens.ids.insert(out.tokens.ids.end(), scratch.tokens.ids.begin(), scratch.tokens.ids.end());

@@ -17,7 +17,8 @@ STEPS, SAVE, EVALUATE = 60, 10, 25
 MODEL = ["num_layers=2", "hidden_size=24", "ffn_hidden_size=48", "num_attention_heads=2", "seq_length=16",
          "micro_batch_size=2", "global_batch_size=8", "lr_warmup_iters=2", "bf16=false", "num_threads=1",
          "reduce_gradients_each_microbatch=false", "data_parallel_sharding_strategy=optim", f"train_iters={STEPS}",
-         f"save_interval={SAVE}", "keep_latest=3", f"eval_interval={EVALUATE}", "eval_iters=1"]
+         f"save_interval={SAVE}", "keep_latest=3", f"eval_interval={EVALUATE}", "eval_iters=1",
+         "distributed_timeout_minutes=1"]
 LIMIT = 100  # seconds for a run; a run that takes longer has failed
 SLOW_LIMIT = 250  # the same for slow kinds
 

@@ -97,7 +97,10 @@ TEST(HangWatch, WaitsInPhasesUntilNothingWorkedForTenMinutes) {
     if (phase.starts_with("evaluating")) job.watch.phase(phase, job.now);
     if (phase == "saving") job.watch.saving(true, job.now);
     job.busy = 0.5;
-    EXPECT_FALSE(job.pass(3600)) << phase;
+    for (int i = 0; i < 3600; ++i) {
+      ++job.bytes;
+      EXPECT_FALSE(job.pass(1)) << phase;
+    }
     job.busy = 0;
     const double idle = job.now;
     const auto found = job.pass(3600);
@@ -105,6 +108,28 @@ TEST(HangWatch, WaitsInPhasesUntilNothingWorkedForTenMinutes) {
     EXPECT_NEAR(job.now - idle, 600, 1.5) << phase;
     EXPECT_THAT(found->text, HasSubstr(phase.substr(0, 6)));
   }
+}
+
+// A thread that computes for ever in a save writes nothing.
+TEST(HangWatch, EndsASaveThatMovesNoDataForTenMinutes) {
+  Job job = training(0.4);
+  job.watch.saving(true, job.now);
+  job.busy = 1;
+  const double sign = job.now;
+  const auto found = job.pass(3600);
+  ASSERT_TRUE(found);
+  EXPECT_NEAR(job.now - sign, 600, 1.5);
+  EXPECT_EQ(found->text,
+            "no process of the job has read or written data for 600 s, while saving a checkpoint");
+}
+
+// The time of an evaluation beside a save is the evaluation's.
+TEST(HangWatch, LetsAnEvaluationComputeWhileASaveEnds) {
+  Job job = training(0.4);
+  job.watch.saving(true, job.now);
+  job.watch.phase("evaluating", job.now);
+  job.busy = 1;
+  EXPECT_FALSE(job.pass(3600));
 }
 
 TEST(HangWatch, StepsAfterAPhaseHaveTheUsualLimit) {

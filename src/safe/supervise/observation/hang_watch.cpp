@@ -65,8 +65,9 @@ double HangWatch::usual_step() const {
 }
 
 void HangWatch::look(const JobSample& sample) {
-  if (sample.waits_for_disk) works_ = sample.time;
+  if (sample.waits_for_disk) works_ = moves_ = sample.time;
   if (last_ && sample.time > last_->time) {
+    if (sample.bytes != last_->bytes) moves_ = sample.time;
     const double share = (sample.processor_seconds - last_->processor_seconds) / (sample.time - last_->time);
     // A process that has ended lowers the sums, which is a change, too.
     if (share > kBusyShare || share < 0 || sample.bytes != last_->bytes) works_ = sample.time;
@@ -85,6 +86,7 @@ std::optional<HangFinding> HangWatch::check(double now, const std::optional<JobS
   if (last_ && last_->time < sign_) {
     last_.reset();
     works_.reset();
+    moves_.reset();
     stopped_.reset();
   }
   if (sample) look(*sample);
@@ -106,10 +108,16 @@ std::optional<HangFinding> HangWatch::check(double now, const std::optional<JobS
     if (idle < kAfterEnd) return std::nullopt;
     return finding(fmt::format("the run has ended, but its process remains for {:.0f} s", quiet));
   }
-  if (state_ == State::kStarting || !phase_.empty() || saving_ || steps_.empty()) {
+  if (saving_ && state_ == State::kSteps && phase_.empty()) {
+    // A save moves data. A thread that only computes does not save.
+    const double still = now - std::max(moves_.value_or(sign_), sign_);
+    if (still < limits_.patience) return std::nullopt;
+    return finding(fmt::format("no process of the job has {} for {:.0f} s, while saving a checkpoint",
+                               idle < kIdleFor ? "read or written data" : "worked", still));
+  }
+  if (state_ == State::kStarting || !phase_.empty() || steps_.empty()) {
     if (idle < limits_.patience) return std::nullopt;
-    const std::string what = saving_                      ? "saving a checkpoint"
-                             : !phase_.empty()            ? phase_
+    const std::string what = !phase_.empty()              ? phase_
                              : state_ == State::kStarting ? "starting"
                                                           : "computing the first step";
     return finding(fmt::format("no process of the job has worked for {:.0f} s, while {}", idle, what));

@@ -4,10 +4,10 @@
 // A job that computes steps hangs if it shows no sign (event) for max(10 s, 3 times its usual step time), and
 // none of its processes works. A process works if it uses processor time, transfers data, or waits for a
 // disk. A job that works without a sign has `patience` more time: it may be merely slow. While the usual step
-// time is unknown, and in phases such as loading, tokenizing, evaluating and saving, a job hangs only if no
-// process works for `patience`. Processes that a signal has stopped (SIGSTOP) for 10 s are a hang in all of
-// these cases. A job whose output is not read (a pager, Ctrl-S on a terminal) waits for its user, and does
-// not hang.
+// time is unknown, and in phases such as loading, tokenizing and evaluating, a job hangs only if no process
+// works for `patience`. While it saves, it hangs if it moves no data for `patience`, also if it uses
+// processor time. Processes that a signal has stopped (SIGSTOP) for 10 s are a hang in all of these cases. A
+// job whose output is not read (a pager, Ctrl-S on a terminal) waits for its user, and does not hang.
 //
 // Times are seconds of a clock that does not go backwards. Not thread-safe.
 #pragma once
@@ -98,6 +98,7 @@ class HangWatch {
   std::deque<double> steps_ = {};       // durations of the newest steps
   std::optional<JobSample> last_ = {};  // newest sample since the newest sign
   std::optional<double> works_ = {};    // when a process was last seen to work, since the newest sign
+  std::optional<double> moves_ = {};    // when a process was last seen to move data, since the newest sign
   std::optional<double> stopped_ = {};  // since when a process is stopped
 };
 

@@ -21,6 +21,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/system/control_groups.h"
 #include "base/system/subprocess.h"
 
 namespace primus::supervise {
@@ -289,13 +290,22 @@ std::string JobProcesses::describe() const {
 
 int exit_code_of(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
-std::optional<std::int64_t> memory_kills() {
-  std::istringstream lines(content("/proc/vmstat"));
-  std::int64_t value = 0;
-  for (std::string key; lines >> key >> value;) {
-    if (key == "oom_kill") return value;
+std::optional<std::int64_t> memory_kills(const std::string& root) {
+  const auto kills_in = [](const std::string& file) -> std::optional<std::int64_t> {
+    std::istringstream lines(content(file));
+    std::int64_t value = 0;
+    for (std::string key; lines >> key >> value;) {
+      if (key == "oom_kill") return value;
+    }
+    return std::nullopt;
+  };
+  // A parent group does not count the kills of its children in version 1 of control groups.
+  if (const std::vector<ControlGroup> groups = control_groups("memory", root); !groups.empty()) {
+    const ControlGroup& own = groups.front();
+    if (const auto kills = kills_in(own.folder + (own.v2 ? "/memory.events" : "/memory.oom_control")))
+      return kills;
   }
-  return std::nullopt;
+  return kills_in(root + "/proc/vmstat");
 }
 
 }  // namespace primus::supervise

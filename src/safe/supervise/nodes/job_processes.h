@@ -78,8 +78,9 @@ inline constexpr const char* kHintForRemaining =
 // Returns the exit code for a status of waitpid(): 128 + N if signal N killed the process.
 int exit_code_of(int status);
 
-// Number of processes that the kernel has killed since it started because memory was exhausted; nullopt: not
-// known.
-std::optional<std::int64_t> memory_kills();
+// Number of processes that the kernel has killed because memory was exhausted: in the memory control group of
+// this process, otherwise on the machine since its start; nullopt: not known. Other jobs of the machine have
+// other groups. `root`: the folder of /proc and /sys, for tests.
+std::optional<std::int64_t> memory_kills(const std::string& root = "");
 
 }  // namespace primus::supervise

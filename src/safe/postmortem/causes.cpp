@@ -187,11 +187,11 @@ constexpr Pattern kCorruption[] = {{kEvent, "supervise silent corruption"},
                                    {kLog, "silent corruption: "}};
 constexpr Pattern kNan[] = {
     {kEvent, "supervise nan"}, {kEvent, "fault nan"}, {kLog, "is not a number (nan)"}};
-constexpr Pattern kDiskFull[] = {{kEvent, "supervise disk full"},
-                                 {kEvent, "fault disk full"},
-                                 {kEvent, "no space left on device"},
-                                 {kLog, "no space left on device"},
-                                 {kKernel, "no space left on device"}};
+constexpr Pattern kDiskFull[] = {
+    {kEvent, "supervise disk full"},       {kEvent, "fault disk full"},
+    {kEvent, "no space left on device"},   {kLog, "no space left on device"},
+    {kLog, "a checkpoint needs*but*free"}, {kEvent, "a checkpoint needs*but*free"},
+    {kKernel, "no space left on device"}};
 constexpr Pattern kQuota[] = {{kLog, "disk quota exceeded"}, {kEvent, "disk quota exceeded"}};
 constexpr Pattern kFileLimit[] = {
     {kEvent, "supervise file size limit"}, {kLog, "file too large"}, {kEvent, "file too large"}};
@@ -321,7 +321,7 @@ constexpr Pattern kRankLost[] = {{kEvent, "was lost"},
                                  {kLog, "stopped before the end"}};
 constexpr Pattern kReset[] = {
     {kLog, "connection reset by peer"}, {kLog, "broken pipe"}, {kLog, "connection closed by remote peer"}};
-constexpr Pattern kOtherError[] = {{kEvent, "fault error"}};
+constexpr Pattern kOtherError[] = {{kEvent, "fault error"}, {kEvent, "fault refused"}};
 constexpr Pattern kAskedToStop[] = {{kEvent, "stop sig"}, {kEvent, "stop asked to stop"}};
 constexpr Pattern kStopNow[] = {{kEvent, "stop without a record"}};
 constexpr Pattern kNoSupervisor[] = {{kEvent, "supervise ended without a record"}};
@@ -399,15 +399,16 @@ constexpr auto kCauses = std::to_array<Cause>({
      "continues from a checkpoint from before the damage.",
      kCorruption, "leave the named rank's node out, and test its memory and GPU ('primus preflight')."},
     {"nan", kFault, "the loss or a gradient is not a number (NaN)",
-     "lower 'lr', set 'clip_grad', or skip the data of this step; the log names the first operator with a "
-     "NaN.",
+     "check the data of this step and the scale of the model's values; if steps before were good, lower 'lr' "
+     "or set 'clip_grad'. The log names the first operator with a NaN.",
      kNan},
-    {"disk-full", kFault, "the disk is full",
-     "free space, or choose another folder for checkpoints ('save'); the same command then resumes the run.",
-     kDiskFull, "free space."},
+    // An event "disk full" may name the quota.
     {"disk-quota", kFault, "the disk quota is used up",
      "remove old files or raise the quota; the same command then resumes the run.", kQuota,
      "remove old files or raise the quota."},
+    {"disk-full", kFault, "the disk is full",
+     "free space, or choose another folder for checkpoints ('save'); the same command then resumes the run.",
+     kDiskFull, "free space."},
     {"file-size-limit", kFault, "a file exceeds the size limit of the process or the file system",
      "raise 'ulimit -f', or use a file system for large files.", kFileLimit},
     {"device-out-of-memory", kFault, "the memory of a device was too small",

@@ -119,8 +119,9 @@ class Judge {
       best = {-weight, time};
       lost_ = one.rank;
     }
+    // A run that ended in order has lost no rank, also if the records of a rank are incomplete.
     const bool orderly = file_.state == "stopped" || file_.state == "finished";
-    if (first_ && -best.first < kNamed && !(lost_ && orderly)) lost_ = first_->rank;
+    if (first_ && -best.first < kNamed && !orderly) lost_ = first_->rank;
   }
   static constexpr int kNamed = 2;
   static int weight_of(const Evidence& one) {
@@ -197,7 +198,7 @@ std::string_view name_of(Confidence confidence) {
 std::string_view explanation_of(Confidence confidence) {
   constexpr std::array<std::string_view, 4> kTexts = {
       "nothing that was read names a cause",
-      "a process ended without a reason, or the evidence may be about another job",
+      "no record says why a process ended or hung, or the evidence may be about another job",
       "further causes are named, or the evidence has no time or could have another reason",
       "evidence of that time names this cause, and none names another one"};
   return kTexts[static_cast<std::size_t>(confidence)];

@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/text/counted.h"
 #include "lm/events/event_log.h"
 #include "lm/events/line_file.h"
 #include "lm/events/run_folder.h"
@@ -62,7 +63,7 @@ std::int64_t number_of(std::string_view facts, const char* key) {
 }
 
 // The time that a rank spends between the begin of a save and its next event. If the save runs in the
-// background, the next event is a step soon after.
+// background, the next event is a step soon after. The save after a request to stop delays no step.
 class SaveTimes {
  public:
   void take(const EventLine& event) {
@@ -70,7 +71,8 @@ class SaveTimes {
       paused_ += std::max(0.0, event.time - saving_);
       ++saves_;
     }
-    const bool begins = event.event == "checkpoint" && text_of(event.facts, "state") == "saving";
+    stops_ = stops_ || event.event == "stop";
+    const bool begins = !stops_ && event.event == "checkpoint" && text_of(event.facts, "state") == "saving";
     saving_ = begins ? event.time : 0;
   }
   // Adds evidence if saving took a large share of the run's time.
@@ -79,8 +81,8 @@ class SaveTimes {
     const double time = record.last_time - record.began;
     if (saves_ == 0 || paused_ < kLeastShare * time || paused_ < kLeastPause * saves_) return;
     const std::string text =
-        fmt::format("slow_saves: {} saves stopped training for {:.1f} s each, {:.0f} % of the time", saves_,
-                    paused_ / saves_, 100 * paused_ / time);
+        fmt::format("slow_saves: {} stopped training for {:.1f} s on average, {:.0f} % of the time",
+                    counted(saves_, "save"), paused_ / saves_, 100 * paused_ / time);
     into.evidence.push_back({.source = Source::kEvent,
                              .file = file,
                              .time = record.last_time,
@@ -92,6 +94,7 @@ class SaveTimes {
  private:
   double saving_ = 0, paused_ = 0;  // seconds
   int saves_ = 0;
+  bool stops_ = false;
 };
 
 // Reads the events of one rank, and keeps the evidence of its last process.
@@ -276,6 +279,14 @@ CaseFile read_run(const Path& folder) {
   read_logs(folder / "logs", began, file);
   align_evidence(first, file);
   std::erase_if(file.evidence, is_old);
+  // An error before the run's first event is only in the log.
+  if (ranks.empty() && file.evidence.empty() && !status.failure.empty()) {
+    const std::string text = "fault error: " + printable(status.failure);
+    file.evidence.push_back({.source = Source::kEvent,
+                             .file = (folder / "logs").string(),
+                             .text = text,
+                             .cause = match(Source::kEvent, text)});
+  }
   read_recorded_ending(folder, file);
   find_checkpoint(folder, file);
   read_stop_request(folder, began, file);

@@ -1,6 +1,7 @@
 // Tests which cause is chosen from the evidence of made-up incidents, and that the document lists all causes.
 #include "safe/postmortem/diagnosis.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -65,6 +66,18 @@ TEST(Diagnosis, TheKernelExplainsAKill) {
   EXPECT_EQ(d.confidence, Confidence::kCertain);
   EXPECT_EQ(d.rank, 2);
   EXPECT_EQ(d.node, "n2.cluster");
+}
+
+// The records of rank 2 were copied without their end.
+TEST(Diagnosis, ARunThatWasStoppedInOrderHasLostNoRank) {
+  CaseFile file = lost_rank();
+  file.state = "stopped";
+  file.evidence = {
+      evidence(Source::kKernel, kEnd - 5, -1, "n2", "mce: CPU3: Core temperature above threshold")};
+  const Diagnosis d = diagnose(file);
+  EXPECT_EQ(d.cause->name, "gpu-heat");
+  EXPECT_EQ(d.rank, -1);
+  EXPECT_EQ(d.node, "n2");
 }
 
 TEST(Diagnosis, EvidenceOfAnotherTimeOrNodeIsIgnored) {
@@ -226,6 +239,49 @@ TEST(Clocks, OfNodesAreAligned) {
   file.ranks[1] = {.rank = 1, .node = "n2", .began = 20, .last_time = 90};
   align_clocks({{0, {{1, 110}}}, {1, {{1, 80}}}}, file);
   EXPECT_EQ(file.ranks[1].ahead, 0);
+}
+
+// The save after a request to stop takes a large share of a short run, and delays no step.
+TEST(ReadRun, OnlySavesThatDelayStepsAreSlow) {
+  const ScratchFolder folder("postmortem");
+  std::filesystem::create_directories(folder.path() / "events");
+  const auto cause = [&](const char* stop) {
+    write_file_atomic(folder.path() / "events" / "rank-00000.jsonl",
+                      fmt::format(R"({{"event":"begin","step":0,"rank":0,"time":100,"facts":{{"host":"n1"}}}}
+{}{{"event":"checkpoint","step":4,"rank":0,"time":105,"facts":{{"state":"saving"}}}}
+{{"event":"checkpoint","step":4,"rank":0,"time":108,"facts":{{"state":"durable"}}}}
+{{"event":"end","step":4,"rank":0,"time":108,"cause":"SIGTERM","facts":{{"state":"stopped","reason":"SIGTERM"}}}}
+)",
+                                  stop));
+    return std::string(diagnose(read_run(folder.path())).cause->name);
+  };
+  EXPECT_EQ(cause(""), "slow-storage");
+  EXPECT_EQ(cause(R"({"event":"stop","step":4,"rank":0,"time":104,"cause":"SIGTERM","facts":{}}
+)"),
+            "stopped");
+}
+
+// The log has an error that no rule knows.
+TEST(ReadRun, AnErrorBeforeTheFirstEventIsNamed) {
+  const ScratchFolder folder("postmortem");
+  const Path rank = folder.path() / "logs" / "pre_trainer" / "rank-0";
+  std::filesystem::create_directories(rank);
+  write_file_atomic(rank / "error.log",
+                    "[20261129 12:00:00][rank-0/1][ERROR]    [a.cpp:1] : the moon is full\n");
+  const auto expect_named = [&](const char* text) {
+    const Diagnosis d = diagnose(read_run(folder.path()));
+    EXPECT_STREQ(std::string(d.cause->name).c_str(), "other-error");
+    EXPECT_EQ(d.summary, text);
+  };
+  expect_named("fault error: the moon is full");
+  // The launcher has recorded the end.
+  std::filesystem::create_directories(folder.path() / "events");
+  write_file_atomic(
+      folder.path() / "events" / "rank-00000.jsonl",
+      R"({"event":"fault","step":0,"rank":0,"time":100,"cause":"refused","facts":{"text":"no moon"}}
+{"event":"end","step":0,"rank":0,"time":100,"cause":"refused","facts":{"state":"failed","reason":"refused"}}
+)");
+  expect_named("fault refused: no moon");
 }
 
 TEST(ReadRun, LogsBesideTheRecordsAreRead) {

@@ -139,6 +139,10 @@ TEST(Causes, LinesOfJobsThatFailEarly) {
   EXPECT_EQ(
       cause_of("error: the run needs 9 GiB of the device's memory, but of the 8 GiB of x, 7 GiB are free"),
       "device-out-of-memory");
+  const Cause* const quota = match(Source::kEvent, "fault disk full: cannot save 'x': Disk quota exceeded");
+  ASSERT_NE(quota, nullptr);
+  EXPECT_EQ(quota->name, "disk-quota");
+  EXPECT_EQ(cause_of("error: a checkpoint needs 21.1 MiB, but output/run has 12.0 MiB free"), "disk-full");
   EXPECT_EQ(cause_of("            HW Power Brake Slowdown : Active"), "gpu-power");
   EXPECT_EQ(cause_of("            HW Power Brake Slowdown : Not Active"), "");
   EXPECT_EQ(cause_of("Nov 28 05:00:31 n2 kernel: mce: [Hardware Error]: Machine check events logged"), "");

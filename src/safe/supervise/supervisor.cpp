@@ -113,6 +113,7 @@ class Supervisor {
   // Lets the waiting ranks join the next attempt. Returns false if there are none.
   bool continue_waiting() {
     if (!std::exchange(waits_, false)) return false;
+    processes_.end_orphans();
     prepare_attempt();
     if (!launcher_.send(to_text(std::optional(launch::JoinOrder{.seconds = books_.elapsed()})))) {
       end_processes();

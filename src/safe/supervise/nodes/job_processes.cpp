@@ -109,6 +109,16 @@ bool writes_output(const std::string& task) {
   return (number == SYS_write || number == SYS_writev) && (descriptor == "0x1" || descriptor == "0x2");
 }
 
+// Adds the children of processes, their children, and so on. A process that starts another one meanwhile is
+// seen at the next call.
+std::vector<pid_t> with_descendants(std::vector<pid_t> found) {
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const auto more = children_of(found[i]);
+    found.insert(found.end(), more.begin(), more.end());
+  }
+  return found;
+}
+
 // Stacks in user space, from a debugger that takes at most `time`.
 std::string stacks_of(pid_t pid, std::chrono::milliseconds time) {
   if (time <= 0ms) return "  no stacks in user space: those of other processes took too long\n";
@@ -184,24 +194,30 @@ void JobProcesses::send(int signal_number) const {
   if (pid_ > 0) ::kill(pid_, signal_number);
 }
 
+bool JobProcesses::is_of_job(pid_t child) const {
+  return std::find(own_.begin(), own_.end(), child) == own_.end();
+}
+
 std::vector<pid_t> JobProcesses::all() const {
   std::vector<pid_t> found;
   for (const pid_t child : children_of(::getpid())) {
-    if (std::find(own_.begin(), own_.end(), child) == own_.end()) found.push_back(child);
+    if (is_of_job(child)) found.push_back(child);
   }
-  // A process that starts another one meanwhile is seen at the next call.
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    const auto more = children_of(found[i]);
-    found.insert(found.end(), more.begin(), more.end());
-  }
-  return found;
+  return with_descendants(std::move(found));
 }
 
 void JobProcesses::reap() {
   for (const pid_t child : children_of(::getpid())) {
-    if (child != pid_ && std::find(own_.begin(), own_.end(), child) == own_.end())
-      ::waitpid(child, nullptr, WNOHANG);
+    if (child != pid_ && is_of_job(child)) ::waitpid(child, nullptr, WNOHANG);
   }
+}
+
+void JobProcesses::end_orphans() {
+  std::vector<pid_t> found;
+  for (const pid_t child : children_of(::getpid())) {
+    if (child != pid_ && is_of_job(child)) found.push_back(child);
+  }
+  for (const pid_t pid : with_descendants(std::move(found))) ::kill(pid, SIGKILL);
 }
 
 int JobProcesses::end_all(std::vector<pid_t>& remaining) {

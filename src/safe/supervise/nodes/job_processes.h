@@ -44,6 +44,9 @@ class JobProcesses {
   void send(int signal_number) const;
   // Reaps adopted processes that have ended. Without it, a long run would collect them.
   void reap();
+  // Kills processes that ranks have started and left behind: those that this process has adopted, and their
+  // descendants.
+  void end_orphans();
   // Kills all processes of the job and waits for them, up to 30 s. Returns the status of the first process as
   // waitpid() does. `remaining`: numbers of processes that did not end, because the kernel waits for a
   // device.
@@ -61,6 +64,9 @@ class JobProcesses {
   std::string describe() const;
 
  private:
+  // Returns whether a child of this process belongs to the job.
+  bool is_of_job(pid_t child) const;
+
   pid_t pid_ = -1;
   comm::Socket ended_;
   sigset_t mask_;

@@ -4,11 +4,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fault/ranks.h"
@@ -39,6 +43,70 @@ std::vector<std::string> train(const TemporaryFolder& folder, const std::string&
                              "train_iters=" + std::to_string(kSteps), "keep_latest=2", "--quiet"});
   return test::train_ranks(folder, name, 2, "optim", std::move(more));
 }
+
+const test::ProgramOptions kInProject = {.folder = PRIMUS_SOURCE_DIR};  // for the files of the examples
+
+// Trains a model that answers prompts by rewards, on two ranks. A program computes each reward. It waits
+// before each answer, and starts a process that sleeps.
+struct Reinforcement {
+  static constexpr int kSteps = 30, kSave = 5;
+  // `stage`: "grpo" or another one that generates answers.
+  explicit Reinforcement(std::string stage) : stage_(std::move(stage)) {
+    write_file(lingers_, "#!/bin/sh\nsleep 1000\nexit\n");
+    write_file(reward_, "#!/bin/sh\n'" + lingers_.string() +
+                            "' >/dev/null 2>&1 </dev/null &\n"
+                            "while read -r line; do sleep 0.01; "
+                            "printf '0.%s\\n' \"$((${#line} % 10))\"; done\n");
+    for (const Path& file : {reward_, lingers_})
+      std::filesystem::permissions(file, std::filesystem::perms::owner_all);
+    std::vector<std::string> words = common("pretrain", "llama_tiny-sums");
+    words.insert(words.end(), {"exp_name=base", "train_iters=2", "lr_warmup_iters=0"});
+    test::expect_done(run_program(words, kInProject));
+  }
+  std::vector<std::string> command(const std::string& name, const std::vector<std::string>& more) const {
+    std::vector<std::string> words = common(stage_, "llama_tiny-" + stage_);
+    words.insert(words.end(),
+                 {"exp_name=" + name, "load=" + run_folder(folder_.path(), "base").string(),
+                  "reward=[program:" + reward_.string() + "]", "global_batch_size=16", "micro_batch_size=4",
+                  "num_generations=4", "train_iters=" + std::to_string(kSteps), "lr_warmup_iters=0",
+                  "save_interval=" + std::to_string(kSave), "keep_latest=2", "--nproc=2"});
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+  Path run(const std::string& name) const { return run_folder(folder_.path(), name); }
+
+  // Returns the processes that the programs of rewards have started.
+  std::set<std::string> lingering() const {
+    std::set<std::string> found;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+      std::ifstream file(entry.path() / "cmdline", std::ios::binary);
+      const std::string text{std::istreambuf_iterator<char>(file), {}};
+      if (text.find(lingers_.string()) != std::string::npos) found.insert(entry.path().filename());
+    }
+    return found;
+  }
+
+ private:
+  std::vector<std::string> common(const std::string& stage, const std::string& config) const {
+    return {"train",
+            stage,
+            "--config=examples/native/configs/CPU/" + config + ".yaml",
+            "workspace=" + folder_.path().string(),
+            "work_group=w",
+            "user_name=u",
+            "device=cpu",
+            "num_layers=1",
+            "hidden_size=32",
+            "ffn_hidden_size=64",
+            "num_attention_heads=2",
+            "num_threads=1",
+            "--quiet"};
+  }
+
+  TemporaryFolder folder_;
+  std::string stage_;
+  Path reward_ = folder_.path() / "reward.sh", lingers_ = folder_.path() / "lingers.sh";
+};
 
 pid_t rank_process(const Program& program, int rank) {
   const pid_t job = job_of(program.pid());
@@ -120,6 +188,49 @@ TEST(RankRestart, AnotherFaultBeforeTheFirstStepStartsAllRanksAgain) {
   });
   EXPECT_THAT(events, HasSubstr("\"rung\":\"job restart\"")) << events;
 }
+
+// Kills each of the two ranks while they generate, wait for rewards or learn. `more`: settings of the stage.
+void expect_equal_answers(const std::string& stage, const std::vector<std::string>& more) {
+  const Reinforcement training(stage);
+  test::expect_done(run_program(training.command("whole", more), kInProject));
+  const Path run = training.run("faulty"), whole = training.run("whole");
+  std::vector<std::string> words = training.command("faulty", more);
+  words.emplace_back("--supervise");
+  Program program(words, kInProject);
+  for (const int rank : {1, 0}) {
+    const std::size_t done = losses(run).size();
+    ASSERT_TRUE(wait_until([&] { return losses(run).size() > done + Reinforcement::kSave; }));
+    const pid_t stays = rank_process(program, 1 - rank), lost = rank_process(program, rank);
+    const std::size_t begun = begins(run);
+    const std::set<std::string> before = training.lingering();
+    EXPECT_FALSE(before.empty());
+    kill(lost, SIGKILL);
+    ASSERT_TRUE(wait_until([&] { return !program.running() || begins(run) > begun; }));
+    EXPECT_TRUE(wait_until([&] {
+      const std::set<std::string> now = training.lingering();
+      return std::ranges::none_of(before, [&](const std::string& one) { return now.contains(one); });
+    })) << "processes of the lost start remain";
+    EXPECT_EQ(rank_process(program, 1 - rank), stays);
+    EXPECT_NE(rank_process(program, rank), lost);
+  }
+  const ProgramResult result = program.wait();
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(losses(run), losses(whole));
+  EXPECT_FALSE(test::final_weights(run, Reinforcement::kSteps).empty());
+  EXPECT_EQ(test::final_weights(run, Reinforcement::kSteps),
+            test::final_weights(whole, Reinforcement::kSteps));
+  EXPECT_EQ(count(supervisor_events(run), "\"rung\":\"rank restart\""), 2U) << supervisor_events(run);
+  EXPECT_TRUE(training.lingering().empty());
+}
+
+TEST(RankRestart, ARunThatGeneratesAnswersContinues) { expect_equal_answers("grpo", {}); }
+
+// Threads wait for rewards of later steps when the ranks leave the lost start.
+TEST(RankRestart, ARunWithRewardsInTheBackgroundContinues) {
+  expect_equal_answers("grpo", {"max_staleness=2"});
+}
+
+TEST(RankRestart, ARunWithAModelOfValuesContinues) { expect_equal_answers("ppo", {}); }
 
 // A stopped process cannot leave the lost start.
 TEST(RankRestart, ARankThatDoesNotLeaveInTimeIsReplaced) {

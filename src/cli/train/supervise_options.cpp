@@ -108,8 +108,7 @@ void continue_run(config::Experiment& experiment, double seconds) {
 }
 
 bool restarts_single_ranks(const config::Experiment& experiment) {
-  return config::stage_of(experiment.trainer).material != config::Material::kPrompts &&
-         turbo::choose_device(device_spec_of(experiment)).kind == "cpu";
+  return turbo::choose_device(device_spec_of(experiment)).kind == "cpu";
 }
 
 std::vector<std::string> without_supervise(const std::vector<std::string>& words) {

@@ -47,8 +47,7 @@ class SuperviseOptions {
 void continue_run(config::Experiment& experiment, double seconds);
 
 // Whether the ranks of this launcher can be restarted one by one (launch/ranks/rank_channel.h). Ranks on GPUs
-// and stages that generate answers are restarted together: leaving a start within a process was not tested
-// there.
+// are restarted together: leaving a start within a process was not tested there.
 bool restarts_single_ranks(const config::Experiment& experiment);
 
 // Returns a command's words without --supervise and the options that belong to it.

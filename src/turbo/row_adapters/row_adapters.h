@@ -34,7 +34,7 @@ static_assert(sizeof(RowAdapter) == 8 * RowAdapter::kWords);
 // the row's model.
 struct AddRowAdapters {
   static constexpr KernelId kId = KernelId::kAddRowAdapters;
-  // For more rows, products with the rows of one model after another are faster.
+  // The kernels use no matrix units, so larger passes should multiply the rows of one model after another.
   static constexpr std::int64_t kMaxRows = 128;
   Tensor x;       // [rows, in] fp32 or bf16
   Tensor y;       // input and output: [rows, out], x's type; must not share memory with x

@@ -31,6 +31,8 @@ class SavedModel {
   // Reads the elements `runs` of a part, in the type in which they are stored.
   void read_runs(TensorPart where, const std::string& name, DType dtype, const engine::Parameter& p,
                  const engine::CheckpointPart& part, const HeldRuns& runs, std::span<std::byte> to) const;
+  // The threads that read the checkpoint.
+  ThreadPool* threads() const { return threads_.get(); }
 
  private:
   TensorPart in(TensorPart where) const { return prefix_.empty() ? where : TensorPart::kOptimizer; }

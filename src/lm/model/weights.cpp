@@ -172,30 +172,61 @@ void upload_codes(engine::Rank& rank, const engine::UnitState& state, std::int64
          encoded.scales.data());
 }
 
-// Uploads a part of a parameter. `host`: the elements of the part that this rank stores, in memory order and
-// in any floating-point type.
-void upload(engine::Rank& rank, const UnitBuffer& buffer, const Parameter& p, const CheckpointPart& part,
-            DType dtype, std::span<const std::byte> host) {
-  const UnitBuffer to = elements_in(buffer, p, stored_of(p, part));
-  if (to.dtype() == dtype && to.remainders.absent()) {
-    upload(rank, to.values, host.data());
-    return;
+// Uploads parts of parameters, in the types in which the model stores them. Keeps its buffers, because the
+// system clears new memory, which takes longer than the conversion.
+class Uploader {
+ public:
+  // The threads of `pool` convert elements; null: only the caller's.
+  Uploader(engine::Rank& rank, ThreadPool* pool) : rank_(rank), pool_(pool) {}
+
+  // Uploads a part of a parameter. `host`: the elements of the part that this rank stores, in memory order
+  // and in any floating-point type.
+  void upload(const UnitBuffer& buffer, const Parameter& p, const CheckpointPart& part, DType dtype,
+              std::span<const std::byte> host) {
+    constexpr std::int64_t kPiece = 4 << 20;  // elements
+    const UnitBuffer to = elements_in(buffer, p, stored_of(p, part));
+    if (to.dtype() == dtype && to.remainders.absent()) return primus::upload(rank_, to.values, host.data());
+    const auto size = static_cast<std::size_t>(size_of(dtype));
+    const auto all = static_cast<std::int64_t>(host.size() / size);
+    for (std::int64_t at = 0; at < all; at += kPiece) {
+      const std::int64_t end = std::min(at + kPiece, all);
+      convert(dtype,
+              host.subspan(static_cast<std::size_t>(at) * size, static_cast<std::size_t>(end - at) * size),
+              to);
+      primus::upload(rank_, to.values.slice(at, end), values_.data());
+      if (!to.remainders.absent()) primus::upload(rank_, to.remainders.slice(at, end), remainders_.data());
+    }
   }
-  std::vector<float> wide(host.size() / static_cast<std::size_t>(size_of(dtype)));
-  to_float(dtype, host, wide);
-  if (to.remainders.absent()) {
-    std::vector<std::byte> converted(wide.size() * static_cast<std::size_t>(size_of(to.values.dtype)));
-    from_float(wide, to.values.dtype, converted);
-    upload(rank, to.values, converted.data());
-    return;
+
+ private:
+  void convert(DType dtype, std::span<const std::byte> host, const UnitBuffer& to) {
+    const auto from_size = static_cast<std::size_t>(size_of(dtype));
+    const auto to_size = static_cast<std::size_t>(size_of(to.values.dtype));
+    const std::size_t all = host.size() / from_size;
+    if (wide_.size() < all) wide_.resize(all);
+    if (values_.size() < all * to_size) values_.resize(all * to_size);
+    if (!to.remainders.absent() && remainders_.size() < all) remainders_.resize(all);
+    const auto work = [&](std::int64_t begin, std::int64_t end, int) {
+      const auto first = static_cast<std::size_t>(begin), count = static_cast<std::size_t>(end - begin);
+      const std::span<float> wide = std::span(wide_).subspan(first, count);
+      const std::span<std::byte> values = std::span(values_).subspan(first * to_size, count * to_size);
+      to_float(dtype, host.subspan(first * from_size, count * from_size), wide);
+      if (to.remainders.absent()) return from_float(wide, to.values.dtype, values);
+      auto* const rounded = reinterpret_cast<BFloat16*>(values.data());
+      std::transform(wide.begin(), wide.end(), rounded, turbo::working_value);
+      std::transform(wide.begin(), wide.end(), remainders_.begin() + begin, turbo::param_remainder);
+    };
+    constexpr std::int64_t kGrain = 128 << 10;
+    if (pool_) return pool_->parallel_for(static_cast<std::int64_t>(all), kGrain, work);
+    work(0, static_cast<std::int64_t>(all), 0);
   }
-  std::vector<BFloat16> values(wide.size());
-  std::vector<std::int16_t> remainders(wide.size());
-  std::transform(wide.begin(), wide.end(), values.begin(), turbo::working_value);
-  std::transform(wide.begin(), wide.end(), remainders.begin(), turbo::param_remainder);
-  upload(rank, to.values, values.data());
-  upload(rank, to.remainders, remainders.data());
-}
+
+  engine::Rank& rank_;
+  ThreadPool* const pool_;
+  std::vector<float> wide_;
+  std::vector<std::byte> values_;
+  std::vector<std::int16_t> remainders_;
+};
 
 // Checks that the tensor's element type can be read into the parameter.
 void require_elements(const Parameter& p, const TensorView& tensor) {
@@ -217,9 +248,9 @@ void check_elements(const Parameter& p, const std::string& name, DType dtype,
 }
 
 // Uploads into the weights that this rank stores: the masters or, if the model is not trained, the values.
-void upload_weights(engine::Rank& rank, const Parameter& p, const CheckpointPart& part, DType dtype,
+void upload_weights(Uploader& to, const Parameter& p, const CheckpointPart& part, DType dtype,
                     std::span<const std::byte> host) {
-  upload(rank, p.unit->trained ? masters_of(p) : of_shard(p, p.unit->stored.values), p, part, dtype, host);
+  to.upload(p.unit->trained ? masters_of(p) : of_shard(p, p.unit->stored.values), p, part, dtype, host);
 }
 
 // Matches the names of adapter tensors: .lora_A.weight, .lora_B.weight, .lora_B.bias, .lora_magnitude_vector,
@@ -234,8 +265,7 @@ std::string matrix_of_magnitudes(std::string_view name) {
 }
 
 // Sets magnitudes to the norms of the rows of their matrix, so that an adapter whose B is zero has no effect.
-void upload_norms(engine::Rank& rank, const Parameter& p, const CheckpointPart& part,
-                  const TensorView& matrix) {
+void upload_norms(Uploader& to, const Parameter& p, const CheckpointPart& part, const TensorView& matrix) {
   require_float(matrix);
   const std::int64_t cols = matrix.shape[1];
   std::vector<float> row(static_cast<std::size_t>(cols)), norms;
@@ -249,7 +279,7 @@ void upload_norms(engine::Rank& rank, const Parameter& p, const CheckpointPart& 
       norms.push_back(static_cast<float>(std::sqrt(squares)));
     }
   }
-  upload_weights(rank, p, part, DType::kF32, std::as_bytes(std::span(norms)));
+  upload_weights(to, p, part, DType::kF32, std::as_bytes(std::span(norms)));
 }
 
 // Reads all elements of a tensor.
@@ -341,13 +371,14 @@ void load_weights(const SafetensorsFolder& folder, ParameterStore& store, engine
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < folder.size(); ++i) bytes += folder[i].data.size();
   const std::unique_ptr<ThreadPool> threads = reading_threads(bytes);
+  Uploader uploader(rank, threads.get());
   const bool without = adapters == Adapters::kMayBeMissing && !has_adapters(folder);
   for (const ParameterStore::Group& group : store.groups()) check_group_is_there(tensors, group);
   for_each_part(store, [&](Parameter& p, const CheckpointPart& part) {
     if (without && p.is_low_rank) {
       const auto matrix = tensors.find(matrix_of_magnitudes(part.name));
       if (names_magnitudes(part.name) && matrix && !rank.measuring() && !stored_of(p, part).empty())
-        upload_norms(rank, p, part, *matrix);
+        upload_norms(uploader, p, part, *matrix);
       return;
     }
     if (keeps_initial_value(p, adapters, tensors.find(part.name).has_value())) return;
@@ -373,7 +404,7 @@ void load_weights(const SafetensorsFolder& folder, ParameterStore& store, engine
     }
     copy_runs(axis_order(part), size, data, runs_of(range, p, part), staging, threads.get());
     check_elements(p, part.name, tensor.dtype, staging);
-    upload_weights(rank, p, part, tensor.dtype, staging);
+    upload_weights(uploader, p, part, tensor.dtype, staging);
   });
   tensors.refuse_foreign(used, store);
   store.refresh_values(rank.context());
@@ -472,6 +503,7 @@ void refuse_other_tensors(const CheckpointReader& checkpoint, const ParameterSto
 TensorNames load_saved(const CheckpointReader& checkpoint, ParameterStore& store, engine::Rank& rank,
                        bool optimizer, Adapters adapters, std::string_view second = {}) {
   const SavedModel saved_model(checkpoint, second);
+  Uploader uploader(rank, saved_model.threads());
   const bool without = adapters == Adapters::kMayBeMissing &&
                        std::ranges::none_of(checkpoint.manifest().tensors, [](const TensorRecord& record) {
                          return record.part == TensorPart::kModel && names_adapter(record.name);
@@ -517,12 +549,12 @@ TensorNames load_saved(const CheckpointReader& checkpoint, ParameterStore& store
       staging.resize(static_cast<std::size_t>(range.size()) * sizeof(float));
       copy_runs(axis_order(part), sizeof(float), std::as_bytes(std::span(whole)), runs_of(range, p, part),
                 staging);
-      return upload_weights(rank, p, part, DType::kF32, staging);
+      return upload_weights(uploader, p, part, DType::kF32, staging);
     }
     if (keeps_initial_value(p, adapters, saved_model.find(TensorPart::kModel, part.name).has_value())) return;
     if (without && p.is_low_rank) {
       const auto matrix = saved_model.find(TensorPart::kModel, matrix_of_magnitudes(part.name));
-      if (names_magnitudes(part.name) && matrix) upload_norms(rank, p, part, *matrix);
+      if (names_magnitudes(part.name) && matrix) upload_norms(uploader, p, part, *matrix);
       return;
     }
     const engine::ParameterUnit& unit = *p.unit;
@@ -530,20 +562,20 @@ TensorNames load_saved(const CheckpointReader& checkpoint, ParameterStore& store
     const bool has_master = saved_model.find(TensorPart::kOptimizer, master_name).has_value();
     if (optimizer && has_master && unit.trained) {
       read(TensorPart::kOptimizer, master_name, DType::kF32, p, part);
-      upload(rank, masters_of(p), p, part, DType::kF32, staging);
+      uploader.upload(masters_of(p), p, part, DType::kF32, staging);
     } else {
       const std::optional<TensorView> tensor = saved_model.find(TensorPart::kModel, part.name);
       const DType dtype = tensor ? tensor->dtype : DType::kF32;
       if (tensor) require_elements(p, *tensor);
       read(TensorPart::kModel, part.name, dtype, p, part);
       check_elements(p, part.name, dtype, staging);
-      upload_weights(rank, p, part, dtype, staging);
+      upload_weights(uploader, p, part, dtype, staging);
     }
     if (!optimizer || !unit.trained) return;
     for (const engine::UnitState& state : unit.states) {
       if (state.rule != p.rule || state.spec.has_scales()) continue;
       const DType dtype = read_state(state, p, part);
-      upload(rank, of_state(state), p, part, dtype, staging);
+      uploader.upload(of_state(state), p, part, dtype, staging);
     }
   });
   if (optimizer) load_scaled_states(store, rank, staging, read_state);

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/poison.h"
+#include "base/system/available_cores.h"
 #include "base/system/host_memory.h"
 #include "device/cpu/cpu_stream.h"
 #include "tensor/arena.h"
@@ -67,6 +68,8 @@ CpuDevice::CpuDevice(int threads, const KernelTable& kernels, bool batch_invaria
 CpuDevice::~CpuDevice() {
   for (const auto& [address, bytes] : blocks_) unmap(address, bytes);
 }
+
+int available_cores() { return primus::available_cores(); }
 
 std::string describe_cpu(int threads) {
   return "cpu: " + std::to_string(threads) + (threads == 1 ? " thread" : " threads") + instruction_sets();

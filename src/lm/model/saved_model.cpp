@@ -18,6 +18,14 @@ std::uint64_t bytes_of(const Manifest& manifest) {
 
 }  // namespace
 
+bool names_adapter(std::string_view name) { return name.find(".lora_") != std::string_view::npos; }
+
+bool SavedModel::has_adapters() const {
+  return std::ranges::any_of(checkpoint_.manifest().tensors, [](const TensorRecord& record) {
+    return record.part == TensorPart::kModel && names_adapter(record.name);
+  });
+}
+
 SavedModel::SavedModel(const CheckpointReader& checkpoint, std::string_view second)
     : checkpoint_(checkpoint),
       prefix_(second.empty() ? "" : fmt::format("{}.", second)),

@@ -17,6 +17,9 @@
 
 namespace primus {
 
+// Returns whether a tensor belongs to a LoRA adapter.
+bool names_adapter(std::string_view name);
+
 class SavedModel {
  public:
   // `second`: the name of a second model; empty: the trained model.
@@ -31,6 +34,8 @@ class SavedModel {
   // Reads the elements `runs` of a part, in the type in which they are stored.
   void read_runs(TensorPart where, const std::string& name, DType dtype, const engine::Parameter& p,
                  const engine::CheckpointPart& part, const HeldRuns& runs, std::span<std::byte> to) const;
+  // Returns whether the trained model has adapters.
+  bool has_adapters() const;
   // The threads that read the checkpoint.
   ThreadPool* threads() const { return threads_.get(); }
 

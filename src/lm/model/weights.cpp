@@ -255,8 +255,6 @@ void upload_weights(Uploader& to, const Parameter& p, const CheckpointPart& part
 
 // Matches the names of adapter tensors: .lora_A.weight, .lora_B.weight, .lora_B.bias, .lora_magnitude_vector,
 // .lora_embedding_A and .lora_embedding_B.
-bool names_adapter(std::string_view name) { return name.find(".lora_") != std::string_view::npos; }
-
 bool names_magnitudes(std::string_view name) { return name.ends_with(".lora_magnitude_vector"); }
 
 // Returns the name of the matrix to which a tensor of magnitudes belongs.
@@ -504,10 +502,7 @@ TensorNames load_saved(const CheckpointReader& checkpoint, ParameterStore& store
                        bool optimizer, Adapters adapters, std::string_view second = {}) {
   const SavedModel saved_model(checkpoint, second);
   Uploader uploader(rank, saved_model.threads());
-  const bool without = adapters == Adapters::kMayBeMissing &&
-                       std::ranges::none_of(checkpoint.manifest().tensors, [](const TensorRecord& record) {
-                         return record.part == TensorPart::kModel && names_adapter(record.name);
-                       });
+  const bool without = adapters == Adapters::kMayBeMissing && !saved_model.has_adapters();
   std::vector<std::byte> staging;
   // Reads the elements of a part that this rank stores, in the requested type.
   const auto read = [&](TensorPart where, const std::string& name, DType dtype, const Parameter& p,

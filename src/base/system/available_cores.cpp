@@ -1,6 +1,5 @@
-// Counts the cores that this process may keep busy: the cores of its affinity mask, limited by the CPU
-// bandwidth of its control groups (used by containers, Slurm and Kubernetes). See sched_setaffinity(2), and
-// admin-guide/cgroup-v2 and scheduler/sched-bwc in the documentation of Linux.
+#include "base/system/available_cores.h"
+
 #include <sched.h>
 #include <unistd.h>
 
@@ -11,9 +10,8 @@
 #include <string>
 
 #include "base/system/control_groups.h"
-#include "device/cpu/cpu_device.h"
 
-namespace primus::cpu {
+namespace primus {
 namespace {
 
 int affinity_cores() {
@@ -67,4 +65,4 @@ int available_cores() {
   return std::clamp(static_cast<int>(std::ceil(*limit)), 1, cores);
 }
 
-}  // namespace primus::cpu
+}  // namespace primus

@@ -45,9 +45,9 @@ void AbortState::throw_reason() const {
     const std::lock_guard lock(mutex_);
     kind = kind_;
   }
-  throw Error(
-      kind, reason(),
-      "'primus postmortem RUN' names the rank that failed first and its error; RUN is the run's folder");
+  throw Error(kind, reason(),
+              "read the output and the log of the rank that failed first; for a run, 'primus postmortem RUN' "
+              "names it");
 }
 
 std::shared_ptr<void> AbortState::subscribe(Listener listener) {

@@ -15,7 +15,13 @@ constexpr auto kInterval = 5ms;
 }  // namespace
 
 Watchdog::Watchdog(std::shared_ptr<RankState> state) : state_(std::move(state)) {
-  thread_ = start_thread([this] { watch(); }, "watches the collectives of a rank");
+  ender_ = start_thread([this] { end_all(); }, "ends the collectives of a rank");
+  try {
+    thread_ = start_thread([this] { watch(); }, "watches the collectives of a rank");
+  } catch (...) {
+    stop_ender();
+    throw;
+  }
   subscription_ = state_->abort->subscribe([this](const std::string&, ErrorKind) { wake(); });
 }
 
@@ -27,12 +33,22 @@ Watchdog::~Watchdog() {
   }
   changed_.notify_all();
   thread_.join();
-  if (ender_.joinable()) ender_.join();
+  stop_ender();
+}
+
+void Watchdog::stop_ender() {
+  {
+    const std::lock_guard lock(watched_mutex_);
+    ender_stops_ = true;
+  }
+  end_now_.notify_all();
+  ender_.join();
 }
 
 void Watchdog::add(Watched& watched) {
   const std::lock_guard lock(watched_mutex_);
   watched_.push_back(&watched);
+  ended_.reserve(watched_.size());  // end_all() may not fail
 }
 
 void Watchdog::remove(Watched& watched) noexcept {
@@ -46,9 +62,14 @@ void Watchdog::remove(Watched& watched) noexcept {
 void Watchdog::end_all() noexcept {
   std::unique_lock lock(watched_mutex_);
   for (;;) {
+    end_now_.wait(lock, [&] { return ends_ || ender_stops_; });
+    if (ender_stops_) return;
     const auto next = std::ranges::find_if(
         watched_, [&](Watched* one) { return std::ranges::find(ended_, one) == ended_.end(); });
-    if (next == watched_.end()) break;
+    if (next == watched_.end()) {
+      ends_ = false;
+      continue;
+    }
     ending_ = *next;
     ended_.push_back(ending_);
     lock.unlock();
@@ -57,7 +78,6 @@ void Watchdog::end_all() noexcept {
     ending_ = nullptr;
     ended_one_.notify_all();
   }
-  ends_ = false;
 }
 
 void Watchdog::wake() {
@@ -71,7 +91,7 @@ void Watchdog::wake() {
 
 void Watchdog::watch() {
   for (;;) {
-    bool busy = false, without_thread = false;
+    bool busy = false;
     {
       const std::lock_guard lock(watched_mutex_);
       for (Watched* const watched : watched_) busy = watched->poll() || busy;
@@ -79,19 +99,13 @@ void Watchdog::watch() {
         // Communicators that are added later start no work, because the job is aborted.
         busy = false;
         for (Watched* const watched : watched_) busy = watched->release() || busy;
-        if (!ends_ && ended_.size() < watched_.size()) {
-          if (ender_.joinable()) ender_.join();
+        if (ended_.size() < watched_.size()) {
           ends_ = true;
-          try {
-            ender_ = start_thread([this] { end_all(); }, "ends the collectives of a rank");
-          } catch (const Error&) {
-            without_thread = true;
-          }
+          end_now_.notify_all();
         }
         busy = busy || ends_;
       }
     }
-    if (without_thread) end_all();
     std::unique_lock lock(mutex_);
     if (busy) {
       changed_.wait_for(lock, kInterval, [&] { return stop_; });

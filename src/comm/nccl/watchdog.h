@@ -44,15 +44,18 @@ class Watchdog {
 
  private:
   void watch();
-  // Ends the objects that are not ended yet, one after the other.
+  // The work of the thread that ends objects, one after the other, after the job was aborted.
   void end_all() noexcept;
+  void stop_ender();
 
   const std::shared_ptr<RankState> state_;
   std::mutex watched_mutex_;  // held while poll() and release() are called; guards the fields up to `ender_`
   std::vector<Watched*> watched_, ended_;
   Watched* ending_ = nullptr;  // the object whose end() runs
   std::condition_variable ended_one_;
-  bool ends_ = false;  // whether end_all() runs
+  std::condition_variable end_now_;
+  bool ends_ = false;  // whether objects are to be ended
+  bool ender_stops_ = false;
   std::thread ender_;
   std::mutex mutex_;  // guards the fields below
   std::condition_variable changed_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/error.h"
 #include "base/system/available_cores.h"
 
 namespace primus {
@@ -12,8 +13,14 @@ std::unique_ptr<ThreadPool> reading_threads(std::uint64_t bytes) {
   const char* const ranks = std::getenv("LOCAL_WORLD_SIZE");
   const std::int64_t share = available_cores() / std::max<std::int64_t>(1, ranks ? std::atoll(ranks) : 1);
   const auto grains = static_cast<std::int64_t>(bytes / kReadingGrain) + 1;
-  return std::make_unique<ThreadPool>(
-      static_cast<int>(std::clamp<std::int64_t>(std::min(share, grains), 1, kMostThreads)));
+  for (std::int64_t count = std::clamp<std::int64_t>(std::min(share, grains), 1, kMostThreads);; count /= 2) {
+    try {
+      return std::make_unique<ThreadPool>(static_cast<int>(count));
+    } catch (const Error&) {
+      // A limit of threads says nothing about the checkpoint, and one thread can read it, too.
+      if (count == 1) throw;
+    }
+  }
 }
 
 }  // namespace primus

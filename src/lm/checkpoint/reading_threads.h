@@ -15,8 +15,8 @@ namespace primus {
 inline constexpr std::int64_t kReadingGrain = 8 << 20;
 
 // Returns threads for reading `bytes` bytes: at most this rank's share of the machine's cores
-// (LOCAL_WORLD_SIZE ranks share the machine), at most 16, and no more than there are grains. The caller is
-// one of the threads.
+// (LOCAL_WORLD_SIZE ranks share the machine), at most 16, and no more than there are grains. num_threads does
+// not limit them. If the system refuses threads, there are fewer. The caller is one of the threads.
 std::unique_ptr<ThreadPool> reading_threads(std::uint64_t bytes);
 
 }  // namespace primus

@@ -123,6 +123,18 @@ TEST(HangWatch, EndsASaveThatMovesNoDataForTenMinutes) {
             "no process of the job has read or written data for 600 s, while saving a checkpoint");
 }
 
+// A process that has computed shortly before has worked.
+TEST(HangWatch, SaysWhetherASaveHasWorked) {
+  Job job = training(0.4);
+  job.watch.saving(true, job.now);
+  job.busy = 1;
+  EXPECT_FALSE(job.pass(595));
+  job.busy = 0;
+  const auto found = job.pass(60);
+  ASSERT_TRUE(found);
+  EXPECT_THAT(found->text, HasSubstr("has read or written data for"));
+}
+
 // The time of an evaluation beside a save is the evaluation's.
 TEST(HangWatch, LetsAnEvaluationComputeWhileASaveEnds) {
   Job job = training(0.4);

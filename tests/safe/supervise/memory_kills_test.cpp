@@ -31,6 +31,9 @@ TEST_F(MemoryKills, ThoseOfOtherJobsDoNotCount) {
   EXPECT_EQ(kills(), 8);
   write("proc/self/cgroup", "0::/slice/job\n");
   EXPECT_EQ(kills(), 8) << "the group is invisible";
+  write("sys/fs/cgroup/slice/job/cpu.max", "max 100000\n");
+  write("sys/fs/cgroup/slice/memory.events", "low 0\noom_kill 2\n");
+  EXPECT_EQ(kills(), 2) << "only a parent group has a counter";
   write("sys/fs/cgroup/slice/job/memory.events", "low 0\noom 2\noom_kill 1\n");
   EXPECT_EQ(kills(), 1);
   write("proc/self/cgroup", "5:cpu:/\n4:memory:/job\n0::/\n");

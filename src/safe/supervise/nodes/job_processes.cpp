@@ -213,11 +213,18 @@ void JobProcesses::reap() {
 }
 
 void JobProcesses::end_orphans() {
-  std::vector<pid_t> found;
-  for (const pid_t child : children_of(::getpid())) {
-    if (child != pid_ && is_of_job(child)) found.push_back(child);
+  // A process may start another one between the search and its end, and keeps its ports until it has ended.
+  const auto until = std::chrono::steady_clock::now() + 2s;
+  for (;;) {
+    reap();
+    std::vector<pid_t> found;
+    for (const pid_t child : children_of(::getpid())) {
+      if (child != pid_ && is_of_job(child)) found.push_back(child);
+    }
+    if (found.empty() || std::chrono::steady_clock::now() > until) return;
+    for (const pid_t pid : with_descendants(std::move(found))) ::kill(pid, SIGKILL);
+    std::this_thread::sleep_for(2ms);
   }
-  for (const pid_t pid : with_descendants(std::move(found))) ::kill(pid, SIGKILL);
 }
 
 int JobProcesses::end_all(std::vector<pid_t>& remaining) {
@@ -315,11 +322,12 @@ std::optional<std::int64_t> memory_kills(const std::string& root) {
     }
     return std::nullopt;
   };
-  // A parent group does not count the kills of its children in version 1 of control groups.
-  if (const std::vector<ControlGroup> groups = control_groups("memory", root); !groups.empty()) {
-    const ControlGroup& own = groups.front();
-    if (const auto kills = kills_in(own.folder + (own.v2 ? "/memory.events" : "/memory.oom_control")))
+  // The own group comes first. In version 1 of control groups, a parent does not count the kills of its
+  // children. In version 2 it does, and a group may have no counter of its own.
+  for (const ControlGroup& group : control_groups("memory", root)) {
+    if (const auto kills = kills_in(group.folder + (group.v2 ? "/memory.events" : "/memory.oom_control")))
       return kills;
+    if (!group.v2) break;
   }
   return kills_in(root + "/proc/vmstat");
 }

@@ -113,7 +113,7 @@ std::optional<HangFinding> HangWatch::check(double now, const std::optional<JobS
     const double still = now - std::max(moves_.value_or(sign_), sign_);
     if (still < limits_.patience) return std::nullopt;
     return finding(fmt::format("no process of the job has {} for {:.0f} s, while saving a checkpoint",
-                               idle < kIdleFor ? "read or written data" : "worked", still));
+                               idle < still ? "read or written data" : "worked", still));
   }
   if (state_ == State::kStarting || !phase_.empty() || steps_.empty()) {
     if (idle < limits_.patience) return std::nullopt;

@@ -139,7 +139,12 @@ TEST(LocalLaunch, ProcessesThatARankStartedEndWithIt) {
 
 pid_t launch_in_a_process(const LocalLaunch& launch) {
   const pid_t pid = fork();
-  if (pid == 0) _exit(run_local(launch).exit_code);
+  if (pid == 0) {
+    // A shell starts background processes with SIGINT ignored, and sh cannot trap a signal that was ignored
+    // at its start.
+    ::signal(SIGINT, SIG_DFL);
+    _exit(run_local(launch).exit_code);
+  }
   return pid;
 }
 

@@ -227,7 +227,7 @@ TEST_F(PpoRuns, AMeshThatCannotDivideTheValueModelIsRefused) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_THAT(error.render(),
-                AllOf(HasSubstr("the value model"), HasSubstr("divided into 4 pipeline parts"),
+                AllOf(HasSubstr("the value model"), HasSubstr("fewer than the 4 pipeline parts"),
                       HasSubstr("pipeline_model_parallel_size")));
   }
 }

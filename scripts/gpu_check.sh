@@ -77,6 +77,8 @@ if [ "$gpus" -gt 1 ]; then
   if [ -z "$parts" ]; then
     scripts/gpu_ranks.sh "$gpus" || code=1
   else
+    # The words of --only are separate words.
+    # shellcheck disable=SC2086
     rows=$(printf '%s\n' $parts | grep -vxE 'comm|sampler|objectives|mixtures' || true)
     [ -z "$rows" ] || ROWS=$rows scripts/gpu_ranks.sh "$gpus" || code=1
   fi

@@ -17,7 +17,7 @@ std::unique_ptr<ThreadPool> reading_threads(std::uint64_t bytes) {
     try {
       return std::make_unique<ThreadPool>(static_cast<int>(count));
     } catch (const Error&) {
-      // A limit of threads says nothing about the checkpoint, and one thread can read it, too.
+      // The system limits the number of threads. One thread can read the checkpoint, too.
       if (count == 1) throw;
     }
   }

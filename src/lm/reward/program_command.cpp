@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <utility>
 
 #include "base/system/subprocess.h"
@@ -42,9 +43,29 @@ std::vector<std::string> words_of(const std::string& command, const std::string&
   return words;
 }
 
+// Returns whether a file is a script without the line "#!INTERPRETER". Binary programs contain zero bytes.
+bool is_text_without_interpreter(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  if (!in) return false;  // the system may run files that this process cannot read
+  std::string start(256, '\0');
+  in.read(start.data(), static_cast<std::streamsize>(start.size()));
+  start.resize(static_cast<std::size_t>(in.gcount()));
+  return !start.starts_with("#!") && start.find('\0') == std::string::npos;
+}
+
 std::string file_of(const std::string& name, const std::string& setting, const std::string& folder) {
   const auto local = std::filesystem::absolute(std::filesystem::path(folder) / name).lexically_normal();
-  if (const std::string found = find_program(local.string(), {}); !found.empty()) return found;
+  if (const std::string found = find_program(local.string(), {}); !found.empty()) {
+    if (is_text_without_interpreter(local)) {
+      throw invalid(
+          fmt::format("{}: the system cannot run '{}', because its first line does not name an interpreter",
+                      setting, printable(local.string())),
+          fmt::format("begin the file with '#!/usr/bin/env python3', or put the interpreter before its name: "
+                      "'python3 {}'",
+                      name));
+    }
+    return found;
+  }
   if (std::filesystem::is_regular_file(local)) {
     throw invalid(
         fmt::format("{}: '{}' is not executable", setting, printable(local.string())),

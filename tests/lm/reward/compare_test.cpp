@@ -3,8 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <filesystem>
 
 #include "base/error.h"
+#include "base/files/file.h"
+#include "base/files/scratch_folder.h"
 #include "reward_testing.h"
 
 namespace primus {
@@ -146,6 +149,12 @@ TEST(MakeRewards, InvalidTextsAreErrors) {
   EXPECT_THAT(error_of({.functions = {"exact:a"}, .timeout_seconds = 0}), HasSubstr("max time"));
   EXPECT_THAT(error_of({.functions = {"exact:a"}, .workers = -1}), HasSubstr("workers"));
   EXPECT_THAT(error_of({.functions = {"program:no-such-file"}}), HasSubstr("does not exist"));
+  // The system could start it only in a run, and would say "Exec format error".
+  const ScratchFolder folder("reward-without-interpreter");
+  const std::string script = (folder.path() / "reward.py").string();
+  write_file(script, "print(1)\n");
+  std::filesystem::permissions(script, std::filesystem::perms::owner_all);
+  EXPECT_THAT(error_of({.functions = {"program:" + script}}), HasSubstr("does not name an interpreter"));
   EXPECT_THAT(error_of({.functions = {"program:'open"}}), HasSubstr("quote"));
 }
 

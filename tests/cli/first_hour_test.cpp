@@ -217,6 +217,7 @@ TEST_F(FirstHour, EpochsTokensAndMinutesBecomeSteps) {
 
 // A dry run counts the epochs of a small text, and leaves no token files.
 TEST_F(FirstHour, ADryRunCountsTheStepsOfEpochs) {
+  write_file(path("corpus.txt"), some_text(100));  // shorter, because the run trains on all of it twice
   const ProgramResult planned =
       trained(on_text({"train_epochs=2", "train_iters=null", "--dry-run", "--json"}));
   ASSERT_EQ(planned.exit_code, 0) << planned.err;

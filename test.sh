@@ -44,9 +44,8 @@ step() {  # step NAME COMMAND...: runs the command, prints its time, and continu
 # Some tests start daemons, containers and jobs of many processes, which a busy machine can starve.
 # Failed tests run again without other tests. If the failed tests now pass, the run continues, and
 # the last line names these tests.
-# Runs two programs more than there are cores, because many tests wait for timers and other processes.
 tests() {  # tests [CTEST OPTION...]
-  ctest --test-dir build -j "$(($(nproc) + 2))" --output-on-failure --progress "$@" && return 0
+  ctest --test-dir build -j "$(nproc)" --output-on-failure --progress "$@" && return 0
   first=$(sed 's/^[0-9]*://' build/Testing/Temporary/LastTestsFailed.log | tr '\n' ' ')
   echo
   echo "== again, without other tests: $first"

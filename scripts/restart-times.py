@@ -10,9 +10,9 @@ the kill, the files of the newest checkpoint leave the page cache, as on a machi
 prints for each run the median and the longest time from the kill until the next completed step, and the pause of a step
 for a save. Exit code 1: a restart did not come from the expected source, or was of the other kind.
 
-On a GPU (--device cuda), all ranks restart, so the script measures only that. A model of 1.2 billion parameters:
-restart-times.py --device cuda --hidden 2048 --layers 16 --steps 100 --faults 3 bf16=true num_attention_heads=16
-seq_length=2048
+On a GPU (--device cuda), all ranks restart, so the script measures only that. A model of 1.1 billion parameters:
+restart-times.py --device cuda --hidden 2048 --layers 16 --steps 150 --faults 2 bf16=true num_attention_heads=16
+seq_length=2048 max_position_embeddings=2048
 
 Only Python's standard library and Linux are needed.
 """

@@ -61,7 +61,7 @@ KINDS = {
     "exit-3": Kind("VICTIM=exit:3", {"error", "lost rank"}, setups="1 2 nodes slurm"),
     # Ranks wait for others up to five minutes at the start, which is too long for a trial.
     "hang": Kind("VICTIM=hang", {"hang", "lost rank"}, slow=True, not_in="start"),
-    # A rank that computes before its first step is never called a hang, because it may tokenize data, for example.
+    # Before the first step, a rank that computes may tokenize data, so the supervisor does not call it a hang.
     "spin": Kind("VICTIM=spin", {"hang", "lost rank"}, slow=True, setups="2", not_in="start restart first"),
     "slow": Kind("VICTIM=slow:1000", setups="1 2 nodes"),
     # Numbers.

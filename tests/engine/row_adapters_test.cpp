@@ -151,7 +151,8 @@ TEST_P(RowAdapterTablesTest, EqualTheAdaptersOfOneModelAfterAnother) {
   }
 }
 
-// The magnitudes of a layer need runs of rows of one model. The other layer uses its table.
+// A layer with magnitudes (DoRA) applies the adapters of one model after another. The other layer uses its
+// table.
 TEST_P(RowAdapterTablesTest, LackLayersWithMagnitudes) {
   RowAdaptersOnTape layers(GetParam(), true);
   Phase phase(layers.rank());

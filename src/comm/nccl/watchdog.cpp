@@ -53,7 +53,7 @@ void Watchdog::add(Watched& watched) {
 
 void Watchdog::remove(Watched& watched) noexcept {
   std::unique_lock lock(watched_mutex_);
-  // Until then, its waits are released, too.
+  // While end() of the object runs, the watchdog still calls its release().
   ended_one_.wait(lock, [&] { return ending_ != &watched; });
   std::erase(watched_, &watched);
   std::erase(ended_, &watched);

@@ -474,7 +474,7 @@ Value linear(const Value& x, Parameter& weight) {
   const LowRank& low_rank = x.tape().adapter_of(weight);
   const bool drops = low_rank.dropout > 0 && x.tape().dropout();
   // If A's product comes first, the product with the large matrix writes the gradient of x, and A's product
-  // is added to it. With dropout, A's input has a separate gradient, from which that of x follows.
+  // is added to it. With dropout, A's input has a separate gradient, which then gives the gradient of x.
   if (low_rank && !drops && adds_low_rank(x.tape(), low_rank)) {
     const Value low = scale(product(x, *low_rank.down), low_rank.scale);
     return add_low_rank(product(x, weight), low, *low_rank.up);

@@ -20,9 +20,9 @@ class RowAdapterTables {
     std::int64_t low_columns = 0;  // turbo::AddRowAdapters::low_columns
   };
 
-  // Makes the tables of the adapted weights in the memory of the phase. These weights have none: embeddings
-  // and heads, and weights for which a model has magnitudes (DoRA). If the device does not support the
-  // operator, no weight has a table. The weights of `adapters` must outlive the tables and keep their memory.
+  // Makes the tables of the adapted weights in the memory of the phase. Embeddings, heads, and
+  // weights for which a model has magnitudes (DoRA) get no table. If the device does not support the
+  // operator, no weight gets one. The weights of `adapters` must outlive the tables and keep their memory.
   RowAdapterTables(Rank& rank, Phase& phase, const RowAdapters& adapters);
 
   // Returns the table of a weight of the base model; null if there is none.

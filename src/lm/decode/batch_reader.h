@@ -162,8 +162,8 @@ class BatchReader {
     // top_k: number of largest logits to return; 0: all. vocab: exclusive limit of their ids; 0: none
     std::int64_t top_k = 0, vocab = 0;
     bool log_probs = false;
-    bool draws = false;   // the device draws one token per row; top_k is 1
-    bool tables = false;  // the adapters of weights with tables are those of the rows' models
+    bool draws = false;                         // the device draws one token per row; top_k is 1
+    bool tables = false;                        // weights with tables get the adapters of each row's model
     std::vector<engine::AdapterRun> runs = {};  // for weights without tables
     auto operator<=>(const Pass&) const = default;
   };

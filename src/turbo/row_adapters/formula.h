@@ -10,8 +10,8 @@ namespace primus::turbo::PRIMUS_KERNELS {
 
 struct RowAdapterTable {
   const RowAdapter* entries;
-  const std::int32_t* models;  // of the rows
-  std::int64_t adapters;       // of a model
+  const std::int32_t* models;  // the model of each row
+  std::int64_t adapters;       // number of entries of each model
 
   // Returns the adapter of a row for which `holds` returns true; null if there is none. The loop has no early
   // end, so that GPUs load all entries at once. `holds` is false for an entry without an adapter.

@@ -135,7 +135,7 @@ TEST(HangWatch, SaysWhetherASaveHasWorked) {
   EXPECT_THAT(found->text, HasSubstr("has read or written data for"));
 }
 
-// The time of an evaluation beside a save is the evaluation's.
+// During a save, an evaluation may compute without moving data.
 TEST(HangWatch, LetsAnEvaluationComputeWhileASaveEnds) {
   Job job = training(0.4);
   job.watch.saving(true, job.now);

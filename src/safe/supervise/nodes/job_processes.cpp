@@ -323,7 +323,7 @@ std::optional<std::int64_t> memory_kills(const std::string& root) {
     return std::nullopt;
   };
   // The own group comes first. In version 1 of control groups, a parent does not count the kills of its
-  // children. In version 2 it does, and a group may have no counter of its own.
+  // children. In version 2 it does, and some groups have no counter.
   for (const ControlGroup& group : control_groups("memory", root)) {
     if (const auto kills = kills_in(group.folder + (group.v2 ? "/memory.events" : "/memory.oom_control")))
       return kills;

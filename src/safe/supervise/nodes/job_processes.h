@@ -44,8 +44,8 @@ class JobProcesses {
   void send(int signal_number) const;
   // Reaps adopted processes that have ended. Without it, a long run would collect them.
   void reap();
-  // Kills processes that ranks have started and left behind: those that this process has adopted, and their
-  // descendants.
+  // Kills processes that ranks have started and left behind: the adopted processes of the job and their
+  // descendants. Waits up to 2 s for their ends.
   void end_orphans();
   // Kills all processes of the job and waits for them, up to 30 s. Returns the status of the first process as
   // waitpid() does. `remaining`: numbers of processes that did not end, because the kernel waits for a
